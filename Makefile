@@ -1,0 +1,46 @@
+# `make train` trains the default agent, `make test` runs every check; both first make .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: install train test lint format clean
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Starling needs Python 3.11 or newer; name one with: make PYTHON=python3.11") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+train: install
+	$(BIN)/starling train ppo-cartpole
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/pytest -n 2
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .hypothesis
+
+# Peers live in an environment of their own, so that they cannot change what is tested.
+.PHONY: bench-install bench
+bench-install: .venv-bench/installed
+
+.venv-bench/installed: pyproject.toml constraints.txt benchmarks/requirements.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/pip install --quiet -c constraints.txt -e '.[dev]' -r benchmarks/requirements.txt
+	@touch $@
+
+bench: bench-install
+	.venv-bench/bin/python benchmarks/cartpole.py --json
+	.venv-bench/bin/python benchmarks/sum_tree.py --json
+	.venv-bench/bin/python benchmarks/cnn_cpu.py --json

@@ -1,0 +1,96 @@
+"""Env steps per second on CartPole, inline, against Stable-Baselines3 with the same settings and network sizes.
+
+Both are measured in turns in one process on one torch thread; what counts is the ratio. Construction is left out.
+
+    make bench-install && .venv-bench/bin/python benchmarks/cartpole.py --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from machine import describe, spread
+
+from starling import topology
+from starling.config.load import load
+
+STEPS = {"ppo": 25_600, "dqn": 12_800}
+
+
+def ours(preset: str, steps: int, seed: int) -> float:
+    """Env steps per second of a preset."""
+    config = load(preset, [f"seed={seed}", f"stop.env_steps={steps}", "stop.return=null"])
+    runtime = topology.build_inline(topology.draw(config))
+    start = time.perf_counter()
+    for _ in runtime.run():
+        if runtime.env_steps >= steps:
+            break
+    return runtime.env_steps / (time.perf_counter() - start)
+
+
+def sb3_ppo(steps: int, seed: int) -> float:
+    """Stable-Baselines3 with the settings of preset ppo-cartpole."""
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
+
+    model = PPO(
+        "MlpPolicy", make_vec_env("CartPole-v1", 8, seed=seed), n_steps=32, batch_size=256, n_epochs=20, gamma=0.98,
+        gae_lambda=0.8, ent_coef=0.0, learning_rate=lambda left: 1e-3 * left, clip_range=lambda left: 0.2 * left,
+        seed=seed, device="cpu",
+    )  # fmt: skip
+    return _timed(lambda: model.learn(steps), steps)
+
+
+def sb3_dqn(steps: int, seed: int) -> float:
+    """Stable-Baselines3 with the settings of preset dqn-cartpole."""
+    import gymnasium
+    from stable_baselines3 import DQN
+
+    model = DQN(
+        "MlpPolicy", gymnasium.make("CartPole-v1"), learning_rate=2.3e-3, batch_size=64, buffer_size=100_000,
+        learning_starts=1000, gamma=0.99, target_update_interval=256, train_freq=256, gradient_steps=128,
+        exploration_fraction=0.16, exploration_final_eps=0.04, policy_kwargs={"net_arch": [256, 256]}, seed=seed,
+        device="cpu",
+    )  # fmt: skip
+    return _timed(lambda: model.learn(steps), steps)
+
+
+def _timed(work: Callable[[], Any], steps: int) -> float:
+    start = time.perf_counter()
+    work()
+    return steps / (time.perf_counter() - start)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    peers = {"ppo": sb3_ppo, "dqn": sb3_dqn}
+    report: dict[str, Any] = describe("starling-rl", "stable-baselines3", "torch", "gymnasium", "numpy")
+    report["settings"] = {"env_steps": STEPS, "torch_threads": 1, "repetitions": arguments.repetitions}
+    for algorithm, peer in peers.items():
+        pairs = []
+        for seed in range(arguments.repetitions):
+            mine, theirs = ours(f"{algorithm}-cartpole", STEPS[algorithm], seed), peer(STEPS[algorithm], seed)
+            pairs.append((mine, theirs))
+            print(
+                f"{algorithm}: starling {mine:,.0f} steps/s, stable-baselines3 {theirs:,.0f}, ratio {mine / theirs:.2f}"
+            )
+        report[algorithm] = {
+            "steps_per_s": spread([mine for mine, _ in pairs]),
+            "peer_steps_per_s": spread([theirs for _, theirs in pairs]),
+            "ratio": spread([mine / theirs for mine, theirs in pairs]),
+        }
+    if arguments.json:
+        print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

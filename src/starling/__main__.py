@@ -1,0 +1,5 @@
+"""`python -m starling`"""
+
+from starling.cli.main import main
+
+main()

@@ -1,0 +1,120 @@
+"""The contract between an algorithm and the rest: what a person writes, and what it is given.
+
+An algorithm is one file. It says which experience it wants (`tables`), how it is optimised (`learning`), how it acts
+and what its loss is. It never sees an environment, a queue, a file or a clock.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import nn
+
+from starling.config.parts import NetConfig, OptimizerConfig
+from starling.store.spec import TableSpec
+from starling.types import Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor, Trajectory, Tree
+
+
+@dataclass(frozen=True)
+class ActInput:
+    """What a policy sees when it acts for B env rows."""
+
+    obs: Tree  # [B, ...]
+    first: Tensor  # [B] bool: obs begins an episode
+    carry: Tree  # [B, ...] as the model's `initial_carry` made it
+    rows: Tensor  # [B] int64: global env rows; epsilons and bandits belong to these
+    total_rows: int  # env rows there are in all
+    progress: Progress
+    explore: bool  # False when evaluating
+    noise: Callable[[int], Tensor]  # noise(n) -> [B, n] uniform in (0, 1), a pure function of (seed, row, step)
+
+
+@dataclass(frozen=True)
+class ActOutput:
+    """Actions, what to record beside them, and the recurrent state after them."""
+
+    action: Tree  # [B, ...]
+    extras: dict[str, Tree]  # [B, ...] kept in the trajectory
+    state: Tree = None  # [B, ...] the carry's "state" for the next step; None where there is none
+
+
+@dataclass(frozen=True)
+class TargetSpec:
+    """How the target network follows: copied `every` so many updates, or moved by `tau` after each."""
+
+    every: int | None = None
+    tau: float | None = None
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """One optimizer and the parameters it alone moves."""
+
+    config: OptimizerConfig
+    parameters: Callable[[nn.Module], Iterable[nn.Parameter]] = lambda model: model.parameters()
+
+
+@dataclass(frozen=True)
+class LearnSpec:
+    """How batches become updates. A version is one batch with all its epochs; schedules count versions."""
+
+    optimizers: dict[str, OptimizerSpec]
+    target: TargetSpec | None = None
+    epochs: int = 1
+    minibatches: int = 1
+    split: Literal["env", "step"] = "env"  # minibatches of whole rows (recurrent) or of single steps
+    importance_exponent: Callable[[Progress], float] | None = None  # PER's beta
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A scalar for every optimizer, what to log, and new priorities where the sampler wants them."""
+
+    losses: dict[str, Tensor]
+    metrics: dict[str, Tensor] = field(default_factory=dict)
+    priorities: Tensor | None = None  # [B]
+
+
+class Algorithm(ABC):
+    """The one file a person writes. The constructor takes the algorithm's settings and the network's.
+
+    `target` is a copy of the model that follows it as `learning().target` says; None where there is none.
+    """
+
+    @abstractmethod
+    def __init__(self, config: Any, net: NetConfig) -> None: ...
+
+    @abstractmethod
+    def streams(self) -> tuple[StreamSpec, ...]:
+        """The reward streams; "extrinsic" is the environment's."""
+
+    @abstractmethod
+    def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> nn.Module:
+        """The model, a value or Q head a stream; it must offer `initial_carry(rows) -> dict`."""
+
+    @abstractmethod
+    def tables(self, rows: int) -> tuple[TableSpec, ...]:
+        """The experience it wants, where `rows` envs step in all."""
+
+    @abstractmethod
+    def learning(self) -> LearnSpec:
+        """Optimizers, target, epochs."""
+
+    @abstractmethod
+    def act(self, model: Any, inputs: ActInput) -> ActOutput:
+        """Actions for B rows, without gradient."""
+
+    @abstractmethod
+    def loss(self, model: Any, target: Any, batch: Batch) -> Loss:
+        """What the optimizers make smaller."""
+
+    def prepare(self, model: Any, target: Any, batch: Batch) -> Batch:
+        """Once a batch, without gradient: advantages, statistics."""
+        return batch
+
+    def priority(self, window: Trajectory[NDArray]) -> NDArray | None:
+        """First priorities [B] from what was recorded; None: the largest seen so far."""
+        return None

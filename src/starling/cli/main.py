@@ -1,0 +1,50 @@
+"""The command `starling`. Nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from starling.cli import evaluate, resume, train, verify_resume
+from starling.errors import UserError
+
+app = typer.Typer(
+    name="starling",
+    help="Distributed deep reinforcement learning: write an agent once, run it anywhere.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("train")(train.train)
+app.command("resume")(resume.resume)
+app.command("eval")(evaluate.evaluate)
+app.command("verify-resume")(verify_resume.verify_resume)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"starling {version('starling-rl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run a command; a `UserError` is shown as its lines alone, with exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,27 @@
+"""`starling verify-resume`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def verify_resume(
+    source: Annotated[str, typer.Argument(metavar="PRESET", help="A preset's name or a YAML file.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="N: env steps before and after the kill.")] = 5000,
+) -> None:
+    """Prove that N steps, kill -9, resume and N more equal 2N: `starling verify-resume dqn-cartpole`."""
+    from starling.config.load import load
+
+    load(source, overrides or [])
+
+    from starling.verification import verify
+
+    differences = verify(source, overrides or [], steps, say=print)
+    if differences:
+        for line in differences:
+            print(f"DIFFERENT: {line}")
+        raise typer.Exit(1)
+    print(f"equal to the bit: {steps:,} steps + kill -9 + resume + {steps:,} steps = {2 * steps:,} steps in one go")

@@ -1,0 +1,38 @@
+"""What the settings of every algorithm share, and how a name becomes settings and an algorithm."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, TypeGuard
+
+from pydantic import Field
+
+from starling.config.algo import ALGORITHMS
+from starling.config.parts import Part
+from starling.errors import UserError
+from starling.registry import import_path
+
+
+class AlgoConfig(Part):
+    """Settings of one algorithm; a subclass adds its own."""
+
+    implementation: ClassVar[str] = ""
+    name: str = Field(description="algorithm: a built-in name or package.module:Class")
+
+
+def config_class(name: str) -> type[AlgoConfig]:
+    """The settings class of the algorithm called `name`; built-ins need no torch for this."""
+    found = ALGORITHMS.load(name)
+    settings = found if _is_settings(found) else getattr(found, "Config", None)
+    if not _is_settings(settings):
+        raise UserError(f"algorithm {name!r} needs an attribute Config, a subclass of starling.AlgoConfig")
+    return settings
+
+
+def algorithm_class(name: str) -> Any:
+    """The algorithm called `name` itself; this imports torch."""
+    found = ALGORITHMS.load(name)
+    return import_path(found.implementation) if _is_settings(found) else found
+
+
+def _is_settings(found: Any) -> TypeGuard[type[AlgoConfig]]:
+    return isinstance(found, type) and issubclass(found, AlgoConfig)

@@ -1,0 +1,42 @@
+"""Settings of PPO; the defaults are those for Atari (1707.06347)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from starling.config.algo.base import AlgoConfig
+from starling.config.parts import Linear, OptimizerConfig, ScheduleConfig
+
+
+class PPOConfig(AlgoConfig):
+    """Proximal policy optimisation with generalised advantage estimation."""
+
+    implementation: ClassVar[str] = "starling.algos.ppo:PPO"
+    discount: float = Field(0.99, ge=0, lt=1, description="gamma")
+    gae_lambda: float = Field(0.95, ge=0, le=1, description="lambda of the advantage estimate (1506.02438)")
+    rollout: int = Field(128, ge=1, description="steps every env takes for one batch")
+    rows: int | None = Field(None, ge=1, description="env rows in one batch; null: all of env.num")
+    epochs: int = Field(4, ge=1, description="passes over a batch")
+    minibatches: int = Field(4, ge=1, description="parts of a batch, an optimizer step each")
+    clip: Linear = Field(
+        Linear(start=0.1, end=0.1, fraction=1.0), description="how far the policy's ratio may move from 1"
+    )
+    value_clip: float | None = Field(
+        None, gt=0, description="how far a value may move from the recorded one; null: any"
+    )
+    value_coef: float = Field(0.5, ge=0, description="weight of the value loss, half the squared error")
+    entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
+    normalize_advantages: bool = Field(True, description="mean 0 and deviation 1 in every minibatch")
+    optimizer: OptimizerConfig = Field(
+        OptimizerConfig(
+            name="Adam",
+            args={"lr": 2.5e-4, "eps": 1e-5},
+            clip_norm=0.5,
+            schedule=ScheduleConfig(
+                name="LinearLR", args={"start_factor": 1.0, "end_factor": 0.0, "total_iters": "run"}
+            ),
+        ),
+        description="optimizer of policy and value",
+    )

@@ -1,0 +1,45 @@
+"""The `env` section of the configuration: which environment, how many rows, and how it is dressed."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from starling.config.parts import Part
+
+
+class WrapperConfig(Part):
+    """One wrapper around every single env, by name and arguments."""
+
+    name: str = Field(min_length=1, description="class in gymnasium.wrappers, or package.module:Class")
+    args: dict[str, Any] = Field(default_factory=dict, description="its arguments besides the env")
+
+
+class AtariConfig(Part):
+    """Preprocessing of the ALE's own vector env; used by ids that begin with ALE/ only."""
+
+    frame_skip: int = Field(4, ge=1, description="frames an action is held; the last two are joined by their maximum")
+    stack: int = Field(4, ge=1, description="newest frames in an observation")
+    size: int = Field(84, ge=1, description="height and width of a frame in pixels")
+    grayscale: bool = Field(True, description="grey frames; false: red, green and blue on a last axis")
+    noop_max: int = Field(30, ge=0, description="most no-op frames at the start of a game, their number is random")
+    sticky: float = Field(0.0, ge=0, lt=1, description="chance that a frame repeats the previous action")
+    episodic_life: bool = Field(False, description="a lost life ends the episode while the game goes on")
+    fire_reset: bool = Field(False, description="press FIRE for one frame when a game starts, where there is FIRE")
+    full_actions: bool = Field(False, description="all 18 actions; false: those the game knows")
+    max_frames: int = Field(108_000, ge=1, description="frames after which a game is truncated")
+
+
+class EnvConfig(Part):
+    """The environment and how many rows of it run."""
+
+    id: str = Field(min_length=1, description="Gymnasium id, ALE/..., MinAtar/..., toy/... or package.module:factory")
+    num: int = Field(8, ge=1, description="env rows in all, dealt out over the actors")
+    wrappers: list[WrapperConfig] = Field(default_factory=list, description="wrappers, the innermost first")
+    args: dict[str, Any] = Field(default_factory=dict, description="arguments of the env's constructor")
+    reward_clip: float | None = Field(None, gt=0, description="rewards are recorded clipped to +-this; scores stay raw")
+    vectorize: Literal["auto", "sync"] = Field(
+        "auto", description="auto: the env's own vector form where it has one; sync: single envs, one after another"
+    )
+    atari: AtariConfig = Field(default_factory=AtariConfig, description="preprocessing of ALE/ ids")

@@ -1,0 +1,99 @@
+"""Parts of the configuration that algorithms and networks take: typed, frozen, described, free of torch."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+
+class Part(BaseModel):
+    """A section of the configuration: unknown keys are refused, nothing changes after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+class Linear(Part):
+    """A number that moves linearly from `start` to `end`, over env steps or a fraction of the run; or one constant."""
+
+    start: float = Field(description="value at the beginning")
+    end: float = Field(description="value from the end of the ramp on")
+    steps: int | None = Field(None, ge=1, description="length of the ramp in env steps")
+    fraction: float | None = Field(None, gt=0, le=1, description="length of the ramp as a share of stop.env_steps")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _constant(cls, value: Any) -> Any:
+        plain = isinstance(value, int | float) and not isinstance(value, bool)
+        return {"start": value, "end": value, "fraction": 1.0} if plain else value
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Linear:
+        if (self.steps is None) == (self.fraction is None):
+            raise ValueError("give either steps or fraction")
+        return self
+
+    def at(self, env_steps: int, fraction: float) -> float:
+        """The value after `env_steps`, which are `fraction` of the run."""
+        if self.steps is not None:
+            share = env_steps / self.steps
+        else:
+            assert self.fraction is not None
+            share = fraction / self.fraction
+        return self.start + (self.end - self.start) * min(1.0, max(0.0, share))
+
+
+class ScheduleConfig(Part):
+    """A learning-rate schedule of torch.optim.lr_scheduler, stepped once a version."""
+
+    name: str = Field(description="class in torch.optim.lr_scheduler, e.g. LinearLR (not ReduceLROnPlateau)")
+    args: dict[str, Any] = Field(
+        default_factory=dict, description="its arguments; the value 'run' stands for the planned number of versions"
+    )
+
+
+class OptimizerConfig(Part):
+    """An optimizer of torch.optim by name and arguments."""
+
+    name: str = Field("Adam", description="class in torch.optim, e.g. Adam, RMSprop, SGD")
+    args: dict[str, Any] = Field(default_factory=lambda: {"lr": 3e-4}, description="its arguments, e.g. lr, eps")
+    clip_norm: float | None = Field(None, gt=0, description="largest global gradient norm; null: not clipped")
+    schedule: ScheduleConfig | None = Field(None, description="learning-rate schedule; null: constant")
+
+
+class TorsoConfig(Part):
+    """The part of a network that turns one observation into features."""
+
+    kind: str = Field(
+        "auto", description="mlp, nature, impala, cnn, auto (by the observation), or package.module:Class"
+    )
+    hidden: list[PositiveInt] | None = Field(
+        None,
+        description="widths of the dense layers, for images those after the convolutions;"
+        " null: mlp [64, 64], nature [512], impala [256], cnn [128]",
+    )
+    activation: Literal["relu", "tanh", "elu", "gelu"] = Field("relu", description="non-linearity between layers")
+    norm: Literal["none", "layer", "group"] = Field("none", description="normalisation after each layer")
+    channels: list[PositiveInt] = Field([16, 32, 32], description="impala: channels a block; cnn: channels a layer")
+    kernels: list[PositiveInt] = Field([3, 3, 3], description="cnn: kernel a layer")
+    strides: list[PositiveInt] = Field([1, 1, 1], description="cnn: stride a layer")
+    args: dict[str, Any] = Field(default_factory=dict, description="arguments of your own class")
+
+
+class CoreConfig(Part):
+    """The recurrent part of a network."""
+
+    kind: str = Field("none", description="none, lstm, gru, or package.module:Class")
+    size: int = Field(128, ge=1, description="width of the recurrent state")
+
+
+class NetConfig(Part):
+    """The network: torso, core, and whether the heads share them."""
+
+    torso: TorsoConfig = Field(default_factory=TorsoConfig, description="observation to features")
+    core: CoreConfig = Field(default_factory=CoreConfig, description="memory over time")
+    shared: bool = Field(True, description="heads share torso and core; false: one of each a head")
+    inputs: list[Literal["action", "reward"]] = Field(
+        default_factory=list, description="what else enters the core: the previous action, the previous rewards"
+    )
+    init: Literal["default", "orthogonal"] = Field("default", description="initial weights")

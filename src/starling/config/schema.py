@@ -1,0 +1,65 @@
+"""The whole configuration of a run: typed, nested, described. No torch here."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from starling.config.algo.base import AlgoConfig
+from starling.config.env import EnvConfig
+from starling.config.parts import NetConfig, Part
+
+
+class StopConfig(Part):
+    """When a run ends; the first that is met."""
+
+    model_config = ConfigDict(populate_by_name=True)
+    env_steps: int = Field(1_000_000, ge=1, description="env steps in all; schedules over the run count these")
+    updates: int | None = Field(None, ge=1, description="learner updates; null: never")
+    minutes: float | None = Field(None, gt=0, description="wall-clock minutes; null: never")
+    return_: float | None = Field(None, alias="return", description="mean return of the last 100 episodes; null: never")
+
+
+class CheckpointConfig(Part):
+    """What is saved, and when."""
+
+    every: int | None = Field(None, ge=1, description="env steps between checkpoints; null: a tenth of stop.env_steps")
+    keep: int = Field(3, ge=1, description="newest checkpoints that are kept")
+    replay: bool = Field(True, description="save the tables too, so that resuming is exact")
+
+
+class LogConfig(Part):
+    """How often progress is written."""
+
+    every: int | None = Field(None, ge=1, description="env steps between rows; null: a hundredth of stop.env_steps")
+
+
+class Config(Part):
+    """A run. `algo` is the settings class of the algorithm that `algo.name` names."""
+
+    run: str | None = Field(
+        None, pattern=r"^[\w.\-]+$", description="name of the run's folder; null: made of env and time"
+    )
+    seed: int = Field(0, ge=0, lt=2**31, description="everything random follows from this")
+    runtime: Literal["inline"] = Field("inline", description="where the roles run: inline (one process)")
+    device: str = Field("auto", description="auto (cuda where there is one), cpu, cuda, cuda:1")
+    threads: int | None = Field(
+        None, ge=1, description="torch threads; null: 1 for small networks, all cores for images"
+    )
+    algo: AlgoConfig = Field(description="the algorithm and its settings")
+    env: EnvConfig = Field(description="the environment")
+    net: NetConfig = Field(default_factory=NetConfig, description="the network")
+    stop: StopConfig = Field(default_factory=StopConfig, description="when the run ends")
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig, description="what is saved")
+    log: LogConfig = Field(default_factory=LogConfig, description="what is written")
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Env steps between checkpoints."""
+        return self.checkpoint.every or max(1, self.stop.env_steps // 10)
+
+    @property
+    def log_every(self) -> int:
+        """Env steps between rows of metrics."""
+        return self.log.every or max(1, self.stop.env_steps // 100)

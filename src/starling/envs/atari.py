@@ -1,0 +1,146 @@
+"""Atari games through the ALE's own C++ vector env, with its preprocessing; scores are raw.
+
+Mnih et al. 2015 (Nature 518, Methods): frame skip with a maximum over two frames, 84x84 grey, stack of 4, no-op starts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import VectorEnv, VectorWrapper
+
+from starling.config.env import AtariConfig, EnvConfig
+from starling.envs.vector import GAME_OVER, joint_seed, row_infos
+from starling.errors import UserError, did_you_mean
+from starling.types import NDArray, StackSpec
+
+_TWO_PLAYERS = {"combat", "joust", "maze_craze", "warlords"}
+_EXTRA_ARGS = ("maxpool", "continuous", "continuous_action_threshold", "thread_affinity_offset")
+
+
+def game_ids() -> dict[str, str]:
+    """Every `ALE/<Game>-v5` and the name of its ROM."""
+    from ale_py import roms
+
+    names = [rom for rom in roms.get_all_rom_ids() if rom not in _TWO_PLAYERS]
+    return {f"ALE/{rom.title().replace('_', '')}-v5": rom for rom in names}
+
+
+def make_vector(config: EnvConfig, rows: int, threads: int) -> VectorEnv[Any, Any, Any]:
+    """The ALE's vector env as `config.atari` asks; its seeds go through `seeds_int32`."""
+    games = _games(config.id)
+    if config.id not in games:
+        raise UserError(f"unknown environment {config.id!r}{did_you_mean(config.id, games)}")
+    for name in config.args:
+        if name not in _EXTRA_ARGS:
+            raise UserError(
+                f"env.args.{name} is not for ALE games (they take {', '.join(_EXTRA_ARGS)});"
+                f" preprocessing is set in env.atari{did_you_mean(name, AtariConfig.model_fields)}"
+            )
+    from ale_py.vector_env import AtariVectorEnv
+
+    env = AtariVectorEnv(
+        games[config.id], rows, num_threads=threads, reward_clipping=False, **_switches(config.atari), **config.args
+    )
+    # The ALE writes its mode into the dict of gymnasium's base class, where every other vector env would inherit it.
+    env.metadata = dict(env.metadata)
+    VectorEnv.metadata.pop("autoreset_mode", None)
+    return LifeEpisodes(env) if config.atari.episodic_life else env
+
+
+def stack(config: AtariConfig) -> StackSpec | None:
+    return StackSpec("", 0, config.stack) if config.stack > 1 else None
+
+
+def seeds_int32(seeds: NDArray) -> NDArray:
+    """Row seeds [B] hashed into what the ALE takes: int32 from 0 up (a negative one would not seed)."""
+    return np.array([joint_seed(seeds[row : row + 1]) for row in range(len(seeds))])
+
+
+class LifeEpisodes(VectorWrapper[Any, Any, Any]):
+    """An episode a life, while the game goes on: after a lost life the next step is one no-op.
+
+    The ALE's own `episodic_life` restarts the game instead, so that later lives would never be seen.
+    """
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, infos = self.env.reset(seed=seed, options=options)
+        self._lives = infos["lives"]
+        self._lost = np.zeros(self.num_envs, np.bool_)
+        return obs, infos
+
+    def step(self, actions: NDArray) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any]]:
+        resumed = self._lost
+        actions = actions.copy()
+        actions[resumed] = 0
+        obs, reward, terminated, truncated, infos = self.env.step(actions)
+        over = terminated | truncated
+        lives = infos["lives"]
+        # Some games stay at no lives for a few frames before they are over: only the end itself counts there.
+        self._lost = (lives < self._lives) & (lives > 0) & ~over & ~resumed
+        self._lives = lives
+        return obs, reward, terminated | self._lost, truncated, {**infos, GAME_OVER: over}
+
+
+class SingleAtari(gymnasium.Env[NDArray, Any]):
+    """One game of the vector env as a plain gymnasium env, for wrappers and pictures."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (gymnasium's own form)
+
+    def __init__(self, config: EnvConfig, render_mode: str | None = None) -> None:
+        self._rows = make_vector(config, rows=1, threads=1)
+        self.observation_space = self._rows.single_observation_space
+        self.action_space = self._rows.single_action_space
+        self.render_mode = render_mode
+        self._ended = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        if seed is None and self._ended:  # the rows know whether a game or only a life is over
+            obs, _, _, _, info = self._step(np.zeros((1, *(self.action_space.shape or ())), self.action_space.dtype))
+            return obs, info
+        seeds: Any = None if seed is None else seeds_int32(np.array([seed]))
+        obs, infos = self._rows.reset(seed=seeds)
+        self._ended, self._frame = False, obs[0, -1]
+        return obs[0], row_infos(infos, 0)
+
+    def step(self, action: Any) -> tuple[NDArray, float, bool, bool, dict[str, Any]]:
+        return self._step(np.asarray(action)[None])
+
+    def _step(self, actions: NDArray) -> tuple[NDArray, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, infos = self._rows.step(actions)
+        self._ended, self._frame = bool(terminated[0] or truncated[0]), obs[0, -1]
+        return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), row_infos(infos, 0)
+
+    def render(self) -> NDArray:
+        """The newest frame [size, size, 3] as the agent sees it."""
+        return self._frame if self._frame.ndim == 3 else np.repeat(self._frame[..., None], 3, axis=-1)
+
+    def close(self) -> None:
+        self._rows.close()
+
+
+def _games(id: str) -> dict[str, str]:
+    try:
+        return game_ids()
+    except ModuleNotFoundError as error:
+        raise UserError(f"env {id!r} needs the ALE: pip install 'starling-rl[atari]'") from error
+
+
+def _switches(config: AtariConfig) -> dict[str, Any]:
+    return {
+        "frameskip": config.frame_skip,
+        "stack_num": config.stack,
+        "img_height": config.size,
+        "img_width": config.size,
+        "grayscale": config.grayscale,
+        "noop_max": config.noop_max,
+        "repeat_action_probability": config.sticky,
+        "use_fire_reset": config.fire_reset,
+        "full_action_space": config.full_actions,
+        "max_num_frames_per_episode": config.max_frames,
+    }

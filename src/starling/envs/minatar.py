@@ -1,0 +1,91 @@
+"""MinAtar (Young and Tian 2019, arXiv:1903.03176): five Atari games on a 10x10 grid, a channel an object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from starling.errors import UserError, did_you_mean
+from starling.types import NDArray
+
+_GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
+_CELL = 16  # pixels a cell in a picture
+# A colour a channel, at most ten; later channels are drawn over earlier ones.
+_COLOURS = np.array(
+    [
+        [86, 180, 233], [230, 159, 0], [90, 90, 90], [0, 158, 115], [213, 94, 0],
+        [204, 121, 167], [240, 228, 66], [0, 114, 178], [170, 170, 170], [255, 255, 255],
+    ],
+    np.uint8,
+)  # fmt: skip
+
+
+def game_ids() -> dict[str, tuple[str, bool]]:
+    """Every `MinAtar/<Game>-v<n>`: its game, and whether it takes the minimal actions (v1) or all six (v0)."""
+    names = {game: game.title().replace("_", "") for game in _GAMES}
+    return {f"MinAtar/{name}-v{v}": (game, v == 1) for game, name in names.items() for v in (0, 1)}
+
+
+def make(id: str, args: dict[str, Any], render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+    """The game that `id` names; `args` are those of `MinAtarEnv` besides the game."""
+    games = game_ids()
+    if id not in games:
+        raise UserError(f"unknown environment {id!r}{did_you_mean(id, games)}")
+    game, minimal = games[id]
+    return MinAtarEnv(game, **{"minimal_actions": minimal, "render_mode": render_mode, **args})
+
+
+class MinAtarEnv(gymnasium.Env[NDArray, Any]):
+    """One game: observation [channels, 10, 10] uint8 of 0 and 1, raw rewards."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (gymnasium's own form)
+
+    def __init__(
+        self,
+        game: str,
+        minimal_actions: bool = True,
+        sticky: float = 0.1,
+        ramping: bool = True,
+        render_mode: str | None = None,
+    ) -> None:
+        try:
+            from minatar import Environment
+        except ModuleNotFoundError as error:
+            raise UserError("MinAtar games need MinAtar: pip install 'starling-rl[minatar]'") from error
+        self._game = Environment(game, sticky_action_prob=sticky, difficulty_ramping=ramping)
+        actions = self._game.minimal_action_set() if minimal_actions else range(self._game.num_actions())
+        self._actions = [int(action) for action in actions]
+        height, width, channels = self._game.state_shape()
+        self.observation_space = spaces.Box(0, 1, (channels, height, width), np.uint8)
+        self.action_space = spaces.Discrete(len(self._actions))
+        self.render_mode = render_mode
+        self._seeded = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        if seed is not None or not self._seeded:
+            self._game.seed(int(self.np_random.integers(2**32)))
+            self._seeded = True
+        self._game.last_action = 0  # else the first sticky action would come from before the reset
+        self._game.reset()
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[NDArray, float, bool, bool, dict[str, Any]]:
+        reward, terminal = self._game.act(self._actions[int(action)])
+        return self._observe(), float(reward), bool(terminal), False, {}
+
+    def render(self) -> NDArray:
+        """The grid as a picture [160, 160, 3]."""
+        picture = np.zeros((*self._game.state().shape[:2], 3), np.uint8)
+        for channel, colour in zip(self._observe(), _COLOURS, strict=False):
+            picture[channel > 0] = colour
+        return picture.repeat(_CELL, axis=0).repeat(_CELL, axis=1)
+
+    def _observe(self) -> NDArray:
+        state: NDArray = self._game.state()  # [10, 10, C] bool
+        return state.transpose(2, 0, 1).astype(np.uint8)

@@ -1,0 +1,188 @@
+"""From an `EnvConfig` to rows of that environment: Gymnasium ids, ALE, MinAtar, toys and a user's own factories."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import VectorEnv as GymVectorEnv
+
+from starling.config.env import EnvConfig
+from starling.envs import atari, minatar
+from starling.envs.vector import VectorEnv
+from starling.envs.wrappers import load_wrapper, outer_stack, wrap
+from starling.errors import UserError, did_you_mean
+from starling.registry import Entry, Registry, import_path
+from starling.types import EnvSpec, NDArray, StackSpec
+
+_OWN = Registry(
+    "environment",
+    {
+        "toy/identity": Entry("starling.envs.toy:Identity", "act as the observation says"),
+        "toy/memory": Entry("starling.envs.toy:Memory", "recall a cue after a delay"),
+        "toy/truncation": Entry("starling.envs.toy:Truncation", "reward 1 for ever, cut off or ended"),
+        "toy/counting": Entry("starling.envs.toy:Counting", "observations that say when they were made"),
+        "toy/dict": Entry("starling.envs.toy:Mixed", "a dict of vector, image and index"),
+        "toy/deep-sea": Entry("starling.envs.toy_explore:DeepSea", "one of 2^N ways is worth it"),
+        "toy/rooms": Entry("starling.envs.toy_explore:Rooms", "a goal some rooms away"),
+    },
+)
+
+
+@dataclass(frozen=True)
+class _Family:
+    """How envs of one kind are made; `vector` is None where an env has no vector form of its own."""
+
+    single: Callable[[str | None], gymnasium.Env[Any, Any]]  # of a render mode
+    vector: Callable[[int, int], GymVectorEnv[Any, Any, Any]] | None = None  # of rows and threads
+    stack: StackSpec | None = None
+    frames_per_step: int = 1
+    seeder: Callable[[NDArray], Any] | None = None
+
+
+def register_env(name: str, factory: Any, summary: str = "") -> None:
+    """Make `name` stand for a factory (or its import path) of gymnasium envs, as `package.module:factory` would."""
+    _OWN.register(name, factory, summary)
+
+
+def known_ids() -> list[str]:
+    """Every id that can be made here, sorted; ALE games only where ale_py is installed."""
+    try:
+        games = list(atari.game_ids())
+    except ModuleNotFoundError:
+        games = []
+    return sorted({*gymnasium.registry, *games, *minatar.game_ids(), *(name for name, _ in _OWN)})
+
+
+def make_env(config: EnvConfig, rows: int, threads: int = 1, render: bool = False) -> VectorEnv:
+    """`rows` rows of the environment; `threads` are the ALE's; `render` makes pictures possible."""
+    for wrapper in config.wrappers:
+        load_wrapper(wrapper.name)  # a wrong name is told before anything is built
+    with _mendable(config.id):
+        family = _family(config)
+        if family.vector and config.vectorize == "auto" and not config.wrappers and not render:
+            env = family.vector(rows, threads)
+            stack = family.stack
+        else:
+            env, stack = _sync(config, family, rows, "rgb_array" if render else None)
+    if env.num_envs != rows:
+        raise UserError(f"env {config.id!r} made {env.num_envs} rows where num_envs={rows} were asked for")
+    seeder = None if isinstance(env, SyncVectorEnv) else family.seeder
+    return VectorEnv(env, config.id, stack, family.frames_per_step, seeder)
+
+
+def env_spec(config: EnvConfig) -> EnvSpec:
+    """What an algorithm may know of the environment, from one row that is closed at once."""
+    env = make_env(config, rows=1)
+    env.close()
+    return env.spec
+
+
+def _sync(
+    config: EnvConfig, family: _Family, rows: int, render_mode: str | None
+) -> tuple[GymVectorEnv[Any, Any, Any], StackSpec | None]:
+    def build() -> gymnasium.Env[Any, Any]:
+        return wrap(_checked(config.id, family.single(render_mode)), config.wrappers)
+
+    # No copy of the observations: who keeps them longer than a step copies them anyway.
+    env = SyncVectorEnv([build] * rows, copy=False)
+    outer = env.envs[0]
+    same = outer.observation_space == outer.unwrapped.observation_space
+    return env, outer_stack(outer) or (family.stack if same else None)
+
+
+def _family(config: EnvConfig) -> _Family:
+    if config.id in _OWN:
+        return _factory(config, _OWN.load(config.id))
+    if config.id.startswith("ALE/"):
+        return _Family(
+            lambda mode: atari.SingleAtari(config, mode),
+            lambda rows, threads: atari.make_vector(config, rows, threads),
+            atari.stack(config.atari),
+            config.atari.frame_skip,
+            atari.seeds_int32,
+        )
+    if config.id.startswith("MinAtar/"):
+        return _Family(lambda mode: minatar.make(config.id, config.args, mode))
+    # Gymnasium has colons too: module:Name-v0 imports the module, which registers the name.
+    if ":" in config.id and "-" not in config.id.partition(":")[2]:
+        return _factory(config, import_path(config.id))
+    return _gymnasium(config)
+
+
+def _gymnasium(config: EnvConfig) -> _Family:
+    module = config.id.partition(":")[0]
+    if module == config.id and config.id not in gymnasium.registry:
+        known = known_ids()
+        raise UserError(
+            f"unknown environment {config.id!r}{did_you_mean(config.id, known)}"
+            " (a Gymnasium id, ALE/..., MinAtar/..., toy/... or package.module:factory)"
+        )
+    if module != config.id:
+        _import(config.id, module)
+    spec = gymnasium.spec(config.id.rpartition(":")[2])
+
+    def single(mode: str | None) -> gymnasium.Env[Any, Any]:
+        args = config.args if mode is None else {"render_mode": mode, **config.args}
+        return gymnasium.make(spec, disable_env_checker=True, **args)
+
+    def vector(rows: int, threads: int) -> GymVectorEnv[Any, Any, Any]:
+        return gymnasium.make_vec(spec, rows, vectorization_mode="vector_entry_point", **config.args)
+
+    return _Family(single, vector if spec.vector_entry_point else None)
+
+
+def _factory(config: EnvConfig, factory: Any) -> _Family:
+    """A callable that makes a single env, or rows of it where it declares `num_envs`."""
+    if not callable(factory):
+        raise UserError(f"env {config.id!r} names a {type(factory).__name__}, not a factory that can be called")
+    declared = inspect.signature(factory).parameters
+
+    def single(mode: str | None) -> gymnasium.Env[Any, Any]:
+        if "num_envs" in declared:
+            raise UserError(
+                f"env {config.id!r} makes its rows itself (num_envs): it takes no wrappers, vectorize: sync or pictures"
+            )
+        args = {"render_mode": mode, **config.args} if "render_mode" in declared else config.args
+        env: gymnasium.Env[Any, Any] = factory(**args)
+        return env
+
+    def vector(rows: int, threads: int) -> GymVectorEnv[Any, Any, Any]:
+        env = factory(num_envs=rows, **config.args)
+        if not isinstance(env, GymVectorEnv):
+            raise UserError(f"env {config.id!r} takes num_envs but gave a {type(env).__name__}, not a VectorEnv")
+        return env
+
+    return _Family(single, vector if "num_envs" in declared else None)
+
+
+def _checked(id: str, env: Any) -> gymnasium.Env[Any, Any]:
+    if not isinstance(env, gymnasium.Env):
+        raise UserError(f"env {id!r} gave a {type(env).__name__}, not a gymnasium.Env")
+    return env
+
+
+def _import(id: str, module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UserError(f"cannot import {module!r} of env {id!r}: {error}") from error
+
+
+@contextmanager
+def _mendable(id: str) -> Iterator[None]:
+    """Turn what a person can mend about an env (its arguments, a missing package) into a `UserError`."""
+    try:
+        yield
+    except gymnasium.error.Error as error:
+        raise UserError(f"env {id!r}: {error}") from error
+    except TypeError as error:
+        if "argument" not in str(error):
+            raise
+        raise UserError(f"env {id!r} does not accept env.args: {error}") from error

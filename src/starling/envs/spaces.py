@@ -1,0 +1,117 @@
+"""Gymnasium spaces as trees of plain arrays: which are supported, how they are laid out, how values are converted.
+
+Inside the system an observation leaf is what `plain_space` says: float64 becomes float32, bool becomes uint8, and
+Discrete and MultiDiscrete are int64 that count from 0 whatever their `start`. Actions are the same, backwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from starling.errors import UserError
+from starling.types import ArraySpec, EnvSpec, NDArray, Tree
+
+Space = spaces.Space[Any]
+LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+_REPLACED: dict[np.dtype[Any], np.dtype[Any]] = {
+    np.dtype(np.float64): np.dtype(np.float32),
+    np.dtype(np.bool_): np.dtype(np.uint8),
+}
+
+
+def check_spaces(spec: EnvSpec) -> None:
+    """Refuse an env with a space that cannot become plain arrays, naming the leaf."""
+    leaves = list(_leaves(spec.observation, ""))
+    if not leaves:
+        raise UserError(f"env {spec.id!r}: its observation space {spec.observation} has no arrays in it")
+    for path, leaf in leaves:
+        if not isinstance(leaf, LEAVES):
+            raise UserError(
+                f"env {spec.id!r}: observation {path or 'space'!r} is a {type(leaf).__name__}, which is not supported;"
+                " wrap the env so that it gives Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of them"
+            )
+    if not isinstance(spec.action, LEAVES):
+        raise UserError(
+            f"env {spec.id!r}: the action space is a {type(spec.action).__name__}, which is not supported;"
+            " wrap the env so that it takes Discrete, MultiDiscrete, MultiBinary or Box"
+        )
+
+
+def observation_layout(space: Space) -> Tree:
+    """Shape and dtype of every observation leaf, as the vector env delivers it."""
+    return _build(plain_space(space), lambda leaf: ArraySpec(tuple(leaf.shape or ()), np.dtype(leaf.dtype)))
+
+
+def action_layout(space: Space) -> Tree:
+    """Shape and dtype of an action, as the vector env takes it."""
+    return observation_layout(space)
+
+
+def plain_space(space: Space) -> Space:
+    """The space of the converted values; a plain space is its own."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: plain_space(part) for key, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([plain_space(part) for part in space.spaces])
+    if isinstance(space, spaces.Discrete):
+        return spaces.Discrete(int(space.n))
+    if isinstance(space, spaces.MultiDiscrete):
+        return spaces.MultiDiscrete(space.nvec.astype(np.int64))
+    if isinstance(space, spaces.Box) and np.dtype(space.dtype) in _REPLACED:
+        dtype = _REPLACED[np.dtype(space.dtype)]
+        with np.errstate(over="ignore"):  # a bound beyond float32 is no bound
+            return spaces.Box(space.low.astype(dtype), space.high.astype(dtype), dtype=dtype.type)
+    return space
+
+
+def observation_converter(space: Space) -> Callable[[Any], Tree]:
+    """From a batch of the env's observations to a tree of [B, ...]; copies only where a dtype or an order changes."""
+    if isinstance(space, spaces.Dict):
+        named = {key: observation_converter(part) for key, part in space.spaces.items()}
+        return lambda batch: {key: convert(batch[key]) for key, convert in named.items()}
+    if isinstance(space, spaces.Tuple):
+        parts = [observation_converter(part) for part in space.spaces]
+        return lambda batch: tuple(convert(value) for convert, value in zip(parts, batch, strict=True))
+    dtype = np.dtype(plain_space(space).dtype)
+    start = _start(space)
+    if start is not None:
+        return lambda batch: np.asarray(batch, dtype) - start
+    return lambda batch: np.ascontiguousarray(batch, dtype)
+
+
+def action_converter(space: Space) -> Callable[[NDArray], NDArray]:
+    """From a batch of the policy's actions [B, ...] to what the env takes."""
+    dtype = np.dtype(space.dtype)
+    start = _start(space)
+    if start is not None:
+        return lambda batch: (batch + start).astype(dtype)
+    return lambda batch: np.ascontiguousarray(batch, dtype)
+
+
+def _leaves(space: Space, path: str) -> Iterator[tuple[str, Space]]:
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        for key, part in parts:
+            yield from _leaves(part, f"{path}/{key}" if path else str(key))
+    else:
+        yield path, space
+
+
+def _build(space: Space, leaf: Callable[[Space], Any]) -> Tree:
+    if isinstance(space, spaces.Dict):
+        return {key: _build(part, leaf) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_build(part, leaf) for part in space.spaces)
+    return leaf(space)
+
+
+def _start(space: Space) -> NDArray | None:
+    """Where a Discrete or MultiDiscrete counts from, or None when that is 0."""
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        start = np.asarray(space.start, np.int64)
+        return start if start.any() else None
+    return None

@@ -1,0 +1,181 @@
+"""Tiny problems that only a correct implementation solves; the right answers are known in closed form."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from starling.errors import UserError
+from starling.types import NDArray, Tree
+
+Info = dict[str, Any]
+Outcome = tuple[Tree, float, bool, bool, Info]
+
+
+class Identity(gymnasium.Env[NDArray, Any]):
+    """A one-hot observation [n] names the action that earns 1; `length` independent rounds an episode."""
+
+    def __init__(self, n: int = 4, length: int = 16) -> None:
+        self.observation_space = spaces.Box(0, 1, (n,), np.float32)
+        self.action_space = spaces.Discrete(n)
+        self._n, self._length = n, length
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[NDArray, Info]:
+        super().reset(seed=seed, options=options)
+        self._step = 0
+        return self._draw(), {}
+
+    def step(self, action: Any) -> Outcome:
+        reward = float(action == self._answer)
+        self._step += 1
+        return self._draw(), reward, self._step == self._length, False, {}
+
+    def _draw(self) -> NDArray:
+        self._answer = int(self.np_random.integers(self._n))
+        obs = np.zeros(self._n, np.float32)
+        obs[self._answer] = 1
+        return obs
+
+
+class Memory(gymnasium.Env[NDArray, Any]):
+    """A cue at the first step, `delay` blank steps, then GO: +1 for the cued action, -1 for the other.
+
+    Observation [3] is (cue 0, cue 1, GO). Without memory the mean return is 0, with it 1.
+    """
+
+    def __init__(self, delay: int = 4) -> None:
+        self.observation_space = spaces.Box(0, 1, (3,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self._delay = delay
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[NDArray, Info]:
+        super().reset(seed=seed, options=options)
+        self._step = 0
+        self._cue = int(self.np_random.integers(2))
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Outcome:
+        asked = self._step == self._delay + 1
+        reward = (1.0 if action == self._cue else -1.0) if asked else 0.0
+        self._step += 1
+        return self._observe(), reward, asked, False, {}
+
+    def _observe(self) -> NDArray:
+        obs = np.zeros(3, np.float32)
+        if self._step == 0:
+            obs[self._cue] = 1
+        obs[2] = self._step == self._delay + 1
+        return obs
+
+
+class Truncation(gymnasium.Env[NDArray, Any]):
+    """Reward 1 at every step and one observation; every step ends the episode with chance 1 / `limit`.
+
+    The chance has no memory, so the value is exact: 1 / (1 - g) where an end is a truncation, and
+    1 / (1 - g (1 - 1 / limit)) where it is a termination. At g = 0.9 and limit 8 these are 10 and 4.7.
+    """
+
+    def __init__(self, ends: Literal["truncated", "terminated"] = "truncated", limit: int = 8) -> None:
+        if ends not in ("truncated", "terminated"):
+            raise UserError(f"toy/truncation: ends must be truncated or terminated, not {ends!r}")
+        self.observation_space = spaces.Box(0, 1, (1,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self._ends, self._limit = ends, limit
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[NDArray, Info]:
+        super().reset(seed=seed, options=options)
+        return np.ones(1, np.float32), {}
+
+    def step(self, action: Any) -> Outcome:
+        end = int(self.np_random.integers(self._limit)) == 0
+        return np.ones(1, np.float32), 1.0, end and self._ends == "terminated", end and self._ends == "truncated", {}
+
+
+TAGS = 1024
+"""The tag of a `toy/counting` row is its seed modulo this."""
+
+
+def counting_reward(tag: int, episode: int, step: int, action: int) -> float:
+    """The reward of `action` in the observation (tag, episode, step): eighths, so exact in float32."""
+    return ((31 * tag + 17 * episode + 5 * step + 3 * action) % 64) / 8
+
+
+def counting_length(tag: int, episode: int) -> int:
+    """Steps in an episode: 1 to 7."""
+    return 1 + (tag + 3 * episode) % 7
+
+
+def counting_terminates(tag: int, episode: int) -> bool:
+    """Whether an episode is terminated or truncated: they alternate."""
+    return (tag + episode) % 2 == 0
+
+
+class Counting(gymnasium.Env[NDArray, Any]):
+    """Observation [3] is (tag, episode, step): it says whose it is and when it was made, so alignment can be proved.
+
+    The tag comes from the last seed, episodes are counted from it; the action changes nothing but the reward.
+    """
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(0, 2**24, (3,), np.float32)
+        self.action_space = spaces.Discrete(4)
+        self._tag, self._episode, self._step = 0, -1, 0
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[NDArray, Info]:
+        super().reset(seed=seed, options=options)
+        if seed is not None:
+            self._tag, self._episode = seed % TAGS, -1
+        self._episode += 1
+        self._step = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Outcome:
+        reward = counting_reward(self._tag, self._episode, self._step, int(action))
+        self._step += 1
+        end = self._step == counting_length(self._tag, self._episode)
+        terminates = counting_terminates(self._tag, self._episode)
+        return self._observe(), reward, end and terminates, end and not terminates, {"episode": self._episode}
+
+    def _observe(self) -> NDArray:
+        return np.array([self._tag, self._episode, self._step], np.float32)
+
+
+class Mixed(gymnasium.Env[dict[str, Any], Any]):
+    """A Dict of vector [4] float32, image [1, 8, 8] uint8 and index; the leaf called `answer` names the action for 1.
+
+    The other leaves are noise of the same form, so only a network that reads the right leaf earns more than 1/4.
+    """
+
+    def __init__(self, answer: Literal["vector", "image", "index"] = "index", length: int = 8) -> None:
+        if answer not in ("vector", "image", "index"):
+            raise UserError(f"toy/dict: answer must be vector, image or index, not {answer!r}")
+        self.observation_space = spaces.Dict(
+            {
+                "vector": spaces.Box(0, 1, (4,), np.float32),
+                "image": spaces.Box(0, 255, (1, 8, 8), np.uint8),
+                "index": spaces.Discrete(4),
+            }
+        )
+        self.action_space = spaces.Discrete(4)
+        self._leaf, self._length = ("vector", "image", "index").index(answer), length
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[dict[str, Any], Info]:
+        super().reset(seed=seed, options=options)
+        self._step = 0
+        return self._draw(), {}
+
+    def step(self, action: Any) -> Outcome:
+        reward = float(action == self._answer)
+        self._step += 1
+        return self._draw(), reward, self._step == self._length, False, {}
+
+    def _draw(self) -> dict[str, Any]:
+        vector, image, index = drawn = self.np_random.integers(4, size=3)
+        self._answer = int(drawn[self._leaf])
+        picture = np.zeros((1, 8, 8), np.uint8)
+        row, column = 4 * (image // 2), 4 * (image % 2)
+        picture[0, row : row + 4, column : column + 4] = 255  # one quarter is lit
+        return {"vector": np.eye(4, dtype=np.float32)[vector], "image": picture, "index": index}

@@ -1,0 +1,114 @@
+"""Rows of one environment, stepped together: the only face of an environment that the roles see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import VectorEnv as GymVectorEnv
+
+from starling.envs.spaces import action_converter, check_spaces, observation_converter, plain_space
+from starling.errors import UserError
+from starling.types import EnvSpec, EnvStep, NDArray, StackSpec
+
+GAME_OVER = "starling.game_over"
+"""Key of the infos of an env whose episodes are parts of a game (lives): [B] bool, the game itself has ended."""
+
+
+class VectorEnv:
+    """A gymnasium vector env in NEXT_STEP autoreset mode as a stream of `EnvStep`.
+
+    After `reset(seeds)` the future is a pure function of the seeds and the actions. The observations of a step may be
+    the env's own buffers: they are good until the next step or reset, so who keeps them longer copies them.
+    """
+
+    def __init__(
+        self,
+        env: GymVectorEnv[Any, Any, Any],
+        id: str,
+        stack: StackSpec | None = None,
+        frames_per_step: int = 1,
+        seeder: Callable[[NDArray], Any] | None = None,
+    ) -> None:
+        mode = env.metadata.get("autoreset_mode")
+        if mode != AutoresetMode.NEXT_STEP:
+            raise UserError(f"env {id!r} has autoreset_mode {mode}; build it with AutoresetMode.NEXT_STEP")
+        raw = EnvSpec(id, env.single_observation_space, env.single_action_space, stack, frames_per_step)
+        check_spaces(raw)
+        self.spec = replace(raw, observation=plain_space(raw.observation), action=plain_space(raw.action))
+        self.num = env.num_envs
+        self.infos: dict[str, Any] = {}
+        self.game_over = np.zeros(self.num, np.bool_)  # [B] the end of a game; an episode's, where it is the same
+        self._env = env
+        self._seeder = seeder or _seeder(env)
+        self._obs = observation_converter(raw.observation)
+        self._action = action_converter(raw.action)
+        self._ended = self._done = np.zeros(self.num, np.bool_)
+
+    def reset(self, seeds: NDArray) -> EnvStep:
+        """Begin an episode in every row; `seeds` [B] int64, none below 0, one a row."""
+        if seeds.shape != (self.num,) or seeds.min() < 0:
+            raise ValueError(f"seeds must be {self.num} integers from 0 up, not {seeds}")
+        obs, self.infos = self._env.reset(seed=self._seeder(seeds))
+        none = np.zeros(self.num, np.bool_)
+        self._ended = self._done = self.game_over = none
+        return EnvStep(self._obs(obs), ~none, np.zeros(self.num, np.float32), none, none.copy(), none.copy())
+
+    def step(self, actions: NDArray) -> EnvStep:
+        """Take `actions` [B, ...]; a row that ended at the last step is reset instead."""
+        obs, reward, terminated, truncated, self.infos = self._env.step(self._action(actions))
+        first = self._ended
+        valid = ~first
+        self._ended = terminated | truncated
+        # A row that ends both ways at once is terminated: nothing is to be bootstrapped.
+        terminated = terminated & valid
+        truncated = truncated & valid & ~terminated
+        self._done = terminated | truncated
+        self.game_over = self.infos.get(GAME_OVER, self._done)
+        reward = np.asarray(reward, np.float32) * valid
+        return EnvStep(self._obs(obs), first, reward, terminated, truncated, valid)
+
+    def episode_infos(self) -> dict[int, dict[str, Any]]:
+        """What the env says about each row whose episode ended at the last step, by row."""
+        return {int(row): row_infos(self.infos, int(row)) for row in np.flatnonzero(self._done)}
+
+    def render(self) -> tuple[NDArray, ...]:
+        """A picture [H, W, 3] uint8 of every row; the env must have been made to be rendered."""
+        try:
+            frames = self._env.render()
+        except (NotImplementedError, gymnasium.error.Error) as error:
+            raise UserError(
+                f"env {self.spec.id!r} cannot be rendered: {str(error) or 'it draws no pictures'}"
+            ) from error
+        if frames is None or any(frame is None for frame in frames):
+            raise UserError(f"env {self.spec.id!r} cannot be rendered: it was not made for pictures")
+        return tuple(np.asarray(frame, np.uint8) for frame in frames)
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def row_infos(infos: dict[str, Any], row: int) -> dict[str, Any]:
+    """One row of gymnasium's vector infos, whose `_key` masks say which rows have `key`."""
+    found: dict[str, Any] = {}
+    for key, value in infos.items():
+        mask = infos.get(f"_{key}")
+        if (key.startswith("_") and key[1:] in infos) or (mask is not None and not mask[row]):
+            continue
+        found[key] = row_infos(value, row) if isinstance(value, dict) else value[row]
+    return found
+
+
+def _seeder(env: GymVectorEnv[Any, Any, Any]) -> Callable[[NDArray], Any]:
+    if isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+        return lambda seeds: seeds.tolist()
+    return joint_seed
+
+
+def joint_seed(seeds: NDArray) -> int:
+    """One seed, a function of all rows' seeds, for an env that draws for all its rows from one generator."""
+    return int(np.random.SeedSequence(seeds.tolist()).generate_state(1)[0] >> 1)

@@ -1,0 +1,56 @@
+"""Wrappers from the configuration: found by name or import path, put around single envs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium import spaces, wrappers
+
+from starling.config.env import WrapperConfig
+from starling.errors import UserError, did_you_mean
+from starling.registry import import_path
+from starling.types import StackSpec
+
+_STATISTICS = "keeps statistics of its own in every row, which neither a checkpoint nor an evaluation would share"
+_REFUSED = {
+    "NormalizeObservation": _STATISTICS,
+    "NormalizeReward": _STATISTICS,
+    "Autoreset": "would reset a second time what is reset already",
+}
+
+
+def load_wrapper(name: str) -> Any:
+    """The wrapper called `name`: a class in gymnasium.wrappers or anything that takes an env first."""
+    if ":" in name:
+        return import_path(name)
+    if name in _REFUSED:
+        raise UserError(f"wrapper {name!r} {_REFUSED[name]}; leave it out")
+    known = [n for n in wrappers.__all__ if n != "vector"]
+    if name not in known:
+        raise UserError(
+            f"unknown wrapper {name!r}{did_you_mean(name, known)}"
+            " (a class in gymnasium.wrappers, or package.module:Class)"
+        )
+    return getattr(wrappers, name)
+
+
+def wrap(env: gymnasium.Env[Any, Any], configs: Sequence[WrapperConfig]) -> gymnasium.Env[Any, Any]:
+    """`env` inside all the wrappers, the first of them innermost."""
+    for config in configs:
+        wrapper = load_wrapper(config.name)
+        try:
+            env = wrapper(env, **config.args)
+        except (TypeError, ValueError, AssertionError) as error:
+            raise UserError(f"wrapper {config.name!r} does not accept its arguments or the env: {error}") from error
+        if not isinstance(env, gymnasium.Env):
+            raise UserError(f"wrapper {config.name!r} gave a {type(env).__name__}, not a gymnasium.Env")
+    return env
+
+
+def outer_stack(env: gymnasium.Env[Any, Any]) -> StackSpec | None:
+    """The stack that an outermost FrameStackObservation makes of a single array."""
+    if isinstance(env, wrappers.FrameStackObservation) and isinstance(env.observation_space, spaces.Box):
+        return StackSpec("", 0, env.stack_size) if env.stack_size > 1 else None
+    return None

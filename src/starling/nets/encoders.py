@@ -1,0 +1,197 @@
+"""One leaf of an observation (or an action) as a float vector: flat, one-hot, or through convolutions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from starling.errors import UserError
+from starling.nets.layers import Activation, conv_norm
+from starling.types import Tensor
+
+SMALLEST_IMAGE = 8
+"""Sides from which a uint8 Box with two axes is an image; a thinner one is a stack of vectors, such as RAM."""
+
+
+@dataclass(frozen=True)
+class ImageShape:
+    """Channels, height and width of an image, and where its channels are (None: there is no such axis)."""
+
+    channels: int
+    height: int
+    width: int
+    axis: int | None
+
+    @property
+    def side(self) -> int:
+        return min(self.height, self.width)
+
+
+def image_shape(space: spaces.Box) -> ImageShape:
+    """How the axes of an image are to be read: the shorter of the first and the last holds the channels."""
+    if len(space.shape) == 2:
+        return ImageShape(1, *space.shape, axis=None)
+    if len(space.shape) != 3:
+        raise UserError(
+            f"an image has 2 or 3 axes, not the {len(space.shape)} of {space.shape};"
+            " reshape it with a wrapper, or use torso.kind=mlp to flatten it"
+        )
+    first, middle, last = space.shape
+    return ImageShape(first, middle, last, axis=0) if first <= last else ImageShape(last, first, middle, axis=-1)
+
+
+def is_image(space: spaces.Space[Any]) -> bool:
+    """Whether convolutions should see this leaf: three axes, or bytes in two."""
+    if not isinstance(space, spaces.Box):
+        return False
+    is_byte = space.dtype == np.uint8
+    if len(space.shape) == 2:
+        return is_byte and min(space.shape) >= SMALLEST_IMAGE
+    return len(space.shape) == 3 or (len(space.shape) > 3 and is_byte)
+
+
+def byte_scale(space: spaces.Space[Any]) -> float | None:
+    """What uint8 values are multiplied with to lie in [0, 1]; None where nothing is to be done."""
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
+        return None
+    high = float(space.high.max())
+    return 1.0 / high if high > 1.0 else None
+
+
+class Flat(nn.Module):
+    """A Box or MultiBinary as one vector: [..., *shape] to [..., size]."""
+
+    def __init__(self, space: spaces.Box | spaces.MultiBinary) -> None:
+        super().__init__()
+        self.axes = len(space.shape)
+        self.size = math.prod(space.shape)
+        self.scale = byte_scale(space)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.axes != 1:
+            x = x.reshape(*x.shape[: x.dim() - self.axes], self.size)
+        x = x.float()
+        return x if self.scale is None else x * self.scale
+
+
+class OneHot(nn.Module):
+    """A Discrete or MultiDiscrete as joined one-hot vectors: [..., *shape] to [..., size]."""
+
+    column: Tensor
+    value: Tensor
+
+    def __init__(self, space: spaces.Discrete | spaces.MultiDiscrete) -> None:
+        super().__init__()
+        counts = np.atleast_1d(space.n if isinstance(space, spaces.Discrete) else space.nvec).ravel()
+        starts = np.broadcast_to(np.asarray(space.start).ravel(), counts.shape)
+        values = [np.arange(n) + start for n, start in zip(counts, starts, strict=True)]
+        self.axes = 0 if isinstance(space, spaces.Discrete) else space.nvec.ndim
+        self.size = int(counts.sum())
+        # Which component each output looks at, and the value it answers to.
+        column = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
+        self.register_buffer("column", column, persistent=False)  # [size]
+        self.register_buffer("value", torch.from_numpy(np.concatenate(values)), persistent=False)  # [size]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.axes == 0:
+            return (x.unsqueeze(-1) == self.value).float()
+        flat = x.reshape(*x.shape[: x.dim() - self.axes], -1)
+        return (flat.index_select(-1, self.column) == self.value).float()
+
+
+class Image(nn.Module):
+    """An image through convolutions: [N, C, H, W], [N, H, W, C] or [N, H, W], bytes or floats, to [N, size]."""
+
+    def __init__(self, space: spaces.Box, convs: Callable[[ImageShape], nn.Sequential]) -> None:
+        super().__init__()
+        shape = image_shape(space)
+        self.axis = shape.axis
+        self.scale = byte_scale(space)
+        self.channels_last = True
+        self.convs = convs(shape)
+        with torch.no_grad():
+            self.size = self.convs(torch.zeros(1, shape.channels, shape.height, shape.width)).numel()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.axis is None:
+            x = x.unsqueeze(1)
+        elif self.axis == -1:
+            x = x.movedim(-1, 1)
+        return self.convs(self._floats(x)).flatten(1)  # type: ignore[no-any-return]
+
+    def _floats(self, x: Tensor) -> Tensor:
+        # On a CPU the gradient of the first kernels is what channels-last makes fast (benchmarks/cnn_cpu.py); the
+        # forward pass alone is quicker without. Only the input is laid out anew, so weights stay plainly contiguous.
+        last = self.channels_last and torch.is_grad_enabled() and x.device.type == "cpu"
+        y = x.to(torch.float32, memory_format=torch.channels_last if last else torch.preserve_format)
+        return y if self.scale is None else y.mul_(self.scale)  # bytes were copied by `to`, so in place is safe
+
+
+def plain_convs(
+    shape: ImageShape, channels: Sequence[int], kernels: Sequence[int], strides: Sequence[int], act: str, norm: str
+) -> nn.Sequential:
+    """Convolutions without padding, each normalised if asked and followed by the non-linearity."""
+    layers: list[nn.Module] = []
+    inputs, height, width = shape.channels, shape.height, shape.width
+    for i, (outputs, kernel, stride) in enumerate(zip(channels, kernels, strides, strict=True), start=1):
+        if kernel > min(height, width):
+            raise UserError(
+                f"the kernel of convolution {i} ({kernel}x{kernel}) is larger than its input ({height}x{width}) for"
+                f" images of {shape.height}x{shape.width}; use torso.kind=cnn with smaller or fewer torso.kernels,"
+                " or torso.kind=mlp"
+            )
+        layers += [nn.Conv2d(inputs, outputs, kernel, stride), *conv_norm(norm, outputs), Activation(act)]
+        inputs, height, width = outputs, (height - kernel) // stride + 1, (width - kernel) // stride + 1
+    return nn.Sequential(*layers)
+
+
+class Residual(nn.Module):
+    """x + two convolutions of x, each after a non-linearity: [N, C, H, W] to the same."""
+
+    def __init__(self, channels: int, act: str, norm: str) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            Activation(act, keep=True),  # x itself is added below
+            nn.Conv2d(channels, channels, 3, padding=1),
+            *conv_norm(norm, channels),
+            Activation(act),
+            nn.Conv2d(channels, channels, 3, padding=1),
+            *conv_norm(norm, channels),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.inner(x)  # type: ignore[no-any-return]
+
+
+def impala_convs(shape: ImageShape, channels: Sequence[int], act: str, norm: str) -> nn.Sequential:
+    """IMPALA's deep network (1802.01561, figure 3): convolution, pooling and two residual blocks a stage."""
+    layers: list[nn.Module] = []
+    inputs = shape.channels
+    for outputs in channels:
+        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), *conv_norm(norm, outputs)]
+        layers += [nn.MaxPool2d(3, stride=2, padding=1), Residual(outputs, act, norm), Residual(outputs, act, norm)]
+        inputs = outputs
+    return nn.Sequential(*layers, Activation(act))
+
+
+def build_encoder(
+    path: str, space: spaces.Space[Any], convs: Callable[[ImageShape], nn.Sequential] | None
+) -> Flat | OneHot | Image:
+    """The encoder of one leaf; images go through `convs` where there are some."""
+    if isinstance(space, spaces.Box):
+        return Image(space, convs) if convs is not None and is_image(space) else Flat(space)
+    if isinstance(space, spaces.MultiBinary):
+        return Flat(space)
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return OneHot(space)
+    raise UserError(
+        f"{path} has the space {space}, which no network here reads; use Box, Discrete, MultiDiscrete, MultiBinary,"
+        " Dict or Tuple, or your own torso as torso.kind=package.module:Class"
+    )

@@ -1,0 +1,185 @@
+"""Heads: features [..., F] to Q-values, values or a distribution over actions; leading axes are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from starling.errors import UserError
+from starling.nets.layers import Dense, orthogonal
+from starling.ops.distributions import Categorical, Gaussian, MultiCategorical, TanhGaussian
+from starling.registry import Entry, Registry
+from starling.types import Tensor
+
+GRADIENT_SCALE = 0.5**0.5
+"""Of the gradient that a dueling head sends back: two streams end in one torso (1511.06581, section 4.2)."""
+
+
+@dataclass(frozen=True)
+class HeadSpec:
+    """What a head is: its kind, the actions it speaks of, and how its weights begin."""
+
+    kind: str  # q, dueling, value, policy (by the action space), categorical, gaussian, tanh_gaussian
+    space: spaces.Space[Any] | None = None  # actions; None: the environment's
+    hidden: tuple[int, ...] = ()  # widths of layers of the head's own, before the last; a dueling stream each
+    activation: str = "relu"  # between those
+    gain: float | None = None  # of the last layer's orthogonal weights; None: 0.01 for policies, 1 for values
+    log_std: float = 0.0  # gaussian: where the parameter begins
+    log_std_range: tuple[float, float] = (-20.0, 2.0)  # tanh_gaussian: limits of what the network says
+
+    @property
+    def last_gain(self) -> float:
+        if self.gain is not None:
+            return self.gain
+        return 1.0 if self.kind in ("q", "dueling", "value") else 0.01
+
+
+def _layers(inputs: int, outputs: int, spec: HeadSpec) -> nn.Linear | nn.Sequential:
+    if not spec.hidden:
+        return nn.Linear(inputs, outputs)
+    return nn.Sequential(Dense(inputs, spec.hidden, spec.activation), nn.Linear(spec.hidden[-1], outputs))
+
+
+def _discrete(kind: str, space: spaces.Space[Any]) -> int:
+    if not isinstance(space, spaces.Discrete):
+        raise UserError(f"a {kind} head needs discrete actions, not {space}; choose an algorithm for such actions")
+    return int(space.n)
+
+
+def _continuous(kind: str, space: spaces.Space[Any]) -> int:
+    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+        raise UserError(f"a {kind} head needs a Box of actions with one axis, not {space}")
+    return int(space.shape[0])
+
+
+class ValueHead(nn.Module):
+    """V(s): [..., F] to [...]."""
+
+    def __init__(self, inputs: int, _space: spaces.Space[Any], spec: HeadSpec) -> None:
+        super().__init__()
+        self.value = _layers(inputs, 1, spec)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.value(x).squeeze(-1)  # type: ignore[no-any-return]
+
+
+class QHead(nn.Module):
+    """Q(s, a) of every discrete action: [..., F] to [..., A]."""
+
+    def __init__(self, inputs: int, space: spaces.Space[Any], spec: HeadSpec) -> None:
+        super().__init__()
+        self.q = _layers(inputs, _discrete(spec.kind, space), spec)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.q(x)  # type: ignore[no-any-return]
+
+
+class DuelingHead(nn.Module):
+    """Q = V + A - mean A (1511.06581, equation 9): [..., F] to [..., A]."""
+
+    def __init__(self, inputs: int, space: spaces.Space[Any], spec: HeadSpec) -> None:
+        super().__init__()
+        self.value = _layers(inputs, 1, spec)
+        self.advantage = _layers(inputs, _discrete(spec.kind, space), spec)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.requires_grad:
+            x = torch.lerp(x.detach(), x, GRADIENT_SCALE)  # equal to x to the bit, with a scaled gradient
+        advantage = self.advantage(x)  # [..., A]
+        return self.value(x) + advantage - advantage.mean(dim=-1, keepdim=True)  # type: ignore[no-any-return]
+
+
+class CategoricalHead(nn.Module):
+    """A policy over Discrete actions."""
+
+    def __init__(self, inputs: int, space: spaces.Space[Any], spec: HeadSpec) -> None:
+        super().__init__()
+        self.logits = _layers(inputs, _discrete(spec.kind, space), spec)
+
+    def forward(self, x: Tensor) -> Categorical:
+        return Categorical(self.logits(x))
+
+
+class MultiCategoricalHead(nn.Module):
+    """A policy over MultiDiscrete or MultiBinary actions: independent categoricals, their logits joined."""
+
+    def __init__(self, inputs: int, space: spaces.Space[Any], spec: HeadSpec) -> None:
+        super().__init__()
+        if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+            self.sizes = tuple(int(n) for n in space.nvec)
+        elif isinstance(space, spaces.MultiBinary) and len(space.shape) == 1:
+            self.sizes = (2,) * space.shape[0]
+        else:
+            raise UserError(f"a {spec.kind} head needs MultiDiscrete or MultiBinary actions with one axis, not {space}")
+        self.logits = _layers(inputs, sum(self.sizes), spec)
+
+    def forward(self, x: Tensor) -> MultiCategorical:
+        return MultiCategorical(self.logits(x).split(self.sizes, dim=-1))
+
+
+class GaussianHead(nn.Module):
+    """A normal policy whose log-std is a parameter of its own, the same in every state."""
+
+    def __init__(self, inputs: int, space: spaces.Space[Any], spec: HeadSpec) -> None:
+        super().__init__()
+        size = _continuous(spec.kind, space)
+        self.mean = _layers(inputs, size, spec)
+        self.log_std = nn.Parameter(torch.full((size,), spec.log_std))
+
+    def forward(self, x: Tensor) -> Gaussian:
+        mean = self.mean(x)  # [..., A]
+        return Gaussian(mean, self.log_std.expand_as(mean))
+
+
+class TanhGaussianHead(nn.Module):
+    """SAC's policy (1801.01290, appendix C): mean and clamped log-std of every state, squashed by tanh."""
+
+    def __init__(self, inputs: int, space: spaces.Space[Any], spec: HeadSpec) -> None:
+        super().__init__()
+        self.range = spec.log_std_range
+        self.both = _layers(inputs, 2 * _continuous(spec.kind, space), spec)
+
+    def forward(self, x: Tensor) -> TanhGaussian:
+        mean, log_std = self.both(x).chunk(2, dim=-1)  # [..., A] each
+        return TanhGaussian(mean, log_std.clamp(*self.range))
+
+
+def policy_head(inputs: int, space: spaces.Space[Any], spec: HeadSpec) -> nn.Module:
+    """The plainest policy for the action space."""
+    if isinstance(space, spaces.Discrete):
+        return CategoricalHead(inputs, space, spec)
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        return MultiCategoricalHead(inputs, space, spec)
+    return GaussianHead(inputs, space, spec)
+
+
+HEADS = Registry(
+    "head",
+    {
+        "q": Entry(QHead, "Q-values of discrete actions"),
+        "dueling": Entry(DuelingHead, "Q-values as value and advantages"),
+        "value": Entry(ValueHead, "a state's value"),
+        "policy": Entry(policy_head, "the plainest policy for the action space"),
+        "categorical": Entry(CategoricalHead, "a policy over Discrete actions"),
+        "multi_categorical": Entry(MultiCategoricalHead, "a policy over MultiDiscrete actions"),
+        "gaussian": Entry(GaussianHead, "a normal policy, log-std a parameter"),
+        "tanh_gaussian": Entry(TanhGaussianHead, "a squashed normal policy, log-std by state"),
+    },
+)
+
+
+def build_head(inputs: int, space: spaces.Space[Any], spec: HeadSpec) -> nn.Module:
+    """The head that `spec` names, over the env's action `space` unless it has its own."""
+    head: nn.Module = HEADS.load(spec.kind)(inputs, space if spec.space is None else spec.space, spec)
+    return head
+
+
+def orthogonal_head(head: nn.Module, gain: float) -> None:
+    """Orthogonal weights with `gain` in the last layer of every branch, sqrt 2 before it."""
+    orthogonal(head)
+    for branch in head.children():
+        orthogonal(branch[-1] if isinstance(branch, nn.Sequential) else branch, gain)

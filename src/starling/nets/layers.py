@@ -1,0 +1,88 @@
+"""The layers that torsos and heads are made of, and how their weights begin."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from starling.types import Tensor
+
+HIDDEN_GAIN = math.sqrt(2.0)
+"""Gain of orthogonal weights before a ReLU."""
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu_,
+    "tanh": torch.tanh_,
+    "elu": functional.elu_,
+    "gelu": functional.gelu,
+}
+"""Non-linearities by name, in place where they can be: for outputs of a layer, which nobody else wants."""
+
+
+KEEPING: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "elu": functional.elu,
+    "gelu": functional.gelu,
+}
+"""The same for inputs that are wanted again."""
+
+
+class Activation(nn.Module):
+    """A non-linearity as a layer; `keep` leaves its input as it was."""
+
+    def __init__(self, name: str, keep: bool = False) -> None:
+        super().__init__()
+        self.function = (KEEPING if keep else ACTIVATIONS)[name]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class Dense(nn.Module):
+    """Linear layers, each with LayerNorm if asked and the non-linearity: [..., F] to [..., size].
+
+    Without widths it is the identity. It calls functions, not modules, because acting with a small network takes as
+    long in a module's call as in its arithmetic.
+    """
+
+    def __init__(self, inputs: int, widths: Sequence[int], activation: str, norm: str = "none") -> None:
+        super().__init__()
+        sizes = [inputs, *widths]
+        self.linears = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes[:-1], widths, strict=True))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for width in widths if norm != "none")
+        self.activation = ACTIVATIONS[activation]
+        self.size = sizes[-1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        activation = self.activation
+        for linear, norm in zip_longest(self.linears, self.norms):
+            x = functional.linear(x, linear.weight, linear.bias)  # type: ignore[arg-type]
+            x = activation(x if norm is None else norm(x))
+        return x
+
+
+def conv_norm(name: str, channels: int) -> list[nn.Module]:
+    """GroupNorm (1803.08494) for [N, C, H, W]; `layer` is one group of all channels."""
+    if name == "none":
+        return []
+    # Groups of one channel would erase how strongly each channel answers, hence at least two where there are two.
+    fitting = (g for g in (8, 4, 2, 1) if channels % g == 0 and channels // g >= min(2, channels))
+    return [nn.GroupNorm(1 if name == "layer" else next(fitting), channels)]
+
+
+def orthogonal(module: nn.Module, gain: float = HIDDEN_GAIN) -> None:
+    """Orthogonal weights (1312.6120) and zero biases; recurrent weights have gain 1."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            nn.init.orthogonal_(layer.weight, gain)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+        elif isinstance(layer, nn.RNNBase):
+            for name, parameter in layer.named_parameters():
+                nn.init.zeros_(parameter) if "bias" in name else nn.init.orthogonal_(parameter)

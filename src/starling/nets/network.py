@@ -1,0 +1,172 @@
+"""The network an agent acts and learns with: torso, core and heads, one moment or a sequence at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from starling import tree
+from starling.nets.encoders import Flat, OneHot
+from starling.types import Tensor, Tree
+
+Outputs = dict[str, Any]
+"""What every head said: a tensor or a distribution."""
+
+SHARED = "shared"
+"""The name of the one trunk that all heads share."""
+
+Run = Callable[..., tuple[Tensor, Tree]]
+
+
+class Trunk(nn.Module):
+    """Torso and core: observations, and what else enters the core, to features."""
+
+    def __init__(self, torso: nn.Module, core: Any) -> None:
+        super().__init__()
+        self.torso = torso
+        self.core = core
+
+    def step(self, obs: Tree, extra: Tensor | None, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """One moment: obs [B, ...], extra [B, E], first [B] to features [B, F]."""
+        x = self.torso(obs)
+        y, state = self.core.step(x if extra is None else torch.cat((x, extra), dim=-1), first, state)
+        return y, state
+
+    def unroll(self, obs: Tree, extra: Tensor | None, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """A sequence: obs [T, B, ...], extra [T, B, E], first [T, B] to features [T, B, F]."""
+        flat = tree.map(lambda leaf: leaf.flatten(0, 1), obs)  # [T * B, ...]
+        x = self.torso(flat).unflatten(0, first.shape)  # [T, B, F]
+        y, state = self.core(x if extra is None else torch.cat((x, extra), dim=-1), first, state)
+        return y, state
+
+
+class PreviousInputs(nn.Module):
+    """The previous action (one-hot where discrete) and rewards as one vector, zero where an episode begins."""
+
+    def __init__(self, space: spaces.Space[Any], encoder: Flat | OneHot | None, streams: tuple[str, ...]) -> None:
+        super().__init__()
+        self.shape = space.shape or ()
+        self.dtype = torch.float32 if isinstance(space, spaces.Box) else torch.int64
+        self.encoder = encoder  # None: the action is not asked for
+        self.streams = streams  # empty: the rewards are not asked for
+        self.size = (0 if encoder is None else encoder.size) + len(streams)
+
+    def initial(self, rows: int, device: torch.device) -> dict[str, Tree]:
+        """What the carry holds before anything was done: action [B, ...], rewards [B] a stream."""
+        carry: dict[str, Tree] = {}
+        if self.encoder is not None:
+            carry["action"] = torch.zeros(rows, *self.shape, dtype=self.dtype, device=device)
+        if self.streams:
+            carry["rewards"] = {name: torch.zeros(rows, device=device) for name in self.streams}
+        return carry
+
+    def forward(self, first: Tensor, action: Tensor | None, rewards: dict[str, Tensor] | None) -> Tensor:
+        """first, rewards [...] and action [..., *shape], all of the step before, to [..., size]."""
+        parts = []
+        if self.encoder is not None:
+            parts.append(self.encoder(action))
+        if self.streams:
+            assert rewards is not None
+            parts.append(torch.stack([rewards[name] for name in self.streams], dim=-1).float())
+        return torch.cat(parts, dim=-1).masked_fill(first.unsqueeze(-1), 0.0)
+
+
+def _shifted(before: Tensor, rows: Tensor, length: int) -> Tensor:
+    """[T', B, ...] of what preceded each row: `before` [B, ...], then the first T' - 1 of `rows`."""
+    if len(rows) < length - 1:
+        raise ValueError(f"{length} observations need {length - 1} previous actions and rewards, not {len(rows)}")
+    return torch.cat((before.unsqueeze(0).to(rows.dtype), rows[: length - 1]))
+
+
+class Network(nn.Module):
+    """Trunks and heads. `step` acts for one moment, `unroll` trains over a sequence; both give the same outputs."""
+
+    def __init__(self, trunks: dict[str, Trunk], heads: dict[str, nn.Module], previous: PreviousInputs | None) -> None:
+        super().__init__()
+        self.trunks = nn.ModuleDict(trunks)
+        self.heads = nn.ModuleDict(heads)
+        self.previous = previous
+        self.shared = SHARED in trunks
+        self.recurrent = bool(tree.leaves(self._initial_state(1)))
+
+    def initial_carry(self, rows: int) -> dict[str, Tree]:
+        """Zeros before the first observation: "state" with a core, "action" and "rewards" if they are inputs."""
+        device = next(self.parameters()).device
+        carry = {} if self.previous is None else self.previous.initial(rows, device)
+        return {"state": self._initial_state(rows), **carry} if self.recurrent else carry
+
+    def step(self, obs: Tree, first: Tensor, carry: dict[str, Tree], only: Sequence[str] = ()) -> tuple[Outputs, Tree]:
+        """Outputs [B, ...] for obs [B, ...], and the state after it (None where there is none).
+
+        With `only`, other heads are left out, and their trunks where these have no state to keep.
+        """
+        features, state = self.encode(obs, first, carry, only)
+        return self.decode(features, only), state
+
+    def encode(self, obs: Tree, first: Tensor, carry: dict[str, Tree], only: Sequence[str] = ()) -> tuple[Tree, Tree]:
+        """The features [B, F] that the heads see, a dict by head where they share nothing, and the next state."""
+        extra = None
+        if self.previous is not None:
+            extra = self.previous(first, carry.get("action"), carry.get("rewards"))
+        return self._through(Trunk.step, obs, extra, first, carry, () if self.recurrent else only)
+
+    def decode(self, features: Tree, only: Sequence[str] = ()) -> Outputs:
+        """What the heads (all, or `only` these) say to `features` [..., F], as `encode` and `unroll` give them."""
+        heads = {name: self.heads[name] for name in only or self.heads}
+        if self.shared:
+            return {name: head(features) for name, head in heads.items()}
+        return {name: head(features[name]) for name, head in heads.items()}
+
+    def unroll(
+        self, obs: Tree, first: Tensor, action: Tree, rewards: dict[str, Tensor], carry: dict[str, Tree]
+    ) -> tuple[Outputs, Tree, Tree]:
+        """Outputs [T', B, ...], features [T', B, F] and the last state, for obs [T', B, ...] and first [T', B].
+
+        Row 0 has its previous action and rewards from the carry, row t those of rows t - 1 of `action` and `rewards`
+        [T' - 1 or more, B, ...], so a trajectory's own fields fit with T + 1 or T observations.
+        """
+        extra = self._extra(first, action, rewards, carry)
+        features, state = self._through(Trunk.unroll, obs, extra, first, carry)
+        return self.decode(features), features, state
+
+    def _through(
+        self,
+        run: Run,
+        obs: Tree,
+        extra: Tensor | None,
+        first: Tensor,
+        carry: dict[str, Tree],
+        only: Sequence[str] = (),
+    ) -> tuple[Tree, Tree]:
+        """Features and state of the one trunk, or a dict of each by head."""
+        state = carry["state"] if self.recurrent else None
+        if self.shared:
+            return run(self._trunks[SHARED], obs, extra, first, state)
+        features, states = {}, {}
+        for name in only or self._trunks:
+            trunk = self._trunks[name]
+            features[name], states[name] = run(trunk, obs, extra, first, state and state[name])
+        return features, states if self.recurrent else None
+
+    def _extra(self, first: Tensor, action: Tree, rewards: dict[str, Tensor], carry: dict[str, Tree]) -> Tensor | None:
+        if self.previous is None:
+            return None
+        length = len(first)
+        action_tm1, r_tm1 = None, None  # [T', B, ...]
+        if self.previous.encoder is not None:
+            action_tm1 = _shifted(carry["action"], action, length)
+        if self.previous.streams:
+            r_tm1 = {name: _shifted(carry["rewards"][name], rewards[name], length) for name in self.previous.streams}
+        return self.previous(first, action_tm1, r_tm1)  # type: ignore[no-any-return]
+
+    def _initial_state(self, rows: int) -> Tree:
+        states = {name: trunk.core.initial_state(rows) for name, trunk in self._trunks.items()}
+        return states[SHARED] if self.shared else states
+
+    @property
+    def _trunks(self) -> dict[str, Trunk]:
+        return self.trunks._modules  # type: ignore[return-value]

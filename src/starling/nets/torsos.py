@@ -1,0 +1,173 @@
+"""Torsos: one observation [N, ...] to features [N, F], by name or as `package.module:Class`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from starling.config.parts import TorsoConfig
+from starling.errors import UserError
+from starling.nets.encoders import ImageShape, build_encoder, image_shape, impala_convs, is_image, plain_convs
+from starling.nets.layers import Dense
+from starling.registry import Entry, Registry
+from starling.types import Tensor, Tree
+
+Convs = Callable[[ImageShape], nn.Sequential]
+Path = tuple[str | int, ...]
+
+SMALLEST_NATURE = 36
+"""The shortest side that leaves the Nature network one pixel."""
+
+
+def space_leaves(space: spaces.Space[Any], path: Path = ()) -> Iterator[tuple[Path, spaces.Space[Any]]]:
+    """Every leaf of nested Dict and Tuple spaces, with the keys that lead to it."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        children = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        for key, child in children:
+            yield from space_leaves(child, (*path, key))
+    else:
+        yield path, space
+
+
+def _pick(tree: Tree, path: Path) -> Tensor:
+    for key in path:
+        tree = tree[key]
+    return tree  # type: ignore[no-any-return]
+
+
+class Torso(nn.Module):
+    """Every leaf encoded (images by `convs`), joined, then dense layers: [N, ...] to [N, size]."""
+
+    def __init__(
+        self, space: spaces.Space[Any], convs: Convs | None, hidden: Sequence[int], activation: str, norm: str
+    ) -> None:
+        super().__init__()
+        leaves = list(space_leaves(space))
+        if not leaves:
+            raise UserError(f"the observation space {space} has no leaves: there is nothing to learn from")
+        named = [("/".join(map(str, ("observation", *path))), leaf) for path, leaf in leaves]
+        self.paths = tuple(path for path, _ in leaves)
+        encoders = [build_encoder(name, leaf, convs) for name, leaf in named]
+        joined = sum(encoder.size for encoder in encoders)
+        self.encoders = nn.ModuleList(encoders)
+        self.dense = Dense(joined, hidden, activation, norm)
+        self.size = self.dense.size
+
+    def forward(self, obs: Tree) -> Tensor:
+        parts = [encode(_pick(obs, path)) for path, encode in zip(self.paths, self.encoders, strict=True)]
+        return self.dense(parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1))  # type: ignore[no-any-return]
+
+
+def _images(space: spaces.Space[Any]) -> list[spaces.Box]:
+    return [leaf for _, leaf in space_leaves(space) if isinstance(leaf, spaces.Box) and is_image(leaf)]
+
+
+def _with_images(kind: str, space: spaces.Space[Any], convs: Convs, *dense_args: Any) -> Torso:
+    if not _images(space):
+        raise UserError(f"torso.kind={kind} needs an image, and {space} has none; use torso.kind=mlp or auto")
+    return Torso(space, convs, *dense_args)
+
+
+def mlp(
+    space: spaces.Space[Any], hidden: Sequence[int] = (64, 64), activation: str = "relu", norm: str = "none"
+) -> Torso:
+    """Dense layers over all leaves, images flattened."""
+    return Torso(space, None, hidden, activation, norm)
+
+
+def nature(
+    space: spaces.Space[Any], hidden: Sequence[int] = (512,), activation: str = "relu", norm: str = "none"
+) -> Torso:
+    """The convolutions of DQN (Mnih 2015): 32 of 8x8 by 4, 64 of 4x4 by 2, 64 of 3x3 by 1."""
+    convs = partial(plain_convs, channels=(32, 64, 64), kernels=(8, 4, 3), strides=(4, 2, 1), act=activation, norm=norm)
+    return _with_images("nature", space, convs, hidden, activation, norm)
+
+
+def impala(
+    space: spaces.Space[Any],
+    channels: Sequence[int] = (16, 32, 32),
+    hidden: Sequence[int] = (256,),
+    activation: str = "relu",
+    norm: str = "none",
+) -> Torso:
+    """The residual network of IMPALA (1802.01561), a stage for each of `channels`."""
+    convs = partial(impala_convs, channels=channels, act=activation, norm=norm)
+    return _with_images("impala", space, convs, hidden, activation, norm)
+
+
+def cnn(
+    space: spaces.Space[Any],
+    channels: Sequence[int] = (16, 32, 32),
+    kernels: Sequence[int] = (3, 3, 3),
+    strides: Sequence[int] = (1, 1, 1),
+    hidden: Sequence[int] = (128,),
+    activation: str = "relu",
+    norm: str = "none",
+) -> Torso:
+    """Plain convolutions, a layer for each of `channels`, `kernels` and `strides`: for small images."""
+    if not len(channels) == len(kernels) == len(strides):
+        raise UserError(
+            f"torso.channels, kernels and strides must be equally long, not {len(channels)}, {len(kernels)} and"
+            f" {len(strides)}: one entry a layer"
+        )
+    convs = partial(plain_convs, channels=channels, kernels=kernels, strides=strides, act=activation, norm=norm)
+    return _with_images("cnn", space, convs, hidden, activation, norm)
+
+
+TORSOS = Registry(
+    "torso",
+    {
+        "mlp": Entry(mlp, "dense layers"),
+        "nature": Entry(nature, "the convolutions of DQN, for images of 36 pixels and more"),
+        "impala": Entry(impala, "IMPALA's residual convolutions, for images"),
+        "cnn": Entry(cnn, "plain convolutions of your choice, for small images"),
+    },
+)
+
+_FIELDS: dict[str, tuple[str, ...]] = {
+    "mlp": (),
+    "nature": (),
+    "impala": ("channels",),
+    "cnn": ("channels", "kernels", "strides"),
+}
+"""What each built-in torso takes from the configuration besides `hidden`, `activation` and `norm`."""
+
+
+def automatic(space: spaces.Space[Any]) -> str:
+    """The torso that `auto` stands for: by whether there are images, and how large the smallest is."""
+    images = _images(space)
+    if not images:
+        return "mlp"
+    return "nature" if min(image_shape(image).side for image in images) >= SMALLEST_NATURE else "cnn"
+
+
+def build_torso(space: spaces.Space[Any], config: TorsoConfig) -> nn.Module:
+    """The torso that `config` names; a class of your own is made with (space, **args) and must have `size`."""
+    kind = automatic(space) if config.kind == "auto" else config.kind
+    factory = TORSOS.load(kind)
+    if kind not in _FIELDS:
+        return _own(kind, factory, space, config.args)
+    if config.args:
+        raise UserError(f"torso.args are for a class of your own; torso.kind={kind} takes hidden, activation and norm")
+    args = {name: getattr(config, name) for name in ("activation", "norm", *_FIELDS[kind])}
+    if config.hidden is not None:
+        args["hidden"] = config.hidden
+    torso: nn.Module = factory(space, **args)
+    return torso
+
+
+def _own(kind: str, factory: Any, space: spaces.Space[Any], args: dict[str, Any]) -> nn.Module:
+    try:
+        inspect.signature(factory).bind(space, **args)
+    except TypeError as error:
+        raise UserError(f"torso {kind} cannot be made with (space, **torso.args): {error}") from error
+    torso = factory(space, **args)
+    if not isinstance(torso, nn.Module) or not isinstance(getattr(torso, "size", None), int):
+        raise UserError(f"torso {kind} must be a torch.nn.Module with an int attribute `size`, the width of its output")
+    return torso

@@ -1,0 +1,227 @@
+"""Action distributions: a few tensor ops a method, since `sample` runs once an env step.
+
+Noise comes from outside, uniform in (0, 1), so that a sample is a pure function of its parameters and its noise.
+Every shape is [...] for the batch axes, A for the actions to choose from, D for the dimensions of a continuous action.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import softplus
+
+from starling.ops.shapes import check_shapes
+from starling.ops.value import take
+from starling.types import Tensor
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
+_LOG_TWO = math.log(2.0)
+
+
+def _open_interval(noise: Tensor) -> Tensor:
+    """Noise kept off 0 and 1, which rounding can reach."""
+    half_ulp = torch.finfo(noise.dtype).eps / 2
+    return noise.clamp(half_ulp, 1.0 - half_ulp)
+
+
+def _log_probabilities(logits: Tensor) -> Tensor:
+    """log p [..., A], finite also where p = 0 (a logit of -inf): 0 x log 0 is 0 then, and not NaN."""
+    return logits.log_softmax(-1).clamp(min=torch.finfo(logits.dtype).min)
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """One choice out of A; logits need no normalisation, -inf forbids an action."""
+
+    logits: Tensor  # [..., A]
+
+    @property
+    def noise_size(self) -> int:
+        return 1
+
+    @torch.no_grad()
+    def sample(self, noise: Tensor) -> Tensor:
+        """Actions [...] int64 by the inverse of the cumulative distribution; noise [..., 1]."""
+        check_shapes("Categorical.sample", logits=(self.logits, "... A"), noise=(noise, "... 1"))
+        cumulative = self.logits.softmax(-1).cumsum(-1)
+        # Scaled by the real total, the threshold stays below it: rounding never picks an action out of range or
+        # one of probability 0.
+        threshold = _open_interval(noise) * cumulative[..., -1:]
+        return (cumulative <= threshold).sum(-1)
+
+    def mode(self) -> Tensor:
+        """The likeliest action [...] int64."""
+        return self.logits.argmax(-1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """log p(action) [...]; action [...] int."""
+        return take(self.logits.log_softmax(-1), action)
+
+    def entropy(self) -> Tensor:
+        """-sum p log p [...]."""
+        log_p = _log_probabilities(self.logits)
+        return -(log_p.exp() * log_p).sum(-1)
+
+    def kl(self, other: Categorical) -> Tensor:
+        """KL(self || other) [...]; very large, not infinite, where `other` forbids what self allows."""
+        check_shapes("Categorical.kl", logits=(self.logits, "... A"), other=(other.logits, "... A"))
+        log_p, log_q = _log_probabilities(self.logits), _log_probabilities(other.logits)
+        return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+    def params(self) -> dict[str, Tensor]:
+        return {"logits": self.logits}
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Tensor]) -> Categorical:
+        return cls(params["logits"])
+
+
+@dataclass(frozen=True)
+class MultiCategorical:
+    """K independent choices, each out of its own number of actions."""
+
+    logits: tuple[Tensor, ...]  # K of [..., A_k]
+
+    @property
+    def noise_size(self) -> int:
+        return len(self.logits)
+
+    @property
+    def parts(self) -> tuple[Categorical, ...]:
+        """The choices one by one."""
+        return tuple(Categorical(logits) for logits in self.logits)
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Actions [..., K] int64; noise [..., K]."""
+        each = zip(self.parts, noise.unbind(-1), strict=True)
+        return torch.stack([part.sample(one.unsqueeze(-1)) for part, one in each], dim=-1)
+
+    def mode(self) -> Tensor:
+        """The likeliest action [..., K] int64."""
+        return torch.stack([part.mode() for part in self.parts], dim=-1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """log p(action) [...]; action [..., K] int."""
+        each = zip(self.parts, action.unbind(-1), strict=True)
+        return torch.stack([part.log_prob(one) for part, one in each]).sum(0)
+
+    def entropy(self) -> Tensor:
+        """The entropies summed [...]."""
+        return torch.stack([part.entropy() for part in self.parts]).sum(0)
+
+    def kl(self, other: MultiCategorical) -> Tensor:
+        """KL(self || other) [...]."""
+        each = zip(self.parts, other.parts, strict=True)
+        return torch.stack([mine.kl(theirs) for mine, theirs in each]).sum(0)
+
+    def params(self) -> dict[str, Tensor]:
+        return {f"logits_{k}": logits for k, logits in enumerate(self.logits)}
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Tensor]) -> MultiCategorical:
+        return cls(tuple(params[f"logits_{k}"] for k in range(len(params))))
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Independent normal dimensions; a log-std [D] is shared by all states."""
+
+    mean: Tensor  # [..., D]
+    log_std: Tensor  # [..., D] or [D]
+
+    @property
+    def noise_size(self) -> int:
+        return int(self.mean.shape[-1])
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Actions [..., D]; noise [..., D]; the gradient flows into mean and log-std."""
+        check_shapes("Gaussian.sample", mean=(self.mean, "... D"), noise=(noise, "... D"))
+        return torch.addcmul(self.mean, self.log_std.exp(), torch.special.ndtri(_open_interval(noise)))
+
+    def mode(self) -> Tensor:
+        """The mean [..., D]."""
+        return self.mean
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """log p(action) [...]; action [..., D]."""
+        check_shapes("Gaussian.log_prob", mean=(self.mean, "... D"), action=(action, "... D"))
+        z = (action - self.mean) * torch.exp(-self.log_std)
+        return -(0.5 * z.square() + self.log_std + _HALF_LOG_TWO_PI).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """Sum of log std + log(2 pi e) / 2 [...]."""
+        return (self.log_std.expand_as(self.mean) + (0.5 + _HALF_LOG_TWO_PI)).sum(-1)
+
+    def kl(self, other: Gaussian) -> Tensor:
+        """KL(self || other) [...]."""
+        check_shapes("Gaussian.kl", mean=(self.mean, "... D"), other=(other.mean, "... D"))
+        log_ratio = self.log_std - other.log_std
+        z = (self.mean - other.mean) * torch.exp(-other.log_std)
+        return (0.5 * (torch.expm1(2.0 * log_ratio) + z.square()) - log_ratio).sum(-1)
+
+    def params(self) -> dict[str, Tensor]:
+        """Both [..., D], so that they can be recorded a step."""
+        return {"mean": self.mean, "log_std": self.log_std.expand_as(self.mean)}
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Tensor]) -> Gaussian:
+        return cls(params["mean"], params["log_std"])
+
+
+@dataclass(frozen=True)
+class TanhGaussian:
+    """tanh of a Gaussian: actions within (-1, 1) (1801.01290, appendix C); its entropy has no closed form."""
+
+    mean: Tensor  # [..., D] before tanh
+    log_std: Tensor  # [..., D] or [D]
+
+    @property
+    def base(self) -> Gaussian:
+        """The distribution before tanh."""
+        return Gaussian(self.mean, self.log_std)
+
+    @property
+    def noise_size(self) -> int:
+        return int(self.mean.shape[-1])
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """Actions [..., D]; noise [..., D]; the gradient flows into mean and log-std."""
+        return self.base.sample(noise).tanh()
+
+    def sample_with_log_prob(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions [..., D] and their log p [...], exact also where tanh has saturated."""
+        pre_tanh = self.base.sample(noise)
+        return pre_tanh.tanh(), self.log_prob_pre_tanh(pre_tanh)
+
+    def mode(self) -> Tensor:
+        """tanh of the mean [..., D]."""
+        return self.mean.tanh()
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """log p(action) [...]; action [..., D], taken as just inside -1 and 1 where it has saturated."""
+        edge = 1.0 - torch.finfo(action.dtype).eps / 2
+        return self.log_prob_pre_tanh(action.clamp(-edge, edge).atanh())
+
+    def log_prob_pre_tanh(self, pre_tanh: Tensor) -> Tensor:
+        """log p(tanh(pre_tanh)) [...]; log(1 - tanh^2 x) = 2 (log 2 - x - softplus(-2 x)) does not underflow."""
+        log_det = 2.0 * (_LOG_TWO - pre_tanh - softplus(-2.0 * pre_tanh))
+        return self.base.log_prob(pre_tanh) - log_det.sum(-1)
+
+    def kl(self, other: TanhGaussian) -> Tensor:
+        """KL(self || other) [...]: that of the Gaussians, since tanh is one to one."""
+        return self.base.kl(other.base)
+
+    def params(self) -> dict[str, Tensor]:
+        """Both [..., D], so that they can be recorded a step."""
+        return self.base.params()
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Tensor]) -> TanhGaussian:
+        return cls(params["mean"], params["log_std"])
+
+
+Distribution = Categorical | MultiCategorical | Gaussian | TanhGaussian
+WithEntropy = Categorical | MultiCategorical | Gaussian

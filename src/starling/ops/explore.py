@@ -1,0 +1,38 @@
+"""Epsilon-greedy behaviour: each row's epsilon, the action, and how likely it was."""
+
+from __future__ import annotations
+
+import torch
+
+from starling.ops.shapes import check_shapes
+from starling.ops.value import take
+from starling.types import Tensor
+
+
+def apex_epsilon(row: Tensor, total_rows: int, base: float = 0.4, alpha: float = 7.0) -> Tensor:
+    """base^(1 + alpha i / (N - 1)) (1803.00933, section 4.1) for global rows i [B] int of N; `base` if N = 1."""
+    exponent = 1.0 + row.to(torch.float32) * (alpha / max(total_rows - 1, 1))
+    return torch.pow(base, exponent)
+
+
+@torch.no_grad()
+def epsilon_greedy(q: Tensor, epsilon: Tensor, noise: Tensor) -> Tensor:
+    """Actions [B] int64 from q [B, A], epsilon [B] and noise [B, 2] uniform in (0, 1): any action, or the best."""
+    check_shapes("epsilon_greedy", q=(q, "B A"), epsilon=(epsilon, "B"), noise=(noise, "B 2"))
+    actions = q.shape[-1]
+    uniform = (noise[:, 1] * actions).long().clamp(max=actions - 1)
+    return torch.where(noise[:, 0] < epsilon, uniform, q.argmax(-1))
+
+
+@torch.no_grad()
+def epsilon_greedy_policy(q: Tensor, epsilon: Tensor | float) -> Tensor:
+    """The probability of every action [..., A], from q [..., A] and epsilon [...] or a number."""
+    check_shapes("epsilon_greedy_policy", q=(q, "... A"), epsilon=(epsilon, "..."))
+    epsilon = epsilon.unsqueeze(-1) if isinstance(epsilon, Tensor) else torch.full_like(q[..., :1], epsilon)
+    uniform = (epsilon / q.shape[-1]).expand_as(q)
+    return uniform.scatter_add(-1, q.argmax(-1, keepdim=True), 1.0 - epsilon)
+
+
+def epsilon_greedy_probability(q: Tensor, epsilon: Tensor | float, action: Tensor) -> Tensor:
+    """How likely `action` [...] was, for the mu of Retrace [...]; q [..., A], epsilon [...] or a number."""
+    return take(epsilon_greedy_policy(q, epsilon), action)

@@ -1,0 +1,55 @@
+"""Retrace: safe off-policy returns for Q (1606.02647), also under a rescaling of values (2002.06038)."""
+
+from __future__ import annotations
+
+import torch
+
+from starling.ops.returns import backward_recursion
+from starling.ops.shapes import check_shapes
+from starling.ops.transforms import IDENTITY, Transform
+from starling.ops.value import take
+from starling.types import Tensor
+
+
+@torch.no_grad()
+def retrace(
+    r_t: Tensor,  # [T, B]
+    discount_t: Tensor,  # [T, B]
+    q: Tensor,  # [T+1, B, A] of the target network, inside the transform
+    action_t: Tensor,  # [T, B] int
+    pi: Tensor,  # [T+1, B, A] probabilities of the policy that is evaluated
+    mu_t: Tensor,  # [T, B] recorded probability of the action taken
+    valid_t: Tensor,  # [T, B] bool
+    *,
+    lambda_t: Tensor | float = 1.0,  # [T, B]
+    transform: Transform = IDENTITY,
+    acted_t: Tensor | None = None,  # [T, B] bool: False where a stream passes through a reset
+) -> Tensor:  # [T, B] inside the transform; an invalid row's own Q
+    """Q targets h(G_t), G_t = r_t + discount_t (V_{t+1} + c_{t+1} (G_{t+1} - Q_{t+1})) (1606.02647, eq. 3).
+
+    V = sum_a pi(a) h^-1(Q(a)) and c_{t+1} = lambda_t min(1, pi / mu) at t + 1: the first step is not weighted.
+    """
+    axes, all_axes = "T B", "T+1 B A"
+    check_shapes(
+        "retrace",
+        r_t=(r_t, axes),
+        discount_t=(discount_t, axes),
+        action_t=(action_t, axes),
+        mu_t=(mu_t, axes),
+        valid_t=(valid_t, axes),
+        lambda_t=(lambda_t, axes),
+        acted_t=(acted_t, axes),
+        q=(q, all_axes),
+        pi=(pi, all_axes),
+    )
+    raw_q = transform.inverse(q)
+    v = (pi * raw_q).sum(-1)  # [T+1, B]
+    q_t = take(raw_q[:-1], action_t)
+    rho_t = (take(pi[:-1], action_t) / mu_t.clamp(min=torch.finfo(mu_t.dtype).tiny)).clamp(max=1.0)
+    if acted_t is not None:  # nothing hangs on the action of a reset row: its Q is its V
+        q_t, rho_t = torch.where(acted_t, q_t, v[:-1]), torch.where(acted_t, rho_t, 1.0)
+    rho_tp1 = torch.cat([rho_t[1:], torch.zeros_like(rho_t[:1])])
+    delta_t = torch.where(valid_t, r_t + discount_t * v[1:] - q_t, 0.0)
+    trace_t = torch.where(valid_t, discount_t * lambda_t * rho_tp1, 0.0)
+    error_t = backward_recursion(delta_t, trace_t, torch.zeros_like(delta_t[0]))  # G - Q
+    return torch.where(valid_t, transform.apply(q_t + error_t), take(q[:-1], action_t))

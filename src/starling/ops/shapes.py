@@ -1,0 +1,70 @@
+"""Shapes, checked first in every op: a wrong broadcast is a silent bug, a wrong shape is a clear line."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from starling.types import Tensor
+
+Named = tuple[Tensor | float | None, str]
+"""A tensor and its axes, `"T B"`; a plain number or None is not checked."""
+
+_Shape = tuple[int, ...]
+_Axis = tuple[str, int]  # its letter, and what is added to it: "T+1" is ("T", 1)
+
+
+def check_shapes(op: str, **named: Named) -> None:
+    """Raise ValueError unless every tensor fits its axes: `T`, one more `T+1`, a number `2`, and `...` in front."""
+    # The verdict is remembered by shapes, so that a call that was right before costs a look-up.
+    complaint = _complaint(
+        tuple([(name, value.shape, axes) for name, (value, axes) in named.items() if isinstance(value, Tensor)])
+    )
+    if complaint is not None:
+        raise ValueError(f"{op}: {complaint}")
+
+
+@lru_cache(maxsize=1024)
+def _complaint(named: tuple[tuple[str, _Shape, str], ...]) -> str | None:
+    """What is wrong with the first tensor that does not fit those before it, or None."""
+    sizes: dict[str, _Shape] = {}  # of every axis seen; one number, or any many of them for `...`
+    owners: dict[str, str] = {}  # which tensor it was seen in first
+    for name, shape, words in named:
+        axes = _parse(words)
+        found = _split(shape, axes)
+        if found is None or any(_expected(letter, sizes) not in (None, size) for letter, size in found):
+            return f"{name} has shape {tuple(shape)}, expected {_wanted(words, axes, sizes, owners)}"
+        for letter, size in found:
+            sizes.setdefault(letter, size)
+            owners.setdefault(letter, name)
+    return None
+
+
+def _parse(words: str) -> tuple[_Axis, ...]:
+    parts = (word.partition("+") for word in words.split())
+    return tuple((letter, int(extra or 0)) for letter, _, extra in parts)
+
+
+def _split(shape: _Shape, axes: tuple[_Axis, ...]) -> list[tuple[str, _Shape]] | None:
+    """Every axis with its size, less what is added; None if there are too few or too many."""
+    leading = axes[:1] == (("...", 0),)
+    named = axes[leading:]
+    front = len(shape) - len(named)
+    if front < 0 or (front > 0 and not leading):
+        return None
+    found = [("...", tuple(shape[:front]))] if leading else []
+    return found + [(letter, (size - extra,)) for (letter, extra), size in zip(named, shape[front:], strict=True)]
+
+
+def _expected(letter: str, sizes: dict[str, _Shape]) -> _Shape | None:
+    return (int(letter),) if letter.isdigit() else sizes.get(letter)
+
+
+def _wanted(words: str, axes: tuple[_Axis, ...], sizes: dict[str, _Shape], owners: dict[str, str]) -> str:
+    """The axes, and what they should be and because of whom, as far as that is known."""
+    numbers: list[str] = []
+    for letter, extra in axes:
+        size = _expected(letter, sizes)
+        numbers += [letter] if size is None else [str(n + extra) for n in size]
+    whose = " and ".join(dict.fromkeys(owners[letter] for letter, _ in axes if letter in owners))
+    comma = "," if len(numbers) == 1 else ""
+    return f"[{', '.join(words.split())}]" + (f" = ({', '.join(numbers)}{comma}) as {whose}" if whose else "")

@@ -1,0 +1,69 @@
+"""V-trace: off-policy values and policy gradients by truncated importance weights (1802.01561)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from starling.ops.returns import backward_recursion
+from starling.ops.shapes import check_shapes
+from starling.types import Tensor
+
+
+@dataclass(frozen=True)
+class VTrace:
+    """Value targets and policy-gradient advantages, both without gradient."""
+
+    vs: Tensor  # [T, B] eq. 1; an invalid row's own value
+    pg_advantage: Tensor  # [T, B] rho_t (r_t + discount_t vs_{t+1} - v_t), section 4.2; 0 on invalid rows
+
+
+@torch.no_grad()
+def vtrace(
+    log_rho_t: Tensor,  # [T, B] log pi(a_t) - log mu(a_t)
+    r_t: Tensor,  # [T, B]
+    discount_t: Tensor,  # [T, B]
+    v_t: Tensor,  # [T, B] values at obs[t]
+    v_tp1: Tensor,  # [T, B] values at obs[t+1]
+    valid_t: Tensor,  # [T, B] bool
+    *,
+    lambda_t: Tensor | float = 1.0,  # [T, B]
+    clip_rho: float = 1.0,
+    clip_c: float = 1.0,
+    keep_t: Tensor | None = None,  # [T, B] bool: False cuts the trace, rho = c = 0 (LASER, 1909.11583)
+    acted_t: Tensor | None = None,  # [T, B] bool: False where a stream passes through a reset, rho = c = 1
+) -> VTrace:
+    """V-trace targets: vs_t = v_t + delta_t + discount_t c_t (vs_{t+1} - v_tp1) (1802.01561, remark 1)."""
+    axes = "T B"
+    check_shapes(
+        "vtrace",
+        log_rho_t=(log_rho_t, axes),
+        r_t=(r_t, axes),
+        discount_t=(discount_t, axes),
+        v_t=(v_t, axes),
+        v_tp1=(v_tp1, axes),
+        valid_t=(valid_t, axes),
+        lambda_t=(lambda_t, axes),
+        keep_t=(keep_t, axes),
+        acted_t=(acted_t, axes),
+    )
+    ratio_t = log_rho_t.exp()
+    rho_t = _weight(ratio_t, clip_rho, keep_t, acted_t)
+    c_t = lambda_t * _weight(ratio_t, clip_c, keep_t, acted_t)
+    delta_t = torch.where(valid_t, rho_t * (r_t + discount_t * v_tp1 - v_t), 0.0)
+    trace_t = torch.where(valid_t, discount_t * c_t, 0.0)
+    zero = torch.zeros_like(delta_t[0])
+    error_t = backward_recursion(delta_t, trace_t, zero)  # vs - v
+    # vs_{t+1} as v_tp1 + error_{t+1}: the last row of an episode or of the rollout bootstraps from its own v_tp1.
+    vs_tp1 = v_tp1 + torch.cat([error_t[1:], zero[None]])
+    pg_advantage = torch.where(valid_t, rho_t * (r_t + discount_t * vs_tp1 - v_t), 0.0)
+    return VTrace(v_t + error_t, pg_advantage)
+
+
+def _weight(ratio_t: Tensor, clip: float, keep_t: Tensor | None, acted_t: Tensor | None) -> Tensor:
+    """min(clip, pi / mu) [T, B]; 0 where not kept, 1 where no action was taken."""
+    weight_t = ratio_t.clamp(max=clip)
+    if keep_t is not None:
+        weight_t = torch.where(keep_t, weight_t, 0.0)
+    return weight_t if acted_t is None else torch.where(acted_t, weight_t, 1.0)

@@ -1,0 +1,66 @@
+"""Names that stand for things: a built-in, something registered, or `package.module:Name`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from starling.errors import UserError, did_you_mean
+
+
+def import_path(path: str) -> Any:
+    """The object that `package.module:Name` names; nothing is imported before it is asked for."""
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise UserError(f"{path!r} is not an import path; write it as package.module:Name")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UserError(f"cannot import {path!r}: {error}; is it installed or on PYTHONPATH?") from error
+    if not hasattr(module, attribute):
+        raise UserError(f"module {module_name!r} has no {attribute!r}{did_you_mean(attribute, dir(module))}")
+    return getattr(module, attribute)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One known name: what it is for in a line, and where it lives (an import path) or the thing itself."""
+
+    target: Any
+    summary: str
+
+    def load(self) -> Any:
+        return import_path(self.target) if isinstance(self.target, str) else self.target
+
+
+class Registry:
+    """Known names of one kind ("algorithm", "torso"), loaded only when they are used."""
+
+    def __init__(self, kind: str, built_in: dict[str, Entry]) -> None:
+        self.kind = kind
+        self._entries = dict(built_in)
+
+    def register(self, name: str, target: Any, summary: str = "") -> None:
+        """Make `name` stand for `target`, an object or an import path; a taken name is refused."""
+        if name in self._entries and self._entries[name].target != target:
+            raise UserError(f"{self.kind} {name!r} is already registered; choose another name")
+        self._entries[name] = Entry(target, summary)
+
+    def load(self, name: str) -> Any:
+        """The thing called `name`; anything with a colon is an import path."""
+        if name in self._entries:
+            return self._entries[name].load()
+        if ":" in name:
+            return import_path(name)
+        raise UserError(
+            f"unknown {self.kind} {name!r}{did_you_mean(name, self._entries)}"
+            f" (known: {', '.join(sorted(self._entries))}; your own as package.module:Name)"
+        )
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[tuple[str, Entry]]:
+        return iter(sorted(self._entries.items()))

@@ -1,0 +1,75 @@
+"""Steps a vector of environments: sends observations to a policy, gets actions back, keeps the score."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from starling.envs.vector import VectorEnv
+from starling.roles import noise
+from starling.roles.policy import PolicyCore
+from starling.types import EnvStep, Episode, NDArray
+
+
+class EnvLoop:
+    """One vector env and the rows it stands for."""
+
+    def __init__(self, env: VectorEnv, policy: PolicyCore, *, group: int, rows: NDArray, seed: int) -> None:
+        self.env, self.policy = env, policy
+        self._group, self._rows, self._seed = group, rows, seed
+        self._totals = np.zeros(env.num, np.float64)
+        self._lengths = np.zeros(env.num, np.int64)
+        self._finished: list[Episode] = []
+        self._cut = False
+        self.env_steps = 0
+        self._take_in(self._reset())
+
+    def step(self) -> bool:
+        """One step of every row; False when the policy may not begin its next fragment yet."""
+        (actions,) = self.policy.act((self._group,))
+        if actions is None:
+            return False
+        step = self._reset() if self._cut else self.env.step(actions)
+        self._cut = False
+        self._take_in(step)
+        return True
+
+    def cut(self) -> None:
+        """Truncate all rows: the next step resets every env with a seed that is a function of (seed, row, step).
+
+        What an env hides inside (its generator, its clock) then no longer matters, which makes resuming exact.
+        """
+        self._cut = True
+        self._totals[:] = 0
+        self._lengths[:] = 0
+
+    def finished(self) -> list[Episode]:
+        """The episodes that ended since the last call."""
+        episodes, self._finished = self._finished, []
+        return episodes
+
+    def _reset(self) -> EnvStep:
+        return self.env.reset(noise.seeds(self._seed, self._rows, self.env_steps))
+
+    def _take_in(self, step: EnvStep) -> None:
+        self.env_steps += int(np.count_nonzero(step.valid))
+        self._totals += step.reward
+        self._lengths += step.valid
+        ended = self.env.game_over  # where a lost life ends an episode, the game and its score go on
+        if ended.any():
+            for i in np.flatnonzero(ended):
+                self._finished.append(Episode(int(self._rows[i]), float(self._totals[i]), int(self._lengths[i])))
+            self._totals[ended] = 0
+            self._lengths[ended] = 0
+        self.policy.observe(self._group, step)
+
+    def get_state(self) -> dict[str, Any]:
+        """State right after `cut`: what the envs hold inside is about to be reset and is not part of it."""
+        assert self._cut, "an env loop is saved after its rows were cut"
+        return {"env_steps": self.env_steps}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.cut()
+        self._finished.clear()
+        self.env_steps = state["env_steps"]

@@ -1,0 +1,238 @@
+"""The learner: the one place where batches become gradients and gradients become new weights."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from starling import tree
+from starling.algos.base import Algorithm, Loss, TargetSpec
+from starling.ops.priority import importance_weights
+from starling.roles.optimizer import FlatOptimizer, flatten
+from starling.tree import map_trajectory
+from starling.types import Batch, Keys, NDArray, Progress, Sample, Tensor
+
+MAX_SKIPPED = 20
+"""Updates in a row whose gradient may be non-finite before the run is stopped."""
+
+
+class DivergedError(RuntimeError):
+    """Gradients stayed non-finite; going on would train nothing."""
+
+
+class Source(Protocol):
+    """Where batches come from, and where the learner reports back."""
+
+    @property
+    def env_steps(self) -> int: ...
+
+    def sample(self) -> Sample | None: ...
+
+    def learnt(self, keys: Keys, priorities: NDArray | None) -> None: ...
+
+
+class Learner:
+    """Takes a batch a step: prepare, epochs of minibatches, target, priorities, a new version."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        model: nn.Module,
+        source: Source,
+        *,
+        seed: int,
+        planned_env_steps: int,
+        planned_versions: int,
+    ) -> None:
+        self.algorithm, self.model, self.source = algorithm, model, source
+        self._learning = algorithm.learning()
+        self._target = copy.deepcopy(model).requires_grad_(False) if self._learning.target else None
+        self._optimizers = {
+            name: FlatOptimizer(spec.config, spec.parameters(model), planned_versions)
+            for name, spec in self._learning.optimizers.items()
+        }
+        self._target_flat = self._flatten_target()
+        self._device = next(model.parameters()).device
+        self._rng = np.random.Generator(np.random.PCG64(seed))
+        self._sums: dict[str, list[Tensor]] = defaultdict(list)
+        self._skipped = self.skipped_in_all = 0
+        self._planned_env_steps = planned_env_steps
+        self.version = 0
+
+    def _flatten_target(self) -> dict[str, Tensor]:
+        """The target's parameters in the same flat order as each optimizer's, so that following is one operation."""
+        if self._target is None:
+            return {}
+        twins = dict(zip(self.model.parameters(), self._target.parameters(), strict=True))
+        return {name: flatten([twins[p] for p in opt.parameters]) for name, opt in self._optimizers.items()}
+
+    @property
+    def progress(self) -> Progress:
+        """How far training is, by what has arrived here."""
+        steps = self.source.env_steps
+        return Progress(steps, self.version, min(1.0, steps / self._planned_env_steps))
+
+    def step(self) -> bool:
+        """Learn from one batch; False when there is none."""
+        sample = self.source.sample()
+        if sample is None:
+            return False
+        batch = self._batch(sample)
+        with torch.no_grad():
+            batch = self.algorithm.prepare(self.model, self._target, batch)
+        priorities = self._epochs(batch)
+        self.version += 1
+        for optimizer in self._optimizers.values():
+            optimizer.end_version()
+        self._follow(self._learning.target)
+        self._sums["learner/lag"].append((self.version - 1 - batch.trajectory.version).float().mean())
+        self.source.learnt(sample.keys, None if priorities is None else priorities.cpu().numpy())
+        return True
+
+    def _batch(self, sample: Sample) -> Batch:
+        exponent = self._learning.importance_exponent
+        if exponent is None:
+            weight = torch.ones(len(sample.keys), device=self._device)
+        else:
+            probability, size = torch.from_numpy(sample.probability), torch.from_numpy(sample.table_size)
+            weight = importance_weights(probability, size, exponent(self.progress)).float().to(self._device)
+        return Batch(
+            trajectory=tree.to_torch(sample.trajectory, self._device),  # type: ignore[arg-type]
+            weight=weight,
+            source=torch.from_numpy(sample.source).to(self._device),
+            progress=self.progress,
+        )
+
+    def _epochs(self, batch: Batch) -> Tensor | None:
+        priorities: Tensor | None = None
+        if self._learning.split == "step":
+            batch = _steps_as_rows(batch)
+        for _ in range(self._learning.epochs):
+            for rows, part in self._minibatches(batch):
+                loss = self.algorithm.loss(self.model, self._target, part)
+                self._optimise(loss)
+                if loss.priorities is not None:
+                    priorities = torch.zeros_like(batch.weight) if priorities is None else priorities
+                    priorities[rows] = loss.priorities.detach().to(priorities.dtype)
+        return priorities
+
+    def _minibatches(self, batch: Batch) -> Iterator[tuple[Any, Batch]]:
+        """Parts of the batch, in random order, with the rows they stand for."""
+        parts = self._learning.minibatches
+        if parts == 1:
+            yield slice(None), batch
+            return
+        order = torch.from_numpy(self._rng.permutation(batch.trajectory.rows)).to(self._device)
+        for rows in order.tensor_split(parts):
+            yield rows, _take_rows(batch, rows)
+
+    def _optimise(self, loss: Loss) -> None:
+        """All losses are taken at the same parameters, each differentiated for its own optimizer alone.
+
+        Where a gradient is not finite nothing moves.
+        """
+        last = list(loss.losses)[-1]
+        norms = {
+            name: self._optimizers[name].differentiate(value, retain_graph=name != last)
+            for name, value in loss.losses.items()
+        }
+        if all(math.isfinite(norm) for norm in norms.values()):
+            self._skipped = 0
+            for name, norm in norms.items():
+                self._optimizers[name].apply(norm)
+                self._sums[f"learner/{name}/gradient_norm"].append(torch.tensor(norm))
+            for metric, value in loss.metrics.items():
+                self._sums[f"loss/{metric}"].append(value.detach())
+            return
+        self._skipped += 1
+        self.skipped_in_all += 1
+        if self._skipped >= MAX_SKIPPED:
+            raise DivergedError(f"gradients were not finite {self._skipped} times in a row (norms: {norms})")
+
+    def _follow(self, target: TargetSpec | None) -> None:
+        if target is None or self._target is None:
+            return
+        if target.every is not None and self.version % target.every:
+            return
+        share = 1.0 if target.tau is None else target.tau
+        with torch.no_grad():
+            for name, flat in self._target_flat.items():
+                flat.lerp_(self._optimizers[name].flat, share) if share < 1 else flat.copy_(self._optimizers[name].flat)
+            for mine, theirs in zip(self._target.buffers(), self.model.buffers(), strict=True):
+                mine.copy_(theirs)
+
+    def drain_metrics(self) -> dict[str, float]:
+        """Means since the last call."""
+        means = {name: float(torch.stack(values).mean()) for name, values in sorted(self._sums.items())}
+        means["learner/skipped"] = self.skipped_in_all
+        means |= {f"learner/{name}/learning_rate": opt.learning_rate for name, opt in self._optimizers.items()}
+        self._sums.clear()
+        return means
+
+    def get_state(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "skipped": [self._skipped, self.skipped_in_all],
+            "rng": self._rng.bit_generator.state,
+            "model": dict(self.model.state_dict()),
+            "target": {} if self._target is None else dict(self._target.state_dict()),
+            "optimizers": {name: optimizer.get_state() for name, optimizer in self._optimizers.items()},
+            "sums": {name: torch.stack(values) for name, values in self._sums.items()},
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.version = state["version"]
+        self._skipped, self.skipped_in_all = state["skipped"]
+        self._rng.bit_generator.state = state["rng"]
+        self.model.load_state_dict(state["model"])
+        if self._target is not None:
+            self._target.load_state_dict(state["target"])
+        for name, optimizer in self._optimizers.items():
+            optimizer.set_state(state["optimizers"][name])
+        self._sums = defaultdict(list, {name: list(values) for name, values in state["sums"].items()})
+
+
+def _take_rows(batch: Batch, rows: Tensor) -> Batch:
+    """The batch of these rows alone."""
+
+    def by_step(leaf: Tensor) -> Tensor:
+        return leaf[:, rows]
+
+    def by_row(leaf: Tensor) -> Tensor:
+        return leaf[rows]
+
+    return Batch(
+        trajectory=map_trajectory(batch.trajectory, by_step, by_row),
+        weight=batch.weight[rows],
+        source=batch.source[rows],
+        progress=batch.progress,
+        prepared=tree.map(by_step, batch.prepared),
+    )
+
+
+def _steps_as_rows(batch: Batch) -> Batch:
+    """Every step of every row as a row of length 1; the last observation, which only bootstraps, falls away."""
+    length = batch.trajectory.length
+    if tree.leaves(batch.trajectory.carry):
+        raise ValueError("a recurrent batch cannot be split by step")
+
+    def by_step(leaf: Tensor) -> Tensor:
+        return leaf[:length].reshape(1, -1, *leaf.shape[2:])
+
+    def by_row(leaf: Tensor) -> Tensor:
+        return leaf.repeat(length)
+
+    return Batch(
+        trajectory=map_trajectory(batch.trajectory, by_step, by_row),
+        weight=by_row(batch.weight),
+        source=by_row(batch.source),
+        progress=batch.progress,
+        prepared=tree.map(by_step, batch.prepared),
+    )

@@ -1,0 +1,200 @@
+"""The policy, where inference happens: the network, a recurrent state and noise a row, and the recorder.
+
+The same class sits inside an actor or in an inference server; the env loop only sends observations and gets actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from starling import tree
+from starling.algos.base import ActInput, ActOutput, Algorithm
+from starling.roles import noise
+from starling.roles.recorder import Recorder, learning_rewards
+from starling.types import EnvStep, Fragment, Layout, NDArray, Progress, Tree
+
+
+@dataclass(frozen=True)
+class Header:
+    """What travels in front of the weights: which they are and how far training is."""
+
+    version: int = 0
+    progress: Progress = field(default_factory=Progress)
+
+
+class Upstream(Protocol):
+    """Where a policy gets leave and weights, and where its fragments go."""
+
+    def begin(self, rows: int) -> bool:
+        """A credit to begin a fragment of so many rows; False: not now."""
+        ...
+
+    def refresh(self) -> Header:
+        """Bring the newest weights into the model; say which they are."""
+        ...
+
+    def insert(self, fragment: Fragment) -> None: ...
+
+
+class RowGroup:
+    """Rows that step together (one env loop's): what they see now and the carry that goes with it."""
+
+    def __init__(self, rows: NDArray, carry: Tree, seed: int) -> None:
+        self.rows = rows
+        self.row_ids = torch.from_numpy(rows)
+        self.stream = noise.streams(seed, rows)
+        self.carry = carry  # numpy [B, ...]
+        self.step = 0  # how often these rows have acted
+        self.seen: EnvStep | None = None
+
+    def settle(self, output: ActOutput) -> None:
+        """Move on: the carry after this action; the rewards follow with the next observation."""
+        self.step += 1
+        if "state" in self.carry:
+            self.carry["state"] = output.state
+        if "action" in self.carry:
+            self.carry["action"] = output.action
+
+    def see(self, step: EnvStep, rewards: dict[str, NDArray]) -> None:
+        self.seen = step
+        if "rewards" in self.carry:
+            self.carry["rewards"] = rewards
+
+    def get_state(self) -> dict[str, Any]:
+        arrays = dict(tree.items((self.carry, self.seen)))
+        return {"step": self.step, "arrays": {name: np.array(array) for name, array in arrays.items()}}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        assert self.seen is not None, "rows are restored after their env loop has started"
+        self.step = state["step"]
+        restored = iter(state["arrays"][name] for name, _ in tree.items((self.carry, self.seen)))
+        self.carry, self.seen = tree.map(lambda _: next(restored), (self.carry, self.seen))
+
+
+class Policy:
+    """A network that acts for groups of rows."""
+
+    def __init__(self, algorithm: Algorithm, model: Any, *, total_rows: int, explore: bool) -> None:
+        self.algorithm, self.model = algorithm, model
+        self.explore, self.total_rows = explore, total_rows
+        self.header = Header()
+        self._device = next(iter(model.parameters())).device
+
+    def group(self, rows: NDArray, seed: int) -> RowGroup:
+        return RowGroup(rows, tree.map(np.array, tree.to_numpy(self.model.initial_carry(len(rows)))), seed)
+
+    def infer(self, groups: Sequence[RowGroup]) -> list[ActOutput]:
+        """Actions for all groups in one forward pass; changes nothing, so it may be asked twice."""
+        single = groups[0] if len(groups) == 1 else None
+        seen = [group.seen for group in groups if group.seen is not None]
+        inputs = ActInput(
+            obs=self._gather([s.obs for s in seen]),
+            first=self._gather([s.first for s in seen]),
+            carry=self._gather([group.carry for group in groups]),
+            rows=single.row_ids if single else torch.cat([group.row_ids for group in groups]),
+            total_rows=self.total_rows,
+            progress=self.header.progress,
+            explore=self.explore,
+            noise=self._noise(groups),
+        )
+        with torch.inference_mode():
+            output = tree.to_numpy(self.algorithm.act(self.model, inputs))
+        if single:
+            return [output]
+        ends = np.cumsum([len(group.rows) for group in groups]).tolist()
+        starts = [0, *ends[:-1]]
+        return [tree.map(lambda leaf, a=a, b=b: leaf[a:b], output) for a, b in zip(starts, ends, strict=True)]
+
+    def _gather(self, parts: list[Tree]) -> Tree:
+        return tree.to_torch(tree.concat(parts, axis=0), self._device)
+
+    def _noise(self, groups: Sequence[RowGroup]) -> Callable[[int], torch.Tensor]:
+        def draw(n: int) -> torch.Tensor:
+            drawn = [noise.uniform(group.stream, group.step, n) for group in groups]
+            return torch.from_numpy(drawn[0] if len(drawn) == 1 else np.concatenate(drawn)).to(self._device)
+
+        return draw
+
+
+class PolicyCore:
+    """A policy that also records: fragments go upstream, and each is begun only with leave from there."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        layout: Layout,
+        upstream: Upstream,
+        *,
+        groups: Sequence[NDArray],
+        seed: int,
+        fragment: int,
+        synchronous: bool,
+        keep_carries: bool,
+        reward_clip: float | None,
+    ) -> None:
+        self.policy, self.upstream = policy, upstream
+        self._synchronous, self._reward_clip = synchronous, reward_clip
+        self._groups = [policy.group(rows, seed) for rows in groups]
+        self._recorders = [
+            Recorder(layout, rows, fragment, actor=i, keep_carries=keep_carries) for i, rows in enumerate(groups)
+        ]
+        self._waiting: dict[int, ActOutput] = {}  # acted on, but without leave to begin the next fragment
+
+    def observe(self, index: int, step: EnvStep) -> None:
+        """Take in what a group's last actions led to."""
+        rewards = learning_rewards(step, self._reward_clip)
+        if self._recorders[index].open:
+            self._recorders[index].result(step, rewards)
+        self._groups[index].see(step, rewards)
+
+    def act(self, indices: Sequence[int]) -> list[Tree | None]:
+        """Actions for these groups; None for a group that may not begin its next fragment yet."""
+        fresh = [i for i in indices if i not in self._waiting]
+        if fresh:
+            outputs = self.policy.infer([self._groups[i] for i in fresh])
+            self._waiting.update(zip(fresh, outputs, strict=True))
+        return [self._act_one(i) for i in indices]
+
+    def _act_one(self, index: int) -> Tree | None:
+        group, recorder = self._groups[index], self._recorders[index]
+        assert group.seen is not None
+        obs, first = group.seen.obs, group.seen.first
+        if recorder.full:
+            self.upstream.insert(recorder.seal(obs, first, group.carry, self._waiting[index].extras))
+        if not recorder.open:
+            if not self.upstream.begin(len(group.rows)):
+                return None
+            self._renew(index)
+            recorder.begin(group.carry, self.policy.header.version)
+        output = self._waiting.pop(index)
+        recorder.action(obs, first, group.carry, output.action, output.extras)
+        group.settle(output)
+        return output.action
+
+    def _renew(self, index: int) -> None:
+        """Read the weights; a synchronous learner wants even the first action of a fragment to follow them."""
+        header = self.upstream.refresh()
+        stale = header.version != self.policy.header.version
+        self.policy.header = header
+        if stale and self._synchronous:
+            (self._waiting[index],) = self.policy.infer([self._groups[index]])
+
+    def get_state(self) -> dict[str, Any]:
+        assert not self._waiting, "a policy is saved between steps, when no group waits for leave"
+        return {
+            "version": self.policy.header.version,
+            "progress": asdict(self.policy.header.progress),
+            "groups": {str(i): group.get_state() for i, group in enumerate(self._groups)},
+            "recorders": {str(i): recorder.get_state() for i, recorder in enumerate(self._recorders)},
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.policy.header = Header(state["version"], Progress(**state["progress"]))
+        for i, (group, recorder) in enumerate(zip(self._groups, self._recorders, strict=True)):
+            group.set_state(state["groups"][str(i)])
+            recorder.set_state(state["recorders"][str(i)])

@@ -1,0 +1,62 @@
+"""The folder of a run: where it is made, what lies in it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from starling.config import load as config_load
+from starling.config.schema import Config
+from starling.errors import UserError
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """`config.yaml`, `metrics.jsonl` and `checkpoints/` of one run."""
+
+    path: Path
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def config(self) -> Config:
+        """The resolved configuration that the run was started with."""
+        return config_load.load(str(self.config_file))
+
+
+def create(root: Path, config: Config) -> RunFolder:
+    """A new folder under `root`; a taken name gets a number, so that nothing is ever overwritten."""
+    env = config.env.id.replace("/", "-").replace(":", "-").replace(".", "-")
+    name = config.run or f"{env}-{config.algo.name.replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for number in range(1, 10_000):
+        path = root / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(f"cannot write to {root}: {error.strerror}; choose another folder with --runs") from None
+        folder = RunFolder(path)
+        folder.config_file.write_text(config_load.to_yaml(config), encoding="utf-8")
+        return folder
+    raise UserError(f"{root} holds 10,000 runs called {name!r}; choose another name")
+
+
+def find(path: Path) -> RunFolder:
+    """The run at `path`; says what is missing when it is none."""
+    if not path.is_dir():
+        raise UserError(f"no such run: {path}")
+    folder = RunFolder(path)
+    if not folder.config_file.is_file():
+        raise UserError(f"{path} is not a run: it has no config.yaml")
+    return folder

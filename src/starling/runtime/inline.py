@@ -1,0 +1,86 @@
+"""Everything in one thread, in turns: deterministic to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from starling.roles.env_loop import EnvLoop
+from starling.roles.learner import Learner
+from starling.roles.policy import Header
+from starling.store.store import Store
+from starling.types import Episode, Fragment
+
+
+class InlineUpstream:
+    """Links a policy to a store and a learner in the same process; they share the model, so weights need no copy."""
+
+    def __init__(self, store: Store, learner: Learner) -> None:
+        self._store, self._learner = store, learner
+
+    def begin(self, rows: int) -> bool:
+        return self._store.begin(rows)
+
+    def insert(self, fragment: Fragment) -> None:
+        self._store.insert(fragment)
+
+    def refresh(self) -> Header:
+        return Header(self._learner.version, self._learner.progress)
+
+
+class InlineRuntime:
+    """Runs the learner whenever it has a batch, else one step of every env loop."""
+
+    def __init__(self, loops: Sequence[EnvLoop], store: Store, learner: Learner) -> None:
+        self.loops, self.store, self.learner = list(loops), store, learner
+
+    @property
+    def env_steps(self) -> int:
+        return sum(loop.env_steps for loop in self.loops)
+
+    @property
+    def updates(self) -> int:
+        return self.learner.version
+
+    def run(self) -> Iterator[None]:
+        """Yields after every step of the envs, when nothing is left to learn from and the state can be saved."""
+        while True:
+            while self.learner.step():
+                pass
+            moved = [loop.step() for loop in self.loops]
+            if not all(moved):
+                if not self.learner.step():
+                    raise RuntimeError(
+                        "neither the learner nor the env loops can move; the limiter's arithmetic is wrong"
+                    )
+                continue
+            yield
+
+    def episodes(self) -> list[Episode]:
+        """Episodes that ended since the last call."""
+        return [episode for loop in self.loops for episode in loop.finished()]
+
+    def drain_metrics(self) -> dict[str, float]:
+        return self.learner.drain_metrics() | self.store.metrics()
+
+    def save(self, with_tables: bool) -> dict[str, Any]:
+        """Cut all episodes and describe everything that decides what happens next."""
+        for loop in self.loops:
+            loop.cut()
+        return {
+            "store": self.store.get_state(with_tables),
+            "learner": self.learner.get_state(),
+            "loops": {str(i): loop.get_state() for i, loop in enumerate(self.loops)},
+            "policies": {str(i): loop.policy.get_state() for i, loop in enumerate(self.loops)},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.store.set_state(state["store"])
+        self.learner.set_state(state["learner"])
+        for i, loop in enumerate(self.loops):
+            loop.set_state(state["loops"][str(i)])
+            loop.policy.set_state(state["policies"][str(i)])
+
+    def close(self) -> None:
+        for loop in self.loops:
+            loop.env.close()

@@ -1,0 +1,70 @@
+"""A set of small integers kept dense, so that a uniform draw is one random number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from starling.types import NDArray
+
+
+class IndexSet:
+    """A subset of [0, capacity); adding, discarding and drawing are vectorised and take time in the batch alone."""
+
+    def __init__(self, capacity: int) -> None:
+        self._members = np.zeros(capacity, np.int64)  # the first `size` are the set, in an order of its own
+        self._position = np.full(capacity, -1, np.int64)  # where a member stands, -1: not a member
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def contains(self, indices: NDArray) -> NDArray:
+        """Whether each of `indices` [n] is a member, bool [n]."""
+        return self._position[indices] >= 0
+
+    def add(self, indices: NDArray) -> None:
+        """Add `indices` [n]; those already there stay where they are."""
+        new = _distinct(indices[self._position[indices] < 0])
+        end = self._size + len(new)
+        self._members[self._size : end] = new
+        self._position[new] = np.arange(self._size, end)
+        self._size = end
+
+    def discard(self, indices: NDArray) -> None:
+        """Take out `indices` [n]; the last members move into the holes."""
+        gone = _distinct(indices[self._position[indices] >= 0])
+        kept = self._size - len(gone)
+        holes = self._position[gone]
+        self._position[gone] = -1
+        holes = holes[holes < kept]
+        tail = self._members[kept : self._size]
+        movers = tail[self._position[tail] >= 0]
+        self._members[holes] = movers
+        self._position[movers] = holes
+        self._size = kept
+
+    def draw(self, n: int, rng: np.random.Generator) -> NDArray:
+        """`n` members, each drawn uniformly from all, int64 [n]."""
+        return self._members[rng.integers(0, self._size, n)]
+
+    def check_valid(self) -> None:
+        members = self._members[: self._size]
+        assert (self._position[members] == np.arange(self._size)).all(), "members and positions disagree"
+        assert (self._position >= 0).sum() == self._size, "a position without a member"
+
+    def get_state(self) -> dict[str, Any]:
+        return {"members": self._members[: self._size].copy()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        members = state["members"]
+        self._size = len(members)
+        self._members[: self._size] = members
+        self._position[:] = -1
+        self._position[members] = np.arange(self._size)
+
+
+def _distinct(indices: NDArray) -> NDArray:
+    """`indices` without duplicates; those in rising order, as most are, need no sorting."""
+    return indices if (indices[1:] > indices[:-1]).all() else np.unique(indices)

@@ -1,0 +1,207 @@
+"""In which order items leave a table: oldest first, uniformly, or by priority."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from starling.errors import UserError, did_you_mean
+from starling.store.index_set import IndexSet
+from starling.store.spec import TableSpec
+from starling.types import NDArray
+
+SMALLEST_PRIORITY = 1e-6
+"""What a priority that is not finite or not above this is replaced with: every item keeps a chance."""
+
+_NONE = np.zeros(0, np.int64)
+
+
+class Draw(NamedTuple):
+    """Slots that were drawn, the chance each had, and those that have had their last use."""
+
+    slots: NDArray  # [n] int64
+    probability: NDArray  # [n] float64
+    spent: NDArray  # [m] int64: no longer in the sampler
+
+
+class Sampler(Protocol):
+    """Knows which slots can be drawn, nothing of what is in them."""
+
+    @property
+    def size(self) -> int: ...
+
+    def ready(self, n: int) -> bool:
+        """Whether `draw(n)` would give anything."""
+        ...
+
+    def add(self, slots: NDArray, priorities: NDArray | None) -> None: ...
+
+    def remove(self, slots: NDArray) -> None: ...
+
+    def draw(self, n: int, rng: np.random.Generator) -> Draw | None: ...
+
+    def update(self, slots: NDArray, priorities: NDArray) -> None: ...
+
+    def check_valid(self) -> None: ...
+
+    def get_state(self) -> dict[str, Any]: ...
+
+    def set_state(self, state: dict[str, Any]) -> None: ...
+
+
+class Fifo:
+    """Oldest first; every item is handed out `max_uses` times and is then gone."""
+
+    def __init__(self, max_uses: int) -> None:
+        self._max_uses = max_uses
+        self._slots = np.zeros(0, np.int64)  # oldest first
+        self._uses = np.zeros(0, np.int64)
+
+    @property
+    def size(self) -> int:
+        return len(self._slots)
+
+    def ready(self, n: int) -> bool:
+        return self.size >= n
+
+    def add(self, slots: NDArray, priorities: NDArray | None) -> None:
+        self._slots = np.concatenate([self._slots, slots])
+        self._uses = np.concatenate([self._uses, np.zeros(len(slots), np.int64)])
+
+    def remove(self, slots: NDArray) -> None:
+        self._keep(~np.isin(self._slots, slots))
+
+    def draw(self, n: int, rng: np.random.Generator) -> Draw | None:
+        if not self.ready(n):
+            return None
+        drawn, probability = self._slots[:n].copy(), np.full(n, 1.0 / self.size)
+        self._uses[:n] += 1
+        spent = self._uses >= self._max_uses
+        gone = self._slots[spent]
+        self._keep(~spent)
+        return Draw(drawn, probability, gone)
+
+    def update(self, slots: NDArray, priorities: NDArray) -> None:
+        """Priorities mean nothing here."""
+
+    def _keep(self, kept: NDArray) -> None:
+        self._slots, self._uses = self._slots[kept], self._uses[kept]
+
+    def check_valid(self) -> None:
+        assert len(np.unique(self._slots)) == len(self._slots) == len(self._uses), "a slot is queued twice"
+        assert ((self._uses >= 0) & (self._uses < self._max_uses)).all(), "an item outlived its uses"
+
+    def get_state(self) -> dict[str, Any]:
+        return {"slots": self._slots.copy(), "uses": self._uses.copy()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._slots, self._uses = np.array(state["slots"]), np.array(state["uses"])
+
+
+class Uniform:
+    """Every item with the same chance, with replacement."""
+
+    def __init__(self, capacity: int) -> None:
+        self._live = IndexSet(capacity)
+
+    @property
+    def size(self) -> int:
+        return len(self._live)
+
+    def ready(self, n: int) -> bool:
+        return self.size > 0
+
+    def add(self, slots: NDArray, priorities: NDArray | None) -> None:
+        self._live.add(slots)
+
+    def remove(self, slots: NDArray) -> None:
+        self._live.discard(slots)
+
+    def draw(self, n: int, rng: np.random.Generator) -> Draw | None:
+        if not self.ready(n):
+            return None
+        return Draw(self._live.draw(n, rng), np.full(n, 1.0 / self.size), _NONE)
+
+    def update(self, slots: NDArray, priorities: NDArray) -> None:
+        """Priorities mean nothing here."""
+
+    def check_valid(self) -> None:
+        self._live.check_valid()
+
+    def get_state(self) -> dict[str, Any]:
+        return self._live.get_state()
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._live.set_state(state)
+
+
+class Prioritized:
+    """P(i) = p_i^a / sum_k p_k^a (prioritized experience replay, 1511.05952, eq. 1), stratified over the batch."""
+
+    def __init__(self, capacity: int, exponent: float) -> None:
+        from starling.store.sum_tree import SumTree  # numba is loaded only where priorities are used
+
+        self._tree = SumTree(capacity)
+        self._exponent = exponent
+        self._largest = 1.0  # the largest priority seen, which items that come without one are given
+        self._size = 0
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def ready(self, n: int) -> bool:
+        return self._size > 0
+
+    def add(self, slots: NDArray, priorities: NDArray | None) -> None:
+        if priorities is None:
+            priorities = np.full(len(slots), self._largest)
+            self._tree.set(slots, priorities**self._exponent)
+        else:
+            self.update(slots, priorities)
+        self._size += len(slots)
+
+    def remove(self, slots: NDArray) -> None:
+        self._tree.set(slots, np.zeros(len(slots)))
+        self._size -= len(slots)
+
+    def draw(self, n: int, rng: np.random.Generator) -> Draw | None:
+        if not self.ready(n):
+            return None
+        slots = self._tree.sample((np.arange(n) + rng.random(n)) / n)
+        return Draw(slots, self._tree.get(slots) / self._tree.total, _NONE)
+
+    def update(self, slots: NDArray, priorities: NDArray) -> None:
+        if len(slots) == 0:
+            return
+        priorities = np.asarray(priorities, np.float64)
+        usable = np.isfinite(priorities) & (priorities > SMALLEST_PRIORITY)
+        priorities = np.where(usable, priorities, SMALLEST_PRIORITY)
+        self._tree.set(slots, priorities**self._exponent)
+        self._largest = max(self._largest, float(priorities.max()))
+
+    def check_valid(self) -> None:
+        self._tree.check_valid()
+        leaves = self._tree.get_state()["leaves"]
+        assert np.count_nonzero(leaves) == self._size, "an item without mass, or mass without an item"
+
+    def get_state(self) -> dict[str, Any]:
+        return {"tree": self._tree.get_state(), "largest": self._largest, "size": self._size}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._tree.set_state(state["tree"])
+        self._largest, self._size = float(state["largest"]), int(state["size"])
+
+
+def build(spec: TableSpec, slots: int) -> Sampler:
+    """The sampler a table asks for, over `slots` places."""
+    if spec.sampler == "fifo":
+        return Fifo(spec.max_uses)
+    if spec.sampler == "uniform":
+        return Uniform(slots)
+    if spec.sampler == "prioritized":
+        return Prioritized(slots, spec.priority_exponent)
+    known = ("fifo", "uniform", "prioritized")
+    hint = did_you_mean(spec.sampler, known)
+    raise UserError(f"table {spec.name!r}: unknown sampler {spec.sampler!r}{hint} (known: {', '.join(known)})")

@@ -1,0 +1,127 @@
+"""Whole fragments, one item an env row, evicted in any order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from starling import tree
+from starling.store.spec import TableSpec
+from starling.store.storage import Change
+from starling.types import Fragment, Layout, NDArray, Trajectory
+
+
+class Slots:
+    """`capacity` places for T steps of one env row; when all are taken, the oldest items give way."""
+
+    def __init__(self, spec: TableSpec, layout: Layout) -> None:
+        self._capacity, self._length = spec.capacity, spec.length
+        self._items = _allocate(layout, spec.length, spec.capacity)
+        self._free = np.arange(spec.capacity)[::-1].copy()  # taken from its end
+        self._born = np.full(spec.capacity, -1, np.int64)  # how-manieth item it is, -1: free
+        self._generation = np.zeros(spec.capacity, np.int64)
+        self._count = 0
+
+    @property
+    def slots(self) -> int:
+        return self._capacity
+
+    @property
+    def broken(self) -> int:
+        return 0  # fragments stand alone
+
+    def append(self, fragment: Fragment, continues: bool) -> Change:
+        """Copy a fragment into as many slots as it has env rows."""
+        new = fragment.trajectory
+        if new.length != self._length or new.rows > self._capacity:
+            raise ValueError(f"a fragment [{new.length}, {new.rows}] does not fit slots of {self._length} steps")
+        dead = self._oldest(new.rows - len(self._free))
+        self.release(dead)
+        born, self._free = self._free[: -new.rows - 1 : -1].copy(), self._free[: -new.rows]
+        self._born[born] = np.arange(self._count, self._count + new.rows)
+        self._count += new.rows
+        self._generation[born] += 1
+        tree.map(lambda mine, leaf: mine.__setitem__((slice(None), born), leaf), *_timed(self._items, new))
+        tree.map(lambda mine, leaf: mine.__setitem__(born, leaf), *_untimed(self._items, new))
+        return Change(dead, born)
+
+    def _oldest(self, n: int) -> NDArray:
+        """The `n` items that were born first, oldest first: slots [n]."""
+        if n <= 0:
+            return np.zeros(0, np.int64)
+        live = np.nonzero(self._born >= 0)[0]
+        first = live[np.argpartition(self._born[live], n - 1)[:n]]
+        return np.asarray(first[np.argsort(self._born[first])])
+
+    def gather(self, slots: NDArray) -> Trajectory[NDArray]:
+        (timed,), (untimed,) = _timed(self._items), _untimed(self._items)
+        timed = tree.map(lambda array: np.take(array, slots, axis=1), timed)
+        untimed = tree.map(lambda array: np.take(array, slots, axis=0), untimed)
+        return Trajectory(**timed, **untimed)
+
+    def generation(self, slots: NDArray) -> NDArray:
+        return self._generation[slots]
+
+    def alive(self, slots: NDArray, generations: NDArray) -> NDArray:
+        return np.asarray((self._born[slots] >= 0) & (self._generation[slots] == generations))
+
+    def release(self, slots: NDArray) -> None:
+        self._born[slots] = -1
+        self._free = np.concatenate([self._free, slots])
+
+    def check_valid(self) -> None:
+        live = np.nonzero(self._born >= 0)[0]
+        both = np.sort(np.concatenate([self._free, live]))
+        assert np.array_equal(both, np.arange(self._capacity)), "a slot is lost, or both free and taken"
+        assert len(np.unique(self._born[live])) == len(live), "two items were born at once"
+        assert (self._generation[live] > 0).all(), "an item of no generation"
+
+    def get_state(self) -> dict[str, Any]:
+        live = np.nonzero(self._born >= 0)[0]
+        items = self.gather(live)
+        return {
+            "live": live,
+            "items": {str(i): leaf for i, leaf in enumerate(tree.leaves(items))},
+            "free": self._free.copy(),
+            "born": self._born.copy(),
+            "generation": self._generation.copy(),
+            "count": self._count,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        saved = iter([state["items"][str(i)] for i in range(len(state["items"]))])
+        items = tree.map(lambda _: next(saved), self._items)
+        live = state["live"]
+        tree.map(lambda mine, leaf: mine.__setitem__((slice(None), live), leaf), *_timed(self._items, items))
+        tree.map(lambda mine, leaf: mine.__setitem__(live, leaf), *_untimed(self._items, items))
+        self._free = np.array(state["free"])
+        self._born[:], self._generation[:] = state["born"], state["generation"]
+        self._count = int(state["count"])
+
+
+def _timed(*items: Trajectory[NDArray]) -> list[dict[str, Any]]:
+    """What has an axis of time, [T or T+1, B, ...]."""
+    names = ("obs", "first", "action", "rewards", "terminated", "truncated", "valid", "extras")
+    return [{name: getattr(item, name) for name in names} for item in items]
+
+
+def _untimed(*items: Trajectory[NDArray]) -> list[dict[str, Any]]:
+    """What a trajectory has once, [B, ...]."""
+    return [{"carry": item.carry, "version": item.version} for item in items]
+
+
+def _allocate(layout: Layout, length: int, capacity: int) -> Trajectory[NDArray]:
+    one, full, each = (length + 1, capacity), (length, capacity), (capacity,)
+    return Trajectory(
+        obs=tree.zeros(layout.obs, one),
+        first=np.zeros(one, np.bool_),
+        action=tree.zeros(layout.action, full),
+        rewards={name: np.zeros(full, np.float32) for name in layout.rewards},
+        terminated=np.zeros(full, np.bool_),
+        truncated=np.zeros(full, np.bool_),
+        valid=np.zeros(full, np.bool_),
+        extras=tree.zeros(layout.extras, one),
+        carry=tree.zeros(layout.carry, each),
+        version=np.zeros(each, np.int64),
+    )

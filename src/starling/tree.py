@@ -1,0 +1,143 @@
+"""Nested arrays: dicts, tuples and dataclasses of leaves, mapped, stacked and sliced as one.
+
+A tree is a leaf, or a dict, tuple or frozen dataclass of trees. A leaf is anything else: a numpy array, a
+tensor, an `ArraySpec`. `None` and the empty dict are trees without leaves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from starling.types import A, ArraySpec, Trajectory
+
+T = TypeVar("T")
+
+
+def _is_node(tree: Any) -> bool:
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, ArraySpec | type):
+        return True
+    return tree is None or isinstance(tree, dict | tuple)
+
+
+def _rebuild(tree: Any, children: list[Any]) -> Any:
+    if tree is None:
+        return None
+    if isinstance(tree, dict):
+        return dict(zip(tree, children, strict=True))
+    if isinstance(tree, tuple):
+        return tuple(children)
+    names = [f.name for f in dataclasses.fields(tree)]
+    return dataclasses.replace(tree, **dict(zip(names, children, strict=True)))
+
+
+def _children(tree: Any, like: Any = None) -> list[Any]:
+    """The children of `tree`, in the order of `like` (a node of the same shape)."""
+    if tree is None:
+        return []
+    if isinstance(tree, dict):
+        return [tree[key] for key in (tree if like is None else like)]
+    if isinstance(tree, tuple):
+        return list(tree)
+    return [getattr(tree, f.name) for f in dataclasses.fields(tree)]
+
+
+def map(fn: Callable[..., Any], tree: T, *others: Any) -> T:
+    """`fn` applied to every leaf of `tree`, together with the leaves at the same place in `others`."""
+    if not _is_node(tree):
+        return fn(tree, *others)  # type: ignore[no-any-return]
+    columns = [_children(tree)] + [_children(other, like=tree) for other in others]
+    return _rebuild(tree, [map(fn, *column) for column in zip(*columns, strict=True)])  # type: ignore[no-any-return]
+
+
+def items(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf with its path, `a/b/0`."""
+    if not _is_node(tree):
+        yield prefix, tree
+        return
+    if isinstance(tree, dict):
+        named = [(str(key), value) for key, value in tree.items()]
+    elif isinstance(tree, tuple):
+        named = [(str(i), value) for i, value in enumerate(tree)]
+    else:
+        named = [] if tree is None else [(f.name, getattr(tree, f.name)) for f in dataclasses.fields(tree)]
+    for name, value in named:
+        yield from items(value, f"{prefix}/{name}" if prefix else name)
+
+
+def leaves(tree: Any) -> list[Any]:
+    return [leaf for _, leaf in items(tree)]
+
+
+def nbytes(tree: Any) -> int:
+    """Bytes held by all leaves."""
+    return sum(int(leaf.nbytes) for leaf in leaves(tree))
+
+
+def concat(trees: Sequence[T], axis: int) -> T:
+    """Join trees of one shape along an existing axis; numpy or torch, as the leaves are."""
+    if len(trees) == 1:
+        return trees[0]
+
+    def join(*parts: Any) -> Any:
+        return torch.cat(parts, dim=axis) if isinstance(parts[0], torch.Tensor) else np.concatenate(parts, axis=axis)
+
+    return map(join, trees[0], *trees[1:])
+
+
+def stack(trees: Sequence[T], axis: int = 0) -> T:
+    """Join trees of one shape along a new axis; numpy or torch, as the leaves are."""
+
+    def join(*parts: Any) -> Any:
+        return torch.stack(parts, dim=axis) if isinstance(parts[0], torch.Tensor) else np.stack(parts, axis=axis)
+
+    return map(join, trees[0], *trees[1:])
+
+
+def map_trajectory(
+    steps: Trajectory[A], by_step: Callable[..., Any], by_row: Callable[..., Any], *others: Trajectory[A]
+) -> Trajectory[A]:
+    """A trajectory whose time-major fields [T, B, ...] went through `by_step`, the others [B, ...] through `by_row`."""
+    fields = {
+        field.name: map(
+            by_row if field.name in Trajectory.ONCE_A_ROW else by_step,
+            getattr(steps, field.name),
+            *(getattr(other, field.name) for other in others),
+        )
+        for field in dataclasses.fields(steps)
+    }
+    return Trajectory(**fields)
+
+
+def to_torch(tree: T, device: torch.device | str = "cpu") -> T:
+    """Numpy leaves as tensors on `device`: shared memory on the CPU, one copy elsewhere; dtypes are kept."""
+
+    def convert(leaf: Any) -> torch.Tensor:
+        tensor = leaf if isinstance(leaf, torch.Tensor) else torch.from_numpy(np.asarray(leaf, order="C"))
+        return tensor.to(device, non_blocking=True)
+
+    return map(convert, tree)
+
+
+def to_numpy(tree: T) -> T:
+    """Tensor leaves as numpy arrays; shares memory where the tensor is on the CPU."""
+    return map(lambda leaf: leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf, tree)
+
+
+def spec(tree: T, lead: int = 0) -> T:
+    """The `ArraySpec` of every leaf, its first `lead` axes left out."""
+
+    def describe(leaf: Any) -> ArraySpec:
+        array = leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else np.asarray(leaf)
+        return ArraySpec(tuple(array.shape[lead:]), array.dtype)
+
+    return map(describe, tree)
+
+
+def zeros(specs: T, lead: tuple[int, ...] = ()) -> T:
+    """Numpy zeros for a tree of `ArraySpec`, with axes `lead` in front."""
+    return map(lambda s: np.zeros(lead + s.shape, s.dtype), specs)

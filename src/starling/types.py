@@ -1,0 +1,184 @@
+"""The data that every room shares: one datum (`Trajectory`), what a learner gets (`Batch`), what an env is.
+
+Shapes: T steps, B env rows. Leaves are numpy arrays up to the store and tensors from the learner on, hence the
+type parameter: `Trajectory[NDArray]` and `Trajectory[Tensor]` are the same thing in two places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+Tree = Any
+"""A nested dict or tuple of arrays of one kind; see `starling.tree`."""
+
+NDArray = np.ndarray[Any, np.dtype[Any]]
+Tensor = torch.Tensor
+A = TypeVar("A", NDArray, Tensor)
+
+EXTRINSIC = "extrinsic"
+"""The name of the reward stream that the environment itself gives."""
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """Shape and dtype of one array, without the axes of time and batch."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class StackSpec:
+    """An observation leaf that is a sliding stack: `n` frames along `axis` (0 = first axis of the leaf)."""
+
+    path: str
+    axis: int
+    n: int
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What an algorithm may know of an environment: its name and its spaces, of one env, without a batch axis."""
+
+    id: str
+    observation: spaces.Space[Any]
+    action: spaces.Space[Any]
+    stack: StackSpec | None = None
+    frames_per_step: int = 1
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """A reward stream: its discount and lambda, whether it ends with the episode, its weight in the policy's loss."""
+
+    name: str = EXTRINSIC
+    discount: float = 0.99
+    lambda_: float = 1.0
+    episodic: bool = True
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class EnvStep:
+    """What an env loop hands to a policy: the outcome of the last actions and the observations that follow.
+
+    After a row has ended, its next step is a reset: the action is ignored, `valid` is False and `first` is True.
+    """
+
+    obs: Tree  # [B, ...] seen now
+    first: NDArray  # [B] bool: obs begins an episode
+    reward: NDArray  # [B] float32: the env's own, never clipped
+    terminated: NDArray  # [B] bool: the last action ended the episode
+    truncated: NDArray  # [B] bool: the last action was cut off
+    valid: NDArray  # [B] bool: the last action was taken (False: it was a reset)
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One episode that came to its own end, with the env's raw rewards."""
+
+    row: int
+    total: float
+    length: int
+
+
+@dataclass(frozen=True)
+class Trajectory(Generic[A]):
+    """T steps of B env rows: a transition, a sequence and a rollout differ only in T."""
+
+    obs: Tree  # [T+1, B, ...] seen before action[t]
+    first: A  # [T+1, B] bool: the recurrent state is reset before obs[t]
+    action: Tree  # [T, B, ...] in the policy's own units
+    rewards: dict[str, A]  # [T, B] float32, a stream each
+    terminated: A  # [T, B] bool: bootstrap with 0
+    truncated: A  # [T, B] bool: bootstrap with V(obs[t+1])
+    valid: A  # [T, B] bool: False on reset rows and padding
+    extras: Tree  # [T+1, B, ...] what act() returned: logits, q, features
+    carry: Tree  # [B, ...] BEFORE obs[0]: recurrent state, previous action, previous rewards
+    version: A  # [B] int64: oldest weights version that acted
+
+    ONCE_A_ROW: ClassVar[tuple[str, ...]] = ("carry", "version")  # [B, ...]; all other fields are time-major
+
+    @property
+    def length(self) -> int:
+        return int(self.valid.shape[0])
+
+    @property
+    def rows(self) -> int:
+        return int(self.valid.shape[1])
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A recorder's output and a table's input: a trajectory and where it came from."""
+
+    trajectory: Trajectory[NDArray]
+    rows: NDArray  # [B] int64: global env rows
+    carries: Tree = None  # [T+1, B, ...] the carry before every obs; only where a ring keeps recurrent states
+    actor: int = 0  # who made it, and its how-manieth: inserts are idempotent by (actor, sequence)
+    sequence: int = 0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One step of one env row as `ArraySpec` trees; it comes from one dry `act()`."""
+
+    obs: Tree
+    action: Tree
+    rewards: tuple[str, ...]
+    extras: Tree
+    carry: Tree
+    stack: StackSpec | None = None
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Names of items in tables; stale keys (an older generation) are ignored and counted."""
+
+    shard: NDArray  # [B] int64
+    table: NDArray  # [B] int64
+    slot: NDArray  # [B] int64
+    generation: NDArray  # [B] int64
+
+    def __len__(self) -> int:
+        return len(self.slot)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far training is; actors know it from the header of the weights."""
+
+    env_steps: int = 0
+    updates: int = 0
+    fraction: float = 0.0  # of the planned env steps, at most 1
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a table hands out: trajectories and how they were drawn."""
+
+    trajectory: Trajectory[NDArray]
+    keys: Keys
+    probability: NDArray  # [B] float64: chance of each item in one draw
+    table_size: NDArray  # [B] int64: items that could have been drawn
+    source: NDArray  # [B] int64: index of the table in the mixture
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a loss sees: tensors on the learner's device."""
+
+    trajectory: Trajectory[Tensor]
+    weight: Tensor  # [B] importance weights, largest 1
+    source: Tensor  # [B] int64: index of the table in the mixture
+    progress: Progress
+    prepared: Tree = None  # [T, B, ...] what prepare() added: advantages, targets

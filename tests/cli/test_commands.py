@@ -1,0 +1,101 @@
+"""The commands as a person runs them."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from starling.runs.folder import RunFolder
+from starling.runs.metrics import TIMING, read_rows
+
+SHORT = ["stop.env_steps=1500", "stop.return=null", "algo.learning_starts=200"]
+
+
+def starling(*arguments, cwd=None):
+    command = [sys.executable, "-m", "starling", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """One short run, made twice with the same seed and the same name."""
+    root = tmp_path_factory.mktemp("runs")
+    first, second = (starling("train", "dqn-cartpole", "seed=3", "run=a", *SHORT, "--runs", root) for _ in range(2))
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    return root, first
+
+
+def test_train_ends_with_the_score_the_folder_and_what_to_do_next(trained):
+    root, done = trained
+    assert "score:" in done.stdout
+    assert f"run:      {root / 'a'}" in done.stdout
+    assert f"starling eval {root / 'a'}" in done.stdout
+    assert done.stderr == ""
+
+
+def test_the_same_seed_gives_the_same_metrics_and_never_overwrites(trained):
+    root, _ = trained
+    one, two = (read_rows(RunFolder(root / name).metrics_file) for name in ("a", "a-2"))
+    assert len(one) > 10
+    for row in one + two:
+        assert {"env_steps", "updates", "return"} <= row.keys()
+        for key in [key for key in row if key.startswith(TIMING)]:
+            del row[key]
+    assert one == two
+    assert one[-1]["updates"] > 100
+
+
+def test_eval_prints_json_on_its_last_line(trained):
+    root, _ = trained
+    done = starling("eval", root / "a", "--episodes", 11, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert {"mean", "median", "std", "episodes", "protocol"} <= result.keys()
+    assert result["episodes"] == 11
+    assert 1 <= result["mean"] <= 500
+
+
+def test_resume_of_a_finished_run_ends_at_once_and_says_so(trained):
+    root, _ = trained
+    before = RunFolder(root / "a").metrics_file.read_bytes()
+    done = starling("resume", root / "a")
+    assert done.returncode == 0
+    assert "stop.env_steps=1,500 reached" in done.stdout
+    assert RunFolder(root / "a").metrics_file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "ppo-cartpol"], "unknown preset 'ppo-cartpol'; did you mean 'ppo-cartpole'"),
+        (["train", "ppo-cartpole", "sede=1"], "unknown key 'sede'; did you mean 'seed'"),
+        (["train", "ppo-cartpole", "env.id=CartPool-v1"], "CartPole-v1"),
+        (["train", "ppo-cartpole", "env.id=Pendulum-v1"], "ppo needs a Discrete or MultiDiscrete action space"),
+        (["train", "dqn-cartpole", "net.core.kind=lstm"], "dqn learns from single transitions"),
+        (["train", "ppo-cartpole", "algo.minibatches=1000"], "algo.minibatches=1000 is more than"),
+        (["resume", "no-such-run"], "no such run: no-such-run"),
+        (["eval", "/"], "/ is not a run"),
+    ],
+)
+def test_bad_input_is_one_clear_line_exit_code_2_and_writes_nothing(arguments, message, tmp_path):
+    done = starling(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_needs_no_torch():
+    script = """
+        import sys
+        from starling.cli.main import app
+        app(["--help"], standalone_mode=False)
+        assert "torch" not in sys.modules
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "verify-resume" in done.stdout

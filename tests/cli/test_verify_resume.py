@@ -1,0 +1,46 @@
+"""The proof itself must be able to fail, and must hold for both agents, with replay, priorities and memory."""
+
+import json
+import shutil
+
+import pytest
+
+from starling.runs.folder import RunFolder
+from starling.verification import compare, verify
+
+SHARED = ["env.num=2", "net.torso.hidden=[16]"]
+DQN = [
+    "algo.learning_starts=100",
+    "algo.fragment=16",
+    "algo.n_step=3",
+    "algo.prioritized.alpha=0.6",
+    "algo.double=true",
+]
+PPO = ["net.core.kind=lstm", "net.core.size=8", "net.inputs=[action, reward]", "algo.epochs=2", "algo.minibatches=2"]
+
+
+@pytest.mark.parametrize(
+    ("preset", "settings"),
+    [("dqn-cartpole", [*DQN, "algo.dueling=true"]), ("ppo-cartpole", PPO), ("ppo-cartpole", ["env.id=toy/counting"])],
+)
+def test_a_killed_and_resumed_run_equals_one_in_one_go(preset, settings):
+    said = []
+    assert verify(preset, [*SHARED, *settings], steps=1200, say=said.append) == []
+    assert len(said) == 3
+
+
+def test_a_difference_of_one_bit_or_one_number_is_found(tmp_path):
+    one, other = RunFolder(tmp_path / "one"), RunFolder(tmp_path / "other")
+    last = one.checkpoints / "step-000000000010"
+    last.mkdir(parents=True)
+    (last / "learner.safetensors").write_bytes(b"\x00\x01")
+    one.metrics_file.write_text(json.dumps({"env_steps": 10, "loss/q": 0.5, "time/seconds": 1}) + "\n")
+    shutil.copytree(one.path, other.path)
+    other.metrics_file.write_text(json.dumps({"env_steps": 10, "loss/q": 0.5, "time/seconds": 2}) + "\n")
+    assert compare(one, other) == []
+    other.metrics_file.write_text(json.dumps({"env_steps": 10, "loss/q": 0.51, "time/seconds": 2}) + "\n")
+    assert compare(one, other) == ["metrics.jsonl row 1: loss/q"]
+    (other.checkpoints / last.name / "learner.safetensors").write_bytes(b"\x00\x03")
+    assert compare(one, other)[0] == "step-000000000010/learner.safetensors"
+    (other.checkpoints / last.name).rename(other.checkpoints / "step-000000000011")
+    assert "step-000000000011" in compare(one, other)[0]

@@ -1,0 +1,155 @@
+import numpy as np
+import pytest
+from gymnasium.vector import VectorEnv as GymVectorEnv
+
+from starling.config.env import EnvConfig
+from starling.envs.atari import LifeEpisodes, game_ids, seeds_int32
+from starling.envs.registry import env_spec, make_env
+from starling.envs.vector import GAME_OVER
+
+
+def make(id, rows=1, vectorize="auto", **atari):
+    return make_env(EnvConfig(id=id, atari=atari, vectorize=vectorize), rows)
+
+
+def test_scores_are_raw():
+    env = make("ALE/SpaceInvaders-v5", rows=2)
+    env.reset(np.array([1, 2]))
+    rng = np.random.default_rng(0)
+    rewards = {float(r) for _ in range(100) for r in env.step(rng.integers(6, size=2)).reward}
+    assert max(rewards) >= 5
+    assert all(r % 5 == 0 for r in rewards)
+
+
+def test_frames_shift_through_the_stack():
+    env = make("ALE/Pong-v5", rows=2)
+    old = env.reset(np.array([1, 2])).obs
+    assert not old[:, :3].any()
+    assert old[:, 3].any()
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        new = env.step(rng.integers(6, size=2)).obs
+        np.testing.assert_array_equal(new[:, :3], old[:, 1:])
+        old = new
+    assert (new[:, 3] != new[:, 2]).any()
+
+
+def test_the_frame_limit_truncates():
+    env = make("ALE/Pong-v5", max_frames=24)
+    env.reset(np.array([1]))
+    steps = [env.step(np.array([0])) for _ in range(8)]
+    assert [bool(s.truncated[0]) for s in steps] == [False] * 5 + [True, False, False]
+    assert not any(s.terminated[0] for s in steps)
+
+
+@pytest.mark.parametrize("vectorize", ["auto", "sync"])
+def test_a_lost_life_ends_the_episode_and_not_the_game(vectorize):
+    env = make("ALE/Breakout-v5", vectorize=vectorize, episodic_life=True, noop_max=0)
+    env.reset(np.array([0]))
+    lives, ended, seen = 5, False, []
+    for t in range(400):
+        step = env.step(np.array([1 if t % 3 else 2]))  # FIRE, and drift to the right
+        now = int(env.infos["lives"][0])
+        if step.terminated[0]:
+            seen.append((now, bool(env.game_over[0])))
+        if ended and not env.game_over[0]:
+            assert (bool(step.first[0]), bool(step.valid[0])) == (True, False)
+            assert now == (lives or 5)
+        ended, lives = bool(step.terminated[0]), now
+        if len(seen) == 6:
+            break
+    assert seen == [(4, False), (3, False), (2, False), (1, False), (0, True), (4, False)]
+
+
+class Lives(GymVectorEnv):
+    """One row that plays back (lives, terminated, truncated) and remembers its actions."""
+
+    num_envs = 1
+
+    def __init__(self, script):
+        self.script, self.actions = list(script), []
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1), {"lives": np.array([3])}
+
+    def step(self, actions):
+        self.actions.append(int(actions[0]))
+        lives, terminated, truncated = self.script.pop(0)
+        return np.zeros(1), np.ones(1), np.array([terminated]), np.array([truncated]), {"lives": np.array([lives])}
+
+
+NO, LIFE, GAME, CUT = (False,) * 3, (True, False, False), (True, False, True), (False, True, True)
+
+
+@pytest.mark.parametrize(
+    ("script", "ends", "actions"),
+    [
+        # a life is lost, and another one during the no-op that follows: that is one end
+        ([(3, 0, 0), (2, 0, 0), (1, 0, 0), (1, 0, 0)], [NO, LIFE, NO, NO], [7, 7, 0, 7]),
+        # no lives left, yet the game goes on for a step: only its end is one
+        ([(1, 0, 0), (1, 0, 0), (0, 0, 0), (0, 1, 0)], [LIFE, NO, NO, GAME], [7, 0, 7, 7]),
+        # a life is lost at the step that cuts the game off: cut off it is
+        ([(3, 0, 0), (2, 0, 1), (3, 0, 0)], [NO, CUT, NO], [7, 7, 7]),
+    ],
+)
+def test_what_counts_as_a_lost_life(script, ends, actions):
+    rows = Lives([(lives, bool(term), bool(trunc)) for lives, term, trunc in script])
+    env = LifeEpisodes(rows)
+    env.reset()
+    found = []
+    for _ in script:
+        _, _, terminated, truncated, infos = env.step(np.array([7]))
+        found.append((bool(terminated[0]), bool(truncated[0]), bool(infos[GAME_OVER][0])))
+    assert found == ends
+    assert rows.actions == actions
+
+
+def test_without_the_switch_only_the_game_ends_the_episode():
+    env = make("ALE/Breakout-v5", noop_max=0)
+    env.reset(np.array([0]))
+    for t in range(400):
+        step = env.step(np.array([1 if t % 3 else 2]))
+        if step.terminated[0]:
+            break
+    assert env.episode_infos()[0]["lives"] == 0
+    assert env.game_over[0]
+
+
+def test_fire_starts_the_game():
+    """Without FIRE the ball of Breakout never appears, so nothing but noise-free waiting happens."""
+    lives = {}
+    for fire in (False, True):
+        env = make("ALE/Breakout-v5", fire_reset=fire, noop_max=0)
+        env.reset(np.array([0]))
+        for _ in range(50):
+            env.step(np.array([0]))
+        lives[fire] = int(env.infos["lives"][0])
+    assert lives == {False: 5, True: 4}
+
+
+def test_switches_shape_the_spaces():
+    spec = env_spec(
+        EnvConfig(id="ALE/Pong-v5", atari={"size": 42, "stack": 2, "grayscale": False, "full_actions": True})
+    )
+    assert spec.observation.shape == (2, 42, 42, 3)
+    assert spec.action.n == 18
+    assert env_spec(EnvConfig(id="ALE/MsPacman-v5")).action.n == 9
+
+
+def test_ids_are_those_of_gymnasium():
+    import gymnasium
+
+    assert set(game_ids()) == {id for id in gymnasium.registry if id.startswith("ALE/")}
+
+
+def test_seeds_fit_the_ale():
+    seeds = np.array([0, 1, 2**31, 2**31 + 1, 2**62 + 12345, 2**63 - 1])
+    folded = seeds_int32(seeds)
+    assert ((folded >= 0) & (folded < 2**31)).all()
+    assert len(set(folded.tolist())) == len(seeds)
+    np.testing.assert_array_equal(seeds_int32(seeds[::-1]), folded[::-1])
+
+
+def test_the_ale_leaves_gymnasiums_base_class_alone():
+    make("ALE/Pong-v5").close()
+    assert "autoreset_mode" not in GymVectorEnv.metadata

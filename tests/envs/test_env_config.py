@@ -1,0 +1,36 @@
+import subprocess
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from starling.config.env import AtariConfig, EnvConfig, WrapperConfig
+
+
+@pytest.mark.parametrize("part", [EnvConfig, AtariConfig, WrapperConfig])
+def test_every_key_is_described(part):
+    assert all(field.description for field in part.model_fields.values())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"num": 0},
+        {"id": ""},
+        {"reward_clip": 0},
+        {"vectorize": "async"},
+        {"atari": {"sticky": 1.0}},
+        {"atari": {"frame_skip": 0}},
+        {"wrappers": [{"args": {}}]},
+        {"nun": 3},
+    ],
+)
+def test_wrong_values_are_refused(fields):
+    with pytest.raises(ValidationError):
+        EnvConfig(**{"id": "CartPole-v1", **fields})
+
+
+def test_the_config_needs_no_torch():
+    code = "import sys, starling.config.env; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

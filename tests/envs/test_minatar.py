@@ -1,0 +1,58 @@
+import numpy as np
+import pytest
+
+from starling.envs.minatar import MinAtarEnv, make
+
+
+@pytest.mark.parametrize(
+    ("id", "actions", "channels"),
+    [("MinAtar/Breakout-v1", 3, 4), ("MinAtar/Breakout-v0", 6, 4), ("MinAtar/Seaquest-v1", 6, 10)],
+)
+def test_spaces(id, actions, channels):
+    env = make(id, {})
+    assert env.action_space.n == actions
+    obs, _ = env.reset(seed=0)
+    assert (obs.shape, obs.dtype, set(np.unique(obs))) == ((channels, 10, 10), np.uint8, {0, 1})
+    assert make(id, {"minimal_actions": False}).action_space.n == 6
+
+
+def test_the_channels_are_where_the_game_puts_them():
+    env = MinAtarEnv("breakout")
+    obs, _ = env.reset(seed=0)
+    paddle, ball, _, brick = obs
+    assert np.argwhere(paddle).tolist() == [[9, 4]]
+    assert np.argwhere(ball)[0].tolist() in ([3, 0], [3, 9])
+    assert brick[1:4].all()
+    assert brick.sum() == 30
+
+
+def test_minimal_actions_are_mapped():
+    env = MinAtarEnv("breakout", sticky=0.0)
+    env.reset(seed=0)
+    columns = [np.argwhere(env.step(action)[0][0])[0, 1] for action in (0, 1, 1, 2)]
+    assert columns == [4, 3, 2, 3]
+
+
+def test_a_reset_forgets_the_last_action():
+    env = MinAtarEnv("breakout", sticky=0.999999)
+    env.reset(seed=0)
+    env._game.last_action = 1
+    env.reset(seed=0)
+    obs, *_ = env.step(2)
+    assert np.argwhere(obs[0]).tolist() == [[9, 4]]  # the no-op before the first action, not the move left
+
+
+def test_an_unseeded_env_can_be_reset():
+    env = MinAtarEnv("freeway")
+    assert env.reset()[0].shape == (7, 10, 10)
+
+
+def test_a_picture_shows_the_grid():
+    env = MinAtarEnv("breakout", render_mode="rgb_array")
+    env.reset(seed=0)
+    picture = env.render()
+    assert picture.shape == (160, 160, 3)
+    bricks, empty = picture[16:64].reshape(-1, 3), picture[80:140].reshape(-1, 3)
+    assert len(np.unique(bricks, axis=0)) == 1
+    assert bricks[0].any()
+    assert not empty.any()

@@ -1,0 +1,210 @@
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+
+from starling.config.env import EnvConfig
+from starling.envs import registry
+from starling.envs.registry import env_spec, known_ids, make_env, register_env
+from starling.envs.toy import Identity
+from starling.errors import UserError
+from starling.types import StackSpec
+
+HERE = __name__
+
+
+def single(n=3):
+    return Identity(n)
+
+
+def rows(num_envs, length=500):
+    return CartPoleVectorEnv(num_envs, max_episode_steps=length)
+
+
+def too_few_rows(num_envs):
+    return CartPoleVectorEnv(num_envs - 1)
+
+
+def rows_of_nothing(num_envs):
+    return num_envs
+
+
+def nothing():
+    return None
+
+
+def broken():
+    raise TypeError("the factory's own bug")
+
+
+NOT_A_FACTORY = 3
+
+
+@pytest.fixture
+def _here(monkeypatch):
+    """This file can be imported by its own name."""
+    monkeypatch.setitem(sys.modules, "my_envs", sys.modules[HERE])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"id": "CartPol-v1"}, r"unknown environment 'CartPol-v1'; did you mean .*'CartPole-v1'"),
+        ({"id": "Pong-v5"}, r"did you mean .*'ALE/Pong-v5'"),
+        ({"id": "toy/identty"}, r"did you mean .*'toy/identity'"),
+        ({"id": "ALE/Pung-v5"}, r"unknown environment 'ALE/Pung-v5'; did you mean .*'ALE/Pong-v5'"),
+        ({"id": "MinAtar/Breakot-v1"}, r"did you mean .*'MinAtar/Breakout-v1'"),
+        ({"id": "no_such_package.envs:make"}, r"cannot import 'no_such_package.envs:make'"),
+        ({"id": "no_such_package:Env-v0"}, r"cannot import 'no_such_package'"),
+        ({"id": "gymnasium:NoSuchEnv-v0"}, r"env 'gymnasium:NoSuchEnv-v0': .*NoSuchEnv"),
+        ({"id": "my_envs:missing"}, r"module 'my_envs' has no 'missing'"),
+        ({"id": "my_envs:NOT_A_FACTORY"}, r"names a int, not a factory"),
+        ({"id": "my_envs:nothing"}, r"gave a NoneType, not a gymnasium.Env"),
+        ({"id": "my_envs:rows_of_nothing"}, r"takes num_envs but gave a int, not a VectorEnv"),
+        ({"id": "my_envs:too_few_rows"}, r"made 1 rows where num_envs=2"),
+        ({"id": "my_envs:rows", "vectorize": "sync"}, r"makes its rows itself"),
+        ({"id": "my_envs:rows", "wrappers": [{"name": "ClipReward"}]}, r"makes its rows itself"),
+        ({"id": "my_envs:single", "args": {"m": 1}}, r"does not accept env.args: .*'m'"),
+        ({"id": "CartPole-v1", "args": {"m": 1}}, r"does not accept env.args: .*'m'"),
+        ({"id": "CartPole-v1", "args": {"m": 1}, "vectorize": "sync"}, r"does not accept env.args: .*'m'"),
+        ({"id": "MinAtar/Breakout-v1", "args": {"m": 1}}, r"does not accept env.args: .*'m'"),
+        ({"id": "ALE/Pong-v5", "args": {"stak": 1}}, r"env.args.stak is not for ALE.* env.atari; did you mean 'stack'"),
+        ({"id": "HalfCheetah-v5"}, r"env 'HalfCheetah-v5': .*mujoco"),
+        ({"id": "toy/truncation", "args": {"ends": "never"}}, r"ends must be truncated or terminated"),
+        ({"id": "toy/dict", "args": {"answer": "42"}}, r"answer must be vector, image or index"),
+        (
+            {"id": "CartPole-v1", "wrappers": [{"name": "TimeLimitt"}]},
+            r"unknown wrapper 'TimeLimitt'; did you mean 'TimeLimit'",
+        ),
+        ({"id": "CartPole-v1", "wrappers": [{"name": "vector"}]}, r"unknown wrapper 'vector'"),
+        ({"id": "CartPole-v1", "wrappers": [{"name": "my_envs:nope"}]}, r"has no 'nope'"),
+        (
+            {"id": "CartPole-v1", "wrappers": [{"name": "TimeLimit", "args": {"steps": 3}}]},
+            r"does not accept its arg.*steps",
+        ),
+        ({"id": "CartPole-v1", "wrappers": [{"name": "my_envs:clip"}]}, r"gave a str, not a gymnasium.Env"),
+        ({"id": "CartPole-v1", "wrappers": [{"name": "NormalizeObservation"}]}, r"keeps statistics"),
+        ({"id": "CartPole-v1", "wrappers": [{"name": "Autoreset"}]}, r"reset a second time"),
+    ],
+)
+@pytest.mark.usefixtures("_here")
+def test_mistakes_are_told_in_one_line(fields, message):
+    with pytest.raises(UserError, match=message) as caught:
+        make_env(EnvConfig(**fields), 2)
+    assert "\n" not in str(caught.value)
+
+
+def clip(_env):
+    return "not an env"
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_bug_in_a_factory_is_not_the_users_words():
+    with pytest.raises(TypeError, match="own bug"):
+        make_env(EnvConfig(id="my_envs:broken"), 1)
+
+
+@pytest.mark.parametrize(
+    ("id", "modules", "extra"),
+    [
+        ("ALE/Pong-v5", ["ale_py", "ale_py.roms"], r"starling-rl\[atari\]"),
+        ("MinAtar/Breakout-v1", ["minatar"], r"starling-rl\[minatar\]"),
+    ],
+)
+def test_a_missing_extra_is_named(monkeypatch, id, modules, extra):
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UserError, match=f"pip install '{extra}'"):
+        make_env(EnvConfig(id=id), 1)
+    assert "toy/rooms" in known_ids()
+
+
+@pytest.mark.usefixtures("_here")
+def test_factories_by_path_and_by_name():
+    assert env_spec(EnvConfig(id="my_envs:single", args={"n": 5})).action.n == 5
+    env = make_env(EnvConfig(id="my_envs:rows", args={"length": 3}), 4)
+    env.reset(np.arange(4))
+    ends = [env.step(np.zeros(4, np.int64)).truncated.any() for _ in range(3)]
+    assert ends == [False, False, True]
+    register_env("mine/identity", single)
+    register_env("mine/identity", single)
+    assert "mine/identity" in known_ids()
+    assert env_spec(EnvConfig(id="mine/identity")).action.n == 3
+    with pytest.raises(UserError, match="already registered"):
+        register_env("mine/identity", rows)
+
+
+def test_gymnasium_makes_its_own_vector_form_only_where_it_can(monkeypatch):
+    made = []
+    monkeypatch.setattr(registry, "VectorEnv", lambda env, *_: made.append(type(env).__name__))
+    for fields in ({}, {"vectorize": "sync"}, {"wrappers": [{"name": "ClipReward", "args": {"max_reward": 1}}]}):
+        make_env(EnvConfig(id="CartPole-v1", **fields), 2)
+    make_env(EnvConfig(id="CartPole-v1"), 2, render=True)
+    make_env(EnvConfig(id="Acrobot-v1"), 2)
+    assert made == ["CartPoleVectorEnv"] + ["SyncVectorEnv"] * 4
+
+
+def test_arguments_reach_the_constructor_either_way():
+    for vectorize in ("auto", "sync"):
+        config = EnvConfig(id="CartPole-v1", args={"sutton_barto_reward": True}, vectorize=vectorize)
+        env = make_env(config, 1)
+        env.reset(np.array([0]))
+        assert env.step(np.array([0])).reward == [0.0]
+
+
+def test_a_module_may_register_gymnasium_ids(monkeypatch, tmp_path):
+    (tmp_path / "registers_envs.py").write_text(
+        "import gymnasium\ngymnasium.register('Mine-v0', 'starling.envs.toy:Identity', max_episode_steps=2)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    env = make_env(EnvConfig(id="registers_envs:Mine-v0"), 1)
+    env.reset(np.array([0]))
+    assert [bool(env.step(np.array([0])).truncated[0]) for _ in range(2)] == [False, True]
+    gymnasium.registry.pop("Mine-v0")
+
+
+STACK = {"name": "FrameStackObservation", "args": {"stack_size": 3}}
+CLIP = {"name": "ClipReward", "args": {"max_reward": 1}}
+FLAT = {"name": "FlattenObservation"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "stack", "frames"),
+    [
+        ({"id": "CartPole-v1"}, None, 1),
+        ({"id": "CartPole-v1", "wrappers": [STACK]}, StackSpec("", 0, 3), 1),
+        ({"id": "CartPole-v1", "wrappers": [STACK, FLAT]}, None, 1),
+        ({"id": "CartPole-v1", "wrappers": [{**STACK, "args": {"stack_size": 1}}]}, None, 1),
+        ({"id": "toy/dict", "wrappers": [STACK]}, None, 1),
+        ({"id": "ALE/Pong-v5"}, StackSpec("", 0, 4), 4),
+        ({"id": "ALE/Pong-v5", "atari": {"stack": 1, "frame_skip": 2}}, None, 2),
+        ({"id": "ALE/Pong-v5", "wrappers": [CLIP]}, StackSpec("", 0, 4), 4),
+        ({"id": "ALE/Pong-v5", "wrappers": [FLAT]}, None, 4),
+    ],
+)
+def test_stacks_are_declared(fields, stack, frames):
+    spec = env_spec(EnvConfig(**fields))
+    assert (spec.id, spec.stack, spec.frames_per_step) == (fields["id"], stack, frames)
+
+
+@pytest.mark.parametrize("id", ["toy/rooms", "MinAtar/Seaquest-v1", "ALE/Pong-v5"])
+def test_pictures(id):
+    env = make_env(EnvConfig(id=id), 2, render=True)
+    env.reset(np.array([1, 2]))
+    env.step(np.zeros(2, np.int64))
+    frames = env.render()
+    assert len(frames) == 2
+    for frame in frames:
+        assert (frame.ndim, frame.shape[2], frame.dtype) == (3, 3, np.uint8)
+        assert len(np.unique(frame)) > 1
+    env.close()
+
+
+def test_importing_the_registry_loads_no_game():
+    import subprocess
+
+    code = "import sys, starling.envs.registry; print([m for m in ('ale_py', 'minatar', 'pygame') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

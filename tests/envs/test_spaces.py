@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
+
+from starling import tree
+from starling.envs.spaces import (
+    action_converter,
+    action_layout,
+    check_spaces,
+    observation_converter,
+    observation_layout,
+    plain_space,
+)
+from starling.errors import UserError
+from starling.types import ArraySpec, EnvSpec
+
+SPACES = {
+    "float64": (spaces.Box(-10, np.inf, (2, 3), np.float64), ((2, 3), "f4")),
+    "float32": (spaces.Box(-1, 1, (2,), np.float32), ((2,), "f4")),
+    "uint8": (spaces.Box(0, 255, (4, 8, 8), np.uint8), ((4, 8, 8), "u1")),
+    "bool": (spaces.Box(0, 1, (5,), np.bool_), ((5,), "u1")),
+    "scalar": (spaces.Box(0, 1, (), np.float64), ((), "f4")),
+    "discrete": (spaces.Discrete(3, start=5), ((), "i8")),
+    "multi": (spaces.MultiDiscrete([3, 2], start=[1, -1]), ((2,), "i8")),
+    "narrow": (spaces.MultiDiscrete([3, 2], dtype=np.int32), ((2,), "i8")),
+    "binary": (spaces.MultiBinary(4), ((4,), "i1")),
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_leaves_convert_into_their_plain_space(name):
+    space, (shape, dtype) = SPACES[name]
+    layout = observation_layout(space)
+    assert layout == ArraySpec(shape, np.dtype(dtype))
+    assert observation_layout(plain_space(space)) == layout
+    batched = batch_space(space, 6)
+    batched.seed(0)
+    got = observation_converter(space)(batched.sample())
+    assert tree.spec(got, lead=1) == layout
+    assert all(plain_space(space).contains(np.asarray(row)) for row in got)
+
+
+def test_a_bound_beyond_float32_is_none():
+    plain = plain_space(spaces.Box(-1e300, 1.5, (1,), np.float64))
+    assert (plain.low, plain.high) == (-np.inf, 1.5)
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_actions_convert_back(name):
+    space, _ = SPACES[name]
+    batched = batch_space(space, 6)
+    batched.seed(0)
+    wanted = batched.sample()
+    plain = observation_converter(space)(wanted)
+    assert tree.spec(plain, lead=1) == action_layout(space)
+    got = action_converter(space)(plain)
+    assert got.dtype == space.dtype
+    exact = space.dtype != np.float64
+    np.testing.assert_allclose(got, wanted, rtol=0 if exact else 1e-6)
+
+
+def test_nested_spaces_become_trees():
+    space = spaces.Dict({"b": spaces.Tuple([SPACES["float64"][0], SPACES["discrete"][0]]), "a": SPACES["bool"][0]})
+    layout = observation_layout(space)
+    assert set(layout) == {"a", "b"}
+    assert type(layout["b"]) is tuple
+    batched = batch_space(space, 4)
+    batched.seed(0)
+    sample = batched.sample()
+    got = observation_converter(space)(sample)
+    assert tree.spec(got, lead=1) == layout
+    np.testing.assert_array_equal(got["b"][1], sample["b"][1] - 5)
+    assert list(got) == list(layout)
+
+
+def test_conversion_copies_only_when_it_must():
+    image = np.zeros((2, 4, 8, 8), np.uint8)
+    assert observation_converter(SPACES["uint8"][0])(image) is image
+    turned = np.zeros((3, 2), np.float32).T
+    got = observation_converter(spaces.Box(0, 1, (3,), np.float32))(turned)
+    assert got.flags.c_contiguous
+
+
+BAD = spaces.Sequence(spaces.Box(0, 1, (1,)))
+GRAPH = spaces.Graph(spaces.Box(0, 1, (1,)), None)
+ONE_OF = spaces.OneOf([spaces.Discrete(2), spaces.Discrete(3)])
+FINE = spaces.Discrete(2)
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "message"),
+    [
+        (spaces.Text(3), FINE, "observation 'space' is a Text"),
+        (spaces.Dict({"a": spaces.Tuple([FINE, BAD])}), FINE, "observation 'a/1' is a Sequence"),
+        (spaces.Dict({"deep": spaces.Dict({"g": GRAPH})}), FINE, "observation 'deep/g' is a Graph"),
+        (ONE_OF, FINE, "observation 'space' is a OneOf"),
+        (spaces.Dict({}), FINE, "has no arrays"),
+        (FINE, spaces.Dict({"a": FINE}), "the action space is a Dict"),
+        (FINE, spaces.Tuple([FINE]), "the action space is a Tuple"),
+        (FINE, spaces.Text(2), "the action space is a Text"),
+    ],
+)
+def test_other_spaces_are_refused_by_name(observation, action, message):
+    with pytest.raises(UserError, match=f"env 'x': .*{message}"):
+        check_spaces(EnvSpec("x", observation, action))
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_supported_spaces_pass(name):
+    check_spaces(EnvSpec("x", spaces.Dict({"a": SPACES[name][0]}), SPACES[name][0]))

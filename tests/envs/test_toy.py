@@ -1,0 +1,167 @@
+"""The toys have the answers they claim: each is played by a policy that knows how."""
+
+import numpy as np
+import pytest
+
+from starling.config.env import EnvConfig
+from starling.envs.registry import make_env
+from starling.envs.toy import Counting, Identity, Memory, Mixed, Truncation
+from starling.envs.toy import counting_length as length_of
+from starling.envs.toy import counting_reward as reward_of
+from starling.envs.toy import counting_terminates as terminates
+from starling.envs.toy_explore import DeepSea, Rooms
+
+
+def returns(env, policy, episodes, seed=0):
+    """The return of each episode of `policy(obs, t)`."""
+    totals = []
+    for episode in range(episodes):
+        obs, _ = env.reset(seed=seed if episode == 0 else None)
+        total, ended, t = 0.0, False, 0
+        while not ended:
+            obs, reward, terminated, truncated, _ = env.step(policy(obs, t))
+            total, ended, t = total + reward, terminated or truncated, t + 1
+        totals.append(total)
+    return np.array(totals)
+
+
+def test_identity():
+    env = Identity(n=5, length=10)
+    assert (returns(env, lambda obs, _: int(obs.argmax()), 20) == 10).all()
+    assert abs(returns(env, lambda *_: 2, 300).mean() - 10 / 5) < 0.3
+
+
+class Recall:
+    def __call__(self, obs, t):
+        if t == 0:
+            self.cue = int(obs[1])
+        return self.cue
+
+
+def test_memory_is_worth_1_with_and_0_without():
+    env = Memory(delay=3)
+    assert (returns(env, Recall(), 50) == 1).all()
+    blind = returns(env, lambda obs, _: int(obs[2]), 400)
+    assert abs(blind.mean()) < 0.15
+    assert set(blind) == {-1.0, 1.0}
+
+
+def test_memory_shows_the_cue_once():
+    env = Memory(delay=3)
+    obs = [env.reset(seed=0)[0]]
+    for _ in range(4):
+        obs.append(env.step(0)[0])
+    cue, blank, go = obs[0], obs[1:4], obs[4]
+    assert cue.tolist() in ([1, 0, 0], [0, 1, 0])
+    assert not np.any(blank)
+    assert go.tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("ends", ["truncated", "terminated"])
+def test_truncation_has_the_values_it_states(ends):
+    env, g, limit = Truncation(ends, limit=8), 0.9, 8
+    lengths = returns(env, lambda *_: 0, 4000)
+    found = np.mean((1 - g**lengths) / (1 - g))  # what is earned before the end
+    if ends == "truncated":
+        found += np.mean(g**lengths) / (1 - g)  # and what would have come after it
+    expected = 1 / (1 - g) if ends == "truncated" else 1 / (1 - g * (1 - 1 / limit))
+    assert abs(found - expected) < 0.15
+    env.reset(seed=0)
+    kinds = [env.step(0)[2:4] for _ in range(50)]
+    assert (True, True) not in kinds
+    assert any(kind[ends == "truncated"] for kind in kinds)
+
+
+def test_counting_proves_alignment():
+    env = make_env(EnvConfig(id="toy/counting"), 3)
+    seeds = np.array([4, 1029, 7])
+    before = env.reset(seeds).obs.copy()
+    assert before[:, 0].tolist() == [4, 5, 7]
+    rng = np.random.default_rng(0)
+    ends = set()
+    for _ in range(60):
+        action = rng.integers(4, size=3)
+        step = env.step(action)
+        for row in range(3):
+            tag, episode, t = (int(x) for x in before[row])
+            if step.first[row]:
+                assert step.obs[row].tolist() == [tag, episode + 1, 0]
+                continue
+            last = t + 1 == length_of(tag, episode)
+            assert step.obs[row].tolist() == [tag, episode, t + 1]
+            assert step.reward[row] == reward_of(tag, episode, t, int(action[row]))
+            assert step.terminated[row] == (last and terminates(tag, episode))
+            assert step.truncated[row] == (last and not terminates(tag, episode))
+            ends.add((bool(step.terminated[row]), bool(step.truncated[row])))
+        before = step.obs.copy()
+    assert ends == {(False, False), (True, False), (False, True)}
+
+
+def test_counting_rewards_tell_actions_and_steps_apart():
+    assert len({reward_of(3, 2, t, a) for t in range(3) for a in range(4)}) == 12
+    assert {length_of(0, e) for e in range(7)} == set(range(1, 8))
+    assert Counting().reset(seed=5)[0].tolist() == [5, 0, 0]
+
+
+READ = {
+    "vector": lambda obs, _: int(obs["vector"].argmax()),
+    "image": lambda obs, _: int(2 * (obs["image"][0, 4:].any()) + obs["image"][0, :, 4:].any()),
+    "index": lambda obs, _: int(obs["index"]),
+}
+
+
+@pytest.mark.parametrize("answer", READ)
+def test_only_the_right_leaf_answers(answer):
+    for leaf, policy in READ.items():
+        mean = returns(Mixed(answer), policy, 100).mean()
+        assert (mean == 8) if leaf == answer else (abs(mean - 2) < 0.5)
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_deep_sea(size):
+    env = DeepSea(size, mapping_seed=3)
+    right = env._right
+    best = returns(env, lambda obs, _: int(right[obs.argmax() % size]), 3)
+    np.testing.assert_allclose(best, 0.99)
+    left = returns(env, lambda obs, _: int(1 - right[obs.argmax() % size]), 1)
+    assert left == [0.0]
+    # one move left, and the treasure is out of reach
+    late = returns(env, lambda obs, t: int(right[obs.argmax() % size]) if t else int(1 - right[0]), 1)
+    np.testing.assert_allclose(late, -0.01 * (size - 1) / size)
+
+
+def test_deep_sea_actions_differ_by_column():
+    rights = [tuple(DeepSea(8, mapping_seed=s)._right) for s in range(4)]
+    assert len(set(rights)) == 4
+    assert all(0 < sum(right) < 8 for right in rights)
+    assert rights[0] == tuple(DeepSea(8)._right)
+
+
+def walk(env, moves):
+    env.reset(seed=0)
+    return [env.step(move) for move in moves]
+
+
+def test_rooms_can_be_crossed_and_revisited():
+    env = Rooms(rooms=2, size=3)
+    across = [1] * 4 + [2] * 4  # right through a door, down through another
+    steps = walk(env, across)
+    assert [s[1] for s in steps] == [0] * 7 + [1]
+    assert [s[2] for s in steps] == [False] * 7 + [True]
+    assert steps[-1][4] == {"rooms": 3}
+    back = walk(env, [1] * 4 + [3] * 4)
+    assert back[-1][0].argmax() == env.reset()[0].argmax()
+    assert back[-1][4] == {"rooms": 2}
+
+
+def test_walls_stop_and_time_runs_out():
+    env = Rooms(rooms=2, size=3, limit=5)
+    steps = walk(env, [0] * 5)
+    assert [int(s[0].argmax()) for s in steps] == [9 + 2] * 5
+    assert [s[3] for s in steps] == [False] * 4 + [True]
+
+
+def test_random_walks_seldom_reach_the_goal():
+    env = Rooms()
+    rng = np.random.default_rng(0)
+    assert returns(env, lambda *_: int(rng.integers(4)), 40).mean() < 0.2

@@ -1,0 +1,137 @@
+"""The adapter itself, over a vector env that does everything at once."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import VectorEnv as GymVectorEnv
+
+from starling.envs.toy import Counting, Identity
+from starling.envs.vector import GAME_OVER, VectorEnv, joint_seed, row_infos
+from starling.errors import UserError
+
+
+class Rows(GymVectorEnv):
+    """Two rows that play back what they are given and remember what they got."""
+
+    def __init__(self, script, mode=AutoresetMode.NEXT_STEP):
+        self.metadata = {"autoreset_mode": mode}
+        self.num_envs = 2
+        self.single_observation_space = spaces.Box(-1, 1, (1,), np.float64)
+        self.single_action_space = spaces.Discrete(3, start=-1)
+        self.script, self.got = list(script), []
+
+    def reset(self, *, seed=None, options=None):
+        self.seed = seed
+        return np.zeros((2, 1)), {}
+
+    def step(self, actions):
+        self.got.append(actions)
+        reward, terminated, truncated, infos = self.script.pop(0)
+        return np.zeros((2, 1)), np.array(reward), np.array(terminated), np.array(truncated), infos
+
+
+NO = [False, False]
+
+
+def test_reset_rows_are_silent_and_termination_wins():
+    script = [
+        ([1.0, 2.0], [True, False], [True, False], {}),
+        ([3.0, 4.0], NO, [False, True], {}),
+        ([5.0, 6.0], NO, [False, True], {}),
+        ([7.0, 8.0], NO, NO, {}),
+        ([9.0, 10.0], NO, NO, {}),
+    ]
+    env = VectorEnv(Rows(script), "rows")
+    env.reset(np.array([0, 0]))
+    steps = [env.step(np.array([0, 0])) for _ in script]
+    # The second row says that its reset was cut off as well: one more reset follows, and neither is an episode's end.
+    assert [s.reward.tolist() for s in steps] == [[1, 2], [0, 4], [5, 0], [7, 0], [9, 10]]
+    assert [s.valid.tolist() for s in steps] == [[True] * 2, [False, True], [True, False], [True, False], [True] * 2]
+    assert [s.first.tolist() for s in steps] == [NO, [True, False], [False, True], [False, True], NO]
+    assert [s.terminated.tolist() for s in steps] == [[True, False], NO, NO, NO, NO]
+    assert [s.truncated.tolist() for s in steps] == [NO, [False, True], NO, NO, NO]
+
+
+def test_reset_forgets_an_end():
+    env = VectorEnv(Rows([([1.0, 1.0], [True, True], NO, {}), ([1.0, 1.0], NO, NO, {})]), "rows")
+    env.reset(np.array([0, 0]))
+    env.step(np.array([0, 0]))
+    env.reset(np.array([0, 0]))
+    step = env.step(np.array([0, 0]))
+    assert step.valid.all()
+    assert step.reward.tolist() == [1, 1]
+
+
+def test_actions_count_from_zero_and_reach_the_env_in_its_units():
+    rows = Rows([([0.0, 0.0], NO, NO, {})])
+    env = VectorEnv(rows, "rows")
+    assert env.spec.action == spaces.Discrete(3)
+    env.reset(np.array([0, 0]))
+    step = env.step(np.array([0, 2], np.int32))
+    assert rows.got[0].tolist() == [-1, 1]
+    assert step.obs.dtype == np.float32
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED, None])
+def test_other_autoreset_modes_are_refused(mode):
+    with pytest.raises(UserError, match=r"env 'rows' has autoreset_mode .*build it with AutoresetMode.NEXT_STEP"):
+        VectorEnv(Rows([], mode), "rows")
+
+
+def test_one_seed_is_made_of_all():
+    rows = Rows([])
+    VectorEnv(rows, "rows").reset(np.array([3, 2**62]))
+    assert rows.seed == joint_seed(np.array([3, 2**62]))
+    drawn = {joint_seed(np.array(s)) for s in [(1, 2), (2, 1), (1, 3), (0, 0), (2**40, 2)]}
+    assert len(drawn) == 5
+    assert all(0 <= seed < 2**31 for seed in drawn)
+
+
+def test_single_envs_get_a_seed_each():
+    for rows in (SyncVectorEnv([Counting] * 2), AsyncVectorEnv([Counting] * 2, context="fork")):
+        env = VectorEnv(rows, "counting")
+        assert env.reset(np.array([5, 900])).obs[:, 0].tolist() == [5, 900]
+        env.close()
+
+
+def test_infos_of_finished_episodes():
+    env = VectorEnv(SyncVectorEnv([Counting] * 2), "counting")
+    env.reset(np.array([0, 1]))  # episodes of 1 and 2 steps
+    actions = np.zeros(2, np.int64)
+    env.step(actions)
+    assert env.episode_infos() == {0: {"episode": 0}}
+    assert env.game_over.tolist() == [True, False]
+    env.step(actions)
+    assert env.episode_infos() == {1: {"episode": 0}}
+    env.reset(np.array([0, 1]))
+    assert env.episode_infos() == {}
+    assert not env.game_over.any()
+
+
+def test_row_infos_follow_the_masks():
+    infos = {
+        "a": np.array([1, 2]),
+        "_a": np.array([True, False]),
+        "deep": {"b": np.array([3.0, 4.0]), "_b": np.array([True, True])},
+        "_deep": np.array([True, True]),
+        "bare": np.array([5, 6]),
+        "_odd": np.array([7, 8]),
+    }
+    assert row_infos(infos, 0) == {"a": 1, "deep": {"b": 3.0}, "bare": 5, "_odd": 7}
+    assert row_infos(infos, 1) == {"deep": {"b": 4.0}, "bare": 6, "_odd": 8}
+
+
+def test_an_env_may_say_when_the_game_is_over():
+    over = np.array([False, True])
+    env = VectorEnv(Rows([([0.0, 0.0], [True, True], NO, {GAME_OVER: over})]), "rows")
+    env.reset(np.array([0, 0]))
+    env.step(np.array([0, 0]))
+    assert env.game_over.tolist() == [False, True]
+
+
+def test_an_env_without_pictures_says_so():
+    env = VectorEnv(SyncVectorEnv([Identity]), "toy/identity")
+    env.reset(np.array([0]))
+    with pytest.raises(UserError, match="'toy/identity' cannot be rendered: it draws no pictures"):
+        env.render()

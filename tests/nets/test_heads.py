@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from starling.errors import UserError
+from starling.nets.heads import HeadSpec, build_head, orthogonal_head
+from starling.ops.distributions import Categorical, Gaussian, MultiCategorical, TanhGaussian
+
+F = 6
+DISCRETE, MULTI, BINARY, BOX = (
+    spaces.Discrete(4),
+    spaces.MultiDiscrete([2, 3]),
+    spaces.MultiBinary(3),
+    spaces.Box(-1.0, 1.0, (2,)),
+)
+
+
+def build(kind, space=DISCRETE, **spec):
+    torch.manual_seed(0)
+    return build_head(F, space, HeadSpec(kind, **spec))
+
+
+@pytest.mark.parametrize("lead", [(3,), (5, 3)])
+@pytest.mark.parametrize("hidden", [(), (8, 7)])
+def test_leading_axes_are_kept(lead, hidden):
+    x = torch.randn(*lead, F)
+    assert build("value", hidden=hidden)(x).shape == lead
+    assert build("q", hidden=hidden)(x).shape == (*lead, 4)
+    assert build("dueling", hidden=hidden)(x).shape == (*lead, 4)
+    assert build("categorical", hidden=hidden)(x).logits.shape == (*lead, 4)
+    assert [part.shape[-1] for part in build("policy", MULTI, hidden=hidden)(x).logits] == [2, 3]
+    for kind in ("gaussian", "tanh_gaussian"):
+        said = build(kind, BOX, hidden=hidden)(x)
+        assert said.mean.shape == said.log_std.shape == (*lead, 2)
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [(DISCRETE, Categorical), (MULTI, MultiCategorical), (BINARY, MultiCategorical), (BOX, Gaussian)],
+)
+def test_a_policy_speaks_of_the_action_space(space, expected):
+    said = build("policy", space)(torch.randn(3, F))
+    assert type(said) is expected
+    action = said.sample(torch.rand(3, said.noise_size))
+    assert action.shape == (3, *space.shape)
+    if space is not BOX:  # a normal policy may leave the box; the env loop clips
+        assert all(space.contains(a.numpy().astype(space.dtype)) for a in action)
+
+
+def test_own_space_of_a_head_comes_before_that_of_the_env():
+    head = build_head(F, DISCRETE, HeadSpec("q", space=spaces.Discrete(7)))
+    assert head(torch.randn(2, F)).shape == (2, 7)
+
+
+def test_dueling_is_value_plus_centred_advantage():
+    head = build("dueling")
+    x = torch.randn(5, F)
+    q = head(x)
+    torch.testing.assert_close(q.mean(-1), head.value(x).squeeze(-1))
+    advantage = head.advantage(x)
+    torch.testing.assert_close(q - q.mean(-1, keepdim=True), advantage - advantage.mean(-1, keepdim=True))
+    with torch.no_grad():
+        head.advantage.bias += 3.0
+    torch.testing.assert_close(head(x), q)  # what all actions share says nothing
+
+
+def test_dueling_scales_only_the_gradient_into_the_torso():
+    head = build("dueling")
+    x = torch.randn(5, F, requires_grad=True)
+    weights = torch.randn(5, 4)
+    q = head(x)
+    assert torch.equal(q, head(x.detach()))
+    into_x, into_value = torch.autograd.grad((q * weights).sum(), (x, head.value.weight))
+    advantage = head.advantage(x)
+    plain = head.value(x) + advantage - advantage.mean(-1, keepdim=True)
+    plain_x, plain_value = torch.autograd.grad((plain * weights).sum(), (x, head.value.weight))
+    torch.testing.assert_close(into_x, plain_x / math.sqrt(2))
+    torch.testing.assert_close(into_value, plain_value)
+
+
+def test_gaussian_spread_is_the_same_in_every_state_and_learns():
+    head = build("gaussian", BOX, log_std=-0.5)
+    said = head(torch.randn(3, F))
+    assert torch.equal(said.log_std, torch.full((3, 2), -0.5))
+    said.log_prob(torch.randn(3, 2)).sum().backward()
+    assert (head.log_std.grad != 0).all()
+
+
+def test_tanh_gaussian_spread_depends_on_the_state_within_limits():
+    head = build("tanh_gaussian", BOX, log_std_range=(-1.0, 0.5))
+    said = head(100 * torch.randn(64, F))
+    assert type(said) is TanhGaussian
+    assert said.log_std.min() == -1.0
+    assert said.log_std.max() == 0.5
+    near = head(0.1 * torch.randn(2, F)).log_std
+    assert not torch.equal(near[0], near[1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "space", "gain"),
+    [
+        ("value", DISCRETE, 1.0),
+        ("q", DISCRETE, 1.0),
+        ("dueling", DISCRETE, 1.0),
+        ("policy", DISCRETE, 0.01),
+        ("policy", BOX, 0.01),
+        ("tanh_gaussian", BOX, 0.01),
+    ],
+)
+def test_orthogonal_gains(kind, space, gain):
+    spec = HeadSpec(kind, hidden=(5,))
+    head = build_head(F, space, spec)
+    orthogonal_head(head, spec.last_gain)
+    for branch in head.children():
+        hidden, last = branch[0].linears[0], branch[-1]
+        torch.testing.assert_close(hidden.weight @ hidden.weight.T, 2.0 * torch.eye(5))
+        rows = last.out_features
+        torch.testing.assert_close(
+            last.weight @ last.weight.T, gain**2 * torch.eye(rows), rtol=1e-4, atol=1e-8 + 1e-6 * gain
+        )
+        assert not last.bias.any()
+    assert HeadSpec(kind, gain=0.3).last_gain == 0.3
+
+
+@pytest.mark.parametrize(
+    ("kind", "space", "message"),
+    [
+        ("q", BOX, "needs discrete actions"),
+        ("dueling", MULTI, "needs discrete actions"),
+        ("categorical", BOX, "needs discrete actions"),
+        ("multi_categorical", DISCRETE, "needs MultiDiscrete or MultiBinary"),
+        ("policy", spaces.Box(-1, 1, (2, 2), np.float32), "one axis"),
+        ("policy", spaces.Dict(a=DISCRETE), "one axis"),
+        ("tanh_gaussian", DISCRETE, "needs a Box"),
+        ("duelling", DISCRETE, "did you mean 'dueling'"),
+    ],
+)
+def test_mistakes_are_explained(kind, space, message):
+    with pytest.raises(UserError, match=message):
+        build(kind, space)
+
+
+def test_heads_are_modules_with_parameters_only_of_their_own():
+    head = build("dueling", hidden=(8,))
+    assert isinstance(head, nn.Module)
+    shapes = sorted(tuple(p.shape) for p in head.parameters())
+    assert shapes == sorted([(8, F), (8,), (1, 8), (1,), (8, F), (8,), (4, 8), (4,)])

@@ -1,0 +1,129 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from starling.ops.policy import (
+    approx_kl,
+    clipped_fraction,
+    clipped_value_loss,
+    masked_mean,
+    masked_sum,
+    normalise,
+    policy_gradient_loss,
+    ppo_surrogate,
+    value_loss,
+)
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    names = ("log_prob", "old", "advantage", "v", "v_old", "target")
+    tensors = {name: torch.from_numpy(rng.normal(size=(7, 5)) * 0.4) for name in names}
+    return tensors | {"valid": torch.from_numpy(rng.random((7, 5)) < 0.7)}
+
+
+STEPS = [(t, b) for t in range(7) for b in range(5)]
+
+
+def test_ppo_surrogate_reads_as_the_paper(data):
+    loss = ppo_surrogate(data["log_prob"], data["old"], data["advantage"], 0.2)
+    clipped = 0
+    for i in STEPS:
+        ratio, a = math.exp(data["log_prob"][i] - data["old"][i]), data["advantage"][i].item()
+        surrogate = min(ratio * a, min(max(ratio, 0.8), 1.2) * a)
+        clipped += surrogate != ratio * a
+        assert loss[i].item() == pytest.approx(-surrogate)
+    assert 0 < clipped < 35
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "moves"), [(1.5, 1.0, False), (1.5, -1.0, True), (0.5, 1.0, True), (0.5, -1.0, False)]
+)
+def test_ppo_stops_only_gradients_that_would_go_further_out(ratio, advantage, moves):
+    log_prob = torch.tensor([math.log(ratio)], requires_grad=True)
+    ppo_surrogate(log_prob, torch.zeros(1), torch.tensor([advantage]), 0.2).sum().backward()
+    assert log_prob.grad.item() == pytest.approx(-ratio * advantage if moves else 0.0)
+
+
+def test_value_losses(data):
+    plain = value_loss(data["v"], data["target"])
+    clipped = clipped_value_loss(data["v"], data["v_old"], data["target"], 0.1)
+    for i in STEPS:
+        v, old, g = (data[name][i].item() for name in ("v", "v_old", "target"))
+        held = old + min(max(v - old, -0.1), 0.1)
+        assert plain[i].item() == pytest.approx(0.5 * (v - g) ** 2)
+        assert clipped[i].item() == pytest.approx(0.5 * max((v - g) ** 2, (held - g) ** 2))
+    assert (clipped > plain).any()
+
+
+def test_gradients_flow_into_the_present_network_alone(data):
+    leaf = {name: tensor.clone().requires_grad_() for name, tensor in data.items() if name != "valid"}
+    losses = [
+        ppo_surrogate(leaf["log_prob"], leaf["old"], leaf["advantage"], 0.2),
+        policy_gradient_loss(leaf["log_prob"], leaf["advantage"]),
+        value_loss(leaf["v"], leaf["target"]),
+        clipped_value_loss(leaf["v"], leaf["v_old"], leaf["target"], 0.1),
+    ]
+    sum(loss.sum() for loss in losses).backward()
+    assert {name for name, tensor in leaf.items() if tensor.grad is not None} == {"log_prob", "v"}
+
+
+def test_policy_gradient_loss_has_the_gradient_of_reinforce(data):
+    log_prob = data["log_prob"].clone().requires_grad_()
+    policy_gradient_loss(log_prob, data["advantage"]).sum().backward()
+    assert log_prob.grad.equal(-data["advantage"])
+
+
+def test_masked_reductions_and_normalise_are_those_of_the_valid_steps(data):
+    x, valid = data["advantage"] * 3 + 5, data["valid"]
+    spoiled = torch.where(valid, x, 1e30)
+    inside = x.numpy()[valid.numpy()]
+    assert masked_sum(spoiled, valid).item() == pytest.approx(inside.sum())
+    assert masked_mean(spoiled, valid).item() == pytest.approx(inside.mean())
+    normal = normalise(spoiled, valid)
+    expected = (inside - inside.mean()) / inside.std()
+    np.testing.assert_allclose(normal.numpy()[valid.numpy()], expected, rtol=1e-6)
+    assert (normal[~valid] == 0).all()
+
+
+def test_reductions_of_nothing_and_of_one_are_finite():
+    none, one = torch.zeros(3, dtype=torch.bool), torch.tensor([False, True, False])
+    x = torch.tensor([1.0, 2.0, 3.0])
+    assert masked_mean(x, none).item() == 0
+    assert normalise(x, none).tolist() == [0, 0, 0]
+    assert normalise(x, one).tolist() == [0, 0, 0]
+
+
+def test_a_masked_row_spoils_no_gradient():
+    """The ratio of a reset row may overflow; 0 x inf in its backward pass would be NaN."""
+    log_prob = torch.tensor([0.1, 500.0], requires_grad=True)
+    valid = torch.tensor([True, False])
+    loss = ppo_surrogate(log_prob, torch.zeros(2), torch.tensor([1.0, -1e9]), 0.2)
+    masked_mean(loss, valid).backward()
+    assert log_prob.grad.tolist() == [pytest.approx(-math.exp(0.1)), 0.0]
+
+
+def test_metrics(data):
+    log_prob, old, valid = data["log_prob"], data["old"], data["valid"]
+    ratio = np.exp((log_prob - old).numpy()[valid.numpy()])
+    assert approx_kl(log_prob, old, valid).item() == pytest.approx((ratio - 1 - np.log(ratio)).mean())
+    assert clipped_fraction(log_prob, old, valid, 0.3).item() == pytest.approx((np.abs(ratio - 1) > 0.3).mean())
+    assert approx_kl(old, old, valid).item() == 0
+    assert clipped_fraction(old, old, valid, 0.3).item() == 0
+
+
+def test_approx_kl_estimates_the_kl_of_the_behaviour():
+    """Expected exactly, over all actions of a behaviour p: sum_a p(a) (ratio - 1 - log ratio) = KL(p || q)."""
+    p, q = torch.tensor([0.2, 0.5, 0.3]).double(), torch.tensor([0.4, 0.4, 0.2]).double()
+    each = [approx_kl(q[a].log()[None], p[a].log()[None], torch.ones(1, dtype=torch.bool)) for a in range(3)]
+    assert sum(p * torch.stack(each)).item() == pytest.approx(sum(p * (p / q).log()).item())
+
+
+def test_shape_errors_are_clear():
+    with pytest.raises(ValueError, match=r"ppo_surrogate: advantage has shape \(3, 1\), expected \[\.\.\.\] = \(3,\)"):
+        ppo_surrogate(torch.zeros(3), torch.zeros(3), torch.zeros(3, 1), 0.2)
+    with pytest.raises(ValueError, match="masked_mean: valid has shape"):
+        masked_mean(torch.zeros(3, 2), torch.ones(3, dtype=torch.bool))

@@ -1,0 +1,123 @@
+"""V-trace against its definition, and its reductions."""
+
+import numpy as np
+import pytest
+import torch
+
+from starling.ops.returns import gae, lambda_return, n_step_return
+from starling.ops.vtrace import vtrace
+
+SEEDS = [0, 1, 2]
+
+
+def log_rhos(rollout, seed=7):
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=rollout.r_t.shape))
+
+
+def slow_vtrace(rollout, rho, c):
+    """vs_s = V_s + sum_t gamma^(t-s) (prod_{i<t} c_i) rho_t delta_t (1802.01561, eq. 1), each episode by itself."""
+    r, d, v = rollout.r_t.numpy(), rollout.discount_t.numpy(), rollout.v.numpy()
+    vs, pg = v[:-1].copy(), np.zeros_like(r)
+    for b, start, stop in rollout.episodes:
+        for s in range(start, stop):
+            weight = 1.0
+            for t in range(s, stop):
+                vs[s, b] += weight * rho[t, b] * (r[t, b] + d[t, b] * v[t + 1, b] - v[t, b])
+                weight *= d[t, b] * c[t, b]
+        for s in range(start, stop):
+            following = vs[s + 1, b] if s + 1 < stop else v[stop, b]
+            pg[s, b] = rho[s, b] * (r[s, b] + d[s, b] * following - v[s, b])
+    return torch.from_numpy(vs), torch.from_numpy(pg)
+
+
+def run(rollout, log_rho, **options):
+    return vtrace(log_rho, rollout.r_t, rollout.discount_t, rollout.v_t, rollout.v_tp1, rollout.valid_t, **options)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("clip_rho", "clip_c", "lam"), [(1.0, 1.0, 1.0), (2.0, 1.2, 0.9), (float("inf"), 0.5, 0.3)])
+def test_vtrace_equals_its_definition(make_rollout, seed, clip_rho, clip_c, lam):
+    rollout = make_rollout(seed)
+    log_rho = log_rhos(rollout)
+    ratio = np.exp(log_rho.numpy())
+    vs, pg = slow_vtrace(rollout, np.minimum(clip_rho, ratio), lam * np.minimum(clip_c, ratio))
+    out = run(rollout, log_rho, lambda_t=lam, clip_rho=clip_rho, clip_c=clip_c)
+    torch.testing.assert_close(out.vs, vs)
+    torch.testing.assert_close(out.pg_advantage, pg)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_on_policy_it_is_the_n_step_return_to_the_end(make_rollout, seed):
+    rollout = make_rollout(seed)
+    args = (rollout.r_t, rollout.discount_t, rollout.v_t, rollout.v_tp1)
+    out = run(rollout, torch.zeros_like(rollout.r_t))
+    full = n_step_return(*args, len(rollout.r_t), rollout.valid_t)
+    torch.testing.assert_close(out.vs, full)
+    torch.testing.assert_close(out.pg_advantage, full - rollout.v_t)
+    half = run(rollout, torch.zeros_like(rollout.r_t), lambda_t=0.5)
+    torch.testing.assert_close(half.vs, lambda_return(*args, 0.5, rollout.valid_t))
+    torch.testing.assert_close(half.vs - rollout.v_t, gae(*args, 0.5, rollout.valid_t))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_row_that_is_not_kept_cuts_the_trace(make_rollout, seed):
+    rollout = make_rollout(seed)
+    log_rho = log_rhos(rollout)
+    keep = torch.from_numpy(np.random.default_rng(seed).random(rollout.r_t.shape) < 0.6)
+    weight = np.minimum(1.0, np.exp(log_rho.numpy())) * keep.numpy()
+    vs, pg = slow_vtrace(rollout, weight, weight)
+    out = run(rollout, log_rho, keep_t=keep)
+    torch.testing.assert_close(out.vs, vs)
+    torch.testing.assert_close(out.pg_advantage, pg)
+    assert out.vs[~keep].equal(rollout.v_t[~keep])
+    assert (out.pg_advantage[~keep] == 0).all()
+
+
+@pytest.mark.parametrize("ending", ["terminated", "truncated"])
+def test_two_episodes_in_one_rollout_equal_the_two_apart(ending):
+    rng = np.random.default_rng(5)
+    r, v, log_rho = (torch.from_numpy(rng.normal(size=(rows, 2))) for rows in (8, 9, 8))
+    d = torch.full((8, 2), 0.9, dtype=torch.float64)
+    d[2] = 0.0 if ending == "terminated" else 0.9
+    valid = torch.ones(8, 2, dtype=torch.bool)
+    valid[3] = False
+    together = vtrace(log_rho, r, d, v[:-1], v[1:], valid)
+    for part in (slice(0, 3), slice(4, 8)):
+        apart = vtrace(log_rho[part], r[part], d[part], v[:-1][part], v[1:][part], valid[part])
+        torch.testing.assert_close(together.vs[part], apart.vs, rtol=0, atol=1e-12)
+        torch.testing.assert_close(together.pg_advantage[part], apart.pg_advantage, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_garbage_in_invalid_rows_changes_nothing(make_rollout, seed):
+    rollout = make_rollout(seed)
+    valid, log_rho = rollout.valid_t, log_rhos(rollout)
+    clean = run(rollout, log_rho)
+    spoiled, v_t, v_tp1 = rollout.spoiled()
+    huge = torch.where(valid, log_rho, 1e9)
+    dirty = vtrace(huge, spoiled.r_t, spoiled.discount_t, v_t, v_tp1, valid)
+    assert dirty.vs[valid].equal(clean.vs[valid])
+    assert dirty.pg_advantage.equal(clean.pg_advantage)
+
+
+def test_a_passing_stream_takes_the_reset_row_as_no_action():
+    """Steps 0 and 2 are real, row 1 is a reset; the ignored action's ratio, here e^-50, must not cut the trace."""
+    log_rho = torch.tensor([[0.0], [-50.0], [0.0]])
+    r, d = torch.tensor([[1.0], [0.0], [3.0]]), torch.tensor([[0.5], [1.0], [0.5]])
+    v, valid = torch.tensor([[0.3], [0.7], [0.9], [8.0]]), torch.ones(3, 1, dtype=torch.bool)
+    acted = torch.tensor([[True], [False], [True]])
+    out = vtrace(log_rho, r, d, v[:-1], v[1:], valid, acted_t=acted, keep_t=acted)
+    torch.testing.assert_close(out.vs, torch.tensor([[4.5], [7.0], [7.0]]))  # 1 + 0.5 (3 + 0.5 * 8)
+    torch.testing.assert_close(out.pg_advantage, out.vs - v[:-1])
+    blind = vtrace(log_rho, r, d, v[:-1], v[1:], valid)
+    assert blind.vs[0].item() == pytest.approx(1.0 + 0.5 * 0.7)
+
+
+def test_no_gradient_and_clear_shapes(make_rollout):
+    rollout = make_rollout(0, length=5, rows=4)
+    v, log_rho = rollout.v.clone().requires_grad_(), log_rhos(rollout).requires_grad_()
+    out = vtrace(log_rho, rollout.r_t, rollout.discount_t, v[:-1], v[1:], rollout.valid_t)
+    assert not out.vs.requires_grad
+    assert not out.pg_advantage.requires_grad
+    with pytest.raises(ValueError, match=r"vtrace: keep_t has shape \(4,\), expected \[T, B\] = \(5, 4\) as log_rho_t"):
+        run(rollout, log_rho, keep_t=rollout.valid_t[0])

@@ -1,0 +1,118 @@
+"""Checkpoints come back as they were, or are refused by name."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from starling.errors import UserError
+from starling.runs import checkpoint
+
+
+def a_state(scale=1.0):
+    return {
+        "learner": {
+            "model": {"a.weight": torch.arange(6.0).reshape(2, 3) * scale, "b/c": torch.tensor(3)},
+            "rng": {"state": 2**100 + 7, "inc": 1},
+            "empty": {},
+        },
+        "store": {"obs": np.arange(8, dtype=np.uint8).reshape(2, 4), "flag": np.array(True), "none": None},
+        "session": {"totals": [1.5, float("inf")], "text": "é"},
+    }
+
+
+def assert_same(one, other):
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, torch.Tensor | np.ndarray):
+        assert one.dtype == other.dtype
+        assert one.shape == other.shape
+        assert (one == other).all()
+    else:
+        assert one == other
+
+
+def test_what_is_saved_comes_back_exactly(tmp_path):
+    folder = checkpoint.save(tmp_path, 12, a_state(), keep=3)
+    assert_same(checkpoint.load(folder), a_state())
+
+
+def test_only_the_newest_are_kept(tmp_path):
+    for step in (5, 10, 900, 1000):
+        checkpoint.save(tmp_path, step, a_state(step), keep=2)
+    chosen, state, problems = checkpoint.load_newest(tmp_path)
+    assert [f.name for f in sorted(tmp_path.iterdir())] == ["step-000000000900", "step-000000001000"]
+    assert chosen.name.endswith("1000")
+    assert problems == []
+    assert_same(state, a_state(1000))
+
+
+def truncate(file):
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def flip(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def empty(file):
+    file.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, empty, lambda file: file.unlink()])
+@pytest.mark.parametrize("victim", ["store.safetensors", "learner.json", "manifest.json"])
+def test_a_damaged_checkpoint_is_named_and_the_older_one_used(tmp_path, damage, victim):
+    checkpoint.save(tmp_path, 1, a_state(1), keep=3)
+    newest = checkpoint.save(tmp_path, 2, a_state(2), keep=3)
+    damage(newest / victim)
+    chosen, state, problems = checkpoint.load_newest(tmp_path)
+    assert chosen.name == "step-000000000001"
+    assert_same(state, a_state(1))
+    assert len(problems) == 1
+    assert newest.name in problems[0]
+
+
+def test_no_sound_checkpoint_is_a_clear_error(tmp_path):
+    with pytest.raises(UserError, match="no usable checkpoint"):
+        checkpoint.load_newest(tmp_path)
+    flip(checkpoint.save(tmp_path, 1, a_state(), keep=3) / "learner.json")
+    with pytest.raises(UserError, match=r"learner\.json was altered"):
+        checkpoint.load_newest(tmp_path)
+
+
+def test_a_broken_checkpoint_is_written_again_and_a_sound_one_is_left_alone(tmp_path):
+    folder = checkpoint.save(tmp_path, 1, a_state(1), keep=3)
+    checkpoint.save(tmp_path, 1, a_state(2), keep=3)
+    assert_same(checkpoint.load(folder), a_state(1))
+    flip(folder / "store.safetensors")
+    checkpoint.save(tmp_path, 1, a_state(3), keep=3)
+    assert_same(checkpoint.load(folder), a_state(3))
+
+
+def test_leftovers_of_a_killed_save_are_ignored_and_removed(tmp_path):
+    leftover = tmp_path / ".unfinished-step-000000000009"
+    leftover.mkdir()
+    (leftover / "learner.json").write_text("{")
+    checkpoint.save(tmp_path, 1, a_state(), keep=3)
+    assert not leftover.exists()
+    assert checkpoint.load_newest(tmp_path)[0].name == "step-000000000001"
+
+
+def test_nothing_on_disk_is_a_pickle(tmp_path):
+    folder = checkpoint.save(tmp_path, 1, a_state(), keep=3)
+    assert {file.suffix for file in folder.iterdir()} == {".json", ".safetensors"}
+    for file in folder.glob("*.json"):
+        json.loads(file.read_text())
+
+
+def test_state_that_json_cannot_hold_is_refused_when_saving(tmp_path):
+    with pytest.raises(TypeError):
+        checkpoint.save(tmp_path, 1, {"part": {"x": object()}}, keep=1)
+    with pytest.raises(TypeError, match="keys that are not strings"):
+        checkpoint.save(tmp_path, 1, {"part": {1: 2}}, keep=1)
