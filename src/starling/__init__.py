@@ -1,0 +1,72 @@
+"""Starling: write a reinforcement-learning agent once, run it in one process, on every core or on a cluster.
+
+What is offered here is loaded when it is first used, so that `import starling` stays light.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from starling.algos.base import (
+        ActInput,
+        ActOutput,
+        Algorithm,
+        LearnSpec,
+        Loss,
+        OptimizerSpec,
+        TargetSpec,
+    )
+    from starling.config.algo.base import AlgoConfig
+    from starling.config.parts import Linear, NetConfig, OptimizerConfig
+    from starling.envs.registry import register_env
+    from starling.errors import UserError
+    from starling.nets.build import HeadSpec, Network, build_network
+    from starling.store.spec import TableSpec
+    from starling.types import Batch, EnvSpec, StreamSpec, Trajectory
+
+_HOMES = {
+    "starling.algos.base": (
+        "ActInput", "ActOutput", "Algorithm", "LearnSpec", "Loss", "OptimizerSpec", "TargetSpec",
+    ),
+    "starling.config.algo.base": ("AlgoConfig",),
+    "starling.config.parts": ("Linear", "NetConfig", "OptimizerConfig"),
+    "starling.envs.registry": ("register_env",),
+    "starling.errors": ("UserError",),
+    "starling.nets.build": ("HeadSpec", "Network", "build_network"),
+    "starling.store.spec": ("TableSpec",),
+    "starling.types": ("Batch", "EnvSpec", "StreamSpec", "Trajectory"),
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "ActInput",
+    "ActOutput",
+    "AlgoConfig",
+    "Algorithm",
+    "Batch",
+    "EnvSpec",
+    "HeadSpec",
+    "LearnSpec",
+    "Linear",
+    "Loss",
+    "NetConfig",
+    "Network",
+    "OptimizerConfig",
+    "OptimizerSpec",
+    "StreamSpec",
+    "TableSpec",
+    "TargetSpec",
+    "Trajectory",
+    "UserError",
+    "build_network",
+    "register_env",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'starling' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOME_OF[name]), name)

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from starling import topology
 from starling.envs.registry import make_env
 from starling.roles.evaluator import play_episodes
@@ -26,7 +24,7 @@ def evaluate_run(run: Path, *, episodes: int, seed: int, warn: Callable[[str], N
     for problem in problems:
         warn(f"checkpoint skipped: {problem}")
     blueprint = topology.draw(place.config())
-    torch.set_num_threads(topology.plan_threads(blueprint))
+    topology.set_up_torch(blueprint)
     model = topology.build_model(blueprint)
     model.load_state_dict(state["learner"]["model"])
     rows = min(episodes, MAX_ROWS)

@@ -81,6 +81,13 @@ def plan_threads(blueprint: Blueprint) -> int:
     return blueprint.config.threads or (len(os.sched_getaffinity(0)) if images else 1)
 
 
+def set_up_torch(blueprint: Blueprint) -> None:
+    """Settings of this process: threads, and no denormals (an optimizer's fading moments are full of them, and a CPU
+    computes those many times slower)."""
+    torch.set_num_threads(plan_threads(blueprint))
+    torch.set_flush_denormal(True)
+
+
 def layout_of(blueprint: Blueprint, model: Any) -> Layout:
     """One step of one row, from one dry `act()`."""
     where = next(model.parameters()).device
@@ -111,7 +118,7 @@ def layout_of(blueprint: Blueprint, model: Any) -> Layout:
 def build_inline(blueprint: Blueprint) -> InlineRuntime:
     """All roles in this process: one env loop over all rows, one store, one learner, one shared model."""
     config, algorithm, tables = blueprint.config, blueprint.algorithm, blueprint.tables
-    torch.set_num_threads(plan_threads(blueprint))
+    set_up_torch(blueprint)
     model = build_model(blueprint)
     layout = layout_of(blueprint, model)
     store = Store(tables, layout, rows=config.env.num, seed=config.seed, priority=algorithm.priority)

@@ -18,53 +18,50 @@ from starling.types import A, ArraySpec, Trajectory
 T = TypeVar("T")
 
 
-def _is_node(tree: Any) -> bool:
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, ArraySpec | type):
-        return True
-    return tree is None or isinstance(tree, dict | tuple)
+_FIELDS: dict[type, tuple[str, ...] | None] = {ArraySpec: None}
 
 
-def _rebuild(tree: Any, children: list[Any]) -> Any:
-    if tree is None:
-        return None
-    if isinstance(tree, dict):
-        return dict(zip(tree, children, strict=True))
-    if isinstance(tree, tuple):
-        return tuple(children)
-    names = [f.name for f in dataclasses.fields(tree)]
-    return dataclasses.replace(tree, **dict(zip(names, children, strict=True)))
-
-
-def _children(tree: Any, like: Any = None) -> list[Any]:
-    """The children of `tree`, in the order of `like` (a node of the same shape)."""
-    if tree is None:
-        return []
-    if isinstance(tree, dict):
-        return [tree[key] for key in (tree if like is None else like)]
-    if isinstance(tree, tuple):
-        return list(tree)
-    return [getattr(tree, f.name) for f in dataclasses.fields(tree)]
+def _fields(kind: type) -> tuple[str, ...] | None:
+    """The names of a dataclass's fields; None for a kind of leaf."""
+    if kind not in _FIELDS:
+        known = dataclasses.is_dataclass(kind)
+        _FIELDS[kind] = tuple(field.name for field in dataclasses.fields(kind)) if known else None
+    return _FIELDS[kind]
 
 
 def map(fn: Callable[..., Any], tree: T, *others: Any) -> T:
     """`fn` applied to every leaf of `tree`, together with the leaves at the same place in `others`."""
-    if not _is_node(tree):
-        return fn(tree, *others)  # type: ignore[no-any-return]
-    columns = [_children(tree)] + [_children(other, like=tree) for other in others]
-    return _rebuild(tree, [map(fn, *column) for column in zip(*columns, strict=True)])  # type: ignore[no-any-return]
+    return _map(fn, tree, *others)  # type: ignore[no-any-return]
+
+
+def _map(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    kind = type(tree)
+    if kind is dict:
+        return {key: _map(fn, child, *[other[key] for other in others]) for key, child in tree.items()}
+    if kind is tuple:
+        return tuple(_map(fn, *children) for children in zip(tree, *others, strict=True))
+    if tree is None:
+        return None
+    names = _fields(kind)
+    if names is None:
+        return fn(tree, *others)
+    return kind(**{n: _map(fn, getattr(tree, n), *[getattr(other, n) for other in others]) for n in names})
 
 
 def items(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every leaf with its path, `a/b/0`."""
-    if not _is_node(tree):
-        yield prefix, tree
-        return
+    names = _fields(type(tree))
     if isinstance(tree, dict):
         named = [(str(key), value) for key, value in tree.items()]
     elif isinstance(tree, tuple):
         named = [(str(i), value) for i, value in enumerate(tree)]
+    elif names is not None:
+        named = [(name, getattr(tree, name)) for name in names]
+    elif tree is not None:
+        yield prefix, tree
+        return
     else:
-        named = [] if tree is None else [(f.name, getattr(tree, f.name)) for f in dataclasses.fields(tree)]
+        return
     for name, value in named:
         yield from items(value, f"{prefix}/{name}" if prefix else name)
 

@@ -140,10 +140,11 @@ def test_gymnasium_makes_its_own_vector_form_only_where_it_can(monkeypatch):
     made = []
     monkeypatch.setattr(registry, "VectorEnv", lambda env, *_: made.append(type(env).__name__))
     for fields in ({}, {"vectorize": "sync"}, {"wrappers": [{"name": "ClipReward", "args": {"max_reward": 1}}]}):
-        make_env(EnvConfig(id="CartPole-v1", **fields), 2)
-    make_env(EnvConfig(id="CartPole-v1"), 2, render=True)
-    make_env(EnvConfig(id="Acrobot-v1"), 2)
-    assert made == ["CartPoleVectorEnv"] + ["SyncVectorEnv"] * 4
+        make_env(EnvConfig(id="CartPole-v1", **fields), 4)
+    make_env(EnvConfig(id="CartPole-v1"), 4, render=True)
+    make_env(EnvConfig(id="CartPole-v1"), 3)  # so few rows are faster in turns
+    make_env(EnvConfig(id="Acrobot-v1"), 4)
+    assert made == ["CartPoleVectorEnv"] + ["SyncVectorEnv"] * 5
 
 
 def test_arguments_reach_the_constructor_either_way():

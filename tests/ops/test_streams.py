@@ -32,7 +32,7 @@ def test_an_episodic_stream_ends_at_termination_only(make_rollout):
     terms = stream_terms(as_trajectory(rollout), EXTRINSIC)
     assert (terms.discount_t[rollout.terminated_t] == 0).all()
     assert (terms.discount_t[~rollout.terminated_t] == 0.99).all()
-    assert (terms.lambda_t == 0.95).all()
+    assert terms.lambda_t == 0.95
     assert terms.valid_t.equal(rollout.valid_t)
     assert terms.acted_t.equal(rollout.valid_t)
     assert terms.r_t[rollout.valid_t].equal(rollout.r_t[rollout.valid_t])

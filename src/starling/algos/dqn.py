@@ -15,7 +15,7 @@ from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network, build_network
 from starling.ops.explore import epsilon_greedy
 from starling.ops.returns import window_return
-from starling.ops.streams import stream_terms
+from starling.ops.streams import stream_terms, total
 from starling.ops.value import huber, take
 from starling.store.spec import TableSpec
 from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory
@@ -82,27 +82,25 @@ class DQN(Algorithm):
         with torch.no_grad():
             chooser = self._q(model, steps, -1) if self.config.double else q_target
             best = self._mixed(chooser).argmax(-1)  # [B]
-        losses, priorities, values = [], [], []
+        losses, errors, values = [], [], []
         for stream in self._streams:
             terms = stream_terms(steps, stream)
             goal = window_return(terms.r_t, terms.discount_t, take(q_target[stream.name], best), terms.valid_t)
             value = take(q_t[stream.name], first)
             error = goal - value
             losses.append((batch.weight * huber(error, self.config.huber)).mean())
-            priorities.append(stream.weight * error.detach().abs())
-            values.append(value.detach().mean())
-        loss = torch.stack(losses).sum()
+            errors.append(stream.weight * error.detach().abs())
+            values.append(stream.weight * value.detach())
+        loss = total(losses)
         return Loss(
             losses={"q": loss},
-            metrics={"q": loss, "value": torch.stack(values).mean()},
-            priorities=torch.stack(priorities).sum(0) if self.config.prioritized else None,
+            metrics={"q": loss, "value": total(values).mean()},
+            priorities=total(errors) if self.config.prioritized else None,
         )
 
     def _mixed(self, q: dict[str, Tensor]) -> Tensor:
         """The Q values that are acted on: the streams by weight, [B, A]."""
-        if len(self._streams) == 1:
-            return q[self._streams[0].name]
-        return torch.stack([stream.weight * q[stream.name] for stream in self._streams]).sum(0)
+        return total([stream.weight * q[stream.name] for stream in self._streams])
 
     @staticmethod
     def _q(network: Network, steps: Trajectory[Tensor], t: int) -> dict[str, Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from gymnasium import spaces
 
 from starling import tree
@@ -14,16 +13,18 @@ from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network, build_network
 from starling.ops.policy import (
-    approx_kl,
-    clipped_fraction,
     clipped_value_loss,
+    is_clipped,
+    kl_estimate,
+    log_ratio,
     masked_mean,
+    masked_means,
     normalise,
     ppo_surrogate,
     value_loss,
 )
 from starling.ops.returns import gae
-from starling.ops.streams import stream_terms
+from starling.ops.streams import stream_terms, total
 from starling.store.spec import TableSpec
 from starling.types import Batch, EnvSpec, StreamSpec, Tensor
 
@@ -86,44 +87,35 @@ class PPO(Algorithm):
         """Values of the present network in one pass, then advantages and returns a stream, [T, B] each."""
         steps = batch.trajectory
         outputs, _, _ = model.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
-        advantage, values, returns = torch.zeros_like(outputs[self._streams[0].name][:-1]), {}, {}
+        advantages, values, returns = [], {}, {}
         for stream in self._streams:
-            v = outputs[stream.name]  # [T+1, B]
+            v_t, v_tp1 = outputs[stream.name][:-1], outputs[stream.name][1:]
             terms = stream_terms(steps, stream)
-            a = gae(terms.r_t, terms.discount_t, v[:-1], v[1:], terms.lambda_t, terms.valid_t)
-            advantage = advantage + stream.weight * a
-            values[stream.name], returns[stream.name] = v[:-1], a + v[:-1]
-        return replace(batch, prepared={"advantage": advantage, "values": values, "returns": returns})
+            advantage = gae(terms.r_t, terms.discount_t, v_t, v_tp1, terms.lambda_t, terms.valid_t)
+            advantages.append(stream.weight * advantage)
+            values[stream.name], returns[stream.name] = v_t, advantage + v_t
+        return replace(batch, prepared={"advantage": total(advantages), "values": values, "returns": returns})
 
     def loss(self, model: Network, target: None, batch: Batch) -> Loss:
         steps, prepared, valid = batch.trajectory, batch.prepared, batch.trajectory.valid
         length = steps.length
         obs = tree.map(lambda leaf: leaf[:length], steps.obs)
         outputs, _, _ = model.unroll(obs, steps.first[:length], steps.action, steps.rewards, steps.carry)
-        log_prob, behaviour = outputs[POLICY].log_prob(steps.action), steps.extras["log_prob"][:length]
+        policy = outputs[POLICY]
+        log_rho = log_ratio(policy.log_prob(steps.action), steps.extras["log_prob"][:length])
         advantage = prepared["advantage"]
         if self.config.normalize_advantages:
             advantage = normalise(advantage, valid)
         clip = self.config.clip.at(batch.progress.env_steps, batch.progress.fraction)
-        policy_loss = masked_mean(ppo_surrogate(log_prob, behaviour, advantage, clip), valid)
-        v_loss = torch.stack([self._value_loss(outputs, prepared, valid, s.name) for s in self._streams]).sum()
-        entropy = masked_mean(outputs[POLICY].entropy(), valid)
-        loss = policy_loss + self.config.value_coef * v_loss - self.config.entropy_coef * entropy
-        return Loss(
-            losses={"ppo": loss},
-            metrics={
-                "policy": policy_loss,
-                "value": v_loss,
-                "entropy": entropy,
-                "kl": approx_kl(log_prob, behaviour, valid),
-                "clipped": clipped_fraction(log_prob, behaviour, valid, clip),
-            },
-        )
+        terms = {
+            "policy": ppo_surrogate(log_rho, advantage, clip),
+            "value": total([self._value_loss(outputs[s.name], prepared, s.name) for s in self._streams]),
+            "entropy": policy.entropy(),
+        }  # [T, B] each
+        loss = terms["policy"] + self.config.value_coef * terms["value"] - self.config.entropy_coef * terms["entropy"]
+        logged = terms | {"kl": kl_estimate(log_rho), "clipped": is_clipped(log_rho, clip)}
+        return Loss(losses={"ppo": masked_mean(loss, valid)}, metrics=masked_means(logged, valid))
 
-    def _value_loss(
-        self, outputs: dict[str, Tensor], prepared: dict[str, dict[str, Tensor]], valid: Tensor, stream: str
-    ) -> Tensor:
-        v, goal = outputs[stream], prepared["returns"][stream]
-        if self.config.value_clip is None:
-            return masked_mean(value_loss(v, goal), valid)
-        return masked_mean(clipped_value_loss(v, prepared["values"][stream], goal, self.config.value_clip), valid)
+    def _value_loss(self, v: Tensor, prepared: dict[str, dict[str, Tensor]], stream: str) -> Tensor:
+        goal, clip = prepared["returns"][stream], self.config.value_clip
+        return value_loss(v, goal) if clip is None else clipped_value_loss(v, prepared["values"][stream], goal, clip)

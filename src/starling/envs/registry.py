@@ -35,12 +35,18 @@ _OWN = Registry(
 )
 
 
+VECTOR_FROM = 4
+"""Rows from which gymnasium's own vectorised form of an env beats stepping them in turns (CartPole: 80 us against 20 a
+row)."""
+
+
 @dataclass(frozen=True)
 class _Family:
     """How envs of one kind are made; `vector` is None where an env has no vector form of its own."""
 
     single: Callable[[str | None], gymnasium.Env[Any, Any]]  # of a render mode
     vector: Callable[[int, int], GymVectorEnv[Any, Any, Any]] | None = None  # of rows and threads
+    vector_from: int = 1  # rows from which the vector form is the faster one
     stack: StackSpec | None = None
     frames_per_step: int = 1
     seeder: Callable[[NDArray], Any] | None = None
@@ -66,7 +72,8 @@ def make_env(config: EnvConfig, rows: int, threads: int = 1, render: bool = Fals
         load_wrapper(wrapper.name)  # a wrong name is told before anything is built
     with _mendable(config.id):
         family = _family(config)
-        if family.vector and config.vectorize == "auto" and not config.wrappers and not render:
+        fits = rows >= family.vector_from and not config.wrappers and not render
+        if family.vector and config.vectorize == "auto" and fits:
             env = family.vector(rows, threads)
             stack = family.stack
         else:
@@ -104,9 +111,9 @@ def _family(config: EnvConfig) -> _Family:
         return _Family(
             lambda mode: atari.SingleAtari(config, mode),
             lambda rows, threads: atari.make_vector(config, rows, threads),
-            atari.stack(config.atari),
-            config.atari.frame_skip,
-            atari.seeds_int32,
+            stack=atari.stack(config.atari),
+            frames_per_step=config.atari.frame_skip,
+            seeder=atari.seeds_int32,
         )
     if config.id.startswith("MinAtar/"):
         return _Family(lambda mode: minatar.make(config.id, config.args, mode))
@@ -135,7 +142,7 @@ def _gymnasium(config: EnvConfig) -> _Family:
     def vector(rows: int, threads: int) -> GymVectorEnv[Any, Any, Any]:
         return gymnasium.make_vec(spec, rows, vectorization_mode="vector_entry_point", **config.args)
 
-    return _Family(single, vector if spec.vector_entry_point else None)
+    return _Family(single, vector if spec.vector_entry_point else None, vector_from=VECTOR_FROM)
 
 
 def _factory(config: EnvConfig, factory: Any) -> _Family:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch.nn.functional import softplus
@@ -58,11 +59,16 @@ class Categorical:
 
     def log_prob(self, action: Tensor) -> Tensor:
         """log p(action) [...]; action [...] int."""
-        return take(self.logits.log_softmax(-1), action)
+        return take(self._log_p, action)
+
+    @cached_property
+    def _log_p(self) -> Tensor:
+        """log p [..., A], computed once: a loss asks for both the probability and the entropy."""
+        return self.logits.log_softmax(-1)
 
     def entropy(self) -> Tensor:
         """-sum p log p [...]."""
-        log_p = _log_probabilities(self.logits)
+        log_p = self._log_p.clamp(min=torch.finfo(self.logits.dtype).min)  # 0 x log 0 is 0 then, and not NaN
         return -(log_p.exp() * log_p).sum(-1)
 
     def kl(self, other: Categorical) -> Tensor:

@@ -5,6 +5,8 @@ Losses are elementwise [...]: PPO takes their `masked_mean`, IMPALA their `maske
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from starling.ops.shapes import check_shapes
@@ -24,6 +26,15 @@ def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+def masked_means(named: Mapping[str, Tensor], valid: Tensor) -> dict[str, Tensor]:
+    """`masked_mean` of several tensors [...] at once, without gradient: what is logged."""
+    values = torch.stack(list(named.values()))
+    check_shapes("masked_means", values=(values[0], "..."), valid=(valid, "..."))
+    sums = torch.where(valid, values, 0.0).flatten(1).sum(1)
+    return dict(zip(named, sums / valid.sum().clamp(min=1), strict=True))
+
+
+@torch.no_grad()
 def normalise(advantage: Tensor, valid: Tensor, eps: float = 1e-8) -> Tensor:
     """(advantage - mean) / (std + eps) over valid steps, 0 elsewhere; [...]."""
     centred = torch.where(valid, advantage - masked_mean(advantage, valid), 0.0)
@@ -37,11 +48,18 @@ def policy_gradient_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
     return -log_prob * advantage.detach()
 
 
-def ppo_surrogate(log_prob: Tensor, behaviour_log_prob: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """The negated clipped surrogate (1707.06347, eq. 7) [...], a loss; gradient through `log_prob` alone."""
-    ratio = _log_ratio("ppo_surrogate", log_prob, behaviour_log_prob, advantage=advantage).exp()
-    advantage = advantage.detach()
-    return -torch.minimum(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)
+def log_ratio(log_prob: Tensor, behaviour_log_prob: Tensor) -> Tensor:
+    """log pi(a) - log mu(a) [...]; gradient through `log_prob` alone."""
+    check_shapes("log_ratio", log_prob=(log_prob, "..."), behaviour_log_prob=(behaviour_log_prob, "..."))
+    # An infinite ratio on a masked row would turn its gradient, 0 x inf, into NaN.
+    return (log_prob - behaviour_log_prob.detach()).clamp(max=80.0)
+
+
+def ppo_surrogate(log_rho: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """The negated clipped surrogate (1707.06347, eq. 7) [...], a loss, from log ratios and advantages [...]."""
+    check_shapes("ppo_surrogate", log_rho=(log_rho, "..."), advantage=(advantage, "..."))
+    rho, advantage = log_rho.exp(), advantage.detach()
+    return -torch.minimum(rho * advantage, rho.clamp(1.0 - clip, 1.0 + clip) * advantage)
 
 
 def value_loss(v: Tensor, target: Tensor) -> Tensor:
@@ -59,21 +77,12 @@ def clipped_value_loss(v: Tensor, v_old: Tensor, target: Tensor, clip: float) ->
 
 
 @torch.no_grad()
-def approx_kl(log_prob: Tensor, behaviour_log_prob: Tensor, valid: Tensor) -> Tensor:
-    """An estimate of KL(behaviour || pi) from its own actions, mean of ratio - 1 - log ratio [], never negative."""
-    log_ratio = _log_ratio("approx_kl", log_prob, behaviour_log_prob, valid=valid)
-    return masked_mean(torch.expm1(log_ratio) - log_ratio, valid)
+def kl_estimate(log_rho: Tensor) -> Tensor:
+    """ratio - 1 - log ratio [...]: over the behaviour's own actions its mean is KL(behaviour || pi), never negative."""
+    return torch.expm1(log_rho) - log_rho
 
 
 @torch.no_grad()
-def clipped_fraction(log_prob: Tensor, behaviour_log_prob: Tensor, valid: Tensor, clip: float) -> Tensor:
-    """The share of valid steps [] whose ratio lies outside 1 +- clip."""
-    ratio = _log_ratio("clipped_fraction", log_prob, behaviour_log_prob, valid=valid).exp()
-    return masked_mean(((ratio - 1.0).abs() > clip).to(log_prob.dtype), valid)
-
-
-def _log_ratio(op: str, log_prob: Tensor, behaviour_log_prob: Tensor, **beside: Tensor) -> Tensor:
-    named = {name: (tensor, "...") for name, tensor in beside.items()}
-    check_shapes(op, log_prob=(log_prob, "..."), behaviour_log_prob=(behaviour_log_prob, "..."), **named)
-    # An infinite ratio on a masked row would turn its gradient, 0 x inf, into NaN.
-    return (log_prob - behaviour_log_prob.detach()).clamp(max=80.0)
+def is_clipped(log_rho: Tensor, clip: float) -> Tensor:
+    """1 where the ratio lies outside 1 +- clip, else 0 [...]."""
+    return (torch.expm1(log_rho).abs() > clip).to(log_rho.dtype)

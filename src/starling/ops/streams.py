@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 
@@ -20,7 +22,7 @@ class StreamTerms:
 
     r_t: Tensor  # [T, B] float, 0 on reset rows and padding
     discount_t: Tensor  # [T, B] float, 0 at termination if the stream is episodic
-    lambda_t: Tensor  # [T, B] float
+    lambda_t: Tensor | float  # [T, B] float
     valid_t: Tensor  # [T, B] bool
     acted_t: Tensor  # [T, B] bool
 
@@ -32,11 +34,16 @@ def stream_terms(trajectory: Trajectory[Tensor], stream: StreamSpec) -> StreamTe
     r_t, valid_t = trajectory.rewards[stream.name], trajectory.valid
     terminated_t = trajectory.terminated
     check_shapes("stream_terms", r_t=(r_t, "T B"), valid=(valid_t, "T B"), terminated=(terminated_t, "T B"))
-    ones_t = torch.ones_like(r_t)
+    r_t = torch.where(valid_t, r_t, 0.0)
     if stream.episodic:
-        discount_t = stream.discount * (ones_t - terminated_t.to(r_t.dtype))
-        lambda_t, stream_valid_t = stream.lambda_ * ones_t, valid_t
-    else:
-        discount_t = torch.where(valid_t, stream.discount, ones_t)
-        lambda_t, stream_valid_t = torch.where(valid_t, stream.lambda_, ones_t), torch.ones_like(valid_t)
-    return StreamTerms(torch.where(valid_t, r_t, 0.0), discount_t, lambda_t, stream_valid_t, valid_t)
+        discount_t = torch.full_like(r_t, stream.discount).masked_fill_(terminated_t, 0.0)
+        return StreamTerms(r_t, discount_t, stream.lambda_, valid_t, valid_t)
+    reset_t = ~valid_t
+    discount_t = torch.full_like(r_t, stream.discount).masked_fill_(reset_t, 1.0)
+    lambda_t = torch.full_like(r_t, stream.lambda_).masked_fill_(reset_t, 1.0)
+    return StreamTerms(r_t, discount_t, lambda_t, torch.ones_like(valid_t), valid_t)
+
+
+def total(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of what every stream says, all of one shape; of one stream it is that tensor itself."""
+    return reduce(torch.add, parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.nn.functional import huber_loss
 
 from starling.ops.returns import n_step_return, window_return
 from starling.ops.shapes import check_shapes
@@ -97,6 +98,4 @@ def double_q_error(
 
 def huber(x: Tensor, delta: float = 1.0) -> Tensor:
     """x^2 / 2 up to |x| = delta, then a line of slope delta; [...]."""
-    size = x.abs()
-    inside = size.clamp(max=delta)
-    return inside * (size - 0.5 * inside)
+    return huber_loss(x, torch.zeros_like(x), reduction="none", delta=delta)

@@ -25,7 +25,8 @@ def play_episodes(
     running = np.zeros(env.num)
     totals: list[float] = []
     while len(totals) < episodes:
-        group.see(step, learning_rewards(step, reward_clip))
+        group.seen = step
+        group.reward(learning_rewards(step, reward_clip))
         (output,) = policy.infer([group])
         group.settle(output)
         step = env.step(output.action)

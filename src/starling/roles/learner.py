@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import nn
 from starling import tree
 from starling.algos.base import Algorithm, Loss, TargetSpec
 from starling.ops.priority import importance_weights
+from starling.roles.means import Means
 from starling.roles.optimizer import FlatOptimizer, flatten
 from starling.tree import map_trajectory
 from starling.types import Batch, Keys, NDArray, Progress, Sample, Tensor
@@ -60,8 +61,9 @@ class Learner:
         }
         self._target_flat = self._flatten_target()
         self._device = next(model.parameters()).device
-        self._rng = np.random.Generator(np.random.PCG64(seed))
-        self._sums: dict[str, list[Tensor]] = defaultdict(list)
+        self._rng = np.random.Generator(np.random.PCG64(seed))  # shuffles minibatches
+        self._generator = torch.Generator(self._device).manual_seed(seed)  # for losses that sample
+        self._means = Means()
         self._skipped = self.skipped_in_all = 0
         self._planned_env_steps = planned_env_steps
         self.version = 0
@@ -92,7 +94,7 @@ class Learner:
         for optimizer in self._optimizers.values():
             optimizer.end_version()
         self._follow(self._learning.target)
-        self._sums["learner/lag"].append((self.version - 1 - batch.trajectory.version).float().mean())
+        self._means.add("learner/lag", float(self.version - 1 - sample.trajectory.version.mean()))
         self.source.learnt(sample.keys, None if priorities is None else priorities.cpu().numpy())
         return True
 
@@ -108,6 +110,7 @@ class Learner:
             weight=weight,
             source=torch.from_numpy(sample.source).to(self._device),
             progress=self.progress,
+            generator=self._generator,
         )
 
     def _epochs(self, batch: Batch) -> Tensor | None:
@@ -147,9 +150,9 @@ class Learner:
             self._skipped = 0
             for name, norm in norms.items():
                 self._optimizers[name].apply(norm)
-                self._sums[f"learner/{name}/gradient_norm"].append(torch.tensor(norm))
+                self._means.add(f"learner/{name}/gradient_norm", norm)
             for metric, value in loss.metrics.items():
-                self._sums[f"loss/{metric}"].append(value.detach())
+                self._means.add(f"loss/{metric}", value)
             return
         self._skipped += 1
         self.skipped_in_all += 1
@@ -170,10 +173,9 @@ class Learner:
 
     def drain_metrics(self) -> dict[str, float]:
         """Means since the last call."""
-        means = {name: float(torch.stack(values).mean()) for name, values in sorted(self._sums.items())}
+        means = self._means.drain()
         means["learner/skipped"] = self.skipped_in_all
         means |= {f"learner/{name}/learning_rate": opt.learning_rate for name, opt in self._optimizers.items()}
-        self._sums.clear()
         return means
 
     def get_state(self) -> dict[str, Any]:
@@ -181,22 +183,24 @@ class Learner:
             "version": self.version,
             "skipped": [self._skipped, self.skipped_in_all],
             "rng": self._rng.bit_generator.state,
+            "generator": self._generator.get_state(),
             "model": dict(self.model.state_dict()),
             "target": {} if self._target is None else dict(self._target.state_dict()),
             "optimizers": {name: optimizer.get_state() for name, optimizer in self._optimizers.items()},
-            "sums": {name: torch.stack(values) for name, values in self._sums.items()},
+            "means": self._means.get_state(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.version = state["version"]
         self._skipped, self.skipped_in_all = state["skipped"]
         self._rng.bit_generator.state = state["rng"]
+        self._generator.set_state(state["generator"])
         self.model.load_state_dict(state["model"])
         if self._target is not None:
             self._target.load_state_dict(state["target"])
         for name, optimizer in self._optimizers.items():
             optimizer.set_state(state["optimizers"][name])
-        self._sums = defaultdict(list, {name: list(values) for name, values in state["sums"].items()})
+        self._means.set_state(state["means"])
 
 
 def _take_rows(batch: Batch, rows: Tensor) -> Batch:
@@ -208,13 +212,7 @@ def _take_rows(batch: Batch, rows: Tensor) -> Batch:
     def by_row(leaf: Tensor) -> Tensor:
         return leaf[rows]
 
-    return Batch(
-        trajectory=map_trajectory(batch.trajectory, by_step, by_row),
-        weight=batch.weight[rows],
-        source=batch.source[rows],
-        progress=batch.progress,
-        prepared=tree.map(by_step, batch.prepared),
-    )
+    return _map_batch(batch, by_step, by_row)
 
 
 def _steps_as_rows(batch: Batch) -> Batch:
@@ -229,10 +227,14 @@ def _steps_as_rows(batch: Batch) -> Batch:
     def by_row(leaf: Tensor) -> Tensor:
         return leaf.repeat(length)
 
-    return Batch(
+    return _map_batch(batch, by_step, by_row)
+
+
+def _map_batch(batch: Batch, by_step: Callable[[Tensor], Tensor], by_row: Callable[[Tensor], Tensor]) -> Batch:
+    return replace(
+        batch,
         trajectory=map_trajectory(batch.trajectory, by_step, by_row),
         weight=by_row(batch.weight),
         source=by_row(batch.source),
-        progress=batch.progress,
         prepared=tree.map(by_step, batch.prepared),
     )

@@ -50,18 +50,18 @@ class RowGroup:
         self.stream = noise.streams(seed, rows)
         self.carry = carry  # numpy [B, ...]
         self.step = 0  # how often these rows have acted
-        self.seen: EnvStep | None = None
+        self.seen: EnvStep | None = None  # what these rows see now, and what came of their last action
 
     def settle(self, output: ActOutput) -> None:
-        """Move on: the carry after this action; the rewards follow with the next observation."""
+        """Move on: the carry after this action, but for its rewards, which are known with the next observation."""
         self.step += 1
         if "state" in self.carry:
             self.carry["state"] = output.state
         if "action" in self.carry:
             self.carry["action"] = output.action
 
-    def see(self, step: EnvStep, rewards: dict[str, NDArray]) -> None:
-        self.seen = step
+    def reward(self, rewards: dict[str, NDArray]) -> None:
+        """Complete the carry with what the last action earned, a stream each."""
         if "rewards" in self.carry:
             self.carry["rewards"] = rewards
 
@@ -146,19 +146,27 @@ class PolicyCore:
         self._waiting: dict[int, ActOutput] = {}  # acted on, but without leave to begin the next fragment
 
     def observe(self, index: int, step: EnvStep) -> None:
-        """Take in what a group's last actions led to."""
-        rewards = learning_rewards(step, self._reward_clip)
-        if self._recorders[index].open:
-            self._recorders[index].result(step, rewards)
-        self._groups[index].see(step, rewards)
+        """Take in what a group's last actions led to; it is recorded when the group acts on it."""
+        self._groups[index].seen = step
 
     def act(self, indices: Sequence[int]) -> list[Tree | None]:
         """Actions for these groups; None for a group that may not begin its next fragment yet."""
         fresh = [i for i in indices if i not in self._waiting]
         if fresh:
+            self._reward(fresh)
             outputs = self.policy.infer([self._groups[i] for i in fresh])
             self._waiting.update(zip(fresh, outputs, strict=True))
         return [self._act_one(i) for i in indices]
+
+    def _reward(self, indices: Sequence[int]) -> None:
+        """Record what the last actions led to, with the rewards of every stream."""
+        for index in indices:
+            group, recorder = self._groups[index], self._recorders[index]
+            assert group.seen is not None
+            rewards = learning_rewards(group.seen, self._reward_clip)
+            if recorder.open:
+                recorder.result(group.seen, rewards)
+            group.reward(rewards)
 
     def _act_one(self, index: int) -> Tree | None:
         group, recorder = self._groups[index], self._recorders[index]

@@ -40,10 +40,6 @@ class Limiter:
         """Env rows whose fragment has begun and is neither inserted nor lost."""
         return self._in_flight
 
-    @property
-    def sampled_batches(self) -> int:
-        return self._sampled
-
     def may_begin(self, rows: int) -> bool:
         """Whether a fragment of so many env rows may begin now."""
         if any(self._sizes[i] < self._specs[i].min_size for i in self._replays):

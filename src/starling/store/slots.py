@@ -47,12 +47,11 @@ class Slots:
         return Change(dead, born)
 
     def _oldest(self, n: int) -> NDArray:
-        """The `n` items that were born first, oldest first: slots [n]."""
+        """The `n` items that were born first: slots [n]."""
         if n <= 0:
             return np.zeros(0, np.int64)
         live = np.nonzero(self._born >= 0)[0]
-        first = live[np.argpartition(self._born[live], n - 1)[:n]]
-        return np.asarray(first[np.argsort(self._born[first])])
+        return np.asarray(live[np.argpartition(self._born[live], n - 1)[:n]])
 
     def gather(self, slots: NDArray) -> Trajectory[NDArray]:
         (timed,), (untimed,) = _timed(self._items), _untimed(self._items)

@@ -33,7 +33,7 @@ class Windows:
         head = self.head[rows]  # [B]
         now = head + np.arange(len(valid))[:, None]  # [T, B]
         opened = np.where(begins[:-1], now, 0)
-        opened[0] = np.where(begins[0], head, self._start[rows])
+        opened[0] = self._start[rows]  # it is `head` itself where a segment begins there
         segment = np.maximum.accumulate(opened, axis=0)  # [T, B] first step of the segment that each is in
         ends = np.where(valid, _NEVER, now)
         ends = np.minimum.accumulate(ends[::-1], axis=0)[::-1]  # [T, B] the next invalid step, from each on
@@ -69,7 +69,7 @@ class Windows:
     def is_start(self, rows: NDArray, steps: NDArray, begins: NDArray) -> NDArray:
         """Whether a window may begin at these `steps` [T, B], the next ones of `rows` [B]: bool [T, B]."""
         opened = np.where(begins, steps, 0)
-        opened[0] = np.where(begins[0], steps[0], self._start[rows])
+        opened[0] = self._start[rows]
         return np.asarray((steps - np.maximum.accumulate(opened, axis=0)) % self._period == 0)
 
     def generation(self, slots: NDArray) -> NDArray:

@@ -1,0 +1,25 @@
+"""The names that are offered exist, are listed, and cost nothing before they are used."""
+
+import subprocess
+import sys
+
+import pytest
+
+import starling
+
+
+@pytest.mark.parametrize("name", starling.__all__)
+def test_every_exported_name_is_there(name):
+    assert getattr(starling, name).__name__ == name
+
+
+def test_the_list_and_the_homes_agree():
+    assert sorted(starling.__all__) == starling.__all__
+    assert set(starling.__all__) == set(starling._HOME_OF)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = starling.nothing
+
+
+def test_importing_starling_imports_nothing_heavy():
+    code = "import sys, starling; sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'pydantic')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
