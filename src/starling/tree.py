@@ -112,12 +112,10 @@ def map_trajectory(
 
 def to_torch(tree: T, device: torch.device | str = "cpu") -> T:
     """Numpy leaves as tensors on `device`: shared memory on the CPU, one copy elsewhere; dtypes are kept."""
-
-    def convert(leaf: Any) -> torch.Tensor:
-        tensor = leaf if isinstance(leaf, torch.Tensor) else torch.from_numpy(np.asarray(leaf, order="C"))
-        return tensor.to(device, non_blocking=True)
-
-    return map(convert, tree)
+    tensors: T = _map(torch.from_numpy, tree)
+    if torch.device(device).type == "cpu":
+        return tensors
+    return map(lambda leaf: leaf.to(device, non_blocking=True), tensors)
 
 
 def to_numpy(tree: T) -> T:

@@ -8,31 +8,38 @@ from starling.roles import noise
 
 def test_a_row_gets_the_same_noise_whatever_shares_its_batch():
     rows = np.arange(10)
-    together = noise.uniform(noise.streams(7, rows), step=5, n=3)
-    alone = [noise.uniform(noise.streams(7, rows[i : i + 1]), step=5, n=3)[0] for i in rows]
+    together = noise.Noise(7, rows).uniform(step=5, n=3)
+    alone = [noise.Noise(7, rows[i : i + 1]).uniform(step=5, n=3)[0] for i in rows]
     assert (together == np.stack(alone)).all()
 
 
+def test_the_order_of_asking_does_not_matter():
+    asked = noise.Noise(7, np.arange(4))
+    forward = [asked.uniform(step, n=2) for step in range(200)]
+    for step in (199, 3, 64, 63, 0):
+        assert (noise.Noise(7, np.arange(4)).uniform(step, n=2) == forward[step]).all()
+        assert (asked.uniform(step, n=2) == forward[step]).all()
+
+
 def test_seed_row_step_and_index_each_matter():
-    stream = noise.streams(0, np.arange(50))
-    drawn = np.concatenate([noise.uniform(stream, step, 4).ravel() for step in range(50)])
+    one = noise.Noise(0, np.arange(50))
+    drawn = np.concatenate([one.uniform(step, 4).ravel() for step in range(200)])
     assert len(np.unique(drawn)) > 0.99 * len(drawn)
-    assert (noise.uniform(noise.streams(1, np.arange(50)), 0, 4) != noise.uniform(stream, 0, 4)).any()
+    assert (noise.Noise(1, np.arange(50)).uniform(0, 4) != one.uniform(0, 4)).any()
 
 
 def test_it_is_uniform_and_uncorrelated_over_steps_and_rows():
-    stream = noise.streams(3, np.arange(64))
-    x = np.stack([noise.uniform(stream, step, 1)[:, 0] for step in range(2000)])  # [steps, rows]
+    drawn = noise.Noise(3, np.arange(64))
+    x = np.stack([drawn.uniform(step, 1)[:, 0] for step in range(2000)])  # [steps, rows]
     assert stats.kstest(x.ravel(), "uniform").pvalue > 0.001
     assert abs(np.corrcoef(x[:-1].ravel(), x[1:].ravel())[0, 1]) < 0.01
     assert abs(np.corrcoef(x[:, :-1].ravel(), x[:, 1:].ravel())[0, 1]) < 0.01
 
 
 def test_the_ends_are_open():
-    highest = np.full(1, 2**64 - 1, np.uint64) >> np.uint64(41)
-    top = (highest.astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)
-    assert top[0] < 1
-    x = noise.uniform(noise.streams(0, np.arange(1000)), 0, 1000)
+    assert noise._open_interval(np.full(1, 2**64 - 1, np.uint64))[0] < 1
+    assert noise._open_interval(np.zeros(1, np.uint64))[0] > 0
+    x = noise.Noise(0, np.arange(1000)).uniform(0, 200)
     assert x.dtype == np.float32
     assert x.min() > 0
     assert x.max() < 1

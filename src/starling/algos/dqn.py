@@ -15,7 +15,7 @@ from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network, build_network
 from starling.ops.explore import epsilon_greedy
 from starling.ops.returns import window_return
-from starling.ops.streams import stream_terms, total
+from starling.ops.streams import stream_terms, total, weighted_total
 from starling.ops.value import huber, take
 from starling.store.spec import TableSpec
 from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory
@@ -65,42 +65,38 @@ class DQN(Algorithm):
             importance_exponent=None if prioritized is None else lambda p: prioritized.beta.at(p.env_steps, p.fraction),
         )
 
-    def epsilon(self, inputs: ActInput) -> Tensor:
-        """How likely each row acts at random, [B]."""
-        progress = inputs.progress
-        value = self.config.epsilon.at(progress.env_steps, progress.fraction) if inputs.explore else None
-        return torch.full_like(inputs.rows, self.config.eval_epsilon if value is None else value, dtype=torch.float32)
-
     def act(self, model: Network, inputs: ActInput) -> ActOutput:
         q, _ = model.step(inputs.obs, inputs.first, inputs.carry)
-        return ActOutput(epsilon_greedy(self._mixed(q), self.epsilon(inputs), inputs.noise(2)), extras={})
+        mixed = weighted_total(q, self._streams)
+        return ActOutput(epsilon_greedy(mixed, self.epsilon(inputs), inputs.noise(2)), extras={})
+
+    def epsilon(self, inputs: ActInput) -> float:
+        """How likely a row acts at random."""
+        if not inputs.explore:
+            return self.config.eval_epsilon
+        return self.config.epsilon.at(inputs.progress.env_steps, inputs.progress.fraction)
 
     def loss(self, model: Network, target: Network, batch: Batch) -> Loss:
         steps = batch.trajectory
-        q_t, first = self._q(model, steps, 0), steps.action[0]
-        q_target = self._q(target, steps, -1)
+        q_t, q_target = self._q(model, steps, 0), self._q(target, steps, -1)
         with torch.no_grad():
             chooser = self._q(model, steps, -1) if self.config.double else q_target
-            best = self._mixed(chooser).argmax(-1)  # [B]
-        losses, errors, values = [], [], []
+            best = weighted_total(chooser, self._streams).argmax(-1)  # [B]
+        errors, values = {}, {}
         for stream in self._streams:
             terms = stream_terms(steps, stream)
             goal = window_return(terms.r_t, terms.discount_t, take(q_target[stream.name], best), terms.valid_t)
-            value = take(q_t[stream.name], first)
-            error = goal - value
-            losses.append((batch.weight * huber(error, self.config.huber)).mean())
-            errors.append(stream.weight * error.detach().abs())
-            values.append(stream.weight * value.detach())
-        loss = total(losses)
+            values[stream.name] = take(q_t[stream.name], steps.action[0])
+            errors[stream.name] = goal - values[stream.name]
+        loss = (batch.weight * total([huber(error, self.config.huber) for error in errors.values()])).mean()
+        with torch.no_grad():
+            sizes = {name: error.abs() for name, error in errors.items()}
+            value = weighted_total(values, self._streams).mean()
         return Loss(
             losses={"q": loss},
-            metrics={"q": loss, "value": total(values).mean()},
-            priorities=total(errors) if self.config.prioritized else None,
+            metrics={"q": loss, "value": value},
+            priorities=weighted_total(sizes, self._streams) if self.config.prioritized else None,
         )
-
-    def _mixed(self, q: dict[str, Tensor]) -> Tensor:
-        """The Q values that are acted on: the streams by weight, [B, A]."""
-        return total([stream.weight * q[stream.name] for stream in self._streams])
 
     @staticmethod
     def _q(network: Network, steps: Trajectory[Tensor], t: int) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ from starling.ops.policy import (
     value_loss,
 )
 from starling.ops.returns import gae
-from starling.ops.streams import stream_terms, total
+from starling.ops.streams import stream_terms, total, weighted_total
 from starling.store.spec import TableSpec
 from starling.types import Batch, EnvSpec, StreamSpec, Tensor
 
@@ -87,14 +87,14 @@ class PPO(Algorithm):
         """Values of the present network in one pass, then advantages and returns a stream, [T, B] each."""
         steps = batch.trajectory
         outputs, _, _ = model.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
-        advantages, values, returns = [], {}, {}
+        advantages, values, returns = {}, {}, {}
         for stream in self._streams:
             v_t, v_tp1 = outputs[stream.name][:-1], outputs[stream.name][1:]
             terms = stream_terms(steps, stream)
-            advantage = gae(terms.r_t, terms.discount_t, v_t, v_tp1, terms.lambda_t, terms.valid_t)
-            advantages.append(stream.weight * advantage)
-            values[stream.name], returns[stream.name] = v_t, advantage + v_t
-        return replace(batch, prepared={"advantage": total(advantages), "values": values, "returns": returns})
+            advantages[stream.name] = gae(terms.r_t, terms.discount_t, v_t, v_tp1, terms.lambda_t, terms.valid_t)
+            values[stream.name], returns[stream.name] = v_t, advantages[stream.name] + v_t
+        advantage = weighted_total(advantages, self._streams)
+        return replace(batch, prepared={"advantage": advantage, "values": values, "returns": returns})
 
     def loss(self, model: Network, target: None, batch: Batch) -> Loss:
         steps, prepared, valid = batch.trajectory, batch.prepared, batch.trajectory.valid

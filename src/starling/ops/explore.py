@@ -16,8 +16,8 @@ def apex_epsilon(row: Tensor, total_rows: int, base: float = 0.4, alpha: float =
 
 
 @torch.no_grad()
-def epsilon_greedy(q: Tensor, epsilon: Tensor, noise: Tensor) -> Tensor:
-    """Actions [B] int64 from q [B, A], epsilon [B] and noise [B, 2] uniform in (0, 1): any action, or the best."""
+def epsilon_greedy(q: Tensor, epsilon: Tensor | float, noise: Tensor) -> Tensor:
+    """Actions [B] int64 from q [B, A], epsilon [B] or a number, noise [B, 2] in (0, 1): any action, or the best."""
     check_shapes("epsilon_greedy", q=(q, "B A"), epsilon=(epsilon, "B"), noise=(noise, "B 2"))
     actions = q.shape[-1]
     uniform = (noise[:, 1] * actions).long().clamp(max=actions - 1)

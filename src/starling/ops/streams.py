@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -47,3 +47,8 @@ def stream_terms(trajectory: Trajectory[Tensor], stream: StreamSpec) -> StreamTe
 def total(parts: Sequence[Tensor]) -> Tensor:
     """The sum of what every stream says, all of one shape; of one stream it is that tensor itself."""
     return reduce(torch.add, parts)
+
+
+def weighted_total(parts: Mapping[str, Tensor], streams: Sequence[StreamSpec]) -> Tensor:
+    """The streams' parts by weight; of one stream with weight 1 it is that tensor itself."""
+    return total([parts[s.name] if s.weight == 1 else s.weight * parts[s.name] for s in streams])

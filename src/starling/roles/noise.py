@@ -22,23 +22,44 @@ def _mix(x: NDArray) -> NDArray:
     return mixed
 
 
-def streams(seed: int, rows: NDArray) -> NDArray:
+def _streams(seed: int, rows: NDArray) -> NDArray:
     """A 64-bit stream id for every row, [B] uint64."""
     return _mix(_mix(np.full(1, seed, np.uint64) + _GOLDEN) + (rows.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
 
 
-def bits(stream: NDArray, step: int, n: int) -> NDArray:
-    """`n` random words for every stream at `step`, [B, n] uint64."""
-    counter = np.arange(n, dtype=np.uint64) + np.uint64(step << 16)
-    return _mix(_mix(stream)[:, None] + counter * _GOLDEN)
+def _words(streams: NDArray, steps: NDArray, n: int) -> NDArray:
+    """`n` random words for every step and stream, [K, B, n] uint64."""
+    counters = (steps.astype(np.uint64)[:, None] << np.uint64(16)) + np.arange(n, dtype=np.uint64)  # [K, n]
+    return _mix(_mix(streams)[None, :, None] + counters[:, None, :] * _GOLDEN)
 
 
-def uniform(stream: NDArray, step: int, n: int) -> NDArray:
-    """`n` numbers in the open interval (0, 1) for every stream at `step`, [B, n] float32."""
-    # 23 bits and a half: the largest value is still below 1 in float32
-    return ((bits(stream, step, n) >> np.uint64(41)).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)
+class Noise:
+    """Uniform numbers for rows of envs; made for many steps at once, because one costs nearly as much as a block."""
+
+    BLOCK = 64
+
+    def __init__(self, seed: int, rows: NDArray) -> None:
+        self._streams = _streams(seed, rows)
+        self._blocks: dict[int, tuple[int, NDArray]] = {}  # by n: the first step of a block, [BLOCK, B, n]
+
+    def uniform(self, step: int, n: int) -> NDArray:
+        """`n` numbers in the open interval (0, 1) for every row at `step`, [B, n] float32."""
+        number, offset = divmod(step, self.BLOCK)
+        known = self._blocks.get(n)
+        if known is None or known[0] != number:
+            words = _words(self._streams, number * self.BLOCK + np.arange(self.BLOCK), n)
+            known = self._blocks[n] = number, _open_interval(words)
+        drawn: NDArray = known[1][offset]
+        return drawn
+
+
+def _open_interval(words: NDArray) -> NDArray:
+    """Words as float32 in (0, 1): 23 bits and a half, so that the largest is still below 1."""
+    uniform: NDArray = ((words >> np.uint64(41)).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)
+    return uniform
 
 
 def seeds(seed: int, rows: NDArray, step: int) -> NDArray:
     """An environment seed for every row, [B] int64 below 2**31."""
-    return (bits(streams(seed, rows), step, 2)[:, 1] >> np.uint64(33)).astype(np.int64)
+    streams = _streams(seed, rows) + _GOLDEN  # apart from those of `Noise`
+    return (_words(streams, np.array([step]), 1)[0, :, 0] >> np.uint64(33)).astype(np.int64)

@@ -6,7 +6,7 @@ instead of one a tensor, which on small networks is most of a step.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -50,6 +50,7 @@ class FlatOptimizer:
             offset += parameter.numel()
         self._clip = config.clip_norm
         self._optimizer = _make_optimizer(config, self._moved(config.name))
+        self._kernel = _fused_kernel(self._optimizer)
         self._schedule = _make_schedule(config.schedule, self._optimizer, planned_versions)
 
     def _moved(self, name: str) -> list[nn.Parameter]:
@@ -69,7 +70,10 @@ class FlatOptimizer:
         """Move the parameters along the gradient, clipped."""
         if self._clip is not None and norm > self._clip:
             self.gradient.mul_(self._clip / norm)
-        self._optimizer.step()
+        if self._kernel is None or not self._optimizer.state:
+            self._optimizer.step()
+        else:
+            _fused_step(self._kernel, self._optimizer)
 
     def end_version(self) -> None:
         if self._schedule is not None:
@@ -106,6 +110,40 @@ def _make_optimizer(config: OptimizerConfig, parameters: list[nn.Parameter]) -> 
         return getattr(torch.optim, config.name)(parameters, **args)  # type: ignore[no-any-return]
     except (TypeError, ValueError) as error:
         raise UserError(f"optimizer {config.name} with {config.args}: {error}") from None
+
+
+def _fused_kernel(optimizer: torch.optim.Optimizer) -> Callable[..., None] | None:
+    """The kernel behind a fused Adam in its usual form; None for any other."""
+    kernel = {torch.optim.Adam: torch._fused_adam_, torch.optim.AdamW: torch._fused_adamw_}.get(type(optimizer))
+    settings = optimizer.defaults
+    return kernel if kernel and settings["fused"] and not (settings["amsgrad"] or settings["maximize"]) else None
+
+
+def _fused_step(kernel: Callable[..., None], optimizer: torch.optim.Optimizer) -> None:
+    """`optimizer.step()` for one flat tensor, without the search for groups, devices and hooks.
+
+    On a network of a few thousand parameters that search takes twice as long as the kernel.
+    """
+    (group,) = optimizer.param_groups
+    (parameter,) = group["params"]
+    state = optimizer.state[parameter]
+    state["step"] += 1
+    with torch.no_grad():
+        kernel(
+            [parameter],
+            [parameter.grad],
+            [state["exp_avg"]],
+            [state["exp_avg_sq"]],
+            [],
+            [state["step"]],
+            lr=group["lr"],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+        )
 
 
 def _make_schedule(

@@ -14,7 +14,7 @@ import torch
 
 from starling import tree
 from starling.algos.base import ActInput, ActOutput, Algorithm
-from starling.roles import noise
+from starling.roles.noise import Noise
 from starling.roles.recorder import Recorder, learning_rewards
 from starling.types import EnvStep, Fragment, Layout, NDArray, Progress, Tree
 
@@ -47,7 +47,7 @@ class RowGroup:
     def __init__(self, rows: NDArray, carry: Tree, seed: int) -> None:
         self.rows = rows
         self.row_ids = torch.from_numpy(rows)
-        self.stream = noise.streams(seed, rows)
+        self.noise = Noise(seed, rows)
         self.carry = carry  # numpy [B, ...]
         self.step = 0  # how often these rows have acted
         self.seen: EnvStep | None = None  # what these rows see now, and what came of their last action
@@ -115,7 +115,7 @@ class Policy:
 
     def _noise(self, groups: Sequence[RowGroup]) -> Callable[[int], torch.Tensor]:
         def draw(n: int) -> torch.Tensor:
-            drawn = [noise.uniform(group.stream, group.step, n) for group in groups]
+            drawn = [group.noise.uniform(group.step, n) for group in groups]
             return torch.from_numpy(drawn[0] if len(drawn) == 1 else np.concatenate(drawn)).to(self._device)
 
         return draw

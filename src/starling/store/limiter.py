@@ -27,7 +27,8 @@ class Limiter:
         self._takes = split(specs[0].batch, [spec.share for spec in specs])  # items of each table in a batch
         self._queues = [i for i, spec in enumerate(specs) if spec.sampler == "fifo"]
         self._replays = [i for i, spec in enumerate(specs) if spec.sampler != "fifo"]
-        self._ratios = [exact_ratio(s.updates_per_step) for s in specs if s.updates_per_step is not None]
+        ratios = [exact_ratio(spec.updates_per_step) for spec in specs if spec.updates_per_step is not None]
+        self._ratios = [ratio.as_integer_ratio() for ratio in ratios]  # so many batches for so many steps
         self._in_flight = 0  # env rows whose fragment has begun and is not inserted
         self._steps = 0  # env steps inserted
         self._start: int | None = None  # those when every table was first seen to have its min_size
@@ -59,7 +60,7 @@ class Limiter:
         """The batches owed for steps already begun are at most those of one fragment of all env rows."""
         ahead = self._steps - (self._start or 0) + self._in_flight * self._fragment
         one_round = self._rows * self._fragment
-        return all((ahead - one_round) * ratio <= self._sampled for ratio in self._ratios)
+        return all((ahead - one_round) * batches <= self._sampled * steps for batches, steps in self._ratios)
 
     def begin(self, rows: int) -> None:
         """An actor has been given the credit for a fragment of so many env rows."""
@@ -89,7 +90,8 @@ class Limiter:
             self._start = self._steps
         if any(self._sizes[i] < self._takes[i] for i in self._queues):
             return False
-        return all(self._sampled <= (self._steps - self._start) * ratio for ratio in self._ratios)
+        fresh = self._steps - self._start
+        return all(self._sampled * steps <= fresh * batches for batches, steps in self._ratios)
 
     def sampled(self) -> None:
         """A batch was drawn: every `max_uses`-th takes its items out of a queue."""
