@@ -25,7 +25,9 @@ STEPS = {"ppo": 25_600, "dqn": 12_800}
 def ours(preset: str, steps: int, seed: int) -> float:
     """Env steps per second of a preset."""
     config = load(preset, [f"seed={seed}", f"stop.env_steps={steps}", "stop.return=null"])
-    runtime = topology.build_inline(topology.draw(config))
+    blueprint = topology.draw(config)
+    topology.set_up_torch(blueprint)
+    runtime = topology.build_inline(blueprint)
     start = time.perf_counter()
     for _ in runtime.run():
         if runtime.env_steps >= steps:
@@ -61,6 +63,7 @@ def sb3_dqn(steps: int, seed: int) -> float:
 
 
 def _timed(work: Callable[[], Any], steps: int) -> float:
+    torch.set_flush_denormal(False)  # torch's default, which ours changed for itself
     start = time.perf_counter()
     work()
     return steps / (time.perf_counter() - start)

@@ -5,7 +5,6 @@ PYTHONPATH=examples starling train examples/own_algorithm.yaml
 
 from __future__ import annotations
 
-import torch
 from pydantic import Field
 
 import starling
@@ -71,4 +70,4 @@ class Reinforce(starling.Algorithm):
             + masked_mean(value_loss(v_t, goal), steps.valid)
             - self.config.entropy_coef * entropy
         )
-        return starling.Loss(losses={"all": loss}, metrics={"entropy": entropy, "value": torch.mean(goal)})
+        return starling.Loss(losses={"all": loss}, metrics=lambda: {"entropy": entropy, "value": goal.mean()})

@@ -82,7 +82,7 @@ def plan_threads(blueprint: Blueprint) -> int:
 
 
 def set_up_torch(blueprint: Blueprint) -> None:
-    """Settings of this process: threads, and no denormals (an optimizer's fading moments are full of them, and a CPU
+    """Settings of this whole process, for whoever owns it: threads, and no denormals (an optimizer's fading moments are full of them, and a CPU
     computes those many times slower)."""
     torch.set_num_threads(plan_threads(blueprint))
     torch.set_flush_denormal(True)
@@ -118,7 +118,6 @@ def layout_of(blueprint: Blueprint, model: Any) -> Layout:
 def build_inline(blueprint: Blueprint) -> InlineRuntime:
     """All roles in this process: one env loop over all rows, one store, one learner, one shared model."""
     config, algorithm, tables = blueprint.config, blueprint.algorithm, blueprint.tables
-    set_up_torch(blueprint)
     model = build_model(blueprint)
     layout = layout_of(blueprint, model)
     store = Store(tables, layout, rows=config.env.num, seed=config.seed, priority=algorithm.priority)

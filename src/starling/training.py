@@ -28,8 +28,7 @@ class Result:
 
 def train(config: Config, runs: Path, report: Callable[[dict[str, Any]], None]) -> Result:
     """Start a new run under `runs`; `report` gets every row that is written."""
-    blueprint = topology.draw(config)
-    runtime = topology.build_inline(blueprint)
+    runtime = _build(config)
     place = folder.create(runs, config)
     return Session(config, place, runtime, report).run()
 
@@ -41,10 +40,16 @@ def resume(run: Path, report: Callable[[dict[str, Any]], None], warn: Callable[[
     chosen, state, problems = checkpoint.load_newest(place.checkpoints)
     for problem in problems:
         warn(f"checkpoint skipped: {problem}")
-    runtime = topology.build_inline(topology.draw(config))
+    runtime = _build(config)
     warn(f"resuming from {chosen}")
     session = Session(config, place, runtime, report, state)
     return session.run()
+
+
+def _build(config: Config) -> InlineRuntime:
+    blueprint = topology.draw(config)
+    topology.set_up_torch(blueprint)
+    return topology.build_inline(blueprint)
 
 
 class Session:

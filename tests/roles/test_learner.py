@@ -39,7 +39,7 @@ class Probe:
         self.seen.append(batch)
         x = batch.trajectory.obs[: batch.trajectory.length]
         y = model.a(x) * self.scale
-        return Loss({"all": y.mean()}, {"y": y.mean()}, priorities=batch.trajectory.obs[0, :, 0])
+        return Loss({"all": y.mean()}, lambda: {"y": y.mean()}, priorities=batch.trajectory.obs[0, :, 0])
 
 
 def sgd(lr=0.1):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import nn
@@ -71,10 +71,13 @@ class LearnSpec:
 
 @dataclass(frozen=True)
 class Loss:
-    """A scalar for every optimizer, what to log, and new priorities where the sampler wants them."""
+    """A scalar for every optimizer, what to log, and new priorities where the sampler wants them.
+
+    `metrics` is called without gradient, for the last minibatch of a version only: that is what is logged.
+    """
 
     losses: dict[str, Tensor]
-    metrics: dict[str, Tensor] = field(default_factory=dict)
+    metrics: Callable[[], dict[str, Tensor]] = dict
     priorities: Tensor | None = None  # [B]
 
 

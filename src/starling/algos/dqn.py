@@ -89,13 +89,11 @@ class DQN(Algorithm):
             values[stream.name] = take(q_t[stream.name], steps.action[0])
             errors[stream.name] = goal - values[stream.name]
         loss = (batch.weight * total([huber(error, self.config.huber) for error in errors.values()])).mean()
-        with torch.no_grad():
-            sizes = {name: error.abs() for name, error in errors.items()}
-            value = weighted_total(values, self._streams).mean()
+        sizes = {name: error.detach().abs() for name, error in errors.items()} if self.config.prioritized else None
         return Loss(
             losses={"q": loss},
-            metrics={"q": loss, "value": value},
-            priorities=weighted_total(sizes, self._streams) if self.config.prioritized else None,
+            metrics=lambda: {"q": loss, "value": weighted_total(values, self._streams).mean()},
+            priorities=None if sizes is None else weighted_total(sizes, self._streams),
         )
 
     @staticmethod

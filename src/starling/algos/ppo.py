@@ -94,6 +94,8 @@ class PPO(Algorithm):
             advantages[stream.name] = gae(terms.r_t, terms.discount_t, v_t, v_tp1, terms.lambda_t, terms.valid_t)
             values[stream.name], returns[stream.name] = v_t, advantages[stream.name] + v_t
         advantage = weighted_total(advantages, self._streams)
+        if self.config.normalize_advantages and self.config.minibatches == 1:
+            advantage = normalise(advantage, steps.valid)  # the one minibatch is the same in every epoch
         return replace(batch, prepared={"advantage": advantage, "values": values, "returns": returns})
 
     def loss(self, model: Network, target: None, batch: Batch) -> Loss:
@@ -104,7 +106,7 @@ class PPO(Algorithm):
         policy = outputs[POLICY]
         log_rho = log_ratio(policy.log_prob(steps.action), steps.extras["log_prob"][:length])
         advantage = prepared["advantage"]
-        if self.config.normalize_advantages:
+        if self.config.normalize_advantages and self.config.minibatches > 1:
             advantage = normalise(advantage, valid)
         clip = self.config.clip.at(batch.progress.env_steps, batch.progress.fraction)
         terms = {
@@ -113,8 +115,11 @@ class PPO(Algorithm):
             "entropy": policy.entropy(),
         }  # [T, B] each
         loss = terms["policy"] + self.config.value_coef * terms["value"] - self.config.entropy_coef * terms["entropy"]
-        logged = terms | {"kl": kl_estimate(log_rho), "clipped": is_clipped(log_rho, clip)}
-        return Loss(losses={"ppo": masked_mean(loss, valid)}, metrics=masked_means(logged, valid))
+
+        def metrics() -> dict[str, Tensor]:
+            return masked_means({**terms, "kl": kl_estimate(log_rho), "clipped": is_clipped(log_rho, clip)}, valid)
+
+        return Loss(losses={"ppo": masked_mean(loss, valid)}, metrics=metrics)
 
     def _value_loss(self, v: Tensor, prepared: dict[str, dict[str, Tensor]], stream: str) -> Tensor:
         goal, clip = prepared["returns"][stream], self.config.value_clip

@@ -20,7 +20,7 @@ class StreamTerms:
     taken, so a policy's loss is masked by it. They differ only where a non-episodic stream passes through a reset.
     """
 
-    r_t: Tensor  # [T, B] float, 0 on reset rows and padding
+    r_t: Tensor  # [T, B] float, 0 on resets that the stream passes through
     discount_t: Tensor  # [T, B] float, 0 at termination if the stream is episodic
     lambda_t: Tensor | float  # [T, B] float
     valid_t: Tensor  # [T, B] bool
@@ -34,13 +34,13 @@ def stream_terms(trajectory: Trajectory[Tensor], stream: StreamSpec) -> StreamTe
     r_t, valid_t = trajectory.rewards[stream.name], trajectory.valid
     terminated_t = trajectory.terminated
     check_shapes("stream_terms", r_t=(r_t, "T B"), valid=(valid_t, "T B"), terminated=(terminated_t, "T B"))
-    r_t = torch.where(valid_t, r_t, 0.0)
     if stream.episodic:
         discount_t = torch.full_like(r_t, stream.discount).masked_fill_(terminated_t, 0.0)
         return StreamTerms(r_t, discount_t, stream.lambda_, valid_t, valid_t)
     reset_t = ~valid_t
     discount_t = torch.full_like(r_t, stream.discount).masked_fill_(reset_t, 1.0)
     lambda_t = torch.full_like(r_t, stream.lambda_).masked_fill_(reset_t, 1.0)
+    r_t = torch.where(valid_t, r_t, 0.0)
     return StreamTerms(r_t, discount_t, lambda_t, torch.ones_like(valid_t), valid_t)
 
 

@@ -114,7 +114,7 @@ class Learner:
         )
 
     def _epochs(self, batch: Batch) -> Tensor | None:
-        priorities: Tensor | None = None
+        priorities, loss = None, None
         if self._learning.split == "step":
             batch = _steps_as_rows(batch)
         for _ in range(self._learning.epochs):
@@ -124,6 +124,10 @@ class Learner:
                 if loss.priorities is not None:
                     priorities = torch.zeros_like(batch.weight) if priorities is None else priorities
                     priorities[rows] = loss.priorities.detach().to(priorities.dtype)
+        assert loss is not None, "a version has at least one minibatch"
+        with torch.no_grad():
+            for name, value in loss.metrics().items():
+                self._means.add(f"loss/{name}", value)
         return priorities
 
     def _minibatches(self, batch: Batch) -> Iterator[tuple[Any, Batch]]:
@@ -151,8 +155,6 @@ class Learner:
             for name, norm in norms.items():
                 self._optimizers[name].apply(norm)
                 self._means.add(f"learner/{name}/gradient_norm", norm)
-            for metric, value in loss.metrics.items():
-                self._means.add(f"loss/{metric}", value)
             return
         self._skipped += 1
         self.skipped_in_all += 1

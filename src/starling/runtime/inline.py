@@ -13,12 +13,18 @@ from starling.types import Episode, Fragment
 
 
 class InlineUpstream:
-    """Links a policy to a store and a learner in the same process; they share the model, so weights need no copy."""
+    """Links a policy to a store and a learner in the same process; they share the model, so weights need no copy.
+
+    The learner has its turn whenever a fragment is about to begin: new data is learnt from before it is acted on again,
+    and no weights change within a fragment.
+    """
 
     def __init__(self, store: Store, learner: Learner) -> None:
         self._store, self._learner = store, learner
 
     def begin(self, rows: int) -> bool:
+        while self._learner.step():
+            pass
         return self._store.begin(rows)
 
     def insert(self, fragment: Fragment) -> None:
@@ -29,7 +35,7 @@ class InlineUpstream:
 
 
 class InlineRuntime:
-    """Runs the learner whenever it has a batch, else one step of every env loop."""
+    """Steps every env loop in turn; the learner runs in between, see `InlineUpstream`."""
 
     def __init__(self, loops: Sequence[EnvLoop], store: Store, learner: Learner) -> None:
         self.loops, self.store, self.learner = list(loops), store, learner
@@ -45,16 +51,11 @@ class InlineRuntime:
     def run(self) -> Iterator[None]:
         """Yields after every step of the envs, when nothing is left to learn from and the state can be saved."""
         while True:
-            while self.learner.step():
-                pass
             moved = [loop.step() for loop in self.loops]
-            if not all(moved):
-                if not self.learner.step():
-                    raise RuntimeError(
-                        "neither the learner nor the env loops can move; the limiter's arithmetic is wrong"
-                    )
-                continue
-            yield
+            if not any(moved):
+                raise RuntimeError("no env loop may begin a fragment and there is nothing to learn from: a deadlock")
+            if all(moved):
+                yield
 
     def episodes(self) -> list[Episode]:
         """Episodes that ended since the last call."""

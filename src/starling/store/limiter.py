@@ -93,6 +93,11 @@ class Limiter:
         fresh = self._steps - self._start
         return all(self._sampled * steps <= fresh * batches for batches, steps in self._ratios)
 
+    def owed(self) -> int:
+        """Batches that the steps inserted so far allow and that are not drawn yet; 1 where nothing sets a ratio."""
+        fresh = self._steps - (self._start or 0)
+        return min((fresh * batches // steps + 1 - self._sampled for batches, steps in self._ratios), default=1)
+
     def sampled(self) -> None:
         """A batch was drawn: every `max_uses`-th takes its items out of a queue."""
         self._sampled += 1

@@ -36,6 +36,11 @@ class Mixture:
         """Valid env steps inserted so far."""
         return self.tables[0].steps
 
+    @property
+    def duplicates(self) -> int:
+        """Fragments that came in again and were ignored."""
+        return self.tables[0].counters["duplicate"]
+
     def insert(self, fragment: Fragment) -> tuple[Keys, ...]:
         """Copy a fragment into every table; gives the keys of the items now complete, a table each."""
         return tuple(table.insert(fragment) for table in self.tables)

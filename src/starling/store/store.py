@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from starling import tree
 from starling.store.limiter import Limiter
 from starling.store.mixture import Mixture
 from starling.store.spec import TableSpec
@@ -29,6 +33,8 @@ class Store:
         tables = [Table(spec, layout, rows, seed=seed, priority=priority, index=i) for i, spec in enumerate(specs)]
         self.mixture = Mixture(tables, [spec.share for spec in specs])
         self.env_steps = 0  # valid ones inserted so far
+        self._drawn: deque[Sample] = deque()  # never outlives what is owed: it is empty whenever actors may go on
+        self._most_ahead = _most_ahead(specs, layout)
 
     def begin(self, rows: int) -> bool:
         """A credit to begin a fragment of so many rows."""
@@ -38,8 +44,11 @@ class Store:
         return True
 
     def insert(self, fragment: Fragment) -> None:
-        before = self.mixture.steps
+        """Copy a fragment into every table; one that has come before changes nothing."""
+        before, copies = self.mixture.steps, self.mixture.duplicates
         self.mixture.insert(fragment)
+        if self.mixture.duplicates > copies:
+            return
         fresh = self.mixture.steps - before
         self.env_steps += fresh
         self.limiter.inserted(fresh, len(fragment.rows))
@@ -48,10 +57,13 @@ class Store:
         """One batch over all tables, by share; None until the limiter and every table allow it."""
         if not self.limiter.may_sample(self.mixture.sizes):
             return None
-        sample = self.mixture.sample(self._batch)
-        if sample is not None:
-            self.limiter.sampled()
-        return sample
+        if not self._drawn:
+            sample = self.mixture.sample(self._batch * (ahead := min(self._most_ahead, self.limiter.owed())))
+            if sample is None:
+                return None
+            self._drawn.extend(_split(sample, ahead))
+        self.limiter.sampled()
+        return self._drawn.popleft()
 
     def learnt(self, keys: Keys, priorities: NDArray | None) -> None:
         """A batch has become new weights, which are published: credits return, priorities move."""
@@ -86,3 +98,36 @@ class Store:
         if "tables" in state:
             self.limiter.set_state(state["limiter"])
             self.mixture.set_state(state["tables"])
+
+
+AHEAD_BYTES = 2**16
+"""Small batches are drawn several at a time, up to this size: drawing is then mostly the cost of asking."""
+
+
+def _most_ahead(specs: Sequence[TableSpec], layout: Layout) -> int:
+    """How many batches may be drawn at once: more than one only where the next draw cannot depend on this batch."""
+    if len(specs) > 1 or specs[0].sampler != "uniform":
+        return 1
+    step = sum(leaf.nbytes for leaf in tree.leaves((layout.obs, layout.action, layout.extras)))
+    return int(np.clip(AHEAD_BYTES // (specs[0].batch * (specs[0].length + 1) * step), 1, 16))
+
+
+def _split(sample: Sample, parts: int) -> list[Sample]:
+    """Samples of equal size, side by side in one."""
+    if parts == 1:
+        return [sample]
+    size = len(sample.keys) // parts
+    return [_rows(sample, slice(i * size, (i + 1) * size)) for i in range(parts)]
+
+
+def _rows(sample: Sample, rows: slice) -> Sample:
+    def by_row(leaf: NDArray) -> NDArray:
+        return leaf[rows]
+
+    return Sample(
+        tree.map_trajectory(sample.trajectory, lambda leaf: leaf[:, rows], by_row),
+        tree.map(by_row, sample.keys),
+        by_row(sample.probability),
+        by_row(sample.table_size),
+        by_row(sample.source),
+    )
