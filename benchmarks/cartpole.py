@@ -20,11 +20,14 @@ from starling import topology
 from starling.config.load import load
 
 STEPS = {"ppo": 25_600, "dqn": 12_800}
+SETTINGS = {"ppo": ["env.num=8", "algo.epochs=20", "algo.minibatches=1"], "dqn": []}
+"""What makes a preset the peer's settings, which are those of its own collection of tuned ones."""
 
 
-def ours(preset: str, steps: int, seed: int) -> float:
-    """Env steps per second of a preset."""
-    config = load(preset, [f"seed={seed}", f"stop.env_steps={steps}", "stop.return=null"])
+def ours(algorithm: str, steps: int, seed: int) -> float:
+    """Env steps per second of a preset with the peer's settings."""
+    settings = [*SETTINGS[algorithm], f"seed={seed}", f"stop.env_steps={steps}", "stop.return=null"]
+    config = load(f"{algorithm}-cartpole", settings)
     blueprint = topology.draw(config)
     topology.set_up_torch(blueprint)
     runtime = topology.build_inline(blueprint)
@@ -36,7 +39,7 @@ def ours(preset: str, steps: int, seed: int) -> float:
 
 
 def sb3_ppo(steps: int, seed: int) -> float:
-    """Stable-Baselines3 with the settings of preset ppo-cartpole."""
+    """Stable-Baselines3 with its tuned settings for PPO on CartPole."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
 
@@ -49,7 +52,7 @@ def sb3_ppo(steps: int, seed: int) -> float:
 
 
 def sb3_dqn(steps: int, seed: int) -> float:
-    """Stable-Baselines3 with the settings of preset dqn-cartpole."""
+    """Stable-Baselines3 with its tuned settings for DQN on CartPole, which preset dqn-cartpole has too."""
     import gymnasium
     from stable_baselines3 import DQN
 
@@ -81,7 +84,7 @@ def main() -> None:
     for algorithm, peer in peers.items():
         pairs = []
         for seed in range(arguments.repetitions):
-            mine, theirs = ours(f"{algorithm}-cartpole", STEPS[algorithm], seed), peer(STEPS[algorithm], seed)
+            mine, theirs = ours(algorithm, STEPS[algorithm], seed), peer(STEPS[algorithm], seed)
             pairs.append((mine, theirs))
             print(
                 f"{algorithm}: starling {mine:,.0f} steps/s, stable-baselines3 {theirs:,.0f}, ratio {mine / theirs:.2f}"

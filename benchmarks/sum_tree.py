@@ -13,14 +13,13 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from machine import describe
 
 from starling.store.samplers import Prioritized
 from starling.store.sum_tree import SumTree
@@ -146,10 +145,8 @@ def main() -> None:
     for name, ratio in found["ratios"].items():
         print(f"{PEERS[name]} / {name}: {ratio}")
     if args.json:
-        machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
         settings = {key: getattr(args, key) for key in ("capacity", "batch", "seconds", "repeats")}
-        head = {"machine": machine, "python": platform.python_version(), "versions": versions, "settings": settings}
-        print(json.dumps(head | found))
+        print(json.dumps(describe("numpy", "numba", *PEERS) | {"settings": settings} | found))
 
 
 if __name__ == "__main__":

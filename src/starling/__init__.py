@@ -17,21 +17,32 @@ if TYPE_CHECKING:
         OptimizerSpec,
         TargetSpec,
     )
+    from starling.api import (
+        Agent,
+        load,
+        register_algorithm,
+        register_env,
+        register_torso,
+        register_wrapper,
+        resume,
+        train,
+    )
     from starling.config.algo.base import AlgoConfig
     from starling.config.parts import Linear, NetConfig, OptimizerConfig
-    from starling.envs.registry import register_env
     from starling.errors import UserError
     from starling.nets.build import HeadSpec, Network, build_network
     from starling.store.spec import TableSpec
     from starling.types import Batch, EnvSpec, StreamSpec, Trajectory
 
 _HOMES = {
+    "starling.api": (
+        "Agent", "load", "register_algorithm", "register_env", "register_torso", "register_wrapper", "resume", "train",
+    ),
     "starling.algos.base": (
         "ActInput", "ActOutput", "Algorithm", "LearnSpec", "Loss", "OptimizerSpec", "TargetSpec",
     ),
     "starling.config.algo.base": ("AlgoConfig",),
     "starling.config.parts": ("Linear", "NetConfig", "OptimizerConfig"),
-    "starling.envs.registry": ("register_env",),
     "starling.errors": ("UserError",),
     "starling.nets.build": ("HeadSpec", "Network", "build_network"),
     "starling.store.spec": ("TableSpec",),
@@ -42,6 +53,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "ActInput",
     "ActOutput",
+    "Agent",
     "AlgoConfig",
     "Algorithm",
     "Batch",
@@ -60,7 +72,13 @@ __all__ = [
     "Trajectory",
     "UserError",
     "build_network",
+    "load",
+    "register_algorithm",
     "register_env",
+    "register_torso",
+    "register_wrapper",
+    "resume",
+    "train",
 ]
 
 

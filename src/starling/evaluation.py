@@ -1,4 +1,4 @@
-"""Plays a trained agent and says what it scores."""
+"""Plays a trained agent and says what it scores, by a named protocol."""
 
 from __future__ import annotations
 
@@ -7,35 +7,81 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from starling import topology
-from starling.envs.registry import make_env
-from starling.roles.evaluator import play_episodes
-from starling.roles.policy import Policy
+from starling.config.schema import Config, EvalConfig
+from starling.errors import UserError
+from starling.roles.evaluator import Evaluator
 from starling.runs import checkpoint, folder
 
-MAX_ROWS = 8
-"""Envs that are stepped at once in an evaluation."""
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "as-trained": {},
+    "noop": {"noop_max": 30, "sticky": 0.0, "episodic_life": False, "max_frames": 108_000},
+    "sticky": {"noop_max": 0, "sticky": 0.25, "episodic_life": False, "max_frames": 108_000},
+}
+"""Atari's protocols, as changes of `env.atari`: random no-op starts, or sticky actions (1709.06009)."""
 
 
-def evaluate_run(run: Path, *, episodes: int, seed: int, warn: Callable[[str], None]) -> dict[str, Any]:
-    """Raw scores of `episodes` episodes of the newest agent, without exploration."""
+def load_agent(
+    run: Path, *, which: str, protocol: str, warn: Callable[[str], None]
+) -> tuple[topology.Blueprint, torch.nn.Module, Path]:
+    """The blueprint, the trained model and the checkpoint of a run, its env as `protocol` says."""
     place = folder.find(run)
-    chosen, state, problems = checkpoint.load_newest(place.checkpoints)
+    config = with_protocol(place.config(), protocol)
+    chosen, state, problems = checkpoint.find(place.checkpoints, which)
     for problem in problems:
         warn(f"checkpoint skipped: {problem}")
-    blueprint = topology.draw(place.config())
-    topology.set_up_torch(blueprint)
+    blueprint = topology.draw(config)
     model = topology.build_model(blueprint)
-    model.load_state_dict(state["learner"]["model"])
-    rows = min(episodes, MAX_ROWS)
-    policy = Policy(blueprint.algorithm, model, total_rows=rows, explore=False)
-    env = make_env(blueprint.config.env, rows)
-    totals = play_episodes(policy, env, episodes=episodes, seed=seed)
-    env.close()
+    topology.load_weights(model, state["learner"]["model"], f"{run} ({chosen.name})")
+    return blueprint, model, chosen
+
+
+def with_protocol(config: Config, protocol: str) -> Config:
+    """The configuration whose env follows `protocol`."""
+    if protocol not in PROTOCOLS:
+        raise UserError(f"unknown protocol {protocol!r}; choose one of {', '.join(PROTOCOLS)}")
+    if protocol != "as-trained" and not config.env.id.startswith("ALE/"):
+        raise UserError(f"protocol {protocol} is for ALE/ environments; {config.env.id} knows only as-trained")
+    atari = config.env.atari.model_copy(update=PROTOCOLS[protocol])
+    return config.model_copy(update={"env": config.env.model_copy(update={"atari": atari})})
+
+
+def evaluate_run(
+    run: Path, *, episodes: int, seed: int, which: str, protocol: str, warn: Callable[[str], None]
+) -> dict[str, Any]:
+    """Raw scores of `episodes` whole games without exploration."""
+    blueprint, model, chosen = load_agent(run, which=which, protocol=protocol, warn=warn)
+    topology.set_up_torch(blueprint)
+    evaluator = topology.build_evaluator(blueprint, model, EvalConfig(episodes=episodes), seed)
+    try:
+        return summarise(evaluator) | {
+            "protocol": protocol,
+            "env": blueprint.env.id,
+            "seed": seed,
+            "checkpoint": chosen.name,
+        }
+    finally:
+        evaluator.env.close()
+
+
+def summarise(evaluator: Evaluator) -> dict[str, Any]:
+    """Mean, median, deviation and a 95% confidence interval of the mean."""
+    totals = [game.total for game in evaluator.play()]
+    low, high = _interval(np.array(totals))
     return {
         "mean": statistics.fmean(totals),
         "median": statistics.median(totals),
         "std": statistics.stdev(totals) if len(totals) > 1 else 0.0,
+        "ci95": [low, high],
         "episodes": len(totals),
-        "protocol": {"env": blueprint.env.id, "seed": seed, "explore": False, "checkpoint": chosen.name},
     }
+
+
+def _interval(totals: np.ndarray[Any, np.dtype[Any]]) -> tuple[float, float]:
+    """The bootstrap's 95% interval of the mean, drawn with a seed of its own."""
+    draws = np.random.default_rng(0).choice(totals, size=(2000, len(totals)))
+    low, high = np.quantile(draws.mean(axis=1), [0.025, 0.975])
+    return float(low), float(high)

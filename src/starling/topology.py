@@ -13,11 +13,12 @@ from torch import nn
 from starling import tree
 from starling.algos.base import ActInput, Algorithm
 from starling.config.algo.base import algorithm_class
-from starling.config.schema import Config
+from starling.config.schema import Config, EvalConfig
 from starling.envs.registry import env_spec, make_env
 from starling.envs.spaces import check_spaces, observation_layout
 from starling.errors import UserError
 from starling.roles.env_loop import EnvLoop
+from starling.roles.evaluator import MAX_ROWS, Evaluator
 from starling.roles.learner import Learner
 from starling.roles.policy import Policy, PolicyCore
 from starling.runtime.inline import InlineRuntime, InlineUpstream
@@ -65,6 +66,20 @@ def build_model(blueprint: Blueprint) -> nn.Module:
     return model.to(device(config))
 
 
+def load_weights(model: nn.Module, weights: dict[str, Any], source: str) -> None:
+    """Put saved weights into `model`; says which do not fit it, where they are those of another env or network."""
+    mine = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    theirs = {name: tuple(value.shape) for name, value in weights.items()}
+    if mine != theirs:
+        odd = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
+        name = odd[0]
+        raise UserError(
+            f"the weights of {source} are those of another env or network: {len(odd)} of {len(mine)} parts differ, e.g."
+            f" {name} is {theirs.get(name, 'missing')} there and {mine.get(name, 'missing')} in this configuration"
+        )
+    model.load_state_dict(weights)
+
+
 def device(config: Config) -> torch.device:
     if config.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -82,8 +97,10 @@ def plan_threads(blueprint: Blueprint) -> int:
 
 
 def set_up_torch(blueprint: Blueprint) -> None:
-    """Settings of this whole process, for whoever owns it: threads, and no denormals (an optimizer's fading moments are full of them, and a CPU
-    computes those many times slower)."""
+    """Settings of this whole process, for whoever owns it: threads, and no denormals.
+
+    An optimizer's fading moments are full of denormals, and a CPU computes with them many times slower.
+    """
     torch.set_num_threads(plan_threads(blueprint))
     torch.set_flush_denormal(True)
 
@@ -115,6 +132,18 @@ def layout_of(blueprint: Blueprint, model: Any) -> Layout:
     )
 
 
+EVALUATION_SEED = 1_000_003
+"""Added to the seed for evaluations, whose envs must not be those of training."""
+
+
+def build_evaluator(blueprint: Blueprint, model: nn.Module, settings: EvalConfig, seed: int) -> Evaluator:
+    """An evaluator with envs of its own, for `model` as it is whenever it is asked."""
+    config = blueprint.config
+    rows = min(settings.episodes, MAX_ROWS)
+    policy = Policy(blueprint.algorithm, model, total_rows=rows, explore=False)
+    return Evaluator(policy, make_env(config.env, rows), settings, seed=seed, reward_clip=config.env.reward_clip)
+
+
 def build_inline(blueprint: Blueprint) -> InlineRuntime:
     """All roles in this process: one env loop over all rows, one store, one learner, one shared model."""
     config, algorithm, tables = blueprint.config, blueprint.algorithm, blueprint.tables
@@ -142,4 +171,7 @@ def build_inline(blueprint: Blueprint) -> InlineRuntime:
         reward_clip=config.env.reward_clip,
     )
     loop = EnvLoop(make_env(config.env, config.env.num), policy, group=0, rows=rows, seed=config.seed)
-    return InlineRuntime([loop], store, learner)
+    evaluator = None
+    if config.eval.every is not None:
+        evaluator = build_evaluator(blueprint, model, config.eval, config.seed + EVALUATION_SEED)
+    return InlineRuntime([loop], store, learner, evaluator)

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from starling import topology
+from starling.branching import check_branch
 from starling.config.schema import Config
 from starling.runs import checkpoint, folder
 from starling.runs.metrics import TIMING, MetricsFile, Scoreboard
+from starling.runs.signals import Interrupts
+from starling.runs.status import Status
+from starling.runs.tensorboard import TensorBoardFile
 from starling.runtime.inline import InlineRuntime
+
+TICK_SECONDS = 0.25
+
+
+class Display(Protocol):
+    """Whoever watches a run."""
+
+    def tick(self, status: Status) -> None: ...
+
+    def row(self, row: dict[str, Any]) -> None: ...
+
+    def message(self, line: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -24,32 +41,64 @@ class Result:
     updates: int
     score: float | None  # mean return of the last 100 episodes
     reason: str
+    signal: signal.Signals | None = None  # what ended it early
+
+    @property
+    def exit_code(self) -> int:
+        """0, also after Ctrl-C, which is a person's own wish; 143 after SIGTERM, so that a scheduler notices."""
+        return 128 + signal.SIGTERM if self.signal == signal.SIGTERM else 0
 
 
-def train(config: Config, runs: Path, report: Callable[[dict[str, Any]], None]) -> Result:
-    """Start a new run under `runs`; `report` gets every row that is written."""
-    runtime = _build(config)
-    place = folder.create(runs, config)
-    return Session(config, place, runtime, report).run()
-
-
-def resume(run: Path, report: Callable[[dict[str, Any]], None], warn: Callable[[str], None]) -> Result:
-    """Go on with a run from its newest sound checkpoint; `warn` hears of those that were not."""
-    place = folder.find(run)
-    config = place.config()
-    chosen, state, problems = checkpoint.load_newest(place.checkpoints)
-    for problem in problems:
-        warn(f"checkpoint skipped: {problem}")
-    runtime = _build(config)
-    warn(f"resuming from {chosen}")
-    session = Session(config, place, runtime, report, state)
-    return session.run()
-
-
-def _build(config: Config) -> InlineRuntime:
+def train(config: Config, runs: Path, display: Display) -> Result:
+    """Start a new run in a folder under `runs`."""
     blueprint = topology.draw(config)
     topology.set_up_torch(blueprint)
-    return topology.build_inline(blueprint)
+    runtime = topology.build_inline(blueprint)
+    place = folder.create(runs, config)
+    display.message(f"run: {place.path}")
+    return Session(blueprint, place, runtime, display).run()
+
+
+def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST) -> Result:
+    """Go on with a run, in its own folder, from its newest sound checkpoint or the one called `which`."""
+    place = folder.find(run)
+    blueprint = topology.draw(place.config())
+    state = _load(place, which, blueprint, display.message)
+    topology.set_up_torch(blueprint)
+    runtime = topology.build_inline(blueprint)
+    runtime.restore(state)
+    return Session(blueprint, place, runtime, display, state["session"]).run()
+
+
+def branch(run: Path, config: Config, runs: Path, display: Display, *, which: str = checkpoint.NEWEST) -> Result:
+    """Go on from a run's checkpoint with other settings, in a new folder; the parent stays as it is."""
+    parent = folder.find(run)
+    old, new = topology.draw(parent.config()), topology.draw(config)
+    plan = check_branch(old, new)
+    for line in plan.lines():
+        display.message(line)
+    state = _load(parent, which, new, display.message)
+    if plan.refill:
+        state["store"] = {"env_steps": state["store"]["env_steps"]}
+    topology.set_up_torch(new)
+    runtime = topology.build_inline(new)
+    runtime.restore(state)
+    runtime.learner.apply_settings()
+    place = folder.create(runs, config)
+    place.copy_history(parent, state["session"]["rows"], plan.changes)
+    display.message(f"run: {place.path}")
+    return Session(new, place, runtime, display, state["session"]).run()
+
+
+def _load(
+    place: folder.RunFolder, which: str, blueprint: topology.Blueprint, say: Callable[[str], None]
+) -> dict[str, Any]:
+    chosen, state, problems = checkpoint.find(place.checkpoints, which)
+    for problem in problems:
+        say(f"checkpoint skipped: {problem}")
+    topology.load_weights(topology.build_model(blueprint), state["learner"]["model"], f"{place.path} ({chosen.name})")
+    say(f"resuming from {chosen}")
+    return state
 
 
 class Session:
@@ -57,42 +106,62 @@ class Session:
 
     def __init__(
         self,
-        config: Config,
+        blueprint: topology.Blueprint,
         place: folder.RunFolder,
         runtime: InlineRuntime,
-        report: Callable[[dict[str, Any]], None],
+        display: Display,
         state: dict[str, Any] | None = None,
     ) -> None:
-        self.config, self.place, self.runtime, self.report = config, place, runtime, report
+        self.config, self.place, self.runtime, self.display = blueprint.config, place, runtime, display
+        self._frames_per_step = blueprint.env.frames_per_step
         self.scores = Scoreboard()
-        kept_rows = 0
+        self._evaluated: float | None = None
         if state is not None:
-            runtime.restore(state)
-            self.scores.set_state(state["session"]["scores"])
-            kept_rows = state["session"]["rows"]
-        self.metrics = MetricsFile(place.metrics_file, kept_rows)
+            self.scores.set_state(state["scores"])
+            self._evaluated = state["evaluated"]
+        self.metrics = MetricsFile(place.metrics_file, 0 if state is None else state["rows"])
+        self.board = TensorBoardFile(place.path, None if state is None else runtime.env_steps, display.message)
         self._started = time.monotonic()
         self._start_steps = runtime.env_steps
+        self._last_row: dict[str, Any] = {}
+        self._pace = (self._started, runtime.env_steps)
+        self._next_tick = 0.0
+        self._interrupts = Interrupts()
 
     def run(self) -> Result:
         """Drive the system until a stop condition holds; the last state is saved."""
-        next_row = self._after(self.config.log_every)
-        next_save = self._after(self.config.checkpoint_every)
-        reason = self._stop_reason()
+        try:
+            with self._interrupts:
+                reason = self._drive()
+        finally:
+            self.metrics.close()
+            self.board.close()
+            self.runtime.close()
+        runtime = self.runtime
+        received = self._interrupts.received
+        return Result(self.place.path, runtime.env_steps, runtime.updates, self.scores.mean, reason, received)
+
+    def _drive(self) -> str:
+        config = self.config
+        row_at, save_at = self._after(config.log_every), self._after(config.checkpoint_every)
+        eval_at = None if config.eval.every is None else self._after(config.eval.every)
         steps = self.runtime.run()
-        while reason is None:
+        while (reason := self._stop_reason()) is None:
             next(steps)
             self.scores.add(self.runtime.episodes())
-            reason = self._stop_reason()
-            if self.runtime.env_steps >= next_row or reason:
-                self._write_row()
-                next_row = self._after(self.config.log_every)
-            if self.runtime.env_steps >= next_save or reason:
+            now = self.runtime.env_steps
+            stopping = self._stop_reason() is not None
+            evaluation: dict[str, float] = {}
+            if config.eval.every is not None and eval_at is not None and (now >= eval_at or stopping):
+                evaluation, eval_at = self._evaluate(), self._after(config.eval.every)
+            if now >= row_at or stopping or evaluation:
+                self._write_row(evaluation)
+                row_at = self._after(config.log_every)
+            if now >= save_at or stopping:
                 self._save()
-                next_save = self._after(self.config.checkpoint_every)
-        self.metrics.close()
-        self.runtime.close()
-        return Result(self.place.path, self.runtime.env_steps, self.runtime.updates, self.scores.mean, reason)
+                save_at = self._after(config.checkpoint_every)
+            self._tick()
+        return reason
 
     def _after(self, every: int) -> int:
         """The next multiple of `every` env steps: a function of the count alone, so that resuming agrees."""
@@ -100,6 +169,8 @@ class Session:
 
     def _stop_reason(self) -> str | None:
         stop, minutes = self.config.stop, (time.monotonic() - self._started) / 60
+        if self._interrupts.received is not None:
+            return f"{self._interrupts.received.name} received"
         if stop.return_ is not None and self.scores.full and (self.scores.mean or 0.0) >= stop.return_:
             return f"mean return {self.scores.mean:.1f} reached stop.return={stop.return_:g}"
         if self.runtime.env_steps >= stop.env_steps:
@@ -110,20 +181,63 @@ class Session:
             return f"stop.minutes={stop.minutes:g} reached"
         return None
 
-    def _write_row(self) -> None:
+    def _evaluate(self) -> dict[str, float]:
+        row = self.runtime.evaluate()
+        self._evaluated = row["eval/return"]
+        return row
+
+    def _write_row(self, evaluation: dict[str, float]) -> None:
         seconds = time.monotonic() - self._started
         row = {
             "env_steps": self.runtime.env_steps,
             "updates": self.runtime.updates,
             **self.scores.row(),
+            **evaluation,
             **self.runtime.drain_metrics(),
             f"{TIMING}seconds": round(seconds, 3),
             f"{TIMING}steps_per_s": round((self.runtime.env_steps - self._start_steps) / max(seconds, 1e-9), 1),
         }
         self.metrics.write(row)
-        self.report(row)
+        self.board.write(row)
+        self.display.row(row)
+        self._last_row = row
 
     def _save(self) -> None:
-        state = self.runtime.save(with_tables=self.config.checkpoint.replay)
-        state["session"] = {"scores": self.scores.get_state(), "rows": self.metrics.rows}
-        checkpoint.save(self.place.checkpoints, self.runtime.env_steps, state, keep=self.config.checkpoint.keep)
+        settings = self.config.checkpoint
+        if self._interrupts.received is not None:
+            self.display.message("saving; once more ends at once, without")
+        state = self.runtime.save(with_tables=settings.replay)
+        state["session"] = {
+            "scores": self.scores.get_state(),
+            "evaluated": self._evaluated,
+            "rows": self.metrics.rows,
+        }
+        checkpoint.save(
+            self.place.checkpoints,
+            self.runtime.env_steps,
+            state,
+            retention=checkpoint.Retention(settings.keep, settings.keep_every, settings.best),
+            score=self._evaluated if self.config.eval.every is not None else self.scores.mean,
+        )
+
+    def _tick(self) -> None:
+        """Tell the display how it goes, now and then."""
+        now = time.monotonic()
+        if now < self._next_tick:
+            return
+        self._next_tick = now + TICK_SECONDS
+        since, steps = self._pace
+        pace = (self.runtime.env_steps - steps) / max(now - since, 1e-9)
+        if now - since > 5:
+            self._pace = (now, self.runtime.env_steps)
+        self.display.tick(
+            Status(
+                env_steps=self.runtime.env_steps,
+                updates=self.runtime.updates,
+                episodes=self.scores.episodes,
+                score=self.scores.mean,
+                steps_per_s=pace,
+                frames_per_s=pace * self._frames_per_step,
+                metrics=self._last_row,
+            )
+        )

@@ -34,10 +34,10 @@ def test_all_mistakes_are_reported_at_once_with_the_nearest_key():
     lines = str(caught.value).splitlines()
     assert len(lines) == 4
     text = str(caught.value)
-    assert "'algo.batchs'; did you mean 'batch'" in text
+    assert "'algo.batchs'; did you mean 'algo.batch'" in text
     assert "'sede'; did you mean 'seed'" in text
-    assert "seed: " in text
-    assert "algo.discount: " in text
+    assert "seed: must be a whole number, at least 0, below 2,147,483,648, not 'much'" in text
+    assert "algo.discount: must be below 1, not 2" in text
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,38 @@ def test_all_mistakes_are_reported_at_once_with_the_nearest_key():
         ("ppo-cartpole", ["algo.name=pppo"], "unknown algorithm 'pppo'; did you mean 'ppo'"),
         ("ppo-cartpole", ["algo.name=no.such:Thing"], "cannot import 'no.such:Thing'"),
         ("ppo-cartpole", ["algo=null"], "algo.name is missing"),
+        ("ppo-cartpole", ["algo=dqn"], "algo: must be a section, not 'dqn'; did you mean algo.name=dqn?"),
+        ("ppo-cartpole", ["env=Acrobot-v1"], "not 'Acrobot-v1'; did you mean env.id=Acrobot-v1?"),
+        ("ppo-cartpole", ["env={num: 2}"], "env.id is missing: Gymnasium id"),
+        ("ppo-cartpole", ["checkpoint=5"], "checkpoint: must be a section with the keys every, keep"),
+        ("ppo-cartpole", ["lr=0.1"], "unknown key 'lr'; did you mean 'algo.optimizer.args.lr'?"),
+        ("dqn-cartpole", ["batch=32"], "unknown key 'batch'; did you mean 'algo.batch'?"),
+        ("dqn-cartpole", ["algo.gamma=0.9"], "unknown key 'algo.gamma'; did you mean 'algo.discount'?"),
+        ("dqn-cartpole", ["every=1"], "did you mean 'checkpoint.every' or 'log.every'"),
+        ("ppo-cartpole", ["stop.retrun=1"], "unknown key 'stop.retrun'; did you mean 'stop.return'?"),
+        ("ppo-cartpole", ["stop.return=high"], "stop.return: must be a number or null, not 'high'"),
+        ("ppo-cartpole", ["seed=1.5"], "seed: must be a whole number, at least 0, below 2,147,483,648, not 1.5"),
+        ("ppo-cartpole", ["net.shared=maybe"], "net.shared: must be true or false, not 'maybe'"),
+        ("ppo-cartpole", ["net.init=orthogonl"], "'orthogonal', not 'orthogonl'; did you mean 'orthogonal'?"),
+        ("ppo-cartpole", ["net.torso.hidden=[8, 0]"], "net.torso.hidden.1: must be above 0, not 0"),
+        ("ppo-cartpole", ["algo.clip=wide"], "algo.clip: must be a number or a section with the keys start, end"),
+        ("ppo-cartpole", ["stop.minutes=.inf"], "stop.minutes: must be a number, above 0, or null, not .inf"),
+        (
+            "ppo-cartpole",
+            ["run=3"],
+            """run: must be text that matches ^[\\w.\\-]+$ or null, not 3; as text it is run='"3"'""",
+        ),
+        ("ppo-cartpole", ["env.args={1: 2}"], "env.args.1: the key must be text"),
+        (
+            "ppo-cartpole",
+            ["env.wrappers.0.name=X"],
+            "env.wrappers is a list of 0, counted from 0, and has no element '0'",
+        ),
+        ("ppo-cartpole", ["env.wrappers=[{nam: X, name: X}]"], "did you mean 'env.wrappers.0.name'?"),
+        ("ppo-cartpole", ["seed.x=3"], "'seed.x=3': seed is 0 here, which has no keys"),
+        ("ppo-minatar-breakout", ["algo.clip.end=0"], "algo.clip is 0.2 here, which has no keys; give algo.clip as a"),
+        ("ppo-cartpole", ["algo..clip=1"], "'algo..clip=1' is not an override"),
+        ("ppo-cartpole", ["env.args={a: 1, a: 2}"], "the key 'a' is there twice"),
         ("ppo-cartpole", ["algo.clip.start=0.1", "algo.clip.steps=5"], "give either steps or fraction"),
     ],
 )
@@ -66,6 +98,90 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path):
         load(str(file))
     file.write_text("a: [1\n")
     with pytest.raises(UserError, match="not valid YAML"):
+        load(str(file))
+
+
+def test_mistakes_in_overrides_and_in_the_algorithm_do_not_hide_the_others():
+    with pytest.raises(UserError) as caught:
+        load("dqn-cartpole", ["nothing", "algo.name=dqm", "sede=1", "env.num=0", "algo.no_such_key=1"])
+    assert [line.partition(";")[0] for line in str(caught.value).splitlines()] == [
+        "'nothing' is not an override",
+        "unknown algorithm 'dqm'",
+        "env.num: must be at least 1, not 0",
+        "unknown key 'sede'",
+    ]
+
+
+@pytest.mark.parametrize("number", ["1e-3", "1E-3", "+1e-3", "1.e-3", ".1e-2", "0.001", "1_0e-4"])
+def test_every_spelling_of_a_number_is_one_in_files_and_overrides(number, tmp_path):
+    assert load("dqn-cartpole", [f"algo.optimizer.args.lr={number}"]).algo.optimizer.args == {"lr": 0.001}
+    file = tmp_path / "my.yaml"
+    file.write_text(f"algo: {{name: dqn, optimizer: {{args: {{lr: {number}}}}}}}\nenv: {{id: CartPole-v1}}\n")
+    assert load(str(file)).algo.optimizer.args == {"lr": 0.001}
+
+
+@pytest.mark.parametrize("text", ["e3", "1e", "1e-3x", "v1e3", "2024-01-01", "."])
+def test_what_only_looks_like_a_number_stays_text(text):
+    assert load("ppo-cartpole", [f"env.args.x={text}"]).env.args == {"x": text}
+
+
+def test_a_whole_number_may_be_written_with_an_exponent():
+    assert load("dqn-cartpole", ["algo.capacity=1e5"]).algo.capacity == 100_000
+
+
+@pytest.mark.parametrize("comments", [False, True])
+@pytest.mark.parametrize(
+    "value",
+    ["1e-3", "1", "true", "null", "2024-01-01", "a # b", "a: b", "two\nlines", "", "'", "ü", [1e-7, {"a": None}]],
+)
+def test_saved_values_are_read_back_as_they_were(value, comments, tmp_path):
+    values = to_dict(load("ppo-cartpole"))
+    values["env"]["args"] = {"x": value, "y": {"z": [value]}}
+    config = from_dict(values)
+    file = tmp_path / "saved.yaml"
+    file.write_text(to_yaml(config, comments=comments), encoding="utf-8")
+    assert load(str(file)) == config
+
+
+def test_an_override_leaves_the_rest_of_its_section_alone(tmp_path):
+    file = tmp_path / "short.yaml"
+    file.write_text("algo: {name: dqn}\nenv: {id: CartPole-v1}\n")
+    whole = load(str(file))
+    config = load(str(file), ["algo.optimizer.args.lr=1", "algo.epsilon.end=0.5", "algo.prioritized.alpha=0.1"])
+    assert config.algo.optimizer.args == {"lr": 1, "eps": 1.5e-4}
+    assert config.algo.optimizer.clip_norm == whole.algo.optimizer.clip_norm == 10
+    assert config.algo.epsilon == Linear(start=1.0, end=0.5, steps=1_000_000)
+    assert config.algo.prioritized.alpha == 0.1
+    other = load(str(file), ["algo.optimizer.args.lr=1", "algo.name=ppo"])
+    assert other.algo.optimizer.schedule.name == "LinearLR"
+
+
+def test_the_last_of_several_overrides_counts():
+    assert load("ppo-cartpole", ["seed=1", "seed=2", "seed=1"]).seed == 1
+    assert load("ppo-cartpole", ["algo.clip=0.3", "algo.clip={start: 1, end: 0, steps: 9}"]).algo.clip.steps == 9
+
+
+def test_elements_of_a_list_can_be_overridden():
+    wrappers = "env.wrappers=[{name: One}, {name: Two}]"
+    config = load("ppo-cartpole", [wrappers, "env.wrappers.1.name=Three", "env.wrappers.0.args.n=4"])
+    assert [(wrapper.name, wrapper.args) for wrapper in config.env.wrappers] == [("One", {"n": 4}), ("Three", {})]
+    config = load("ppo-cartpole", ["net.torso.hidden.0=16"])
+    assert config.net.torso.hidden == [16, 64]
+
+
+def test_a_key_stands_once_in_a_file_but_may_be_merged(tmp_path):
+    file = tmp_path / "my.yaml"
+    file.write_text("algo: {name: ppo}\nenv: {id: CartPole-v1}\nseed: 1\nseed: 2\n")
+    with pytest.raises(UserError, match=r"my.yaml is not valid YAML: the key 'seed' is there twice \(line 4\)"):
+        load(str(file))
+    file.write_text("algo: {name: ppo}\nenv: {id: CartPole-v1, args: {a: &a {x: 1, y: 1}, b: {<<: *a, x: 2}}}\n")
+    assert load(str(file)).env.args["b"] == {"x": 2, "y": 1}
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    file = tmp_path / "my.yaml"
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="is not UTF-8 text"):
         load(str(file))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from starling.errors import UserError
 from starling.runs import checkpoint
+from starling.runs.checkpoint import Retention
 
 
 def a_state(step):
@@ -21,7 +22,7 @@ def a_state(step):
 def save_for_ever(root, step):
     while True:
         step += 1
-        checkpoint.save(root, step, a_state(step), keep=2)
+        checkpoint.save(root, step, a_state(step), retention=Retention(newest=2, best=True), score=step)
 
 
 def main(root, kills):
@@ -37,7 +38,7 @@ def main(root, kills):
         os.waitpid(child, 0)
         interrupted += bool(list(root.glob(".unfinished-*")))
         try:
-            folder, state, problems = checkpoint.load_newest(root)
+            folder, state, problems = checkpoint.find(root)
         except UserError:
             assert newest == 0, "a checkpoint was lost"
             continue

@@ -13,17 +13,26 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="The run's folder.")],
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the environments.")] = 1_000_000,
+    checkpoint: Annotated[str, typer.Option(help="Which one: newest, best, or its env steps.")] = "newest",
+    protocol: Annotated[
+        str, typer.Option(help="as-trained; for ALE also noop (up to 30 no-ops) and sticky (25% sticky actions).")
+    ] = "as-trained",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on the last line.")] = False,
 ) -> None:
-    """Play a run's newest agent without exploration: `starling eval runs/NAME --episodes 100 --json`."""
+    """Score a run's agent without exploration.
+
+    Example: starling eval runs/mine --episodes 100 --json
+    """
     from starling.runs.folder import find
 
     find(run)
 
     from starling.evaluation import evaluate_run
 
-    result = evaluate_run(run, episodes=episodes, seed=seed, warn=lambda line: print(line))
+    result = evaluate_run(run, episodes=episodes, seed=seed, which=checkpoint, protocol=protocol, warn=print)
+    print(
+        "mean {mean:.2f} (95% {ci95[0]:.2f} to {ci95[1]:.2f})  median {median:.2f}  std {std:.2f}  "
+        "{episodes} episodes, {env}, {protocol}, {checkpoint}".format(**result)
+    )
     if as_json:
         print(json.dumps(result))
-    else:
-        print("mean {mean:.2f}  median {median:.2f}  std {std:.2f}  over {episodes} episodes".format(**result))

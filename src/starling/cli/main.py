@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from starling.cli import evaluate, resume, train, verify_resume
+from starling.cli import config, evaluate, listing, metrics, play, resume, train, verify_resume
 from starling.errors import UserError
 
 app = typer.Typer(
@@ -20,7 +20,13 @@ app = typer.Typer(
 app.command("train")(train.train)
 app.command("resume")(resume.resume)
 app.command("eval")(evaluate.evaluate)
+app.command("play")(play.play)
+app.command("metrics")(metrics.metrics)
 app.command("verify-resume")(verify_resume.verify_resume)
+app.command("presets")(listing.presets)
+app.command("algos")(listing.algos)
+app.command("envs")(listing.envs)
+app.add_typer(config.config_app, name="config")
 
 
 def _version(wanted: bool) -> None:

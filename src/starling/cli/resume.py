@@ -8,14 +8,38 @@ from typing import Annotated
 import typer
 
 
-def resume(run: Annotated[Path, typer.Argument(help="The run's folder.")]) -> None:
-    """Go on with a run from its newest checkpoint: `starling resume runs/CartPole-v1-ppo-...`."""
-    from starling.runs.folder import find
+def resume(
+    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change: the run is branched.")
+    ] = None,
+    checkpoint: Annotated[str, typer.Option(help="Which one: newest, best, or its env steps.")] = "newest",
+    runs: Annotated[Path | None, typer.Option(help="Folder for a branch; default: beside the run.")] = None,
+) -> None:
+    """Go on with a run from a checkpoint.
 
-    find(run)
+    Without settings it goes on in its own folder. With settings it branches: a new run begins where the checkpoint is,
+    says what changed, and the old one stays as it is.
+
+    Example: starling resume runs/mine
+
+    Example: starling resume runs/mine stop.env_steps=500000 algo.optimizer.args.lr=0.0001 --checkpoint best
+    """
+    from starling.config.load import load
+    from starling.runs.folder import check_writable, find
+
+    place = find(run)
+    config = load(str(place.config_file), overrides or [])
+    check_writable(runs or run.parent)
 
     from starling import training
-    from starling.cli.show import closing_lines, progress_line
+    from starling.cli.progress import Progress
+    from starling.cli.show import closing_lines
 
-    result = training.resume(run, report=lambda row: print(progress_line(row), flush=True), warn=print)
+    with Progress(config) as display:
+        if overrides:
+            result = training.branch(run, config, runs or run.parent, display, which=checkpoint)
+        else:
+            result = training.resume(run, display, which=checkpoint)
     print(closing_lines(result))
+    raise typer.Exit(result.exit_code)

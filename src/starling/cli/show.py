@@ -1,26 +1,69 @@
-"""How rows and results look on a terminal."""
+"""How runs and results are put into words: the same names, units and order wherever they appear."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+
+from starling.config.schema import Config
+from starling.runs.status import Status
 
 if TYPE_CHECKING:
     from starling.training import Result
 
+Fact = tuple[str, str]
+"""What it is, and its value."""
 
-def progress_line(row: dict[str, Any]) -> str:
-    """One row of metrics as one short line."""
-    score = "-" if row["return"] is None else f"{row['return']:.1f}"
-    losses = "  ".join(
-        f"{key.removeprefix('loss/')} {value:.3g}" for key, value in row.items() if key.startswith("loss/")
-    )
-    speed = f"{row['time/steps_per_s']:,.0f} steps/s"
-    return f"step {row['env_steps']:>9,}  update {row['updates']:>7,}  return {score:>7}  {speed:>14}  {losses}"
+
+def counts(status: Status, goal: float | None = None) -> list[Fact]:
+    """How well the run does and how much it has done, the return beside what it should become."""
+    facts = [
+        ("return", number(status.score) + ("" if goal is None else f" (goal {goal:g})")),
+        ("episodes", f"{status.episodes:,}"),
+        ("updates", f"{status.updates:,}"),
+        ("steps/s", f"{status.steps_per_s:,.0f}"),
+    ]
+    if status.frames_per_s > 1.5 * status.steps_per_s:  # an env step is one frame unless the env skips some
+        facts.append(("frames/s", f"{status.frames_per_s:,.0f}"))
+    return facts
+
+
+def learning(metrics: dict[str, Any], config: Config) -> list[Fact]:
+    """What the last row says of evaluation, losses and tables."""
+    facts = [("eval", number(metrics["eval/return"]))] if "eval/return" in metrics else []
+    facts += [(key.removeprefix("loss/"), f"{metrics[key]:.3g}") for key in metrics if key.startswith("loss/")]
+    capacity = getattr(config.algo, "capacity", None)
+    for key in [key for key in metrics if key.startswith("store/") and key.endswith("/size")]:
+        whole = "" if capacity is None else f" of {capacity:,}"
+        if metrics[key] or whole:  # an empty queue says nothing
+            facts.append((key.split("/")[1], f"{metrics[key]:,.0f}{whole}"))
+        capacity = None  # it is that of the first table
+    return facts
+
+
+def progress_line(status: Status, config: Config) -> str:
+    """One row of metrics as one line, its counts in columns."""
+    whole = config.stop.env_steps
+    aligned = [f"{name} {value:>{8 if name == 'updates' else 7}}" for name, value in counts(status)]
+    rest = [f"{name} {value}" for name, value in learning(status.metrics, config)]
+    steps = f"steps {status.env_steps:>{len(f'{whole:,}')},} {min(status.env_steps / whole, 1):>4.0%}"
+    return "  ".join([steps, *aligned, *rest])
+
+
+def number(value: float | None) -> str:
+    """A score, as exact as a person wants it."""
+    if value is None:
+        return "-"
+    return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
 
 
 def closing_lines(result: Result) -> str:
     """Why the run ended, its score, where it is and what can be done with it."""
-    score = "no episode has ended yet" if result.score is None else f"{result.score:.1f}"
+    score = "no episode has ended yet" if result.score is None else number(result.score)
     return "\n".join(
         [
             f"\nfinished: {result.reason}",

@@ -9,20 +9,32 @@ import typer
 
 
 def train(
-    source: Annotated[str, typer.Argument(metavar="PRESET", help="A preset's name or a YAML file.")],
+    source: Annotated[str, typer.Argument(metavar="PRESET|FILE", help="A preset's name or a YAML file.")],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, e.g. seed=3 algo.batch=64."),
     ] = None,
     runs: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
 ) -> None:
-    """Train an agent: `starling train ppo-cartpole seed=3`."""
+    """Train an agent.
+
+    Ctrl-C saves and ends with code 0, SIGTERM saves and ends with code 143; a second signal ends at once.
+
+    Example: starling train ppo-cartpole seed=3 run=mine stop.env_steps=200000
+    """
     from starling.config.load import load
 
     config = load(source, overrides or [])
 
-    from starling import training
-    from starling.cli.show import closing_lines, progress_line
+    from starling.runs.folder import check_writable
 
-    result = training.train(config, runs, report=lambda row: print(progress_line(row), flush=True))
+    check_writable(runs)
+
+    from starling import training
+    from starling.cli.progress import Progress
+    from starling.cli.show import closing_lines
+
+    with Progress(config) as display:
+        result = training.train(config, runs, display)
     print(closing_lines(result))
+    raise typer.Exit(result.exit_code)

@@ -26,6 +26,8 @@ class CheckpointConfig(Part):
 
     every: int | None = Field(None, ge=1, description="env steps between checkpoints; null: a tenth of stop.env_steps")
     keep: int = Field(3, ge=1, description="newest checkpoints that are kept")
+    keep_every: int | None = Field(None, ge=1, description="env steps between checkpoints that are kept for ever")
+    best: bool = Field(True, description="keep the checkpoint with the best score too")
     replay: bool = Field(True, description="save the tables too, so that resuming is exact")
 
 
@@ -33,6 +35,16 @@ class LogConfig(Part):
     """How often progress is written."""
 
     every: int | None = Field(None, ge=1, description="env steps between rows; null: a hundredth of stop.env_steps")
+
+
+class EvalConfig(Part):
+    """Evaluation during training: whole episodes without exploration, on envs of their own."""
+
+    every: int | None = Field(None, ge=1, description="env steps between evaluations; null: none")
+    episodes: int = Field(10, ge=1, description="episodes of one evaluation")
+    metrics: list[str] = Field(
+        default_factory=list, description="numbers in the env's info to report at an episode's end"
+    )
 
 
 class Config(Part):
@@ -53,6 +65,7 @@ class Config(Part):
     stop: StopConfig = Field(default_factory=StopConfig, description="when the run ends")
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig, description="what is saved")
     log: LogConfig = Field(default_factory=LogConfig, description="what is written")
+    eval: EvalConfig = Field(default_factory=EvalConfig, description="evaluation while training")
 
     @property
     def checkpoint_every(self) -> int:

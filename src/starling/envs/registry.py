@@ -59,11 +59,12 @@ def register_env(name: str, factory: Any, summary: str = "") -> None:
 
 def known_ids() -> list[str]:
     """Every id that can be made here, sorted; ALE games only where ale_py is installed."""
+    registered = set(gymnasium.registry)  # before ale_py adds its older ids, which only work once it is imported
     try:
         games = list(atari.game_ids())
     except ModuleNotFoundError:
         games = []
-    return sorted({*gymnasium.registry, *games, *minatar.game_ids(), *(name for name, _ in _OWN)})
+    return sorted({*registered, *games, *minatar.game_ids(), *(name for name, _ in _OWN)})
 
 
 def make_env(config: EnvConfig, rows: int, threads: int = 1, render: bool = False) -> VectorEnv:

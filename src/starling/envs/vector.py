@@ -45,8 +45,10 @@ class VectorEnv:
         self.game_over = np.zeros(self.num, np.bool_)  # [B] the end of a game; an episode's, where it is the same
         self._env = env
         self._seeder = seeder or _seeder(env)
-        self._obs = observation_converter(raw.observation)
-        self._action = action_converter(raw.action)
+        self.encode = observation_converter(
+            raw.observation
+        )  # a batch of the env's observations as the policy sees them
+        self.decode = action_converter(raw.action)  # a batch of the policy's actions as the env takes them
         self._ended = self._done = np.zeros(self.num, np.bool_)
 
     def reset(self, seeds: NDArray) -> EnvStep:
@@ -56,11 +58,11 @@ class VectorEnv:
         obs, self.infos = self._env.reset(seed=self._seeder(seeds))
         none = np.zeros(self.num, np.bool_)
         self._ended = self._done = self.game_over = none
-        return EnvStep(self._obs(obs), ~none, np.zeros(self.num, np.float32), none, none.copy(), none.copy())
+        return EnvStep(self.encode(obs), ~none, np.zeros(self.num, np.float32), none, none.copy(), none.copy())
 
     def step(self, actions: NDArray) -> EnvStep:
         """Take `actions` [B, ...]; a row that ended at the last step is reset instead."""
-        obs, reward, terminated, truncated, self.infos = self._env.step(self._action(actions))
+        obs, reward, terminated, truncated, self.infos = self._env.step(self.decode(actions))
         first = self._ended
         valid = ~first
         self._ended = terminated | truncated
@@ -70,7 +72,7 @@ class VectorEnv:
         self._done = terminated | truncated
         self.game_over = self.infos.get(GAME_OVER, self._done)
         reward = np.asarray(reward, np.float32) * valid
-        return EnvStep(self._obs(obs), first, reward, terminated, truncated, valid)
+        return EnvStep(self.encode(obs), first, reward, terminated, truncated, valid)
 
     def episode_infos(self) -> dict[int, dict[str, Any]]:
         """What the env says about each row whose episode ended at the last step, by row."""

@@ -10,7 +10,7 @@ from gymnasium import spaces, wrappers
 
 from starling.config.env import WrapperConfig
 from starling.errors import UserError, did_you_mean
-from starling.registry import import_path
+from starling.registry import Registry
 from starling.types import StackSpec
 
 _STATISTICS = "keeps statistics of its own in every row, which neither a checkpoint nor an evaluation would share"
@@ -21,13 +21,17 @@ _REFUSED = {
 }
 
 
+WRAPPERS = Registry("wrapper", {})
+"""Wrappers of the user's own, beside those of gymnasium."""
+
+
 def load_wrapper(name: str) -> Any:
     """The wrapper called `name`: a class in gymnasium.wrappers or anything that takes an env first."""
-    if ":" in name:
-        return import_path(name)
+    if name in WRAPPERS or ":" in name:
+        return WRAPPERS.load(name)
     if name in _REFUSED:
         raise UserError(f"wrapper {name!r} {_REFUSED[name]}; leave it out")
-    known = [n for n in wrappers.__all__ if n != "vector"]
+    known = [n for n in wrappers.__all__ if n != "vector"] + [n for n, _ in WRAPPERS]
     if name not in known:
         raise UserError(
             f"unknown wrapper {name!r}{did_you_mean(name, known)}"

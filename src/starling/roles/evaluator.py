@@ -1,39 +1,88 @@
-"""Plays whole episodes with a policy that does not explore."""
+"""Plays whole episodes with a policy that does not explore, and says what came of them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from statistics import fmean, pstdev
+from typing import Any
+
 import numpy as np
 
+from starling.config.schema import EvalConfig
 from starling.envs.vector import VectorEnv
 from starling.roles import noise
 from starling.roles.policy import Policy
 from starling.roles.recorder import learning_rewards
 
+MAX_ROWS = 8
+"""Envs that are stepped at once in an evaluation."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """One whole game: its raw return, its length, and what the env said at its end."""
+
+    total: float
+    length: int
+    info: dict[str, Any]
+
 
 def play_episodes(
-    policy: Policy, env: VectorEnv, *, episodes: int, seed: int, reward_clip: float | None = None
-) -> list[float]:
-    """Raw returns of `episodes` episodes.
+    policy: Policy, env: VectorEnv, *, episodes: int, seed: int, reward_clip: float | None
+) -> list[Played]:
+    """Play `episodes` games to their end.
 
-    Every row plays its own share: taking whichever end first would favour short episodes. `reward_clip` only concerns
-    what a network that takes rewards as input is shown.
+    Every row plays its own share: taking whichever end first would favour short games. `reward_clip` only concerns what
+    a network that takes rewards as input is shown.
     """
     rows = np.arange(env.num)
     share = np.full(env.num, episodes // env.num) + (rows < episodes % env.num)
     group = policy.group(rows, seed)
     step = env.reset(noise.seeds(seed, rows, 0))
-    running = np.zeros(env.num)
-    totals: list[float] = []
-    while len(totals) < episodes:
+    totals, lengths = np.zeros(env.num), np.zeros(env.num, np.int64)
+    played: list[Played] = []
+    while len(played) < episodes:
         group.seen = step
         group.reward(learning_rewards(step, reward_clip))
         (output,) = policy.infer([group])
         group.settle(output)
         step = env.step(output.action)
-        running += step.reward
+        totals += step.reward
+        lengths += step.valid
         for i in np.flatnonzero(env.game_over):
             if share[i] > 0:
-                totals.append(float(running[i]))
+                info = env.episode_infos().get(int(i), {})
+                played.append(Played(float(totals[i]), int(lengths[i]), info))
                 share[i] -= 1
-            running[i] = 0
-    return totals
+            totals[i] = lengths[i] = 0
+    return played
+
+
+class Evaluator:
+    """Evaluates on envs of its own. The same seed every time: the result is a function of the weights alone."""
+
+    def __init__(
+        self, policy: Policy, env: VectorEnv, config: EvalConfig, *, seed: int, reward_clip: float | None
+    ) -> None:
+        self.env = env
+        self._policy, self._config, self._seed, self._reward_clip = policy, config, seed, reward_clip
+
+    def play(self) -> list[Played]:
+        return play_episodes(
+            self._policy, self.env, episodes=self._config.episodes, seed=self._seed, reward_clip=self._reward_clip
+        )
+
+    def evaluate(self) -> dict[str, float]:
+        """Mean and deviation of raw returns, mean length, and the mean of every metric asked for."""
+        played = self.play()
+        totals = [game.total for game in played]
+        row = {
+            "eval/return": fmean(totals),
+            "eval/return_std": pstdev(totals),
+            "eval/length": fmean(game.length for game in played),
+        }
+        for name in self._config.metrics:
+            found = [float(game.info[name]) for game in played if name in game.info]
+            if found:
+                row[f"eval/{name}"] = fmean(found)
+        return row

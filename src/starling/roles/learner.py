@@ -173,6 +173,11 @@ class Learner:
             for mine, theirs in zip(self._target.buffers(), self.model.buffers(), strict=True):
                 mine.copy_(theirs)
 
+    def apply_settings(self) -> None:
+        """Let the present settings of the optimizers replace those that came with a restored state."""
+        for optimizer in self._optimizers.values():
+            optimizer.apply_settings()
+
     def drain_metrics(self) -> dict[str, float]:
         """Means since the last call."""
         means = self._means.drain()

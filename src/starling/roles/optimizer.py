@@ -48,10 +48,11 @@ class FlatOptimizer:
         for parameter in self.parameters:
             parameter.grad = self.gradient.as_strided(parameter.shape, parameter.stride(), offset)
             offset += parameter.numel()
-        self._clip = config.clip_norm
+        self._clip, self._args = config.clip_norm, config.args
         self._optimizer = _make_optimizer(config, self._moved(config.name))
         self._kernel = _fused_kernel(self._optimizer)
-        self._schedule = _make_schedule(config.schedule, self._optimizer, planned_versions)
+        self._schedule_args = _schedule_args(config.schedule, planned_versions)
+        self._schedule = _make_schedule(config.schedule, self._optimizer, self._schedule_args)
 
     def _moved(self, name: str) -> list[nn.Parameter]:
         if name not in ELEMENTWISE:
@@ -74,6 +75,20 @@ class FlatOptimizer:
             self._optimizer.step()
         else:
             _fused_step(self._kernel, self._optimizer)
+
+    def apply_settings(self) -> None:
+        """Put the configured arguments in place of restored ones; a schedule goes on from where it is."""
+        (group,) = self._optimizer.param_groups
+        group.update({key: value for key, value in self._args.items() if key != "lr"})
+        wanted = float(self._args.get("lr", group["lr"]))
+        if self._schedule is None:
+            group["lr"] = wanted
+            return
+        vars(self._schedule).update(self._schedule_args)
+        self._schedule.base_lrs = [wanted]
+        closed_form = getattr(self._schedule, "_get_closed_form_lr", None)
+        if closed_form is not None:
+            (group["lr"],) = closed_form()
 
     def end_version(self) -> None:
         if self._schedule is not None:
@@ -146,8 +161,14 @@ def _fused_step(kernel: Callable[..., None], optimizer: torch.optim.Optimizer) -
         )
 
 
+def _schedule_args(config: ScheduleConfig | None, planned_versions: int) -> dict[str, Any]:
+    """A schedule's arguments; "run" stands for the planned number of versions."""
+    given = {} if config is None else config.args
+    return {key: planned_versions if value == "run" else value for key, value in given.items()}
+
+
 def _make_schedule(
-    config: ScheduleConfig | None, optimizer: torch.optim.Optimizer, planned_versions: int
+    config: ScheduleConfig | None, optimizer: torch.optim.Optimizer, args: dict[str, Any]
 ) -> torch.optim.lr_scheduler.LRScheduler | None:
     if config is None:
         return None
@@ -155,7 +176,6 @@ def _make_schedule(
     if config.name == "ReduceLROnPlateau" or not isinstance(found, type):
         names = [n for n, c in vars(torch.optim.lr_scheduler).items() if isinstance(c, type) and n[0].isupper()]
         raise UserError(f"unknown or unsupported schedule {config.name!r}{did_you_mean(config.name, names)}")
-    args = {key: planned_versions if value == "run" else value for key, value in config.args.items()}
     try:
         return found(optimizer, **args)  # type: ignore[no-any-return]
     except (TypeError, ValueError) as error:

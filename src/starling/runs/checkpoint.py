@@ -11,6 +11,8 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,9 @@ from starling.errors import UserError
 from starling.types import NDArray
 
 FORMAT = 1
+NEWEST, BEST = "newest", "best"
 _PREFIX = "step-"
+_BEST = "best.json"
 _UNFINISHED = ".unfinished-"
 
 
@@ -30,10 +34,21 @@ class BrokenCheckpointError(Exception):
     """A checkpoint that is not what was written: says which file and how."""
 
 
-def save(root: Path, env_steps: int, state: dict[str, Any], *, keep: int) -> Path:
+@dataclass(frozen=True)
+class Retention:
+    """Which checkpoints stay: the newest, one for every so many env steps, and the one with the best score."""
+
+    newest: int = 3
+    every: int | None = None
+    best: bool = False
+
+
+def save(
+    root: Path, env_steps: int, state: dict[str, Any], *, retention: Retention, score: float | None = None
+) -> Path:
     """Write `state` (nested dicts of arrays, tensors and JSON values) as the checkpoint of `env_steps`."""
     root.mkdir(parents=True, exist_ok=True)
-    for leftover in root.glob(f"{_UNFINISHED}*"):
+    for leftover in root.glob(f"{_UNFINISHED}{_PREFIX}*"):
         shutil.rmtree(leftover)
     name = f"{_PREFIX}{env_steps:012d}"
     draft, final = root / f"{_UNFINISHED}{name}", root / name
@@ -54,9 +69,41 @@ def save(root: Path, env_steps: int, state: dict[str, Any], *, keep: int) -> Pat
         shutil.rmtree(final)
     draft.rename(final)
     _sync(root)
-    for old in list(_newest_first(root))[keep:]:
-        shutil.rmtree(old)
+    if retention.best and score is not None:
+        _note_best(root, name, score)
+    _prune(root, retention)
     return final
+
+
+def _note_best(root: Path, name: str, score: float) -> None:
+    known = best(root)
+    if known is None or score > known[1]:
+        draft = root / f"{_UNFINISHED}{_BEST}"
+        _write_synced(draft, json.dumps({"checkpoint": name, "score": score}).encode())
+        draft.replace(root / _BEST)
+
+
+def best(root: Path) -> tuple[str, float] | None:
+    """The name and score of the best checkpoint, where one is known and still there."""
+    try:
+        note = json.loads((root / _BEST).read_text())
+        name, score = str(note["checkpoint"]), float(note["score"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return (name, score) if (root / name).is_dir() else None
+
+
+def _prune(root: Path, retention: Retention) -> None:
+    folders = list(_newest_first(root))
+    kept = {folder.name for folder in folders[: retention.newest]}
+    if retention.best and (known := best(root)) is not None:
+        kept.add(known[0])
+    if retention.every is not None:
+        oldest_first = [(int(f.name.removeprefix(_PREFIX)) // retention.every, f.name) for f in reversed(folders)]
+        kept |= {name for (before, _), (age, name) in pairwise([(0, ""), *oldest_first]) if age != before}
+    for folder in folders:
+        if folder.name not in kept:
+            shutil.rmtree(folder)
 
 
 def load(folder: Path) -> dict[str, Any]:
@@ -77,8 +124,26 @@ def is_sound(folder: Path) -> bool:
         return False
 
 
-def load_newest(root: Path) -> tuple[Path, dict[str, Any], list[str]]:
-    """The newest sound checkpoint under `root`, its state, and what was wrong with newer ones."""
+def find(root: Path, which: str = NEWEST) -> tuple[Path, dict[str, Any], list[str]]:
+    """The checkpoint called `which` (newest, best, or its env steps), its state, and what was wrong with newer ones.
+
+    Only the newest has others to fall back to.
+    """
+    if which == NEWEST:
+        return _load_newest(root)
+    known = {folder.name: folder for folder in _newest_first(root)}
+    top = best(root)
+    name = (top[0] if top else "") if which == BEST else f"{_PREFIX}{int(which):012d}" if which.isdigit() else which
+    if name not in known:
+        steps = ", ".join(str(int(n.removeprefix(_PREFIX))) for n in sorted(known)) or "none"
+        raise UserError(f"no checkpoint {which!r} in {root} (there are: newest, {'best, ' if top else ''}{steps})")
+    try:
+        return known[name], load(known[name]), []
+    except BrokenCheckpointError as error:
+        raise UserError(f"{error}; choose another with --checkpoint") from None
+
+
+def _load_newest(root: Path) -> tuple[Path, dict[str, Any], list[str]]:
     problems: list[str] = []
     for folder in _newest_first(root):
         try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from starling.config import load as config_load
 from starling.config.schema import Config
@@ -32,6 +35,28 @@ class RunFolder:
     def config(self) -> Config:
         """The resolved configuration that the run was started with."""
         return config_load.load(str(self.config_file))
+
+    def copy_history(self, parent: RunFolder, rows: int, changes: dict[str, tuple[Any, Any]]) -> None:
+        """Begin with the parent's first `rows` rows, and say whose child this is."""
+        if parent.metrics_file.exists():
+            lines = parent.metrics_file.read_text(encoding="utf-8").splitlines(keepends=True)[:rows]
+            self.metrics_file.write_text("".join(lines), encoding="utf-8")
+        note = {"parent": str(parent.path.resolve()), "rows": rows, "changes": changes}
+        (self.path / "branch.json").write_text(json.dumps(note, indent=1), encoding="utf-8")
+
+
+def check_writable(root: Path) -> None:
+    """Refuse, before any work is done, a folder in which no run can be made."""
+    existing = next(path for path in (root, *root.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise UserError(f"{existing} is not a folder; choose another with --runs")
+    if not os.access(existing, os.W_OK | os.X_OK) or _read_only(existing):
+        raise UserError(f"cannot write to {existing}; choose another folder with --runs")
+
+
+def _read_only(path: Path) -> bool:
+    """Whether the file system is mounted read-only, which even root cannot write to."""
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
 def create(root: Path, config: Config) -> RunFolder:

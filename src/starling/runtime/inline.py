@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from starling.roles.env_loop import EnvLoop
+from starling.roles.evaluator import Evaluator
 from starling.roles.learner import Learner
 from starling.roles.policy import Header
 from starling.store.store import Store
@@ -37,8 +38,10 @@ class InlineUpstream:
 class InlineRuntime:
     """Steps every env loop in turn; the learner runs in between, see `InlineUpstream`."""
 
-    def __init__(self, loops: Sequence[EnvLoop], store: Store, learner: Learner) -> None:
-        self.loops, self.store, self.learner = list(loops), store, learner
+    def __init__(
+        self, loops: Sequence[EnvLoop], store: Store, learner: Learner, evaluator: Evaluator | None = None
+    ) -> None:
+        self.loops, self.store, self.learner, self.evaluator = list(loops), store, learner, evaluator
 
     @property
     def env_steps(self) -> int:
@@ -82,6 +85,12 @@ class InlineRuntime:
             loop.set_state(state["loops"][str(i)])
             loop.policy.set_state(state["policies"][str(i)])
 
+    def evaluate(self) -> dict[str, float]:
+        """What the agent as it is scores without exploration."""
+        return {} if self.evaluator is None else self.evaluator.evaluate()
+
     def close(self) -> None:
         for loop in self.loops:
             loop.env.close()
+        if self.evaluator is not None:
+            self.evaluator.env.close()

@@ -1,0 +1,132 @@
+"""What the commands do, from Python: train, resume, load an agent and act, register one's own parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from starling import evaluation, topology, training
+from starling.config.algo import ALGORITHMS
+from starling.config.load import from_dict
+from starling.config.load import load as load_config
+from starling.config.schema import Config
+from starling.envs.registry import make_env
+from starling.envs.registry import register_env as register_env
+from starling.envs.wrappers import WRAPPERS
+from starling.nets.torsos import TORSOS
+from starling.roles.policy import Policy
+from starling.runs.status import Status
+from starling.types import EXTRINSIC, EnvStep, Tree
+
+
+class Quiet:
+    """A display that shows nothing."""
+
+    def tick(self, status: Status) -> None: ...
+
+    def row(self, row: dict[str, Any]) -> None: ...
+
+    def message(self, line: str) -> None: ...
+
+
+def train(
+    source: str | dict[str, Any] | Config,
+    overrides: Sequence[str] = (),
+    *,
+    runs: str | Path = "runs",
+    display: training.Display | None = None,
+) -> training.Result:
+    """Train a preset, a YAML file, a nested dict or a `Config`, as `starling train` does.
+
+    It sets torch's threads for this process; Ctrl-C saves and returns early.
+    """
+    if isinstance(source, str):
+        config = load_config(source, overrides)
+    elif overrides:
+        raise ValueError("overrides go with a preset or a file; change the dict or the Config itself")
+    else:
+        config = from_dict(source) if isinstance(source, dict) else source
+    return training.train(config, Path(runs), display or Quiet())
+
+
+def resume(run: str | Path, *, checkpoint: str = "newest", display: training.Display | None = None) -> training.Result:
+    """Go on with a run in its own folder, as `starling resume` does."""
+    return training.resume(Path(run), display or Quiet(), which=checkpoint)
+
+
+def load(run: str | Path, *, checkpoint: str = "newest") -> Agent:
+    """The trained agent of a run."""
+    blueprint, model, _ = evaluation.load_agent(
+        Path(run), which=checkpoint, protocol="as-trained", warn=lambda line: None
+    )
+    return Agent(blueprint, model)
+
+
+@dataclass(frozen=True)
+class AgentState:
+    """What an agent remembers between two steps of one episode."""
+
+    carry: Tree  # [1, ...]
+    step: int
+
+
+class Agent:
+    """A trained policy for one environment at a time."""
+
+    def __init__(self, blueprint: topology.Blueprint, model: Any) -> None:
+        self.env = blueprint.env
+        self._clip = blueprint.config.env.reward_clip
+        self._policies = {
+            explore: Policy(blueprint.algorithm, model, total_rows=1, explore=explore) for explore in (False, True)
+        }
+        env = make_env(blueprint.config.env, 1)
+        self._encode, self._decode = env.encode, env.decode
+        env.close()
+
+    def act(
+        self, obs: Tree, state: AgentState | None = None, *, reward: float = 0.0, explore: bool = False, seed: int = 0
+    ) -> tuple[Any, AgentState]:
+        """An action for `obs`, as the environment itself gives it, and the state for the next call.
+
+        `state` is None at the start of an episode. `reward` is what the last action earned; only networks that take
+        rewards as input look at it.
+        """
+        policy = self._policies[explore]
+        group = policy.group(np.zeros(1, np.int64), seed)
+        if state is not None:
+            group.carry, group.step = dict(state.carry), state.step
+            clipped = reward if self._clip is None else float(np.clip(reward, -self._clip, self._clip))
+            group.reward({EXTRINSIC: np.array([clipped], np.float32)})
+        flag = np.zeros(1, bool)
+        batch = self._encode(_batch_of_one(obs))
+        group.seen = EnvStep(batch, np.array([state is None]), np.zeros(1, np.float32), flag, flag, ~flag)
+        (output,) = policy.infer([group])
+        group.settle(output)
+        return self._decode(output.action)[0], AgentState(group.carry, group.step)
+
+
+def _batch_of_one(obs: Any) -> Any:
+    if isinstance(obs, dict):
+        return {key: _batch_of_one(value) for key, value in obs.items()}
+    if isinstance(obs, tuple):
+        return tuple(_batch_of_one(value) for value in obs)
+    return np.asarray(obs)[None]
+
+
+def register_algorithm(name: str, algorithm: Any, summary: str = "") -> None:
+    """Make `algo.name=NAME` stand for an `Algorithm` class that has its settings as `Config`."""
+    ALGORITHMS.register(name, algorithm, summary)
+
+
+def register_torso(name: str, torso: Any, summary: str = "") -> None:
+    """Make `net.torso.kind=NAME` stand for a module class, made with (space, **net.torso.args)."""
+    TORSOS.register(name, torso, summary)
+
+
+def register_wrapper(name: str, wrapper: Any, summary: str = "") -> None:
+    """Make `name` in `env.wrappers` stand for a gymnasium wrapper class."""
+    WRAPPERS.register(name, wrapper, summary)

@@ -1,0 +1,42 @@
+"""Going on with other settings: what changed, what cannot, and what has to be made anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starling.config.load import as_yaml, differences, to_dict
+from starling.errors import UserError
+from starling.topology import Blueprint
+
+FIXED = ("algo.name", "env.id", "env.num", "env.args", "env.wrappers", "env.atari", "net")
+"""Settings that a trained agent is made of; with others it would be another agent."""
+
+
+@dataclass(frozen=True)
+class BranchPlan:
+    """The keys that changed, with their old and new values, and whether the tables are filled anew."""
+
+    changes: dict[str, tuple[Any, Any]]
+    refill: bool
+
+    def lines(self) -> list[str]:
+        changed = [f"changed: {key}: {as_yaml(old)} -> {as_yaml(new)}" for key, (old, new) in self.changes.items()]
+        note = ["the tables have another shape now: they are filled anew before learning goes on"]
+        return changed + (note if self.refill else [])
+
+
+def check_branch(old: Blueprint, new: Blueprint) -> BranchPlan:
+    """What a branch from `old` to `new` changes; refuses what cannot change."""
+    changes = {key: sides for key, sides in differences(to_dict(old.config), to_dict(new.config)) if key != "run"}
+    refused = [key for key in changes if any(key == fixed or key.startswith(f"{fixed}.") for fixed in FIXED)]
+    if refused:
+        raise UserError(f"a branch cannot change {', '.join(refused)}: start a new run with starling train instead")
+    if old.tables[0].fragment != new.tables[0].fragment:
+        raise UserError("a branch cannot change how many steps are collected at once (algo.rollout, algo.fragment)")
+    return BranchPlan(changes, refill=[_shape(spec) for spec in old.tables] != [_shape(spec) for spec in new.tables])
+
+
+def _shape(spec: Any) -> Any:
+    """A table's specification less what may change while its content stays."""
+    return replace(spec, updates_per_step=None, min_size=1, priority_exponent=0.0, share=1.0, batch=1)

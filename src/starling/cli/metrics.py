@@ -1,0 +1,66 @@
+"""`starling metrics`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAIN = ("env_steps", "updates", "return", "episodes", "episode_length", "eval/return")
+LAST = ("time/steps_per_s",)
+
+
+def metrics(
+    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    csv: Annotated[str | None, typer.Option(metavar="FILE", help="Write every row as CSV; - is stdout.")] = None,
+    last: Annotated[int, typer.Option(min=1, help="Rows of the table.")] = 10,
+) -> None:
+    """Show a run's last rows, or write all of them as CSV.
+
+    Example: starling metrics runs/mine --csv mine.csv
+    """
+    from starling.runs.export import read_finished
+    from starling.runs.folder import find
+
+    rows = read_finished(find(run).metrics_file)
+    if csv is None:
+        print(_table(rows[-last:]) if rows else "no rows yet")
+    else:
+        _export(rows, csv)
+
+
+def _export(rows: Sequence[dict[str, Any]], target: str) -> None:
+    import sys
+
+    from starling.errors import UserError
+    from starling.runs.export import write_csv
+
+    if target == "-":
+        write_csv(rows, sys.stdout)
+        return
+    try:
+        with Path(target).open("w", encoding="utf-8", newline="") as stream:
+            write_csv(rows, stream)
+    except OSError as error:
+        raise UserError(f"cannot write {target}: {error.strerror}; choose another file with --csv") from None
+    print(f"{target}: {len(rows):,} rows")
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    """The main columns, in the names they have in the file."""
+    present = {key for row in rows for key in row}
+    losses = sorted(key for key in present if key.startswith("loss/"))
+    names = [key for key in (*MAIN, *losses, *LAST) if key in present]
+    cells = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)) for line in cells)
+
+
+def _cell(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.1f}"

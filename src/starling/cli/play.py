@@ -1,0 +1,52 @@
+"""`starling play`"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from starling.playing import Shown
+
+
+def play(
+    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the environment.")] = 1_000_000,
+    checkpoint: Annotated[str, typer.Option(help="Which one: newest, best, or its env steps.")] = "newest",
+    video: Annotated[
+        Path | None,
+        typer.Option(help="Film it: out.mp4 or out.gif.", show_default="RUN/videos/step-N.mp4, unless there is --log"),
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="Write every step with all outputs of the network: steps.json.")
+    ] = None,
+    fps: Annotated[float | None, typer.Option(help="Frames a second.", show_default="the game's own, else 30")] = None,
+    max_steps: Annotated[
+        int | None, typer.Option(min=1, help="Cut episodes off after so many steps.", show_default="never")
+    ] = None,
+    explore: Annotated[bool, typer.Option("--explore/--no-explore", help="Act as in training.")] = False,
+) -> None:
+    """Film a run's agent, or log what it does and thinks step by step.
+
+    Example: starling play runs/mine --episodes 2 --video mine.gif --log steps.json
+    """
+    from starling.runs.folder import find
+    from starling.runs.video import check_video
+
+    find(run)
+    if video or not log:
+        check_video(video or Path("video.mp4"), fps)
+
+    from starling.playing import Demand, play_run
+
+    demand = Demand(episodes, seed, explore, max_steps, checkpoint, video, log, fps)
+    for file in play_run(run, demand, report=_score, warn=print):
+        print(f"wrote {file}")
+
+
+def _score(number: int, shown: Shown) -> None:
+    end = "" if shown.finished else ", cut off"
+    print(f"episode {number + 1}: score {shown.total:g} in {shown.length} steps{end}", flush=True)

@@ -1,0 +1,193 @@
+"""A run as it goes: a bar on a terminal, a line a row elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TextIO
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.text import Text
+
+from starling.cli.show import Fact, counts, duration, learning, progress_line
+from starling.config.schema import Config
+from starling.runs.status import Status
+
+GAP = "   "
+NARROWEST = 10
+
+
+class Progress:
+    """Shows a run on `stream`; whatever becomes of the stream, the run goes on."""
+
+    def __init__(self, config: Config, stream: TextIO | None = None) -> None:
+        self._config, self._stream = config, stream or sys.stdout
+        self._live = _live(self._stream) if _can_redraw(self._stream) else None
+        self._started = time.monotonic()
+        self._frames_per_step = 1.0
+        self._latest: Status | None = None
+        self._known: dict[str, Any] = {}  # a row without updates has no losses: the last ones stay
+        self._over = False
+
+    def tick(self, status: Status) -> None:
+        """Redraw the bar; lines wait for a row."""
+        if status.steps_per_s > 0:
+            self._frames_per_step = status.frames_per_s / status.steps_per_s
+        self._latest = status
+        self._known |= status.metrics
+        self._safely(self._redraw)
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Print a line; a bar waits for the next tick or the end."""
+        speed = row["time/steps_per_s"]
+        self._latest = Status(
+            env_steps=row["env_steps"],
+            updates=row["updates"],
+            episodes=row["episodes"],
+            score=row["return"],
+            steps_per_s=speed,
+            frames_per_s=speed * self._frames_per_step,
+            metrics=row,
+        )
+        self._known |= row
+        if self._live is None:
+            self._safely(self._print, progress_line(self._latest, self._config))
+
+    def message(self, line: str) -> None:
+        """Show a line, above the bar where there is one."""
+        self._safely(self._print, line)
+
+    def close(self) -> None:
+        """Leave the last state on the screen."""
+        self._safely(self._redraw)
+        if self._live is not None:
+            self._safely(self._live.stop)
+        self._over = True
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _redraw(self) -> None:
+        if self._live is None or self._latest is None:
+            return
+        self._live.start()
+        elapsed = time.monotonic() - self._started
+        self._live.update(_Picture(self._latest, self._known, self._config, elapsed), refresh=True)
+
+    def _print(self, line: str) -> None:
+        if self._live is not None and self._live.is_started:
+            self._live.console.print(Text(line), soft_wrap=True)
+        else:
+            print(line, file=self._stream, flush=True)
+
+    def _safely(self, show: Callable[..., None], *arguments: Any) -> None:
+        """Training must not end because nobody can watch it: fall silent instead."""
+        if self._over:
+            return
+        try:
+            show(*arguments)
+        except Exception as error:
+            self._over = True
+            if isinstance(error, OSError):
+                _send_nowhere(self._stream)
+            with suppress(Exception):
+                if self._live is not None:
+                    self._live.stop()
+            with suppress(OSError, ValueError):
+                if not isinstance(error, OSError):
+                    print(f"the display has stopped, training goes on: {error!r}", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class _Picture:
+    """The bar and what stands beneath it."""
+
+    status: Status
+    metrics: dict[str, Any]
+    config: Config
+    elapsed: float
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width, times, now = options.max_width, self._times(), counts(self.status, self.config.stop.return_)
+        words = Text(GAP).join([self._steps(), *(_fact(*fact) for fact in times)])
+        if self._room(words, width) >= NARROWEST:
+            yield self._bar(words, options)
+            yield from _packed(now, width)
+        else:
+            yield self._bar(self._steps(), options)
+            yield from _packed([*times, *now], width)
+        yield from _packed(learning(self.metrics, self.config), width)
+
+    def _bar(self, words: Text, options: ConsoleOptions) -> Text:
+        """A bar in whatever room the words leave; rich's own, in a table, takes twice as long."""
+        width = max(self._room(words, options.max_width), NARROWEST)
+        full, empty = ("#", "-") if options.ascii_only else ("━", "─")
+        filled = int(width * self._share)
+        bar = Text.assemble((full * filled, "cyan"), (empty * (width - filled), "dim"))
+        return Text.assemble((self._name, "bold"), GAP, bar, " ", words)
+
+    def _room(self, words: Text, width: int) -> int:
+        return width - len(self._name) - len(GAP) - 1 - len(words)
+
+    def _steps(self) -> Text:
+        return Text(f"{self._share:4.0%}{GAP}{self.status.env_steps:,} of {self.config.stop.env_steps:,} steps")
+
+    def _times(self) -> list[Fact]:
+        left, speed = max(0, self.config.stop.env_steps - self.status.env_steps), self.status.steps_per_s
+        return [("elapsed", duration(self.elapsed)), ("left", duration(left / speed) if speed > 0 else "-")]
+
+    @property
+    def _share(self) -> float:
+        return min(self.status.env_steps / self.config.stop.env_steps, 1.0)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.config.env.id} {self.config.algo.name}"
+
+
+def _packed(facts: list[Fact], width: int) -> Iterator[Text]:
+    """As many facts a line as fit, none of them broken."""
+    line = Text()
+    for fact in facts:
+        text = _fact(*fact)
+        if line and len(line) + len(GAP) + len(text) > width:
+            yield line
+            line = Text()
+        line = line.append(GAP).append_text(text) if line else text
+    if line:
+        yield line
+
+
+def _fact(name: str, value: str) -> Text:
+    return Text.assemble((name, "dim"), f" {value}")
+
+
+def _can_redraw(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown", "")
+
+
+def _live(stream: TextIO) -> Live:
+    """A display without a thread of its own; what others print to the same terminal goes above it."""
+    return Live(
+        console=Console(file=stream, force_terminal=True),
+        auto_refresh=False,
+        redirect_stdout=stream is sys.stdout,
+        redirect_stderr=sys.stderr.isatty(),
+    )
+
+
+def _send_nowhere(stream: TextIO) -> None:
+    """What is still printed there, and flushed when Python ends, is thrown away rather than raised."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

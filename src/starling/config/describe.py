@@ -1,0 +1,261 @@
+"""The configuration in words: every key with its type, default and meaning, for people, editors and error messages.
+
+`python -m starling.config.describe > docs/configuration.md` writes the reference.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import yaml
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+from pydantic_core import core_schema
+
+from starling.config.algo import ALGORITHMS
+from starling.config.algo.base import config_class
+from starling.config.parts import Linear, Part
+from starling.config.schema import Config
+
+Node = dict[str, Any]
+"""A part of a JSON Schema: what may stand at one place of the configuration."""
+
+_OWN_ALGORITHM: Node = {
+    "type": "object",
+    "description": "your own algorithm, package.module:Class; its settings are checked when it is loaded",
+    "properties": {"name": {"type": "string", "pattern": ":"}},
+    "required": ["name"],
+    "additionalProperties": True,
+}
+_NOUNS = {
+    "integer": ("a whole number", "whole numbers"),
+    "number": ("a number", "numbers"),
+    "boolean": ("true or false", "true or false"),
+    "string": ("text", "text"),
+    "object": ("keys and values", "keys and values"),
+    "null": ("null", "null"),
+}
+_LIMITS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+
+
+class _WithFactories(GenerateJsonSchema):
+    """Schemas that know the defaults made by factories too, in the order of the source, without titles that only
+    repeat the key."""
+
+    def get_default_value(self, schema: core_schema.WithDefaultSchema) -> Any:
+        factory: Any = None if schema.get("default_factory_takes_data") else schema.get("default_factory")
+        return factory() if factory else super().get_default_value(schema)
+
+    def handle_invalid_for_json_schema(self, schema: core_schema.CoreSchema, error_info: str) -> Node:
+        return {}  # a type of the user's own, of which nothing can be said
+
+    def emit_warning(self, kind: Any, detail: str) -> None:
+        """A default that cannot be written down is left out."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def sort(self, value: Any, parent_key: str | None = None) -> Any:
+        return value
+
+
+def json_schema(algo: str | None = None) -> Node:
+    """The JSON Schema of a configuration file, for the algorithm called `algo` or for any."""
+    classes = {name: config_class(name) for name in ([algo] if algo else [name for name, _ in ALGORITHMS])}
+    models: list[type[Part]] = [Config, *dict.fromkeys(classes.values())]
+    refs, combined = models_json_schema([(model, "validation") for model in models], schema_generator=_WithFactories)
+    defs: dict[str, Node] = combined["$defs"]
+    names = {model: refs[(model, "validation")]["$ref"].rpartition("/")[2] for model in models}
+    root = defs.pop(names[Config])
+    defs.pop("AlgoConfig", None)  # only the settings of real algorithms are of use
+    for model in models[1:]:
+        called = [name for name, settings in classes.items() if settings is model]
+        defs[names[model]]["properties"]["name"] |= {"enum": called}
+    settings: list[Node] = [{"$ref": f"#/$defs/{names[model]}"} for model in models[1:]]
+    about = root["properties"]["algo"]["description"]
+    root["properties"]["algo"] = {"anyOf": settings if algo else [*settings, _OWN_ALGORITHM], "description": about}
+    if Linear.__name__ in defs:  # whose validator takes a constant as well
+        defs[Linear.__name__] = {"anyOf": [{"type": "number"}, defs[Linear.__name__]]}
+    root["title"] = "Starling configuration"
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **root, "$defs": defs}
+
+
+def forms(schema: Node, node: Node) -> list[Node]:
+    """The forms that a value at `node` may take, with references and alternatives resolved."""
+    if "$ref" in node:
+        return forms(schema, schema["$defs"][node["$ref"].rpartition("/")[2]])
+    if "anyOf" in node:
+        return [form for inner in node["anyOf"] for form in forms(schema, inner)]
+    return [node]
+
+
+def keys_of(schema: Node, node: Node) -> list[str]:
+    """The keys that a section at `node` has."""
+    return [key for form in forms(schema, node) for key in form.get("properties", ())]
+
+
+def child(schema: Node, node: Node, step: str) -> Node | None:
+    """What may stand at key or index `step` of `node`; None where there is no such place."""
+    for form in forms(schema, node):
+        if step in form.get("properties", ()):
+            inner: Node = form["properties"][step]
+            return inner
+        if form.get("type") == "array" and step.isdigit():
+            items: Node = form.get("items", {})
+            return items
+        if form.get("additionalProperties"):
+            return {}
+    return None
+
+
+def find(schema: Node, path: Sequence[str]) -> tuple[list[str], Node]:
+    """The longest beginning of `path` that exists, and what may stand there."""
+    node: Node = schema
+    for count, step in enumerate(path):
+        inner = child(schema, node, step)
+        if inner is None:
+            return list(path[:count]), node
+        node = inner
+    return list(path), node
+
+
+def walk(schema: Node, node: Node, prefix: str = "") -> Iterator[tuple[str, Node]]:
+    """Every key below `node` with its place; those of list elements are called N."""
+    for form in forms(schema, node):
+        for key, inner in form.get("properties", {}).items():
+            yield prefix + key, inner
+            yield from walk(schema, inner, f"{prefix}{key}.")
+        if form.get("type") == "array":
+            yield from walk(schema, form.get("items", {}), f"{prefix}N.")
+
+
+def flatten(values: Any, prefix: str = "") -> Iterator[str]:
+    """The dotted keys in nested plain data."""
+    if isinstance(values, dict):
+        for key, value in values.items():
+            yield f"{prefix}{key}"
+            yield from flatten(value, f"{prefix}{key}.")
+
+
+def nearest(schema: Node, path: Sequence[str], values: Node) -> list[str]:
+    """Known keys that the unknown `path` may have meant: the same word elsewhere, else a similar one."""
+    word, here = path[-1], path[:-1]
+    places = {key: node for key, node in walk(schema, schema) if ".N." not in key}
+    known = dict.fromkeys(places)
+    for place, node in places.items():  # arguments, such as lr, are known from defaults and from what is given
+        known |= dict.fromkeys(flatten(node.get("default"), f"{place}."))
+    known |= {key: None for key in flatten(values) if find(schema, key.split("."))[0] == key.split(".")}
+    same = [key for key in known if key.rpartition(".")[2] == word]
+    same += [key for key, node in places.items() if node.get("description") == word]
+    if same:
+        return sorted(same, key=lambda key: key.count("."))[:3]
+    siblings = get_close_matches(word, keys_of(schema, find(schema, here)[1]), n=3, cutoff=0.6)
+    if siblings:
+        return [".".join([*here, key]) for key in siblings]
+    similar = get_close_matches(word, {key.rpartition(".")[2] for key in known}, n=1, cutoff=0.75)
+    return [key for key in known if key.rpartition(".")[2] in similar][:3]
+
+
+def wording(schema: Node, node: Node, *, plural: bool = False, brief: bool = False) -> str:
+    """What may stand at `node`, in plain words: `a whole number, at least 1, or null`; `brief` leaves out the keys."""
+    words = list(dict.fromkeys(_form_wording(schema, form, plural, brief) for form in forms(schema, node)))
+    if len(words) == 1:
+        return words[0]
+    return f"{', '.join(words[:-1])}{',' if ',' in ''.join(words[:-1]) else ''} or {words[-1]}"
+
+
+def _form_wording(schema: Node, form: Node, plural: bool, brief: bool) -> str:
+    options = form.get("enum", [form["const"]] if "const" in form else [])
+    if options:
+        return " or ".join(repr(option) for option in options)
+    if "properties" in form:
+        keys = "" if brief else f" with the keys {', '.join(form['properties'])}"
+        return f"{'sections' if plural else 'a section'}{keys}"
+    kind = form.get("type")
+    if kind == "array":
+        return f"a list of {wording(schema, form.get('items', {}), plural=True, brief=brief)}"
+    if kind not in _NOUNS:
+        return "anything"
+    limits = [f", {word} {form[limit]:,}" for limit, word in _LIMITS.items() if limit in form]
+    pattern = f" that matches {form['pattern']}" if "pattern" in form else ""
+    return _NOUNS[kind][plural] + "".join(limits) + pattern
+
+
+def markdown() -> str:
+    """The reference of every key, as docs/configuration.md holds it."""
+    schema = json_schema()
+    text = json.dumps(schema)
+    shared = [name for name in schema["$defs"] if text.count(f'"#/$defs/{name}"') > 1]
+    pages = [_INTRODUCTION]
+    plain = {key: node for key, node in schema["properties"].items() if not keys_of(schema, node)}
+    pages.append(_page(schema, "The run", "", {"properties": plain}, "", shared))
+    for key, node in schema["properties"].items():
+        if key == "algo" or key in plain:
+            continue
+        pages.append(_page(schema, key, _about(schema, node), node, f"{key}.", shared))
+    for form in forms(schema, schema["properties"]["algo"]):
+        for name in form["properties"]["name"].get("enum", ()):
+            about = f"`algo.name={name}`: {_about(schema, form)}"
+            pages.append(_page(schema, f"algo: {name}", about, form, "algo.", shared))
+    for name in shared:
+        place = {"$ref": f"#/$defs/{name}"}
+        pages.append(_page(schema, _title(name), _about(schema, place), place, "", shared))
+    return "\n".join(pages)
+
+
+_INTRODUCTION = """# Configuration
+
+Every key there is, generated by `python -m starling.config.describe > docs/configuration.md`.
+
+A configuration is a preset or a YAML file, with `key.sub=value` overrides on top. A section that a file gives is taken
+as it stands, and keys it leaves out have the defaults of their own tables below; an override changes its one key and
+leaves the rest of its section alone. `starling config show PRESET` prints a whole configuration with these
+descriptions, `starling config check` finds mistakes, `starling config schema` is for editors.
+"""
+
+
+def _page(schema: Node, title: str, about: str, node: Node, prefix: str, shared: list[str]) -> str:
+    lines = [f"## {title}", "", *([about, ""] if about else []), "| key | type | default | |", "|---|---|---|---|"]
+    lines += _rows(schema, node, prefix, shared)
+    return "\n".join([*lines, ""])
+
+
+def _rows(schema: Node, node: Node, prefix: str, shared: list[str]) -> Iterator[str]:
+    """A row a key; sections that several places share are linked to, others follow at once."""
+    backslash = "\\"
+    for form in forms(schema, node):
+        for key, inner in form.get("properties", {}).items():
+            part = next((name for name in shared if f'"#/$defs/{name}"' in json.dumps(inner)), None)
+            below = () if part else keys_of(schema, inner)
+            words = wording(schema, inner, brief=True).removeprefix("a ")
+            kind = f"[{_title(part)}](#{_title(part).lower()})" if part else words
+            default = "" if below and inner.get("default") else _default(inner, key in form.get("required", ()))
+            cells = (f"`{prefix}{key}`", kind, default, inner.get("description", ""))
+            yield f"| {' | '.join(' '.join(cell.split()).replace('|', backslash + '|') for cell in cells)} |"
+            if not part:
+                yield from _rows(schema, inner, f"{prefix}{key}.", shared)
+        if form.get("type") == "array":
+            yield from _rows(schema, form.get("items", {}), f"{prefix}N.", shared)
+
+
+def _default(node: Node, required: bool) -> str:
+    if required:
+        return "required"
+    text = yaml.safe_dump([node.get("default")], default_flow_style=True, sort_keys=False, width=10_000)
+    return f"`{text.strip()[1:-1]}`"
+
+
+def _about(schema: Node, node: Node) -> str:
+    """The docstring of the section at `node`."""
+    return next((form["description"] for form in forms(schema, node) if "properties" in form), "")
+
+
+def _title(name: str) -> str:
+    return name.removesuffix("Config")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

@@ -1,0 +1,216 @@
+"""Shows a trained agent: plays episodes, films them, and writes down every step with what the network said."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from starling import topology, tree
+from starling.envs.registry import make_env
+from starling.envs.vector import VectorEnv
+from starling.errors import UserError
+from starling.evaluation import load_agent
+from starling.roles import noise
+from starling.roles.policy import Header, Policy, RowGroup
+from starling.roles.recorder import learning_rewards
+from starling.runs.folder import find
+from starling.runs.video import Draft, write_video
+from starling.types import EnvStep, NDArray, Progress, Tree
+
+_ROW = np.zeros(1, np.int64)  # the one row that is played
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What is to be played, and what is to be kept of it; with neither video nor log, a video in the run's folder."""
+
+    episodes: int = 1
+    seed: int = 1_000_000
+    explore: bool = False
+    max_steps: int | None = None  # of an episode; None: to its end
+    checkpoint: str = "newest"
+    video: Path | None = None
+    log: Path | None = None
+    fps: float | None = None  # None: as quick as the game, where it is known
+
+
+@dataclass
+class Shown:
+    """One episode as it was played: its raw return, and its steps where they are asked for."""
+
+    total: float = 0.0
+    length: int = 0
+    finished: bool = False  # False: cut off by `max_steps`
+    steps: list[dict[str, Any]] = field(default_factory=list)
+
+
+def play_run(
+    run: Path, demand: Demand, *, report: Callable[[int, Shown], None], warn: Callable[[str], None]
+) -> list[Path]:
+    """Play episodes of a run's agent; `report` hears of each as it ends. Returns the files that were written."""
+    if demand.log and demand.log == demand.video:
+        raise UserError(f"video and log cannot both be written to {demand.log}")
+    blueprint, model, chosen = load_agent(run, which=demand.checkpoint, protocol="as-trained", warn=warn)
+    topology.set_up_torch(blueprint)
+    film = demand.video or (None if demand.log else find(run).path / "videos" / f"{chosen.name}.mp4")
+    if film:
+        _draw_without_a_screen()
+    env = make_env(blueprint.config.env, 1, render=film is not None)
+    try:
+        policy = _policy(blueprint, model, chosen, explore=demand.explore)
+        player = Player(policy, env, demand, reward_clip=blueprint.config.env.reward_clip, report=report)
+        if film:
+            player.try_picture()
+        with ExitStack() as stack:
+            log = stack.enter_context(Draft(demand.log)) if demand.log else None
+            files = _play(player, film, fps=demand.fps, replace=demand.video is not None)
+            if log:
+                about = {"run": str(run), "checkpoint": chosen.name, "env": env.spec.id, "seed": demand.seed}
+                episodes = [_episode(shown) for shown in player.shown]
+                log.write(json.dumps(about | {"episodes": episodes}).encode())
+                files.append(log.finish())
+        return files
+    finally:
+        env.close()
+
+
+def _play(player: Player, film: Path | None, *, fps: float | None, replace: bool) -> list[Path]:
+    if film is None:
+        deque(player.play(), maxlen=0)
+        return []
+    pictures = (player.picture() for _ in player.play())
+    return [write_video(film, pictures, fps or _pace(player.env), replace=replace)]
+
+
+def _pace(env: VectorEnv) -> float:
+    """Frames a second: those of the console where an action is held for several frames, else a pace one can follow."""
+    frames = env.spec.frames_per_step
+    return 60 / frames if frames > 1 else 30
+
+
+def _policy(blueprint: topology.Blueprint, model: Any, chosen: Path, *, explore: bool) -> Policy:
+    """The policy as it acted in row 0 when the checkpoint was made, if it explores."""
+    policy = Policy(blueprint.algorithm, model, total_rows=blueprint.config.env.num, explore=explore)
+    steps = int(chosen.name.rpartition("-")[2])
+    policy.header = Header(progress=Progress(steps, fraction=min(1.0, steps / blueprint.config.stop.env_steps)))
+    return policy
+
+
+class Player:
+    """Plays one env row, an episode after another, and keeps the score; steps are kept where a log is asked for."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        env: VectorEnv,
+        demand: Demand,
+        *,
+        reward_clip: float | None,
+        report: Callable[[int, Shown], None],
+    ) -> None:
+        self.env, self.shown = env, list[Shown]()
+        self._policy, self._demand, self._clip, self._report = policy, demand, reward_clip, report
+        self._group = policy.group(_ROW, demand.seed)
+
+    def play(self) -> Iterator[None]:
+        """Yields whenever there is something new to see: after a reset and after every step."""
+        for number in range(self._demand.episodes):
+            shown = Shown()
+            self.shown.append(shown)
+            yield from self._episode(number, shown)
+            self._report(number, shown)
+
+    def picture(self) -> NDArray:
+        return self.env.render()[0]
+
+    def try_picture(self) -> None:
+        """Refuse an env without pictures before anything is written."""
+        self.env.reset(self._seeds(0))
+        self.picture()
+
+    def _seeds(self, number: int) -> NDArray:
+        return noise.seeds(self._demand.seed, _ROW, number)
+
+    def _episode(self, number: int, shown: Shown) -> Iterator[None]:
+        step = self.env.reset(self._seeds(number))  # a seed each: the nth episode needs none of those before it
+        yield
+        while not shown.finished and shown.length != self._demand.max_steps:
+            step = self._step(step, shown)
+            shown.finished = bool(self.env.game_over[0])  # a lost life is not the end
+            yield
+
+    def _step(self, seen: EnvStep, shown: Shown) -> EnvStep:
+        group = self._group
+        group.seen = seen
+        group.reward(learning_rewards(seen, self._clip))
+        outputs = head_outputs(self._policy.model, group) if self._demand.log else {}
+        (output,) = self._policy.infer([group])
+        group.settle(output)
+        step = self.env.step(output.action)
+        if step.valid[0]:  # else the env began anew and the action was not taken
+            if self._demand.log:
+                shown.steps.append(self._line(shown.length, output.action, outputs, step))
+            shown.total += float(step.reward[0])
+            shown.length += 1
+        return step
+
+    def _line(self, number: int, action: Tree, outputs: dict[str, Any], step: EnvStep) -> dict[str, Any]:
+        return {
+            "step": number,
+            "action": _plain(action),
+            "reward": _plain(step.reward),
+            "rewards": _plain(learning_rewards(step, self._clip)),
+            "terminated": bool(step.terminated[0]),
+            "truncated": bool(step.truncated[0]),
+            "outputs": outputs,
+        }
+
+
+def head_outputs(model: Any, group: RowGroup) -> dict[str, Any]:
+    """What every head of a `Network` says to what the group sees; nothing for a model that has no `step`."""
+    assert group.seen is not None
+    if not hasattr(model, "step"):
+        return {}
+    where = next(model.parameters()).device
+    obs, first, carry = tree.to_torch((group.seen.obs, group.seen.first, group.carry), where)
+    with torch.inference_mode():
+        outputs, _ = model.step(obs, first, carry)
+    return {name: _plain(output) for name, output in tree.to_numpy(outputs).items()}
+
+
+def _plain(values: Tree) -> Any:
+    """The first row [1, ...] of a leaf, or of every leaf by its path, as JSON has it: what is not finite is null."""
+    named = dict(tree.items(values))
+    if "" in named:
+        return _numbers(np.asarray(named[""])[0])
+    return {name: _numbers(np.asarray(leaf)[0]) for name, leaf in named.items()}
+
+
+def _numbers(leaf: Any) -> Any:
+    values = np.asarray(leaf)
+    odd = ~np.isfinite(values)
+    if odd.any():
+        values = values.astype(object)
+        values[odd] = None
+    return values.tolist()
+
+
+def _episode(shown: Shown) -> dict[str, Any]:
+    known = asdict(shown)
+    return {"return": known.pop("total"), **known}
+
+
+def _draw_without_a_screen() -> None:
+    """Let pygame draw into memory, silently, also where there is neither a screen nor a sound card."""
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")

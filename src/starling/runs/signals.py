@@ -1,0 +1,35 @@
+"""Ctrl-C and SIGTERM: the first asks a run to save and end, the second ends the process at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+WATCHED = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupts:
+    """While entered, notes the first signal in `received`; outside the main thread it watches nothing."""
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in WATCHED}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            os._exit(128 + number)  # nothing is lost: what is on disk is whole at any moment
+        self.received = signal.Signals(number)

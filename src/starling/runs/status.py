@@ -1,0 +1,18 @@
+"""How a run is doing at this moment: what a display shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Status:
+    """Counts, score and speed now; `metrics` is the last row that was written."""
+
+    env_steps: int
+    updates: int
+    episodes: int
+    score: float | None
+    steps_per_s: float
+    frames_per_s: float
+    metrics: dict[str, float]

@@ -1,0 +1,96 @@
+"""`starling metrics`: a table for people, CSV for programs."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from starling.cli.metrics import metrics
+from starling.config.load import load
+from starling.errors import UserError
+from starling.runs.folder import create
+
+ROWS = [
+    {"env_steps": 1000, "return": None, "updates": 0, "time/steps_per_s": 900.5},
+    {"env_steps": 2000, "return": 21.5, "updates": 12, "loss/value": 0.125, "time/steps_per_s": 1200.0},
+    {"env_steps": 3000, "return": 1021.5, "updates": 24, "eval/return": 7.0, "time/steps_per_s": 1200.0},
+]
+
+
+@pytest.fixture
+def run(tmp_path):
+    place = create(tmp_path, load("ppo-cartpole", ["run=mine"]))
+    place.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return place
+
+
+def test_csv_has_every_key_once_and_gaps_are_empty(run, tmp_path, capsys):
+    metrics(run.path, csv=str(tmp_path / "out.csv"))
+    assert capsys.readouterr().out == f"{tmp_path / 'out.csv'}: 3 rows\n"
+    assert (tmp_path / "out.csv").read_text().splitlines() == [
+        "env_steps,updates,return,eval/return,loss/value,time/steps_per_s",
+        "1000,0,,,,900.5",
+        "2000,12,21.5,,0.125,1200.0",
+        "3000,24,1021.5,7.0,,1200.0",
+    ]
+
+
+def test_csv_to_stdout_is_nothing_but_csv(run, capsys):
+    metrics(run.path, csv="-")
+    read = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["env_steps"] for row in read] == ["1000", "2000", "3000"]
+
+
+def test_the_table_shows_the_last_rows(run, capsys):
+    metrics(run.path, last=2)
+    assert capsys.readouterr().out.splitlines() == [
+        "env_steps  updates   return  eval/return  loss/value  time/steps_per_s",
+        "    2,000       12     21.5            -       0.125           1,200.0",
+        "    3,000       24  1,021.5            7           -           1,200.0",
+    ]
+
+
+def test_a_row_that_is_being_written_is_not_shown_yet(run, capsys):
+    with run.metrics_file.open("a") as file:
+        file.write('{"env_steps": 40')
+    metrics(run.path, csv="-")
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_mistakes_are_one_line_and_write_nothing(run, tmp_path):
+    with pytest.raises(UserError, match="no such run"):
+        metrics(tmp_path / "other")
+    with pytest.raises(UserError, match=r"cannot write .*No such file or directory; choose another file with --csv"):
+        metrics(run.path, csv=str(tmp_path / "none" / "out.csv"))
+    run.metrics_file.write_text('{"env_steps": 1}\nnonsense\n')
+    with pytest.raises(UserError, match=r"metrics.jsonl:2 is not a row of metrics"):
+        metrics(run.path, csv=str(tmp_path / "out.csv"))
+    assert not (tmp_path / "out.csv").exists()
+    run.metrics_file.unlink()
+    with pytest.raises(UserError, match="nothing has been written yet"):
+        metrics(run.path)
+
+
+def test_a_run_without_rows_says_so(run, capsys):
+    run.metrics_file.write_text("")
+    metrics(run.path)
+    assert capsys.readouterr().out == "no rows yet\n"
+
+
+def test_it_needs_no_torch(run):
+    script = """
+        import sys
+        from pathlib import Path
+        from starling.cli.metrics import metrics
+        metrics(Path(sys.argv[1]))
+        print("torch" in sys.modules)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), run.path], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout.endswith("False\n")

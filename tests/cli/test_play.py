@@ -1,0 +1,227 @@
+"""`starling play` on agents that were really trained, if briefly; the films are decoded again."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import warnings
+from pathlib import Path
+
+import imageio_ffmpeg
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from starling.cli.main import app
+from starling.cli.play import play
+from starling.errors import UserError
+from starling.evaluation import evaluate_run
+
+RUNS = {
+    "cartpole": ["dqn-cartpole", "stop.env_steps=300", "algo.learning_starts=100"],
+    "minatar": ["ppo-minatar-breakout", "stop.env_steps=256", "env.num=4", "algo.rollout=16"],
+    "memory": [
+        "ppo-cartpole", "env.id=toy/memory", "stop.env_steps=256", "env.num=4", "algo.rollout=16", "algo.minibatches=2",
+        "net.core={kind: lstm, size: 8}", "net.inputs=[action, reward]", "env.reward_clip=0.25",
+    ],
+    "lives": [
+        "ppo-cartpole", "env.id=ALE/Breakout-v5", "env.atari={episodic_life: true, fire_reset: true, size: 36}",
+        "net.torso.kind=nature", "net.shared=true", "env.num=2", "algo.rollout=8", "algo.epochs=1",
+        "algo.minibatches=1", "stop.env_steps=16", "checkpoint.every=16",
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A folder of runs, each made when it is first asked for; what a run sets for its whole process is undone."""
+    root = tmp_path_factory.mktemp("runs")
+
+    def run(name):
+        if not (root / name).exists():
+            app(["train", *RUNS[name], f"run={name}", "--runs", str(root)], standalone_mode=False)
+        return root / name
+
+    yield run
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(False)
+
+
+def read_mp4(path):
+    with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # the reader leaves its pipes open
+        reader = imageio_ffmpeg.read_frames(path)
+        about, *data = reader
+        del reader
+    width, height = about["size"]
+    return about, np.frombuffer(b"".join(data), np.uint8).reshape(len(data), height, width, 3)
+
+
+def scores(printed):
+    """Score and length of every episode that was printed."""
+    lines = [line.split() for line in printed.splitlines() if line.startswith("episode")]
+    return [(float(words[3]), int(words[5])) for words in lines]
+
+
+def test_a_film_goes_to_the_run_s_own_folder_and_never_over_another(runs, capsys):
+    run = runs("cartpole")
+    play(run)
+    play(run, seed=7)
+    printed = capsys.readouterr().out
+    films = [run / "videos" / f"step-000000000300{number}.mp4" for number in ("", "-2")]
+    assert all(f"wrote {film}" in printed for film in films)
+    assert sorted((run / "videos").iterdir()) == sorted(films)
+    for film, (_, length) in zip(films, scores(printed), strict=True):
+        about, frames = read_mp4(film)
+        assert about["size"] == (600, 400)
+        assert len(frames) == length + 1  # one before the first action
+        assert (frames[0] != frames[-1]).any()
+
+
+def test_a_score_is_what_an_evaluation_with_the_same_seed_gives(runs, capsys, tmp_path):
+    run = runs("minatar")
+    play(run, seed=3, log=tmp_path / "steps.json")
+    result = evaluate_run(run, episodes=1, seed=3, which="newest", protocol="as-trained", warn=print)
+    assert scores(capsys.readouterr().out)[0][0] == result["mean"]
+    assert not (run / "videos").exists()
+
+
+def test_small_pictures_are_enlarged_and_a_gif_lasts_as_long_as_was_played(runs, capsys, tmp_path):
+    film = tmp_path / "new" / "out.gif"
+    play(runs("minatar"), episodes=2, video=film, fps=10)
+    lengths = [length for _, length in scores(capsys.readouterr().out)]
+    shown = 0
+    with Image.open(film) as gif:
+        assert gif.size == (320, 320)
+        for number in range(gif.n_frames):
+            gif.seek(number)
+            shown += gif.info["duration"]
+        assert gif.n_frames > 10
+    assert shown == 100 * (sum(lengths) + 2)
+
+
+def test_the_log_has_every_step_and_what_every_head_said(runs, tmp_path, capsys):
+    log = tmp_path / "steps.json"
+    play(runs("cartpole"), episodes=2, seed=5, log=log, video=tmp_path / "out.mp4")
+    written = json.loads(log.read_text())
+    assert {key: written[key] for key in ("checkpoint", "env", "seed")} == {
+        "checkpoint": "step-000000000300",
+        "env": "CartPole-v1",
+        "seed": 5,
+    }
+    assert written["run"] == str(runs("cartpole"))
+    episodes = written["episodes"]
+    assert [(e["return"], e["length"]) for e in episodes] == scores(capsys.readouterr().out)
+    for episode in episodes:
+        steps = episode["steps"]
+        assert [step["step"] for step in steps] == list(range(episode["length"]))
+        assert sum(step["reward"] for step in steps) == episode["return"]
+        assert [step["terminated"] or step["truncated"] for step in steps] == [False] * (len(steps) - 1) + [True]
+        for step in steps:  # not exploring, it takes the action with the larger Q
+            assert step["action"] == np.argmax(step["outputs"]["extrinsic"])
+    assert len(read_mp4(tmp_path / "out.mp4")[1]) == sum(e["length"] + 1 for e in episodes)
+
+
+def test_a_recurrent_policy_is_logged_with_raw_and_learning_rewards(runs, tmp_path):
+    log = tmp_path / "steps.json"
+    play(runs("memory"), episodes=4, log=log)
+    for episode in json.loads(log.read_text())["episodes"]:
+        last = episode["steps"][-1]
+        assert abs(last["reward"]) == 1
+        assert abs(last["rewards"]["extrinsic"]) == 0.25
+        for step in episode["steps"]:
+            assert step["outputs"].keys() == {"policy", "extrinsic"}
+            assert math.isfinite(step["outputs"]["extrinsic"])
+            assert step["action"] == np.argmax(step["outputs"]["policy"]["logits"])
+
+
+def test_exploring_acts_by_the_schedule_of_the_checkpoint_and_by_the_seed(runs, tmp_path):
+    def actions(name, **options):
+        play(runs("memory"), episodes=6, explore=True, log=tmp_path / name, **options)
+        return [[s["action"] for s in e["steps"]] for e in json.loads((tmp_path / name).read_text())["episodes"]]
+
+    assert actions("a.json", seed=1) == actions("b.json", seed=1)
+    assert actions("a.json", seed=1) != actions("c.json", seed=2)
+
+
+def test_a_game_is_played_over_its_lives_and_cut_off_where_asked(runs, tmp_path, capsys):
+    log, film = tmp_path / "steps.json", tmp_path / "out.mp4"
+    play(runs("lives"), log=log, video=film, explore=True)
+    (episode,) = json.loads(log.read_text())["episodes"]
+    ends = sum(step["terminated"] for step in episode["steps"])
+    assert episode["finished"]
+    assert ends == 5  # a life each
+    about, frames = read_mp4(film)
+    assert about["size"] == (288, 288)
+    assert about["fps"] == 15
+    assert len(frames) == 1 + episode["length"] + ends - 1  # and one where the next life begins
+
+    play(runs("lives"), log=log, max_steps=7)
+    assert "in 7 steps, cut off" in capsys.readouterr().out
+    (episode,) = json.loads(log.read_text())["episodes"]
+    assert (episode["length"], episode["finished"], len(episode["steps"])) == (7, False, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("nothing", {}, "no such run"),
+        ("cartpole", {"video": "out.avi"}, "does not end in .mp4 or .gif"),
+        ("cartpole", {"fps": -1.0}, "-1 frames a second"),
+        ("cartpole", {"video": "/proc/out.mp4"}, "cannot write /proc/out.mp4"),
+        ("cartpole", {"log": "/proc/steps.json"}, "cannot write /proc/steps.json"),
+        ("cartpole", {"log": "."}, "is a folder"),
+        ("cartpole", {"video": "a.mp4", "log": "a.mp4"}, "cannot both be written"),
+        ("cartpole", {"checkpoint": "5"}, "no checkpoint '5'"),
+        ("memory", {"video": "out.mp4"}, "'toy/memory' cannot be rendered"),
+        ("memory", {}, "'toy/memory' cannot be rendered"),
+    ],
+)
+def test_bad_input_is_told_before_anything_is_played_or_written(
+    runs, tmp_path, monkeypatch, capsys, name, options, message
+):
+    run = runs(name) if name in RUNS else tmp_path / name
+    before = sorted(run.rglob("*"))
+    options = {key: Path(value) if key in ("video", "log") else value for key, value in options.items()}
+    capsys.readouterr()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        play(run, **options)
+    assert capsys.readouterr().out == ""
+    assert list(tmp_path.iterdir()) == []
+    assert sorted(run.rglob("*")) == before
+
+
+def test_ctrl_c_leaves_nothing_behind(runs, tmp_path):
+    """Interrupted while frames are being written: neither a film nor a log nor a draft of them remains."""
+    script = "import sys; from starling.cli.main import app; from starling.cli.play import play; import pathlib;"
+    script += (
+        "play(pathlib.Path(sys.argv[1]), episodes=100_000, video=pathlib.Path('a.mp4'), log=pathlib.Path('a.json'))"
+    )
+    # Fault handling is Python's own here: a shell without job control would start its children deaf to Ctrl-C.
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), runs("cartpole")],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A job that a shell started in the background would be deaf to Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    with process:
+        assert process.stdout.readline().startswith("episode 1:")
+        assert len(list(tmp_path.iterdir())) == 2
+        time.sleep(0.2)
+        os.kill(process.pid, signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_looking_at_the_command_needs_no_torch():
+    script = "import sys; import starling.cli.play, starling.runs.video; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,176 @@
+"""The configuration in words: the schema agrees with the checks, the reference with the code."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import Field
+
+from starling.config.algo.base import AlgoConfig
+from starling.config.describe import child, find, forms, json_schema, markdown, walk, wording
+from starling.config.load import check, load, preset_names, preset_text, to_dict
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "configuration.md"
+KINDS = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "boolean": bool,
+    "integer": int,
+    "number": int | float,
+    "null": type(None),
+}
+LIMITS = {
+    "minimum": lambda value, limit: value >= limit,
+    "exclusiveMinimum": lambda value, limit: value > limit,
+    "maximum": lambda value, limit: value <= limit,
+    "exclusiveMaximum": lambda value, limit: value < limit,
+    "minLength": lambda value, limit: len(value) >= limit,
+    "pattern": lambda value, pattern: re.search(pattern, value) is not None,
+    "enum": lambda value, options: value in options,
+    "const": lambda value, only: value == only,
+    "required": lambda value, keys: set(keys) <= set(value),
+}
+ABOUT = {"$schema", "$defs", "title", "description", "default", "type", "properties", "items", "additionalProperties"}
+
+
+def is_valid(schema, node, value):
+    """Whether JSON Schema lets `value` stand at `node`: as much of a validator as these schemas need."""
+    if "$ref" in node:
+        return is_valid(schema, schema["$defs"][node["$ref"].removeprefix("#/$defs/")], value)
+    if "anyOf" in node:
+        return any(is_valid(schema, inner, value) for inner in node["anyOf"])
+    assert set(node) <= ABOUT | set(LIMITS), node
+    if "type" in node and not isinstance(value, KINDS[node["type"]]):
+        return False
+    if isinstance(value, bool) and node.get("type") in ("integer", "number"):
+        return False
+    if not all(holds(value, node[word]) for word, holds in LIMITS.items() if word in node):
+        return False
+    if isinstance(value, dict):
+        known, others = node.get("properties", {}), node.get("additionalProperties", True)
+        return all(is_valid(schema, known[k], v) if k in known else others is not False for k, v in value.items())
+    return not isinstance(value, list) or all(is_valid(schema, node.get("items", {}), item) for item in value)
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_presets_and_resolved_configurations_fit_the_schema(preset):
+    resolved = to_dict(load(preset))
+    for schema in (json_schema(), json_schema(resolved["algo"]["name"])):
+        assert is_valid(schema, schema, resolved)
+        assert is_valid(schema, schema, yaml.safe_load(preset_text(preset)))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("seed", -1),
+        ("seed", "much"),
+        ("sede", 1),
+        ("algo.name", "pppo"),
+        ("algo.discount", 1),
+        ("algo.no_such", 1),
+        ("algo.clip", "wide"),
+        ("algo.clip", {"start": 1}),
+        ("net.init", "orthogonl"),
+        ("net.torso.hidden", [0]),
+        ("env", {"num": 3}),
+        ("env", "CartPole-v1"),
+        ("env.wrappers", [{"args": {}}]),
+        ("run", "a/b"),
+        ("stop.return_", 3),
+        ("seed", 7),
+        ("algo.clip", 0.3),
+        ("env.args", {"any": ["thing"]}),
+        ("stop.return", None),
+    ],
+)
+def test_schema_and_checks_refuse_the_same(path, value):
+    values = to_dict(load("ppo-cartpole"))
+    *sections, last = path.split(".")
+    place = values
+    for section in sections:
+        place = place[section]
+    place[last] = value
+    accepted = check(values)[0] is not None
+    assert is_valid(json_schema(), json_schema(), values) is accepted
+    assert is_valid(json_schema("ppo"), json_schema("ppo"), values) is accepted
+
+
+def test_an_algorithm_of_ones_own_fits_the_schema_for_all():
+    own = {"algo": {"name": "package.module:Class", "anything": 1}, "env": {"id": "CartPole-v1"}}
+    assert is_valid(json_schema(), json_schema(), own)
+    assert not is_valid(json_schema("dqn"), json_schema("dqn"), own)
+
+
+class Shape:
+    """A type that JSON knows nothing of."""
+
+
+class OddConfig(AlgoConfig, arbitrary_types_allowed=True):
+    """Settings that a JSON Schema cannot express."""
+
+    shape: Shape = Field(default_factory=Shape, description="no JSON")
+    steps: int = Field(3, ge=1, description="a plain one")
+
+
+class Odd:
+    Config = OddConfig
+
+
+def test_types_that_json_does_not_know_do_no_harm(monkeypatch):
+    monkeypatch.setitem(sys.modules, "odd", sys.modules[__name__])
+    schema = json_schema("odd:Odd")
+    assert wording(schema, find(schema, ["algo", "shape"])[1]) == "anything"
+    assert load("ppo-cartpole", ["algo={name: 'odd:Odd'}", "algo.steps=4"]).algo.steps == 4
+
+
+def test_places_are_found_by_their_path():
+    schema = json_schema("dqn")
+    assert find(schema, ["algo", "prioritized", "beta", "start"])[0] == ["algo", "prioritized", "beta", "start"]
+    assert find(schema, ["algo", "prioritized", "gamma", "start"])[0] == ["algo", "prioritized"]
+    assert wording(schema, find(schema, ["env", "wrappers", "0", "name"])[1]) == "text"
+    assert child(schema, schema["properties"]["seed"], "x") is None
+    assert {"algo.optimizer.schedule.args", "env.wrappers.N.name", "stop.return"} <= dict(walk(schema, schema)).keys()
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("threads", "a whole number, at least 1, or null"),
+        ("algo.discount", "a number, at least 0, below 1"),
+        ("net.inputs", "a list of 'action' or 'reward'"),
+        ("net.torso.hidden", "a list of whole numbers, above 0, or null"),
+        ("net.core", "a section with the keys kind, size"),
+        ("env.wrappers", "a list of sections with the keys name, args"),
+        ("env.args", "keys and values"),
+        ("algo.epsilon", "a number or a section with the keys start, end, steps, fraction"),
+    ],
+)
+def test_what_may_stand_somewhere_is_said_in_plain_words(path, words):
+    schema = json_schema("dqn")
+    assert wording(schema, find(schema, path.split("."))[1]) == words
+
+
+def test_the_reference_in_docs_is_what_the_code_says():
+    command = [sys.executable, "-m", "starling.config.describe"]
+    generated = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    message = "run: python -m starling.config.describe > docs/configuration.md"
+    assert generated == REFERENCE.read_text(encoding="utf-8"), message
+
+
+def test_the_reference_has_every_key_of_every_algorithm():
+    text, schema = markdown(), json_schema()
+    assert {
+        "| `stop.return` |",
+        "| `env.atari.size` |",
+        "| `env.wrappers.N.name` |",
+        "| `algo.prioritized.alpha` |",
+    } <= {f"{row.partition(' | ')[0]} |" for row in text.splitlines()}
+    for settings in forms(schema, schema["properties"]["algo"]):
+        for name in settings["properties"]["name"].get("enum", ()):
+            page = text.partition(f"## algo: {name}\n")[2].partition("\n## ")[0]
+            assert [key for key in settings["properties"] if f"| `algo.{key}` |" not in page] == []

@@ -1,0 +1,71 @@
+"""Event files, read back with TensorBoard's own reader."""
+
+import subprocess
+import sys
+import textwrap
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from starling.runs.tensorboard import TensorBoardFile
+
+
+def scalars(folder):
+    reader = EventAccumulator(str(folder))
+    reader.Reload()
+    return {tag: [(event.step, event.value) for event in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
+
+
+def test_every_number_is_a_scalar_at_its_env_steps(tmp_path):
+    board = TensorBoardFile(tmp_path / "run", None)
+    board.write({"env_steps": 10, "updates": 1, "return": None, "note": "text"})
+    board.write({"env_steps": 20, "updates": 2, "return": 1.5, "loss/value": 0.25})
+    assert scalars(tmp_path / "run")["return"] == [(20, 1.5)]  # there to be read while the run goes on
+    board.close()
+    board.close()
+    assert scalars(tmp_path / "run") == {
+        "env_steps": [(10, 10), (20, 20)],
+        "updates": [(10, 1), (20, 2)],
+        "return": [(20, 1.5)],
+        "loss/value": [(20, 0.25)],
+    }
+
+
+def test_a_resumed_run_voids_what_its_checkpoint_had_not_seen(tmp_path):
+    first = TensorBoardFile(tmp_path, None)
+    for step in (10, 20, 30, 40):
+        first.write({"env_steps": step, "return": 1.0})
+    first.close()
+    second = TensorBoardFile(tmp_path, 20)
+    assert [step for step, _ in scalars(tmp_path)["return"]] == [10, 20]
+    second.write({"env_steps": 35, "return": 2.0})
+    second.close()
+    assert scalars(tmp_path)["return"] == [(10, 1.0), (20, 1.0), (35, 2.0)]
+
+
+def test_a_full_disk_costs_one_warning(tmp_path):
+    script = """
+        import resource, sys
+        from pathlib import Path
+        from starling.runs.tensorboard import TensorBoardFile
+        board = TensorBoardFile(Path(sys.argv[1]), None, print)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+        for step in range(200):
+            board.write({"env_steps": step, "return": 1.0})
+        board.close()
+        assert "torch" not in sys.modules
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    (line,) = done.stdout.splitlines()
+    assert line == "TensorBoard events are off: [Errno 27] File too large; metrics.jsonl goes on"
+    assert len(scalars(tmp_path)["return"]) > 5
+
+
+def test_a_folder_that_cannot_be_made_costs_one_warning(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    board = TensorBoardFile(tmp_path / "file", None)
+    board.write({"env_steps": 1})
+    board.close()
+    assert len(caplog.messages) == 1

@@ -1,0 +1,121 @@
+"""Runs from beginning to end: evaluation, branching, what is kept."""
+
+import json
+
+import pytest
+
+import starling
+from starling.config.load import load
+from starling.errors import UserError
+from starling.runs import checkpoint
+from starling.runs.folder import RunFolder
+from starling.runs.metrics import read_rows
+from starling.training import branch
+
+TINY = ["net.torso.hidden=[16]", "stop.return=null", "env.num=2"]
+DQN = [
+    *TINY,
+    "algo.learning_starts=100",
+    "algo.fragment=16",
+    "stop.env_steps=800",
+    "checkpoint.every=200",
+    "log.every=200",
+]
+
+
+class Listening:
+    """A display that remembers what it was told."""
+
+    def __init__(self):
+        self.lines = []
+
+    def tick(self, status):
+        assert status.env_steps > 0
+
+    def row(self, row):
+        self.lines.append(row["env_steps"])
+
+    def message(self, line):
+        self.lines.append(line)
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory):
+    return starling.train("dqn-cartpole", [*DQN, "run=parent"], runs=tmp_path_factory.mktemp("runs")).folder
+
+
+def changed(parent, *overrides):
+    return load(str(RunFolder(parent).config_file), ["run=child", *overrides])
+
+
+def test_a_branch_goes_on_with_other_settings_and_leaves_its_parent_alone(parent, tmp_path):
+    before = sorted(path.name for path in parent.rglob("*"))
+    heard = Listening()
+    config = changed(parent, "stop.env_steps=1200", "algo.optimizer.args.lr=0.0001", "algo.batch=32")
+    result = branch(parent, config, tmp_path, heard)
+    assert result.env_steps >= 1200
+    assert "changed: algo.optimizer.args.lr: 0.0023 -> 0.0001" in heard.lines
+    rows = read_rows(result.folder / "metrics.jsonl")
+    assert rows[0] == read_rows(parent / "metrics.jsonl")[0]
+    assert [row["env_steps"] for row in rows] == sorted({row["env_steps"] for row in rows})
+    assert rows[0]["learner/q/learning_rate"] == 0.0023
+    assert rows[-1]["learner/q/learning_rate"] == 0.0001
+    assert json.loads((result.folder / "branch.json").read_text())["changes"]["stop.env_steps"] == [800, 1200]
+    assert sorted(path.name for path in parent.rglob("*")) == before
+
+
+def test_a_branch_with_another_table_fills_it_anew_and_says_so(parent, tmp_path):
+    heard = Listening()
+    result = branch(parent, changed(parent, "stop.env_steps=1200", "algo.n_step=3"), tmp_path, heard)
+    assert any("filled anew" in str(line) for line in heard.lines)
+    assert read_rows(result.folder / "metrics.jsonl")[-1]["store/replay/size"] < 600
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("env.id=Acrobot-v1", "cannot change env.id"),
+        ("net.torso.hidden=[8]", "cannot change net.torso.hidden"),
+        ("algo.fragment=8", "cannot change how many steps"),
+        ("algo.dueling=true", "are those of another env or network"),
+    ],
+)
+def test_what_an_agent_is_made_of_cannot_change(parent, tmp_path, override, message):
+    with pytest.raises(UserError, match=message):
+        branch(parent, changed(parent, override), tmp_path, Listening())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_schedule_over_the_run_is_stretched_by_a_branch(tmp_path):
+    settings = [*TINY, "stop.env_steps=600", "run=p"]
+    parent = starling.train("ppo-cartpole", settings, runs=tmp_path).folder
+    assert read_rows(parent / "metrics.jsonl")[-1]["learner/ppo/learning_rate"] < 2e-4
+    child = branch(parent, changed(parent, "stop.env_steps=1200"), tmp_path, Listening()).folder
+    rates = [row["learner/ppo/learning_rate"] for row in read_rows(child / "metrics.jsonl") if row["env_steps"] > 660]
+    assert 3e-4 < rates[0] < 5.5e-4
+    assert rates[-1] < 1e-4
+
+
+def test_evaluations_are_in_the_rows_with_the_users_own_metrics_and_choose_the_best(tmp_path):
+    settings = [*TINY, "env.id=toy/counting", "stop.env_steps=600", "checkpoint.every=100", "checkpoint.keep=1"]
+    evaluation = "eval={every: 200, episodes: 3, metrics: [episode, missing]}"
+    run = RunFolder(starling.train("ppo-cartpole", [*settings, evaluation, "run=e"], runs=tmp_path).folder)
+    rows = [row for row in read_rows(run.metrics_file) if "eval/return" in row]
+    assert len(rows) == 3
+    for row in rows:
+        assert row["eval/return"] > 0
+        assert row["eval/episode"] == 0  # each of three envs plays its first episode
+        assert "eval/missing" not in row
+    name, score = checkpoint.best(run.checkpoints)
+    assert score == max(row["eval/return"] for row in rows)
+    assert len(list(run.checkpoints.glob("step-*"))) <= 2
+    assert (run.checkpoints / name).is_dir()
+
+
+def test_evaluating_changes_nothing_in_training(tmp_path):
+    settings = [*TINY, "stop.env_steps=600", "log.every=100"]
+    plain = starling.train("ppo-cartpole", [*settings, "run=a"], runs=tmp_path).folder
+    watched = starling.train("ppo-cartpole", [*settings, "run=b", "eval.every=100", "eval.episodes=2"], runs=tmp_path)
+    last = [read_rows(folder / "metrics.jsonl")[-1] for folder in (plain, watched.folder)]
+    assert last[0]["loss/value"] == last[1]["loss/value"]
+    assert last[0]["return"] == last[1]["return"]
