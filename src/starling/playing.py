@@ -22,7 +22,6 @@ from starling.evaluation import load_agent
 from starling.roles import noise
 from starling.roles.policy import Header, Policy, RowGroup
 from starling.roles.recorder import learning_rewards
-from starling.runs.folder import find
 from starling.runs.video import Draft, write_video
 from starling.types import EnvStep, NDArray, Progress, Tree
 
@@ -61,7 +60,7 @@ def play_run(
         raise UserError(f"video and log cannot both be written to {demand.log}")
     blueprint, model, chosen = load_agent(run, which=demand.checkpoint, protocol="as-trained", warn=warn)
     topology.set_up_torch(blueprint)
-    film = demand.video or (None if demand.log else find(run).path / "videos" / f"{chosen.name}.mp4")
+    film = demand.video or (None if demand.log else run / "videos" / f"{chosen.name}.mp4")
     if film:
         _draw_without_a_screen()
     env = make_env(blueprint.config.env, 1, render=film is not None)

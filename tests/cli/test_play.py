@@ -32,7 +32,7 @@ RUNS = {
     "lives": [
         "ppo-cartpole", "env.id=ALE/Breakout-v5", "env.atari={episodic_life: true, fire_reset: true, size: 36}",
         "net.torso.kind=nature", "net.shared=true", "env.num=2", "algo.rollout=8", "algo.epochs=1",
-        "algo.minibatches=1", "stop.env_steps=16", "checkpoint.every=16",
+        "algo.minibatches=1", "stop.env_steps=16", "checkpoint.every=16", "threads=1",
     ],
 }  # fmt: skip
 
@@ -139,13 +139,22 @@ def test_a_recurrent_policy_is_logged_with_raw_and_learning_rewards(runs, tmp_pa
             assert step["action"] == np.argmax(step["outputs"]["policy"]["logits"])
 
 
-def test_exploring_acts_by_the_schedule_of_the_checkpoint_and_by_the_seed(runs, tmp_path):
+def test_exploring_is_repeated_by_its_seed(runs, tmp_path):
     def actions(name, **options):
         play(runs("memory"), episodes=6, explore=True, log=tmp_path / name, **options)
         return [[s["action"] for s in e["steps"]] for e in json.loads((tmp_path / name).read_text())["episodes"]]
 
     assert actions("a.json", seed=1) == actions("b.json", seed=1)
     assert actions("a.json", seed=1) != actions("c.json", seed=2)
+
+
+def test_exploring_is_as_far_on_its_schedule_as_the_checkpoint(runs, tmp_path):
+    """At the end of the run epsilon is 0.04; at its beginning it would be 1, and half of all actions not the best."""
+    log = tmp_path / "steps.json"
+    play(runs("cartpole"), episodes=20, explore=True, log=log)
+    steps = [step for episode in json.loads(log.read_text())["episodes"] for step in episode["steps"]]
+    best = np.mean([step["action"] == np.argmax(step["outputs"]["extrinsic"]) for step in steps])
+    assert 0.9 < best < 1
 
 
 def test_a_game_is_played_over_its_lives_and_cut_off_where_asked(runs, tmp_path, capsys):

@@ -87,7 +87,7 @@ def test_a_terminal_gets_a_bar_with_the_numbers_beneath(terminal):
 
 
 def test_losses_and_evaluations_stay_until_the_next_ones(terminal):
-    with Progress(load("ppo-cartpole"), terminal.stream) as shown:
+    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as shown:
         shown.row(a_row(100, **{"eval/return": 33.0}))
         without = a_row(200)
         del without["loss/policy"]
@@ -98,7 +98,7 @@ def test_losses_and_evaluations_stay_until_the_next_ones(terminal):
 
 
 def test_the_last_row_stays_on_the_screen(terminal):
-    shown = Progress(load("ppo-cartpole"), terminal.stream)
+    shown = Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream)
     shown.tick(a_status(99_000))
     shown.row(a_row(100_000))
     terminal.read()
@@ -111,7 +111,7 @@ def test_the_last_row_stays_on_the_screen(terminal):
 
 
 def test_messages_go_above_the_bar_and_are_not_broken(terminal):
-    with Progress(load("ppo-cartpole"), terminal.stream) as shown:
+    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as shown:
         shown.tick(a_status(100))
         terminal.read()
         shown.message("resuming from " + "x" * 150)
@@ -123,7 +123,7 @@ def test_messages_go_above_the_bar_and_are_not_broken(terminal):
 @pytest.mark.parametrize("width", [20, 60, 90])
 def test_no_fact_is_broken_on_a_narrow_terminal(terminal, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    with Progress(load("ppo-cartpole"), terminal.stream) as shown:
+    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as shown:
         shown.tick(a_status(100))
         lines = terminal.read().splitlines()
     assert max(map(len, lines)) <= width
@@ -133,7 +133,7 @@ def test_no_fact_is_broken_on_a_narrow_terminal(terminal, monkeypatch, width):
 
 def test_no_color_is_respected(terminal, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    with Progress(load("ppo-cartpole"), terminal.stream) as shown:
+    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as shown:
         shown.tick(a_status(50_000))
     raw = terminal.read_raw()
     assert "━" in raw
@@ -142,7 +142,7 @@ def test_no_color_is_respected(terminal, monkeypatch):
 
 def test_a_dumb_terminal_gets_plain_lines(terminal, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
-    with Progress(load("ppo-cartpole"), terminal.stream) as shown:
+    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as shown:
         shown.tick(a_status(100))
         assert terminal.read() == ""
         shown.row(a_row(100))
@@ -150,7 +150,7 @@ def test_a_dumb_terminal_gets_plain_lines(terminal, monkeypatch):
 
 
 def test_a_terminal_that_goes_away_does_not_end_the_run(terminal):
-    with Progress(load("ppo-cartpole"), terminal.stream) as shown:
+    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as shown:
         shown.tick(a_status(100))
         terminal.hang_up()
         for step in range(200, 500, 100):
@@ -182,7 +182,7 @@ def test_a_reader_that_has_had_enough_ends_neither_the_run_nor_its_last_words():
         from starling.cli.progress import Progress
         from starling.config.load import load
         row = {"env_steps": 1, "updates": 1, "episodes": 1, "return": 1.0, "time/steps_per_s": 1.0}
-        with Progress(load("ppo-cartpole")) as shown:
+        with Progress(load("ppo-cartpole", ["stop.env_steps=100000"])) as shown:
             for _ in range(2000):
                 shown.row(row)
         print("finished")
@@ -197,7 +197,7 @@ def test_a_reader_that_has_had_enough_ends_neither_the_run_nor_its_last_words():
 
 
 def test_a_display_that_fails_says_so_once_and_the_run_goes_on(terminal, capsys):
-    with Progress(load("ppo-cartpole"), terminal.stream) as shown:
+    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as shown:
         for step in (100, 200):
             shown.tick(a_status(step, **{"loss/value": "not a number"}))
     assert capsys.readouterr().err.count("the display has stopped, training goes on") == 1

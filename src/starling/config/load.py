@@ -142,9 +142,9 @@ def to_dict(config: Config) -> dict[str, Any]:
 
 
 def differences(one: Any, other: Any, prefix: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """The dotted keys at which two configurations, as `to_dict` gives them, differ, with both values."""
+    """The dotted keys at which two configurations, as `to_dict` gives them, differ, with both values or `(none)`."""
     for key in dict.fromkeys([*one, *other]):
-        here, there = one.get(key), other.get(key)
+        here, there = one.get(key, "(none)"), other.get(key, "(none)")
         if isinstance(here, dict) and isinstance(there, dict):
             yield from differences(here, there, f"{prefix}{key}.")
         elif here != there:
