@@ -42,5 +42,6 @@ bench-install: .venv-bench/installed
 
 bench: bench-install
 	.venv-bench/bin/python benchmarks/cartpole.py --json
+	.venv-bench/bin/python benchmarks/solve.py --json
 	.venv-bench/bin/python benchmarks/sum_tree.py --json
 	.venv-bench/bin/python benchmarks/cnn_cpu.py --json

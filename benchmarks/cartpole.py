@@ -20,7 +20,7 @@ from starling import topology
 from starling.config.load import load
 
 STEPS = {"ppo": 25_600, "dqn": 12_800}
-SETTINGS = {"ppo": ["env.num=8", "algo.epochs=20", "algo.minibatches=1"], "dqn": []}
+SETTINGS = {"ppo": ["env.num=8", "algo.epochs=20", "algo.minibatches=1", "algo.optimizer.args.lr=0.001"], "dqn": []}
 """What makes a preset the peer's settings, which are those of its own collection of tuned ones."""
 
 

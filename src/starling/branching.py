@@ -7,6 +7,7 @@ from typing import Any
 
 from starling.config.load import as_yaml, differences, to_dict
 from starling.errors import UserError
+from starling.store.spec import TableSpec
 from starling.topology import Blueprint
 
 FIXED = ("algo.name", "env.id", "env.num", "env.args", "env.wrappers", "env.atari", "net")
@@ -37,6 +38,6 @@ def check_branch(old: Blueprint, new: Blueprint) -> BranchPlan:
     return BranchPlan(changes, refill=[_shape(spec) for spec in old.tables] != [_shape(spec) for spec in new.tables])
 
 
-def _shape(spec: Any) -> Any:
+def _shape(spec: TableSpec) -> TableSpec:
     """A table's specification less what may change while its content stays."""
-    return replace(spec, updates_per_step=None, min_size=1, priority_exponent=0.0, share=1.0, batch=1)
+    return replace(spec, updates_per_step=None, min_size=1, share=1.0, batch=1)

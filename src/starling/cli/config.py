@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,8 +12,6 @@ config_app = typer.Typer(help="Look at configurations, check and compare them.",
 
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A preset's name, a YAML file or a run's folder.")]
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change.")]
-
-_MADE_BY_STARLING = ("ALE/", "MinAtar/", "toy/")
 
 
 @config_app.command("show")
@@ -31,11 +29,15 @@ def show(
 @config_app.command("check")
 def check(source: Source, overrides: Overrides = None) -> None:
     """Print ok, or every mistake: `starling config check my.yaml algo.batch=64`."""
+    from starling.cli.precheck import unknown_env
     from starling.config import load
     from starling.errors import UserError
 
     values, mistakes = load.merge(_located(source), overrides or [])
-    mistakes = [*mistakes, *load.check(values)[1], *_unknown_env(values)]
+    sections = [values.get(key) for key in ("env", "algo")]
+    env, algo = (section if isinstance(section, dict) else {} for section in sections)
+    unknown = unknown_env(env.get("id"), algo.get("name"))
+    mistakes = [*mistakes, *load.check(values)[1], *([] if unknown is None else [unknown])]
     if mistakes:
         raise UserError("\n".join(mistakes))
     print("ok")
@@ -74,18 +76,3 @@ def _located(source: str) -> str:
     if not named and (path.is_dir() or "/" in source):
         return str(find(path).config_file)
     return source
-
-
-def _unknown_env(values: dict[str, Any]) -> list[str]:
-    """The mistake in a plain Gymnasium id; other ids need torch, or code of the user's that may register its own."""
-    sections = [values.get(key) for key in ("env", "algo")]
-    env, algo = (section if isinstance(section, dict) else {} for section in sections)
-    id, name = env.get("id"), algo.get("name")
-    if not isinstance(id, str) or not id or id.startswith(_MADE_BY_STARLING) or ":" in f"{id}{name}":
-        return []
-    import gymnasium
-
-    from starling.errors import did_you_mean
-
-    known = list(gymnasium.registry)
-    return [] if id in known else [f"env.id: unknown environment {id!r}{did_you_mean(id, known)}"]

@@ -26,9 +26,11 @@ def train(
 
     config = load(source, overrides or [])
 
+    from starling.cli.precheck import check_env
     from starling.runs.folder import check_writable
 
     check_writable(runs)
+    check_env(config)
 
     from starling import training
     from starling.cli.progress import Progress

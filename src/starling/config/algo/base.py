@@ -16,6 +16,7 @@ class AlgoConfig(Part):
     """Settings of one algorithm; a subclass adds its own."""
 
     implementation: ClassVar[str] = ""
+    actions: ClassVar[tuple[str, ...]] = ()  # classes of action spaces it can take, where it says so
     name: str = Field(description="algorithm: a built-in name or package.module:Class")
 
 

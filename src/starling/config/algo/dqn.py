@@ -23,6 +23,7 @@ class DQNConfig(AlgoConfig):
     """Deep Q-learning; double, dueling, n-step and prioritized replay are one switch each."""
 
     implementation: ClassVar[str] = "starling.algos.dqn:DQN"
+    actions: ClassVar[tuple[str, ...]] = ("Discrete",)
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
     double: bool = Field(False, description="choose the next action online, value it with the target (1509.06461)")
     dueling: bool = Field(False, description="state value and advantages in separate streams (1511.06581)")

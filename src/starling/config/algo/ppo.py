@@ -14,6 +14,7 @@ class PPOConfig(AlgoConfig):
     """Proximal policy optimisation with generalised advantage estimation."""
 
     implementation: ClassVar[str] = "starling.algos.ppo:PPO"
+    actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete")
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
     gae_lambda: float = Field(0.95, ge=0, le=1, description="lambda of the advantage estimate (1506.02438)")
     rollout: int = Field(128, ge=1, description="steps every env takes for one batch")
