@@ -1,6 +1,7 @@
 """The commands as a person runs them."""
 
 import json
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -77,6 +78,9 @@ def test_resume_of_a_finished_run_ends_at_once_and_says_so(trained):
         (["train", "ppo-cartpole", "algo.minibatches=1000"], "algo.minibatches=1000 is more than"),
         (["resume", "no-such-run"], "no such run: no-such-run"),
         (["eval", "/"], "/ is not a run"),
+        (["train", "ppo-cartpole", "--runs", "/proc/nowhere"], "cannot write to /proc"),
+        (["train", "ppo-cartpole", "--runs", "/etc/hostname"], "/etc/hostname is not a folder"),
+        (["train", "dqn-cartpole", "env.id=Pendulum-v1"], "dqn needs a Discrete action space"),
     ],
 )
 def test_bad_input_is_one_clear_line_exit_code_2_and_writes_nothing(arguments, message, tmp_path):
@@ -99,3 +103,23 @@ def test_help_needs_no_torch():
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "verify-resume" in done.stdout
+
+
+def test_a_damaged_checkpoint_is_skipped_by_name(trained, tmp_path):
+    root, _ = trained
+    copy = shutil.copytree(root / "a", tmp_path / "a")
+    newest = max((copy / "checkpoints").glob("step-*"))
+    (newest / "learner.safetensors").write_bytes(b"")
+    done = starling("eval", copy, "--episodes", 2)
+    assert done.returncode == 0, done.stderr
+    assert f"checkpoint skipped: {newest.name}: learner.safetensors has 0 bytes" in done.stdout
+
+
+def test_weights_of_another_network_are_named(trained, tmp_path):
+    root, _ = trained
+    copy = RunFolder(shutil.copytree(root / "a", tmp_path / "a"))
+    copy.config_file.write_text(copy.config_file.read_text().replace("- 256", "- 32"))
+    done = starling("eval", copy.path)
+    assert done.returncode == 2
+    assert "are those of another env or network" in done.stderr
+    assert "heads.extrinsic.q.weight is (2, 256) there and (2, 32) in this configuration" in done.stderr

@@ -25,7 +25,7 @@ def evaluate(
     """
     from starling.runs.folder import find
 
-    find(run)
+    find(run).config()  # what is wrong with it is told before torch is imported
 
     from starling.evaluation import evaluate_run
 

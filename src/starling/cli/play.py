@@ -36,7 +36,7 @@ def play(
     from starling.runs.folder import find
     from starling.runs.video import check_video
 
-    find(run)
+    find(run).config()  # what is wrong with it is told before torch is imported
     if video or not log:
         check_video(video or Path("video.mp4"), fps)
 

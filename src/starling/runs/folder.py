@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,17 +47,14 @@ class RunFolder:
 
 
 def check_writable(root: Path) -> None:
-    """Refuse, before any work is done, a folder in which no run can be made."""
+    """Refuse, before any work is done, a folder in which no run can be made; leaves nothing behind."""
     existing = next(path for path in (root, *root.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise UserError(f"{existing} is not a folder; choose another with --runs")
-    if not os.access(existing, os.W_OK | os.X_OK) or _read_only(existing):
-        raise UserError(f"cannot write to {existing}; choose another folder with --runs")
-
-
-def _read_only(path: Path) -> bool:
-    """Whether the file system is mounted read-only, which even root cannot write to."""
-    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".starling-", dir=existing))
+    except OSError as error:
+        raise UserError(f"cannot write to {existing}: {error.strerror}; choose another folder with --runs") from None
 
 
 def create(root: Path, config: Config) -> RunFolder:
