@@ -87,7 +87,7 @@ def test_what_an_agent_is_made_of_cannot_change(parent, tmp_path, override, mess
 
 
 def test_a_schedule_over_the_run_is_stretched_by_a_branch(tmp_path):
-    settings = [*TINY, "stop.env_steps=600", "run=p"]
+    settings = [*TINY, "stop.env_steps=600", "run=p", "algo.optimizer.args.lr=0.001"]
     parent = starling.train("ppo-cartpole", settings, runs=tmp_path).folder
     assert read_rows(parent / "metrics.jsonl")[-1]["learner/ppo/learning_rate"] < 2e-4
     child = branch(parent, changed(parent, "stop.env_steps=1200"), tmp_path, Listening()).folder

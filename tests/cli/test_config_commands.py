@@ -109,7 +109,7 @@ def test_diff_names_what_differs_between_a_preset_a_file_and_a_run(starling, tmp
         "seed: 0 -> 3",
         "algo.clip.start: 0.2 -> 0.3",
         "algo.clip.end: 0.0 -> 0.3",
-        "algo.optimizer.args.lr: 0.001 -> 0.01",
+        "algo.optimizer.args.lr: 0.0015 -> 0.01",
         "net.torso.hidden: [64, 64] -> [8]",
     ]
     assert starling("config", "diff", run, run / "config.yaml") == (0, "no difference\n", "")

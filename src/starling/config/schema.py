@@ -55,6 +55,8 @@ class Config(Part):
     )
     seed: int = Field(0, ge=0, lt=2**31, description="everything random follows from this")
     runtime: Literal["inline"] = Field("inline", description="where the roles run: inline (one process)")
+    inference: Literal["local"] = Field("local", description="where the network acts: local (beside the envs)")
+    learners: Literal[1] = Field(1, description="processes that learn; one so far")
     device: str = Field("auto", description="auto (cuda where there is one), cpu, cuda, cuda:1")
     threads: int | None = Field(
         None, ge=1, description="torch threads; null: 1 for small networks, all cores for images"
