@@ -32,6 +32,18 @@ class Display(Protocol):
     def message(self, line: str) -> None: ...
 
 
+class Logged:
+    """A display whose messages also go into the run's log."""
+
+    def __init__(self, display: Display, place: folder.RunFolder) -> None:
+        self.tick, self.row = display.tick, display.row
+        self._display, self._place = display, place
+
+    def message(self, line: str) -> None:
+        self._place.log(line)
+        self._display.message(line)
+
+
 @dataclass(frozen=True)
 class Result:
     """How a run ended."""
@@ -55,6 +67,7 @@ def train(config: Config, runs: Path, display: Display) -> Result:
     topology.set_up_torch(blueprint)
     runtime = topology.build_inline(blueprint)
     place = folder.create(runs, config)
+    display = Logged(display, place)
     display.message(f"run: {place.path}")
     return Session(blueprint, place, runtime, display).run()
 
@@ -62,6 +75,7 @@ def train(config: Config, runs: Path, display: Display) -> Result:
 def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST) -> Result:
     """Go on with a run, in its own folder, from its newest sound checkpoint or the one called `which`."""
     place = folder.find(run)
+    display = Logged(display, place)
     blueprint = topology.draw(place.config())
     state = _load(place, which, blueprint, display.message)
     topology.set_up_torch(blueprint)
@@ -75,8 +89,6 @@ def branch(run: Path, config: Config, runs: Path, display: Display, *, which: st
     parent = folder.find(run)
     old, new = topology.draw(parent.config()), topology.draw(config)
     plan = check_branch(old, new)
-    for line in plan.lines():
-        display.message(line)
     state = _load(parent, which, new, display.message)
     if plan.refill:
         state["store"] = {"env_steps": state["store"]["env_steps"]}
@@ -86,7 +98,10 @@ def branch(run: Path, config: Config, runs: Path, display: Display, *, which: st
     runtime.learner.apply_settings()
     place = folder.create(runs, config)
     place.copy_history(parent, state["session"]["rows"], plan.changes)
-    display.message(f"run: {place.path}")
+    display = Logged(display, place)
+    for line in plan.lines():
+        display.message(line)
+    display.message(f"run: {place.path}, a branch of {run}")
     return Session(new, place, runtime, display, state["session"]).run()
 
 
@@ -139,6 +154,7 @@ class Session:
             self.runtime.close()
         runtime = self.runtime
         received = self._interrupts.received
+        self.place.log(f"finished: {reason}, {runtime.env_steps:,} env steps, score {self.scores.mean}")
         return Result(self.place.path, runtime.env_steps, runtime.updates, self.scores.mean, reason, received)
 
     def _drive(self) -> str:

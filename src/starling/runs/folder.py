@@ -17,7 +17,7 @@ from starling.errors import UserError
 
 @dataclass(frozen=True)
 class RunFolder:
-    """`config.yaml`, `metrics.jsonl` and `checkpoints/` of one run."""
+    """`config.yaml`, `metrics.jsonl`, `log.txt` and `checkpoints/` of one run."""
 
     path: Path
 
@@ -30,12 +30,21 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def log_file(self) -> Path:
+        return self.path / "log.txt"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
     def config(self) -> Config:
         """The resolved configuration that the run was started with."""
         return config_load.load(str(self.config_file))
+
+    def log(self, line: str) -> None:
+        """Add a line with the time to `log.txt`."""
+        with self.log_file.open("a", encoding="utf-8") as handle:
+            handle.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
 
     def copy_history(self, parent: RunFolder, rows: int, changes: dict[str, tuple[Any, Any]]) -> None:
         """Begin with the parent's first `rows` rows, and say whose child this is."""
