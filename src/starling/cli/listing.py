@@ -15,7 +15,10 @@ _GYMNASIUM = "Gymnasium"
 
 
 def presets(as_json: AsJson = False) -> None:
-    """List the presets, which `starling train` takes by name."""
+    """List the presets, which `starling train` takes by name.
+
+    Example: starling presets --json
+    """
     from starling.config.load import load, preset_names, preset_text
 
     rows = []
@@ -27,7 +30,10 @@ def presets(as_json: AsJson = False) -> None:
 
 
 def algos(as_json: AsJson = False) -> None:
-    """List the algorithms, which `algo.name` takes."""
+    """List the algorithms, which `algo.name` takes.
+
+    Example: starling algos --json
+    """
     from starling.config.algo import ALGORITHMS
 
     _print([{"name": name, "summary": entry.summary} for name, entry in ALGORITHMS], as_json)
