@@ -14,6 +14,8 @@ from starling.errors import UserError
 from starling.runs.folder import RunFolder
 from starling.runs.metrics import TIMING, read_rows
 
+ATTEMPTS = 3
+
 
 def verify(source: str, overrides: Sequence[str], steps: int, say: Callable[[str], None]) -> list[str]:
     """Differences between a run of 2N env steps and one that is killed after N and resumed; empty when equal."""
@@ -23,10 +25,10 @@ def verify(source: str, overrides: Sequence[str], steps: int, say: Callable[[str
         whole = _train(settings, Path(scratch), "whole")
         _wait(whole)
         say(f"the same run, killed after its checkpoint at {steps:,}")
-        _kill_after_checkpoint(_train(settings, Path(scratch), "killed"), RunFolder(Path(scratch) / "killed"), steps)
+        killed = _killed_run(settings, Path(scratch), steps)
         say("resuming it")
-        _wait(_starling(["resume", str(Path(scratch) / "killed")]))
-        return compare(RunFolder(Path(scratch) / "whole"), RunFolder(Path(scratch) / "killed"))
+        _wait(_starling(["resume", str(killed.path)]))
+        return compare(RunFolder(Path(scratch) / "whole"), killed)
 
 
 def compare(one: RunFolder, other: RunFolder) -> list[str]:
@@ -71,13 +73,22 @@ def _wait(process: subprocess.Popen[str]) -> None:
         raise UserError(f"the run failed:\n{errors.strip()}")
 
 
-def _kill_after_checkpoint(process: subprocess.Popen[str], run: RunFolder, steps: int) -> None:
+def _killed_run(settings: list[str], runs: Path, steps: int) -> RunFolder:
+    """A run that was killed after its first checkpoint; one that was too quick for that is tried again."""
+    for attempt in range(ATTEMPTS):
+        run = RunFolder(runs / f"killed-{attempt}")
+        if _kill_after_checkpoint(_train(settings, runs, run.path.name), run):
+            return run
+    raise UserError(f"the run ended before it could be killed; raise --steps above {steps:,}")
+
+
+def _kill_after_checkpoint(process: subprocess.Popen[str], run: RunFolder) -> bool:
+    """Whether the kill came before the run's own end."""
     while not list(run.checkpoints.glob("step-*")):
         if process.poll() is not None:
             _wait(process)
-            raise UserError(f"the run ended before it could be killed; raise --steps above {steps:,}")
+            return False
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
-    _, _ = process.communicate()
-    if process.returncode != -signal.SIGKILL:
-        raise UserError(f"the run ended before it could be killed; raise --steps above {steps:,}")
+    process.communicate()
+    return process.returncode == -signal.SIGKILL
