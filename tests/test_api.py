@@ -51,9 +51,9 @@ def test_exploring_depends_on_the_seed_and_not_on_a_global_generator(run):
 
 
 def test_own_parts_by_name(tmp_path):
-    starling.register_env("mine/identity", Identity)
-    starling.register_wrapper("mine-flat", gymnasium.wrappers.FlattenObservation)
-    settings = [*TINY, "env={id: mine/identity, num: 2, wrappers: [{name: mine-flat}]}"]
+    starling.register_env("api/identity", Identity)
+    starling.register_wrapper("api-flat", gymnasium.wrappers.FlattenObservation)
+    settings = [*TINY, "env={id: api/identity, num: 2, wrappers: [{name: api-flat}]}"]
     assert starling.train("ppo-cartpole", settings, runs=tmp_path).env_steps >= 400
 
 
