@@ -40,6 +40,20 @@ bench-install: .venv-bench/installed
 	.venv-bench/bin/pip install --quiet -c constraints.txt -e '.[dev]' -r benchmarks/requirements.txt
 	@touch $@
 
+# These peers want older gymnasium and numpy than ours, so each has an environment of its own.
+.PHONY: bench-pong-install bench-pong
+bench-pong-install: bench-install .venv-sf/installed .venv-rllib/installed
+
+.venv-sf/installed: benchmarks/requirements-sample-factory.txt
+.venv-rllib/installed: benchmarks/requirements-rllib.txt
+.venv-sf/installed .venv-rllib/installed:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet -r $<
+	@touch $@
+
+bench-pong: bench-pong-install
+	.venv-bench/bin/python benchmarks/pong.py --json
+
 bench: bench-install
 	.venv-bench/bin/python benchmarks/cartpole.py --json
 	.venv-bench/bin/python benchmarks/solve.py --json

@@ -17,6 +17,7 @@ import torch
 from machine import describe, spread
 
 from starling import topology
+from starling.blueprint import draw, plan_threads, set_up_torch
 from starling.config.load import load
 
 STEPS = {"ppo": 25_600, "dqn": 12_800}
@@ -28,8 +29,8 @@ def ours(algorithm: str, steps: int, seed: int) -> float:
     """Env steps per second of a preset with the peer's settings."""
     settings = [*SETTINGS[algorithm], f"seed={seed}", f"stop.env_steps={steps}", "stop.return=null"]
     config = load(f"{algorithm}-cartpole", settings)
-    blueprint = topology.draw(config)
-    topology.set_up_torch(blueprint)
+    blueprint = draw(config)
+    set_up_torch(plan_threads(blueprint))
     runtime = topology.build_inline(blueprint)
     start = time.perf_counter()
     for _ in runtime.run():

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from starling import evaluation, topology, training
+from starling import evaluation, training
+from starling.blueprint import Blueprint
 from starling.config.algo import ALGORITHMS
 from starling.config.load import from_dict
 from starling.config.load import load as load_config
@@ -77,7 +78,7 @@ class AgentState:
 class Agent:
     """A trained policy for one environment at a time."""
 
-    def __init__(self, blueprint: topology.Blueprint, model: Any) -> None:
+    def __init__(self, blueprint: Blueprint, model: Any) -> None:
         self.env = blueprint.env
         self._clip = blueprint.config.env.reward_clip
         self._policies = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from starling.blueprint import Blueprint
 from starling.config.load import as_yaml, differences, to_dict
 from starling.errors import UserError
 from starling.store.spec import TableSpec
-from starling.topology import Blueprint
 
 FIXED = ("algo.name", "env.id", "env.num", "env.args", "env.wrappers", "env.atari", "net")
 """Settings that a trained agent is made of; with others it would be another agent."""

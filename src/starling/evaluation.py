@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from starling import topology
+from starling.blueprint import Blueprint, build_model, draw, load_weights, plan_threads, set_up_torch
 from starling.config.schema import Config, EvalConfig
 from starling.errors import UserError
+from starling.nodes import build_evaluator
 from starling.roles.evaluator import Evaluator
 from starling.runs import checkpoint, folder
 
@@ -26,16 +27,16 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 
 def load_agent(
     run: Path, *, which: str, protocol: str, warn: Callable[[str], None]
-) -> tuple[topology.Blueprint, torch.nn.Module, Path]:
+) -> tuple[Blueprint, torch.nn.Module, Path]:
     """The blueprint, the trained model and the checkpoint of a run, its env as `protocol` says."""
     place = folder.find(run)
     config = with_protocol(place.config(), protocol)
     chosen, state, problems = checkpoint.find(place.checkpoints, which)
     for problem in problems:
         warn(f"checkpoint skipped: {problem}")
-    blueprint = topology.draw(config)
-    model = topology.build_model(blueprint)
-    topology.load_weights(model, state["learner"]["model"], f"{run} ({chosen.name})")
+    blueprint = draw(config)
+    model = build_model(blueprint)
+    load_weights(model, state["learner"]["model"], f"{run} ({chosen.name})")
     return blueprint, model, chosen
 
 
@@ -54,8 +55,8 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Raw scores of `episodes` whole games without exploration."""
     blueprint, model, chosen = load_agent(run, which=which, protocol=protocol, warn=warn)
-    topology.set_up_torch(blueprint)
-    evaluator = topology.build_evaluator(blueprint, model, EvalConfig(episodes=episodes), seed)
+    set_up_torch(plan_threads(blueprint))
+    evaluator = build_evaluator(blueprint, model, EvalConfig(episodes=episodes), seed)
     try:
         return summarise(evaluator) | {
             "protocol": protocol,

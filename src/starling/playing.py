@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from starling import topology, tree
+from starling import tree
+from starling.blueprint import Blueprint, plan_threads, set_up_torch
 from starling.envs.registry import make_env
 from starling.envs.vector import VectorEnv
 from starling.errors import UserError
@@ -59,7 +60,7 @@ def play_run(
     if demand.log and demand.log == demand.video:
         raise UserError(f"video and log cannot both be written to {demand.log}")
     blueprint, model, chosen = load_agent(run, which=demand.checkpoint, protocol="as-trained", warn=warn)
-    topology.set_up_torch(blueprint)
+    set_up_torch(plan_threads(blueprint))
     film = demand.video or (None if demand.log else run / "videos" / f"{chosen.name}.mp4")
     if film:
         _draw_without_a_screen()
@@ -96,7 +97,7 @@ def _pace(env: VectorEnv) -> float:
     return 60 / frames if frames > 1 else 30
 
 
-def _policy(blueprint: topology.Blueprint, model: Any, chosen: Path, *, explore: bool) -> Policy:
+def _policy(blueprint: Blueprint, model: Any, chosen: Path, *, explore: bool) -> Policy:
     """The policy as it acted in row 0 when the checkpoint was made, if it explores."""
     policy = Policy(blueprint.algorithm, model, total_rows=blueprint.config.env.num, explore=explore)
     steps = int(chosen.name.rpartition("-")[2])

@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from starling import topology
+from starling.blueprint import Blueprint, build_model, draw, load_weights, plan_threads, set_up_torch
 from starling.branching import check_branch
 from starling.config.schema import Config
+from starling.envs.faults import EnvFault
 from starling.runs import checkpoint, folder
+from starling.runs.bottleneck import KEY, bottleneck
 from starling.runs.metrics import TIMING, MetricsFile, Scoreboard
 from starling.runs.signals import Interrupts
 from starling.runs.status import Status
 from starling.runs.tensorboard import TensorBoardFile
-from starling.runtime.inline import InlineRuntime
+from starling.runtime.crew import RunFailedError
+from starling.runtime.prewarm import prewarm
 
 TICK_SECONDS = 0.25
 
@@ -54,18 +58,20 @@ class Result:
     score: float | None  # mean return of the last 100 episodes
     reason: str
     signal: signal.Signals | None = None  # what ended it early
+    failed: bool = False  # it could not go on
 
     @property
     def exit_code(self) -> int:
-        """0, also after Ctrl-C, which is a person's own wish; 143 after SIGTERM, so that a scheduler notices."""
-        return 128 + signal.SIGTERM if self.signal == signal.SIGTERM else 0
+        """0, also after Ctrl-C, a person's own wish; 143 after SIGTERM, so that a scheduler notices; 1: it failed."""
+        return 128 + signal.SIGTERM if self.signal == signal.SIGTERM else int(self.failed)
 
 
 def train(config: Config, runs: Path, display: Display) -> Result:
     """Start a new run in a folder under `runs`."""
-    blueprint = topology.draw(config)
-    topology.set_up_torch(blueprint)
-    runtime = topology.build_inline(blueprint)
+    _prepare(config)
+    blueprint = draw(config)
+    set_up_torch(plan_threads(blueprint))
+    runtime = topology.build(blueprint)
     place = folder.create(runs, config)
     display = Logged(display, place)
     display.message(f"run: {place.path}")
@@ -76,10 +82,11 @@ def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST) -> Re
     """Go on with a run, in its own folder, from its newest sound checkpoint or the one called `which`."""
     place = folder.find(run)
     display = Logged(display, place)
-    blueprint = topology.draw(place.config())
+    _prepare(place.config())
+    blueprint = draw(place.config())
     state = _load(place, which, blueprint, display.message)
-    topology.set_up_torch(blueprint)
-    runtime = topology.build_inline(blueprint)
+    set_up_torch(plan_threads(blueprint))
+    runtime = topology.build(blueprint)
     runtime.restore(state)
     return Session(blueprint, place, runtime, display, state["session"]).run()
 
@@ -87,13 +94,14 @@ def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST) -> Re
 def branch(run: Path, config: Config, runs: Path, display: Display, *, which: str = checkpoint.NEWEST) -> Result:
     """Go on from a run's checkpoint with other settings, in a new folder; the parent stays as it is."""
     parent = folder.find(run)
-    old, new = topology.draw(parent.config()), topology.draw(config)
+    _prepare(config)
+    old, new = draw(parent.config()), draw(config)
     plan = check_branch(old, new)
     state = _load(parent, which, new, display.message)
     if plan.refill:
         state["store"] = {"env_steps": state["store"]["env_steps"]}
-    topology.set_up_torch(new)
-    runtime = topology.build_inline(new)
+    set_up_torch(plan_threads(new))
+    runtime = topology.build(new)
     runtime.restore(state)
     runtime.learner.apply_settings()
     place = folder.create(runs, config)
@@ -105,13 +113,17 @@ def branch(run: Path, config: Config, runs: Path, display: Display, *, which: st
     return Session(new, place, runtime, display, state["session"]).run()
 
 
-def _load(
-    place: folder.RunFolder, which: str, blueprint: topology.Blueprint, say: Callable[[str], None]
-) -> dict[str, Any]:
+def _prepare(config: Config) -> None:
+    """What can begin before anything is built."""
+    if config.runtime == "processes":
+        prewarm()
+
+
+def _load(place: folder.RunFolder, which: str, blueprint: Blueprint, say: Callable[[str], None]) -> dict[str, Any]:
     chosen, state, problems = checkpoint.find(place.checkpoints, which)
     for problem in problems:
         say(f"checkpoint skipped: {problem}")
-    topology.load_weights(topology.build_model(blueprint), state["learner"]["model"], f"{place.path} ({chosen.name})")
+    load_weights(build_model(blueprint), state["learner"]["model"], f"{place.path} ({chosen.name})")
     say(f"resuming from {chosen}")
     return state
 
@@ -121,9 +133,9 @@ class Session:
 
     def __init__(
         self,
-        blueprint: topology.Blueprint,
+        blueprint: Blueprint,
         place: folder.RunFolder,
-        runtime: InlineRuntime,
+        runtime: topology.Runtime,
         display: Display,
         state: dict[str, Any] | None = None,
     ) -> None:
@@ -145,9 +157,18 @@ class Session:
 
     def run(self) -> Result:
         """Drive the system until a stop condition holds; the last state is saved."""
+        failed = False
         try:
             with self._interrupts:
-                reason = self._drive()
+                try:
+                    reason = self._drive()
+                except RunFailedError as error:
+                    failed, reason = True, f"failed: {error}"
+                    self._listen()
+                    self._save()
+        except EnvFault as fault:
+            self.place.log(f"{fault}\n{fault.details}".rstrip())
+            raise
         finally:
             self.metrics.close()
             self.board.close()
@@ -155,7 +176,7 @@ class Session:
         runtime = self.runtime
         received = self._interrupts.received
         self.place.log(f"finished: {reason}, {runtime.env_steps:,} env steps, score {self.scores.mean}")
-        return Result(self.place.path, runtime.env_steps, runtime.updates, self.scores.mean, reason, received)
+        return Result(self.place.path, runtime.env_steps, runtime.updates, self.scores.mean, reason, received, failed)
 
     def _drive(self) -> str:
         config = self.config
@@ -164,14 +185,15 @@ class Session:
         steps = self.runtime.run()
         while (reason := self._stop_reason()) is None:
             next(steps)
-            self.scores.add(self.runtime.episodes())
+            self._listen()
             now = self.runtime.env_steps
             stopping = self._stop_reason() is not None
-            evaluation: dict[str, float] = {}
             if config.eval.every is not None and eval_at is not None and (now >= eval_at or stopping):
-                evaluation, eval_at = self._evaluate(), self._after(config.eval.every)
-            if now >= row_at or stopping or evaluation:
-                self._write_row(evaluation)
+                self.runtime.evaluate(wait=stopping)
+                eval_at = self._after(config.eval.every)
+            evaluated = self._take_evaluations()
+            if now >= row_at or stopping or evaluated:
+                self._write_row(evaluated)
                 row_at = self._after(config.log_every)
             if now >= save_at or stopping:
                 self._save()
@@ -197,10 +219,18 @@ class Session:
             return f"stop.minutes={stop.minutes:g} reached"
         return None
 
-    def _evaluate(self) -> dict[str, float]:
-        row = self.runtime.evaluate()
-        self._evaluated = row["eval/return"]
-        return row
+    def _listen(self) -> None:
+        """Take in what happened since the last time."""
+        self.scores.add(self.runtime.episodes())
+        for line in self.runtime.notices():
+            self.display.message(line)
+
+    def _take_evaluations(self) -> dict[str, float]:
+        """The newest evaluation that has come in; empty: none."""
+        rows = self.runtime.evaluations()
+        if rows:
+            self._evaluated = rows[-1]["eval/return"]
+        return rows[-1] if rows else {}
 
     def _write_row(self, evaluation: dict[str, float]) -> None:
         seconds = time.monotonic() - self._started
@@ -213,6 +243,8 @@ class Session:
             f"{TIMING}seconds": round(seconds, 3),
             f"{TIMING}steps_per_s": round((self.runtime.env_steps - self._start_steps) / max(seconds, 1e-9), 1),
         }
+        if line := bottleneck(row, self.config):
+            row[KEY] = line
         self.metrics.write(row)
         self.board.write(row)
         self.display.row(row)

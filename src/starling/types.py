@@ -139,6 +139,30 @@ class Layout:
     carry: Tree
     stack: StackSpec | None = None
 
+    def trajectory(self, length: int, rows: int) -> Trajectory[Any]:
+        """The `ArraySpec` of everything in a trajectory of `length` steps of `rows` env rows."""
+
+        def each(specs: Tree, *lead: int) -> Tree:
+            if isinstance(specs, ArraySpec):
+                return ArraySpec(lead + specs.shape, specs.dtype)
+            if isinstance(specs, dict):
+                return {name: each(spec, *lead) for name, spec in specs.items()}
+            return None if specs is None else tuple(each(spec, *lead) for spec in specs)
+
+        flag, number = ArraySpec((), np.dtype(np.bool_)), ArraySpec((), np.dtype(np.float32))
+        return Trajectory(
+            obs=each(self.obs, length + 1, rows),
+            first=each(flag, length + 1, rows),
+            action=each(self.action, length, rows),
+            rewards={name: each(number, length, rows) for name in self.rewards},
+            terminated=each(flag, length, rows),
+            truncated=each(flag, length, rows),
+            valid=each(flag, length, rows),
+            extras=each(self.extras, length + 1, rows),
+            carry=each(self.carry, rows),
+            version=ArraySpec((rows,), np.dtype(np.int64)),
+        )
+
 
 @dataclass(frozen=True)
 class Keys:

@@ -54,6 +54,16 @@ def test_the_table_shows_the_last_rows(run, capsys):
     ]
 
 
+def test_words_are_in_the_csv_and_not_in_the_table(run, capsys):
+    words = "learner busy 98%, all the time: more actors will not help"
+    with run.metrics_file.open("a") as file:
+        file.write(json.dumps({"env_steps": 4000, "time/bottleneck": words}) + "\n")
+    metrics(run.path, csv="-")
+    assert list(csv.DictReader(io.StringIO(capsys.readouterr().out)))[-1]["time/bottleneck"] == words
+    metrics(run.path)
+    assert "bottleneck" not in capsys.readouterr().out
+
+
 def test_a_row_that_is_being_written_is_not_shown_yet(run, capsys):
     with run.metrics_file.open("a") as file:
         file.write('{"env_steps": 40')

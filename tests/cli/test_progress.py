@@ -176,6 +176,41 @@ def test_a_pipe_gets_a_line_a_row_in_the_same_words(tmp_path):
     assert second.endswith("  frames/s   8,000  policy -0.0123  replay 4,000 of 100,000")
 
 
+LIMIT = "learner busy 98%: more actors will not help"
+
+
+def test_a_terminal_shows_lag_queue_and_bottleneck(terminal):
+    config = load("ppo-cartpole", ["stop.env_steps=100000", "runtime=processes"])
+    with Progress(config, terminal.stream) as shown:
+        queue = {"store/replay/size": 0, "learner/lag": 1.25}
+        shown.tick(a_status(100, **queue, **{"time/bottleneck": LIMIT}))
+        *_, learning, limit = terminal.read().splitlines()
+        assert learning.split("   ") == ["policy -0.0123", "replay 0", "lag 1.25"]
+        assert limit == f"bottleneck {LIMIT}"
+        shown.tick(a_status(200, **queue))
+        assert "bottleneck" not in terminal.read()
+
+
+def test_a_long_bottleneck_fits_a_narrow_terminal(terminal, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as shown:
+        shown.tick(a_status(100, **{"time/bottleneck": LIMIT}))
+        lines = terminal.read().splitlines()
+    assert max(map(len, lines)) <= 40
+    assert " ".join(line.strip() for line in lines).endswith(LIMIT)
+
+
+def test_a_pipe_is_told_of_a_bottleneck_when_it_changes(tmp_path):
+    path = tmp_path / "out"
+    other = "actors busy 97%, learner waits 40%: more actors would help"
+    limits = [None, LIMIT, LIMIT.replace("98", "100"), other, other.replace("97", "96"), None, LIMIT]
+    with path.open("w") as stream, Progress(load("ppo-cartpole", ["stop.env_steps=10000"]), stream) as shown:
+        for step, limit in enumerate(limits):
+            shown.row(a_row(step) if limit is None else a_row(step, **{"time/bottleneck": limit}))
+    told = [line.partition("  replay 4,000")[2].strip() for line in path.read_text().splitlines()]
+    assert told == ["", LIMIT, "", other, "", "", LIMIT]
+
+
 def test_a_reader_that_has_had_enough_ends_neither_the_run_nor_its_last_words():
     script = """
         import sys

@@ -7,6 +7,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from starling.config.env import EnvConfig
 from starling.envs import registry
+from starling.envs.faults import EnvFault
 from starling.envs.registry import env_spec, known_ids, make_env, register_env
 from starling.envs.toy import Identity
 from starling.errors import UserError
@@ -102,7 +103,7 @@ def clip(_env):
 
 @pytest.mark.usefixtures("_here")
 def test_a_bug_in_a_factory_is_not_the_users_words():
-    with pytest.raises(TypeError, match="own bug"):
+    with pytest.raises(EnvFault, match="raised in construction: TypeError: the factory's own bug"):
         make_env(EnvConfig(id="my_envs:broken"), 1)
 
 

@@ -5,18 +5,20 @@ import pytest
 import torch
 
 from starling import topology
+from starling.blueprint import draw
 from starling.config.load import load
 from starling.runs.metrics import Scoreboard
 
 SMALL = ["net.torso.hidden=[32]", "net.torso.activation=tanh", "stop.return=null"]
 PPO = [*SMALL, "env.num=8", "algo.rollout=32", "algo.epochs=6", "algo.minibatches=4", "algo.optimizer.args.lr=0.005"]
+IMPALA = [*SMALL, "env.num=8", "algo.batch=4", "algo.unroll=16", "algo.optimizer.args.lr=0.01"]
 DQN = [*SMALL, "env.num=4", "algo.learning_starts=200", "algo.fragment=8", "algo.optimizer.args.lr=0.003"]
 
 
 def train(preset, env, steps, overrides):
     """An inline system after `steps` env steps, and the score of its last episodes."""
     config = load(preset, [*overrides, f"env.id={env}", f"stop.env_steps={steps}"])
-    runtime = topology.build_inline(topology.draw(config))
+    runtime = topology.build_inline(draw(config))
     scores = Scoreboard(window=50)
     for _ in runtime.run():
         scores.add(runtime.episodes())
@@ -30,6 +32,8 @@ def train(preset, env, steps, overrides):
     ("preset", "overrides"),
     [
         ("ppo-cartpole", PPO),
+        ("ppo-cartpole", [*PPO, "algo.rows=4", "algo.max_lag=1"]),
+        ("impala-cartpole", IMPALA),
         ("dqn-cartpole", DQN),
         ("dqn-cartpole", [*DQN, "algo.double=true", "algo.dueling=true", "algo.prioritized.alpha=0.6"]),
     ],
@@ -40,11 +44,15 @@ def test_identity_is_learnt(preset, overrides):
     assert score > 14
 
 
-def test_memory_is_solved_with_a_core_and_not_without():
+@pytest.mark.parametrize(
+    ("preset", "overrides"),
+    [("ppo-cartpole", [*PPO, "algo.gae_lambda=0.95"]), ("impala-cartpole", [*IMPALA, "algo.trace_lambda=0.95"])],
+)
+def test_memory_is_solved_with_a_core_and_not_without(preset, overrides):
     """Return 1 needs the cue; without memory the mean is 0, whatever is learnt."""
-    settings = [*PPO, "algo.discount=0.95", "algo.gae_lambda=0.95", "net.shared=true"]
-    _, with_memory = train("ppo-cartpole", "toy/memory", 25_000, [*settings, "net.core={kind: lstm, size: 32}"])
-    _, without = train("ppo-cartpole", "toy/memory", 10_000, settings)
+    settings = [*overrides, "algo.discount=0.95", "net.shared=true"]
+    _, with_memory = train(preset, "toy/memory", 25_000, [*settings, "net.core={kind: lstm, size: 32}"])
+    _, without = train(preset, "toy/memory", 10_000, settings)
     assert with_memory > 0.9
     assert abs(without) < 0.5
 
@@ -58,6 +66,15 @@ VALUES = {"truncated": 10.0, "terminated": 1 / (1 - 0.9 * 7 / 8)}
 def test_ppo_values_a_truncation_as_a_future_and_a_termination_as_none(ends, lambda_):
     settings = [*PPO, "algo.discount=0.9", f"algo.gae_lambda={lambda_}", f"env.args={{ends: {ends}}}"]
     runtime, _ = train("ppo-cartpole", "toy/truncation", 30_000, [*settings, "algo.rollout=64"])
+    outputs, _ = runtime.learner.model.step(torch.ones(1, 1), torch.zeros(1, dtype=torch.bool), {})
+    assert outputs["extrinsic"].item() == pytest.approx(VALUES[ends], rel=0.1)
+
+
+@pytest.mark.parametrize("ends", VALUES)
+@pytest.mark.parametrize("lambda_", [0.0, 1.0])
+def test_impala_values_a_truncation_as_a_future_and_a_termination_as_none(ends, lambda_):
+    settings = [*IMPALA, "algo.discount=0.9", f"algo.trace_lambda={lambda_}", f"env.args={{ends: {ends}}}"]
+    runtime, _ = train("impala-cartpole", "toy/truncation", 30_000, settings)
     outputs, _ = runtime.learner.model.step(torch.ones(1, 1), torch.zeros(1, dtype=torch.bool), {})
     assert outputs["extrinsic"].item() == pytest.approx(VALUES[ends], rel=0.1)
 

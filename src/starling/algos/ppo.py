@@ -1,17 +1,20 @@
-"""Proximal policy optimisation (1707.06347) with generalised advantage estimation (1506.02438), recurrent or not."""
+"""Proximal policy optimisation (1707.06347) with generalised advantage estimation (1506.02438), recurrent or not.
+
+Asynchronous with `max_lag` above 0: actors run ahead, and the advantages are corrected by V-trace (1802.01561).
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from gymnasium import spaces
-
 from starling import tree
+from starling.algos.actor_critic import POLICY, build_actor_critic, choose, first_steps, fragment_queue
 from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec
 from starling.config.algo.ppo import PPOConfig
 from starling.config.parts import NetConfig
 from starling.errors import UserError
-from starling.nets.build import HeadSpec, Network, build_network
+from starling.nets.build import Network
+from starling.ops.distributions import Distribution
 from starling.ops.policy import (
     clipped_value_loss,
     is_clipped,
@@ -25,10 +28,9 @@ from starling.ops.policy import (
 )
 from starling.ops.returns import gae
 from starling.ops.streams import stream_terms, total, weighted_total
+from starling.ops.vtrace import vtrace
 from starling.store.spec import TableSpec
-from starling.types import Batch, EnvSpec, StreamSpec, Tensor
-
-POLICY = "policy"
+from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory
 
 
 class PPO(Algorithm):
@@ -43,11 +45,8 @@ class PPO(Algorithm):
         return (StreamSpec(discount=self.config.discount, lambda_=self.config.gae_lambda),)
 
     def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> Network:
-        if not isinstance(env.action, spaces.Discrete | spaces.MultiDiscrete):
-            raise UserError(f"ppo needs a Discrete or MultiDiscrete action space; {env.id} has {env.action}")
         self._streams = streams
-        heads = {POLICY: HeadSpec("policy"), **{stream.name: HeadSpec("value") for stream in streams}}
-        return build_network(env, self.net, heads, tuple(stream.name for stream in streams))
+        return build_actor_critic("ppo", env, self.net, streams)
 
     def tables(self, rows: int) -> tuple[TableSpec, ...]:
         batch, rollout = self.config.rows or rows, self.config.rollout
@@ -55,19 +54,7 @@ class PPO(Algorithm):
         if self.config.minibatches > parts:
             what = "env rows (a recurrent batch is split by row)" if self._sequential else "steps"
             raise UserError(f"algo.minibatches={self.config.minibatches} is more than the batch's {parts} {what}")
-        return (
-            TableSpec(
-                name="rollouts",
-                storage="slots",
-                length=rollout,
-                fragment=rollout,
-                batch=batch,
-                capacity=2 * max(batch, rows),
-                sampler="fifo",
-                min_size=batch,
-                max_lag=0,
-            ),
-        )
+        return (fragment_queue("rollouts", rollout, batch, rows, self.config.max_lag),)
 
     def learning(self) -> LearnSpec:
         return LearnSpec(
@@ -78,21 +65,19 @@ class PPO(Algorithm):
         )
 
     def act(self, model: Network, inputs: ActInput) -> ActOutput:
-        outputs, state = model.step(inputs.obs, inputs.first, inputs.carry, only=(POLICY,))
-        policy = outputs[POLICY]
-        action = policy.sample(inputs.noise(policy.noise_size)) if inputs.explore else policy.mode()
+        policy, action, state = choose(model, inputs)
         return ActOutput(action, extras={"log_prob": policy.log_prob(action)}, state=state)
 
     def prepare(self, model: Network, target: None, batch: Batch) -> Batch:
         """Values of the present network in one pass, then advantages and returns a stream, [T, B] each."""
         steps = batch.trajectory
         outputs, _, _ = model.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
+        log_rho = _log_rho(outputs[POLICY], steps) if self.config.max_lag else None
         advantages, values, returns = {}, {}, {}
         for stream in self._streams:
-            v_t, v_tp1 = outputs[stream.name][:-1], outputs[stream.name][1:]
-            terms = stream_terms(steps, stream)
-            advantages[stream.name] = gae(terms.r_t, terms.discount_t, v_t, v_tp1, terms.lambda_t, terms.valid_t)
-            values[stream.name], returns[stream.name] = v_t, advantages[stream.name] + v_t
+            v = outputs[stream.name]
+            advantages[stream.name] = _advantage(steps, stream, v, log_rho)
+            values[stream.name], returns[stream.name] = v[:-1], advantages[stream.name] + v[:-1]
         advantage = weighted_total(advantages, self._streams)
         if self.config.normalize_advantages and self.config.minibatches == 1:
             advantage = normalise(advantage, steps.valid)  # the one minibatch is the same in every epoch
@@ -124,3 +109,18 @@ class PPO(Algorithm):
     def _value_loss(self, v: Tensor, prepared: dict[str, dict[str, Tensor]], stream: str) -> Tensor:
         goal, clip = prepared["returns"][stream], self.config.value_clip
         return value_loss(v, goal) if clip is None else clipped_value_loss(v, prepared["values"][stream], goal, clip)
+
+
+def _log_rho(policy: Distribution, steps: Trajectory[Tensor]) -> Tensor:
+    """How much likelier the present policy [T+1, B] makes the actions taken, as log ratios [T, B]."""
+    present = first_steps(policy, steps.length).log_prob(steps.action)
+    return log_ratio(present, steps.extras["log_prob"][: steps.length])
+
+
+def _advantage(steps: Trajectory[Tensor], stream: StreamSpec, v: Tensor, log_rho: Tensor | None) -> Tensor:
+    """GAE [T, B] of one stream from its values [T+1, B]; given log ratios V-trace's vs - v, equal where they are 0."""
+    terms = stream_terms(steps, stream)
+    what = (terms.r_t, terms.discount_t, v[:-1], v[1:])
+    if log_rho is None:
+        return gae(*what, terms.lambda_t, terms.valid_t)
+    return vtrace(log_rho, *what, terms.valid_t, lambda_t=terms.lambda_t, acted_t=terms.acted_t).vs - v[:-1]

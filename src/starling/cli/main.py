@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from starling.cli import config, evaluate, listing, metrics, play, resume, train, verify_resume
+from starling.cli import config, evaluate, listing, metrics, plan, play, resume, train, verify_resume
+from starling.envs.faults import EnvFault
 from starling.errors import UserError
 
 app = typer.Typer(
@@ -18,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("train")(train.train)
+app.command("plan")(plan.plan)
 app.command("resume")(resume.resume)
 app.command("eval")(evaluate.evaluate)
 app.command("play")(play.play)
@@ -47,10 +49,19 @@ def _root(
 
 
 def main() -> None:
-    """Run a command; a `UserError` is shown as its lines alone, with exit code 2."""
+    """Run a command; a `UserError` is shown as its lines alone, with exit code 2.
+
+    An `EnvFault` is shown as the env's own traceback and one line, with exit code 1.
+    """
     try:
         app()
     except UserError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
         sys.exit(2)
+    except EnvFault as fault:
+        if fault.details:
+            print(fault.details, file=sys.stderr)
+        advice = "mend the env, then start again or resume the run from its last checkpoint"
+        print(f"error: {fault}; {advice}", file=sys.stderr)
+        sys.exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from rich.text import Text
 
 from starling.cli.show import Fact, counts, duration, learning, progress_line
 from starling.config.schema import Config
+from starling.runs.bottleneck import KEY as BOTTLENECK
 from starling.runs.status import Status
 
 GAP = "   "
@@ -33,6 +35,7 @@ class Progress:
         self._frames_per_step = 1.0
         self._latest: Status | None = None
         self._known: dict[str, Any] = {}  # a row without updates has no losses: the last ones stay
+        self._limit = ""  # what was last printed of the bottleneck, without its numbers
         self._over = False
 
     def tick(self, status: Status) -> None:
@@ -57,7 +60,7 @@ class Progress:
         )
         self._known |= row
         if self._live is None:
-            self._safely(self._print, progress_line(self._latest, self._config))
+            self._safely(self._print, progress_line(self._latest, self._config) + self._new_limit(row))
 
     def message(self, line: str) -> None:
         """Show a line, above the bar where there is one."""
@@ -88,6 +91,12 @@ class Progress:
             self._live.console.print(Text(line), soft_wrap=True)
         else:
             print(line, file=self._stream, flush=True)
+
+    def _new_limit(self, row: dict[str, Any]) -> str:
+        """What the bottleneck is, when it is another than before: its numbers alone change with every row."""
+        line = row.get(BOTTLENECK) or ""
+        known, self._limit = self._limit, re.sub(r"\d", "", line)
+        return f"  {line}" if line and self._limit != known else ""
 
     def _safely(self, show: Callable[..., None], *arguments: Any) -> None:
         """Training must not end because nobody can watch it: fall silent instead."""
@@ -126,6 +135,8 @@ class _Picture:
             yield self._bar(self._steps(), options)
             yield from _packed([*times, *now], width)
         yield from _packed(learning(self.metrics, self.config), width)
+        if limit := self.status.metrics.get(BOTTLENECK):
+            yield _fact("bottleneck", limit)
 
     def _bar(self, words: Text, options: ConsoleOptions) -> Text:
         """A bar in whatever room the words leave; rich's own, in a table, takes twice as long."""

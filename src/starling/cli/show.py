@@ -29,15 +29,17 @@ def counts(status: Status, goal: float | None = None) -> list[Fact]:
 
 
 def learning(metrics: dict[str, Any], config: Config) -> list[Fact]:
-    """What the last row says of evaluation, losses and tables."""
+    """What the last row says of evaluation, losses, tables and how old the policy was that acted."""
     facts = [("eval", number(metrics["eval/return"]))] if "eval/return" in metrics else []
     facts += [(key.removeprefix("loss/"), f"{metrics[key]:.3g}") for key in metrics if key.startswith("loss/")]
     capacity = getattr(config.algo, "capacity", None)
     for key in [key for key in metrics if key.startswith("store/") and key.endswith("/size")]:
         whole = "" if capacity is None else f" of {capacity:,}"
-        if metrics[key] or whole:  # an empty queue says nothing
+        if metrics[key] or whole or config.runtime != "inline":  # there a queue is empty at every row
             facts.append((key.split("/")[1], f"{metrics[key]:,.0f}{whole}"))
         capacity = None  # it is that of the first table
+    if "learner/lag" in metrics:
+        facts.append(("lag", f"{metrics['learner/lag']:.3g}"))
     return facts
 
 

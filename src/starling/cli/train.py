@@ -31,6 +31,10 @@ def train(
 
     check_writable(runs)
     check_env(config)
+    if config.runtime == "processes":
+        from starling.runtime.prewarm import prewarm
+
+        prewarm()  # it loads torch while this process does the same
 
     from starling import training
     from starling.cli.progress import Progress

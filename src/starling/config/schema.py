@@ -47,6 +47,23 @@ class EvalConfig(Part):
     )
 
 
+class SupervisionConfig(Part):
+    """What happens to worker processes that die or hang."""
+
+    timeout: float = Field(60.0, gt=0, description="seconds without a sign of life after which a worker is killed")
+    restarts: int = Field(5, ge=0, description="restarts of one worker within ten minutes before it is given up")
+    min_actors: int = Field(1, ge=1, description="actors without which the run ends")
+
+
+class BatchingConfig(Part):
+    """How central inference gathers rows; measured and adapted where not given."""
+
+    rows: int | None = Field(None, ge=1, description="rows it waits for; null: all that can come")
+    wait_ms: float | None = Field(
+        None, ge=0, description="longest wait for them; null: the measured fixed cost of one call"
+    )
+
+
 class Config(Part):
     """A run. `algo` is the settings class of the algorithm that `algo.name` names."""
 
@@ -54,8 +71,15 @@ class Config(Part):
         None, pattern=r"^[\w.\-]+$", description="name of the run's folder; null: made of env and time"
     )
     seed: int = Field(0, ge=0, lt=2**31, description="everything random follows from this")
-    runtime: Literal["inline"] = Field("inline", description="where the roles run: inline (one process)")
-    inference: Literal["local"] = Field("local", description="where the network acts: local (beside the envs)")
+    runtime: Literal["inline", "processes"] = Field(
+        "inline", description="where the roles run: inline (one process, exact resume) or processes (every core)"
+    )
+    inference: Literal["local", "central"] = Field(
+        "local", description="where the network acts: local (beside the envs) or central (one server for all actors)"
+    )
+    actors: int | None = Field(
+        None, ge=1, description="env loops that share env.num; null: 1 inline, and in processes one a core but one"
+    )
     learners: Literal[1] = Field(1, description="processes that learn; one so far")
     device: str = Field("auto", description="auto (cuda where there is one), cpu, cuda, cuda:1")
     threads: int | None = Field(
@@ -68,6 +92,10 @@ class Config(Part):
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig, description="what is saved")
     log: LogConfig = Field(default_factory=LogConfig, description="what is written")
     eval: EvalConfig = Field(default_factory=EvalConfig, description="evaluation while training")
+    batching: BatchingConfig = Field(default_factory=BatchingConfig, description="batches of central inference")
+    supervision: SupervisionConfig = Field(
+        default_factory=SupervisionConfig, description="what happens to processes that die or hang"
+    )
 
     @property
     def checkpoint_every(self) -> int:

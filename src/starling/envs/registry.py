@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -15,6 +16,7 @@ from gymnasium.vector import VectorEnv as GymVectorEnv
 
 from starling.config.env import EnvConfig
 from starling.envs import atari, minatar
+from starling.envs.faults import EnvFault, raised
 from starling.envs.vector import VectorEnv
 from starling.envs.wrappers import load_wrapper, outer_stack, wrap
 from starling.errors import UserError, did_you_mean
@@ -31,6 +33,7 @@ _OWN = Registry(
         "toy/dict": Entry("starling.envs.toy:Mixed", "a dict of vector, image and index"),
         "toy/deep-sea": Entry("starling.envs.toy_explore:DeepSea", "one of 2^N ways is worth it"),
         "toy/rooms": Entry("starling.envs.toy_explore:Rooms", "a goal some rooms away"),
+        "toy/faulty": Entry("starling.envs.toy_faulty:Faulty", "misbehaves when it is told to"),
     },
 )
 
@@ -95,11 +98,12 @@ def env_spec(config: EnvConfig) -> EnvSpec:
 def _sync(
     config: EnvConfig, family: _Family, rows: int, render_mode: str | None
 ) -> tuple[GymVectorEnv[Any, Any, Any], StackSpec | None]:
-    def build() -> gymnasium.Env[Any, Any]:
-        return wrap(_checked(config.id, family.single(render_mode)), config.wrappers)
+    def build(row: int) -> gymnasium.Env[Any, Any]:
+        with _mendable(config.id, row):
+            return wrap(_checked(config.id, family.single(render_mode)), config.wrappers)
 
     # No copy of the observations: who keeps them longer than a step copies them anyway.
-    env = SyncVectorEnv([build] * rows, copy=False)
+    env = SyncVectorEnv([partial(build, row) for row in range(rows)], copy=False)
     outer = env.envs[0]
     same = outer.observation_space == outer.unwrapped.observation_space
     return env, outer_stack(outer) or (family.stack if same else None)
@@ -184,13 +188,18 @@ def _import(id: str, module: str) -> None:
 
 
 @contextmanager
-def _mendable(id: str) -> Iterator[None]:
-    """Turn what a person can mend about an env (its arguments, a missing package) into a `UserError`."""
+def _mendable(id: str, row: int | None = None) -> Iterator[None]:
+    """Turn what a person can mend about an env (its arguments, a missing package) into a `UserError`.
+
+    Whatever else goes wrong while it is made is a fault of the env.
+    """
     try:
         yield
+    except (UserError, EnvFault):
+        raise
     except gymnasium.error.Error as error:
         raise UserError(f"env {id!r}: {error}") from error
-    except TypeError as error:
-        if "argument" not in str(error):
-            raise
-        raise UserError(f"env {id!r} does not accept env.args: {error}") from error
+    except (Exception, SystemExit) as error:
+        if isinstance(error, TypeError) and "argument" in str(error):
+            raise UserError(f"env {id!r} does not accept env.args: {error}") from error
+        raise raised(id, "construction", error, row) from error

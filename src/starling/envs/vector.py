@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,9 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector import VectorEnv as GymVectorEnv
 
+from starling.envs.faults import in_one_line
 from starling.envs.spaces import action_converter, check_spaces, observation_converter, plain_space
+from starling.envs.watch import check_outcome, fault_of, observation_check
 from starling.errors import UserError
 from starling.types import EnvSpec, EnvStep, NDArray, StackSpec
 
@@ -23,7 +26,8 @@ class VectorEnv:
     """A gymnasium vector env in NEXT_STEP autoreset mode as a stream of `EnvStep`.
 
     After `reset(seeds)` the future is a pure function of the seeds and the actions. The observations of a step may be
-    the env's own buffers: they are good until the next step or reset, so who keeps them longer copies them.
+    the env's own buffers: they are good until the next step or reset, so who keeps them longer copies them. An env that
+    raises, or gives what its spaces do not allow, is an `EnvFault`.
     """
 
     def __init__(
@@ -49,20 +53,28 @@ class VectorEnv:
             raw.observation
         )  # a batch of the env's observations as the policy sees them
         self.decode = action_converter(raw.action)  # a batch of the policy's actions as the env takes them
+        self._check = observation_check(id, raw.observation, self.num)
         self._ended = self._done = np.zeros(self.num, np.bool_)
 
     def reset(self, seeds: NDArray) -> EnvStep:
         """Begin an episode in every row; `seeds` [B] int64, none below 0, one a row."""
         if seeds.shape != (self.num,) or seeds.min() < 0:
             raise ValueError(f"seeds must be {self.num} integers from 0 up, not {seeds}")
-        obs, self.infos = self._env.reset(seed=self._seeder(seeds))
+        seed = self._seeder(seeds)
+        try:
+            obs, self.infos = self._env.reset(seed=seed)
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise fault_of(error, self.spec.id, "reset", self._ended) from error
+        self._check(obs)
         none = np.zeros(self.num, np.bool_)
         self._ended = self._done = self.game_over = none
         return EnvStep(self.encode(obs), ~none, np.zeros(self.num, np.float32), none, none.copy(), none.copy())
 
     def step(self, actions: NDArray) -> EnvStep:
         """Take `actions` [B, ...]; a row that ended at the last step is reset instead."""
-        obs, reward, terminated, truncated, self.infos = self._env.step(self.decode(actions))
+        obs, reward, terminated, truncated = self._take(self.decode(actions))
         first = self._ended
         valid = ~first
         self._ended = terminated | truncated
@@ -71,8 +83,20 @@ class VectorEnv:
         truncated = truncated & valid & ~terminated
         self._done = terminated | truncated
         self.game_over = self.infos.get(GAME_OVER, self._done)
-        reward = np.asarray(reward, np.float32) * valid
-        return EnvStep(self.encode(obs), first, reward, terminated, truncated, valid)
+        return EnvStep(self.encode(obs), first, reward * valid, terminated, truncated, valid)
+
+    def _take(self, actions: NDArray) -> tuple[Any, NDArray, NDArray, NDArray]:
+        """The env's observations, rewards [B] float32 and ends [B]; its faults by their names."""
+        try:
+            obs, reward, terminated, truncated, self.infos = self._env.step(actions)
+            reward = np.asarray(reward, np.float32)
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise fault_of(error, self.spec.id, "step", self._ended) from error
+        check_outcome(self.spec.id, self.num, reward, terminated, truncated)
+        self._check(obs)
+        return obs, reward, terminated, truncated
 
     def episode_infos(self) -> dict[int, dict[str, Any]]:
         """What the env says about each row whose episode ended at the last step, by row."""
@@ -91,7 +115,11 @@ class VectorEnv:
         return tuple(np.asarray(frame, np.uint8) for frame in frames)
 
     def close(self) -> None:
-        self._env.close()
+        """Close the env; one that fails at it is a warning, so that it hides no error that came before."""
+        try:
+            self._env.close()
+        except Exception as error:
+            logging.getLogger(__name__).warning("env %r raised in close: %s", self.spec.id, in_one_line(error))
 
 
 def row_infos(infos: dict[str, Any], row: int) -> dict[str, Any]:

@@ -2,31 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from starling.envs.vector import VectorEnv
 from starling.roles import noise
-from starling.roles.policy import PolicyCore
-from starling.types import EnvStep, Episode, NDArray
+from starling.roles.usage import Usage
+from starling.types import EnvStep, Episode, NDArray, Tree
+
+
+class Acting(Protocol):
+    """Whoever acts for groups of rows: a policy beside the loop, or the way to one elsewhere."""
+
+    def observe(self, index: int, step: EnvStep) -> None: ...
+
+    def act(self, indices: Sequence[int]) -> list[Tree | None]:
+        """Actions for these groups; None where there are none yet."""
+        ...
 
 
 class EnvLoop:
     """One vector env and the rows it stands for."""
 
-    def __init__(self, env: VectorEnv, policy: PolicyCore, *, group: int, rows: NDArray, seed: int) -> None:
+    def __init__(
+        self,
+        env: VectorEnv,
+        policy: Acting,
+        *,
+        group: int,
+        rows: NDArray,
+        seed: int,
+        start: int = 0,
+        usage: Usage | None = None,
+    ) -> None:
         self.env, self.policy = env, policy
+        self._usage = usage or Usage()
         self._group, self._rows, self._seed = group, rows, seed
         self._totals = np.zeros(env.num, np.float64)
         self._lengths = np.zeros(env.num, np.int64)
         self._finished: list[Episode] = []
         self._cut = False
+        self._start = start  # where the seeds of this life begin
         self.env_steps = 0
         self._take_in(self._reset())
 
     def step(self) -> bool:
-        """One step of every row; False when the policy may not begin its next fragment yet."""
+        """One step of every row; False when there are no actions yet, or no leave to begin the next fragment."""
         (actions,) = self.policy.act((self._group,))
         if actions is None:
             return False
@@ -50,10 +73,11 @@ class EnvLoop:
         return episodes
 
     def _reset(self) -> EnvStep:
-        return self.env.reset(noise.seeds(self._seed, self._rows, self.env_steps))
+        return self.env.reset(noise.seeds(self._seed, self._rows, self._start + self.env_steps))
 
     def _take_in(self, step: EnvStep) -> None:
         self.env_steps += int(np.count_nonzero(step.valid))
+        self._usage.set("env_steps", self.env_steps)  # before anybody can have recorded them
         self._totals += step.reward
         self._lengths += step.valid
         ended = self.env.game_over  # where a lost life ends an episode, the game and its score go on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import Any
@@ -28,9 +29,15 @@ class Played:
 
 
 def play_episodes(
-    policy: Policy, env: VectorEnv, *, episodes: int, seed: int, reward_clip: float | None
+    policy: Policy,
+    env: VectorEnv,
+    *,
+    episodes: int,
+    seed: int,
+    reward_clip: float | None,
+    beat: Callable[[], None] = lambda: None,
 ) -> list[Played]:
-    """Play `episodes` games to their end.
+    """Play `episodes` games to their end; `beat` is called at every step.
 
     Every row plays its own share: taking whichever end first would favour short games. `reward_clip` only concerns what
     a network that takes rewards as input is shown.
@@ -47,6 +54,7 @@ def play_episodes(
         (output,) = policy.infer([group])
         group.settle(output)
         step = env.step(output.action)
+        beat()
         totals += step.reward
         lengths += step.valid
         for i in np.flatnonzero(env.game_over):
@@ -65,11 +73,17 @@ class Evaluator:
         self, policy: Policy, env: VectorEnv, config: EvalConfig, *, seed: int, reward_clip: float | None
     ) -> None:
         self.env = env
+        self.beat: Callable[[], None] = lambda: None  # a sign of life at every step, where somebody watches
         self._policy, self._config, self._seed, self._reward_clip = policy, config, seed, reward_clip
 
     def play(self) -> list[Played]:
         return play_episodes(
-            self._policy, self.env, episodes=self._config.episodes, seed=self._seed, reward_clip=self._reward_clip
+            self._policy,
+            self.env,
+            episodes=self._config.episodes,
+            seed=self._seed,
+            reward_clip=self._reward_clip,
+            beat=self.beat,
         )
 
     def evaluate(self) -> dict[str, float]:

@@ -5,9 +5,9 @@ The same class sits inside an actor or in an inference server; the env loop only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ import torch
 from starling import tree
 from starling.algos.base import ActInput, ActOutput, Algorithm
 from starling.roles.noise import Noise
-from starling.roles.recorder import Recorder, learning_rewards
-from starling.types import EnvStep, Fragment, Layout, NDArray, Progress, Tree
+from starling.roles.recorder import Buffer, FragmentShape, Recorder, learning_rewards
+from starling.types import EnvStep, Fragment, NDArray, Progress, Tree
 
 
 @dataclass(frozen=True)
@@ -30,26 +30,28 @@ class Header:
 class Upstream(Protocol):
     """Where a policy gets leave and weights, and where its fragments go."""
 
-    def begin(self, rows: int) -> bool:
-        """A credit to begin a fragment of so many rows; False: not now."""
+    def begin(self, group: int) -> Buffer | None:
+        """A credit for this group to begin a fragment, and where to write it; None: not now."""
         ...
 
     def refresh(self) -> Header:
         """Bring the newest weights into the model; say which they are."""
         ...
 
-    def insert(self, fragment: Fragment) -> None: ...
+    def insert(self, group: int, fragment: Fragment) -> None:
+        """Take over a full fragment; its buffer goes back to whoever lent it."""
+        ...
 
 
 class RowGroup:
     """Rows that step together (one env loop's): what they see now and the carry that goes with it."""
 
-    def __init__(self, rows: NDArray, carry: Tree, seed: int) -> None:
+    def __init__(self, rows: NDArray, carry: Tree, seed: int, start: int = 0) -> None:
         self.rows = rows
         self.row_ids = torch.from_numpy(rows)
         self.noise = Noise(seed, rows)
         self.carry = carry  # numpy [B, ...]
-        self.step = 0  # how often these rows have acted
+        self.step = start  # how often these rows have acted
         self.seen: EnvStep | None = None  # what these rows see now, and what came of their last action
 
     def settle(self, output: ActOutput) -> None:
@@ -85,8 +87,9 @@ class Policy:
         self.header = Header()
         self._device = next(iter(model.parameters())).device
 
-    def group(self, rows: NDArray, seed: int) -> RowGroup:
-        return RowGroup(rows, tree.map(np.array, tree.to_numpy(self.model.initial_carry(len(rows)))), seed)
+    def group(self, rows: NDArray, seed: int, start: int = 0) -> RowGroup:
+        """Rows at the beginning of an episode; `start` is where their noise goes on."""
+        return RowGroup(rows, tree.map(np.array, tree.to_numpy(self.model.initial_carry(len(rows)))), seed, start)
 
     def infer(self, groups: Sequence[RowGroup]) -> list[ActOutput]:
         """Actions for all groups in one forward pass; changes nothing, so it may be asked twice."""
@@ -121,29 +124,54 @@ class Policy:
         return draw
 
 
+@dataclass(frozen=True)
+class GroupSpec:
+    """One env loop's rows: who they are, and which life of theirs this is."""
+
+    rows: NDArray  # [B] int64: global env rows
+    birth: int = 0  # how often these rows have been lost and begun anew
+
+    LIVES: ClassVar[int] = 2**16
+
+    def actor(self, index: int) -> int:
+        """An id of its own for every life, so that a table never takes a new fragment for an old one."""
+        return index * self.LIVES + self.birth
+
+    @property
+    def start(self) -> int:
+        """Where the noise of this life begins: no life repeats another's."""
+        return self.birth << 32
+
+
 class PolicyCore:
     """A policy that also records: fragments go upstream, and each is begun only with leave from there."""
 
     def __init__(
         self,
         policy: Policy,
-        layout: Layout,
+        shape: FragmentShape,
         upstream: Upstream,
         *,
-        groups: Sequence[NDArray],
+        groups: Mapping[int, GroupSpec],
         seed: int,
-        fragment: int,
         synchronous: bool,
-        keep_carries: bool,
         reward_clip: float | None,
     ) -> None:
         self.policy, self.upstream = policy, upstream
+        self._shape, self._seed = shape, seed
         self._synchronous, self._reward_clip = synchronous, reward_clip
-        self._groups = [policy.group(rows, seed) for rows in groups]
-        self._recorders = [
-            Recorder(layout, rows, fragment, actor=i, keep_carries=keep_carries) for i, rows in enumerate(groups)
-        ]
+        self._groups: dict[int, RowGroup] = {}
+        self._recorders: dict[int, Recorder] = {}
         self._waiting: dict[int, ActOutput] = {}  # acted on, but without leave to begin the next fragment
+        self._waiting_version: dict[int, int] = {}
+        for index, spec in groups.items():
+            self.begin_life(index, spec)
+
+    def begin_life(self, index: int, spec: GroupSpec) -> None:
+        """Rows begin, or begin anew after they were lost: what was under way is forgotten."""
+        self._groups[index] = self.policy.group(spec.rows, self._seed, spec.start)
+        self._recorders[index] = Recorder(self._shape, spec.rows, actor=spec.actor(index))
+        self._waiting.pop(index, None)
 
     def observe(self, index: int, step: EnvStep) -> None:
         """Take in what a group's last actions led to; it is recorded when the group acts on it."""
@@ -154,9 +182,13 @@ class PolicyCore:
         fresh = [i for i in indices if i not in self._waiting]
         if fresh:
             self._reward(fresh)
-            outputs = self.policy.infer([self._groups[i] for i in fresh])
-            self._waiting.update(zip(fresh, outputs, strict=True))
+            self._infer(fresh)
         return [self._act_one(i) for i in indices]
+
+    def _infer(self, indices: Sequence[int]) -> None:
+        outputs = self.policy.infer([self._groups[i] for i in indices])
+        self._waiting.update(zip(indices, outputs, strict=True))
+        self._waiting_version.update(dict.fromkeys(indices, self.policy.header.version))
 
     def _reward(self, indices: Sequence[int]) -> None:
         """Record what the last actions led to, with the rewards of every stream."""
@@ -173,12 +205,13 @@ class PolicyCore:
         assert group.seen is not None
         obs, first = group.seen.obs, group.seen.first
         if recorder.full:
-            self.upstream.insert(recorder.seal(obs, first, group.carry, self._waiting[index].extras))
+            self.upstream.insert(index, recorder.seal(obs, first, group.carry, self._waiting[index].extras))
         if not recorder.open:
-            if not self.upstream.begin(len(group.rows)):
+            buffer = self.upstream.begin(index)
+            if buffer is None:
                 return None
             self._renew(index)
-            recorder.begin(group.carry, self.policy.header.version)
+            recorder.begin(buffer, group.carry, self._waiting_version[index])
         output = self._waiting.pop(index)
         recorder.action(obs, first, group.carry, output.action, output.extras)
         group.settle(output)
@@ -186,23 +219,21 @@ class PolicyCore:
 
     def _renew(self, index: int) -> None:
         """Read the weights; a synchronous learner wants even the first action of a fragment to follow them."""
-        header = self.upstream.refresh()
-        stale = header.version != self.policy.header.version
-        self.policy.header = header
-        if stale and self._synchronous:
-            (self._waiting[index],) = self.policy.infer([self._groups[index]])
+        self.policy.header = self.upstream.refresh()
+        if self._synchronous and self._waiting_version[index] != self.policy.header.version:
+            self._infer([index])
 
     def get_state(self) -> dict[str, Any]:
         assert not self._waiting, "a policy is saved between steps, when no group waits for leave"
         return {
             "version": self.policy.header.version,
             "progress": asdict(self.policy.header.progress),
-            "groups": {str(i): group.get_state() for i, group in enumerate(self._groups)},
-            "recorders": {str(i): recorder.get_state() for i, recorder in enumerate(self._recorders)},
+            "groups": {str(i): group.get_state() for i, group in self._groups.items()},
+            "recorders": {str(i): recorder.get_state() for i, recorder in self._recorders.items()},
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.policy.header = Header(state["version"], Progress(**state["progress"]))
-        for i, (group, recorder) in enumerate(zip(self._groups, self._recorders, strict=True)):
-            group.set_state(state["groups"][str(i)])
-            recorder.set_state(state["recorders"][str(i)])
+        for index in self._groups:
+            self._groups[index].set_state(state["groups"][str(index)])
+            self._recorders[index].set_state(state["recorders"][str(index)])

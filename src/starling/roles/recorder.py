@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from starling import tree
-from starling.types import EXTRINSIC, EnvStep, Fragment, Layout, NDArray, Trajectory, Tree
+from starling.types import EXTRINSIC, ArraySpec, EnvStep, Fragment, Layout, NDArray, Trajectory, Tree
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Room for one fragment: where a recorder writes. Its leaves are arrays, or their `ArraySpec` before they exist."""
+
+    steps: Trajectory[Any]
+    carries: Tree  # [T+1, B, ...] the carry before every obs; None where no ring keeps recurrent states
+
+
+@dataclass(frozen=True)
+class FragmentShape:
+    """How long fragments are and what is in one step of them."""
+
+    layout: Layout
+    length: int
+    keep_carries: bool
+
+    def buffer(self, rows: int) -> Buffer:
+        """The `ArraySpec` of everything a fragment of `rows` env rows holds."""
+        lead = (self.length + 1, rows)
+        wanted = self.keep_carries and bool(tree.leaves(self.layout.carry))
+        carries = tree.map(lambda s: ArraySpec(lead + s.shape, s.dtype), self.layout.carry) if wanted else None
+        return Buffer(self.layout.trajectory(self.length, rows), carries)
 
 
 def _write(buffer: Tree, t: int, value: Tree) -> None:
@@ -18,44 +43,35 @@ def _write(buffer: Tree, t: int, value: Tree) -> None:
 
 
 class Recorder:
-    """One fragment under way for one group of rows; its buffer is reused, so a table must copy on insert.
+    """One fragment under way for one group of rows, written into a buffer that somebody lends.
 
     The order of calls: `begin`, then `action` and `result` in turns until `full`, then `seal`.
     """
 
-    def __init__(self, layout: Layout, rows: NDArray, length: int, *, actor: int, keep_carries: bool) -> None:
-        n, t = len(rows), length
-        self.length = length
-        self._rows, self._actor = rows, actor
+    def __init__(self, shape: FragmentShape, rows: NDArray, *, actor: int) -> None:
+        self._shape, self._rows, self._actor = shape, rows, actor
+        self._buffer: Buffer | None = None  # None: no fragment is open
         self._sequence = 0
-        self._t = -1  # -1: no fragment is open
-        self._steps = Trajectory[NDArray](
-            obs=tree.zeros(layout.obs, (t + 1, n)),
-            first=np.zeros((t + 1, n), bool),
-            action=tree.zeros(layout.action, (t, n)),
-            rewards={name: np.zeros((t, n), np.float32) for name in layout.rewards},
-            terminated=np.zeros((t, n), bool),
-            truncated=np.zeros((t, n), bool),
-            valid=np.zeros((t, n), bool),
-            extras=tree.zeros(layout.extras, (t + 1, n)),
-            carry=tree.zeros(layout.carry, (n,)),
-            version=np.zeros(n, np.int64),
-        )
-        self._carries = tree.zeros(layout.carry, (t + 1, n)) if keep_carries and tree.leaves(layout.carry) else None
+        self._t = 0
 
     @property
     def open(self) -> bool:
-        return self._t >= 0
+        return self._buffer is not None
 
     @property
     def full(self) -> bool:
-        return self._t == self.length
+        return self.open and self._t == self._shape.length
 
-    def begin(self, carry: Tree, version: int) -> None:
+    @property
+    def _steps(self) -> Trajectory[NDArray]:
+        assert self._buffer is not None, "no fragment is open"
+        return self._buffer.steps
+
+    def begin(self, buffer: Buffer, carry: Tree, version: int) -> None:
         """Open a fragment whose first observation is reached with `carry` [B, ...] under weights `version`."""
-        self._t = 0
-        self._steps.version[:] = version
-        tree.map(np.copyto, self._steps.carry, carry)
+        self._buffer, self._t = buffer, 0
+        buffer.steps.version[:] = version
+        tree.map(np.copyto, buffer.steps.carry, carry)
 
     def action(self, obs: Tree, first: NDArray, carry: Tree, action: Tree, extras: Tree) -> None:
         """What was seen and done at this step, [B, ...] each."""
@@ -73,28 +89,38 @@ class Recorder:
         self._t += 1
 
     def seal(self, obs: Tree, first: NDArray, carry: Tree, extras: Tree) -> Fragment:
-        """Close the full fragment with the observation that follows its last step."""
+        """Close the full fragment with the observation that follows its last step; its arrays are the buffer's."""
+        assert self._buffer is not None, "a fragment is sealed when it is full"
         assert self.full, "a fragment is sealed when it is full"
         self._observation(obs, first, carry, extras)
-        self._t = -1
+        buffer, self._buffer = self._buffer, None
         self._sequence += 1
-        return Fragment(self._steps, self._rows, self._carries, self._actor, self._sequence)
+        return Fragment(buffer.steps, self._rows, buffer.carries, self._actor, self._sequence)
+
+    def abandon(self) -> None:
+        """Forget the fragment under way."""
+        self._buffer = None
 
     def _observation(self, obs: Tree, first: NDArray, carry: Tree, extras: Tree) -> None:
-        _write(self._steps.obs, self._t, obs)
-        self._steps.first[self._t] = first
-        _write(self._steps.extras, self._t, extras)
-        if self._carries is not None:
-            _write(self._carries, self._t, carry)
+        assert self._buffer is not None, "no fragment is open"
+        steps = self._buffer.steps
+        _write(steps.obs, self._t, obs)
+        steps.first[self._t] = first
+        _write(steps.extras, self._t, extras)
+        if self._buffer.carries is not None:
+            _write(self._buffer.carries, self._t, carry)
 
     def get_state(self) -> dict[str, Any]:
-        arrays = dict(tree.items((self._steps, self._carries)))
-        return {"t": self._t, "sequence": self._sequence, "arrays": {k: v.copy() for k, v in arrays.items()}}
+        arrays = {name: array.copy() for name, array in tree.items(self._buffer)}
+        return {"t": self._t, "sequence": self._sequence, "arrays": arrays}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._t, self._sequence = state["t"], state["sequence"]
-        for name, array in tree.items((self._steps, self._carries)):
-            np.copyto(array, state["arrays"][name])
+        self._buffer = None
+        if state["arrays"]:
+            self._buffer = tree.zeros(self._shape.buffer(len(self._rows)))
+            for name, array in tree.items(self._buffer):
+                np.copyto(array, state["arrays"][name])
 
 
 def learning_rewards(step: EnvStep, clip: float | None) -> dict[str, NDArray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -15,4 +16,4 @@ class Status:
     score: float | None
     steps_per_s: float
     frames_per_s: float
-    metrics: dict[str, float]
+    metrics: dict[str, Any]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from starling.roles.env_loop import EnvLoop
 from starling.roles.evaluator import Evaluator
+from starling.roles.inference import InferenceServer
 from starling.roles.learner import Learner
-from starling.roles.policy import Header
+from starling.roles.policy import Header, PolicyCore
+from starling.roles.recorder import Buffer
+from starling.roles.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.store.store import Store
 from starling.types import Episode, Fragment
 
@@ -20,15 +23,18 @@ class InlineUpstream:
     and no weights change within a fragment.
     """
 
-    def __init__(self, store: Store, learner: Learner) -> None:
-        self._store, self._learner = store, learner
+    def __init__(self, store: Store, learner: Learner, buffers: Mapping[int, Buffer], learning: Usage) -> None:
+        self._store, self._learner, self._buffers, self._learning = store, learner, buffers, learning
 
-    def begin(self, rows: int) -> bool:
+    def begin(self, group: int) -> Buffer | None:
+        self._learning.enter(BUSY)
         while self._learner.step():
             pass
-        return self._store.begin(rows)
+        self._learning.enter(WAIT_IN)
+        buffer = self._buffers[group]
+        return buffer if self._store.begin(buffer.steps.rows) else None
 
-    def insert(self, fragment: Fragment) -> None:
+    def insert(self, group: int, fragment: Fragment) -> None:
         self._store.insert(fragment)
 
     def refresh(self) -> Header:
@@ -39,9 +45,19 @@ class InlineRuntime:
     """Steps every env loop in turn; the learner runs in between, see `InlineUpstream`."""
 
     def __init__(
-        self, loops: Sequence[EnvLoop], store: Store, learner: Learner, evaluator: Evaluator | None = None
+        self,
+        loops: Sequence[EnvLoop],
+        policies: Sequence[PolicyCore | InferenceServer],  # a core a loop, or a server for all of them
+        store: Store,
+        learner: Learner,
+        learning: Usage,
+        evaluator: Evaluator | None = None,
     ) -> None:
         self.loops, self.store, self.learner, self.evaluator = list(loops), store, learner, evaluator
+        self._policies = list(policies)
+        self._servers = [policy for policy in policies if isinstance(policy, InferenceServer)]
+        self._learning, self._shares = learning, Shares()
+        self._evaluations: list[dict[str, float]] = []
 
     @property
     def env_steps(self) -> int:
@@ -54,8 +70,9 @@ class InlineRuntime:
     def run(self) -> Iterator[None]:
         """Yields after every step of the envs, when nothing is left to learn from and the state can be saved."""
         while True:
+            answered = [server.step() for server in self._servers]
             moved = [loop.step() for loop in self.loops]
-            if not any(moved):
+            if not any(moved + answered):
                 raise RuntimeError("no env loop may begin a fragment and there is nothing to learn from: a deadlock")
             if all(moved):
                 yield
@@ -64,8 +81,19 @@ class InlineRuntime:
         """Episodes that ended since the last call."""
         return [episode for loop in self.loops for episode in loop.finished()]
 
-    def drain_metrics(self) -> dict[str, float]:
-        return self.learner.drain_metrics() | self.store.metrics()
+    def notices(self) -> list[str]:
+        """What a person should know of; nothing ever happens here that is worth it."""
+        return []
+
+    def drain_metrics(self) -> dict[str, Any]:
+        busy = self._shares.look("learner", self._learning.cells)  # while the learner waits, the env loops act
+        return {
+            **self.learner.drain_metrics(),
+            **self.store.metrics(),
+            **(
+                {"time/learner/busy": round(busy[BUSY], 3), "time/actors/busy": round(busy[WAIT_IN], 3)} if busy else {}
+            ),
+        }
 
     def save(self, with_tables: bool) -> dict[str, Any]:
         """Cut all episodes and describe everything that decides what happens next."""
@@ -75,7 +103,7 @@ class InlineRuntime:
             "store": self.store.get_state(with_tables),
             "learner": self.learner.get_state(),
             "loops": {str(i): loop.get_state() for i, loop in enumerate(self.loops)},
-            "policies": {str(i): loop.policy.get_state() for i, loop in enumerate(self.loops)},
+            "policies": {str(i): policy.get_state() for i, policy in enumerate(self._policies)},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -83,11 +111,19 @@ class InlineRuntime:
         self.learner.set_state(state["learner"])
         for i, loop in enumerate(self.loops):
             loop.set_state(state["loops"][str(i)])
-            loop.policy.set_state(state["policies"][str(i)])
+        for i, policy in enumerate(self._policies):
+            policy.set_state(state["policies"][str(i)])
 
-    def evaluate(self) -> dict[str, float]:
-        """What the agent as it is scores without exploration."""
-        return {} if self.evaluator is None else self.evaluator.evaluate()
+    def evaluate(self, wait: bool) -> None:
+        """Find out what the agent as it is scores without exploration."""
+        if self.evaluator is not None:
+            row = self.evaluator.evaluate()
+            self._evaluations.append({**row, "eval/env_steps": self.env_steps})
+
+    def evaluations(self) -> list[dict[str, float]]:
+        """Evaluations that came in since the last call."""
+        done, self._evaluations = self._evaluations, []
+        return done
 
     def close(self) -> None:
         for loop in self.loops:

@@ -77,6 +77,11 @@ class Limiter:
         """An actor died with a fragment of so many env rows: its credit is dealt again."""
         self._in_flight -= rows
 
+    def abandon(self) -> None:
+        """All actors and the learner begin anew: no fragment is under way and no batch is being learnt from."""
+        self._in_flight = 0
+        self._unpublished.clear()
+
     def may_sample(self, sizes: Sequence[int]) -> bool:
         """Whether the next batch may be drawn, given how many items each table holds.
 

@@ -17,7 +17,7 @@ class Slots:
 
     def __init__(self, spec: TableSpec, layout: Layout) -> None:
         self._capacity, self._length = spec.capacity, spec.length
-        self._items = _allocate(layout, spec.length, spec.capacity)
+        self._items: Trajectory[NDArray] = tree.zeros(layout.trajectory(spec.length, spec.capacity))
         self._free = np.arange(spec.capacity)[::-1].copy()  # taken from its end
         self._born = np.full(spec.capacity, -1, np.int64)  # how-manieth item it is, -1: free
         self._generation = np.zeros(spec.capacity, np.int64)
@@ -108,19 +108,3 @@ def _timed(*items: Trajectory[NDArray]) -> list[dict[str, Any]]:
 def _untimed(*items: Trajectory[NDArray]) -> list[dict[str, Any]]:
     """What a trajectory has once, [B, ...]."""
     return [{"carry": item.carry, "version": item.version} for item in items]
-
-
-def _allocate(layout: Layout, length: int, capacity: int) -> Trajectory[NDArray]:
-    one, full, each = (length + 1, capacity), (length, capacity), (capacity,)
-    return Trajectory(
-        obs=tree.zeros(layout.obs, one),
-        first=np.zeros(one, np.bool_),
-        action=tree.zeros(layout.action, full),
-        rewards={name: np.zeros(full, np.float32) for name in layout.rewards},
-        terminated=np.zeros(full, np.bool_),
-        truncated=np.zeros(full, np.bool_),
-        valid=np.zeros(full, np.bool_),
-        extras=tree.zeros(layout.extras, one),
-        carry=tree.zeros(layout.carry, each),
-        version=np.zeros(each, np.int64),
-    )

@@ -53,6 +53,14 @@ class Store:
         self.env_steps += fresh
         self.limiter.inserted(fresh, len(fragment.rows))
 
+    def lost(self, rows: int) -> None:
+        """Fragments of so many rows in all, which had begun, will never come: their credits are dealt again."""
+        self.limiter.lost(rows)
+
+    def abandon(self) -> None:
+        """Nobody holds a credit or a batch any more: whoever did is gone."""
+        self.limiter.abandon()
+
     def sample(self) -> Sample | None:
         """One batch over all tables, by share; None until the limiter and every table allow it."""
         if not self.limiter.may_sample(self.mixture.sizes):

@@ -8,6 +8,9 @@ ALGORITHMS = Registry(
     "algorithm",
     {
         "dqn": Entry("starling.config.algo.dqn:DQNConfig", "deep Q-learning; double, dueling, n-step, prioritized"),
+        "impala": Entry(
+            "starling.config.algo.impala:IMPALAConfig", "V-trace behind actors that run ahead, recurrent or not"
+        ),
         "ppo": Entry("starling.config.algo.ppo:PPOConfig", "proximal policy optimisation, recurrent or not"),
     },
 )

@@ -19,6 +19,9 @@ class PPOConfig(AlgoConfig):
     gae_lambda: float = Field(0.95, ge=0, le=1, description="lambda of the advantage estimate (1506.02438)")
     rollout: int = Field(128, ge=1, description="steps every env takes for one batch")
     rows: int | None = Field(None, ge=1, description="env rows in one batch; null: all of env.num")
+    max_lag: int = Field(
+        0, ge=0, description="batches that actors may run ahead, corrected by V-trace (1802.01561); 0: synchronous"
+    )
     epochs: int = Field(4, ge=1, description="passes over a batch")
     minibatches: int = Field(4, ge=1, description="parts of a batch, an optimizer step each")
     clip: Linear = Field(

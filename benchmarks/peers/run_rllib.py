@@ -1,0 +1,100 @@
+# mypy: disable-error-code="import-not-found, import-untyped, misc"
+"""RLlib on Pong: IMPALA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import torch
+from meter import Meter, measure
+from pong_env import make_pong
+from ray.rllib.algorithms.impala import IMPALAConfig
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.apis import ValueFunctionAPI
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.core.rl_module.torch import TorchRLModule
+from ray.tune.registry import register_env
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the work is laid out on the machine; what is learnt stands in the functions below."""
+
+    env_runners: int
+    envs_per_runner: int
+    learner_actor: bool
+    fragment: int
+    batch: int
+    torch_threads: int
+
+
+class NatureCNN(TorchRLModule, ValueFunctionAPI):
+    """The network of Mnih et al. 2015 with a policy and a value; RLlib's own takes no uint8 pictures."""
+
+    def setup(self) -> None:
+        self.torso = nn.Sequential(
+            nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, 1), nn.ReLU(),
+            nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(),
+        )  # fmt: skip
+        self.policy = nn.Linear(512, self.action_space.n)
+        self.value = nn.Linear(512, 1)
+
+    def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Tensor]:
+        features = self._features(batch)
+        return {Columns.ACTION_DIST_INPUTS: self.policy(features), Columns.EMBEDDINGS: features}
+
+    def compute_values(self, batch: dict[str, Any], embeddings: Tensor | None = None) -> Tensor:
+        """Values [B] of observations [B, 4, 84, 84]."""
+        features = self._features(batch) if embeddings is None else embeddings
+        value: Tensor = self.value(features)
+        return value.squeeze(-1)
+
+    def _features(self, batch: dict[str, Any]) -> Tensor:
+        features: Tensor = self.torso(batch[Columns.OBS].float() / 255)
+        return features
+
+
+def impala(settings: Settings, seconds: float) -> Meter:
+    """Each step is learnt from once; the first 10 batches are the warm-up."""
+    torch.set_num_threads(settings.torch_threads)
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
+    register_env("pong", lambda config: make_pong())
+    algorithm = _config(settings).build_algo()
+    meter = Meter(seconds, warm_up=10 * settings.batch)
+    while not meter.tick(_trained(algorithm.train())):
+        pass
+    algorithm.stop()
+    ray.shutdown()
+    return meter
+
+
+def _config(settings: Settings) -> Any:
+    return (
+        IMPALAConfig()
+        .environment("pong")
+        .env_runners(
+            num_env_runners=settings.env_runners,
+            num_envs_per_env_runner=settings.envs_per_runner,
+            rollout_fragment_length=settings.fragment,
+        )
+        .learners(num_learners=int(settings.learner_actor))
+        .training(train_batch_size_per_learner=settings.batch, lr=6e-4)
+        .rl_module(rl_module_spec=RLModuleSpec(module_class=NatureCNN))
+        .reporting(min_time_s_per_iteration=1)
+    )
+
+
+def _trained(result: dict[str, Any]) -> int:
+    """Steps that the learner has used so far."""
+    learner = result.get("learners", {}).get("__all_modules__", {})
+    return int(learner.get("num_env_steps_trained_lifetime", 0))
+
+
+if __name__ == "__main__":
+    measure(
+        ("ray", "torch", "gymnasium", "ale-py", "numpy"),
+        {"impala": (impala, Settings(1, 8, learner_actor=False, fragment=32, batch=256, torch_threads=2))},
+    )

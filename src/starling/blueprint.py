@@ -1,0 +1,167 @@
+"""What every part of one run agrees on, and the parts that follow from it alone: the model, its layout, the threads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from starling import tree
+from starling.algos.base import ActInput, Algorithm
+from starling.config.algo.base import algorithm_class
+from starling.config.schema import Config
+from starling.envs.registry import env_spec
+from starling.envs.spaces import check_spaces, observation_layout
+from starling.errors import UserError
+from starling.roles.policy import GroupSpec
+from starling.roles.recorder import FragmentShape
+from starling.store.limiter import check as check_moves
+from starling.store.spec import TableSpec
+from starling.types import ArraySpec, EnvSpec, Layout, Progress, StreamSpec
+
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's names
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What every part of one run agrees on."""
+
+    config: Config
+    env: EnvSpec
+    algorithm: Algorithm
+    streams: tuple[StreamSpec, ...]
+    tables: tuple[TableSpec, ...]
+
+    @property
+    def actors(self) -> int:
+        """Env loops that share the rows."""
+        if self.config.actors is not None:
+            return self.config.actors
+        return 1 if self.config.runtime == "inline" else min(max(1, cores() - 1), self.config.env.num)
+
+    def groups(self) -> dict[int, GroupSpec]:
+        """The rows of every env loop, dealt as evenly as can be."""
+        parts = np.array_split(np.arange(self.config.env.num), self.actors)
+        return {index: GroupSpec(rows) for index, rows in enumerate(parts)}
+
+    @property
+    def synchronous(self) -> bool:
+        return any(table.max_lag == 0 for table in self.tables)
+
+    def fragment_shape(self, layout: Layout) -> FragmentShape:
+        keep_carries = any(table.storage == "ring" for table in self.tables)
+        return FragmentShape(layout, self.tables[0].fragment, keep_carries)
+
+    @property
+    def planned_versions(self) -> int:
+        """Versions the learner makes in `stop.env_steps`."""
+        steps, table = self.config.stop.env_steps, self.tables[0]
+        if table.updates_per_step is not None:
+            return max(1, int((steps - table.min_size) * table.updates_per_step))
+        return max(1, steps * table.max_uses // (table.batch * table.length))
+
+
+def draw(config: Config, env: EnvSpec | None = None) -> Blueprint:
+    """The blueprint of a run; refuses what can be known to be wrong before anything is built."""
+    env = env or env_spec(config.env)
+    check_spaces(env)
+    algorithm: Algorithm = algorithm_class(config.algo.name)(config.algo, config.net)
+    blueprint = Blueprint(config, env, algorithm, algorithm.streams(), algorithm.tables(config.env.num))
+    if blueprint.actors > config.env.num:
+        raise UserError(f"actors={blueprint.actors} is more than the env.num={config.env.num} rows they share")
+    groups = [len(group.rows) for group in blueprint.groups().values()]
+    check_moves(blueprint.tables, config.env.num, groups=groups)
+    return blueprint
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def build_model(blueprint: Blueprint) -> nn.Module:
+    """The network, its weights a function of the seed."""
+    config = blueprint.config
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        model = blueprint.algorithm.build(blueprint.env, blueprint.streams)
+    return model.to(device(config))
+
+
+def load_weights(model: nn.Module, weights: dict[str, Any], source: str) -> None:
+    """Put saved weights into `model`; says which do not fit it, where they are those of another env or network."""
+    mine = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    theirs = {name: tuple(value.shape) for name, value in weights.items()}
+    if mine != theirs:
+        odd = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
+        name = odd[0]
+        raise UserError(
+            f"the weights of {source} are those of another env or network: {len(odd)} of {len(mine)} parts differ, e.g."
+            f" {name} is {theirs.get(name, 'missing')} there and {mine.get(name, 'missing')} in this configuration"
+        )
+    model.load_state_dict(weights)
+
+
+def device(config: Config) -> torch.device:
+    if config.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    chosen = torch.device(config.device)
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device={config.device} was asked for, but torch sees no GPU; use device=cpu")
+    return chosen
+
+
+def plan_threads(blueprint: Blueprint) -> int:
+    """Torch threads of the learner: images profit from every core that no actor uses, small networks from one alone."""
+    specs: list[ArraySpec] = tree.leaves(observation_layout(blueprint.env.observation))
+    images = any(len(spec.shape) >= 3 and spec.shape[-1] >= 36 for spec in specs)
+    if blueprint.config.threads is not None:
+        return blueprint.config.threads
+    taken = 0 if blueprint.config.runtime == "inline" else blueprint.actors
+    return max(1, cores() - taken) if images else 1
+
+
+def set_up_torch(threads: int) -> None:
+    """Settings of this whole process, for whoever owns it: torch's threads, no denormals, memory that is kept.
+
+    An optimizer's fading moments are full of denormals, and a CPU computes with them many times slower. The large
+    arrays of every update would be given back to the system and be fetched again, page by page, in the next.
+    """
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def layout_of(blueprint: Blueprint, model: Any) -> Layout:
+    """One step of one row, from one dry `act()`."""
+    where = next(model.parameters()).device
+    obs = observation_layout(blueprint.env.observation)
+    carry = model.initial_carry(1)
+    inputs = ActInput(
+        obs=tree.to_torch(tree.zeros(obs, (1,)), where),
+        first=torch.ones(1, dtype=torch.bool, device=where),
+        carry=carry,
+        rows=torch.zeros(1, dtype=torch.int64, device=where),
+        total_rows=blueprint.config.env.num,
+        progress=Progress(),
+        explore=True,
+        noise=lambda n: torch.full((1, n), 0.5, device=where),
+    )
+    with torch.inference_mode():
+        output = blueprint.algorithm.act(model, inputs)
+    return Layout(
+        obs=obs,
+        action=tree.spec(output.action, lead=1),
+        rewards=tuple(stream.name for stream in blueprint.streams),
+        extras=tree.spec(output.extras, lead=1),
+        carry=tree.spec(carry, lead=1),
+        stack=blueprint.env.stack,
+    )

@@ -1,0 +1,88 @@
+"""`starling plan`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from starling.planning import Plan
+
+
+def plan(
+    source: Annotated[str, typer.Argument(metavar="PRESET|FILE", help="A preset's name or a YAML file.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, e.g. algo.capacity=1000000."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure, about.")] = 5.0,
+    runs: Annotated[Path, typer.Option(help="Folder that would hold the run.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: bytes and seconds.")] = False,
+) -> None:
+    """Predict a run's memory, disk and time from a short measurement.
+
+    What cannot fit is refused with code 2 and one line that says which setting to lower, and to what.
+
+    Example: starling plan dqn-minatar-breakout algo.capacity=1000000
+    """
+    from starling.config.load import load
+
+    config = load(source, overrides or [])
+
+    from starling.cli.precheck import check_env
+
+    check_env(config)
+
+    from starling import planning
+    from starling.blueprint import draw, set_up_torch
+
+    blueprint = draw(config)
+    set_up_torch(1)
+    made = planning.plan(blueprint, runs, seconds)
+    print(json.dumps(as_values(made)) if as_json else as_table(made))
+
+
+MEMORY = ("programs", "learning", "batches", "tables", "saving", "shared")
+
+
+def as_values(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON: bytes, seconds, env steps a second."""
+    from dataclasses import asdict
+
+    sizes, costs = plan.sizes, plan.costs
+    parts = {name: getattr(sizes, name) for name in MEMORY}
+    return {
+        "memory": {**parts, "total": sizes.memory, "free": plan.room.memory},
+        "disk": {"checkpoint": sizes.checkpoint, "total": sizes.disk, "free": plan.room.disk},
+        "seconds_a_step": {name: asdict(getattr(costs, name)) for name in ("env_step", "inference", "training")},
+        "cores": costs.cores,
+        "limit_steps_per_s": costs.limit,
+        "steps_per_s": plan.steps_per_s,
+        "seconds": plan.seconds,
+    }
+
+
+def as_table(plan: Plan) -> str:
+    """The plan for people: what it is, how much, and what is behind it."""
+    from starling.cli.show import duration
+    from starling.fitting import in_words
+
+    sizes, room, costs = plan.sizes, plan.room, plan.costs
+    parts = ", ".join(f"{name} {in_words(getattr(sizes, name))}" for name in MEMORY if getattr(sizes, name))
+    kinds = (("env step", costs.env_step), ("inference", costs.inference), ("training", costs.training))
+    rows = [
+        ("memory", in_words(sizes.memory), f"of {in_words(room.memory)} free: {parts}"),
+        ("shared", in_words(sizes.shared), "of that between processes"),
+        ("disk", in_words(sizes.disk), f"of {in_words(room.disk)} free: {sizes.checkpoints} checkpoints at most"),
+        *((name, micro(c.median), f"us of a core a step ({micro(c.low)} to {micro(c.high)})") for name, c in kinds),
+        ("speed", f"{plan.steps_per_s:,.0f}", f"steps/s; {costs.limit:,.0f} if {costs.cores} cores did nothing else"),
+        ("time", duration(plan.seconds), "at that speed; evaluations and checkpoints come on top"),
+    ]
+    return "\n".join(f"{name:<10} {value:>12}  {about}" for name, value, about in rows)
+
+
+def micro(seconds: float) -> str:
+    return f"{1e6 * seconds:,.1f}"

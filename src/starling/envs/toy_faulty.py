@@ -1,0 +1,67 @@
+"""An environment that misbehaves when it is told to, to try what becomes of a run then."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Literal, get_args
+
+import gymnasium
+import numpy as np
+
+from starling.envs.toy import Identity, Info, Outcome
+from starling.errors import UserError
+from starling.types import NDArray
+
+Fault = Literal[
+    "raise_step", "raise_reset", "raise_construct", "nan_obs", "nan_reward", "inf_reward", "shape", "hang", "exit"
+]
+
+
+class Faulty(gymnasium.Wrapper[NDArray, Any, NDArray, Any]):
+    """`toy/identity` that does `what` after `when` good steps.
+
+    With `once`, a file's path, it does so only while there is no such file, and makes it: a second try goes well.
+    """
+
+    def __init__(self, what: Fault = "raise_step", when: int = 0, once: str | None = None, length: int = 16) -> None:
+        if what not in get_args(Fault):
+            raise UserError(f"toy/faulty: what must be {', '.join(get_args(Fault))}, not {what!r}")
+        super().__init__(Identity(length=length))
+        self._what, self._good_steps, self._once = what, when, once
+        if self._is_due("raise_construct"):
+            raise RuntimeError("told to raise in construction")
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[NDArray, Info]:
+        if self._is_due("raise_reset"):
+            raise RuntimeError("told to raise in reset")
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Outcome:
+        if self._is_due("raise_step"):
+            raise RuntimeError("told to raise in step")
+        if self._is_due("hang"):
+            time.sleep(1e9)
+        if self._is_due("exit"):
+            os._exit(7)
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        if self._is_due("shape"):
+            obs = np.append(obs, obs[:1])
+        if self._is_due("nan_obs"):
+            obs = obs * np.float32(np.nan)
+        if self._is_due("nan_reward", "inf_reward"):
+            reward = float(self._what[:3])  # nan or inf
+        self._good_steps -= 1
+        return obs, float(reward), terminated, truncated, info
+
+    def _is_due(self, *faults: str) -> bool:
+        """Whether it is time for the fault, and it is one of `faults`."""
+        if self._what not in faults or self._good_steps > 0:
+            return False
+        if self._once is None:
+            return True
+        try:
+            os.close(os.open(self._once, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True

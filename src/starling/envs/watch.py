@@ -1,0 +1,162 @@
+"""Looks at what an env gives: what does not fit its spaces, or is no number, is named and never reaches the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+
+from starling.envs.faults import EnvFault, in_one_line, own_frames, raised
+from starling.envs.spaces import Space
+from starling.types import NDArray
+
+Check = Callable[[Any], None]
+"""Raises an `EnvFault` for what is wrong with a value."""
+
+_NEAR = 1e76  # a sum of squares below this: every value is finite, as float32 too
+_TURNS = (SyncVectorEnv.reset.__code__, SyncVectorEnv.step.__code__)
+
+
+def observation_check(env: str, space: Space, rows: int | None = None, path: str = "") -> Check:
+    """A check of a batch [B, ...] of observations, or of a single one where `rows` is None."""
+    if isinstance(space, spaces.Dict):
+        named = {key: observation_check(env, part, rows, f"{path}/{key}") for key, part in space.spaces.items()}
+        return lambda batch: _check_dict(env, named, batch)
+    if isinstance(space, spaces.Tuple):
+        parts = [observation_check(env, part, rows, f"{path}/{i}") for i, part in enumerate(space.spaces)]
+        return lambda batch: _check_tuple(env, parts, batch)
+    name = f"observation {path[1:]!r}" if path else "observation"
+    return _leaf_check(_Leaf(env, name, space, rows))
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """One array of an observation: whose it is, what it is called and its space; `rows` is None for a single env's."""
+
+    env: str
+    name: str
+    space: Space
+    rows: int | None
+
+
+def _check_dict(env: str, named: dict[str, Check], batch: Any) -> None:
+    if not isinstance(batch, dict) or not batch.keys() >= named.keys():
+        raise EnvFault(env, f"gave an observation that is not a dict of {', '.join(named)} as its space says")
+    for key, check in named.items():
+        check(batch[key])
+
+
+def _check_tuple(env: str, parts: list[Check], batch: Any) -> None:
+    if not isinstance(batch, tuple) or len(batch) != len(parts):
+        raise EnvFault(env, f"gave an observation that is not a tuple of {len(parts)} as its space says")
+    for check, part in zip(parts, batch, strict=True):
+        check(part)
+
+
+def _leaf_check(leaf: _Leaf) -> Check:
+    """Its layout; that floats are finite and indices in range; nothing is asked of the values of other spaces."""
+    space = leaf.space
+    shape = (*(() if leaf.rows is None else (leaf.rows,)), *(space.shape or ()))
+    dtype = np.dtype(space.dtype)
+    floats, indices = dtype.kind == "f", isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+
+    def check(batch: Any) -> None:
+        array = _array(leaf, batch)
+        if array.shape != shape or array.dtype != dtype:
+            _check_layout(leaf, array, shape, dtype)
+        if floats and not _squares(array) < _NEAR:
+            _refuse_infinite(leaf.env, leaf.name, array, leaf.rows)
+        elif indices:
+            _check_range(leaf, array)
+
+    return check
+
+
+def _squares(array: NDArray) -> float:
+    """The sum of all squares, which no NaN or inf survives: the cheapest look at every value, and it never warns."""
+    flat = array.ravel("K")  # as it lies in memory, so that nothing is copied
+    return float(np.vdot(flat, flat))
+
+
+def _array(leaf: _Leaf, batch: Any) -> NDArray:
+    try:
+        return np.asarray(batch)
+    except ValueError:
+        raise EnvFault(leaf.env, f"gave an {leaf.name} that is no array") from None
+
+
+def _check_layout(leaf: _Leaf, array: NDArray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if array.shape != shape:
+        raise EnvFault(leaf.env, f"gave an {leaf.name} of shape {array.shape}, not {shape} as its space says")
+    if not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise EnvFault(leaf.env, f"gave an {leaf.name} of dtype {array.dtype}, not {dtype} as its space says")
+
+
+def _check_range(leaf: _Leaf, array: NDArray) -> None:
+    space: Any = leaf.space
+    count = space.n if isinstance(space, spaces.Discrete) else space.nvec
+    bad = (array < space.start) | (array >= space.start + count)
+    if bad.any():
+        text = f"gave {array[bad].flat[0]} in its {leaf.name}, which its space does not hold"
+        raise EnvFault(leaf.env, text, _first_row(bad, leaf.rows))
+
+
+def _refuse_infinite(env: str, name: str, array: NDArray, rows: int | None) -> None:
+    """Name NaN and inf in `array` [B, ...]; a sum of squares may be too large without them."""
+    with np.errstate(over="ignore"):
+        bad = ~np.isfinite(array.astype(np.float32))
+    if bad.any():
+        found = "NaN" if np.isnan(array[bad]).any() else "inf"
+        raise EnvFault(env, f"gave {found} in its {name}", _first_row(bad, rows))
+
+
+def _first_row(bad: NDArray, rows: int | None) -> int | None:
+    return None if rows is None else int(bad.reshape(rows, -1).any(axis=1).argmax())
+
+
+def check_outcome(env: str, rows: int, reward: NDArray, terminated: NDArray, truncated: NDArray) -> None:
+    """Refuse rewards and ends that are not one a row, and rewards that are no numbers."""
+    if not reward.shape == terminated.shape == truncated.shape == (rows,):
+        shapes = f"{reward.shape}, {terminated.shape} and {truncated.shape}"
+        raise EnvFault(env, f"gave rewards, terminated and truncated of shapes {shapes}, not ({rows},)")
+    if not _squares(reward) < _NEAR:
+        _refuse_infinite(env, "reward", reward, rows)
+
+
+def fault_of(error: BaseException, env: str, doing: str, ended: NDArray) -> EnvFault:
+    """What an error in a vector env's step or reset says of the env; `ended` [B]: rows that a step resets."""
+    turn = _turn(error)
+    row = None if turn is None else turn.tb_frame.f_locals.get("i")
+    if row is not None and doing == "step" and ended[row]:
+        doing = "reset"
+    ours = error.__traceback__ is not None and error.__traceback__.tb_next is None  # taking its answer apart
+    if own_frames(error) is not None or not (turn or ours):
+        return raised(env, doing, error, row)
+    misfit = None
+    if turn is not None and turn.tb_next is not None and row is not None:
+        misfit = _misfit(env, turn.tb_frame.f_locals["self"], row)
+    return misfit or EnvFault(env, f"gave what cannot be used from {doing}: {in_one_line(error)}", row)
+
+
+def _turn(error: BaseException) -> TracebackType | None:
+    """Where a `SyncVectorEnv` was stepping its rows in turns; whose turn it was is known at no cost beforehand."""
+    at = error.__traceback__
+    while at is not None and at.tb_frame.f_code not in _TURNS:
+        at = at.tb_next
+    return at
+
+
+def _misfit(env: str, rows: SyncVectorEnv[Any, Any], row: int) -> EnvFault | None:
+    """The first row up to `row` whose observation cannot be joined with the others."""
+    check = observation_check(env, rows.single_observation_space)
+    for index, obs in enumerate(rows._env_obs[: row + 1]):
+        try:
+            check(obs)
+        except EnvFault as fault:
+            return EnvFault(env, fault.what, index)
+    return None

@@ -1,0 +1,200 @@
+"""The roles of worker processes, built from what travels to them: the configuration, their rows, their lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import nn
+
+from starling.blueprint import Blueprint, build_model, draw, set_up_torch
+from starling.config.load import from_dict
+from starling.config.schema import Config, EvalConfig
+from starling.envs.registry import make_env
+from starling.roles.env_loop import EnvLoop
+from starling.roles.evaluator import MAX_ROWS, Evaluator
+from starling.roles.inference import Batcher, InferenceServer
+from starling.roles.policy import GroupSpec, Policy, PolicyCore, Upstream
+from starling.roles.usage import WAIT_IN, WAIT_OUT, Usage
+from starling.runtime.central import LoopPort, LoopSide, ServerPort, ServerSide
+from starling.runtime.link import Link
+from starling.runtime.upstream import FragmentPort, LinkedUpstream
+from starling.runtime.weights import WeightBoard, WeightReader
+from starling.types import EnvSpec, Layout
+
+EVALUATION_SEED = 1_000_003
+"""Added to the seed for evaluations, whose envs must not be those of training."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What every worker gets."""
+
+    settings: dict[str, Any]  # the configuration as plain values
+    env: EnvSpec
+    layout: Layout
+    board: WeightBoard
+
+    @cached_property
+    def config(self) -> Config:
+        return from_dict(self.settings)
+
+    def blueprint(self) -> Blueprint:
+        """The same blueprint as the main process's; also settles this process's torch."""
+        set_up_torch(1)
+        return draw(self.config, self.env)
+
+
+@dataclass(frozen=True)
+class ActorArguments:
+    shared: Shared
+    index: int
+    group: GroupSpec
+    fragments: FragmentPort
+
+
+@dataclass(frozen=True)
+class EnvLoopArguments:
+    shared: Shared
+    index: int
+    group: GroupSpec
+    desk: LoopPort
+
+
+@dataclass(frozen=True)
+class InferenceArguments:
+    shared: Shared
+    groups: dict[int, GroupSpec]
+    fragments: FragmentPort
+    desk: ServerPort
+
+
+def evaluation_seed(config: Config) -> int:
+    return config.seed + EVALUATION_SEED
+
+
+def policy_core(
+    blueprint: Blueprint, model: nn.Module, layout: Layout, upstream: Upstream, groups: Mapping[int, GroupSpec]
+) -> PolicyCore:
+    """A policy that explores and records for these groups."""
+    config = blueprint.config
+    return PolicyCore(
+        Policy(blueprint.algorithm, model, total_rows=config.env.num, explore=True),
+        blueprint.fragment_shape(layout),
+        upstream,
+        groups=groups,
+        seed=config.seed,
+        synchronous=blueprint.synchronous,
+        reward_clip=config.env.reward_clip,
+    )
+
+
+def build_evaluator(blueprint: Blueprint, model: nn.Module, settings: EvalConfig, seed: int) -> Evaluator:
+    """An evaluator with envs of its own, for `model` as it is whenever it is asked."""
+    config = blueprint.config
+    rows = min(settings.episodes, MAX_ROWS)
+    policy = Policy(blueprint.algorithm, model, total_rows=rows, explore=False)
+    return Evaluator(policy, make_env(config.env, rows), settings, seed=seed, reward_clip=config.env.reward_clip)
+
+
+class LoopWorker:
+    """An env loop in a process of its own; its policy is beside it, or in a server elsewhere."""
+
+    def __init__(self, loop: EnvLoop, link: Link, phase: str, watched: list[Any]) -> None:
+        self._loop, self._link = loop, link
+        self._phase, self._watched = phase, watched
+
+    def step(self) -> bool:
+        moved = self._loop.step()
+        finished = self._loop.finished()
+        if finished:
+            self._link.send({"episodes": [[e.row, e.total, e.length] for e in finished]})
+        return moved
+
+    def wait(self) -> tuple[str, list[Any], float | None]:
+        return self._phase, self._watched, None
+
+    def close(self) -> None:
+        self._loop.env.close()
+
+
+class InferenceWorker:
+    """An inference server in a process of its own."""
+
+    def __init__(self, server: InferenceServer, watched: list[Any]) -> None:
+        self._server, self._watched = server, watched
+
+    def step(self) -> bool:
+        return self._server.step()
+
+    def wait(self) -> tuple[str, list[Any], float | None]:
+        return (WAIT_OUT if self._server.blocked else WAIT_IN), self._watched, self._server.patience
+
+    def close(self) -> None: ...
+
+
+class EvaluationWorker:
+    """An evaluator in a process of its own: evaluates the newest weights whenever it is told to."""
+
+    def __init__(self, evaluator: Evaluator, weights: WeightReader, link: Link) -> None:
+        self._evaluator, self._weights, self._link = evaluator, weights, link
+
+    def step(self) -> bool:
+        if not self._link.receive():
+            if self._link.ended:
+                raise EOFError("the main process is gone")
+            return False
+        header = self._weights.refresh()
+        row = self._evaluator.evaluate()
+        self._link.send({"evaluation": {**row, "eval/env_steps": header.progress.env_steps}})
+        return True
+
+    def wait(self) -> tuple[str, list[Any], float | None]:
+        return WAIT_IN, [self._link], None
+
+    def close(self) -> None:
+        self._evaluator.env.close()
+
+
+def build_actor(arguments: ActorArguments, link: Link, usage: Usage) -> LoopWorker:
+    """An env loop with its policy beside it."""
+    shared, index, group = arguments.shared, arguments.index, arguments.group
+    blueprint = shared.blueprint()
+    model = build_model(blueprint)
+    upstream = LinkedUpstream(link, arguments.fragments, shared.board, model)
+    core = policy_core(blueprint, model, shared.layout, upstream, {index: group})
+    env = make_env(shared.config.env, len(group.rows))
+    loop = EnvLoop(env, core, group=index, rows=group.rows, seed=shared.config.seed, start=group.start, usage=usage)
+    return LoopWorker(loop, link, WAIT_OUT, [link])
+
+
+def build_env_loop(arguments: EnvLoopArguments, link: Link, usage: Usage) -> LoopWorker:
+    """An env loop whose policy is in the inference server."""
+    config, index, group = arguments.shared.config, arguments.index, arguments.group
+    desk = LoopSide(arguments.desk, index, group.birth)
+    env = make_env(config.env, len(group.rows))
+    loop = EnvLoop(env, desk, group=index, rows=group.rows, seed=config.seed, start=group.start, usage=usage)
+    return LoopWorker(loop, link, WAIT_IN, [desk, link])
+
+
+def build_inference(arguments: InferenceArguments, link: Link, usage: Usage) -> InferenceWorker:
+    """A policy for all env loops."""
+    shared, settings = arguments.shared, arguments.shared.config.batching
+    blueprint = shared.blueprint()
+    model = build_model(blueprint)
+    upstream = LinkedUpstream(link, arguments.fragments, shared.board, model)
+    core = policy_core(blueprint, model, shared.layout, upstream, arguments.groups)
+    desk = ServerSide(arguments.desk)
+    batcher = Batcher(settings.rows, None if settings.wait_ms is None else settings.wait_ms / 1000)
+    return InferenceWorker(InferenceServer(core, desk, arguments.groups, batcher, usage), [desk, link])
+
+
+def build_evaluation(shared: Shared, link: Link, usage: Usage) -> EvaluationWorker:
+    """An evaluator that reads the weights as actors do."""
+    blueprint = shared.blueprint()
+    model = build_model(blueprint)
+    evaluator = build_evaluator(blueprint, model, shared.config.eval, evaluation_seed(shared.config))
+    evaluator.beat = usage.beat
+    return EvaluationWorker(evaluator, WeightReader(shared.board, model), link)

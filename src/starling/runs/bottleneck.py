@@ -1,0 +1,133 @@
+"""What limits a run's speed, and what to change about it: one line from a row of metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starling.config.schema import Config
+
+KEY = "time/bottleneck"
+"""Where a row keeps the line."""
+BUSY = 0.85  # a part that works for this share of the time is the limit
+WAITS = 0.25  # a wait below this share is the ordinary give and take
+
+
+@dataclass(frozen=True)
+class _Shares:
+    """Shares of the time since the last row, each in [0, 1]; the actors' are means over them."""
+
+    learning: float
+    lacks_batch: float  # the learner waits
+    loading: float
+    acting: float
+    lacks_action: float  # an actor waits for central inference
+    lacks_leave: float  # an actor, or central inference in its place, may not begin a fragment yet
+    inferring: float
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> _Shares:
+        def share(key: str) -> float:
+            return row.get(f"time/{key}") or 0.0
+
+        return cls(
+            learning=share("learner/busy"),
+            lacks_batch=share("learner/wait_in"),
+            loading=share("loader/busy"),
+            acting=share("actors/busy"),
+            lacks_action=share("actors/wait_in"),
+            lacks_leave=max(share("actors/wait_out"), share("inference/wait_out")),
+            inferring=share("inference/busy"),
+        )
+
+
+def bottleneck(row: Mapping[str, Any], config: Config) -> str | None:
+    """The line for a row of `time/...` shares; None where the row does not know what the run's parts did."""
+    if "time/learner/busy" not in row or "time/actors/busy" not in row:
+        return None
+    shares = _Shares.of(row)
+    if config.runtime == "inline":
+        return _one_process(shares, config)
+    return _saturated(shares, row, config) or _waiting(shares, row, config)
+
+
+def _one_process(now: _Shares, config: Config) -> str | None:
+    """Learning and acting take turns: what is not the one is the other."""
+    whole = now.learning + now.acting
+    if whole <= 0:
+        return None
+    learning, acting = now.learning / whole, now.acting / whole
+    advice = "runtime=processes overlaps them"
+    if learning >= BUSY:
+        advice = f"{_lighter_learning(config)} would help"
+    elif acting >= BUSY:
+        advice = "runtime=processes with several actors, or cheaper envs, would help"
+    return f"one process: {learning:.0%} learning, {acting:.0%} acting; {advice}"
+
+
+def _saturated(now: _Shares, row: Mapping[str, Any], config: Config) -> str | None:
+    """The part that works all the time, if there is one."""
+    ahead = max(now.acting, now.inferring)
+    if now.learning >= BUSY and ahead >= BUSY:
+        part = "actors" if now.acting >= now.inferring else "inference"
+        return f"learner busy {now.learning:.0%}, {part} busy {ahead:.0%}: balanced; only more cores would help both"
+    if now.learning >= BUSY:
+        return _learner(now, config)
+    if now.loading >= BUSY:
+        return f"loader busy {now.loading:.0%}, {_idle(now)}: smaller batches or observations would help"
+    if now.inferring >= BUSY:
+        return _inference(now, row)
+    if now.acting >= BUSY:
+        return _actors(now)
+    return None
+
+
+def _waiting(now: _Shares, row: Mapping[str, Any], config: Config) -> str:
+    """No part works all the time: who waits for whom."""
+    if now.lacks_batch >= WAITS and now.lacks_leave >= WAITS:
+        return f"limited by {_rule(config)}: {_idle(now)}, actors wait {now.lacks_leave:.0%}; both wait for each other"
+    if now.lacks_action >= WAITS:
+        wait = row.get("time/inference/wait_ms")
+        gathers = "" if wait is None else f" and gathers rows for {wait:.1f} ms"
+        return (
+            f"actors wait {now.lacks_action:.0%} for actions, inference busy {now.inferring:.0%}{gathers}:"
+            " more actors or a shorter batching.wait_ms would help"
+        )
+    if now.lacks_leave >= WAITS:
+        return _learner(now, config)
+    if now.lacks_batch >= WAITS:
+        return _actors(now)
+    return f"no clear limit: learner busy {now.learning:.0%}, actors busy {now.acting:.0%}"
+
+
+def _learner(now: _Shares, config: Config) -> str:
+    return f"learner busy {now.learning:.0%}: more actors will not help; {_lighter_learning(config)} would"
+
+
+def _inference(now: _Shares, row: Mapping[str, Any]) -> str:
+    rows = row.get("time/inference/batch")
+    size = "" if rows is None else f" with batches of {rows:.0f} rows"
+    return f"inference busy {now.inferring:.0%}{size}: more env rows, a smaller network or inference=local would help"
+
+
+def _actors(now: _Shares) -> str:
+    return f"actors busy {now.acting:.0%}, {_idle(now)}: more actors or cheaper envs would help"
+
+
+def _idle(now: _Shares) -> str:
+    return f"learner waits {now.lacks_batch:.0%}"
+
+
+def _lighter_learning(config: Config) -> str:
+    less = "a lower algo.updates_per_step" if hasattr(config.algo, "updates_per_step") else "a larger batch"
+    return f"a smaller network, {less} or more threads"
+
+
+def _rule(config: Config) -> str:
+    """The setting that makes actors and learner wait for each other."""
+    for name in ("max_lag", "updates_per_step"):
+        value = getattr(config.algo, name, None)
+        if value is not None:
+            return f"algo.{name}={value}"
+    return "the balance of acting and learning"

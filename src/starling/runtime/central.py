@@ -1,0 +1,143 @@
+"""The way between env loops and an inference server: observations and actions in shared memory, a token for each."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from starling import tree
+from starling.roles.inference import Arrival
+from starling.runtime.link import PipeEnd, pipe
+from starling.runtime.slab import Slab, size_of
+from starling.types import ArraySpec, EnvStep, Layout, Tree
+
+_TOKEN = struct.Struct("<qqq")  # group, birth, number of the step
+_FLAG, _REWARD = np.dtype(np.bool_), np.dtype(np.float32)
+
+
+def _place_spec(layout: Layout, rows: int) -> tuple[EnvStep, Tree]:
+    """What one group leaves and finds: a step and actions, as `ArraySpec`."""
+
+    def rowwise(spec: ArraySpec) -> ArraySpec:
+        return ArraySpec((rows, *spec.shape), spec.dtype)
+
+    flag = ArraySpec((rows,), _FLAG)
+    step = EnvStep(tree.map(rowwise, layout.obs), flag, ArraySpec((rows,), _REWARD), flag, flag, flag)  # type: ignore[arg-type]
+    return step, tree.map(rowwise, layout.action)
+
+
+@dataclass(frozen=True)
+class LoopPort:
+    """What an env loop's process needs of the desk."""
+
+    slab: Slab
+    offset: int
+    layout: Layout
+    rows: int
+    ring: PipeEnd
+    answer: PipeEnd
+
+
+@dataclass(frozen=True)
+class ServerPort:
+    """What the server's process needs of the desk."""
+
+    slab: Slab
+    offsets: dict[int, int]
+    layout: Layout
+    rows: dict[int, int]
+    bell: PipeEnd
+    answers: dict[int, PipeEnd]
+
+
+class SharedDesk:
+    """Memory and pipes between all env loops and their server.
+
+    The main process keeps every end open, so that a loop or the server can be replaced. All loops ring one bell: a
+    token is far smaller than what a pipe takes in one piece.
+    """
+
+    def __init__(self, layout: Layout, rows: Mapping[int, int]) -> None:
+        self._layout, self._rows = layout, dict(rows)
+        sizes = [size_of(_place_spec(layout, n)) for n in rows.values()]
+        self._offsets = dict(zip(rows, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+        self._slab = Slab(sum(sizes))
+        self._bell = pipe()
+        self._answers = {group: pipe() for group in rows}
+
+    def loop_port(self, group: int) -> LoopPort:
+        offset, rows, answer = self._offsets[group], self._rows[group], self._answers[group][0]
+        return LoopPort(self._slab, offset, self._layout, rows, self._bell[1], answer)
+
+    def server_port(self) -> ServerPort:
+        answers = {group: pair[1] for group, pair in self._answers.items()}
+        return ServerPort(self._slab, self._offsets, self._layout, self._rows, self._bell[0], answers)
+
+    def close(self) -> None:
+        for end in (*self._bell, *(end for pair in self._answers.values() for end in pair)):
+            end.close()
+        self._slab.close()
+
+
+class LoopSide:
+    """An env loop's end: looks like a policy, only that actions may not be there yet."""
+
+    def __init__(self, port: LoopPort, group: int, birth: int) -> None:
+        self._step, self._actions = port.slab.arrays(_place_spec(port.layout, port.rows), port.offset)
+        self._ring, self._answer = port.ring, port.answer
+        self._group, self._birth, self._number = group, birth, 0
+
+    def observe(self, index: int, step: EnvStep) -> None:
+        tree.map(np.copyto, self._step, step)
+        self._number += 1
+        os.write(self._ring.fd, _TOKEN.pack(self._group, self._birth, self._number))
+
+    def act(self, indices: Sequence[int]) -> list[Tree | None]:
+        while True:
+            try:
+                token = os.read(self._answer.fd, _TOKEN.size)
+            except BlockingIOError:
+                return [None]
+            if not token:
+                raise EOFError("the inference server is gone")
+            if _TOKEN.unpack(token) == (self._group, self._birth, self._number):
+                return [self._actions]  # any other was meant for an earlier life
+
+    def fileno(self) -> int:
+        return self._answer.fd
+
+
+class ServerSide:
+    """The server's end."""
+
+    def __init__(self, port: ServerPort) -> None:
+        self._places = {
+            group: port.slab.arrays(_place_spec(port.layout, port.rows[group]), offset)
+            for group, offset in port.offsets.items()
+        }
+        self._bell, self._answers = port.bell, port.answers
+        self._tokens: dict[int, bytes] = {}
+
+    def arrivals(self) -> list[Arrival]:
+        try:
+            data = os.read(self._bell.fd, _TOKEN.size * 1024)
+        except BlockingIOError:
+            return []
+        found: dict[int, Arrival] = {}
+        for offset in range(0, len(data), _TOKEN.size):
+            token = data[offset : offset + _TOKEN.size]
+            group, birth, _ = _TOKEN.unpack(token)
+            self._tokens[group] = token
+            found[group] = Arrival(group, birth, self._places[group][0])
+        return list(found.values())
+
+    def answer(self, group: int, actions: Tree) -> None:
+        tree.map(np.copyto, self._places[group][1], actions)
+        os.write(self._answers[group].fd, self._tokens[group])
+
+    def fileno(self) -> int:
+        return self._bell.fd

@@ -1,0 +1,124 @@
+"""What every worker process does around its role: builds it, lets it work, tells of faults, dies with the main process.
+
+This file is the first that a child imports.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing import forkserver, parent_process
+from typing import Any, Protocol
+
+from starling.registry import import_path
+from starling.roles.usage import BUSY, Usage
+from starling.runtime.link import Link, wait_readable
+from starling.runtime.slab import Slab
+from starling.types import ArraySpec
+
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+BEAT_SECONDS = 0.5
+"""How often a worker that waits gives a sign of life."""
+
+
+class WorkerRole(Protocol):
+    """A role in a process of its own."""
+
+    def step(self) -> bool:
+        """One unit of work; False when there is nothing to do before something arrives."""
+        ...
+
+    def wait(self) -> tuple[str, list[Any], float | None]:
+        """What a role with nothing to do waits for: a phase of `Usage`, what to watch, and seconds at most."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Node:
+    """A worker as data: who builds its role, from what, and its lines to the others."""
+
+    name: str
+    builder: str  # import path of a function (arguments, link, usage) -> WorkerRole
+    arguments: Any
+    link: Link
+    status: Slab
+    cells: tuple[ArraySpec, int]  # of this worker in `status`: spec and offset
+
+
+def main(node: Node) -> None:
+    """The life of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's business, which then tells us
+    _die_with_main_process()
+    _show_name(node.name)
+    usage = Usage(node.status.array(*node.cells))
+    role = None
+    try:
+        role = import_path(node.builder)(node.arguments, node.link, usage)
+        _work(role, node.link, usage)
+    except EOFError:
+        pass  # whoever we worked for is gone
+    except BaseException as error:
+        node.link.send(
+            {"fault": str(error) or type(error).__name__, "kind": type(error).__name__, "details": _details(error)}
+        )
+        sys.exit(1)
+    finally:
+        if role is not None:
+            role.close()
+
+
+def _work(role: WorkerRole, link: Link, usage: Usage) -> None:
+    while not usage.told_to_stop:
+        usage.enter(BUSY)
+        if not role.step():
+            phase, watched, patience = role.wait()
+            usage.enter(phase)
+            wait_readable(watched, BEAT_SECONDS if patience is None else min(patience, BEAT_SECONDS))
+
+
+def _show_name(name: str) -> None:
+    """What ps and top show."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_NAME, f"starling {name}"[:15].encode())
+
+
+def _details(error: BaseException) -> str:
+    found = getattr(error, "details", None)
+    return found if isinstance(found, str) else "".join(traceback.format_exception(error))
+
+
+def _die_with_main_process() -> None:
+    """Two ways, so that neither a stuck extension nor a stopped process survives: see both functions."""
+    _kill_with_parent()
+    parent = parent_process()
+    assert parent is not None, "a worker is started by the main process"
+    watcher = threading.Thread(target=_wait_for_end, args=(parent.sentinel, os._exit), daemon=True)
+    watcher.start()
+
+
+def _wait_for_end(sentinel: int, exit: Callable[[int], Any]) -> None:
+    wait_readable([sentinel], None)
+    exit(1)
+
+
+def _kill_with_parent() -> None:
+    """Ask Linux to kill this process with its parent, the fork server, which ends when the main process does.
+
+    It stays alive as long as any process holds the pipe it watches, so we let go of ours.
+    """
+    if sys.platform != "linux":
+        return
+    server = getattr(forkserver, "_forkserver", None)
+    alive = getattr(server, "_forkserver_alive_fd", None)
+    if alive is not None:
+        os.close(alive)
+        server._forkserver_alive_fd = None  # type: ignore[union-attr]
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

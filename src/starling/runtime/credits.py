@@ -1,0 +1,76 @@
+"""Who may write a fragment, and where: the slots of every group of env rows, lent out as the limiter allows."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from starling.roles.policy import GroupSpec
+from starling.roles.recorder import Buffer
+from starling.runtime.ledger import Ledger
+from starling.types import NDArray
+
+
+@dataclass
+class Seat:
+    """One group of env rows: its slots in shared memory, and which of them are lent out."""
+
+    rows: NDArray  # [B] int64
+    buffers: list[Buffer]
+    writer: str  # the worker that fills them
+    birth: int = 0  # how often these rows have begun anew
+    lent: set[int] = field(default_factory=set)
+
+    def life(self, group: int) -> int:
+        """The id under which this life's fragments are known."""
+        return GroupSpec(self.rows, self.birth).actor(group)
+
+
+class Credits:
+    """Slots go out in the order in which they came back, so that no group gets ahead of the others."""
+
+    def __init__(self, seats: dict[int, Seat], begin: Callable[[int], bool], lost: Callable[[int], None]) -> None:
+        self.seats, self.ledger = seats, Ledger()
+        self._begin, self._lost = begin, lost
+        self._free: deque[tuple[int, int]] = deque()  # (group, slot) whose writer is alive
+
+    @property
+    def births(self) -> dict[int, int]:
+        return {group: seat.birth for group, seat in self.seats.items()}
+
+    def writer_begins(self, name: str) -> None:
+        """A worker was started: all slots it writes are free, one of each group before any second."""
+        mine = {group: seat for group, seat in self.seats.items() if seat.writer == name}
+        pairs = [(slot, group) for group, seat in mine.items() for slot in range(len(seat.buffers))]
+        self._free.extend((group, slot) for slot, group in sorted(pairs))
+
+    def writer_ends(self, name: str) -> None:
+        """A worker is gone: credits it held are dealt again, its slots wait for the next one."""
+        for seat in self.seats.values():
+            if seat.writer == name:
+                self._lost(len(seat.rows) * len(seat.lent))
+                seat.lent.clear()
+        self._free = deque((group, slot) for group, slot in self._free if self.seats[group].writer != name)
+
+    def life_ends(self, group: int, produced: int) -> None:
+        """A group's env loop is gone, which had produced so many steps; the next one is another life."""
+        seat = self.seats[group]
+        self.ledger.ended(seat.life(group), produced)
+        seat.birth += 1
+
+    def grant(self) -> Iterator[tuple[str, int, int]]:
+        """Credits that may be given now: the writer, the group, the slot."""
+        while self._free:
+            group, slot = self._free[0]
+            seat = self.seats[group]
+            if not self._begin(len(seat.rows)):
+                return
+            self._free.popleft()
+            seat.lent.add(slot)
+            yield seat.writer, group, slot
+
+    def returned(self, group: int, slot: int) -> None:
+        """A slot was filled and read: it may be lent again."""
+        self.seats[group].lent.discard(slot)
+        self._free.append((group, slot))

@@ -1,0 +1,208 @@
+"""The middle of a run over several processes: owns the store, deals out credits, prepares batches, hears the workers.
+
+One thread runs it, so nothing in here needs a lock; others leave requests with `post` and `call`.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from starling.config.schema import SupervisionConfig
+from starling.roles.usage import BUSY, WAIT_IN, Shares, Usage
+from starling.runtime.credits import Credits, Seat
+from starling.runtime.crew import ACTING, Crew
+from starling.runtime.link import pipe
+from starling.runtime.workers import Worker, WorkerSpec
+from starling.store.store import Store
+from starling.types import Episode, Fragment, Sample
+
+R = TypeVar("R")
+CHECK_SECONDS = 0.25
+STOP_SECONDS = 3.0
+
+
+class Hub:
+    """Everything between the workers and the learner."""
+
+    def __init__(
+        self,
+        store: Store,
+        specs: Sequence[WorkerSpec],
+        seats: dict[int, Seat],
+        settings: SupervisionConfig,
+        prefetch: int,
+    ) -> None:
+        self.store = store
+        self.credits = Credits(seats, store.begin, store.lost)
+        self.ready: queue.SimpleQueue[Sample] = queue.SimpleQueue()
+        self.failure: BaseException | None = None
+        self._prefetch = prefetch
+        self._selector = selectors.DefaultSelector()
+        self.crew = Crew(specs, settings, self._selector, self, lambda: self.credits.births)
+        self._bell, self._ring = pipe()
+        self._selector.register(self._bell, selectors.EVENT_READ, lambda: os.read(self._bell.fd, 1 << 16))
+        self._requests: deque[Callable[[], None]] = deque()
+        self._next_check = 0.0
+        self._shares, self._usage = Shares(), Usage()
+        self._episodes: deque[Episode] = deque()
+        self._evaluations: deque[dict[str, float]] = deque()
+        self._evaluating = self._stopping = False
+        self._thread = threading.Thread(target=self._serve, name="hub", daemon=True)
+
+    # For other threads.
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def post(self, request: Callable[[], None]) -> None:
+        """Have something done by the hub's thread, soon."""
+        self._requests.append(request)
+        self.wake()
+
+    def wake(self) -> None:
+        with suppress(BlockingIOError):  # a bell that rings is as good as one that rings twice
+            os.write(self._ring.fd, b".")
+
+    def call(self, function: Callable[[], R]) -> R:
+        """Have something done by the hub's thread and wait for what it gives."""
+        if not self._thread.is_alive() or threading.current_thread() is self._thread:
+            return function()
+        answer: Future[R] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(function())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        self.post(run)
+        while not answer.done() and self._thread.is_alive():
+            time.sleep(0.0005)
+        return answer.result(0) if answer.done() else function()
+
+    def episodes(self) -> list[Episode]:
+        return _drain(self._episodes)
+
+    def evaluations(self) -> list[dict[str, float]]:
+        return _drain(self._evaluations)
+
+    def notices(self) -> list[str]:
+        return _drain(self.crew.notices)
+
+    @property
+    def evaluating(self) -> bool:
+        """Whether an evaluation is under way; False also where there is nobody left to make one."""
+        evaluator = self.crew.workers.get("evaluator")
+        return self._evaluating and evaluator is not None and not evaluator.given_up
+
+    def evaluate(self) -> None:
+        """Have the newest weights evaluated; while an evaluation is under way this changes nothing."""
+        self.call(self._ask_evaluator)
+
+    def metrics(self) -> dict[str, Any]:
+        return self.call(self._metrics)
+
+    def stop(self) -> None:
+        """End the thread and all workers."""
+        self._stopping = True
+        if self._thread.is_alive():
+            self.wake()
+            self._thread.join()
+        self.crew.stop(STOP_SECONDS)
+        self._selector.close()
+
+    # The hub's own thread.
+
+    def _serve(self) -> None:
+        try:
+            while not self._stopping:
+                self.turn(CHECK_SECONDS)
+        except BaseException as error:
+            self.failure = error
+
+    def turn(self, timeout: float) -> None:
+        """Deal with what has come, or wait for something to come."""
+        self._usage.enter(WAIT_IN)
+        events = self._selector.select(timeout)
+        self._usage.enter(BUSY)
+        for key, _ in events:
+            key.data()
+        while self._requests:
+            self._requests.popleft()()
+        now = time.monotonic()
+        if now >= self._next_check:
+            self.crew.supervise()
+            self._next_check = now + CHECK_SECONDS
+        self._load()
+        for writer, group, slot in self.credits.grant():
+            self._send(writer, {"credit": [group, slot]})
+
+    def _load(self) -> None:
+        """Have batches ready before the learner asks."""
+        while self.ready.qsize() < self._prefetch:
+            sample = self.store.sample()
+            if sample is None:
+                return
+            self.ready.put(sample)
+
+    def _send(self, name: str, message: dict[str, Any]) -> None:
+        link = self.crew.workers[name].link
+        if link is not None:
+            link.send(message)
+
+    def _ask_evaluator(self) -> None:
+        if "evaluator" in self.crew.workers and not self._evaluating:
+            self._evaluating = True
+            self._send("evaluator", {"evaluate": True})
+
+    def _metrics(self) -> dict[str, Any]:
+        living = {self.credits.seats[group].life(group): steps for group, steps in self.crew.produced().items()}
+        shares = self._shares.look("loader", self._usage.cells)
+        return {
+            **{f"ledger/{name}": count for name, count in self.credits.ledger.row(living).items()},
+            **self.store.metrics(),
+            **self.crew.metrics(),
+            **({"time/loader/busy": round(shares[BUSY], 3)} if shares else {}),
+        }
+
+    # What the crew tells.
+
+    def heard(self, worker: Worker, message: dict[str, Any]) -> None:
+        if "fragment" in message:
+            self._insert(*message["fragment"])
+        elif "episodes" in message:
+            self._episodes.extend(Episode(int(row), total, int(n)) for row, total, n in message["episodes"])
+        elif "evaluation" in message:
+            self._evaluations.append(message["evaluation"])
+            self._evaluating = False
+
+    def _insert(self, group: int, slot: int, actor: int, sequence: int) -> None:
+        seat, before = self.credits.seats[group], self.store.env_steps
+        buffer = seat.buffers[slot]
+        self.store.insert(Fragment(buffer.steps, seat.rows, buffer.carries, actor, sequence))
+        self.credits.ledger.inserted(actor, self.store.env_steps - before)
+        self.credits.returned(group, slot)
+
+    def began(self, worker: Worker) -> None:
+        self.credits.writer_begins(worker.name)
+        if worker.name == "evaluator" and self._evaluating:
+            self._send(worker.name, {"evaluate": True})
+
+    def ended(self, worker: Worker) -> None:
+        self.credits.writer_ends(worker.name)
+        if worker.spec.kind in ACTING:
+            for group in worker.spec.groups:
+                self.credits.life_ends(group, worker.counters["env_steps"])
+
+
+def _drain(items: deque[R]) -> list[R]:
+    return [items.popleft() for _ in range(len(items))]

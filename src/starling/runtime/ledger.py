@@ -1,0 +1,28 @@
+"""The books of the env steps: what was produced is inserted, under way, or lost for a reason."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+
+class Ledger:
+    """Env steps by life: one env loop from its start to its end."""
+
+    def __init__(self) -> None:
+        self._inserted: dict[int, int] = defaultdict(int)  # of each life
+        self._produced: dict[int, int] = {}  # of lives that have ended
+        self.duplicates = 0
+
+    def inserted(self, life: int, steps: int) -> None:
+        self._inserted[life] += steps
+
+    def ended(self, life: int, produced: int) -> None:
+        """A life has ended, which had produced so many steps."""
+        self._produced[life] = produced
+
+    def row(self, living: dict[int, int]) -> dict[str, int]:
+        """The balance, given what the living have produced: produced = inserted + open + lost."""
+        produced = sum(self._produced.values()) + sum(living.values())
+        inserted = sum(self._inserted.values())
+        lost = sum(count - self._inserted[life] for life, count in self._produced.items())
+        return {"produced": produced, "inserted": inserted, "lost": lost, "open": produced - inserted - lost}

@@ -1,0 +1,122 @@
+"""Actors, inference and evaluation in processes of their own; store and learner here."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from starling.roles.learner import Learner
+from starling.roles.policy import Header
+from starling.roles.usage import BUSY, WAIT_IN, Shares, Usage
+from starling.runtime.hub import Hub
+from starling.runtime.weights import WeightWriter
+from starling.types import Episode, Keys, NDArray, Sample
+
+PATIENCE = 0.05
+"""Seconds the learner waits for a batch before the run's other business has its turn."""
+
+
+class HubSource:
+    """Where the learner gets its batches, and where it reports back: the hub, which another thread runs."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self.usage = Usage()
+        self.before_report: Callable[[], None] = lambda: None  # weights go out before credits come back
+
+    @property
+    def env_steps(self) -> int:
+        return self._hub.store.env_steps
+
+    def sample(self) -> Sample | None:
+        self.usage.enter(WAIT_IN)
+        try:
+            sample = self._hub.ready.get(timeout=PATIENCE)
+        except queue.Empty:
+            return None
+        finally:
+            self.usage.enter(BUSY)
+        self._hub.wake()
+        return sample
+
+    def learnt(self, keys: Keys, priorities: NDArray | None) -> None:
+        self.before_report()
+        self._hub.post(lambda: self._hub.store.learnt(keys, priorities))
+
+
+class ProcessesRuntime:
+    """Lets the learner learn while the hub's thread and the workers do everything else."""
+
+    def __init__(self, hub: Hub, learner: Learner, source: HubSource, weights: WeightWriter) -> None:
+        self.hub, self.learner, self._source, self._weights = hub, learner, source, weights
+        self._shares = Shares()
+        source.before_report = self.publish
+
+    @property
+    def env_steps(self) -> int:
+        return self.hub.store.env_steps
+
+    @property
+    def updates(self) -> int:
+        return self.learner.version
+
+    def run(self) -> Iterator[None]:
+        """Yields after every version of the weights, or when there is nothing to learn from yet."""
+        self.publish()
+        self.hub.start()
+        while True:
+            self.learner.step()
+            if self.hub.failure is not None:
+                raise self.hub.failure
+            yield
+
+    def publish(self) -> None:
+        """Make the present weights known to whoever acts."""
+        self._weights.publish(Header(self.learner.version, self.learner.progress))
+
+    def episodes(self) -> list[Episode]:
+        return self.hub.episodes()
+
+    def notices(self) -> list[str]:
+        return self.hub.notices()
+
+    def drain_metrics(self) -> dict[str, Any]:
+        shares = self._shares.look("learner", self._source.usage.cells)
+        timed = {f"time/learner/{phase}": round(shares[phase], 3) for phase in (BUSY, WAIT_IN) if shares}
+        return {**self.learner.drain_metrics(), **self.hub.metrics(), **timed}
+
+    def save(self, with_tables: bool) -> dict[str, Any]:
+        """What a later run needs: fragments under way are lost with it, everything that has arrived is kept."""
+        return {
+            "store": self.hub.call(lambda: self.hub.store.get_state(with_tables)),
+            "learner": self.learner.get_state(),
+            "births": {str(group): birth for group, birth in self.hub.credits.births.items()},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.hub.store.set_state(state["store"])
+        self.hub.store.abandon()
+        self.learner.set_state(state["learner"])
+        births = state.get("births", {})
+        for group, seat in self.hub.credits.seats.items():
+            seat.birth = births.get(str(group), 0) + 1  # nobody repeats an earlier life's noise
+
+    def evaluate(self, wait: bool) -> None:
+        """Have the agent as it is evaluated, beside training; `wait` for it."""
+        if wait:
+            self._await_evaluation()  # an earlier one, of older weights
+        self.hub.evaluate()
+        if wait:
+            self._await_evaluation()
+
+    def _await_evaluation(self) -> None:
+        while self.hub.evaluating and self.hub.failure is None:
+            time.sleep(PATIENCE)
+
+    def evaluations(self) -> list[dict[str, float]]:
+        return self.hub.evaluations()
+
+    def close(self) -> None:
+        self.hub.stop()

@@ -1,0 +1,85 @@
+"""Memory that several processes see: anonymous, so that the kernel frees it with the last of them, however they end."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from multiprocessing import reduction
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from starling import tree
+from starling.types import ArraySpec, NDArray, Tensor
+
+T = TypeVar("T")
+ALIGN = 64
+
+
+def size_of(specs: Any) -> int:
+    """Bytes that the arrays of a tree of `ArraySpec` take in a slab."""
+    return sum(_aligned(spec.nbytes) for spec in tree.leaves(specs))
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGN) * ALIGN
+
+
+class Slab:
+    """Shared memory without a name; it travels to a child of ours when that is started, as a descriptor."""
+
+    def __init__(self, size: int) -> None:
+        self._attach(_anonymous_file(max(size, ALIGN)), max(size, ALIGN))
+
+    def _attach(self, fd: int, size: int) -> None:
+        self._fd, self.size = fd, size
+        self._map = mmap.mmap(fd, size)
+
+    def __getstate__(self) -> Any:
+        return reduction.DupFd(self._fd), self.size
+
+    def __setstate__(self, state: Any) -> None:
+        fd, size = state
+        self._attach(fd.detach(), size)
+
+    def array(self, spec: ArraySpec, offset: int) -> NDArray:
+        """The array at `offset`."""
+        count = int(np.prod(spec.shape, dtype=np.int64))
+        return np.frombuffer(self._map, spec.dtype, count, offset).reshape(spec.shape)
+
+    def arrays(self, specs: T, offset: int = 0) -> T:
+        """The arrays of a whole tree, one behind the other from `offset` on; see `size_of`."""
+
+        def place(spec: ArraySpec) -> NDArray:
+            nonlocal offset
+            array = self.array(spec, offset)
+            offset += _aligned(spec.nbytes)
+            return array
+
+        return tree.map(place, specs)
+
+    def tensor(self, like: Tensor, offset: int) -> Tensor:
+        """A tensor at `offset` of the same shape and dtype as `like`, on the CPU."""
+        if like.numel() == 0:
+            return torch.empty(like.shape, dtype=like.dtype)
+        return torch.frombuffer(self._map, dtype=like.dtype, count=like.numel(), offset=offset).view(like.shape)
+
+    def close(self) -> None:
+        """Give up the descriptor; the memory goes when the last array that shows it does."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    __del__ = close
+
+
+def _anonymous_file(size: int) -> int:
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("starling")
+    else:
+        with tempfile.TemporaryFile() as file:  # has no name any more once it is open
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, size)
+    return fd

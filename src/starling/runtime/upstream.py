@@ -1,0 +1,65 @@
+"""A policy's way to the store and the learner in another process."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from torch import nn
+
+from starling.roles.policy import Header
+from starling.roles.recorder import Buffer
+from starling.runtime.link import Link
+from starling.runtime.slab import Slab
+from starling.runtime.weights import WeightBoard, WeightReader
+from starling.types import Fragment
+
+
+@dataclass(frozen=True)
+class FragmentPort:
+    """Slots for the fragments of some groups: `specs` are the slots' `ArraySpec`, `offsets` where each begins."""
+
+    slab: Slab
+    specs: dict[int, Buffer]
+    offsets: dict[int, list[int]]
+
+    def buffers(self) -> dict[int, list[Buffer]]:
+        """The slots of every group as arrays."""
+        return {
+            group: [self.slab.arrays(self.specs[group], offset) for offset in offsets]
+            for group, offsets in self.offsets.items()
+        }
+
+
+class LinkedUpstream:
+    """A credit is a slot to write into; a full slot is named to the other side and comes back as a credit."""
+
+    def __init__(self, link: Link, port: FragmentPort, board: WeightBoard, model: nn.Module) -> None:
+        self._link, self._slots = link, port.buffers()
+        self._credits: dict[int, deque[int]] = {group: deque() for group in self._slots}
+        self._open: dict[int, int] = {}
+        self._weights = WeightReader(board, model)
+
+    def begin(self, group: int) -> Buffer | None:
+        if group in self._open:  # what was being written there was abandoned
+            return self._slots[group][self._open[group]]
+        self.receive()
+        if not self._credits[group]:
+            return None
+        self._open[group] = self._credits[group].popleft()
+        return self._slots[group][self._open[group]]
+
+    def receive(self) -> None:
+        """Take in what has come over the link."""
+        for message in self._link.receive():
+            group, slot = message["credit"]
+            self._credits[group].append(slot)
+        if self._link.ended:
+            raise EOFError("the main process is gone")
+
+    def insert(self, group: int, fragment: Fragment) -> None:
+        slot = self._open.pop(group)
+        self._link.send({"fragment": [group, slot, fragment.actor, fragment.sequence]})
+
+    def refresh(self) -> Header:
+        return self._weights.refresh()

@@ -1,0 +1,95 @@
+"""The newest weights in shared memory: one process writes them, any number read them, nobody waits.
+
+Two sides are written in turn. A reader copies the side that was finished last and looks again: only a writer that has
+meanwhile begun that same side makes it copy once more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from starling.roles.policy import Header
+from starling.runtime.slab import ALIGN, Slab
+from starling.types import ArraySpec, NDArray, Progress, Tensor
+
+_COUNTS = ArraySpec((2,), np.dtype(np.int64))
+_HEADER = ArraySpec((4,), np.dtype(np.float64))  # version, env steps, updates, fraction: exact up to 2**53
+BEGUN, FINISHED = 0, 1
+
+
+def _state(model: nn.Module) -> list[Tensor]:
+    return [tensor.detach() for tensor in model.state_dict().values()]
+
+
+def _room(tensor: Tensor) -> int:
+    return -(-tensor.numel() * tensor.element_size() // ALIGN) * ALIGN
+
+
+class WeightBoard:
+    """Shared memory for the weights and buffers of one model; made once, sent to every child."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.side = ALIGN + sum(_room(tensor) for tensor in _state(model))
+        self.slab = Slab(ALIGN + 2 * self.side)
+
+
+class _View:
+    """A model's tensors beside those of both sides."""
+
+    def __init__(self, board: WeightBoard, model: nn.Module) -> None:
+        self.counts = board.slab.array(_COUNTS, 0)
+        self.headers: list[NDArray] = []
+        self.sides: list[list[Tensor]] = []
+        self.mine = _state(model)
+        for side in range(2):
+            offset = ALIGN + side * board.side
+            self.headers.append(board.slab.array(_HEADER, offset))
+            offset += ALIGN
+            tensors = []
+            for tensor in self.mine:
+                tensors.append(board.slab.tensor(tensor, offset))
+                offset += _room(tensor)
+            self.sides.append(tensors)
+
+
+class WeightWriter:
+    """Publishes a model's weights."""
+
+    def __init__(self, board: WeightBoard, model: nn.Module) -> None:
+        self._view = _View(board, model)
+
+    def publish(self, header: Header) -> None:
+        view = self._view
+        number = int(view.counts[FINISHED]) + 1
+        view.counts[BEGUN] = number
+        progress = header.progress
+        view.headers[number % 2][:] = header.version, progress.env_steps, progress.updates, progress.fraction
+        with torch.no_grad():
+            for theirs, mine in zip(view.sides[number % 2], view.mine, strict=True):
+                theirs.copy_(mine)
+        view.counts[FINISHED] = number
+
+
+class WeightReader:
+    """Brings published weights into a model."""
+
+    def __init__(self, board: WeightBoard, model: nn.Module) -> None:
+        self._view = _View(board, model)
+        self._known = 0
+        self._header = Header()
+
+    def refresh(self) -> Header:
+        """Copy the newest weights, unless they are here already; says which they are."""
+        view = self._view
+        while (number := int(view.counts[FINISHED])) != self._known:
+            version, env_steps, updates, fraction = view.headers[number % 2].tolist()
+            with torch.no_grad():
+                for mine, theirs in zip(view.mine, view.sides[number % 2], strict=True):
+                    mine.copy_(theirs)
+            if view.counts[BEGUN] < number + 2:
+                self._known = number
+                self._header = Header(int(version), Progress(int(env_steps), int(updates), fraction))
+                break  # whole, if perhaps no longer the newest
+        return self._header

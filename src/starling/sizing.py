@@ -1,0 +1,108 @@
+"""How much memory and disk a run will need, counted before anything of it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from starling import tree
+from starling.algos.base import OptimizerSpec
+from starling.blueprint import Blueprint
+from starling.config.schema import Config
+from starling.roles.optimizer import FlatOptimizer
+from starling.runtime.slab import size_of
+from starling.store.sizes import table_bytes
+from starling.topology import PREFETCH, SLOTS
+from starling.types import Layout, Tensor
+
+MIB = 2**20
+MAIN, SERVER, WORKER = 400 * MIB, 170 * MIB, 100 * MIB
+"""Memory of the main process, of the server that workers are forked from, and of a worker, each with little in it:
+Python, torch and what they import. Measured on Linux with torch 2.13."""
+ROW = 2048
+"""Bytes of a row of metrics, as JSON and for TensorBoard."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes that a run needs at most, part by part."""
+
+    programs: int  # interpreters and libraries of all processes
+    learning: int  # weights, target, gradients, moments, and the weights of whoever acts
+    batches: int  # the one that is learnt from and those that wait, fragments under way
+    tables: int
+    saving: int  # the copy of the tables that a checkpoint is written from
+    shared: int  # fragments and weights between processes
+    checkpoint: int  # on disk: a whole one
+    checkpoints: int  # how many there are at once
+    metrics: int  # on disk
+
+    @property
+    def memory(self) -> int:
+        return self.programs + self.learning + self.batches + self.tables + self.saving + self.shared
+
+    @property
+    def disk(self) -> int:
+        return self.checkpoint * self.checkpoints + self.metrics
+
+
+def predict_sizes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Sizes:
+    """What the run needs; only counted, nothing is made or measured."""
+    config, first = blueprint.config, blueprint.tables[0]
+    tables = [table_bytes(table, layout, config.env.num, config.stop.env_steps) for table in blueprint.tables]
+    weights, learning = _bytes_of(model.state_dict().values()), learning_bytes(blueprint, model)
+    saved = sum(table.saved for table in tables) if config.checkpoint.replay else 0
+    batch = first.batch * tree.nbytes(layout.trajectory(first.length, 1))
+    shape = blueprint.fragment_shape(layout)
+    fragments = sum(size_of(shape.buffer(len(group.rows))) for group in blueprint.groups().values())
+    workers = _workers(blueprint)
+    return Sizes(
+        programs=MAIN + (SERVER + workers * WORKER if workers else 0),
+        learning=learning + workers * weights,
+        batches=(1 + PREFETCH) * batch if workers else batch + fragments,
+        tables=sum(table.held for table in tables),
+        saving=saved,
+        shared=SLOTS * fragments + 2 * weights if workers else 0,
+        checkpoint=learning + saved,
+        checkpoints=_kept(config),
+        metrics=ROW * (config.stop.env_steps // config.log_every + 1),
+    )
+
+
+def _workers(blueprint: Blueprint) -> int:
+    """Processes besides the main one: actors, the inference server, the evaluator."""
+    config = blueprint.config
+    if config.runtime == "inline":
+        return 0
+    return blueprint.actors + (config.inference == "central") + (config.eval.every is not None)
+
+
+def learning_bytes(blueprint: Blueprint, model: nn.Module) -> int:
+    """Weights, target, gradients and the optimizers' moments."""
+    learning = blueprint.algorithm.learning()
+    weights = _bytes_of(model.state_dict().values())
+    moving = [_bytes_of(spec.parameters(model)) * (1 + _moments(spec)) for spec in learning.optimizers.values()]
+    return weights * (2 if learning.target else 1) + int(sum(moving))
+
+
+def _moments(spec: OptimizerSpec) -> float:
+    """How many times the size of its parameters an optimizer keeps: found out by one step of it with a small matrix."""
+    small = nn.Parameter(torch.zeros(16, 16))
+    optimizer = FlatOptimizer(spec.config, [small], planned_versions=1)
+    optimizer.apply(optimizer.differentiate(small.sum(), retain_graph=False))
+    return _bytes_of(tree.leaves(optimizer.get_state()["moments"])) / _bytes_of([small])
+
+
+def _bytes_of(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _kept(config: Config) -> int:
+    """Checkpoints on disk at once: those that stay, and the newest before the oldest goes."""
+    settings = config.checkpoint
+    for_ever = 0 if settings.keep_every is None else config.stop.env_steps // settings.keep_every
+    made = -(-config.stop.env_steps // config.checkpoint_every)
+    return min(made, settings.keep + settings.best + 1 + for_ever)

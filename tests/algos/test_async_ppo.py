@@ -1,0 +1,103 @@
+"""PPO behind actors that run ahead: V-trace corrects the advantages, and without lag nothing is changed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from policy_batches import ACTIONS, LENGTH, env_spec, make_batch, outputs_step_by_step, slow_vtrace
+
+from starling.algos.ppo import PPO
+from starling.config.algo.ppo import PPOConfig
+from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
+from starling.ops.returns import gae
+
+DISCOUNT, LAMBDA, CLIP = 0.9, 0.8, 0.2
+CASES = [(core, actions) for core in ("none", "lstm") for actions in ACTIONS]
+
+
+def make(core="none", actions="discrete", **settings):
+    """The algorithm and its network."""
+    torch.manual_seed(3)
+    net = NetConfig(torso=TorsoConfig(hidden=[16]), core=CoreConfig(kind=core, size=8))
+    plain = {"discount": DISCOUNT, "gae_lambda": LAMBDA, "clip": CLIP, "normalize_advantages": False, "minibatches": 1}
+    algorithm = PPO(PPOConfig(name="ppo", **{**plain, **settings}), net)
+    return algorithm, algorithm.build(env_spec(actions), algorithm.streams())
+
+
+def stale(shape, random):
+    """Log-probabilities of some other policy."""
+    return {"log_prob": -3.0 * torch.rand(*shape, generator=random)}
+
+
+def present_log_prob(model, steps):
+    """log pi(a) [T, B] of the network as it is."""
+    seen = outputs_step_by_step(model, steps)[:-1]
+    return torch.stack([outputs["policy"].log_prob(steps.action[t]) for t, outputs in enumerate(seen)]).detach()
+
+
+def prepare(algorithm, model, batch):
+    with torch.no_grad():
+        return algorithm.prepare(model, None, batch).prepared
+
+
+@pytest.mark.parametrize(("core", "actions"), CASES)
+def test_with_lag_values_and_advantages_are_vtraces(core, actions):
+    algorithm, model = make(core, actions, max_lag=2)
+    batch = make_batch(model, stale, actions)
+    steps = batch.trajectory
+    prepared = prepare(algorithm, model, batch)
+    ratio = (present_log_prob(model, steps) - steps.extras["log_prob"][:LENGTH]).exp().double().numpy()
+    v = np.array([outputs["extrinsic"].tolist() for outputs in outputs_step_by_step(model, steps)])
+    vs, _ = slow_vtrace(steps, ratio, v, DISCOUNT, LAMBDA)
+    valid = steps.valid.numpy()
+    np.testing.assert_allclose(prepared["returns"]["extrinsic"].numpy()[valid], vs[valid], atol=1e-5)
+    np.testing.assert_allclose(prepared["advantage"].numpy()[valid], (vs - v[:-1])[valid], atol=1e-5)
+    assert ratio[valid].max() > 1.1 > 0.9 > ratio[valid].min()  # clipped and not
+
+
+@pytest.mark.parametrize(("core", "actions"), CASES)
+def test_with_lag_but_the_same_policy_it_is_gae(core, actions):
+    (ahead, model), (synchronous, _) = make(core, actions, max_lag=1), make(core, actions)
+    batch = make_batch(model, stale, actions)
+    present = present_log_prob(model, batch.trajectory)
+    extras = {"log_prob": torch.cat([present, present[:1]])}
+    batch = replace(batch, trajectory=replace(batch.trajectory, extras=extras))
+    mine, theirs = prepare(ahead, model, batch), prepare(synchronous, model, batch)
+    torch.testing.assert_close(mine["advantage"], theirs["advantage"], rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(mine["returns"], theirs["returns"], rtol=1e-5, atol=2e-6)
+
+
+def test_without_lag_it_is_gae_to_the_bit_whatever_was_recorded():
+    algorithm, model = make()
+    batch = make_batch(model, stale)
+    steps = batch.trajectory
+    prepared = prepare(algorithm, model, batch)
+    with torch.no_grad():
+        v = model.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)[0]["extrinsic"]
+    discount = torch.where(steps.terminated, 0.0, DISCOUNT)
+    expected = gae(steps.rewards["extrinsic"], discount, v[:-1], v[1:], LAMBDA, steps.valid)
+    assert torch.equal(prepared["advantage"], expected)
+    assert torch.equal(prepared["returns"]["extrinsic"], expected + v[:-1])
+
+
+@pytest.mark.parametrize("max_lag", [0, 2])
+def test_the_surrogate_is_against_the_policy_that_acted(max_lag):
+    algorithm, model = make(max_lag=max_lag, value_coef=0.0, entropy_coef=0.0)
+    batch = make_batch(model, stale)
+    steps = batch.trajectory
+    with torch.no_grad():
+        batch = algorithm.prepare(model, None, batch)
+        loss = algorithm.loss(model, None, batch).losses["ppo"].item()
+    advantage, surrogates = batch.prepared["advantage"], []
+    ratio = (present_log_prob(model, steps) - steps.extras["log_prob"][:LENGTH]).exp()
+    for t, b in steps.valid.nonzero().tolist():
+        r, a = ratio[t, b].item(), advantage[t, b].item()
+        surrogates.append(min(r * a, min(max(r, 1 - CLIP), 1 + CLIP) * a))
+    assert loss == pytest.approx(-np.mean(surrogates), rel=1e-4)
+
+
+def test_actors_may_run_so_many_batches_ahead():
+    (table,) = make(max_lag=3)[0].tables(rows=8)
+    assert (table.max_lag, table.batch, table.capacity) == (3, 8, 40)
+    assert make()[0].tables(rows=8)[0].max_lag == 0

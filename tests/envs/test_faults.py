@@ -1,0 +1,313 @@
+"""Envs that misbehave are named: which env, what it did, in which row, with its own traceback."""
+
+import pickle
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import VectorEnv as GymVectorEnv
+
+from starling.config.env import EnvConfig
+from starling.envs.faults import EnvFault
+from starling.envs.registry import make_env, register_env
+from starling.envs.toy_faulty import Faulty
+from starling.envs.vector import VectorEnv
+from starling.errors import UserError
+
+VECTOR = spaces.Box(-10, 10, (4,), np.float32)
+IMAGE = spaces.Box(0, 255, (1, 2, 2), np.uint8)
+NESTED = spaces.Dict(image=IMAGE, pair=spaces.Tuple([VECTOR, spaces.Discrete(3, start=1)]))
+GOOD = {"image": np.zeros((1, 2, 2), np.uint8), "pair": (np.zeros(4, np.float32), 2)}
+
+
+class Scripted(gymnasium.Env):
+    """Gives `answer` at every step: what step returns, or a function that is called."""
+
+    def __init__(self, answer, space=VECTOR, start=None):
+        self.observation_space, self.action_space = space, spaces.Discrete(2)
+        self._answer, self._start = answer, start
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        return (self.observation_space.sample(), {}) if self._start is None else self._start()
+
+    def step(self, action):
+        return self._answer() if callable(self._answer) else self._answer
+
+
+def outcome(obs, reward=0.0, end=False):
+    return obs, reward, end, False, {}
+
+
+def divide():
+    return 1 / 0
+
+
+def leave():
+    sys.exit()
+
+
+def in_row_two(answer, space=VECTOR, start=None):
+    """Three rows, of which only the last misbehaves."""
+    good = outcome(GOOD if space is NESTED else np.zeros(space.shape, space.dtype), end=start is not None)
+    envs = [lambda: Scripted(good, space)] * 2 + [lambda: Scripted(answer, space, start)]
+    return VectorEnv(SyncVectorEnv(envs, copy=False), "mine/Env-v0")
+
+
+def play(env, steps=1):
+    """A reset and some steps; the last of them."""
+    step = env.reset(np.arange(env.num))
+    for _ in range(steps):
+        step = env.step(np.zeros(env.num, np.int64))
+    return step
+
+
+def fault(env, steps=1):
+    with pytest.raises(EnvFault) as caught:
+        play(env, steps)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("answer", "space", "what"),
+    [
+        (divide, VECTOR, "raised in step: ZeroDivisionError: division by zero"),
+        (leave, VECTOR, "raised in step: SystemExit"),
+        (outcome(np.zeros(5, np.float32)), VECTOR, "gave an observation of shape (5,), not (4,) as its space says"),
+        (outcome(np.zeros(1, np.float32)), VECTOR, "gave an observation of shape (1,), not (4,) as its space says"),
+        (outcome(0.5), VECTOR, "gave an observation of shape (), not (4,) as its space says"),
+        (outcome(None), VECTOR, "gave an observation of shape (), not (4,) as its space says"),
+        (outcome([[1.0], 2.0]), VECTOR, "gave an observation that is no array"),
+        (outcome(np.zeros(4, complex)), VECTOR, "gave an observation of dtype complex128, not float32"),
+        (outcome(np.zeros((1, 2, 2))), IMAGE, "gave an observation of dtype float64, not uint8 as its space says"),
+        (outcome(np.full((1, 2, 2), 300)), IMAGE, "gave an observation of dtype int64, not uint8 as its space says"),
+        (outcome(np.array([0, 0, np.nan, 0])), VECTOR, "gave NaN in its observation"),
+        (outcome(np.array([0, np.inf, 0, -np.inf])), VECTOR, "gave inf in its observation"),
+        (outcome(np.zeros(4), np.nan), VECTOR, "gave NaN in its reward"),
+        (outcome(np.zeros(4), -np.inf), VECTOR, "gave inf in its reward"),
+        (outcome(np.zeros(4), "much"), VECTOR, "gave what cannot be used from step: ValueError: could not convert"),
+        ((np.zeros(4), 0.0, False, {}), VECTOR, "gave what cannot be used from step: ValueError: not enough values"),
+        ((np.zeros(4), 0.0, False, False, None), VECTOR, "gave what cannot be used from step: AttributeError"),
+        (outcome(np.zeros(4)), NESTED, "gave an observation that is not a dict of image, pair as its space says"),
+        (outcome({"image": 1}), NESTED, "gave an observation that is not a dict of image, pair as its space says"),
+        (outcome({**GOOD, "pair": (1,)}), NESTED, "gave an observation that is not a tuple of 2 as its space says"),
+        (outcome({**GOOD, "pair": (np.zeros(3), 1)}), NESTED, "gave an observation 'pair/0' of shape (3,), not (4,)"),
+        (outcome({**GOOD, "pair": (np.full(4, np.nan), 1)}), NESTED, "gave NaN in its observation 'pair/0'"),
+        (outcome({**GOOD, "pair": (np.zeros(4), 0)}), NESTED, "gave 0 in its observation 'pair/1', which its space"),
+        (outcome({**GOOD, "pair": (np.zeros(4), 4)}), NESTED, "gave 4 in its observation 'pair/1', which its space"),
+    ],
+)
+def test_what_a_step_may_not_do(answer, space, what):
+    found = fault(in_row_two(answer, space))
+    assert str(found).startswith(f"env 'mine/Env-v0' {what}")
+    assert str(found).endswith(" (row 2)")
+    assert found.row == 2
+
+
+@pytest.mark.parametrize(
+    ("start", "what"),
+    [
+        (divide, "raised in reset: ZeroDivisionError: division by zero"),
+        (lambda: (np.zeros(5), {}), "gave an observation of shape (5,), not (4,)"),
+        (lambda: (np.full(4, np.nan), {}), "gave NaN in its observation"),
+        (lambda: np.zeros(4), "gave what cannot be used from reset: ValueError: too many values"),
+    ],
+)
+def test_what_a_reset_may_not_do(start, what):
+    found = fault(in_row_two(outcome(np.zeros(4)), start=start), steps=0)
+    assert found.what.startswith(what)
+    assert found.row == 2
+
+
+def test_rows_whose_turn_has_not_come_are_not_blamed():
+    good = outcome(np.zeros(4))
+    envs = [lambda: Scripted(good, start=lambda: (np.zeros(4), None)), lambda: Scripted(good)]
+    found = fault(VectorEnv(SyncVectorEnv(envs), "rows"), steps=0)
+    assert found.what.startswith("gave what cannot be used from reset: AttributeError")
+    assert found.row == 0
+
+
+def test_a_reset_within_a_step_is_called_a_reset():
+    begun = []
+
+    def only_once():
+        begun.append(True)
+        return (np.zeros(4), {}) if len(begun) == 1 else divide()
+
+    found = fault(in_row_two(outcome(np.zeros(4), end=True), start=only_once), steps=2)
+    assert found.what.startswith("raised in reset: ZeroDivisionError")
+    assert found.row == 2
+
+
+def test_the_envs_own_traceback_survives_and_nothing_else_is_in_it():
+    found = fault(in_row_two(divide))
+    assert isinstance(found.__cause__, ZeroDivisionError)
+    first, *_, last = found.details.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert last == "ZeroDivisionError: division by zero"
+    assert "return 1 / 0" in found.details
+    assert "in divide" in found.details
+    assert "starling/envs/vector.py" not in found.details
+    assert "sync_vector_env.py" not in found.details
+
+
+def test_a_fault_can_be_sent_to_another_process():
+    found = fault(in_row_two(divide))
+    copy = pickle.loads(pickle.dumps(found))
+    assert (type(copy), str(copy), copy.row, copy.details) == (EnvFault, str(found), 2, found.details)
+
+
+def test_a_long_message_of_many_lines_becomes_one_short_line():
+    def shout():
+        raise ValueError("line\n" * 500)
+
+    found = fault(in_row_two(shout))
+    assert len(str(found)) < 400
+    assert len(found.details) > 2000
+
+
+def test_words_for_the_user_pass_as_they_are():
+    def refuse():
+        raise UserError("set env.args.level")
+
+    for env in (in_row_two(refuse), in_row_two(outcome(np.zeros(4)), start=refuse)):
+        with pytest.raises(UserError, match=r"^set env.args.level$"):
+            play(env)
+
+
+def test_ctrl_c_inside_an_env_is_no_fault():
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        play(in_row_two(interrupt))
+
+
+@pytest.mark.parametrize(
+    "obs",
+    [
+        np.full(4, 1e30, np.float32),  # their squares are beyond float32
+        np.full(4, 3e38, np.float32),
+        np.zeros(4, np.float64),
+        np.zeros(4, np.int64),
+        [0, 1, 2, 3],
+    ],
+)
+def test_large_numbers_and_convertible_types_are_no_faults(obs):
+    step = play(in_row_two(outcome(obs, reward=1e30)))
+    np.testing.assert_array_equal(step.obs[2], np.asarray(obs, np.float32))
+
+
+def test_a_float64_that_is_inf_as_float32_is_a_fault():
+    space = spaces.Box(-np.inf, np.inf, (4,), np.float64)
+    assert fault(in_row_two(outcome(np.full(4, 1e39)), space)).what == "gave inf in its observation"
+
+
+class Rows(GymVectorEnv):
+    """Two rows that step together and give what `step` returns."""
+
+    def __init__(self, step, space=VECTOR):
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        self.num_envs = 2
+        self.single_observation_space, self.single_action_space = space, spaces.Discrete(2)
+        self._step = step
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros((2, *self.single_observation_space.shape), self.single_observation_space.dtype), {}
+
+    def step(self, actions):
+        return self._step()
+
+
+NO = np.zeros(2, np.bool_)
+ZEROS = np.zeros((2, 4), np.float32)
+REWARD = np.zeros(2)
+
+
+def rows(obs=ZEROS, reward=REWARD, terminated=NO):
+    return lambda: (obs, reward, terminated, NO, {})
+
+
+@pytest.mark.parametrize(
+    ("step", "space", "message"),
+    [
+        (divide, VECTOR, "raised in step: ZeroDivisionError: division by zero"),
+        (lambda: (ZEROS, REWARD, NO, {}), VECTOR, "gave what cannot be used from step: ValueError: not enough"),
+        (rows(np.zeros((2, 5))), VECTOR, "gave an observation of shape (2, 5), not (2, 4)"),
+        (rows(np.zeros((1, 4))), VECTOR, "gave an observation of shape (1, 4), not (2, 4)"),
+        (rows(np.zeros((2, 1, 2, 2))), IMAGE, "gave an observation of dtype float64"),
+        (rows(reward=np.zeros((2, 1))), VECTOR, "gave rewards, terminated and truncated of shapes (2, 1)"),
+        (rows(reward=1.0), VECTOR, "gave rewards, terminated and truncated of shapes ()"),
+        (rows(terminated=NO[:1]), VECTOR, "gave rewards, terminated and truncated of shapes (2,), (1,)"),
+        (rows(reward=np.array([0, np.nan])), VECTOR, "gave NaN in its reward (row 1)"),
+        (rows(ZEROS + np.array([[0], [np.inf]])), VECTOR, "gave inf in its observation (row 1)"),
+    ],
+)
+def test_envs_that_make_their_rows_themselves_are_watched_too(step, space, message):
+    found = fault(VectorEnv(Rows(step, space), "rows"))
+    assert str(found).startswith(f"env 'rows' {message}")
+
+
+class Unfinished(Rows):
+    """Raises where no frame is its own."""
+
+    step = GymVectorEnv.step
+
+
+def test_an_error_without_frames_of_the_env_is_still_its_error():
+    assert str(fault(VectorEnv(Unfinished(None), "rows"))).startswith("env 'rows' raised in step: NotImplementedError")
+
+
+def test_construction_names_the_row():
+    made = []
+
+    def third_fails():
+        made.append(True)
+        return Scripted(outcome(np.zeros(4))) if len(made) < 3 else divide()
+
+    register_env("faults/third", third_fails)
+    with pytest.raises(EnvFault) as caught:
+        make_env(EnvConfig(id="faults/third"), 4)
+    assert str(caught.value) == (
+        "env 'faults/third' raised in construction: ZeroDivisionError: division by zero (row 2)"
+    )
+    assert "in divide" in caught.value.details
+    assert "registry.py" not in caught.value.details
+
+
+def test_an_env_that_cannot_be_closed_is_only_a_warning(caplog):
+    env = in_row_two(outcome(np.zeros(4)))
+    env._env.envs[0].close = divide
+    env.close()
+    assert caplog.messages == ["env 'mine/Env-v0' raised in close: ZeroDivisionError: division by zero"]
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("raise_step", "raised in step: RuntimeError: told to raise in step (row 0)"),
+        ("raise_reset", "raised in reset: RuntimeError: told to raise in reset (row 0)"),
+        ("nan_obs", "gave NaN in its observation (row 0)"),
+        ("nan_reward", "gave NaN in its reward (row 0)"),
+        ("inf_reward", "gave inf in its reward (row 0)"),
+        ("shape", "gave an observation of shape (5,), not (4,) as its space says (row 0)"),
+    ],
+)
+def test_the_toy_misbehaves_after_its_good_steps_and_only_once_where_told(tmp_path, what, message):
+    config = EnvConfig(id="toy/faulty", args={"what": what, "when": 5, "length": 3, "once": str(tmp_path / "done")})
+    play(make_env(config, 2), 7 if what == "raise_reset" else 6)  # five steps and a reset, or six until the next reset
+    assert str(fault(make_env(config, 2), 8)) == f"env 'toy/faulty' {message}"
+    play(make_env(config, 2), 20)
+
+
+def test_the_toy_fails_to_be_made_and_refuses_unknown_faults(tmp_path):
+    args = {"what": "raise_construct", "once": str(tmp_path / "done")}
+    with pytest.raises(EnvFault, match=r"raised in construction: RuntimeError: told to raise .*\(row 0\)"):
+        make_env(EnvConfig(id="toy/faulty", args=args), 2)
+    make_env(EnvConfig(id="toy/faulty", args=args), 2)
+    with pytest.raises(UserError, match=r"what must be raise_step, .*not 'explode'"):
+        Faulty("explode")

@@ -1,0 +1,131 @@
+"""Lines between processes: a producer may be killed at any moment, the consumer sees whole messages and then an end."""
+
+import os
+import random
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from starling.roles.recorder import Buffer
+from starling.runtime.link import Link, link, wait_readable
+from starling.runtime.slab import Slab, size_of
+from starling.runtime.upstream import FragmentPort
+from starling.types import ArraySpec
+
+
+def fork_with(link_end: Link, work) -> int:
+    """A plain child without anything of ours around it."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work(link_end)
+        finally:
+            os._exit(0)
+    return pid
+
+
+def test_messages_arrive_whole_and_in_order():
+    mine, theirs = link()
+    pid = fork_with(theirs, lambda end: [end.send({"number": i, "text": "x" * i * 37}) for i in range(300)])
+    theirs.close()
+    found = []
+    while not mine.ended:
+        wait_readable([mine], 5)
+        found += mine.receive()
+    os.waitpid(pid, 0)
+    assert [m["number"] for m in found] == list(range(300))
+    assert all(len(m["text"]) == m["number"] * 37 for m in found)
+
+
+def test_both_directions():
+    mine, theirs = link()
+    mine.send({"a": 1})
+    theirs.send({"b": [2]})
+    assert theirs.receive() == [{"a": 1}]
+    assert mine.receive() == [{"b": [2]}]
+    assert mine.receive() == []
+    assert not mine.ended
+
+
+def test_sending_to_a_dead_peer_says_so(monkeypatch):
+    mine, theirs = link()
+    theirs.close()
+    assert mine.send({"a": 1}) is False
+
+
+SPEC = Buffer({"x": ArraySpec((50_000,), np.dtype(np.int64)), "y": ArraySpec((3,), np.dtype(np.uint8))}, None)  # type: ignore[arg-type]
+
+
+def produce(end: Link, port: FragmentPort) -> None:
+    """Writes fragments as an actor does: fill a lent slot, name it, wait for the next credit."""
+    slots = port.buffers()[0]
+    number = 0
+    while not end.ended:
+        wait_readable([end], 1)
+        for message in end.receive():
+            slot = message["credit"]
+            number += 1
+            slots[slot].steps["x"][:] = number
+            end.send({"fragment": slot, "number": number, "padding": "p" * random.randrange(9000)})
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("STARLING_KILLS", "12"))))
+def test_a_producer_killed_at_any_moment_neither_corrupts_nor_blocks(seed):
+    random.seed(seed)
+    size = size_of(SPEC)
+    port = FragmentPort(Slab(2 * size), {0: SPEC}, {0: [0, size]})
+    slots = port.buffers()[0]
+    mine, theirs = link()
+    pid = fork_with(theirs, lambda end: (mine.close(), produce(end, port)))
+    theirs.close()
+    mine.send({"credit": 0})
+    mine.send({"credit": 1})
+    kill_at = time.monotonic() + random.random() * 0.15
+    numbers, slowest, killed = [], 0.0, False
+    while not mine.ended:
+        if not killed and time.monotonic() >= kill_at:
+            os.kill(pid, signal.SIGKILL)
+            killed = True
+        wait_readable([mine], 0.01)
+        before = time.monotonic()
+        for message in mine.receive():
+            values = slots[message["fragment"]].steps["x"]
+            assert (values == message["number"]).all(), "a fragment that was named is whole"
+            numbers.append(message["number"])
+            mine.send({"credit": message["fragment"]})
+        slowest = max(slowest, time.monotonic() - before)
+    os.waitpid(pid, 0)
+    assert killed
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert slowest < 2.0
+
+
+def test_a_peer_that_stops_reading_does_not_block_for_ever(monkeypatch):
+    monkeypatch.setattr("starling.runtime.link.SEND_SECONDS", 0.2)
+    mine, theirs = link()
+    before = time.monotonic()
+    assert mine.send({"padding": "x" * 10_000_000}) is False
+    assert time.monotonic() - before < 5
+    theirs.close()
+
+
+def test_shared_memory_has_no_name_and_goes_with_its_last_user():
+    before = set(os.listdir("/dev/shm")), len(os.listdir("/proc/self/fd"))
+    slab = Slab(1 << 20)
+    arrays = slab.arrays(SPEC)
+    arrays.steps["x"][:] = 7
+    assert set(os.listdir("/dev/shm")) == before[0]
+    del arrays, slab
+    assert len(os.listdir("/proc/self/fd")) == before[1]
+
+
+def test_arrays_in_a_slab_do_not_overlap():
+    specs = {str(i): ArraySpec((i,), np.dtype(np.uint8)) for i in range(1, 200, 7)}
+    arrays = Slab(size_of(specs)).arrays(specs)
+    for i, array in enumerate(arrays.values()):
+        array[:] = i
+    for i, array in enumerate(arrays.values()):
+        assert (array == i).all()
+        assert array.ctypes.data % 64 == 0

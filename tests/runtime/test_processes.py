@@ -1,0 +1,225 @@
+"""A run over real processes: it learns, it survives what happens to its workers, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from starling.blueprint import draw
+from starling.config.load import load
+from starling.runtime.crew import RunFailedError
+from starling.runtime.processes import ProcessesRuntime
+from starling.topology import build_processes
+
+SMALL = [
+    "runtime=processes",
+    "env.id=toy/identity",
+    "env.num=4",
+    "actors=2",
+    "algo.unroll=5",
+    "algo.batch=4",
+    "net.torso.hidden=[8]",
+    "stop.return=null",
+]
+
+
+@contextmanager
+def running(*settings: str) -> Iterator[ProcessesRuntime]:
+    runtime = build_processes(draw(load("impala-cartpole", [*SMALL, *settings])))
+    try:
+        yield runtime
+    finally:
+        runtime.close()
+
+
+def go_on(runtime: ProcessesRuntime, steps: int, seconds: float = 60.0) -> list[str]:
+    """Run until so many more env steps have come in; the notices on the way."""
+    goal, end, notices = runtime.env_steps + steps, time.monotonic() + seconds, []
+    if not hasattr(runtime, "_iteration"):
+        runtime._iteration = runtime.run()  # type: ignore[attr-defined]
+    while runtime.env_steps < goal:
+        next(runtime._iteration)  # type: ignore[attr-defined]
+        notices += runtime.notices()
+        assert time.monotonic() < end, f"only {runtime.env_steps} of {goal} steps; {notices}"
+    return notices + runtime.notices()
+
+
+def until_notice(runtime: ProcessesRuntime, text: str, seconds: float = 60.0) -> list[str]:
+    end, notices = time.monotonic() + seconds, []
+    while not any(text in line for line in notices):
+        notices += go_on(runtime, 0)
+        next(runtime._iteration)  # type: ignore[attr-defined]
+        assert time.monotonic() < end, notices
+    return notices
+
+
+def balance(runtime: ProcessesRuntime) -> dict[str, int]:
+    row, steps = runtime.hub.call(lambda: (runtime.hub.metrics(), runtime.env_steps))
+    books = {key: row[f"ledger/{key}"] for key in ("produced", "inserted", "lost", "open")}
+    assert books["produced"] == books["inserted"] + books["lost"] + books["open"]
+    assert books["inserted"] == steps
+    assert books["open"] >= 0
+    return books
+
+
+def pid(runtime: ProcessesRuntime, name: str) -> int:
+    process = runtime.hub.crew.workers[name].process
+    assert process is not None
+    assert process.pid is not None
+    return process.pid
+
+
+@pytest.mark.parametrize(
+    ("inference", "victim"),
+    [("local", "actor 1"), ("central", "env 1"), ("central", "inference"), ("local", "evaluator")],
+)
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_is_lost_and_the_run_goes_on(inference, victim, blow):
+    with running(f"inference={inference}", "eval.every=1000000", "supervision.timeout=2") as runtime:
+        go_on(runtime, 400)
+        before = runtime.updates
+        os.kill(pid(runtime, victim), blow)
+        notices = until_notice(runtime, f"{victim} died")
+        assert ("killed by SIGKILL" if blow == signal.SIGKILL else "hung") in notices[0]
+        assert "again in 0.5 s" in notices[0]
+        go_on(runtime, 600)
+        assert runtime.updates > before
+        books = balance(runtime)
+        assert books["lost"] <= 2 * 4 * 6, "at most what was under way"
+        workers = runtime.hub.crew.workers.values()
+        end = time.monotonic() + 20
+        while not all(worker.process is not None for worker in workers):
+            go_on(runtime, 1)
+            assert time.monotonic() < end
+        runtime.evaluate(wait=True)
+        assert runtime.evaluations()[-1]["eval/return"] >= 0
+
+
+def test_synchronous_learning_goes_on_without_one_of_its_actors():
+    """A dead actor's credit is dealt to a living one: nobody waits for the dead."""
+    settings = ["runtime=processes", "env.num=4", "actors=2", "algo.rollout=8", "stop.return=null"]
+    runtime = build_processes(draw(load("ppo-cartpole", [*settings, "supervision.restarts=0"])))
+    try:
+        go_on(runtime, 200)
+        os.kill(pid(runtime, "actor 0"), signal.SIGKILL)
+        until_notice(runtime, "given up")
+        go_on(runtime, 400)
+        row = runtime.drain_metrics()
+        assert row["learner/lag"] == 0
+    finally:
+        runtime.close()
+
+
+def test_too_few_actors_end_the_run():
+    with running("supervision.restarts=0", "supervision.min_actors=2") as runtime:
+        go_on(runtime, 100)
+        os.kill(pid(runtime, "actor 1"), signal.SIGKILL)
+        with pytest.raises(RunFailedError, match="1 of 2 actors are left"):
+            go_on(runtime, 10**9)
+
+
+@pytest.mark.parametrize("inference", ["local", "central"])
+@pytest.mark.parametrize("what", ["raise_step", "nan_obs", "shape", "exit", "hang", "raise_construct"])
+def test_an_env_that_misbehaves_once_is_named_and_begun_anew(tmp_path, inference, what):
+    mark = tmp_path / "done"
+    args = f"{{what: {what}, when: 30, once: {mark}}}"
+    if what == "raise_construct":  # the main process makes one env first, to know its spaces
+        args = f"{{what: raise_reset, when: 0, once: {mark}}}"
+    with running("env.id=toy/faulty", f"env.args={args}", f"inference={inference}", "supervision.timeout=2") as runtime:
+        notices = until_notice(runtime, "died")
+        notices += go_on(runtime, 500)
+        assert mark.exists()
+        if what not in ("exit", "hang"):
+            assert "env 'toy/faulty'" in notices[0]
+            assert sum("Traceback" in line for line in notices) == what.startswith("raise")
+        balance(runtime)
+
+
+def test_an_env_that_always_raises_ends_the_run_with_its_traceback_once():
+    with running("env.id=toy/faulty", "env.args={what: raise_step, when: 3}", "supervision.restarts=1") as runtime:
+        with pytest.raises(RunFailedError):
+            go_on(runtime, 10**9)
+        notices = runtime.notices()
+    assert sum("Traceback" in line for line in notices) <= 2  # the two actors' rows may be named apart
+    assert any("given up after repeated crashes" in line for line in notices)
+
+
+def children(parent: int) -> set[int]:
+    """All descendants of a process that are alive."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if fields[0] != "Z":
+                parents[int(entry.name)] = int(fields[1])
+    found: set[int] = set()
+    grown = {parent}
+    while grown:
+        grown = {child for child, above in parents.items() if above in grown} - found
+        found |= grown
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    living = set()
+    for number in pids:
+        try:
+            if Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                living.add(number)
+        except OSError:
+            continue
+    return living
+
+
+@pytest.mark.parametrize("inference", ["local", "central"])
+def test_no_child_survives_the_main_process(tmp_path, inference):
+    shared_before = set(os.listdir("/dev/shm"))
+    overrides = [*SMALL, f"inference={inference}", "stop.env_steps=100000000", "eval.every=1000000", "log.every=500"]
+    command = [sys.executable, "-m", "starling", "train", "impala-cartpole", *overrides, "--runs", str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 60
+        while not list(tmp_path.glob("*/metrics.jsonl")) or not any(
+            f.stat().st_size for f in tmp_path.glob("*/metrics.jsonl")
+        ):
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        family = children(process.pid)
+        assert len(family) >= 4  # the fork server, its tracker, actors, the evaluator
+        os.kill(max(family), signal.SIGSTOP)  # a stopped child must go too
+    finally:
+        process.kill()
+        process.wait()
+    end = time.monotonic() + 5
+    while alive(family) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not alive(family)
+    assert set(os.listdir("/dev/shm")) <= shared_before | {
+        name for name in os.listdir("/dev/shm") if "starling" not in name
+    }
+
+
+def test_nothing_is_left_open_when_a_run_ends():
+    with running() as runtime:  # the fork server's own descriptors stay
+        go_on(runtime, 100)
+    del runtime
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        with running("inference=central") as runtime:
+            go_on(runtime, 100)
+        del runtime
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before + 2

@@ -1,0 +1,105 @@
+"""Weights in shared memory: a reader never sees half of one version and half of another."""
+
+import itertools
+import os
+import time
+
+import torch
+from torch import nn
+
+from starling.roles.policy import Header
+from starling.runtime.weights import WeightBoard, WeightReader, WeightWriter
+from starling.types import Progress
+
+
+def model(size: int = 300) -> nn.Module:
+    net = nn.Sequential(nn.Linear(size, size), nn.BatchNorm1d(size), nn.Linear(size, 3))
+    net.register_buffer("count", torch.zeros((), dtype=torch.int64))
+    return net
+
+
+def fill(net: nn.Module, value: int) -> None:
+    with torch.no_grad():
+        for tensor in net.state_dict().values():
+            tensor.fill_(value)
+
+
+def test_what_is_published_is_what_is_read():
+    source, copy = model(), model()
+    board = WeightBoard(source)
+    writer, reader = WeightWriter(board, source), WeightReader(board, copy)
+    assert reader.refresh() == Header()
+    for version in (3, 4, 9):
+        nn.init.normal_(source[0].weight, std=version)
+        writer.publish(Header(version, Progress(10 * version, version, 0.125)))
+        assert reader.refresh() == Header(version, Progress(10 * version, version, 0.125))
+        for mine, theirs in zip(copy.state_dict().values(), source.state_dict().values(), strict=True):
+            assert torch.equal(mine, theirs)
+
+
+def test_reading_what_is_known_already_copies_nothing():
+    source, copy = model(), model()
+    board = WeightBoard(source)
+    WeightWriter(board, source).publish(Header(1))
+    reader = WeightReader(board, copy)
+    reader.refresh()
+    fill(copy, 5)
+    reader.refresh()
+    assert (copy[0].weight == 5).all()
+
+
+def test_no_torn_weights_while_a_writer_never_rests():
+    """Every weight of a version is its number modulo 3; the writer laps the reader all the time."""
+    sides, copy = [model(600) for _ in range(3)], model(600)
+    for value, side in enumerate(sides):
+        fill(side, value)
+    board = WeightBoard(copy)
+    writers = [WeightWriter(board, side) for side in sides]
+    writers[0].publish(Header(0))
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for version in itertools.count(1):
+                writers[version % 3].publish(Header(version))
+        finally:
+            os._exit(0)
+    try:
+        reader, versions = WeightReader(board, copy), set()
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            header = reader.refresh()
+            assert all((tensor == header.version % 3).all() for tensor in copy.state_dict().values())
+            versions.add(header.version)
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+    assert len(versions) > 3
+
+
+def test_a_reader_that_is_lapped_in_the_middle_copies_again():
+    source, copy = model(), model()
+    board = WeightBoard(source)
+    writer, reader = WeightWriter(board, source), WeightReader(board, copy)
+
+    def publish(version: int) -> None:
+        fill(source, version)
+        writer.publish(Header(version))
+
+    class Lapped:
+        """A tensor during whose copy the writer gets two versions further, once."""
+
+        def __init__(self, tensor: torch.Tensor) -> None:
+            self.tensor, self.times = tensor, 0
+
+        def copy_(self, other: torch.Tensor) -> None:
+            self.times += 1
+            if self.times == 1:
+                publish(2)
+                publish(3)
+            self.tensor.copy_(other)
+
+    publish(1)
+    lapped = reader._view.mine[1] = Lapped(reader._view.mine[1])  # type: ignore[call-overload]
+    assert reader.refresh().version == 3
+    assert lapped.times == 2
+    assert all((tensor == 3).all() for tensor in copy.state_dict().values())
