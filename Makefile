@@ -24,6 +24,11 @@ lint: install
 test: lint
 	$(BIN)/pytest -n 2
 
+# Every algorithm under every topology; `make test` covers every pair of choices.
+.PHONY: matrix
+matrix: install
+	STARLING_MATRIX=whole $(BIN)/pytest -n 2 tests/matrix
+
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

@@ -31,7 +31,7 @@ def ours(algorithm: str, steps: int, seed: int) -> float:
     config = load(f"{algorithm}-cartpole", settings)
     blueprint = draw(config)
     set_up_torch(plan_threads(blueprint))
-    runtime = topology.build_inline(blueprint)
+    runtime = topology.build(blueprint)
     start = time.perf_counter()
     for _ in runtime.run():
         if runtime.env_steps >= steps:

@@ -24,6 +24,7 @@ from typing import Any
 from machine import describe, spread
 
 HERE = Path(__file__).resolve().parent
+PYTHONPATH = os.pathsep.join([str(HERE), str(HERE.parent / "src")])  # peers have no starling of their own
 OURS = "starling"
 GRACE = 300.0
 """Seconds that starting, warming up and ending may take; some peers wait for ever when a part of them has failed."""
@@ -67,7 +68,7 @@ def run(contestant: Contestant, seconds: float) -> dict[str, Any]:
     if not contestant.python.exists():
         raise MissingError(f"{contestant.python} does not exist: make bench-pong-install")
     with tempfile.TemporaryDirectory(prefix="pong-", ignore_cleanup_errors=True) as home:
-        env = os.environ | {"HOME": home, "RAY_TMPDIR": home, "PYTHONPATH": str(HERE)}
+        env = os.environ | {"HOME": home, "RAY_TMPDIR": home, "PYTHONPATH": PYTHONPATH}
         process = subprocess.Popen(
             contestant.command(seconds), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=home, env=env,
             start_new_session=True,

@@ -1,5 +1,10 @@
 # mypy: disable-error-code="import-not-found, import-untyped, misc"
-"""Stable-Baselines3 on Pong: PPO and DQN."""
+"""Stable-Baselines3 on Pong: PPO and DQN.
+
+Tried on two idle cores. PPO: envs in processes and 2 torch threads 273 steps/s, envs in the same process and 1 thread
+226 (on one core of a shared machine). DQN: 8 envs in processes and 2 threads 115, 8 in the same process 96, 4 in the
+same process and 1 thread 76.
+"""
 
 from __future__ import annotations
 
@@ -77,5 +82,5 @@ def _learn(model: Any, meter: Meter) -> Meter:
 if __name__ == "__main__":
     measure(
         ("stable-baselines3", "torch", "gymnasium", "ale-py", "numpy"),
-        {"ppo": (ppo, Settings(8, False, 2)), "dqn": (dqn, Settings(4, False, 2))},
+        {"ppo": (ppo, Settings(8, True, 2)), "dqn": (dqn, Settings(8, True, 2))},
     )

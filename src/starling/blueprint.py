@@ -25,6 +25,12 @@ from starling.store.limiter import check as check_moves
 from starling.store.spec import TableSpec
 from starling.types import ArraySpec, EnvSpec, Layout, Progress, StreamSpec
 
+SLOTS = 2
+"""Fragments of one env loop that may be under way: one is written while the other is on its way into the tables."""
+
+PREFETCH = 2
+"""Batches that are ready before the learner asks for them."""
+
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's names
 
 

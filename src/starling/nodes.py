@@ -13,6 +13,7 @@ from starling.blueprint import Blueprint, build_model, draw, set_up_torch
 from starling.config.load import from_dict
 from starling.config.schema import Config, EvalConfig
 from starling.envs.registry import make_env
+from starling.portable import Part
 from starling.roles.env_loop import EnvLoop
 from starling.roles.evaluator import MAX_ROWS, Evaluator
 from starling.roles.inference import Batcher, InferenceServer
@@ -33,12 +34,15 @@ class Shared:
     """What every worker gets."""
 
     settings: dict[str, Any]  # the configuration as plain values
+    parts: tuple[Part, ...]  # the user's own that it names
     env: EnvSpec
     layout: Layout
     board: WeightBoard
 
     @cached_property
     def config(self) -> Config:
+        for part in self.parts:
+            part.register()
         return from_dict(self.settings)
 
     def blueprint(self) -> Blueprint:

@@ -41,6 +41,7 @@ class Registry:
     def __init__(self, kind: str, built_in: dict[str, Entry]) -> None:
         self.kind = kind
         self._entries = dict(built_in)
+        self._built_in = frozenset(built_in)
 
     def register(self, name: str, target: Any, summary: str = "") -> None:
         """Make `name` stand for `target`, an object or an import path; a taken name is refused."""
@@ -58,6 +59,10 @@ class Registry:
             f"unknown {self.kind} {name!r}{did_you_mean(name, self._entries)}"
             f" (known: {', '.join(sorted(self._entries))}; your own as package.module:Name)"
         )
+
+    def added(self) -> list[tuple[str, Entry]]:
+        """What was registered on top of the built-ins."""
+        return [(name, entry) for name, entry in self if name not in self._built_in]
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries

@@ -10,12 +10,11 @@ from torch import nn
 
 from starling import tree
 from starling.algos.base import OptimizerSpec
-from starling.blueprint import Blueprint
+from starling.blueprint import PREFETCH, SLOTS, Blueprint
 from starling.config.schema import Config
 from starling.roles.optimizer import FlatOptimizer
 from starling.runtime.slab import size_of
 from starling.store.sizes import table_bytes
-from starling.topology import PREFETCH, SLOTS
 from starling.types import Layout, Tensor
 
 MIB = 2**20

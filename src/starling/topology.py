@@ -9,9 +9,10 @@ from typing import Any
 from torch import nn
 
 from starling import tree
-from starling.blueprint import Blueprint, build_model, layout_of
+from starling.blueprint import PREFETCH, SLOTS, Blueprint, build_model, layout_of
 from starling.config.load import to_dict
 from starling.envs.registry import make_env
+from starling.fitting import refuse
 from starling.nodes import (
     ActorArguments,
     EnvLoopArguments,
@@ -21,11 +22,13 @@ from starling.nodes import (
     evaluation_seed,
     policy_core,
 )
+from starling.portable import parts_of
 from starling.roles.env_loop import EnvLoop
 from starling.roles.inference import Batcher, InferenceServer, LocalDesk
 from starling.roles.learner import Learner, Source
 from starling.roles.policy import GroupSpec, PolicyCore
 from starling.roles.usage import WAIT_IN, Usage
+from starling.room import Room
 from starling.runtime.central import SharedDesk
 from starling.runtime.credits import Seat
 from starling.runtime.hub import Hub
@@ -35,21 +38,20 @@ from starling.runtime.slab import Slab, size_of
 from starling.runtime.upstream import FragmentPort
 from starling.runtime.weights import WeightBoard, WeightWriter
 from starling.runtime.workers import WorkerSpec
+from starling.sizing import predict_sizes
 from starling.store.store import Store
 from starling.types import Layout
-
-SLOTS = 2
-"""Fragments of one env loop that may be under way: one is written while the other is on its way into the tables."""
-
-PREFETCH = 2
-"""Batches that are ready before the learner asks for them."""
 
 Runtime = InlineRuntime | ProcessesRuntime
 
 
-def build(blueprint: Blueprint) -> Runtime:
-    """The runtime that the configuration asks for."""
-    return build_inline(blueprint) if blueprint.config.runtime == "inline" else build_processes(blueprint)
+def build(blueprint: Blueprint, room: Room | None = None) -> Runtime:
+    """The runtime that the configuration asks for; given the room there is, one that would not fit is refused."""
+    model = build_model(blueprint)
+    layout = layout_of(blueprint, model)
+    if room is not None:
+        refuse(blueprint, predict_sizes(blueprint, model, layout), room)
+    return (_inline if blueprint.config.runtime == "inline" else _processes)(blueprint, model, layout)
 
 
 def _store(blueprint: Blueprint, layout: Layout) -> Store:
@@ -68,11 +70,9 @@ def _learner(blueprint: Blueprint, model: nn.Module, source: Source) -> Learner:
     )
 
 
-def build_inline(blueprint: Blueprint) -> InlineRuntime:
+def _inline(blueprint: Blueprint, model: nn.Module, layout: Layout) -> InlineRuntime:
     """All roles in this process: env loops, policies, one store, one learner, one shared model."""
     config = blueprint.config
-    model = build_model(blueprint)
-    layout = layout_of(blueprint, model)
     store = _store(blueprint, layout)
     learner = _learner(blueprint, model, store)
     groups, shape = blueprint.groups(), blueprint.fragment_shape(layout)
@@ -99,13 +99,12 @@ def build_inline(blueprint: Blueprint) -> InlineRuntime:
     return InlineRuntime(loops, policies, store, learner, learning, evaluator)
 
 
-def build_processes(blueprint: Blueprint) -> ProcessesRuntime:
+def _processes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> ProcessesRuntime:
     """Actors, inference and evaluation in processes of their own; store and learner in this one."""
     config = blueprint.config
-    model = build_model(blueprint)
-    layout = layout_of(blueprint, model)
     board = WeightBoard(model)
-    shared = Shared(to_dict(config), blueprint.env, layout, board)
+    settings = to_dict(config)
+    shared = Shared(settings, parts_of(settings), blueprint.env, layout, board)
     workers, seats = (_local_workers if config.inference == "local" else _central_workers)(blueprint, shared)
     if config.eval.every is not None:
         workers.append(WorkerSpec("evaluator", "evaluator", "starling.nodes:build_evaluation", lambda births: shared))

@@ -14,6 +14,7 @@ from starling.blueprint import Blueprint, build_model, draw, load_weights, plan_
 from starling.branching import check_branch
 from starling.config.schema import Config
 from starling.envs.faults import EnvFault
+from starling.room import find_room
 from starling.runs import checkpoint, folder
 from starling.runs.bottleneck import KEY, bottleneck
 from starling.runs.metrics import TIMING, MetricsFile, Scoreboard
@@ -71,7 +72,7 @@ def train(config: Config, runs: Path, display: Display) -> Result:
     _prepare(config)
     blueprint = draw(config)
     set_up_torch(plan_threads(blueprint))
-    runtime = topology.build(blueprint)
+    runtime = topology.build(blueprint, find_room(runs))
     place = folder.create(runs, config)
     display = Logged(display, place)
     display.message(f"run: {place.path}")
@@ -86,7 +87,7 @@ def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST) -> Re
     blueprint = draw(place.config())
     state = _load(place, which, blueprint, display.message)
     set_up_torch(plan_threads(blueprint))
-    runtime = topology.build(blueprint)
+    runtime = topology.build(blueprint, find_room(run))
     runtime.restore(state)
     return Session(blueprint, place, runtime, display, state["session"]).run()
 
@@ -101,7 +102,7 @@ def branch(run: Path, config: Config, runs: Path, display: Display, *, which: st
     if plan.refill:
         state["store"] = {"env_steps": state["store"]["env_steps"]}
     set_up_torch(plan_threads(new))
-    runtime = topology.build(new)
+    runtime = topology.build(new, find_room(runs))
     runtime.restore(state)
     runtime.learner.apply_settings()
     place = folder.create(runs, config)

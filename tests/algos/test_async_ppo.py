@@ -41,6 +41,12 @@ def prepare(algorithm, model, batch):
         return algorithm.prepare(model, None, batch).prepared
 
 
+def _with_own_step_unweighted(steps, ratio, v, t):
+    """vs - v at step t [B], as if its own action had been the present policy's: the surrogate weights that one."""
+    vs, _ = slow_vtrace(steps, np.where(np.arange(LENGTH)[:, None] == t, 1.0, ratio), v, DISCOUNT, LAMBDA)
+    return vs[t] - v[t]
+
+
 @pytest.mark.parametrize(("core", "actions"), CASES)
 def test_with_lag_values_and_advantages_are_vtraces(core, actions):
     algorithm, model = make(core, actions, max_lag=2)
@@ -52,7 +58,8 @@ def test_with_lag_values_and_advantages_are_vtraces(core, actions):
     vs, _ = slow_vtrace(steps, ratio, v, DISCOUNT, LAMBDA)
     valid = steps.valid.numpy()
     np.testing.assert_allclose(prepared["returns"]["extrinsic"].numpy()[valid], vs[valid], atol=1e-5)
-    np.testing.assert_allclose(prepared["advantage"].numpy()[valid], (vs - v[:-1])[valid], atol=1e-5)
+    advantage = np.stack([_with_own_step_unweighted(steps, ratio, v, t) for t in range(LENGTH)])
+    np.testing.assert_allclose(prepared["advantage"].numpy()[valid], advantage[valid], atol=1e-5)
     assert ratio[valid].max() > 1.1 > 0.9 > ratio[valid].min()  # clipped and not
 
 

@@ -157,7 +157,7 @@ def test_acting_records_the_policy_that_the_loss_finds_again(core):
         "net.inputs=[action, reward]",
         "net.init=default",
     ]
-    runtime = topology.build_inline(draw(load("impala-cartpole", settings)))
+    runtime = topology.build(draw(load("impala-cartpole", settings)))
     for _ in runtime.run():
         if runtime.env_steps > 200:
             break

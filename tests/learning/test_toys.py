@@ -18,7 +18,7 @@ DQN = [*SMALL, "env.num=4", "algo.learning_starts=200", "algo.fragment=8", "algo
 def train(preset, env, steps, overrides):
     """An inline system after `steps` env steps, and the score of its last episodes."""
     config = load(preset, [*overrides, f"env.id={env}", f"stop.env_steps={steps}"])
-    runtime = topology.build_inline(draw(config))
+    runtime = topology.build(draw(config))
     scores = Scoreboard(window=50)
     for _ in runtime.run():
         scores.add(runtime.episodes())

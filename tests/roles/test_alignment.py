@@ -16,7 +16,7 @@ ROWS = 3
 def run(preset, steps, *overrides, cut_at=()):
     """An inline system on the counting env, with every fragment that was inserted."""
     settings = [f"env={{id: toy/counting, num: {ROWS}}}", "net.torso.hidden=[8]", *overrides]
-    runtime = topology.build_inline(draw(load(preset, settings)))
+    runtime = topology.build(draw(load(preset, settings)))
     fragments, insert = [], runtime.store.mixture.insert
 
     def copy_and_insert(fragment):

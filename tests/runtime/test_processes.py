@@ -18,7 +18,7 @@ from starling.blueprint import draw
 from starling.config.load import load
 from starling.runtime.crew import RunFailedError
 from starling.runtime.processes import ProcessesRuntime
-from starling.topology import build_processes
+from starling.topology import build
 
 SMALL = [
     "runtime=processes",
@@ -34,7 +34,7 @@ SMALL = [
 
 @contextmanager
 def running(*settings: str) -> Iterator[ProcessesRuntime]:
-    runtime = build_processes(draw(load("impala-cartpole", [*SMALL, *settings])))
+    runtime = build(draw(load("impala-cartpole", [*SMALL, *settings])))
     try:
         yield runtime
     finally:
@@ -107,7 +107,7 @@ def test_a_worker_is_lost_and_the_run_goes_on(inference, victim, blow):
 def test_synchronous_learning_goes_on_without_one_of_its_actors():
     """A dead actor's credit is dealt to a living one: nobody waits for the dead."""
     settings = ["runtime=processes", "env.num=4", "actors=2", "algo.rollout=8", "stop.return=null"]
-    runtime = build_processes(draw(load("ppo-cartpole", [*settings, "supervision.restarts=0"])))
+    runtime = build(draw(load("ppo-cartpole", [*settings, "supervision.restarts=0"])))
     try:
         go_on(runtime, 200)
         os.kill(pid(runtime, "actor 0"), signal.SIGKILL)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from starling import tree
 from starling.algos.actor_critic import POLICY, build_actor_critic, choose, first_steps, fragment_queue
 from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec
@@ -76,8 +78,8 @@ class PPO(Algorithm):
         advantages, values, returns = {}, {}, {}
         for stream in self._streams:
             v = outputs[stream.name]
-            advantages[stream.name] = _advantage(steps, stream, v, log_rho)
-            values[stream.name], returns[stream.name] = v[:-1], advantages[stream.name] + v[:-1]
+            values[stream.name] = v[:-1]
+            advantages[stream.name], returns[stream.name] = _estimates(steps, stream, v, log_rho)
         advantage = weighted_total(advantages, self._streams)
         if self.config.normalize_advantages and self.config.minibatches == 1:
             advantage = normalise(advantage, steps.valid)  # the one minibatch is the same in every epoch
@@ -117,10 +119,21 @@ def _log_rho(policy: Distribution, steps: Trajectory[Tensor]) -> Tensor:
     return log_ratio(present, steps.extras["log_prob"][: steps.length])
 
 
-def _advantage(steps: Trajectory[Tensor], stream: StreamSpec, v: Tensor, log_rho: Tensor | None) -> Tensor:
-    """GAE [T, B] of one stream from its values [T+1, B]; given log ratios V-trace's vs - v, equal where they are 0."""
+def _estimates(
+    steps: Trajectory[Tensor], stream: StreamSpec, v: Tensor, log_rho: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Advantages and value targets [T, B] of one stream from its values [T+1, B]: GAE, or V-trace given log ratios.
+
+    V-trace's advantage leaves its own step unweighted, because the surrogate weights it with the same ratio; where all
+    ratios are 1 it is GAE.
+    """
     terms = stream_terms(steps, stream)
-    what = (terms.r_t, terms.discount_t, v[:-1], v[1:])
+    v_t, v_tp1 = v[:-1], v[1:]
     if log_rho is None:
-        return gae(*what, terms.lambda_t, terms.valid_t)
-    return vtrace(log_rho, *what, terms.valid_t, lambda_t=terms.lambda_t, acted_t=terms.acted_t).vs - v[:-1]
+        advantage = gae(terms.r_t, terms.discount_t, v_t, v_tp1, terms.lambda_t, terms.valid_t)
+        return advantage, advantage + v_t
+    what = (terms.r_t, terms.discount_t, v_t, v_tp1, terms.valid_t)
+    vs_t = vtrace(log_rho, *what, lambda_t=terms.lambda_t, acted_t=terms.acted_t).vs
+    error_tp1 = torch.cat([vs_t[1:] - v_t[1:], torch.zeros_like(v_t[:1])])
+    advantage = terms.r_t + terms.discount_t * (v_tp1 + terms.lambda_t * error_tp1) - v_t
+    return torch.where(terms.valid_t, advantage, 0.0), vs_t

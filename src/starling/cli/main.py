@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from starling.cli import config, evaluate, listing, metrics, plan, play, resume, train, verify_resume
+from starling.cli import bench, config, evaluate, listing, metrics, plan, play, resume, train, tune, verify_resume
 from starling.envs.faults import EnvFault
 from starling.errors import UserError
 
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.command("train")(train.train)
 app.command("plan")(plan.plan)
+app.command("tune-throughput")(tune.tune_throughput)
 app.command("resume")(resume.resume)
 app.command("eval")(evaluate.evaluate)
 app.command("play")(play.play)
@@ -28,6 +29,7 @@ app.command("verify-resume")(verify_resume.verify_resume)
 app.command("presets")(listing.presets)
 app.command("algos")(listing.algos)
 app.command("envs")(listing.envs)
+app.add_typer(bench.bench_app, name="bench")
 app.add_typer(config.config_app, name="config")
 
 

@@ -23,7 +23,7 @@ from starling.errors import UserError, did_you_mean
 from starling.registry import Entry, Registry, import_path
 from starling.types import EnvSpec, NDArray, StackSpec
 
-_OWN = Registry(
+ENVIRONMENTS = Registry(
     "environment",
     {
         "toy/identity": Entry("starling.envs.toy:Identity", "act as the observation says"),
@@ -57,7 +57,7 @@ class _Family:
 
 def register_env(name: str, factory: Any, summary: str = "") -> None:
     """Make `name` stand for a factory (or its import path) of gymnasium envs, as `package.module:factory` would."""
-    _OWN.register(name, factory, summary)
+    ENVIRONMENTS.register(name, factory, summary)
 
 
 def known_ids() -> list[str]:
@@ -67,7 +67,7 @@ def known_ids() -> list[str]:
         games = list(atari.game_ids())
     except ModuleNotFoundError:
         games = []
-    return sorted({*registered, *games, *minatar.game_ids(), *(name for name, _ in _OWN)})
+    return sorted({*registered, *games, *minatar.game_ids(), *(name for name, _ in ENVIRONMENTS)})
 
 
 def make_env(config: EnvConfig, rows: int, threads: int = 1, render: bool = False) -> VectorEnv:
@@ -110,8 +110,8 @@ def _sync(
 
 
 def _family(config: EnvConfig) -> _Family:
-    if config.id in _OWN:
-        return _factory(config, _OWN.load(config.id))
+    if config.id in ENVIRONMENTS:
+        return _factory(config, ENVIRONMENTS.load(config.id))
     if config.id.startswith("ALE/"):
         return _Family(
             lambda mode: atari.SingleAtari(config, mode),

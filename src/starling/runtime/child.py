@@ -62,6 +62,7 @@ def main(node: Node) -> None:
     role = None
     try:
         role = import_path(node.builder)(node.arguments, node.link, usage)
+        node.link.send({"ready": True})
         _work(role, node.link, usage)
     except EOFError:
         pass  # whoever we worked for is gone

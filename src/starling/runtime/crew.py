@@ -73,6 +73,8 @@ class Crew:
         for message in link.receive():
             if "fault" in message:
                 worker.fault = message
+            elif "ready" in message:
+                worker.ever_ready = True
             else:
                 self._listener.heard(worker, message)
         if link.ended:
@@ -83,6 +85,8 @@ class Crew:
         if worker.process is None:
             return  # it has just been put away together with another
         reason = self._bury(worker)
+        if not worker.ever_ready and not worker.may_mend:
+            raise RunFailedError(f"{worker.name} could not be started: {reason}")
         self._crashes[worker.spec.kind] += 1
         self._announce(worker, reason, worker.rest())
         for name in worker.spec.dependents:

@@ -90,6 +90,8 @@ class Worker:
         self.start_at: float | None = 0.0  # when the next start is due; None: it runs or is given up
         self.fault: dict[str, str] | None = None  # what it told before it died
         self.hung = False
+        self.killed = False
+        self.ever_ready = False  # whether it was ever built and began to work
 
     @property
     def name(self) -> str:
@@ -136,7 +138,8 @@ class Worker:
         assert self.process is not None, "a dead worker had a process"
         assert self.link is not None, "a dead worker had a link"
         self.process.join()
-        reason = self._reason(self.process.exitcode or 0)
+        code = self.process.exitcode or 0
+        reason, self.killed = self._reason(code), code < 0
         self.process.close()
         self.link.close()
         self.process = self.link = None
@@ -148,6 +151,11 @@ class Worker:
         if self.fault is not None:
             return self.fault["fault"]
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+
+    @property
+    def may_mend(self) -> bool:
+        """Whether what it died of may go away by itself: an env's fault, a kill, a hang; not a mistake in code."""
+        return self.fault["kind"] == "EnvFault" if self.fault else self.killed
 
     def rest(self) -> float | None:
         """Plan the next start after a crash; None: the worker is given up."""

@@ -1,0 +1,110 @@
+"""`starling bench`: how fast things go on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from starling.blueprint import Blueprint
+    from starling.throughput import Throughput
+
+bench_app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
+KINDS = ("env_step", "inference", "training")
+
+
+@bench_app.callback()
+def _bench() -> None:
+    """A name of its own for every benchmark, also while there is one alone."""
+
+
+@bench_app.command("throughput")
+def throughput(
+    preset: Annotated[str, typer.Option(metavar="PRESET|FILE", help="A preset's name or a YAML file.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, e.g. runtime=processes actors=2."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure; warming up comes on top.")] = 60.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on the last line.")] = False,
+) -> None:
+    """Env steps a second of real training, beside what this machine's cores allow.
+
+    What an env step costs is measured too, with all cores busy; efficiency is the speed divided by cores / cost.
+
+    Example: starling bench throughput --preset impala-pong runtime=processes --seconds 60
+    """
+    from starling.config.load import load
+
+    config = load(preset, overrides or [])
+
+    from starling.cli.precheck import check_env
+
+    check_env(config)
+
+    from starling.blueprint import draw
+    from starling.throughput import bench
+
+    blueprint = draw(config)
+    found = bench(blueprint, seconds, say=lambda line: print(line, file=sys.stderr))
+    print(as_table(found, blueprint))
+    if as_json:
+        print(json.dumps({"preset": preset, "overrides": overrides or [], **as_values(found, blueprint)}))
+
+
+def settings_of(blueprint: Blueprint) -> dict[str, Any]:
+    """What decides a run's speed besides its algorithm and network."""
+    from starling.blueprint import device, plan_threads
+
+    config = blueprint.config
+    return {
+        "runtime": config.runtime,
+        "inference": config.inference,
+        "actors": blueprint.actors,
+        "env.num": config.env.num,
+        "threads": plan_threads(blueprint),
+        "device": str(device(config)),
+    }
+
+
+def as_values(found: Throughput, blueprint: Blueprint) -> dict[str, Any]:
+    """The measurement as JSON: env steps and frames a second, shares, seconds of a core an env step."""
+    from dataclasses import asdict
+
+    from starling.machine import describe
+
+    reading, costs = found.reading, found.costs
+    return {
+        "seconds": reading.seconds,
+        "steps_per_s": reading.steps_per_s,
+        "frames_per_s": found.frames_per_s,
+        "limit_steps_per_s": costs.limit,
+        "efficiency": found.efficiency,
+        "lag": reading.lag,
+        "busy": reading.busy,
+        "costs": {**{kind: asdict(getattr(costs, kind)) for kind in KINDS}, "limits": list(found.limits)},
+        "settings": settings_of(blueprint),
+        **describe("starling-rl", "torch", "numpy", "gymnasium", "ale-py"),
+    }
+
+
+def as_table(found: Throughput, blueprint: Blueprint) -> str:
+    """The measurement for people: what it is, how much, and what is behind it."""
+    from starling.cli.plan import micro
+
+    reading, costs = found.reading, found.costs
+    settings = ", ".join(f"{name} {value}" for name, value in settings_of(blueprint).items())
+    limits = " and ".join(f"{limit:,.0f}" for limit in found.limits)
+    kinds = ((kind.replace("_", " "), getattr(costs, kind)) for kind in KINDS)
+    rows = [
+        ("speed", f"{reading.steps_per_s:,.0f}", f"steps/s, {found.frames_per_s:,.0f} frames/s: {settings}"),
+        ("limit", f"{costs.limit:,.0f}", f"steps/s if {costs.cores} cores did nothing else (measured: {limits})"),
+        ("efficiency", f"{found.efficiency:.2f}", "of the limit"),
+        ("lag", "-" if reading.lag is None else f"{reading.lag:.2f}", "versions between acting and learning"),
+        *((role, f"{share:.0%}", "of the time busy") for role, share in reading.busy.items()),
+        *((name, micro(c.median), f"us of a core a step ({micro(c.low)} to {micro(c.high)})") for name, c in kinds),
+    ]
+    return "\n".join(f"{name:<10} {value:>12}  {about}" for name, value, about in rows)

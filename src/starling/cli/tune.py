@@ -1,0 +1,135 @@
+"""`starling tune-throughput`"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from starling.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from starling.config.schema import Config
+    from starling.tuning import Choice, Trial
+
+COLUMNS = ("runtime", "inference", "actors", "threads", "rows")
+
+
+def tune_throughput(
+    source: Annotated[str, typer.Argument(metavar="PRESET|FILE", help="A preset's name or a YAML file.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change before anything is tried."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long each trial is measured.")] = 10.0,
+    rows: Annotated[
+        bool, typer.Option("--rows", help="Vary env.num too, which may change what an on-policy batch is made of.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.yaml", help="Write the whole configuration with the fastest settings.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on the last line.")] = False,
+) -> None:
+    """Find the runtime, actors, threads and inference that make a run fastest on this machine.
+
+    At most 12 short runs, one setting varied at a time; batches, unrolls and updates stay as they are. Ctrl-C ends
+    with the best so far.
+
+    Example: starling tune-throughput impala-pong --out tuned.yaml && starling train tuned.yaml
+    """
+    from starling.config.load import load
+
+    _check_out(out)
+    config = load(source, overrides or [])
+
+    from starling.cli.precheck import check_env
+
+    check_env(config)
+
+    from starling.blueprint import draw
+    from starling.tuning import fastest, tune
+
+    blueprint = draw(config)
+    found = tune(blueprint, seconds, lambda line: print(line, file=sys.stderr), rows=rows)
+    trials = _shown(found)
+    if not any(trial.steps_per_s for trial in trials):
+        raise UserError(trials[0].refused if trials else "stopped before the first trial was over")
+    best = fastest(trials)
+    if out is not None:
+        _write(out, best.choice.apply(config))
+    print(_closing(trials[0], best, source, overrides or [], out))
+    if as_json:
+        print(json.dumps(_as_values(trials, best, source, overrides or [], seconds)))
+
+
+def _check_out(out: Path | None) -> None:
+    """Refuse, before any work is done, a file that could not be written or not be read again."""
+    if out is None:
+        return
+    if out.suffix not in (".yaml", ".yml"):
+        raise UserError(f"--out {out}: the name must end in .yaml, or starling train would take it for a preset")
+    if not out.parent.is_dir() or out.is_dir():
+        raise UserError(f"--out {out}: {out.parent} is not a folder" if not out.is_dir() else f"--out {out}: a folder")
+
+
+def _shown(found: Iterator[Trial]) -> list[Trial]:
+    """The trials, each printed as it ends; Ctrl-C ends them."""
+    trials: list[Trial] = []
+    print(" ".join(f"{name:>9}" for name in COLUMNS) + f" {'steps/s':>10}", flush=True)
+    try:
+        for trial in found:
+            trials.append(trial)
+            print(_line(trial), flush=True)
+    except KeyboardInterrupt:
+        print("stopped; this is the best so far")
+    return trials
+
+
+def _line(trial: Trial) -> str:
+    settings = " ".join(f"{getattr(trial.choice, name):>9}" for name in COLUMNS)
+    if trial.refused:
+        return f"{settings} {'-':>10}  {trial.refused}"
+    return f"{settings} {trial.steps_per_s:>10,.0f}"
+
+
+def _write(out: Path, config: Config) -> None:
+    from starling.config.load import to_yaml
+
+    try:
+        out.write_text(to_yaml(config, comments=True), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror}") from None
+
+
+def _closing(start: Trial, best: Trial, source: str, overrides: list[str], out: Path | None) -> str:
+    """What was found, and the command that uses it."""
+    use = [str(out)] if out is not None else [source, *overrides, *best.choice.overrides()]
+    gain = "" if start.refused else f", {best.steps_per_s / start.steps_per_s:.2f} times the speed before"
+    return f"\nfastest: {best.steps_per_s:,.0f} steps/s{gain}\nuse:     starling train {' '.join(use)}"
+
+
+def _as_values(trials: list[Trial], best: Trial, source: str, overrides: list[str], seconds: float) -> dict[str, Any]:
+    from starling.machine import describe
+
+    def settings(choice: Choice) -> dict[str, Any]:
+        return {("env.num" if name == "rows" else name): getattr(choice, name) for name in COLUMNS}
+
+    rows = [
+        {**settings(trial.choice), "steps_per_s": trial.steps_per_s}
+        | ({"refused": trial.refused} if trial.refused else {})
+        for trial in trials
+    ]
+    return {
+        "preset": source,
+        "overrides": overrides,
+        "seconds": seconds,
+        "best": settings(best.choice),
+        "steps_per_s": best.steps_per_s,
+        "trials": rows,
+        **describe("starling-rl", "torch", "numpy", "gymnasium", "ale-py"),
+    }

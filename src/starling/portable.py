@@ -1,0 +1,59 @@
+"""A user's own registered parts, on their way to a worker process."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from starling.config.algo import ALGORITHMS
+from starling.envs.registry import ENVIRONMENTS
+from starling.envs.wrappers import WRAPPERS
+from starling.errors import UserError
+from starling.nets.torsos import TORSOS
+from starling.registry import Registry
+
+_REGISTRIES: dict[str, Registry] = {
+    registry.kind: registry for registry in (ALGORITHMS, ENVIRONMENTS, WRAPPERS, TORSOS)
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One registered name and what it stands for; pickled only to start a child of ours."""
+
+    kind: str
+    name: str
+    target: Any
+    summary: str
+
+    def register(self) -> None:
+        _REGISTRIES[self.kind].register(self.name, self.target, self.summary)
+
+
+def parts_of(settings: dict[str, Any]) -> tuple[Part, ...]:
+    """The registered parts that a configuration names; refuses one that no other process could get."""
+    named = set(_strings(settings))
+    added = [(kind, name, entry) for kind, registry in _REGISTRIES.items() for name, entry in registry.added()]
+    parts = [Part(kind, name, entry.target, entry.summary) for kind, name, entry in added if name in named]
+    for part in parts:
+        try:
+            pickle.dumps(part.target)
+        except Exception as error:
+            raise UserError(
+                f"{part.kind} {part.name!r} cannot be sent to a worker process: {error}; define it at the top level of"
+                " a module (not as a lambda or inside a function), or use runtime=inline"
+            ) from error
+    return tuple(parts)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for child in value.values():
+            yield from _strings(child)
+    elif isinstance(value, list | tuple):
+        for child in value:
+            yield from _strings(child)
