@@ -1,6 +1,9 @@
 """Runs from beginning to end: evaluation, branching, what is kept."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -122,3 +125,13 @@ def test_evaluating_changes_nothing_in_training(tmp_path):
     last = [read_rows(folder / "metrics.jsonl")[-1] for folder in (plain, watched.folder)]
     assert last[0]["loss/value"] == last[1]["loss/value"]
     assert last[0]["return"] == last[1]["return"]
+
+
+def test_mixed_precision_learns(tmp_path):
+    """In a process of its own, which is told to use only instructions that every machine with AVX-512 really has."""
+    settings = ["precision=bfloat16", "stop.env_steps=30000", "run=mixed", "--runs", str(tmp_path)]
+    command = [sys.executable, "-m", "starling", "train", "ppo-cartpole", *settings]
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert read_rows(tmp_path / "mixed" / "metrics.jsonl")[-1]["return"] > 60

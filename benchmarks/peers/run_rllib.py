@@ -1,7 +1,8 @@
 # mypy: disable-error-code="import-not-found, import-untyped, misc"
 """RLlib on Pong: IMPALA.
 
-Tried on two idle cores with batch 512 and one learner: 1 env runner x 16 envs 355 steps/s, 2 x 8 envs 254. A learner in
+Tried for seconds each on two idle cores.
+With batch 512 and one learner: 1 env runner x 16 envs 355 steps/s, 2 x 8 envs 254. A learner in
 the driver's process (1 x 8 envs, batch 256, 2 torch threads) did 170 on a shared machine.
 """
 

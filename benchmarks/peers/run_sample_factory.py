@@ -1,7 +1,8 @@
 # mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Sample Factory on Pong: asynchronous PPO with one pass over the data, and synchronous PPO with four.
 
-Tried on two idle cores with one pass: 2 workers x 8 envs in 2 splits, batch 256: 626 steps/s; serial mode, 16 envs,
+Tried for seconds each on two idle cores.
+With one pass: 2 workers x 8 envs in 2 splits, batch 256: 626 steps/s; serial mode, 16 envs,
 batch 512: 466. Its learner has one torch thread unless it is serial; its running normalisation of pictures is off.
 """
 

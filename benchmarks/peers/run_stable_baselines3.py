@@ -1,7 +1,8 @@
 # mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Stable-Baselines3 on Pong: PPO and DQN.
 
-Tried on two idle cores. PPO: envs in processes and 2 torch threads 273 steps/s, envs in the same process and 1 thread
+Tried for seconds each on two idle cores.
+PPO: envs in processes and 2 torch threads 273 steps/s, envs in the same process and 1 thread
 226 (on one core of a shared machine). DQN: 8 envs in processes and 2 threads 115, 8 in the same process 96, 4 in the
 same process and 1 thread 76.
 """

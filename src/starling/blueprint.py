@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+import subprocess
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -121,6 +123,19 @@ def device(config: Config) -> torch.device:
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device={config.device} was asked for, but torch sees no GPU; use device=cpu")
     return chosen
+
+
+BFLOAT16_TRIAL = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); print(float((a @ a)[0, 0]))"
+
+
+def check_precision(config: Config) -> None:
+    """Refuse mixed precision where it would kill the process: some machines claim instructions they do not have."""
+    if config.precision == "float32" or device(config).type != "cpu":
+        return
+    trial = subprocess.run([sys.executable, "-c", BFLOAT16_TRIAL], capture_output=True, check=False)
+    if trial.returncode < 0:
+        name = signal.Signals(-trial.returncode).name
+        raise UserError(f"precision=bfloat16 does not work on this CPU ({name} in a trial); use precision=float32")
 
 
 def plan_threads(blueprint: Blueprint) -> int:

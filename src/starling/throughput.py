@@ -27,7 +27,12 @@ WARM_UP_SECONDS = 3.0
 PATIENCE = 120.0
 """Seconds within which the first version must come."""
 COST_SECONDS = 5.0
-NEVER = 10**12
+QUICK = 0.67
+"""Costs are measured again after the run if that takes no more than this share of it."""
+ROWS_PER_S = 5
+"""Rows of metrics at the predicted speed: small networks may reach only a fifth of it."""
+LONG = 10**8
+"""Env steps that no measurement reaches, and few enough for the disk that their rows and checkpoints might need."""
 
 Say = Callable[[str], None]
 
@@ -134,7 +139,7 @@ def watch(config: Config, seconds: float, say: Say) -> Reading:
 def without_end(config: Config) -> Config:
     """The same run, never over and never evaluated; rows and checkpoints come as often as before."""
     changes = {
-        "stop": StopConfig(env_steps=NEVER),
+        "stop": StopConfig(env_steps=max(config.stop.env_steps, LONG)),
         "eval": EvalConfig(),
         "log": LogConfig(every=config.log_every),
         "checkpoint": config.checkpoint.model_copy(update={"every": config.checkpoint_every}),
@@ -165,9 +170,11 @@ def bench(blueprint: Blueprint, seconds: float, say: Say) -> Throughput:
     set_up_torch(1)
     began = time.monotonic()
     measured = [_costs(blueprint, seconds)]
-    quick = time.monotonic() - began <= seconds / 2
-    often = max(1, min(blueprint.config.log_every, int(predict_speed(blueprint, measured[0]))))  # a row a second
-    config = blueprint.config.model_copy(update={"log": LogConfig(every=often)})
+    quick = time.monotonic() - began <= QUICK * seconds
+    often = int(predict_speed(blueprint, measured[0]) / ROWS_PER_S)
+    config = blueprint.config.model_copy(
+        update={"log": LogConfig(every=max(1, min(blueprint.config.log_every, often)))}
+    )
     reading = watch(config, seconds, say)
     if quick:
         measured.append(_costs(blueprint, seconds))

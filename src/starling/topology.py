@@ -67,6 +67,8 @@ def _learner(blueprint: Blueprint, model: nn.Module, source: Source) -> Learner:
         seed=blueprint.config.seed,
         planned_env_steps=blueprint.config.stop.env_steps,
         planned_versions=blueprint.planned_versions,
+        mixed=blueprint.config.precision == "bfloat16",
+        compiled=blueprint.config.compile,
     )
 
 

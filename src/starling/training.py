@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from starling import topology
-from starling.blueprint import Blueprint, build_model, draw, load_weights, plan_threads, set_up_torch
+from starling.blueprint import Blueprint, build_model, check_precision, draw, load_weights, plan_threads, set_up_torch
 from starling.branching import check_branch
 from starling.config.schema import Config
 from starling.envs.faults import EnvFault
@@ -115,7 +115,8 @@ def branch(run: Path, config: Config, runs: Path, display: Display, *, which: st
 
 
 def _prepare(config: Config) -> None:
-    """What can begin before anything is built."""
+    """What can begin, or be refused, before anything is built."""
+    check_precision(config)
     if config.runtime == "processes":
         prewarm()
 

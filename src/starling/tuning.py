@@ -64,17 +64,18 @@ Variation = Callable[[Choice], Sequence[Choice]]
 
 def tune(blueprint: Blueprint, seconds: float, say: Say, *, rows: bool) -> Iterator[Trial]:
     """Trials of so many seconds each, the run as it is first; `rows`: also with other numbers of env rows."""
-    config, count = blueprint.config, cores()
-
-    def attempt(choice: Choice) -> Trial:
-        try:
-            draw(choice.apply(config), blueprint.env)
-            return Trial(choice, watch(choice.apply(config), seconds, say).steps_per_s)
-        except UserError as error:
-            return Trial(choice, 0.0, str(error))
-
     starts = [Choice.of(blueprint), _elsewhere(blueprint)]
-    return search(starts, _plan(count, rows=rows), attempt)
+    return search(starts, _plan(cores(), rows=rows), lambda choice: attempt(blueprint, choice, seconds, say))
+
+
+def attempt(blueprint: Blueprint, choice: Choice, seconds: float, say: Say) -> Trial:
+    """Run with these settings for a while, if they can run."""
+    config = choice.apply(blueprint.config)
+    try:
+        draw(config, blueprint.env)
+        return Trial(choice, watch(config, seconds, say).steps_per_s)
+    except UserError as error:
+        return Trial(choice, 0.0, str(error))
 
 
 def _elsewhere(blueprint: Blueprint) -> Choice:
@@ -88,27 +89,27 @@ def _plan(count: int, *, rows: bool) -> list[tuple[Runtime, Variation]]:
     """What is varied on so many cores, in order; actors come twice, for what came between may ask for others."""
 
     def actors(choice: Choice) -> list[Choice]:
-        numbers = sorted({1, count // 2, count - 1, count, 2 * count})
+        numbers = sorted({1, count - 1, count, 2 * count})
         return [replace(choice, actors=n) for n in numbers if 1 <= n <= choice.rows]
 
     def inference(choice: Choice) -> list[Choice]:
         return [replace(choice, inference="local"), replace(choice, inference="central")]
 
     def threads(choice: Choice) -> list[Choice]:
-        return [replace(choice, threads=n) for n in sorted({1, max(1, count // 2), count})]
+        return [replace(choice, threads=n) for n in sorted({1, count})]
 
     def more_rows(choice: Choice) -> list[Choice]:
         numbers = (choice.rows // 2, choice.rows * 2, choice.rows * 4)
         return [replace(choice, rows=n) for n in numbers if n >= choice.actors]
 
-    plan: list[tuple[Runtime, Variation]] = [
+    return [
         ("processes", actors),
         ("processes", inference),
         ("processes", threads),
         ("inline", threads),
+        *((("processes", more_rows), ("inline", more_rows)) if rows else ()),
         ("processes", actors),
     ]
-    return [*plan, ("processes", more_rows), ("inline", more_rows)] if rows else plan
 
 
 def search(starts: Sequence[Choice], plan: Sequence[tuple[Runtime, Variation]], attempt: Attempt) -> Iterator[Trial]:

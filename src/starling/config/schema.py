@@ -82,6 +82,10 @@ class Config(Part):
     )
     learners: Literal[1] = Field(1, description="processes that learn; one so far")
     device: str = Field("auto", description="auto (cuda where there is one), cpu, cuda, cuda:1")
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of the learner's matrix products; bfloat16: mixed precision by torch.autocast"
+    )
+    compile: bool = Field(False, description="compile the loss with torch.compile; needs a C++ compiler on a CPU")
     threads: int | None = Field(
         None, ge=1, description="torch threads; null: 1 for small networks, all cores for images"
     )

@@ -130,7 +130,7 @@ class Image(nn.Module):
         # On a CPU the gradient of the first kernels is what channels-last makes fast (benchmarks/cnn_cpu.py); the
         # forward pass alone is quicker without. Only the input is laid out anew, so weights stay plainly contiguous.
         last = self.channels_last and torch.is_grad_enabled() and x.device.type == "cpu"
-        if last and self.scale is not None and x.is_contiguous():
+        if last and self.scale is not None and x.is_contiguous() and not torch.compiler.is_compiling():
             from starling.nets.pixels import channels_last_floats  # numba is loaded only where images are learnt from
 
             return channels_last_floats(x, self.scale)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -51,8 +52,12 @@ class Learner:
         seed: int,
         planned_env_steps: int,
         planned_versions: int,
+        mixed: bool = False,  # mixed precision: bfloat16 where autocast finds it safe
+        compiled: bool = False,
     ) -> None:
         self.algorithm, self.model, self.source = algorithm, model, source
+        self._mixed = mixed
+        self._loss = torch.compile(algorithm.loss) if compiled else algorithm.loss
         self._learning = algorithm.learning()
         self._target = copy.deepcopy(model).requires_grad_(False) if self._learning.target else None
         self._optimizers = {
@@ -87,7 +92,7 @@ class Learner:
         if sample is None:
             return False
         batch = self._batch(sample)
-        with torch.no_grad():
+        with torch.no_grad(), self._precision():
             batch = self.algorithm.prepare(self.model, self._target, batch)
         priorities = self._epochs(batch)
         self.version += 1
@@ -119,7 +124,8 @@ class Learner:
             batch = _steps_as_rows(batch)
         for _ in range(self._learning.epochs):
             for rows, part in self._minibatches(batch):
-                loss = self.algorithm.loss(self.model, self._target, part)
+                with self._precision():
+                    loss = self._loss(self.model, self._target, part)
                 self._optimise(loss)
                 if loss.priorities is not None:
                     priorities = torch.zeros_like(batch.weight) if priorities is None else priorities
@@ -129,6 +135,9 @@ class Learner:
             for name, value in loss.metrics().items():
                 self._means.add(f"loss/{name}", value)
         return priorities
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self._device.type, dtype=torch.bfloat16) if self._mixed else nullcontext()
 
     def _minibatches(self, batch: Batch) -> Iterator[tuple[Any, Batch]]:
         """Parts of the batch, in random order, with the rows they stand for."""

@@ -1,0 +1,85 @@
+"""`starling tune-throughput` as a person runs it."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from starling.blueprint import draw
+from starling.cli.main import app
+from starling.config.load import load
+from starling.errors import UserError
+from starling.tuning import Choice
+
+TOY = ["env.id=toy/identity", "env.num=2", "algo.unroll=5", "algo.batch=2", "net.torso.hidden=[8]"]
+
+
+KEYS = ("runtime", "inference", "actors", "threads", "env.num")
+
+
+def tune(*arguments):
+    return CliRunner().invoke(app, ["tune-throughput", *arguments], catch_exceptions=False)
+
+
+def test_the_fastest_settings_are_a_file_that_can_be_trained(tmp_path):
+    out = tmp_path / "tuned.yaml"
+    done = tune("impala-cartpole", *TOY, "--seconds", "0.3", "--out", str(out), "--json")
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    found = json.loads(lines[-1])
+    assert lines[0].split() == ["runtime", "inference", "actors", "threads", "rows", "steps/s"]
+    assert lines[len(found["trials"]) + 1] == ""  # a line a trial
+    assert f"use:     starling train {out}" in lines
+    kinds = {(trial["runtime"], trial["inference"]) for trial in found["trials"]}
+    assert kinds == {("inline", "local"), ("processes", "local"), ("processes", "central")}
+    assert {trial["env.num"] for trial in found["trials"]} == {2}
+    assert all(trial["steps_per_s"] > 0 for trial in found["trials"])
+    assert found["steps_per_s"] >= found["trials"][0]["steps_per_s"]
+    tuned = load(str(out))
+    assert tuned == Choice(*(found["best"][key] for key in KEYS)).apply(load("impala-cartpole", TOY))
+    draw(tuned)
+
+
+def test_ctrl_c_ends_with_the_best_so_far():
+    command = [
+        sys.executable,
+        "-m",
+        "starling",
+        "tune-throughput",
+        "impala-cartpole",
+        *TOY,
+        "--seconds",
+        "0.5",
+        "--json",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        said = [process.stdout.readline() for _ in range(2)]  # the names of the columns and the first trial
+        process.send_signal(signal.SIGINT)
+        rest, complaint = process.communicate(timeout=60)
+    assert process.returncode == 0, complaint
+    assert "stopped; this is the best so far" in rest
+    found = json.loads(rest.splitlines()[-1])
+    assert len(found["trials"]) <= 2
+    assert found["best"]["runtime"] in said[1] + rest.splitlines()[0]
+    assert f"actors={found['best']['actors']}" in rest
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "unknown preset"),
+        (["impala-cartpole", "--out", "tuned.txt"], "must end in .yaml"),
+        (["impala-cartpole", "--out", "nowhere/tuned.yaml"], "nowhere is not a folder"),
+        (["impala-cartpole", "actors=99"], "actors=99 is more than the env.num=16 rows"),
+    ],
+)
+def test_bad_input_is_told_before_anything_is_tried(arguments, message):
+    with pytest.raises(UserError, match=message):
+        tune(*arguments)
+
+
+def test_help_has_an_example():
+    assert "Example: starling tune-throughput" in tune("--help").stdout
