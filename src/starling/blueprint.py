@@ -144,7 +144,8 @@ def plan_threads(blueprint: Blueprint) -> int:
     images = any(len(spec.shape) >= 3 and spec.shape[-1] >= 36 for spec in specs)
     if blueprint.config.threads is not None:
         return blueprint.config.threads
-    taken = 0 if blueprint.config.runtime == "inline" else blueprint.actors
+    in_turns = blueprint.config.runtime == "inline" or blueprint.synchronous  # while it learns, actors rest
+    taken = 0 if in_turns else blueprint.actors
     return max(1, cores() - taken) if images else 1
 
 

@@ -6,7 +6,7 @@ The same class sits inside an actor or in an inference server; the env loop only
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -160,6 +160,7 @@ class PolicyCore:
         self.policy, self.upstream = policy, upstream
         self._shape, self._seed = shape, seed
         self._synchronous, self._reward_clip = synchronous, reward_clip
+        self._specs = dict(groups)
         self._groups: dict[int, RowGroup] = {}
         self._recorders: dict[int, Recorder] = {}
         self._waiting: dict[int, ActOutput] = {}  # acted on, but without leave to begin the next fragment
@@ -167,9 +168,17 @@ class PolicyCore:
         for index, spec in groups.items():
             self.begin_life(index, spec)
 
+    @property
+    def births(self) -> dict[int, int]:
+        """Which life of its rows every group is in."""
+        return {index: spec.birth for index, spec in self._specs.items()}
+
     def begin_life(self, index: int, spec: GroupSpec) -> None:
-        """Rows begin, or begin anew after they were lost: what was under way is forgotten."""
+        """Rows begin, or begin anew after they were lost: what was under way is forgotten, but for what they see."""
+        before = self._groups.get(index)
+        self._specs[index] = spec
         self._groups[index] = self.policy.group(spec.rows, self._seed, spec.start)
+        self._groups[index].seen = before.seen if before else None
         self._recorders[index] = Recorder(self._shape, spec.rows, actor=spec.actor(index))
         self._waiting.pop(index, None)
 
@@ -222,6 +231,11 @@ class PolicyCore:
         self.policy.header = self.upstream.refresh()
         if self._synchronous and self._waiting_version[index] != self.policy.header.version:
             self._infer([index])
+
+    def begin_lives(self, births: Mapping[int, int]) -> None:
+        """Let every group be in the life that is given for it."""
+        for index, spec in self._specs.items():
+            self.begin_life(index, replace(spec, birth=births[index]))
 
     def get_state(self) -> dict[str, Any]:
         assert not self._waiting, "a policy is saved between steps, when no group waits for leave"

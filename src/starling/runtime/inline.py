@@ -55,6 +55,7 @@ class InlineRuntime:
     ) -> None:
         self.loops, self.store, self.learner, self.evaluator = list(loops), store, learner, evaluator
         self._policies = list(policies)
+        self._cores = [policy.core if isinstance(policy, InferenceServer) else policy for policy in policies]
         self._servers = [policy for policy in policies if isinstance(policy, InferenceServer)]
         self._learning, self._shares = learning, Shares()
         self._evaluations: list[dict[str, float]] = []
@@ -104,15 +105,38 @@ class InlineRuntime:
             "learner": self.learner.get_state(),
             "loops": {str(i): loop.get_state() for i, loop in enumerate(self.loops)},
             "policies": {str(i): policy.get_state() for i, policy in enumerate(self._policies)},
+            "births": {str(group): birth for core in self._cores for group, birth in core.births.items()},
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.store.set_state(state["store"])
         self.learner.set_state(state["learner"])
+        births = {int(group): birth for group, birth in state["births"].items()}
+        if self._is_mine(state):
+            self._begin_lives(births)
+            for i, loop in enumerate(self.loops):
+                loop.set_state(state["loops"][str(i)])
+            for i, policy in enumerate(self._policies):
+                policy.set_state(state["policies"][str(i)])
+        else:
+            self._take_over(births)
+
+    def _is_mine(self, state: dict[str, Any]) -> bool:
+        """Whether a state is that of a run with the same loops and policies."""
+        mine = [{str(i) for i in range(len(parts))} for parts in (self.loops, self._policies)]
+        return [state.get(key, {}).keys() for key in ("loops", "policies")] == mine
+
+    def _take_over(self, births: Mapping[int, int]) -> None:
+        """Go on with what another runtime, or another number of loops, left: all rows begin a new life."""
+        self.store.abandon()
+        self._begin_lives({group: births.get(group, 0) + 1 for core in self._cores for group in core.births})
+        share, rest = divmod(self.store.env_steps, len(self.loops))
         for i, loop in enumerate(self.loops):
-            loop.set_state(state["loops"][str(i)])
-        for i, policy in enumerate(self._policies):
-            policy.set_state(state["policies"][str(i)])
+            loop.set_state({"env_steps": share + (rest if i == 0 else 0)})
+
+    def _begin_lives(self, births: Mapping[int, int]) -> None:
+        for core in self._cores:
+            core.begin_lives(births)
 
     def evaluate(self, wait: bool) -> None:
         """Find out what the agent as it is scores without exploration."""

@@ -99,7 +99,7 @@ class ProcessesRuntime:
         self.hub.store.set_state(state["store"])
         self.hub.store.abandon()
         self.learner.set_state(state["learner"])
-        births = state.get("births", {})
+        births = state["births"]
         for group, seat in self.hub.credits.seats.items():
             seat.birth = births.get(str(group), 0) + 1  # nobody repeats an earlier life's noise
 
