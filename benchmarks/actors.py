@@ -14,11 +14,12 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from machine import describe
+from machine import describe, spread
 
 from starling.blueprint import draw, set_up_torch
 from starling.config.load import load
@@ -42,6 +43,7 @@ SETTINGS = (
     "seed=1",
 )
 TICKS = os.sysconf("SC_CLK_TCK")
+LABELS = {"cpu": "CPU of all processes", "wall": "wall"}
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,6 @@ class Point:
     learner: float  # of that in the main process's learning thread
     hub: float  # and in the rest of the main process
     workers: float  # and in all others
-    steps: int
 
 
 @dataclass(frozen=True)
@@ -132,36 +133,38 @@ def point(actors: int, inference: str, before: Used, after: Used) -> Point:
         learner=micro(learner),
         hub=micro(main - learner),
         workers=micro(workers),
-        steps=steps,
     )
 
 
-def middle(points: list[Point]) -> Point:
-    """The repetition with the median CPU time."""
-    return next(p for p in points if p.cpu == sorted(one.cpu for one in points)[len(points) // 2])
+Rounds = list[Point]
+"""The same measurement, several times."""
 
 
-def growth(points: list[Point], name: str) -> float:
-    """How many times the least cost of all counts the most actors cost."""
-    costs = [getattr(point, name) for point in points]
-    return round(float(costs[-1] / min(costs)), 2)
+def growth(series: list[Rounds], name: str) -> float:
+    """How many times the least cost of all counts the most actors cost; medians of the rounds."""
+    costs: list[float] = [median(getattr(point, name) for point in rounds) for rounds in series]
+    return round(costs[-1] / min(costs), 2)
 
 
-def plot(results: dict[str, list[Point]], path: Path) -> None:
+def plot(results: dict[str, list[Rounds]], path: Path) -> None:
+    """Medians, and the extremes as bars."""
     import matplotlib as mpl
 
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
-    for inference, points in results.items():
-        counts = [point.actors for point in points]
-        (line,) = axes.plot(counts, [p.cpu for p in points], "o-", label=f"{inference}: CPU, all processes")
-        axes.plot(counts, [p.wall for p in points], "o:", color=line.get_color(), label=f"{inference}: wall")
+    for color, (inference, series) in enumerate(results.items()):
+        for style, name in (("-", "cpu"), (":", "wall")):
+            found = [spread([getattr(point, name) for point in rounds]) for rounds in series]
+            middle = [one["median"] for one in found]
+            reach = [[one["median"] - one["low"] for one in found], [one["high"] - one["median"] for one in found]]
+            counts, label = [rounds[0].actors for rounds in series], f"{inference}, {LABELS[name]}"
+            axes.errorbar(counts, middle, reach, fmt=f"o{style}", color=f"C{color}", label=label, capsize=2)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(ACTORS, [str(n) for n in ACTORS])
+    axes.set_xticks(ACTORS, [str(count) for count in ACTORS])
     axes.set_ylim(bottom=0)
-    axes.set(xlabel=f"actors, {ROWS} env rows each", ylabel="us an env step", title="What the system costs")
+    axes.set(xlabel=f"actors, {ROWS} env rows each", ylabel="us an env step")
     axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=120)
@@ -178,21 +181,22 @@ def main() -> None:
     prewarm()
     set_up_torch(1)
     counts = [count for count in ACTORS if count <= arguments.most]
-    found: dict[tuple[str, int], list[Point]] = {}
+    results: dict[str, list[Rounds]] = {inference: [[] for _ in counts] for inference in INFERENCE}
     for _ in range(arguments.repeat):
-        for inference in INFERENCE:
-            for count in counts:
-                point = measure(count, inference, arguments.seconds)
-                found.setdefault((inference, count), []).append(point)
-                print(line(point), flush=True)
-    results = {inference: [middle(found[inference, count]) for count in counts] for inference in INFERENCE}
-    summary = {name: {kind: growth(points, kind) for kind in ("cpu", "wall")} for name, points in results.items()}
-    for name, ratios in summary.items():
-        print(f"{name}: {counts[-1]} actors cost {ratios['cpu']} (CPU) and {ratios['wall']} (wall) of the least")
+        for i, count in enumerate(counts):
+            for inference in INFERENCE:
+                results[inference][i].append(measure(count, inference, arguments.seconds))
+                print(line(results[inference][i][-1]), flush=True)
+    ratios = {name: {kind: growth(series, kind) for kind in LABELS} for name, series in results.items()}
+    for name, ratio in ratios.items():
+        print(f"{name}: {counts[-1]} actors cost {ratio['cpu']} (CPU) and {ratio['wall']} (wall) times the least")
     if arguments.plot:
         plot(results, arguments.plot)
     if arguments.json:
-        print(json.dumps(report(arguments, results, summary)))
+        settings = {"rows": ROWS, "seconds": arguments.seconds, "repeat": arguments.repeat, "overrides": SETTINGS}
+        points = {name: [as_values(rounds) for rounds in series] for name, series in results.items()}
+        report = {**describe("starling-rl", "torch", "numpy"), "settings": settings}
+        print(json.dumps(report | {"us_a_step": points, "growth": ratios}))
 
 
 def line(point: Point) -> str:
@@ -202,12 +206,11 @@ def line(point: Point) -> str:
     )
 
 
-def report(
-    arguments: argparse.Namespace, results: dict[str, list[Point]], summary: dict[str, dict[str, float]]
-) -> dict[str, Any]:
-    settings = {"rows": ROWS, "seconds": arguments.seconds, "repeat": arguments.repeat, "overrides": SETTINGS}
-    points = {name: [asdict(point) for point in found] for name, found in results.items()}
-    return {**describe("starling-rl", "torch", "numpy"), "settings": settings, "us_a_step": points, "growth": summary}
+def as_values(rounds: Rounds) -> dict[str, Any]:
+    """Median and extremes of every cost with one number of actors."""
+    names = ("wall", "cpu", "learner", "hub", "workers")
+    costs = {name: spread([getattr(point, name) for point in rounds]) for name in names}
+    return {"actors": rounds[0].actors, **costs}
 
 
 if __name__ == "__main__":

@@ -177,8 +177,7 @@ def test_a_choice_is_what_its_overrides_say():
 
 
 def test_what_cannot_run_is_passed_over_with_its_reason():
-    blueprint = draw(load("ppo-cartpole", ["env.num=3"]))
     uneven = Choice("processes", "local", actors=2, threads=1, rows=3)
-    trial = tuning.attempt(blueprint, uneven, 60.0, pytest.fail)
+    trial = tuning.attempt(load("ppo-cartpole"), uneven, 60.0, pytest.fail)
     assert trial.steps_per_s == 0.0
     assert "make the batch a multiple" in trial.refused

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from starling import tree
-from starling.blueprint import PREFETCH, SLOTS, Blueprint, build_model, layout_of
+from starling.blueprint import PREFETCH, SLOTS, Blueprint, build_model, layout_of, plan_threads
 from starling.config.load import to_dict
 from starling.envs.registry import make_env
 from starling.fitting import refuse
@@ -93,7 +93,7 @@ def _inline(blueprint: Blueprint, model: nn.Module, layout: Layout) -> InlineRun
         if config.inference == "local":
             acting = policy_core(blueprint, model, layout, upstream, {index: group})
             policies.append(acting)
-        env = make_env(config.env, len(group.rows))
+        env = make_env(config.env, len(group.rows), threads=plan_threads(blueprint))
         loops.append(EnvLoop(env, acting, group=index, rows=group.rows, seed=config.seed))
     evaluator = None
     if config.eval.every is not None:

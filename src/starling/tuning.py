@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from starling.blueprint import Blueprint, cores, draw, plan_threads
+from starling.blueprint import Blueprint, cores, plan_threads
 from starling.config.schema import Config
 from starling.errors import UserError
 from starling.throughput import Say, watch
@@ -65,15 +65,13 @@ Variation = Callable[[Choice], Sequence[Choice]]
 def tune(blueprint: Blueprint, seconds: float, say: Say, *, rows: bool) -> Iterator[Trial]:
     """Trials of so many seconds each, the run as it is first; `rows`: also with other numbers of env rows."""
     starts = [Choice.of(blueprint), _elsewhere(blueprint)]
-    return search(starts, _plan(cores(), rows=rows), lambda choice: attempt(blueprint, choice, seconds, say))
+    return search(starts, _plan(cores(), rows=rows), lambda choice: attempt(blueprint.config, choice, seconds, say))
 
 
-def attempt(blueprint: Blueprint, choice: Choice, seconds: float, say: Say) -> Trial:
+def attempt(config: Config, choice: Choice, seconds: float, say: Say) -> Trial:
     """Run with these settings for a while, if they can run."""
-    config = choice.apply(blueprint.config)
     try:
-        draw(config, blueprint.env)
-        return Trial(choice, watch(config, seconds, say).steps_per_s)
+        return Trial(choice, watch(choice.apply(config), seconds, say).steps_per_s)
     except UserError as error:
         return Trial(choice, 0.0, str(error))
 

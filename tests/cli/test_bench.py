@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from starling.cli.main import app
 from starling.errors import UserError
 
-TOY = ["env.id=toy/identity", "env.num=4", "algo.unroll=5", "algo.batch=4", "net.torso.hidden=[8]"]
+TOY = ["env.id=toy/identity", "env.num=4", "algo.unroll=5", "algo.batch=4", "net.torso.hidden=[8]", "log.every=50"]
 
 
 def bench(*arguments):
