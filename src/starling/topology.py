@@ -10,9 +10,11 @@ from torch import nn
 
 from starling import tree
 from starling.blueprint import PREFETCH, SLOTS, Blueprint, build_model, layout_of, plan_threads
+from starling.capacity.fitting import refuse
+from starling.capacity.room import Room
+from starling.capacity.sizes import predict_sizes
 from starling.config.load import to_dict
 from starling.envs.registry import make_env
-from starling.fitting import refuse
 from starling.nodes import (
     ActorArguments,
     EnvLoopArguments,
@@ -28,7 +30,6 @@ from starling.roles.inference import Batcher, InferenceServer, LocalDesk
 from starling.roles.learner import Learner, Source
 from starling.roles.policy import GroupSpec, PolicyCore
 from starling.roles.usage import WAIT_IN, Usage
-from starling.room import Room
 from starling.runtime.central import SharedDesk
 from starling.runtime.credits import Seat
 from starling.runtime.hub import Hub
@@ -38,7 +39,6 @@ from starling.runtime.slab import Slab, size_of
 from starling.runtime.upstream import FragmentPort
 from starling.runtime.weights import WeightBoard, WeightWriter
 from starling.runtime.workers import WorkerSpec
-from starling.sizing import predict_sizes
 from starling.store.store import Store
 from starling.types import Layout
 

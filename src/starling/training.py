@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from starling import topology
 from starling.blueprint import Blueprint, build_model, check_precision, draw, load_weights, plan_threads, set_up_torch
 from starling.branching import check_branch
+from starling.capacity.room import find_room
 from starling.config.schema import Config
 from starling.envs.faults import EnvFault
-from starling.room import find_room
 from starling.runs import checkpoint, folder
 from starling.runs.bottleneck import KEY, bottleneck
 from starling.runs.metrics import TIMING, MetricsFile, Scoreboard

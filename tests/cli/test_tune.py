@@ -12,7 +12,7 @@ from starling.blueprint import draw
 from starling.cli.main import app
 from starling.config.load import load
 from starling.errors import UserError
-from starling.tuning import Choice
+from starling.measuring.tuning import Choice
 
 TOY = ["env.id=toy/identity", "env.num=2", "algo.unroll=5", "algo.batch=2", "net.torso.hidden=[8]"]
 

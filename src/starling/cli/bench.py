@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from starling.blueprint import Blueprint
-    from starling.throughput import Throughput
+    from starling.measuring.throughput import Throughput
 
 bench_app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
 KINDS = ("env_step", "inference", "training")
@@ -46,7 +46,7 @@ def throughput(
     check_env(config)
 
     from starling.blueprint import draw
-    from starling.throughput import bench
+    from starling.measuring.throughput import bench
 
     blueprint = draw(config)
     found = bench(blueprint, seconds, say=lambda line: print(line, file=sys.stderr))
@@ -74,7 +74,7 @@ def as_values(found: Throughput, blueprint: Blueprint) -> dict[str, Any]:
     """The measurement as JSON: env steps and frames a second, shares, seconds of a core an env step."""
     from dataclasses import asdict
 
-    from starling.machine import describe
+    from starling.measuring.machine import describe
 
     reading, costs = found.reading, found.costs
     return {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from starling.planning import Plan
+    from starling.measuring.plan import Plan
 
 
 def plan(
@@ -36,8 +36,8 @@ def plan(
 
     check_env(config)
 
-    from starling import planning
     from starling.blueprint import draw, set_up_torch
+    from starling.measuring import plan as planning
 
     blueprint = draw(config)
     set_up_torch(1)
@@ -67,8 +67,8 @@ def as_values(plan: Plan) -> dict[str, Any]:
 
 def as_table(plan: Plan) -> str:
     """The plan for people: what it is, how much, and what is behind it."""
+    from starling.capacity.fitting import in_words
     from starling.cli.show import duration
-    from starling.fitting import in_words
 
     sizes, room, costs = plan.sizes, plan.room, plan.costs
     parts = ", ".join(f"{name} {in_words(getattr(sizes, name))}" for name in MEMORY if getattr(sizes, name))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from starling.config.schema import Config
-    from starling.tuning import Choice, Trial
+    from starling.measuring.tuning import Choice, Trial
 
 COLUMNS = ("runtime", "inference", "actors", "threads", "rows")
 
@@ -52,7 +52,7 @@ def tune_throughput(
     check_env(config)
 
     from starling.blueprint import draw
-    from starling.tuning import fastest, tune
+    from starling.measuring.tuning import fastest, tune
 
     blueprint = draw(config)
     found = tune(blueprint, seconds, lambda line: print(line, file=sys.stderr), rows=rows)
@@ -114,7 +114,7 @@ def _closing(start: Trial, best: Trial, source: str, overrides: list[str], out: 
 
 
 def _as_values(trials: list[Trial], best: Trial, source: str, overrides: list[str], seconds: float) -> dict[str, Any]:
-    from starling.machine import describe
+    from starling.measuring.machine import describe
 
     def settings(choice: Choice) -> dict[str, Any]:
         return {("env.num" if name == "rows" else name): getattr(choice, name) for name in COLUMNS}

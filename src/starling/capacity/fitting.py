@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from starling.blueprint import Blueprint
+from starling.capacity.room import Room
+from starling.capacity.sizes import MAIN, SERVER, Sizes
 from starling.config.schema import Config
 from starling.errors import UserError
-from starling.room import Room
-from starling.sizing import MAIN, SERVER, Sizes
 
 
 def refuse(blueprint: Blueprint, sizes: Sizes, room: Room) -> None:

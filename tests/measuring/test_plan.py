@@ -8,15 +8,15 @@ import torch
 
 from starling import topology
 from starling.blueprint import build_model, draw, layout_of
+from starling.capacity.fitting import in_words, refuse
+from starling.capacity.room import Room
+from starling.capacity.sizes import learning_bytes, predict_sizes
 from starling.config.load import load
 from starling.errors import UserError
-from starling.fitting import in_words, refuse
-from starling.measurement import Cost, Costs
-from starling.planning import predict_speed
-from starling.room import Room
+from starling.measuring.costs import Cost, Costs
+from starling.measuring.plan import predict_speed
+from starling.measuring.workload import Work
 from starling.runtime.slab import Slab
-from starling.sizing import learning_bytes, predict_sizes
-from starling.workload import Work
 
 PLENTY = Room(memory=2**40, disk=2**40)
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from starling import throughput, tuning
 from starling.blueprint import draw
 from starling.config.load import load, to_dict
 from starling.errors import UserError
-from starling.measurement import Cost, Costs
+from starling.measuring import throughput, tuning
+from starling.measuring.costs import Cost, Costs
+from starling.measuring.throughput import EnoughError, Meter
+from starling.measuring.tuning import Choice, Trial, fastest, search
 from starling.runs.status import Status
-from starling.throughput import EnoughError, Meter
-from starling.tuning import Choice, Trial, fastest, search
 
 TOY = ["env.id=toy/identity", "env.num=4", "algo.unroll=5", "algo.batch=4", "net.torso.hidden=[8]"]
 

@@ -1,6 +1,6 @@
 """What an env step costs: the time of one core for the env, the network and the training, while all cores work.
 
-`python -m starling.measurement CONFIG` (as JSON) works without an end: so the other cores are kept as busy as they
+`python -m starling.measuring.costs CONFIG` (as JSON) works without an end: so the other cores are kept as busy as they
 are in a run.
 """
 
@@ -20,11 +20,11 @@ from subprocess import PIPE, Popen
 import torch
 
 from starling.blueprint import Blueprint, cores, draw, set_up_torch
+from starling.capacity.room import peak_memory
 from starling.config.load import from_dict, to_dict
 from starling.config.schema import Config
 from starling.errors import UserError
-from starling.room import peak_memory
-from starling.workload import Work
+from starling.measuring.workload import Work
 
 REPETITIONS = 7
 FEWEST = 3
@@ -114,7 +114,7 @@ def _queued() -> float:
 @contextmanager
 def _neighbours(config: Config, count: int) -> Iterator[Callable[[], None]]:
     """So many other processes that do the same work all the while; gives a function that waits until they do."""
-    command = [sys.executable, "-m", "starling.measurement", json.dumps(to_dict(config))]
+    command = [sys.executable, "-m", "starling.measuring.costs", json.dumps(to_dict(config))]
     with ExitStack() as started:
         others = [started.enter_context(_worker(command)) for _ in range(count)]
 

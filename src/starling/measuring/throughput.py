@@ -15,8 +15,8 @@ from starling import training
 from starling.blueprint import Blueprint, set_up_torch
 from starling.config.schema import Config, EvalConfig, LogConfig, StopConfig
 from starling.errors import UserError
-from starling.measurement import Cost, Costs, measure
-from starling.planning import predict_speed
+from starling.measuring.costs import Cost, Costs, measure
+from starling.measuring.plan import predict_speed
 from starling.runs.metrics import TIMING
 from starling.runs.status import Status
 

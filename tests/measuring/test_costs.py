@@ -13,9 +13,9 @@ import starling
 from starling.blueprint import draw
 from starling.config.load import load, preset_names
 from starling.errors import UserError
-from starling.measurement import _neighbours, measure
+from starling.measuring.costs import _neighbours, measure
+from starling.measuring.workload import Work, steps_a_version
 from starling.store.spec import TableSpec
-from starling.workload import Work, steps_a_version
 
 SMALL = ["net.torso.hidden=[16]"]
 CASES = [
@@ -109,7 +109,7 @@ def test_other_processes_work_and_are_gone_afterwards():
 def children():
     """The processes that this one has started as neighbours."""
     found = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
-    return [pid for pid in found if parent_of(pid) == os.getpid() and b"starling.measurement" in command_of(pid)]
+    return [pid for pid in found if parent_of(pid) == os.getpid() and b"starling.measuring.costs" in command_of(pid)]
 
 
 def parent_of(pid):

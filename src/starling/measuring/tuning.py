@@ -9,7 +9,7 @@ from typing import Literal
 from starling.blueprint import Blueprint, cores, plan_threads
 from starling.config.schema import Config
 from starling.errors import UserError
-from starling.throughput import Say, watch
+from starling.measuring.throughput import Say, watch
 
 MARGIN = 1.03
 """How many times as fast a change must be to be kept: less is noise."""

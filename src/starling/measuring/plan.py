@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from starling.blueprint import Blueprint, build_model, layout_of
-from starling.fitting import refuse
-from starling.measurement import Costs, measure
-from starling.room import Room, find_room
-from starling.sizing import MAIN, Sizes, predict_sizes
+from starling.capacity.fitting import refuse
+from starling.capacity.room import Room, find_room
+from starling.capacity.sizes import MAIN, Sizes, predict_sizes
+from starling.measuring.costs import Costs, measure
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from starling.room import available_memory, find_room, peak_memory
+from starling.capacity.room import available_memory, find_room, peak_memory
 
 GIB = 2**30
 
