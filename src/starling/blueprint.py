@@ -90,7 +90,7 @@ def draw(config: Config, env: EnvSpec | None = None) -> Blueprint:
 
 def cores() -> int:
     """Cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def build_model(blueprint: Blueprint) -> nn.Module:

@@ -127,10 +127,13 @@ class LoopWorker:
 class InferenceWorker:
     """An inference server in a process of its own."""
 
-    def __init__(self, server: InferenceServer, watched: list[Any]) -> None:
-        self._server, self._watched = server, watched
+    def __init__(self, server: InferenceServer, upstream: LinkedUpstream, watched: list[Any]) -> None:
+        self._server, self._upstream, self._watched = server, upstream, watched
 
     def step(self) -> bool:
+        for group in self._upstream.lost_groups():
+            self._server.forget(group)
+            self._upstream.give_back(group)
         return self._server.step()
 
     def wait(self) -> tuple[str, list[Any], float | None]:
@@ -169,6 +172,7 @@ def build_actor(arguments: ActorArguments, link: Link, usage: Usage) -> LoopWork
     model = build_model(blueprint)
     upstream = LinkedUpstream(link, arguments.fragments, shared.board, model)
     core = policy_core(blueprint, model, shared.layout, upstream, {index: group})
+    core.policy.header = upstream.refresh()  # not even the first action follows weights that nobody trained
     env = make_env(shared.config.env, len(group.rows))
     loop = EnvLoop(env, core, group=index, rows=group.rows, seed=shared.config.seed, start=group.start, usage=usage)
     return LoopWorker(loop, link, WAIT_OUT, [link])
@@ -190,9 +194,11 @@ def build_inference(arguments: InferenceArguments, link: Link, usage: Usage) -> 
     model = build_model(blueprint)
     upstream = LinkedUpstream(link, arguments.fragments, shared.board, model)
     core = policy_core(blueprint, model, shared.layout, upstream, arguments.groups)
+    core.policy.header = upstream.refresh()
     desk = ServerSide(arguments.desk)
     batcher = Batcher(settings.rows, None if settings.wait_ms is None else settings.wait_ms / 1000)
-    return InferenceWorker(InferenceServer(core, desk, arguments.groups, batcher, usage), [desk, link])
+    server = InferenceServer(core, desk, arguments.groups, batcher, usage)
+    return InferenceWorker(server, upstream, [desk, link])
 
 
 def build_evaluation(shared: Shared, link: Link, usage: Usage) -> EvaluationWorker:

@@ -183,16 +183,19 @@ class Session:
     def _drive(self) -> str:
         config = self.config
         row_at, save_at = self._after(config.log_every), self._after(config.checkpoint_every)
-        eval_at = None if config.eval.every is None else self._after(config.eval.every)
+        eval_every = config.eval.every
+        eval_at = 0 if eval_every is None else self._after(eval_every)
         steps = self.runtime.run()
-        while (reason := self._stop_reason()) is None:
+        reason = self._stop_reason()
+        while reason is None:
             next(steps)
             self._listen()
             now = self.runtime.env_steps
-            stopping = self._stop_reason() is not None
-            if config.eval.every is not None and eval_at is not None and (now >= eval_at or stopping):
+            reason = self._stop_reason()  # asked once a round: what is saved at the end must not be missed
+            stopping = reason is not None
+            if eval_every is not None and (now >= eval_at or stopping) and self._interrupts.received is None:
                 self.runtime.evaluate(wait=stopping)
-                eval_at = self._after(config.eval.every)
+                eval_at = self._after(eval_every)
             evaluated = self._take_evaluations()
             if now >= row_at or stopping or evaluated:
                 self._write_row(evaluated)

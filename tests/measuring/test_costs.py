@@ -13,7 +13,7 @@ import starling
 from starling.blueprint import draw
 from starling.config.load import load, preset_names
 from starling.errors import UserError
-from starling.measuring.costs import _neighbours, measure
+from starling.measuring.costs import ACT, LEARN, _neighbours, _tell, measure
 from starling.measuring.workload import Work, steps_a_version
 from starling.store.spec import TableSpec
 
@@ -33,7 +33,7 @@ def test_every_kind_of_agent_can_be_measured(case):
     blueprint = draw(load(case[0], case[1:]))
     work = Work(blueprint)
     rows = len(blueprint.groups()[0].rows)
-    stepped, inferred, trained = (kind() for kind in work.kinds)
+    stepped, inferred, trained = work.step_envs(), work.infer(), work.train()
     work.close()
     assert 0 <= stepped <= rows
     assert inferred == rows
@@ -55,7 +55,7 @@ def test_what_was_learnt_is_taken_back():
     learner = work._learner
     before = {name: value.clone() for name, value in learner.model.state_dict().items()}
     for _ in range(3):
-        work.kinds[2]()
+        work.train()
     assert any((value != before[name]).any() for name, value in learner.model.state_dict().items())
     work.restore()
     assert all((value == before[name]).all() for name, value in learner.model.state_dict().items())
@@ -97,12 +97,13 @@ def test_the_costs_are_those_of_one_env_step_on_one_core(tmp_path, monkeypatch):
 
 
 def test_other_processes_work_and_are_gone_afterwards():
-    with _neighbours(load("dqn-cartpole", SMALL), 1) as wait_until_ready:
+    with _neighbours(load("dqn-cartpole", SMALL), 1) as neighbours:
         (worker,) = children()
-        wait_until_ready()
-        before = cpu_seconds(worker)
-        time.sleep(1.0)
-        assert cpu_seconds(worker) - before > 0.1  # most of a second where nobody else works
+        for word in (LEARN, ACT):
+            _tell(neighbours, [word])
+            before = cpu_seconds(worker)
+            time.sleep(1.0)
+            assert cpu_seconds(worker) - before > 0.1  # most of a second where nobody else works
     assert not children()
 
 

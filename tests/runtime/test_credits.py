@@ -121,3 +121,38 @@ def test_restarts_back_off_and_end():
 def test_crashes_long_ago_are_forgiven():
     restarts = Restarts(allowed=2)
     assert [restarts.crashed(now) for now in (0.0, 1.0, 1000.0, 1001.0, 1002.0)] == [0.5, 1.0, 0.5, 1.0, None]
+
+
+def test_what_was_lent_for_a_lost_env_loop_comes_back_and_waits_for_the_next():
+    room = Room(8)
+    all_seats = seats(2)
+    for seat in all_seats.values():
+        seat.writer = "inference"
+    credits = Credits(all_seats, room.begin, room.lost)
+    credits.writer_begins("inference")
+    assert [group for _, group, _ in credits.grant()] == [0, 1]
+    credits.pause(1)
+    assert list(credits.grant()) == []
+    credits.given_back(1, [0])
+    assert [(group, slot) for _, group, slot in credits.grant()] == [(0, 1)]
+    credits.go_on(1)
+    assert list(credits.grant()) == []  # no room
+    credits.returned(0, 0)
+    room.left += 4
+    assert [group for _, group, _ in credits.grant()] == [1]
+
+
+def test_an_env_loop_that_comes_back_before_its_writer_is_lent_nothing():
+    room = Room(100)
+    all_seats = seats(1)
+    all_seats[0].writer = "inference"
+    credits = Credits(all_seats, room.begin, room.lost)
+    credits.writer_begins("inference")
+    list(credits.grant())
+    credits.writer_ends("inference")
+    credits.pause(0)
+    credits.go_on(0)
+    assert list(credits.grant()) == []
+    credits.writer_begins("inference")
+    assert len(list(credits.grant())) == 2
+    assert room.left == 92

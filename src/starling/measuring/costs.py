@@ -1,17 +1,17 @@
 """What an env step costs: the time of one core for the env, the network and the training, while all cores work.
 
-`python -m starling.measuring.costs CONFIG` (as JSON) works without an end: so the other cores are kept as busy as they
-are in a run.
+The other cores do what they do in a run: one learns while acting is measured, all act while learning is. Each is kept
+busy by `python -m starling.measuring.costs CONFIG` (as JSON), which does what it reads, a word a line, without an end.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import select
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -26,6 +26,7 @@ from starling.config.schema import Config
 from starling.errors import UserError
 from starling.measuring.workload import Work
 
+LEARN, ACT = "learn", "act"
 REPETITIONS = 7
 FEWEST = 3
 """Repetitions even of work so slow that they take longer than was asked for."""
@@ -70,23 +71,25 @@ def measure(blueprint: Blueprint, seconds: float) -> Costs:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with _neighbours(blueprint.config, count - 1) as wait_until_ready, closing(Work(blueprint)) as work:
-            wait_until_ready()
-            found = _repeat(work, seconds)
+        with _neighbours(blueprint.config, count - 1) as neighbours, closing(Work(blueprint)) as work:
+            found = _repeat(work, seconds, neighbours)
     finally:
         torch.set_num_threads(threads)
     env_step, inference, training = (Cost(median(times), min(times), max(times)) for times in found)
     return Costs(env_step, inference, training, count, peak_memory())
 
 
-def _repeat(work: Work, seconds: float) -> list[list[float]]:
-    """The times of every kind of work, in turns, so that a busy machine slows them alike."""
-    found: list[list[float]] = [[] for _ in work.kinds]
-    began, turn = time.perf_counter(), seconds / (REPETITIONS * len(work.kinds))
+def _repeat(work: Work, seconds: float, neighbours: list[Popen[str]]) -> list[list[float]]:
+    """The times of env steps, inference and training, in turns, so that a busy machine slows them alike."""
+    found: list[list[float]] = [[], [], []]
+    began, turn = time.perf_counter(), seconds / (REPETITIONS * len(found))
     for i in range(REPETITIONS):
-        for times, kind in zip(found, work.kinds, strict=True):
-            work.restore()
-            times.append(_time_of(kind, turn))
+        work.restore()
+        _tell(neighbours, [LEARN, *[ACT] * len(neighbours)])
+        found[0].append(_time_of(work.step_envs, turn))
+        found[1].append(_time_of(work.infer, turn))
+        _tell(neighbours, [ACT] * len(neighbours))
+        found[2].append(_time_of(work.train, turn))
         if i + 1 >= FEWEST and time.perf_counter() - began > seconds:
             break
     return found
@@ -112,46 +115,52 @@ def _queued() -> float:
 
 
 @contextmanager
-def _neighbours(config: Config, count: int) -> Iterator[Callable[[], None]]:
-    """So many other processes that do the same work all the while; gives a function that waits until they do."""
+def _neighbours(config: Config, count: int) -> Iterator[list[Popen[str]]]:
+    """So many other processes that work as they are told; see `_tell`."""
     command = [sys.executable, "-m", "starling.measuring.costs", json.dumps(to_dict(config))]
     with ExitStack() as started:
-        others = [started.enter_context(_worker(command)) for _ in range(count)]
-
-        def wait_until_ready() -> None:
-            for other in others:
-                _wait_for(other)
-
-        yield wait_until_ready
+        yield [started.enter_context(_worker(command)) for _ in range(count)]
 
 
 @contextmanager
 def _worker(command: list[str]) -> Iterator[Popen[str]]:
-    with Popen(command, text=True, stdout=PIPE, stderr=PIPE) as process:
+    with Popen(command, text=True, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
         try:
             yield process
         finally:
             process.kill()
 
 
-def _wait_for(process: Popen[str]) -> None:
-    """Wait until the process says that it is at work."""
-    assert process.stdout is not None
-    assert process.stderr is not None
-    if not process.stdout.readline():
-        said = process.stderr.read().strip().splitlines() or ["no reason was given"]
-        raise UserError(f"cannot measure with every core busy, a second process ended early: {said[-1]}")
+def _tell(processes: list[Popen[str]], words: list[str]) -> None:
+    """Tell every process what to do from now on, and wait until all do it."""
+    for process, word in zip(processes, words, strict=False):
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):
+            process.stdin.write(f"{word}\n")
+            process.stdin.flush()
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        if not process.stdout.readline():
+            said = process.stderr.read().strip().splitlines() or ["no reason was given"]
+            raise UserError(f"cannot measure with every core busy, a second process ended early: {said[-1]}")
 
 
 def _keep_busy(config: Config) -> None:
-    """Work until the process that wanted it kills this one, or is gone itself."""
-    parent = os.getppid()
-    blueprint = draw(config)
+    """Do what was read last until there is nobody left to say more."""
     set_up_torch(1)
-    work = Work(blueprint)
-    print("ready", flush=True)
-    while os.getppid() == parent:
-        _repeat(work, 1.0)
+    work = Work(draw(config))
+    word = sys.stdin.readline().strip()
+    while word:
+        print(word, flush=True)
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            if word == LEARN:
+                work.train()
+                work.restore()
+            else:
+                work.step_envs()
+                work.infer()
+        word = sys.stdin.readline().strip()
 
 
 if __name__ == "__main__":

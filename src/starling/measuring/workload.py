@@ -46,21 +46,21 @@ class Work:
             planned_env_steps=config.stop.env_steps,
             planned_versions=blueprint.planned_versions,
         )
-        self.kinds = (self._step_envs, self._infer, self._train)
-        for kind in self.kinds:
-            kind()
+        self.step_envs()
+        self.infer()
+        self.train()
         self._state = copy.deepcopy(self._learner.get_state())
 
-    def _step_envs(self) -> float:
+    def step_envs(self) -> float:
         """One step of all rows; a reset is no env step, but its time counts."""
         self._actions.rotate(-1)
         return float(np.count_nonzero(self._env.step(self._actions[0]).valid))
 
-    def _infer(self) -> float:
+    def infer(self) -> float:
         self._policy.infer([self._group])
         return float(len(self._group.rows))
 
-    def _train(self) -> float:
+    def train(self) -> float:
         self._learner.step()
         return self._steps_a_version
 

@@ -102,6 +102,12 @@ class InferenceServer:
             self._measure(rows, waited)
         return answered > 0
 
+    def forget(self, group: int) -> None:
+        """The group's env loop is gone: nothing that it left is acted on any more."""
+        self._pending.pop(group, None)
+        self._blocked = [other for other in self._blocked if other != group]
+        self.core.abandon(group)
+
     def get_state(self) -> dict[str, Any]:
         """State between two rounds, when every loop has left what it sees."""
         self._take_in()

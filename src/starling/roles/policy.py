@@ -143,6 +143,11 @@ class GroupSpec:
         return self.birth << 32
 
 
+def next_birth(births: Mapping[Any, int]) -> int:
+    """A birth that none of the rows of an earlier run has had, whoever held them."""
+    return 1 + max(births.values(), default=-1)
+
+
 class PolicyCore:
     """A policy that also records: fragments go upstream, and each is begun only with leave from there."""
 
@@ -180,6 +185,11 @@ class PolicyCore:
         self._groups[index] = self.policy.group(spec.rows, self._seed, spec.start)
         self._groups[index].seen = before.seen if before else None
         self._recorders[index] = Recorder(self._shape, spec.rows, actor=spec.actor(index))
+        self._waiting.pop(index, None)
+
+    def abandon(self, index: int) -> None:
+        """Forget a group's fragment under way; it acts again only after it has begun anew."""
+        self._recorders[index].abandon()
         self._waiting.pop(index, None)
 
     def observe(self, index: int, step: EnvStep) -> None:

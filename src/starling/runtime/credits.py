@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from starling.roles.policy import GroupSpec
@@ -33,7 +33,9 @@ class Credits:
     def __init__(self, seats: dict[int, Seat], begin: Callable[[int], bool], lost: Callable[[int], None]) -> None:
         self.seats, self.ledger = seats, Ledger()
         self._begin, self._lost = begin, lost
-        self._free: deque[tuple[int, int]] = deque()  # (group, slot) whose writer is alive
+        self._free: deque[tuple[int, int]] = deque()  # (group, slot) to be lent: its writer and its env loop are alive
+        self._writers: set[str] = set()  # alive
+        self._paused: set[int] = set()  # groups without an env loop
 
     @property
     def births(self) -> dict[int, int]:
@@ -41,12 +43,14 @@ class Credits:
 
     def writer_begins(self, name: str) -> None:
         """A worker was started: all slots it writes are free, one of each group before any second."""
-        mine = {group: seat for group, seat in self.seats.items() if seat.writer == name}
-        pairs = [(slot, group) for group, seat in mine.items() for slot in range(len(seat.buffers))]
+        self._writers.add(name)
+        mine = [group for group, seat in self.seats.items() if seat.writer == name and group not in self._paused]
+        pairs = [(slot, group) for group in mine for slot in range(len(self.seats[group].buffers))]
         self._free.extend((group, slot) for slot, group in sorted(pairs))
 
     def writer_ends(self, name: str) -> None:
         """A worker is gone: credits it held are dealt again, its slots wait for the next one."""
+        self._writers.discard(name)
         for seat in self.seats.values():
             if seat.writer == name:
                 self._lost(len(seat.rows) * len(seat.lent))
@@ -58,6 +62,29 @@ class Credits:
         seat = self.seats[group]
         self.ledger.ended(seat.life(group), produced)
         seat.birth += 1
+
+    def pause(self, group: int) -> None:
+        """The env loop of a group is gone, but not its writer: nothing more is lent for it; see `given_back`."""
+        self._paused.add(group)
+        self._free = deque((other, slot) for other, slot in self._free if other != group)
+
+    def given_back(self, group: int, slots: Sequence[int]) -> None:
+        """The writer has returned what was lent for a group whose env loop is gone: the credits are dealt again."""
+        seat = self.seats[group]
+        returned = seat.lent & set(slots)
+        self._lost(len(seat.rows) * len(returned))
+        seat.lent -= returned
+        if group not in self._paused:
+            self._free.extend((group, slot) for slot in sorted(returned))
+
+    def go_on(self, group: int) -> None:
+        """A group has an env loop again."""
+        if group not in self._paused:
+            return
+        self._paused.discard(group)
+        seat = self.seats[group]
+        if seat.writer in self._writers:
+            self._free.extend((group, slot) for slot in range(len(seat.buffers)) if slot not in seat.lent)
 
     def grant(self) -> Iterator[tuple[str, int, int]]:
         """Credits that may be given now: the writer, the group, the slot."""

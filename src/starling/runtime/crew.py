@@ -50,11 +50,15 @@ class Crew:
         self._crashes: Counter[str] = Counter()
         self._shown: set[str] = set()
         self._shares = Shares()
+        self._looked: float | None = None
 
     def supervise(self) -> None:
         """Kill who hangs, start whose time has come."""
+        now, before = self._clock(), self._looked
+        self._looked = now
+        slept = before is not None and now - before > self._settings.timeout / 2  # this process itself was stopped
         for worker in self.workers.values():
-            if worker.process is not None and worker.silent_seconds > self._settings.timeout:
+            if worker.process is not None and worker.silent_seconds > self._settings.timeout and not slept:
                 worker.hung = True
                 worker.kill()
             if worker.start_at is not None and self._clock() >= worker.start_at:
@@ -86,6 +90,7 @@ class Crew:
             return  # it has just been put away together with another
         reason = self._bury(worker)
         if not worker.ever_ready and not worker.may_mend:
+            self._show_details(worker, reason)
             raise RunFailedError(f"{worker.name} could not be started: {reason}")
         self._crashes[worker.spec.kind] += 1
         self._announce(worker, reason, worker.rest())
@@ -116,6 +121,10 @@ class Crew:
     def _announce(self, worker: Worker, reason: str, pause: float | None) -> None:
         plan = "given up after repeated crashes" if pause is None else f"starting it again in {pause:g} s"
         self.notices.append(f"{worker.name} died ({reason}): {plan}")
+        self._show_details(worker, reason)
+
+    def _show_details(self, worker: Worker, reason: str) -> None:
+        """The traceback of a fault, the first time it comes."""
         details = (worker.fault or {}).get("details", "")
         if details and reason not in self._shown:
             self._shown.add(reason)

@@ -179,6 +179,8 @@ class Hub:
     def heard(self, worker: Worker, message: dict[str, Any]) -> None:
         if "fragment" in message:
             self._insert(*message["fragment"])
+        elif "given_back" in message:
+            self.credits.given_back(*message["given_back"])
         elif "episodes" in message:
             self._episodes.extend(Episode(int(row), total, int(n)) for row, total, n in message["episodes"])
         elif "evaluation" in message:
@@ -194,6 +196,9 @@ class Hub:
 
     def began(self, worker: Worker) -> None:
         self.credits.writer_begins(worker.name)
+        if worker.spec.kind == "env":
+            for group in worker.spec.groups:
+                self.credits.go_on(group)
         if worker.name == "evaluator" and self._evaluating:
             self._send(worker.name, {"evaluate": True})
 
@@ -202,6 +207,10 @@ class Hub:
         if worker.spec.kind in ACTING:
             for group in worker.spec.groups:
                 self.credits.life_ends(group, worker.counters["env_steps"])
+        if worker.spec.kind == "env":
+            for group in worker.spec.groups:
+                self.credits.pause(group)
+                self._send(self.credits.seats[group].writer, {"forget": group})
 
 
 def _drain(items: deque[R]) -> list[R]:

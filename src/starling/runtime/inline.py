@@ -9,7 +9,7 @@ from starling.roles.env_loop import EnvLoop
 from starling.roles.evaluator import Evaluator
 from starling.roles.inference import InferenceServer
 from starling.roles.learner import Learner
-from starling.roles.policy import Header, PolicyCore
+from starling.roles.policy import Header, PolicyCore, next_birth
 from starling.roles.recorder import Buffer
 from starling.roles.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.store.store import Store
@@ -129,7 +129,8 @@ class InlineRuntime:
     def _take_over(self, births: Mapping[int, int]) -> None:
         """Go on with what another runtime, or another number of loops, left: all rows begin a new life."""
         self.store.abandon()
-        self._begin_lives({group: births.get(group, 0) + 1 for core in self._cores for group in core.births})
+        birth = next_birth(births)
+        self._begin_lives({group: birth for core in self._cores for group in core.births})
         share, rest = divmod(self.store.env_steps, len(self.loops))
         for i, loop in enumerate(self.loops):
             loop.set_state({"env_steps": share + (rest if i == 0 else 0)})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from starling.roles.learner import Learner
-from starling.roles.policy import Header
+from starling.roles.policy import Header, next_birth
 from starling.roles.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.runtime.hub import Hub
 from starling.runtime.weights import WeightWriter
@@ -99,9 +99,9 @@ class ProcessesRuntime:
         self.hub.store.set_state(state["store"])
         self.hub.store.abandon()
         self.learner.set_state(state["learner"])
-        births = state["births"]
-        for group, seat in self.hub.credits.seats.items():
-            seat.birth = births.get(str(group), 0) + 1  # nobody repeats an earlier life's noise
+        birth = next_birth(state["births"])
+        for seat in self.hub.credits.seats.values():
+            seat.birth = birth
 
     def evaluate(self, wait: bool) -> None:
         """Have the agent as it is evaluated, beside training; `wait` for it."""

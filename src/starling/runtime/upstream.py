@@ -38,24 +38,40 @@ class LinkedUpstream:
         self._link, self._slots = link, port.buffers()
         self._credits: dict[int, deque[int]] = {group: deque() for group in self._slots}
         self._open: dict[int, int] = {}
+        self._lost: list[int] = []
         self._weights = WeightReader(board, model)
 
     def begin(self, group: int) -> Buffer | None:
         if group in self._open:  # what was being written there was abandoned
             return self._slots[group][self._open[group]]
-        self.receive()
+        self._receive()
         if not self._credits[group]:
             return None
         self._open[group] = self._credits[group].popleft()
         return self._slots[group][self._open[group]]
 
-    def receive(self) -> None:
+    def _receive(self) -> None:
         """Take in what has come over the link."""
         for message in self._link.receive():
-            group, slot = message["credit"]
-            self._credits[group].append(slot)
+            if "forget" in message:
+                self._lost.append(message["forget"])
+            else:
+                group, slot = message["credit"]
+                self._credits[group].append(slot)
         if self._link.ended:
             raise EOFError("the main process is gone")
+
+    def lost_groups(self) -> list[int]:
+        """Groups whose env loop is gone since the last call."""
+        self._receive()
+        lost, self._lost = self._lost, []
+        return lost
+
+    def give_back(self, group: int) -> None:
+        """Return everything that was lent for a group."""
+        slots = [*self._credits[group], *([self._open.pop(group)] if group in self._open else [])]
+        self._credits[group].clear()
+        self._link.send({"given_back": [group, slots]})
 
     def insert(self, group: int, fragment: Fragment) -> None:
         slot = self._open.pop(group)

@@ -149,7 +149,8 @@ class Worker:
         if self.hung:
             return "hung: no sign of life"
         if self.fault is not None:
-            return self.fault["fault"]
+            known = self.fault["kind"] in ("EnvFault", "UserError")  # their words say all
+            return self.fault["fault"] if known else f"{self.fault['kind']}: {self.fault['fault']}"
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
     @property
