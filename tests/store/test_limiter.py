@@ -29,7 +29,6 @@ def circular(name="old", **changes):
 
 MIXES = {
     "synchronous": ([queue(max_lag=0)], (2, 2)),
-    "synchronous, uneven": ([queue(max_lag=0)], (4, 2, 2)),
     "lagging": ([queue(max_lag=1)], (3, 1)),
     "free": ([queue(capacity=5)], (2, 3)),
     "used twice": ([queue(max_uses=2, max_lag=2)], (2, 2)),
@@ -211,7 +210,8 @@ def test_a_lost_actors_credits_are_dealt_again():
         ([queue(capacity=3)], (1,), "never holds"),
         ([queue(capacity=4)], (8,), "below an actor's 8"),
         ([queue(max_lag=0)], (3,), "multiple"),
-        ([queue(max_lag=0, batch=6)], (3, 2), "multiple"),
+        ([queue(max_lag=0, batch=6)], (3, 2), "equally many"),
+        ([queue(max_lag=0)], (4, 2, 2), "equally many"),
         ([queue(max_lag=0, max_uses=2)], (4,), "one use"),
         ([queue(max_lag=1, min_size=9)], (4,), "never reached"),
         ([queue(min_size=17)], (4,), "above capacity"),

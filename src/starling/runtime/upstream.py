@@ -75,7 +75,8 @@ class LinkedUpstream:
 
     def insert(self, group: int, fragment: Fragment) -> None:
         slot = self._open.pop(group)
-        self._link.send({"fragment": [group, slot, fragment.actor, fragment.sequence]})
+        if not self._link.send({"fragment": [group, slot, fragment.actor, fragment.sequence]}):
+            raise EOFError("the main process is gone or no longer listens")
 
     def refresh(self) -> Header:
         return self._weights.refresh()

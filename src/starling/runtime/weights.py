@@ -1,7 +1,7 @@
 """The newest weights in shared memory: one process writes them, any number read them, nobody waits.
 
 Two sides are written in turn. A reader copies the side that was finished last and looks again: only a writer that has
-meanwhile begun that same side makes it copy once more.
+meanwhile begun that same side makes it copy once more. This relies on stores becoming visible in order, as on x86.
 """
 
 from __future__ import annotations

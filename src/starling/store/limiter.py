@@ -191,10 +191,15 @@ def _check_queue(spec: TableSpec, take: int, groups: Sequence[int]) -> None:
         return
     if spec.max_uses > 1:
         raise UserError(f"table {spec.name!r}: max_lag 0 allows each item one use, not max_uses {spec.max_uses}")
-    if take % max(groups) or any(max(groups) % group for group in groups):
+    if len(set(groups)) > 1:
+        raise UserError(
+            f"table {spec.name!r}: max_lag 0 needs actors with equally many env rows, not {sorted(set(groups))}: make"
+            " env.num a multiple of actors"
+        )
+    if take % groups[0]:
         raise UserError(
             f"table {spec.name!r}: max_lag 0 needs a batch ({take} items) made of whole fragments; actors bring"
-            f" {sorted(set(groups))} env rows: make the batch a multiple of them"
+            f" {groups[0]} env rows each: make the batch a multiple of that"
         )
 
 
