@@ -40,6 +40,10 @@ MIXES = {
 }
 
 
+WHILE_FILLING = -1
+"""The version of what was begun before every replay had its min_size: then anybody may begin, whatever the lag."""
+
+
 class LimiterMachine(RuleBasedStateMachine):
     """Actors and a learner in any order: nobody may be stuck, and no rule may be broken."""
 
@@ -57,6 +61,10 @@ class LimiterMachine(RuleBasedStateMachine):
     def filled(self):
         return all(len(t) >= spec.min_size for t, spec in zip(self.tables, self.specs, strict=True))
 
+    def replays_filled(self):
+        both = zip(self.tables, self.specs, strict=True)
+        return all(len(table) >= spec.min_size for table, spec in both if spec.sampler != "fifo")
+
     def can_sample(self):
         return self.limiter.may_sample([len(table) for table in self.tables])
 
@@ -65,7 +73,7 @@ class LimiterMachine(RuleBasedStateMachine):
         group %= len(self.groups)
         if group not in self.busy and self.limiter.may_begin(self.groups[group]):
             self.limiter.begin(self.groups[group])
-            self.busy[group] = self.version
+            self.busy[group] = self.version if self.replays_filled() else WHILE_FILLING
 
     @rule(group=st.integers(0, 2), ended=st.booleans())
     def insert(self, group, ended):
@@ -98,7 +106,7 @@ class LimiterMachine(RuleBasedStateMachine):
             if spec.sampler == "fifo":
                 assert len(table) >= take
                 if spec.max_lag == 0:
-                    assert all(version == self.sampled for version, _ in table[:take])
+                    assert all(version in (self.sampled, WHILE_FILLING) for version, _ in table[:take])
                 for item in table[:take]:
                     item[1] += 1
                 table[:] = [item for item in table if item[1] < spec.max_uses]
