@@ -196,6 +196,8 @@ class Session:
             if eval_every is not None and (now >= eval_at or stopping) and self._interrupts.received is None:
                 self.runtime.evaluate(wait=stopping)
                 eval_at = self._after(eval_every)
+            if stopping:
+                self.runtime.halt()
             evaluated = self._take_evaluations()
             if now >= row_at or stopping or evaluated:
                 self._write_row(evaluated)

@@ -49,7 +49,6 @@ def runs(tmp_path_factory):
 
     yield run
     torch.set_num_threads(1)
-    torch.set_flush_denormal(False)
 
 
 def read_mp4(path):

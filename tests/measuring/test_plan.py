@@ -119,7 +119,7 @@ def test_what_fits_is_not_refused():
         (["dqn-minatar-breakout", "algo.capacity=100000000"], "algo.capacity"),
         (["ppo-minatar-breakout", "env.num=1000000", "algo.minibatches=1"], "env.num"),
         (["dqn-cartpole", "algo.batch=60000000", "algo.capacity=60000001"], "algo.batch"),
-        (["ppo-cartpole", "env.num=64", "runtime=processes", "actors=64"], "actors"),
+        (["impala-cartpole", "env.num=64", "runtime=processes", "actors=64"], "actors"),
     ],
 )
 def test_memory_the_advice_is_enough_and_not_too_much(arguments, key):

@@ -111,12 +111,16 @@ class Hub:
     def metrics(self) -> dict[str, Any]:
         return self.call(self._metrics)
 
-    def stop(self) -> None:
-        """End the thread and all workers."""
+    def halt(self) -> None:
+        """End the thread: from now on nothing comes in."""
         self._stopping = True
         if self._thread.is_alive():
             self.wake()
             self._thread.join()
+
+    def stop(self) -> None:
+        """End the thread and all workers."""
+        self.halt()
         self.crew.stop(STOP_SECONDS)
         self._selector.close()
 

@@ -150,6 +150,9 @@ class InlineRuntime:
         done, self._evaluations = self._evaluations, []
         return done
 
+    def halt(self) -> None:
+        """Let nothing more come in: nothing does here between two steps."""
+
     def close(self) -> None:
         for loop in self.loops:
             loop.env.close()

@@ -118,5 +118,9 @@ class ProcessesRuntime:
     def evaluations(self) -> list[dict[str, float]]:
         return self.hub.evaluations()
 
+    def halt(self) -> None:
+        """Let nothing more come in, so that what is saved last is all there is."""
+        self.hub.halt()
+
     def close(self) -> None:
         self.hub.stop()
