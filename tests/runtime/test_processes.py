@@ -233,3 +233,24 @@ def test_nothing_is_left_open_when_a_run_ends():
         del runtime
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+@pytest.mark.parametrize("inference", ["local", "central"])
+def test_ctrl_c_reaches_the_main_process_alone(tmp_path, inference):
+    """A terminal sends SIGINT to every process of the group: the run saves and ends with 0, and no worker complains."""
+    overrides = [*SMALL, f"inference={inference}", "stop.env_steps=100000000", "log.every=500", "run=a"]
+    command = [sys.executable, "-m", "starling", "train", "impala-cartpole", *overrides, "--runs", str(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        rows = tmp_path / "a" / "metrics.jsonl"
+        end = time.monotonic() + 60
+        while not rows.exists() or not rows.read_text():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+    assert "died" not in said
+    assert list((tmp_path / "a" / "checkpoints").glob("step-*"))

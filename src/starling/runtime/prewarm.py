@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing import current_process, forkserver
+from multiprocessing import current_process, forkserver, resource_tracker
 
 from starling.errors import UserError
 
@@ -18,21 +15,12 @@ def prewarm() -> None:
     """Start the fork server, unless it runs; it loads what workers need in the background."""
     _check_not_importing()
     forkserver.set_forkserver_preload(PRELOADED)
-    with _interrupts_ignored():
-        forkserver.ensure_running()
-
-
-@contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """What is started meanwhile is not reached by Ctrl-C, which is the main process's business."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource_tracker.ensure_running()  # it sets the mask of signals itself, so it goes first
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        forkserver.ensure_running()  # its children keep the mask: Ctrl-C is this process's business
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _check_not_importing() -> None:
