@@ -57,6 +57,10 @@ def recorded(settings: list[str], steps: int) -> list[Fragment]:
     return found
 
 
+def _name(fragment: Fragment) -> tuple[int, int]:
+    return fragment.actor, fragment.sequence
+
+
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_local_and_central_inference_record_the_same(core):
     """The same actions, states, log-probabilities and rewards; float sums may differ a little by batch size."""
@@ -64,8 +68,7 @@ def test_local_and_central_inference_record_the_same(core):
     local = recorded([*settings, "inference=local"], 30)
     central = recorded([*settings, "inference=central"], 30)
     assert len(local) == len(central) > 8
-    key = lambda f: (f.actor, f.sequence)  # noqa: E731
-    for mine, theirs in zip(sorted(local, key=key), sorted(central, key=key), strict=True):
+    for mine, theirs in zip(sorted(local, key=_name), sorted(central, key=_name), strict=True):
         for (name, a), (_, b) in zip(tree.items(mine), tree.items(theirs), strict=True):
             if np.asarray(a).dtype.kind == "f":
                 np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6, err_msg=name)

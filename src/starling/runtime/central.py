@@ -77,11 +77,6 @@ class SharedDesk:
         answers = {group: pair[1] for group, pair in self._answers.items()}
         return ServerPort(self._slab, self._offsets, self._layout, self._rows, self._bell[0], answers)
 
-    def close(self) -> None:
-        for end in (*self._bell, *(end for pair in self._answers.values() for end in pair)):
-            end.close()
-        self._slab.close()
-
 
 class LoopSide:
     """An env loop's end: looks like a policy, only that actions may not be there yet."""

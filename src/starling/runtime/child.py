@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import forkserver, parent_process
 from typing import Any, Protocol
@@ -63,7 +62,7 @@ def main(node: Node) -> None:
     try:
         role = import_path(node.builder)(node.arguments, node.link, usage)
         node.link.send({"ready": True})
-        _work(role, node.link, usage)
+        _work(role, usage)
     except EOFError:
         pass  # whoever we worked for is gone
     except BaseException as error:
@@ -76,7 +75,7 @@ def main(node: Node) -> None:
             role.close()
 
 
-def _work(role: WorkerRole, link: Link, usage: Usage) -> None:
+def _work(role: WorkerRole, usage: Usage) -> None:
     while not usage.told_to_stop:
         usage.enter(BUSY)
         if not role.step():
@@ -101,13 +100,12 @@ def _die_with_main_process() -> None:
     _kill_with_parent()
     parent = parent_process()
     assert parent is not None, "a worker is started by the main process"
-    watcher = threading.Thread(target=_wait_for_end, args=(parent.sentinel, os._exit), daemon=True)
-    watcher.start()
+    threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
 
 
-def _wait_for_end(sentinel: int, exit: Callable[[int], Any]) -> None:
+def _end_with(sentinel: int) -> None:
     wait_readable([sentinel], None)
-    exit(1)
+    os._exit(1)
 
 
 def _kill_with_parent() -> None:
@@ -119,7 +117,7 @@ def _kill_with_parent() -> None:
         return
     server = getattr(forkserver, "_forkserver", None)
     alive = getattr(server, "_forkserver_alive_fd", None)
-    if alive is not None:
+    if server is not None and alive is not None:
         os.close(alive)
-        server._forkserver_alive_fd = None  # type: ignore[union-attr]
+        server._forkserver_alive_fd = None
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -15,8 +15,9 @@ import numpy as np
 
 from starling.errors import UserError
 from starling.roles.usage import CELLS, read
-from starling.runtime import child, prewarm
+from starling.runtime import child
 from starling.runtime.link import Link, link
+from starling.runtime.prewarm import prewarm
 from starling.runtime.slab import Slab, size_of
 from starling.types import ArraySpec, NDArray
 
@@ -27,9 +28,8 @@ LONGEST_REST = 30.0
 
 def context() -> Any:
     """How worker processes are started: forked from a server that has torch loaded, within tens of milliseconds."""
-    chosen = get_context("forkserver")
-    chosen.set_forkserver_preload(prewarm.PRELOADED)
-    return chosen
+    prewarm()
+    return get_context("forkserver")
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,9 @@ class Store:
         tables = [Table(spec, layout, rows, seed=seed, priority=priority, index=i) for i, spec in enumerate(specs)]
         self.mixture = Mixture(tables, [spec.share for spec in specs])
         self.env_steps = 0  # valid ones inserted so far
-        self._drawn: deque[Sample] = deque()  # never outlives what is owed: it is empty whenever actors may go on
+        self._drawn: deque[Sample] = (
+            deque()
+        )  # never outlives what is owed; inline it is empty whenever actors may go on
         self._most_ahead = _most_ahead(specs, layout)
 
     def begin(self, rows: int) -> bool:
