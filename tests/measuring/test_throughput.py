@@ -116,7 +116,7 @@ def test_a_real_run_is_measured_and_leaves_nothing_behind(tmp_path, monkeypatch)
     assert 0.8 * 20 * versions < steps <= 20 * versions + 40  # 4 unrolls of 5 steps a version, some of them resets
     assert reading.lag is not None
     assert set(reading.busy) == {"learner", "actors"}
-    assert 0.5 < sum(reading.busy.values()) <= 1.01
+    assert 0.5 < sum(reading.busy.values()) <= 1.1  # each role's clock is read at its own moment of half a second
     assert list(tmp_path.glob("starling-*")) == []
 
 
