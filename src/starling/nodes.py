@@ -13,8 +13,9 @@ from starling.blueprint import Blueprint, build_model, draw, set_up_torch
 from starling.config.load import from_dict
 from starling.config.schema import Config, EvalConfig
 from starling.envs.registry import make_env
+from starling.envs.vector import VectorEnv
 from starling.portable import Part
-from starling.roles.env_loop import EnvLoop
+from starling.roles.env_loop import Acting, EnvLoop
 from starling.roles.evaluator import MAX_ROWS, Evaluator
 from starling.roles.inference import Batcher, InferenceServer
 from starling.roles.policy import GroupSpec, Policy, PolicyCore, Upstream
@@ -165,6 +166,20 @@ class EvaluationWorker:
         self._evaluator.env.close()
 
 
+def env_loop(config: Config, env: VectorEnv, acting: Acting, index: int, group: GroupSpec, usage: Usage) -> EnvLoop:
+    """The loop of a group's rows, as the configuration wants it."""
+    return EnvLoop(
+        env,
+        acting,
+        group=index,
+        rows=group.rows,
+        seed=config.seed,
+        start=group.start,
+        stagger=config.env.stagger,
+        usage=usage,
+    )
+
+
 def build_actor(arguments: ActorArguments, link: Link, usage: Usage) -> LoopWorker:
     """An env loop with its policy beside it."""
     shared, index, group = arguments.shared, arguments.index, arguments.group
@@ -174,7 +189,7 @@ def build_actor(arguments: ActorArguments, link: Link, usage: Usage) -> LoopWork
     core = policy_core(blueprint, model, shared.layout, upstream, {index: group})
     core.policy.header = upstream.refresh()  # not even the first action follows weights that nobody trained
     env = make_env(shared.config.env, len(group.rows))
-    loop = EnvLoop(env, core, group=index, rows=group.rows, seed=shared.config.seed, start=group.start, usage=usage)
+    loop = env_loop(shared.config, env, core, index, group, usage)
     return LoopWorker(loop, link, WAIT_OUT, [link])
 
 
@@ -183,7 +198,7 @@ def build_env_loop(arguments: EnvLoopArguments, link: Link, usage: Usage) -> Loo
     config, index, group = arguments.shared.config, arguments.index, arguments.group
     desk = LoopSide(arguments.desk, index, group.birth)
     env = make_env(config.env, len(group.rows))
-    loop = EnvLoop(env, desk, group=index, rows=group.rows, seed=config.seed, start=group.start, usage=usage)
+    loop = env_loop(config, env, desk, index, group, usage)
     return LoopWorker(loop, link, WAIT_IN, [desk, link])
 
 

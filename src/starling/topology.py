@@ -21,6 +21,7 @@ from starling.nodes import (
     InferenceArguments,
     Shared,
     build_evaluator,
+    env_loop,
     evaluation_seed,
     policy_core,
 )
@@ -94,7 +95,7 @@ def _inline(blueprint: Blueprint, model: nn.Module, layout: Layout) -> InlineRun
             acting = policy_core(blueprint, model, layout, upstream, {index: group})
             policies.append(acting)
         env = make_env(config.env, len(group.rows), threads=plan_threads(blueprint))
-        loops.append(EnvLoop(env, acting, group=index, rows=group.rows, seed=config.seed))
+        loops.append(env_loop(config, env, acting, index, group, Usage()))
     evaluator = None
     if config.eval.every is not None:
         evaluator = build_evaluator(blueprint, model, config.eval, evaluation_seed(config))

@@ -153,3 +153,23 @@ def test_seeds_fit_the_ale():
 def test_the_ale_leaves_gymnasiums_base_class_alone():
     make("ALE/Pong-v5").close()
     assert "autoreset_mode" not in GymVectorEnv.metadata
+
+
+@pytest.mark.parametrize("lives", [False, True])
+def test_games_can_be_cut_short_row_by_row(lives):
+    env = make("ALE/Breakout-v5", rows=3, episodic_life=lives)
+    env.reset(np.array([1, 2, 3]))
+    env.stagger(np.array([0, 3, 1]))
+    steps = [env.step(np.array([1, 1, 1])) for _ in range(6)]
+    assert np.array([s.truncated for s in steps]).T.astype(int).tolist() == [
+        [0] * 6,
+        [0, 0, 1, 0, 0, 0],
+        [1, 0, 0, 0, 0, 0],
+    ]
+    assert np.array([s.first for s in steps]).T.astype(int).tolist() == [
+        [0] * 6,
+        [0, 0, 0, 1, 0, 0],
+        [0, 1, 0, 0, 0, 0],
+    ]
+    assert not steps[1].obs[2, :3].any()  # a game that begins has no frames before its first
+    assert steps[1].obs[0, :3].any()

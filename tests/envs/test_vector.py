@@ -1,5 +1,6 @@
 """The adapter itself, over a vector env that does everything at once."""
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -135,3 +136,75 @@ def test_an_env_without_pictures_says_so():
     env.reset(np.array([0]))
     with pytest.raises(UserError, match="'toy/identity' cannot be rendered: it draws no pictures"):
         env.render()
+
+
+class Clock(gymnasium.Env):
+    """Shows how many steps its episode has lasted, and terminates after `length`."""
+
+    def __init__(self, length):
+        self.observation_space = spaces.Box(0, 99, (1,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        self.time = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.time += 1
+        return np.full(1, self.time, np.float32), 1.0, self.time == self.length, False, {}
+
+
+def clocks(rows, length):
+    return VectorEnv(SyncVectorEnv([lambda: Clock(length)] * rows, copy=False), "clock")
+
+
+def played(env, steps):
+    return [env.step(np.zeros(env.num, np.int64)) for _ in range(steps)]
+
+
+def column(steps, name):
+    """One field of the steps, a list a row."""
+    return np.array([getattr(step, name) for step in steps]).T.astype(int).tolist()
+
+
+def test_staggered_rows_end_when_they_are_told_and_then_play_whole_episodes():
+    env = clocks(3, length=4)
+    env.reset(np.array([0, 1, 2]))
+    env.stagger(np.array([0, 2, 1]))
+    steps = played(env, 8)
+    assert column(steps, "truncated") == [[0] * 8, [0, 1, 0, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0]]
+    assert column(steps, "terminated") == [[0, 0, 0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1, 0, 0]]
+    assert column(steps, "first") == [[0, 0, 0, 0, 1, 0, 0, 0], [0, 0, 1, 0, 0, 0, 0, 1], [0, 1, 0, 0, 0, 0, 1, 0]]
+    assert column(steps, "valid") == (1 - np.array(column(steps, "first"))).tolist()
+
+
+def test_a_row_that_was_cut_short_shows_its_own_reset():
+    env = clocks(2, length=9)
+    env.reset(np.array([0, 1]))
+    env.stagger(np.array([3, 0]))
+    seen = [env.step(np.zeros(2, np.int64)).obs[:, 0].tolist() for _ in range(5)]
+    assert seen == [[1, 1], [2, 2], [3, 3], [0, 4], [1, 5]]
+
+
+def test_an_episode_that_ends_by_itself_is_not_cut_again():
+    env = clocks(1, length=2)
+    env.reset(np.array([0]))
+    env.stagger(np.array([4]))
+    assert not any(step.truncated.any() for step in played(env, 12))
+
+
+def test_what_was_cut_short_is_no_ended_game():
+    env = clocks(2, length=4)
+    env.reset(np.array([0, 1]))
+    env.stagger(np.array([1, 0]))
+    over = [(env.step(np.zeros(2, np.int64)), env.game_over.tolist(), env.cut_short.tolist())[1:] for _ in range(4)]
+    assert over == [([False, False], [True, False]), *[([False, False], NO)] * 2, ([False, True], NO)]
+
+
+def test_rows_that_cannot_be_reset_alone_are_not_staggered():
+    env = VectorEnv(Rows([]), "rows")
+    env.reset(np.array([0, 0]))
+    env.stagger(np.array([0, 0]))
+    with pytest.raises(UserError, match=r"env 'rows' cannot reset single rows; set env.stagger=0"):
+        env.stagger(np.array([0, 1]))

@@ -133,3 +133,23 @@ def test_episodes_that_ended_by_themselves_are_scored_with_their_raw_return():
 def test_on_policy_fragments_are_acted_by_the_newest_weights_alone():
     _, fragments = run("ppo-cartpole", 400, "algo.rollout=8")
     assert [f.trajectory.version.tolist() for f in fragments] == [[i] * ROWS for i in range(len(fragments))]
+
+
+def test_staggered_rows_are_aligned_and_what_was_cut_is_not_scored():
+    runtime, fragments = run("dqn-cartpole", 300, "env.stagger=4", "algo.fragment=100", "seed=2")
+    steps = fragments[0].trajectory
+    np.testing.assert_array_equal(steps.first[1:], ~steps.valid)
+    begins = [np.flatnonzero(steps.first[1:5, b]) for b in range(ROWS)]
+    cut = [b for b in range(ROWS) if len(begins[b]) and begins[b][0] < counting_length(*tag_and_episode(steps, b))]
+    episodes = runtime.episodes()
+    assert cut
+    for b in cut:
+        end = int(begins[b][0])
+        assert steps.truncated[end - 1, b]
+        lengths = [episode.length for episode in episodes if episode.row == b]
+        tag, first = tag_and_episode(steps, b)
+        assert lengths[0] == counting_length(tag, first + 1)
+
+
+def tag_and_episode(steps, row):
+    return int(steps.obs[0, row, 0]), int(steps.obs[0, row, 1])

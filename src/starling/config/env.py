@@ -39,6 +39,9 @@ class EnvConfig(Part):
     wrappers: list[WrapperConfig] = Field(default_factory=list, description="wrappers, the innermost first")
     args: dict[str, Any] = Field(default_factory=dict, description="arguments of the env's constructor")
     reward_clip: float | None = Field(None, gt=0, description="rewards are recorded clipped to +-this; scores stay raw")
+    stagger: int = Field(
+        0, ge=0, description="cut each row's first episode short within so many steps, so that rows do not play in step"
+    )
     vectorize: Literal["auto", "sync"] = Field(
         "auto", description="auto: the env's own vector form where it has one; sync: single envs, one after another"
     )

@@ -68,7 +68,9 @@ class LifeEpisodes(VectorWrapper[Any, Any, Any]):
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         obs, infos = self.env.reset(seed=seed, options=options)
         self._lives = infos["lives"]
-        self._lost = np.zeros(self.num_envs, np.bool_)
+        begun = (options or {}).get("reset_mask")
+        none: NDArray = np.zeros(self.num_envs, np.bool_)
+        self._lost: NDArray = none if begun is None else self._lost & ~begun
         return obs, infos
 
     def step(self, actions: NDArray) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any]]:

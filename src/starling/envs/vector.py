@@ -54,7 +54,8 @@ class VectorEnv:
         )  # a batch of the env's observations as the policy sees them
         self.decode = action_converter(raw.action)  # a batch of the policy's actions as the env takes them
         self._check = observation_check(id, raw.observation, self.num)
-        self._ended = self._done = np.zeros(self.num, np.bool_)
+        self._ended = self._done = self.cut_short = np.zeros(self.num, np.bool_)  # [B]
+        self._countdown = np.zeros(self.num, np.int64)  # [B] steps before an episode is cut short; 0: it is not
 
     def reset(self, seeds: NDArray) -> EnvStep:
         """Begin an episode in every row; `seeds` [B] int64, none below 0, one a row."""
@@ -69,19 +70,36 @@ class VectorEnv:
             raise fault_of(error, self.spec.id, "reset", self._ended) from error
         self._check(obs)
         none = np.zeros(self.num, np.bool_)
-        self._ended = self._done = self.game_over = none
+        self._ended = self._done = self.game_over = self.cut_short = none
+        self._countdown = np.zeros(self.num, np.int64)
         return EnvStep(self.encode(obs), ~none, np.zeros(self.num, np.float32), none, none.copy(), none.copy())
+
+    def stagger(self, steps: NDArray) -> None:
+        """Cut the present episode of each row short after so many steps [B], 0: not at all.
+
+        Rows that begin together and end alike would play in step for a long time, and a batch of them would show one
+        moment of the game only.
+        """
+        if steps.any() and not _resets_by_row(self._env):
+            raise UserError(f"env {self.spec.id!r} cannot reset single rows; set env.stagger=0")
+        self._countdown = steps.copy()
 
     def step(self, actions: NDArray) -> EnvStep:
         """Take `actions` [B, ...]; a row that ended at the last step is reset instead."""
         obs, reward, terminated, truncated = self._take(self.decode(actions))
+        if self.cut_short.any():  # these rows do not know that they ended
+            obs = self._begin_anew(self.cut_short)
+            terminated, truncated = terminated & ~self.cut_short, truncated & ~self.cut_short
         first = self._ended
         valid = ~first
         self._ended = terminated | truncated
+        self.cut_short = self._count_down(valid & ~self._ended)
+        truncated = truncated | self.cut_short
+        self._ended = self._ended | self.cut_short
         # A row that ends both ways at once is terminated: nothing is to be bootstrapped.
         terminated = terminated & valid
         truncated = truncated & valid & ~terminated
-        self._done = terminated | truncated
+        self._done = (terminated | truncated) & ~self.cut_short
         self.game_over = self.infos.get(GAME_OVER, self._done)
         return EnvStep(self.encode(obs), first, reward * valid, terminated, truncated, valid)
 
@@ -97,6 +115,23 @@ class VectorEnv:
         check_outcome(self.spec.id, self.num, reward, terminated, truncated)
         self._check(obs)
         return obs, reward, terminated, truncated
+
+    def _begin_anew(self, rows: NDArray) -> Any:
+        """Begin an episode in these `rows` [B] bool, without a seed; the observations of all."""
+        try:
+            obs, _ = self._env.reset(options={"reset_mask": rows})
+        except (Exception, SystemExit) as error:
+            raise fault_of(error, self.spec.id, "reset", rows) from error
+        self._check(obs)
+        return obs
+
+    def _count_down(self, played: NDArray) -> NDArray:
+        """The rows [B] bool whose time is over; an episode that ended by itself needs no cut."""
+        if not self._countdown.any():
+            return np.zeros(self.num, np.bool_)
+        over = played & (self._countdown == 1)
+        self._countdown = np.where(played, np.maximum(self._countdown - 1, 0), 0)
+        return np.asarray(over)
 
     def episode_infos(self) -> dict[int, dict[str, Any]]:
         """What the env says about each row whose episode ended at the last step, by row."""
@@ -131,6 +166,14 @@ def row_infos(infos: dict[str, Any], row: int) -> dict[str, Any]:
             continue
         found[key] = row_infos(value, row) if isinstance(value, dict) else value[row]
     return found
+
+
+def _resets_by_row(env: GymVectorEnv[Any, Any, Any]) -> bool:
+    """Whether `reset` heeds a mask of rows; there is no way to ask, and others would silently reset all."""
+    return (
+        isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        or type(env.unwrapped).__module__ == "ale_py.vector_env"
+    )
 
 
 def _seeder(env: GymVectorEnv[Any, Any, Any]) -> Callable[[NDArray], Any]:

@@ -35,9 +35,11 @@ class EnvLoop:
         rows: NDArray,
         seed: int,
         start: int = 0,
+        stagger: int = 0,
         usage: Usage | None = None,
     ) -> None:
         self.env, self.policy = env, policy
+        self._stagger = stagger
         self._usage = usage or Usage()
         self._group, self._rows, self._seed = group, rows, seed
         self._totals = np.zeros(env.num, np.float64)
@@ -73,7 +75,10 @@ class EnvLoop:
         return episodes
 
     def _reset(self) -> EnvStep:
-        return self.env.reset(noise.seeds(self._seed, self._rows, self._start + self.env_steps))
+        seeds = noise.seeds(self._seed, self._rows, self._start + self.env_steps)
+        step = self.env.reset(seeds)
+        self.env.stagger(seeds % (self._stagger + 1))
+        return step
 
     def _take_in(self, step: EnvStep) -> None:
         self.env_steps += int(np.count_nonzero(step.valid))
@@ -84,8 +89,9 @@ class EnvLoop:
         if ended.any():
             for i in np.flatnonzero(ended):
                 self._finished.append(Episode(int(self._rows[i]), float(self._totals[i]), int(self._lengths[i])))
-            self._totals[ended] = 0
-            self._lengths[ended] = 0
+        ended = ended | self.env.cut_short  # what was cut short is nobody's score
+        self._totals[ended] = 0
+        self._lengths[ended] = 0
         self.policy.observe(self._group, step)
 
     def get_state(self) -> dict[str, Any]:
