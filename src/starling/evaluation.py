@@ -31,7 +31,7 @@ def load_agent(
     """The blueprint, the trained model and the checkpoint of a run, its env as `protocol` says."""
     place = folder.find(run)
     config = with_protocol(place.config(), protocol)
-    chosen, state, problems = checkpoint.find(place.checkpoints, which)
+    chosen, state, problems = checkpoint.find(place.checkpoints, which, parts=("learner",))
     for problem in problems:
         warn(f"checkpoint skipped: {problem}")
     blueprint = draw(config)

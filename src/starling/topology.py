@@ -55,7 +55,8 @@ def build(blueprint: Blueprint, room: Room | None = None) -> Runtime:
     return (_inline if blueprint.config.runtime == "inline" else _processes)(blueprint, model, layout)
 
 
-def _store(blueprint: Blueprint, layout: Layout) -> Store:
+def build_store(blueprint: Blueprint, layout: Layout) -> Store:
+    """All tables that the algorithm asks for, empty."""
     config, algorithm = blueprint.config, blueprint.algorithm
     return Store(blueprint.tables, layout, rows=config.env.num, seed=config.seed, priority=algorithm.priority)
 
@@ -76,7 +77,7 @@ def _learner(blueprint: Blueprint, model: nn.Module, source: Source) -> Learner:
 def _inline(blueprint: Blueprint, model: nn.Module, layout: Layout) -> InlineRuntime:
     """All roles in this process: env loops, policies, one store, one learner, one shared model."""
     config = blueprint.config
-    store = _store(blueprint, layout)
+    store = build_store(blueprint, layout)
     learner = _learner(blueprint, model, store)
     groups, shape = blueprint.groups(), blueprint.fragment_shape(layout)
     buffers = {index: tree.zeros(shape.buffer(len(group.rows))) for index, group in groups.items()}
@@ -111,7 +112,7 @@ def _processes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Proces
     workers, seats = (_local_workers if config.inference == "local" else _central_workers)(blueprint, shared)
     if config.eval.every is not None:
         workers.append(WorkerSpec("evaluator", "evaluator", "starling.nodes:build_evaluation", lambda births: shared))
-    hub = Hub(_store(blueprint, layout), workers, seats, config.supervision, PREFETCH)
+    hub = Hub(build_store(blueprint, layout), workers, seats, config.supervision, PREFETCH)
     source = HubSource(hub)
     return ProcessesRuntime(hub, _learner(blueprint, model, source), source, WeightWriter(board, model))
 

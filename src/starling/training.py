@@ -15,12 +15,16 @@ from starling.branching import check_branch
 from starling.capacity.room import find_room
 from starling.config.schema import Config
 from starling.envs.faults import EnvFault
+from starling.replays.start import begin_with_replay
 from starling.runs import checkpoint, folder
 from starling.runs.bottleneck import KEY, bottleneck
-from starling.runs.metrics import TIMING, MetricsFile, Scoreboard
+from starling.runs.metrics import TIMING, MetricsFile, Scoreboard, read_rows
+from starling.runs.saving import Saver
 from starling.runs.signals import Interrupts
 from starling.runs.status import Status
 from starling.runs.tensorboard import TensorBoardFile
+from starling.runs.warnings import KEY as WARNINGS
+from starling.runs.warnings import Watch
 from starling.runtime.crew import RunFailedError
 from starling.runtime.prewarm import prewarm
 
@@ -73,9 +77,12 @@ def train(config: Config, runs: Path, display: Display) -> Result:
     blueprint = draw(config)
     set_up_torch(plan_threads(blueprint))
     runtime = topology.build(blueprint, find_room(runs))
+    filled = begin_with_replay(blueprint, runtime)
     place = folder.create(runs, config)
     display = Logged(display, place)
     display.message(f"run: {place.path}")
+    if filled is not None:
+        display.message(filled)
     return Session(blueprint, place, runtime, display).run()
 
 
@@ -148,7 +155,12 @@ class Session:
         if state is not None:
             self.scores.set_state(state["scores"])
             self._evaluated = state["evaluated"]
+        settings = self.config.checkpoint
+        retention = checkpoint.Retention(settings.keep, settings.keep_every, settings.best)
+        self._saver = Saver(place.checkpoints, retention)
         self.metrics = MetricsFile(place.metrics_file, 0 if state is None else state["rows"])
+        window = max((table.length for table in blueprint.tables if table.storage == "ring"), default=0)
+        self._watch = Watch(self.config, window, read_rows(place.metrics_file))
         self.board = TensorBoardFile(place.path, None if state is None else runtime.env_steps, display.message)
         self._started = time.monotonic()
         self._start_steps = runtime.env_steps
@@ -168,10 +180,12 @@ class Session:
                     failed, reason = True, f"failed: {error}"
                     self._listen()
                     self._save()
+                self._saver.finish()
         except EnvFault as fault:
             self.place.log(f"{fault}\n{fault.details}".rstrip())
             raise
         finally:
+            self._saver.close()
             self.metrics.close()
             self.board.close()
             self.runtime.close()
@@ -189,6 +203,7 @@ class Session:
         reason = self._stop_reason()
         while reason is None:
             next(steps)
+            self._saver.check()
             self._listen()
             now = self.runtime.env_steps
             reason = self._stop_reason()  # asked once a round: what is saved at the end must not be missed
@@ -241,39 +256,42 @@ class Session:
 
     def _write_row(self, evaluation: dict[str, float]) -> None:
         seconds = time.monotonic() - self._started
-        row = {
+        row: dict[str, Any] = {
             "env_steps": self.runtime.env_steps,
             "updates": self.runtime.updates,
             **self.scores.row(),
             **evaluation,
             **self.runtime.drain_metrics(),
+            **self._saver.metrics(),
             f"{TIMING}seconds": round(seconds, 3),
             f"{TIMING}steps_per_s": round((self.runtime.env_steps - self._start_steps) / max(seconds, 1e-9), 1),
         }
         if line := bottleneck(row, self.config):
             row[KEY] = line
+        wrong, unsaid = self._watch.look(row)
+        if wrong:
+            row[WARNINGS] = " | ".join(wrong)
+        for warning in unsaid:
+            self.display.message(f"warning: {warning}")
         self.metrics.write(row)
         self.board.write(row)
         self.display.row(row)
         self._last_row = row
 
     def _save(self) -> None:
-        settings = self.config.checkpoint
         if self._interrupts.received is not None:
             self.display.message("saving; once more ends at once, without")
-        state = self.runtime.save(with_tables=settings.replay)
+        self._saver.save(self._take_state, self._evaluated if self.config.eval.every is not None else self.scores.mean)
+
+    def _take_state(self) -> tuple[int, dict[str, Any]]:
+        """The env steps so far and all that is saved of them."""
+        state = self.runtime.save(with_tables=self.config.checkpoint.replay)
         state["session"] = {
             "scores": self.scores.get_state(),
             "evaluated": self._evaluated,
             "rows": self.metrics.rows,
         }
-        checkpoint.save(
-            self.place.checkpoints,
-            self.runtime.env_steps,
-            state,
-            retention=checkpoint.Retention(settings.keep, settings.keep_every, settings.best),
-            score=self._evaluated if self.config.eval.every is not None else self.scores.mean,
-        )
+        return self.runtime.env_steps, state
 
     def _tick(self) -> None:
         """Tell the display how it goes, now and then."""

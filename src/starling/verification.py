@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from starling.errors import UserError
+from starling.runs import checkpoint
 from starling.runs.folder import RunFolder
 from starling.runs.metrics import TIMING, read_rows
 
@@ -40,6 +41,9 @@ def compare(one: RunFolder, other: RunFolder) -> list[str]:
     for name in sorted({file.name for folder in (mine, theirs) for file in folder.iterdir()}):
         if name != "manifest.json" and not _same_bytes(mine / name, theirs / name):
             differences.append(f"{mine.name}/{name}")
+    places = [checkpoint.segment_names(folder) for folder in (mine, theirs)]
+    paths = sorted(places[0].keys() | places[1].keys())
+    differences += [f"{mine.name}: segments of {path}" for path in paths if places[0].get(path) != places[1].get(path)]
     rows = [[_without_timing(row) for row in read_rows(run.metrics_file)] for run in (one, other)]
     if len(rows[0]) != len(rows[1]):
         differences.append(f"metrics.jsonl has {len(rows[0])} rows and {len(rows[1])}")

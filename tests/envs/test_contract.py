@@ -30,6 +30,7 @@ BACKENDS = {
     "breakout-lives": EnvConfig(id="ALE/Breakout-v5", atari=LIVES),
     "breakout-lives-sync": EnvConfig(id="ALE/Breakout-v5", atari=LIVES, vectorize="sync"),
     **{f"minatar-{name}": EnvConfig(id=f"MinAtar/{name}-v1", wrappers=LIMIT) for name in MINATAR},
+    "minatar-hidden": EnvConfig(id="MinAtar/Breakout-v1", wrappers=[{"name": "HideFrames"}]),
     "minatar-bare": EnvConfig(id="MinAtar/Breakout-v0"),
     **{f"toy-{name}": EnvConfig(id=f"toy/{name}") for name in TOYS if name != "rooms"},
     "toy-rooms": EnvConfig(id="toy/rooms", args={"limit": 20}),

@@ -12,17 +12,33 @@ import numpy as np
 from starling.errors import UserError
 from starling.runs import checkpoint
 from starling.runs.checkpoint import Retention
+from starling.runs.frozen import freeze
+from starling.segments import Joined, Segmented
+
+RING = 4
+"""Segments, of which every step changes one."""
 
 
 def a_state(step):
     """Everything in it says which step it belongs to."""
-    return {"store": {"frames": np.full(500_000, step, np.int32)}, "learner": {"step": step, "w": np.full(1000, step)}}
+    ages = [step - (step - i) % RING for i in range(RING)]
+    parts = Segmented(tuple(Joined((np.full(100_000, age, np.int32).tobytes(),)) for age in ages))
+    small = {"step": step, "w": np.full(1000, step)}
+    return {"store": {"frames": np.full(500_000, step, np.int32), "ring": parts}, "learner": small}
+
+
+def ages(ring):
+    """The step that each segment is of."""
+    contents = [np.frombuffer(part.read(), np.int32) for part in ring.parts]
+    assert all((content == content[0]).all() for content in contents)
+    return [int(content[0]) for content in contents]
 
 
 def save_for_ever(root, step):
     while True:
         step += 1
-        checkpoint.save(root, step, a_state(step), retention=Retention(newest=2, best=True), score=step)
+        state = freeze(a_state(step))
+        checkpoint.write(root, step, state, retention=Retention(newest=2, best=True), score=step)
 
 
 def main(root, kills):
@@ -48,6 +64,7 @@ def main(root, kills):
         assert folder.name == f"step-{step:012d}"
         assert (state["store"]["frames"] == step).all()
         assert (state["learner"]["w"] == step).all()
+        assert ages(state["store"]["ring"]) == ages(a_state(step)["store"]["ring"])
         newest = step
     print(f"{kills} kills, {interrupted} in the middle of a save, newest {newest}")
     assert newest > 0

@@ -20,8 +20,13 @@ LSTM = ["net.core={kind: lstm, size: 16}", "net.shared=true"]
 DQN = ["algo.learning_starts=200", "algo.fragment=4", "algo.updates_per_step=0.25", "algo.optimizer.args.lr=0.003"]
 PPO = ["algo.rollout=32", "algo.epochs=6", "algo.minibatches=4", "algo.optimizer.args.lr=0.005", "algo.discount=0.5"]
 IMPALA = ["algo.batch=4", "algo.unroll=16", "algo.optimizer.args.lr=0.01", "algo.discount=0.5"]
+R2D2 = [
+    *["env.args={}", "algo.burn_in=4", "algo.unroll=8", "algo.period=4", "algo.fragment=4", "algo.learning_starts=100"],
+    *["algo.updates_per_step=0.125", "algo.optimizer.args.lr=0.003", "algo.discount=0.5", "algo.epsilon=0.1"],
+]
 
 AGENTS = {
+    "apex": ("dqn-cartpole", [*DQN, "algo.name=apex"]),
     "dqn": ("dqn-cartpole", DQN),
     "dqn prioritized": ("dqn-cartpole", [*DQN, "algo.prioritized.alpha=0.6", "algo.n_step=3", "algo.dueling=true"]),
     "ppo": ("ppo-cartpole", PPO),
@@ -29,6 +34,8 @@ AGENTS = {
     "ppo asynchronous": ("ppo-cartpole", [*PPO, "algo.max_lag=1"]),
     "impala": ("impala-cartpole", IMPALA),
     "impala lstm": ("impala-cartpole", [*IMPALA, *LSTM]),
+    "r2d2": ("r2d2-memory", [*R2D2, *LSTM]),
+    "r2d2 retrace": ("r2d2-memory", [*R2D2, "algo.retrace=0.95", "net.core={kind: gru, size: 16}"]),
 }
 """Of every algorithm: a preset and what makes it solve toy/identity within a few thousand steps."""
 

@@ -77,7 +77,7 @@ def test_a_checkpoint_without_the_tables_is_small_and_needs_no_copy():
     _, whole = sizes_of("dqn-minatar-breakout")
     _, small = sizes_of("dqn-minatar-breakout", "checkpoint.replay=false")
     assert small.saving == 0
-    assert whole.saving > 0.9 * whole.tables
+    assert 0.2 * whole.tables < whole.saving < 0.6 * whole.tables, "most of it goes to disk from where it is"
     assert small.checkpoint < 0.1 * whole.checkpoint
 
 

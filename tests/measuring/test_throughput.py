@@ -45,10 +45,10 @@ def test_a_window_begins_after_the_warm_up_and_holds_whole_versions():
     meter.row({"learner/lag": 99.0, "time/learner/busy": 0.0})  # before the window
     go(meter, clock, 9.0, 6_500, 6)  # long enough after it, but no version has just come
     go(meter, clock, 10.0, 7_000, 7)  # here it begins
-    meter.row({"time/learner/busy": 0.2, "time/actors/busy": 0.5, "time/learner/wait_in": 0.8})
+    meter.row({"time/seconds": 2.0, "time/learner/busy": 0.2, "time/actors/busy": 0.5, "time/learner/wait_in": 0.8})
     go(meter, clock, 14.0, 8_000, 8)
-    meter.row({"learner/lag": 1.0, "time/learner/busy": 0.4})
-    meter.row({"learner/lag": 2.0, "time/learner/busy": 0.6})
+    meter.row({"time/seconds": 3.0, "learner/lag": 1.0, "time/learner/busy": 0.4})
+    meter.row({"time/seconds": 6.0, "learner/lag": 2.0, "time/learner/busy": 0.6})  # three times as long
     go(meter, clock, 19.0, 9_500, 8)  # over, but in the midst of a version
     with pytest.raises(EnoughError):
         go(meter, clock, 20.0, 10_000, 9)
@@ -56,7 +56,7 @@ def test_a_window_begins_after_the_warm_up_and_holds_whole_versions():
     assert reading.seconds == 10.0
     assert reading.steps_per_s == 300.0
     assert reading.lag == 1.5
-    assert reading.busy == pytest.approx({"learner": 0.4, "actors": 0.5})
+    assert reading.busy == pytest.approx({"learner": (0.2 + 0.4 + 3 * 0.6) / 5, "actors": 0.5})
 
 
 def test_a_few_versions_are_left_out_however_slow_they_are():

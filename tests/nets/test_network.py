@@ -252,7 +252,9 @@ def test_orthogonal_begins_with_the_gains_of_each_part():
     logits, value = net.heads["policy"].logits, net.heads["value"].value
     torch.testing.assert_close(logits.weight @ logits.weight.T, 1e-4 * torch.eye(4), rtol=1e-4, atol=1e-9)
     torch.testing.assert_close(value.weight @ value.weight.T, torch.eye(1))
-    assert not any(p.any() for name, p in net.named_parameters() if "bias" in name)
+    gates = net.trunks["shared"].core.lstm.bias_ih_l0  # input, forget, cell, output
+    torch.testing.assert_close(gates, torch.tensor([0.0] * 4 + [0, 4 / 3, 8 / 3, 4] + [0] * 8))
+    assert not any(p.any() for name, p in net.named_parameters() if "bias" in name and p is not gates)
     assert any(p.any() for name, p in build().named_parameters() if "bias" in name)  # torch's own are not 0
 
 

@@ -3,16 +3,16 @@ import pytest
 import torch
 from scipy import stats
 
-from starling.ops.explore import apex_epsilon, epsilon_greedy, epsilon_greedy_policy, epsilon_greedy_probability
+from starling.ops.explore import epsilon_greedy, epsilon_greedy_policy, epsilon_greedy_probability, ladder
 
 
-def test_apex_epsilons():
-    epsilons = apex_epsilon(torch.arange(8), 8)
+def test_the_ladder_of_epsilons():
+    epsilons = ladder(torch.arange(8), 8)
     assert epsilons.dtype == torch.float32
     assert epsilons.tolist() == pytest.approx([0.4 ** (1 + 7 * i / 7) for i in range(8)])
-    assert apex_epsilon(torch.tensor([3]), 8).item() == epsilons[3].item()  # a row's own, whatever its batch
-    assert apex_epsilon(torch.tensor([0]), 1).item() == pytest.approx(0.4)
-    assert apex_epsilon(torch.tensor([2]), 3, base=0.5, alpha=2.0).item() == pytest.approx(0.125)
+    assert ladder(torch.tensor([3]), 8).item() == epsilons[3].item()  # a row's own, whatever its batch
+    assert ladder(torch.tensor([0]), 1).item() == pytest.approx(0.4)
+    assert ladder(torch.tensor([2]), 3, base=0.5, alpha=2.0).item() == pytest.approx(0.125)
 
 
 def test_epsilon_greedy_frequencies():

@@ -171,6 +171,18 @@ def test_importance_weights_follow_the_exponent():
     assert torch.equal(algorithm.seen[0].weight, torch.ones(ROWS))  # equal chances: all 1
 
 
+def test_the_age_of_a_batch_is_told_in_versions_and_in_env_steps():
+    """Rows were recorded by versions 0 to 5; a version is made every 10 env steps."""
+    learner = a_learner(Probe())
+    for version in range(8):
+        learner.source.env_steps = 10 * version + 10
+        learner.drain_metrics()
+        learner.step()
+    metrics = learner.drain_metrics()
+    assert metrics["learner/lag"] == 7 - 2.5
+    assert metrics["learner/lag_steps"] == 80 - 25
+
+
 def test_a_restored_learner_goes_on_to_the_bit():
     spec = {"optimizers": {"all": OptimizerSpec(OptimizerConfig())}, "target": TargetSpec(tau=0.1), "minibatches": 2}
     one = a_learner(Probe(**spec))

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from saved import flip, save, truncate
 
 from starling.errors import UserError
 from starling.runs import checkpoint
@@ -40,28 +41,18 @@ def assert_same(one, other):
 
 
 def test_what_is_saved_comes_back_exactly(tmp_path):
-    folder = checkpoint.save(tmp_path, 12, a_state(), retention=KEEP)
+    folder = save(tmp_path, 12, a_state(), retention=KEEP)
     assert_same(checkpoint.load(folder), a_state())
 
 
 def test_only_the_newest_are_kept(tmp_path):
     for step in (5, 10, 900, 1000):
-        checkpoint.save(tmp_path, step, a_state(step), retention=Retention(newest=2))
+        save(tmp_path, step, a_state(step), retention=Retention(newest=2))
     chosen, state, problems = checkpoint.find(tmp_path)
     assert [f.name for f in sorted(tmp_path.iterdir())] == ["step-000000000900", "step-000000001000"]
     assert chosen.name.endswith("1000")
     assert problems == []
     assert_same(state, a_state(1000))
-
-
-def truncate(file):
-    file.write_bytes(file.read_bytes()[:-1])
-
-
-def flip(file):
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
 
 
 def empty(file):
@@ -71,8 +62,8 @@ def empty(file):
 @pytest.mark.parametrize("damage", [truncate, flip, empty, lambda file: file.unlink()])
 @pytest.mark.parametrize("victim", ["store.safetensors", "learner.json", "manifest.json"])
 def test_a_damaged_checkpoint_is_named_and_the_older_one_used(tmp_path, damage, victim):
-    checkpoint.save(tmp_path, 1, a_state(1), retention=KEEP)
-    newest = checkpoint.save(tmp_path, 2, a_state(2), retention=KEEP)
+    save(tmp_path, 1, a_state(1), retention=KEEP)
+    newest = save(tmp_path, 2, a_state(2), retention=KEEP)
     damage(newest / victim)
     chosen, state, problems = checkpoint.find(tmp_path)
     assert chosen.name == "step-000000000001"
@@ -84,17 +75,17 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_used(tmp_path, damage, 
 def test_no_sound_checkpoint_is_a_clear_error(tmp_path):
     with pytest.raises(UserError, match="no usable checkpoint"):
         checkpoint.find(tmp_path)
-    flip(checkpoint.save(tmp_path, 1, a_state(), retention=KEEP) / "learner.json")
+    flip(save(tmp_path, 1, a_state(), retention=KEEP) / "learner.json")
     with pytest.raises(UserError, match=r"learner\.json was altered"):
         checkpoint.find(tmp_path)
 
 
 def test_a_broken_checkpoint_is_written_again_and_a_sound_one_is_left_alone(tmp_path):
-    folder = checkpoint.save(tmp_path, 1, a_state(1), retention=KEEP)
-    checkpoint.save(tmp_path, 1, a_state(2), retention=KEEP)
+    folder = save(tmp_path, 1, a_state(1), retention=KEEP)
+    save(tmp_path, 1, a_state(2), retention=KEEP)
     assert_same(checkpoint.load(folder), a_state(1))
     flip(folder / "store.safetensors")
-    checkpoint.save(tmp_path, 1, a_state(3), retention=KEEP)
+    save(tmp_path, 1, a_state(3), retention=KEEP)
     assert_same(checkpoint.load(folder), a_state(3))
 
 
@@ -102,13 +93,13 @@ def test_leftovers_of_a_killed_save_are_ignored_and_removed(tmp_path):
     leftover = tmp_path / ".unfinished-step-000000000009"
     leftover.mkdir()
     (leftover / "learner.json").write_text("{")
-    checkpoint.save(tmp_path, 1, a_state(), retention=KEEP)
+    save(tmp_path, 1, a_state(), retention=KEEP)
     assert not leftover.exists()
     assert checkpoint.find(tmp_path)[0].name == "step-000000000001"
 
 
 def test_nothing_on_disk_is_a_pickle(tmp_path):
-    folder = checkpoint.save(tmp_path, 1, a_state(), retention=KEEP)
+    folder = save(tmp_path, 1, a_state(), retention=KEEP)
     assert {file.suffix for file in folder.iterdir()} == {".json", ".safetensors"}
     for file in folder.glob("*.json"):
         json.loads(file.read_text())
@@ -116,9 +107,9 @@ def test_nothing_on_disk_is_a_pickle(tmp_path):
 
 def test_state_that_json_cannot_hold_is_refused_when_saving(tmp_path):
     with pytest.raises(TypeError):
-        checkpoint.save(tmp_path, 1, {"part": {"x": object()}}, retention=Retention(newest=1))
+        save(tmp_path, 1, {"part": {"x": object()}}, retention=Retention(newest=1))
     with pytest.raises(TypeError, match="keys that are not strings"):
-        checkpoint.save(tmp_path, 1, {"part": {1: 2}}, retention=Retention(newest=1))
+        save(tmp_path, 1, {"part": {1: 2}}, retention=Retention(newest=1))
 
 
 def steps_kept(root):
@@ -128,17 +119,17 @@ def steps_kept(root):
 def test_the_best_and_one_for_every_so_many_steps_stay(tmp_path):
     retention = Retention(newest=2, every=100, best=True)
     for step, score in [(30, 1.0), (60, 9.0), (103, None), (130, 2.0), (160, 3.0), (205, 4.0), (230, 5.0), (260, 6.0)]:
-        checkpoint.save(tmp_path, step, a_state(step), retention=retention, score=score)
+        save(tmp_path, step, a_state(step), retention=retention, score=score)
     assert steps_kept(tmp_path) == [60, 103, 205, 230, 260]
     assert checkpoint.best(tmp_path) == ("step-000000000060", 9.0)
     assert_same(checkpoint.find(tmp_path, "best")[1], a_state(60))
     assert_same(checkpoint.find(tmp_path, "103")[1], a_state(103))
-    checkpoint.save(tmp_path, 300, a_state(300), retention=retention, score=10.0)
+    save(tmp_path, 300, a_state(300), retention=retention, score=10.0)
     assert steps_kept(tmp_path) == [103, 205, 260, 300]
 
 
 def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(tmp_path):
-    checkpoint.save(tmp_path, 7, a_state(), retention=KEEP)
+    save(tmp_path, 7, a_state(), retention=KEEP)
     with pytest.raises(UserError, match=r"no checkpoint '8' in .* \(there are: newest, 7\)"):
         checkpoint.find(tmp_path, "8")
     with pytest.raises(UserError, match="no checkpoint 'best'"):

@@ -12,7 +12,7 @@ def test_the_score_is_the_mean_of_the_last_hundred_episodes():
     board.add([Episode(0, 6.0, 6), Episode(0, 10.0, 10)])
     assert board.full
     assert board.mean == 6.0
-    assert board.row() == {"episodes": 4, "return": 6.0, "episode_length": 6.0}
+    assert board.row() == {"episodes": 4, "return": 6.0, "episode_length": 6.0, "episode_longest": 10}
     copy = Scoreboard(window=3)
     copy.set_state(board.get_state())
     copy.add([Episode(0, 0.0, 1)])

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from starling.segments import Segmented
 from starling.types import ArraySpec, Fragment, Layout, StackSpec, Trajectory
 
 
@@ -161,6 +162,7 @@ class RingModel:
     prefix: int
     cells: int
     history: int
+    reads_past_end: bool = True
     records: dict = field(default_factory=dict)  # env row -> all records since the beginning
     order: list = field(default_factory=list)  # env rows as first seen
     dropped: set = field(default_factory=set)  # (env row, start) of windows that were released
@@ -208,7 +210,7 @@ class RingModel:
         real = [t < steps for t in range(self.length)]
         taken = list(zip(rows[:-1], real, strict=True))
         return {
-            "obs": {k: np.stack([r["obs"][k] for r in rows]) for k in layout.obs},
+            "obs": self._shown(rows, steps, layout),
             "extras": {k: np.stack([r["extras"][k] for r in rows]) for k in layout.extras},
             "first": np.array([rows[0]["first"]] + [False] * self.length),
             "action": np.array([r["action"] if ok else 0 for r, ok in taken]),
@@ -223,9 +225,22 @@ class RingModel:
             "version": min(r["version"] for r, ok in taken if ok),
         }
 
+    def _shown(self, rows, steps, layout):
+        """Observations; unread ones after a termination slide on, if the stacks before them slide."""
+        shown = {k: np.stack([r["obs"][k] for r in rows]) for k in layout.obs}
+        over = any(r["terminated"] for r in rows[:steps])
+        if layout.stack is not None and over and not self.reads_past_end:
+            n, axis = layout.stack.n, layout.stack.axis
+            stacks = [np.split(image, n, axis) for image in shown["image"]]
+            if all(np.array_equal(stacks[t][1:], stacks[t + 1][:-1]) for t in range(steps)):
+                for t in range(steps + 1, len(stacks)):
+                    stacks[t] = [*stacks[t - 1][1:], stacks[steps][-1]]
+                shown["image"] = np.stack([np.concatenate(frames, axis) for frames in stacks])
+        return shown
+
 
 def assert_same(expected, got, path=""):
-    """Nested dicts and arrays are equal to the bit, dtype and shape included."""
+    """Nested dicts, arrays and segments are equal to the bit, dtype and shape included."""
     if isinstance(expected, dict):
         assert expected.keys() == got.keys(), path
         for key in expected:
@@ -234,6 +249,8 @@ def assert_same(expected, got, path=""):
         assert expected.dtype == got.dtype, f"{path}: {got.dtype} instead of {expected.dtype}"
         assert expected.shape == got.shape, path
         assert np.ascontiguousarray(expected).tobytes() == np.ascontiguousarray(got).tobytes(), path
+    elif isinstance(expected, Segmented):
+        assert [part.read() for part in expected.parts] == [part.read() for part in got.parts], path
     else:
         assert expected == got, path
 

@@ -227,6 +227,7 @@ def test_a_lost_actors_credits_are_dealt_again():
         ([queue(storage="ring")], (4,), "fifo needs storage slots"),
         ([replay(capacity=10, length=5)], (2,), "too small for windows"),
         ([replay(min_size=1001)], (2,), "never reached"),
+        ([replay(capacity=39, batch=40, min_size=1)], (2,), "smaller than a batch of 40 items"),
         ([replay(period=10, length=10, min_size=200)], (2,), "never reached"),
         ([replay(max_lag=0)], (2,), "max_lag is for fifo"),
         ([queue(share=0.5), circular(share=0.5, fragment=3, length=3)], (2,), "one fragment"),

@@ -10,9 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from store_streams import RingModel, Stream, assert_same, column, make_layout, make_rows, stack_of
 
 from starling import tree
+from starling.store import codec
 from starling.store.ring import Ring
 from starling.store.spec import TableSpec
-from starling.types import ArraySpec, Layout, StackSpec
+from starling.types import ArraySpec, Fragment, Layout, StackSpec
 
 
 def ring_spec(**changes):
@@ -22,7 +23,15 @@ def ring_spec(**changes):
 def model_of(spec, rows, stack):
     n = stack.n if stack else 1
     cells = max(spec.capacity // rows, spec.length + spec.fragment + n)
-    return RingModel(spec.length, spec.period, spec.prefix, cells, n - 1)
+    return RingModel(spec.length, spec.period, spec.prefix, cells, n - 1, spec.reads_past_end)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compress_everything():
+    """The observations of these tests are too small for it to pay."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "SMALLEST", 1)
+        yield
 
 
 class RingMachine(RuleBasedStateMachine):
@@ -39,12 +48,22 @@ class RingMachine(RuleBasedStateMachine):
         glitch=st.sampled_from([0.0, 0.2, 1.0]),
         end=st.sampled_from([0.05, 0.2, 0.5]),
         carry=st.booleans(),
-        capacity=st.integers(1, 60),
+        capacity=st.integers(1, 90),
+        codec=st.sampled_from(["none", "zstd"]),
+        reads_past_end=st.booleans(),
     )
-    def begin(self, seed, length, period, prefix, groups, stack, padding, glitch, end, carry, capacity):
+    def begin(
+        self, seed, length, period, prefix, groups, stack, padding, glitch, end, carry, capacity, codec, reads_past_end
+    ):
         self.layout = make_layout(stack, carry)
         spec = ring_spec(
-            length=length, period=period, prefix=min(prefix, length - 1), capacity=capacity, fragment=6, storage="ring"
+            length=length,
+            period=period,
+            prefix=min(prefix, length - 1),
+            capacity=capacity,
+            fragment=6,
+            codec=codec,
+            reads_past_end=reads_past_end,
         )
         count = sum(groups)
         rows = make_rows(seed, count, self.layout, padding, glitch, end)
@@ -232,6 +251,37 @@ def test_sliding_stacks_keep_one_frame_a_step(padding, axis):
     got = ring.gather(np.array([slot for slot, _ in windows]))
     for b, window in enumerate(windows.values()):
         assert_same(model.expected(*window, layout), column(got, b))
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("reads_past_end", [True, False])
+def test_stacks_after_the_end_slide_on_where_nobody_reads_them(reads_past_end, codec):
+    layout = make_layout(stack_of(4, 0))
+    spec = ring_spec(length=5, capacity=120, reads_past_end=reads_past_end, codec=codec)
+    ring, model, _ = run_ring(spec, layout, 10, 8, end=0.2)
+    windows = {key: window for key, window in model.windows().items() if window[2] < 5}
+    got = ring.gather(np.array([slot for slot, _ in windows]))
+    over = got.terminated.any(axis=0)
+    assert over.sum() > 10
+    for b, window in enumerate(windows.values()):
+        assert_same(model.expected(*window, layout), column(got, b))
+    slid = (got.obs["image"][-1] != got.obs["image"][-2]).any(axis=(1, 2, 3))
+    assert slid[over].any() != reads_past_end
+    assert not slid[~over].any()
+
+
+def test_neighbouring_stacks_share_their_frames():
+    image = ArraySpec((4, 6, 6), np.dtype(np.uint8))
+    layout = Layout(image, ArraySpec((), np.dtype(np.int64)), ("extrinsic",), {}, {}, StackSpec("", 0, 4))
+    ring = Ring(ring_spec(length=3), layout, 1)
+    frames = np.arange(1, 16, dtype=np.uint8)[:, None, None] + np.zeros((15, 6, 6), np.uint8)
+    steps = tree.zeros(layout.trajectory(8, 1))
+    steps.valid[:], steps.first[0] = True, True
+    steps.obs[:, 0] = np.lib.stride_tricks.sliding_window_view(frames, 4, axis=0)[:9].transpose(0, 3, 1, 2)
+    ring.append(Fragment(steps, np.zeros(1, np.int64)), continues=False)
+    obs = ring.gather(np.array([0, 2, 5])).obs
+    assert np.array_equal(obs[:, 1], steps.obs[2:6, 0])
+    assert np.shares_memory(obs[0, :, 1:], obs[1, :, :-1])
 
 
 def test_a_stack_that_does_not_slide_warns_once_and_is_exact():

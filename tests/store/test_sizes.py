@@ -1,10 +1,11 @@
 """Predicted bytes against those of real tables."""
 
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from store_streams import Stream, make_layout, make_rows
+from store_streams import Row, Stream, make_layout, make_rows
 
 from starling.store.sizes import table_bytes
 from starling.store.spec import TableSpec
@@ -18,8 +19,10 @@ STACK = StackSpec("image", axis=1, n=3)
 
 
 def array_bytes(thing, seen=None):
-    """Bytes of all arrays in an object, wherever they are in it; of two views of one array only the first counts."""
+    """Bytes of all arrays and strings of bytes in an object; of two views of one array only the first counts."""
     seen = set() if seen is None else seen
+    if isinstance(thing, bytes):
+        return sys.getsizeof(thing)
     if isinstance(thing, np.ndarray):
         owner = id(thing if thing.base is None else thing.base)
         known = owner in seen
@@ -66,6 +69,24 @@ def test_carries_and_stacks_are_bounded_from_above_and_not_by_much(end, period):
     predicted = table_bytes(spec, layout, ROWS, 6400)
     for needed, said in ((array_bytes(table), predicted.held), (array_bytes(table.get_state()), predicted.saved)):
         assert 0.95 * needed <= said <= 1.4 * needed
+
+
+def nearly_black(row):
+    """A frame of which one byte in fourteen is news: compressed it is about a twelfth."""
+    frame = np.zeros(16**3, np.uint8)
+    frame[: len(frame) // 14] = row.rng.integers(1, 255, len(frame) // 14)
+    return frame.reshape(16, 16, 16)
+
+
+def test_what_is_compressed_is_estimated(monkeypatch):
+    monkeypatch.setattr(Row, "_frame", nearly_black)
+    spec, layout = replace(RING, codec="zstd"), make_layout(stack=STACK, carry=False)
+    layout.obs["image"] = ArraySpec((16, 3 * 16, 16), np.dtype(np.uint8))
+    table = filled(spec, layout, 6400, end=0.005)
+    predicted = table_bytes(spec, layout, ROWS, 6400)
+    for needed, said in ((array_bytes(table), predicted.held), (array_bytes(table.get_state()), predicted.saved)):
+        assert 0.7 * needed <= said <= 1.5 * needed
+    assert predicted.held < 0.2 * table_bytes(RING, layout, ROWS, 6400).held
 
 
 def test_a_checkpoint_of_a_run_that_fills_a_part_is_as_small_as_that_part():

@@ -119,5 +119,5 @@ class Algorithm(ABC):
         return batch
 
     def priority(self, window: Trajectory[NDArray]) -> NDArray | None:
-        """First priorities [B] from what was recorded; None: the largest seen so far."""
+        """First priorities [B] from what was recorded, without observations; None: the largest seen so far."""
         return None

@@ -18,7 +18,7 @@ from starling.ops.returns import window_return
 from starling.ops.streams import stream_terms, total, weighted_total
 from starling.ops.value import huber, take
 from starling.store.spec import TableSpec
-from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory
+from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory, Tree
 
 
 class DQN(Algorithm):
@@ -26,7 +26,7 @@ class DQN(Algorithm):
 
     def __init__(self, config: DQNConfig, net: NetConfig) -> None:
         if net.core.kind != "none" or net.inputs:
-            raise UserError("dqn learns from single transitions: set net.core.kind=none and net.inputs=[]")
+            raise UserError(f"{config.name} learns from single transitions: set net.core.kind=none and net.inputs=[]")
         self.config, self.net = config, net
         self._streams = self.streams()
 
@@ -35,7 +35,7 @@ class DQN(Algorithm):
 
     def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> Network:
         if not isinstance(env.action, spaces.Discrete):
-            raise UserError(f"dqn needs a Discrete action space; {env.id} has {env.action}")
+            raise UserError(f"{self.config.name} needs a Discrete action space; {env.id} has {env.action}")
         self._streams = streams
         kind = "dueling" if self.config.dueling else "q"
         return build_network(env, self.net, {stream.name: HeadSpec(kind) for stream in streams})
@@ -54,6 +54,8 @@ class DQN(Algorithm):
                 fragment=config.fragment,
                 min_size=max(config.learning_starts, config.batch),
                 updates_per_step=config.updates_per_step,
+                codec=config.codec,
+                reads_past_end=not all(stream.episodic for stream in self._streams),
             ),
         )
 
@@ -68,13 +70,18 @@ class DQN(Algorithm):
     def act(self, model: Network, inputs: ActInput) -> ActOutput:
         q, _ = model.step(inputs.obs, inputs.first, inputs.carry)
         mixed = weighted_total(q, self._streams)
-        return ActOutput(epsilon_greedy(mixed, self.epsilon(inputs), inputs.noise(2)), extras={})
+        action = epsilon_greedy(mixed, self.epsilon(inputs), inputs.noise(2))
+        return ActOutput(action, self.record(q, mixed, action))
 
-    def epsilon(self, inputs: ActInput) -> float:
-        """How likely a row acts at random."""
+    def epsilon(self, inputs: ActInput) -> Tensor | float:
+        """How likely a row acts at random: a number, or one a row [B]."""
         if not inputs.explore:
             return self.config.eval_epsilon
         return self.config.epsilon.at(inputs.progress.env_steps, inputs.progress.fraction)
+
+    def record(self, q: dict[str, Tensor], mixed: Tensor, action: Tensor) -> dict[str, Tree]:
+        """What to keep beside an action [B]: of its Q values [B, A] a stream and their weighted sum [B, A], nothing."""
+        return {}
 
     def loss(self, model: Network, target: Network, batch: Batch) -> Loss:
         steps = batch.trajectory
@@ -82,19 +89,29 @@ class DQN(Algorithm):
         with torch.no_grad():
             chooser = self._q(model, steps, -1) if self.config.double else q_target
             best = weighted_total(chooser, self._streams).argmax(-1)  # [B]
-        errors, values = {}, {}
-        for stream in self._streams:
-            terms = stream_terms(steps, stream)
-            goal = window_return(terms.r_t, terms.discount_t, take(q_target[stream.name], best), terms.valid_t)
-            values[stream.name] = take(q_t[stream.name], steps.action[0])
-            errors[stream.name] = goal - values[stream.name]
+        values = {name: take(q, steps.action[0]) for name, q in q_t.items()}
+        errors = self.errors(steps, values, {name: take(q, best) for name, q in q_target.items()})
         loss = (batch.weight * total([huber(error, self.config.huber) for error in errors.values()])).mean()
-        sizes = {name: error.detach().abs() for name, error in errors.items()} if self.config.prioritized else None
         return Loss(
             losses={"q": loss},
             metrics=lambda: {"q": loss, "value": weighted_total(values, self._streams).mean()},
-            priorities=None if sizes is None else weighted_total(sizes, self._streams),
+            priorities=self.surprise(errors) if self.config.prioritized else None,
         )
+
+    def errors(
+        self, steps: Trajectory[Tensor], values: dict[str, Tensor], bootstrap: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """n-step errors [B] a stream, from Q of the first action [B] and the value of the last observation [B]."""
+        errors = {}
+        for stream in self._streams:
+            terms = stream_terms(steps, stream)
+            goal = window_return(terms.r_t, terms.discount_t, bootstrap[stream.name], terms.valid_t)
+            errors[stream.name] = goal - values[stream.name]
+        return errors
+
+    def surprise(self, errors: dict[str, Tensor]) -> Tensor:
+        """A window's priority [B]: the size of its errors [B] a stream, by the streams' weight."""
+        return weighted_total({name: error.detach().abs() for name, error in errors.items()}, self._streams)
 
     @staticmethod
     def _q(network: Network, steps: Trajectory[Tensor], t: int) -> dict[str, Tensor]:

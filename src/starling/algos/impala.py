@@ -10,7 +10,15 @@ from starling.config.algo.impala import IMPALAConfig
 from starling.config.parts import NetConfig
 from starling.nets.build import Network
 from starling.ops.distributions import Categorical, MultiCategorical
-from starling.ops.policy import log_ratio, masked_mean, masked_means, masked_sum, policy_gradient_loss, value_loss
+from starling.ops.policy import (
+    disagreement,
+    log_ratio,
+    masked_mean,
+    masked_means,
+    masked_sum,
+    policy_gradient_loss,
+    value_loss,
+)
 from starling.ops.streams import StreamTerms, stream_terms, total, weighted_total
 from starling.ops.vtrace import VTrace, vtrace
 from starling.store.spec import TableSpec
@@ -67,7 +75,8 @@ class IMPALA(Algorithm):
         def metrics() -> dict[str, Tensor]:
             rho = log_rho.exp()
             # The same policy's ratios are 1 but for rounding, which is no clipping.
-            weights = {"rho": rho, "clipped": (rho > 1.001 * self.config.clip_rho).float()}
+            clipped = (rho > 1.001 * self.config.clip_rho).float()
+            weights = {"rho": rho, "clipped": clipped, "off_policy": disagreement(log_rho)}
             main = streams[0].name
             explained = explained_variance(outputs[main][:-1], traces[main].vs, steps.valid)
             return {**masked_means({**parts, **weights}, steps.valid), "explained_variance": explained}

@@ -19,6 +19,7 @@ from starling.nets.build import Network
 from starling.ops.distributions import Distribution
 from starling.ops.policy import (
     clipped_value_loss,
+    disagreement,
     is_clipped,
     kl_estimate,
     log_ratio,
@@ -83,7 +84,10 @@ class PPO(Algorithm):
         advantage = weighted_total(advantages, self._streams)
         if self.config.normalize_advantages and self.config.minibatches == 1:
             advantage = normalise(advantage, steps.valid)  # the one minibatch is the same in every epoch
-        return replace(batch, prepared={"advantage": advantage, "values": values, "returns": returns})
+        prepared = {"advantage": advantage, "values": values, "returns": returns}
+        if log_rho is not None:
+            prepared["off_policy"] = disagreement(log_rho)  # before this batch moves the policy any further
+        return replace(batch, prepared=prepared)
 
     def loss(self, model: Network, target: None, batch: Batch) -> Loss:
         steps, prepared, valid = batch.trajectory, batch.prepared, batch.trajectory.valid
@@ -104,7 +108,9 @@ class PPO(Algorithm):
         loss = terms["policy"] + self.config.value_coef * terms["value"] - self.config.entropy_coef * terms["entropy"]
 
         def metrics() -> dict[str, Tensor]:
-            return masked_means({**terms, "kl": kl_estimate(log_rho), "clipped": is_clipped(log_rho, clip)}, valid)
+            drift = {"kl": kl_estimate(log_rho), "clipped": is_clipped(log_rho, clip)}
+            stale = {name: prepared[name] for name in ("off_policy",) if name in prepared}
+            return masked_means({**terms, **drift, **stale}, valid)
 
         return Loss(losses={"ppo": masked_mean(loss, valid)}, metrics=metrics)
 

@@ -33,9 +33,9 @@ class Sizes:
     learning: int  # weights, target, gradients, moments, and the weights of whoever acts
     batches: int  # the one that is learnt from and those that wait, fragments under way
     tables: int
-    saving: int  # the copy of the tables that a checkpoint is written from
+    saving: int  # what is copied of the tables while a checkpoint is written
     shared: int  # fragments and weights between processes
-    checkpoint: int  # on disk: a whole one
+    checkpoint: int  # on disk: a whole one; what it shares with others is counted for each
     checkpoints: int  # how many there are at once
     metrics: int  # on disk
 
@@ -63,7 +63,7 @@ def predict_sizes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Siz
         learning=learning + workers * weights,
         batches=(1 + PREFETCH) * batch if workers else batch + fragments,
         tables=sum(table.held for table in tables),
-        saving=saved,
+        saving=sum(table.copied for table in tables) if config.checkpoint.replay else 0,
         shared=SLOTS * fragments + 2 * weights if workers else 0,
         checkpoint=learning + saved,
         checkpoints=_kept(config),

@@ -10,15 +10,11 @@ import typer
 
 if TYPE_CHECKING:
     from starling.blueprint import Blueprint
+    from starling.measuring.replay import Found, Setting
     from starling.measuring.throughput import Throughput
 
 bench_app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
 KINDS = ("env_step", "inference", "training")
-
-
-@bench_app.callback()
-def _bench() -> None:
-    """A name of its own for every benchmark, also while there is one alone."""
 
 
 @bench_app.command("throughput")
@@ -53,6 +49,73 @@ def throughput(
     print(as_table(found, blueprint))
     if as_json:
         print(json.dumps({"preset": preset, "overrides": overrides or [], **as_values(found, blueprint)}))
+
+
+@bench_app.command("replay")
+def replay(
+    games: Annotated[
+        list[str] | None, typer.Option("--games", metavar="GAME", help="An Atari game, e.g. Pong; may be given again.")
+    ] = None,
+    observations: Annotated[
+        int, typer.Option(min=10_000, help="Observations in the replay whose memory is measured.")
+    ] = 1_000_000,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure speed; filling comes on top.")] = 30.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on the last line.")] = False,
+) -> None:
+    """Memory of a million compressed observations, and items a second beside replays of other libraries.
+
+    Real frames of random play: some are recorded and inserted over and over until a replay is full and partly
+    overwritten. The default games take some minutes each.
+
+    Example: starling bench replay --games Pong --games Breakout --json
+    """
+    from starling.measuring.replay import GAMES, RECORDED, Setting, bench
+
+    fewer = min(RECORDED, observations)
+    setting = Setting(tuple(games or GAMES), observations, recorded=fewer, items=fewer, seconds=seconds)
+    found = bench(setting, say=lambda line: print(line, file=sys.stderr))
+    print(replay_table(found))
+    if as_json:
+        print(json.dumps(replay_values(found, setting)))
+
+
+def replay_values(found: Found, setting: Setting) -> dict[str, Any]:
+    """The measurement as JSON: gigabytes, items and seconds."""
+    from dataclasses import asdict
+
+    from starling.measuring.machine import describe
+    from starling.measuring.replay import OURS
+    from starling.measuring.replay_memory import BATCH, N_STEP, ROWS
+    from starling.store.codec import CHUNK, LEVEL
+
+    ours = found.speeds[OURS]
+    more = {"batch": BATCH, "n_step": N_STEP, "rows": ROWS, "chunk": CHUNK, "level": LEVEL}
+    return {
+        "gigabytes_per_million": found.gigabytes_per_million,
+        "items_per_s": ours.items_per_s,
+        "peers": {name: speed.items_per_s for name, speed in found.speeds.items() if name != OURS},
+        "ratio_to_best_peer": found.ratio_to_best_peer,
+        "bytes_per_item": {name: speed.bytes_per_item for name, speed in found.speeds.items()},
+        "times_longer_than_10k": found.growth,
+        "seconds": {
+            game: {"small": asdict(full.small), "full": asdict(full.large)} for game, full in found.games.items()
+        },
+        "data": "real frames of random play, recorded once and inserted over and over",
+        "settings": {**asdict(setting), **more},
+        **describe("starling-rl", "numpy", "numba", "zstandard", "ale-py", "tianshou", "cpprb", "stable-baselines3"),
+    }
+
+
+def replay_table(found: Found) -> str:
+    """The measurement for people: what it is, how much, and what is behind it."""
+    rows = [(name, f"{size:.3f}", "GB a million observations") for name, size in found.gigabytes_per_million.items()]
+    for name, speed in found.speeds.items():
+        rows.append((name, f"{speed.items_per_s:,.0f}", f"items/s, {speed.bytes_per_item:,.0f} bytes an item"))
+    ratio = found.ratio_to_best_peer
+    rows.append(("ratio", "-" if ratio is None else f"{ratio:.2f}", "to the fastest other library that is installed"))
+    for name, growth in found.growth.items():
+        rows.append((name, f"{growth:.2f}", "times as long as in a replay of 10,000 items"))
+    return "\n".join(f"{name:<18} {value:>12}  {about}" for name, value, about in rows)
 
 
 def settings_of(blueprint: Blueprint) -> dict[str, Any]:

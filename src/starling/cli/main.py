@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from starling.cli import bench, config, evaluate, listing, metrics, plan, play, resume, train, tune, verify_resume
+from starling.cli import (
+    bench,
+    config,
+    evaluate,
+    listing,
+    metrics,
+    plan,
+    play,
+    replay,
+    resume,
+    train,
+    tune,
+    verify_resume,
+)
 from starling.envs.faults import EnvFault
 from starling.errors import UserError
 
@@ -31,6 +44,7 @@ app.command("algos")(listing.algos)
 app.command("envs")(listing.envs)
 app.add_typer(bench.bench_app, name="bench")
 app.add_typer(config.config_app, name="config")
+app.add_typer(replay.replay_app, name="replay")
 
 
 def _version(wanted: bool) -> None:

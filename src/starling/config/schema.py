@@ -92,6 +92,9 @@ class Config(Part):
     algo: AlgoConfig = Field(description="the algorithm and its settings")
     env: EnvConfig = Field(description="the environment")
     net: NetConfig = Field(default_factory=NetConfig, description="the network")
+    replay_from: str | None = Field(
+        None, description="folder of a replay made by starling replay export that a new run's tables begin with"
+    )
     stop: StopConfig = Field(default_factory=StopConfig, description="when the run ends")
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig, description="what is saved")
     log: LogConfig = Field(default_factory=LogConfig, description="what is written")

@@ -10,7 +10,7 @@ from gymnasium import spaces, wrappers
 
 from starling.config.env import WrapperConfig
 from starling.errors import UserError, did_you_mean
-from starling.registry import Registry
+from starling.registry import Entry, Registry
 from starling.types import StackSpec
 
 _STATISTICS = "keeps statistics of its own in every row, which neither a checkpoint nor an evaluation would share"
@@ -21,8 +21,10 @@ _REFUSED = {
 }
 
 
-WRAPPERS = Registry("wrapper", {})
-"""Wrappers of the user's own, beside those of gymnasium."""
+WRAPPERS = Registry(
+    "wrapper", {"HideFrames": Entry("starling.envs.hiding:HideFrames", "observations hidden at random")}
+)
+"""Wrappers beside those of gymnasium: built in, and the user's own."""
 
 
 def load_wrapper(name: str) -> Any:

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -116,9 +117,16 @@ class Meter:
 
 
 def _busy(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """The mean share of the time in which each role worked."""
+    """The share of the time in which each role worked; a row stands for the time since the one before."""
     keys = sorted({key for row in rows for key in row if key.startswith(TIMING) and key.endswith("/busy")})
-    return {key.split("/")[1]: fmean(row[key] for row in rows if key in row) for key in keys}
+    ends = [row["time/seconds"] for row in rows]
+    spans = [max(after - before, 1e-6) for before, after in pairwise(ends)]
+    spans = [*spans[:1], *spans] or [1.0]  # the first is taken to be as long as the second
+    busy = {key: [(row[key], span) for row, span in zip(rows, spans, strict=True) if key in row] for key in keys}
+    return {
+        key.split("/")[1]: sum(share * span for share, span in shares) / sum(span for _, span in shares)
+        for key, shares in busy.items()
+    }
 
 
 def watch(config: Config, seconds: float, say: Say) -> Reading:

@@ -130,11 +130,12 @@ class Image(nn.Module):
         # On a CPU the gradient of the first kernels is what channels-last makes fast (benchmarks/cnn_cpu.py); the
         # forward pass alone is quicker without. Only the input is laid out anew, so weights stay plainly contiguous.
         last = self.channels_last and torch.is_grad_enabled() and x.device.type == "cpu"
-        if last and self.scale is not None and x.is_contiguous() and not torch.compiler.is_compiling():
+        whole = x.stride()[-2:] == (x.shape[-1], 1)  # channels may lie anywhere: stacks of a replay share their frames
+        if last and self.scale is not None and whole and not torch.compiler.is_compiling():
             from starling.nets.pixels import channels_last_floats  # numba is loaded only where images are learnt from
 
             return channels_last_floats(x, self.scale)
-        y = x.to(torch.float32, memory_format=torch.channels_last if last else torch.preserve_format)
+        y = x.to(torch.float32, memory_format=torch.channels_last if last else torch.contiguous_format)
         return y if self.scale is None else y.mul_(self.scale)  # bytes were copied by `to`, so in place is safe
 
 

@@ -10,7 +10,7 @@ from starling.types import NDArray, Tensor
 
 
 def channels_last_floats(x: Tensor, scale: float) -> Tensor:
-    """`x` [N, C, H, W] uint8, plainly contiguous and on the CPU, as float32 times `scale` in channels-last memory."""
+    """`x` [N, C, H, W] uint8 on the CPU, each channel in one piece, as scaled float32 that lies channels last."""
     n, channels, height, width = x.shape
     into = torch.empty(n, height * width, channels)
     _interleave(x.reshape(n, channels, -1).numpy(), into.numpy(), np.float32(scale))

@@ -9,9 +9,9 @@ from starling.ops.value import take
 from starling.types import Tensor
 
 
-def apex_epsilon(row: Tensor, total_rows: int, base: float = 0.4, alpha: float = 7.0) -> Tensor:
-    """base^(1 + alpha i / (N - 1)) (1803.00933, section 4.1) for global rows i [B] int of N; `base` if N = 1."""
-    exponent = 1.0 + row.to(torch.float32) * (alpha / max(total_rows - 1, 1))
+def ladder(rows: Tensor, total: int, base: float = 0.4, alpha: float = 7.0) -> Tensor:
+    """Ape-X's epsilons base^(1 + alpha i / (N - 1)) (1803.00933, section 4.1) [B], for rows i [B] of N; N = 1: base."""
+    exponent = 1.0 + rows.to(torch.float32) * (alpha / max(total - 1, 1))
     return torch.pow(base, exponent)
 
 

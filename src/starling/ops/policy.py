@@ -86,3 +86,10 @@ def kl_estimate(log_rho: Tensor) -> Tensor:
 def is_clipped(log_rho: Tensor, clip: float) -> Tensor:
     """1 where the ratio lies outside 1 +- clip, else 0 [...]."""
     return (torch.expm1(log_rho).abs() > clip).to(log_rho.dtype)
+
+
+@torch.no_grad()
+def disagreement(log_rho: Tensor) -> Tensor:
+    """1 - min(1, ratio) [...]: over the behaviour's own actions its mean is the total variation between the policies,
+    the share of choices in which they differ."""
+    return -torch.expm1(log_rho.clamp(max=0.0))

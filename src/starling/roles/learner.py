@@ -18,6 +18,7 @@ from starling.algos.base import Algorithm, Loss, TargetSpec
 from starling.ops.priority import importance_weights
 from starling.roles.means import Means
 from starling.roles.optimizer import FlatOptimizer, flatten
+from starling.roles.timeline import Timeline
 from starling.tree import map_trajectory
 from starling.types import Batch, Keys, NDArray, Progress, Sample, Tensor
 
@@ -69,6 +70,7 @@ class Learner:
         self._rng = np.random.Generator(np.random.PCG64(seed))  # shuffles minibatches
         self._generator = torch.Generator(self._device).manual_seed(seed)  # for losses that sample
         self._means = Means()
+        self._timeline = Timeline()
         self._skipped = self.skipped_in_all = 0
         self._planned_env_steps = planned_env_steps
         self.version = 0
@@ -94,14 +96,20 @@ class Learner:
         batch = self._batch(sample)
         with torch.no_grad(), self._precision():
             batch = self.algorithm.prepare(self.model, self._target, batch)
+        self._note_age(sample.trajectory.version, batch.progress)
         priorities = self._epochs(batch)
         self.version += 1
+        self._timeline.add(self.version, batch.progress.env_steps)
         for optimizer in self._optimizers.values():
             optimizer.end_version()
         self._follow(self._learning.target)
-        self._means.add("learner/lag", float(self.version - 1 - sample.trajectory.version.mean()))
         self.source.learnt(sample.keys, None if priorities is None else priorities.cpu().numpy())
         return True
+
+    def _note_age(self, versions: NDArray, now: Progress) -> None:
+        """How long ago the weights [B] that acted were made, in versions and in env steps."""
+        self._means.add("learner/lag", float(now.updates - versions.mean()))
+        self._means.add("learner/lag_steps", float(now.env_steps - self._timeline.at(versions).mean()))
 
     def _batch(self, sample: Sample) -> Batch:
         exponent = self._learning.importance_exponent
@@ -204,6 +212,7 @@ class Learner:
             "target": {} if self._target is None else dict(self._target.state_dict()),
             "optimizers": {name: optimizer.get_state() for name, optimizer in self._optimizers.items()},
             "means": self._means.get_state(),
+            "timeline": self._timeline.get_state(),
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -217,6 +226,8 @@ class Learner:
         for name, optimizer in self._optimizers.items():
             optimizer.set_state(state["optimizers"][name])
         self._means.set_state(state["means"])
+        if "timeline" in state:  # checkpoints of earlier versions have none: from 0 to now is then a straight line
+            self._timeline.set_state(state["timeline"])
 
 
 def _take_rows(batch: Batch, rows: Tensor) -> Batch:

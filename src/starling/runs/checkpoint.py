@@ -2,28 +2,33 @@
 
 A checkpoint is written beside its place, synced to disk and renamed, so that at any moment a folder with its proper
 name is whole. Loading verifies every checksum and falls back to the newest older checkpoint that is sound.
+
+What is large and changes little by little is in segments, which checkpoints share: they are written before the
+checkpoint that names them and removed after the last one that did.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from starling.errors import UserError
-from starling.types import NDArray
+from starling.runs.arrays import write_arrays
+from starling.runs.disk import sha256, sync, write_synced
+from starling.runs.frozen import Frozen, FrozenPart, thaw
+from starling.runs.segments import Stored, sweep, what_is_wrong, write_segments
+from starling.segments import Segmented
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, FORMAT)
+"""Format 1 knew no segments and is the same otherwise."""
 NEWEST, BEST = "newest", "best"
 _PREFIX = "step-"
 _BEST = "best.json"
@@ -43,43 +48,70 @@ class Retention:
     best: bool = False
 
 
-def save(
-    root: Path, env_steps: int, state: dict[str, Any], *, retention: Retention, score: float | None = None
-) -> Path:
-    """Write `state` (nested dicts of arrays, tensors and JSON values) as the checkpoint of `env_steps`."""
+def write(root: Path, env_steps: int, frozen: Frozen, *, retention: Retention, score: float | None = None) -> Path:
+    """Write a frozen state as the checkpoint of `env_steps`."""
     root.mkdir(parents=True, exist_ok=True)
     for leftover in root.glob(f"{_UNFINISHED}{_PREFIX}*"):
         shutil.rmtree(leftover)
+    _sweep(root)
     name = f"{_PREFIX}{env_steps:012d}"
     draft, final = root / f"{_UNFINISHED}{name}", root / name
     if final.exists() and is_sound(final):
         return final
+    write_segments(root, [part for leaf in _segments(frozen).values() for part in leaf.parts])
     draft.mkdir()
-    for part, value in state.items():
-        arrays: dict[str, NDArray] = {}
-        _write_synced(draft / f"{part}.json", json.dumps(_split(value, part, arrays)).encode())
-        if arrays:
-            save_file(arrays, draft / f"{part}.safetensors")
-            _sync(draft / f"{part}.safetensors")
-    files = {file.name: {"sha256": _sha256(file), "bytes": file.stat().st_size} for file in sorted(draft.iterdir())}
-    manifest = {"format": FORMAT, "env_steps": env_steps, "files": files}
-    _write_synced(draft / "manifest.json", json.dumps(manifest, indent=1).encode())
-    _sync(draft)
+    _fill(draft, env_steps, frozen)
     if final.exists():
         shutil.rmtree(final)
     draft.rename(final)
-    _sync(root)
+    sync(root)
     if retention.best and score is not None:
         _note_best(root, name, score)
     _prune(root, retention)
+    _sweep(root)
     return final
+
+
+def _fill(draft: Path, env_steps: int, frozen: Frozen) -> None:
+    """Everything of a checkpoint but its segments, on disk when this returns."""
+    for name, part in frozen.items():
+        write_synced(draft / f"{name}.json", json.dumps(part.document).encode())
+        if part.arrays:
+            write_arrays(draft / f"{name}.safetensors", part.arrays)
+    files = {file.name: {"sha256": sha256(file), "bytes": file.stat().st_size} for file in sorted(draft.iterdir())}
+    named = {path: [[part.name, part.size] for part in leaf.parts] for path, leaf in _segments(frozen).items()}
+    manifest = {"format": FORMAT, "env_steps": env_steps, "files": files, "segments": named}
+    write_synced(draft / "manifest.json", json.dumps(manifest, indent=1).encode())
+    sync(draft)
+
+
+def _segments(frozen: Frozen) -> dict[str, Segmented]:
+    return {path: leaf for part in frozen.values() for path, leaf in part.segments.items()}
+
+
+def _sweep(root: Path) -> None:
+    """Remove the segments that no checkpoint names; none while a manifest cannot be read, for it may yet be mended."""
+    try:
+        manifests = [_read_manifest(folder) for folder in _newest_first(root)]
+    except BrokenCheckpointError:
+        return
+    sweep(root, {name for manifest in manifests for parts in manifest["segments"].values() for name, _ in parts})
+
+
+def segment_names(folder: Path) -> dict[str, list[str]]:
+    """The checksums of a checkpoint's segments, by their place in the state; none where the manifest is unreadable."""
+    try:
+        named = _read_manifest(folder)["segments"]
+    except BrokenCheckpointError:
+        return {}
+    return {path: [name for name, _ in parts] for path, parts in named.items()}
 
 
 def _note_best(root: Path, name: str, score: float) -> None:
     known = best(root)
     if known is None or score > known[1]:
         draft = root / f"{_UNFINISHED}{_BEST}"
-        _write_synced(draft, json.dumps({"checkpoint": name, "score": score}).encode())
+        write_synced(draft, json.dumps({"checkpoint": name, "score": score}).encode())
         draft.replace(root / _BEST)
 
 
@@ -106,31 +138,41 @@ def _prune(root: Path, retention: Retention) -> None:
             shutil.rmtree(folder)
 
 
-def load(folder: Path) -> dict[str, Any]:
-    """The state of one checkpoint; raises `BrokenCheckpointError` unless every byte is as it was written."""
+def load(folder: Path, parts: Collection[str] | None = None) -> dict[str, Any]:
+    """The state of one checkpoint, or only these `parts` of it, which alone are read.
+
+    Raises `BrokenCheckpointError` unless every byte is as it was written.
+    """
+    manifest = _verify(folder, parts)
     state = {}
-    for part in _verify(folder):
+    for part in _parts(manifest, parts):
         document = json.loads((folder / f"{part}.json").read_text())
         binary = folder / f"{part}.safetensors"
-        state[part] = _join(document, load_file(binary) if binary.exists() else {})
+        stored = {
+            path: Segmented(tuple(Stored(folder.parent, name, size) for name, size in named))
+            for path, named in _segments_of(manifest, part).items()
+        }
+        state[part] = thaw(FrozenPart(document, load_file(binary) if binary.exists() else {}, stored))
     return state
 
 
 def is_sound(folder: Path) -> bool:
     """Whether every byte is as it was written."""
     try:
-        return bool(_verify(folder))
+        return bool(_verify(folder, None))
     except BrokenCheckpointError:
         return False
 
 
-def find(root: Path, which: str = NEWEST) -> tuple[Path, dict[str, Any], list[str]]:
+def find(
+    root: Path, which: str = NEWEST, parts: Collection[str] | None = None
+) -> tuple[Path, dict[str, Any], list[str]]:
     """The checkpoint called `which` (newest, best, or its env steps), its state, and what was wrong with newer ones.
 
-    Only the newest has others to fall back to.
+    Only the newest has others to fall back to. Of the state only `parts` are read and looked at, if they are named.
     """
     if which == NEWEST:
-        return _load_newest(root)
+        return _load_newest(root, parts)
     known = {folder.name: folder for folder in _newest_first(root)}
     top = best(root)
     name = (top[0] if top else "") if which == BEST else f"{_PREFIX}{int(which):012d}" if which.isdigit() else which
@@ -138,16 +180,16 @@ def find(root: Path, which: str = NEWEST) -> tuple[Path, dict[str, Any], list[st
         steps = ", ".join(str(int(n.removeprefix(_PREFIX))) for n in sorted(known)) or "none"
         raise UserError(f"no checkpoint {which!r} in {root} (there are: newest, {'best, ' if top else ''}{steps})")
     try:
-        return known[name], load(known[name]), []
+        return known[name], load(known[name], parts), []
     except BrokenCheckpointError as error:
         raise UserError(f"{error}; choose another with --checkpoint") from None
 
 
-def _load_newest(root: Path) -> tuple[Path, dict[str, Any], list[str]]:
+def _load_newest(root: Path, parts: Collection[str] | None) -> tuple[Path, dict[str, Any], list[str]]:
     problems: list[str] = []
     for folder in _newest_first(root):
         try:
-            return folder, load(folder), problems
+            return folder, load(folder, parts), problems
         except BrokenCheckpointError as error:
             problems.append(str(error))
     detail = "; ".join(problems) or "there is none"
@@ -158,69 +200,47 @@ def _newest_first(root: Path) -> Iterator[Path]:
     yield from sorted(root.glob(f"{_PREFIX}*"), reverse=True)
 
 
-def _verify(folder: Path) -> list[str]:
-    """Check every file against the manifest; the names of the parts."""
+def _verify(folder: Path, parts: Collection[str] | None) -> dict[str, Any]:
+    """Check every file of these parts (None: of all) against the manifest, which it gives."""
+    manifest = _read_manifest(folder)
+    for part in _parts(manifest, parts):
+        for problem in _problems(folder, manifest, part):
+            raise BrokenCheckpointError(f"{folder.name}: {problem}")
+    return manifest
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads((folder / "manifest.json").read_text())
-        files: dict[str, dict[str, Any]] = manifest["files"]
-    except (OSError, ValueError, KeyError, TypeError):
+        manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+        manifest["files"].keys()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise BrokenCheckpointError(f"{folder.name}: the manifest is missing or unreadable") from None
-    if manifest.get("format") != FORMAT:
+    if manifest.get("format") not in READABLE:
         raise BrokenCheckpointError(f"{folder.name}: format {manifest.get('format')} is not {FORMAT}")
-    for name, expected in files.items():
+    return {"segments": {}, **manifest}
+
+
+def _parts(manifest: dict[str, Any], wanted: Collection[str] | None) -> list[str]:
+    there = [name.removesuffix(".json") for name in manifest["files"] if name.endswith(".json")]
+    return [part for part in there if wanted is None or part in wanted]
+
+
+def _segments_of(manifest: dict[str, Any], part: str) -> dict[str, list[tuple[str, int]]]:
+    """Names and sizes of the segments of a part of the state, by their place in it."""
+    return {path: named for path, named in manifest["segments"].items() if path.split("/", 1)[0] == part}
+
+
+def _problems(folder: Path, manifest: dict[str, Any], part: str) -> Iterator[str]:
+    """What is wrong with the files of one part; the small ones are looked at first."""
+    for name, expected in manifest["files"].items():
         file = folder / name
+        if file.stem != part:
+            continue
         if not file.is_file():
-            raise BrokenCheckpointError(f"{folder.name}: {name} is missing")
-        if file.stat().st_size != expected["bytes"]:
-            raise BrokenCheckpointError(
-                f"{folder.name}: {name} has {file.stat().st_size} bytes, not {expected['bytes']}"
-            )
-        if _sha256(file) != expected["sha256"]:
-            raise BrokenCheckpointError(f"{folder.name}: {name} was altered (its checksum differs)")
-    return [name.removesuffix(".json") for name in files if name.endswith(".json")]
-
-
-def _split(value: Any, path: str, arrays: dict[str, NDArray]) -> Any:
-    """JSON for `value`; arrays move to `arrays` and leave a reference behind."""
-    if isinstance(value, dict):
-        if not all(isinstance(key, str) for key in value):
-            raise TypeError(f"state at {path} has keys that are not strings")
-        return {"dict": {key: _split(child, f"{path}/{key}", arrays) for key, child in value.items()}}
-    if isinstance(value, torch.Tensor):
-        arrays[path] = np.asarray(value.detach().cpu().numpy(), order="C")
-        return {"tensor": path}
-    if isinstance(value, np.ndarray):
-        arrays[path] = np.asarray(value, order="C")
-        return {"array": path}
-    json.dumps(value)  # fails here, with the value at hand, rather than far away
-    return {"value": value}
-
-
-def _join(document: dict[str, Any], arrays: dict[str, NDArray]) -> Any:
-    ((kind, content),) = document.items()
-    if kind == "dict":
-        return {key: _join(child, arrays) for key, child in content.items()}
-    if kind == "tensor":
-        return torch.from_numpy(arrays[content])
-    return arrays[content] if kind == "array" else content
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-def _write_synced(file: Path, content: bytes) -> None:
-    with file.open("wb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
-
-
-def _sync(path: Path) -> None:
-    """Force a file or a folder's entries to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            yield f"{name} is missing"
+        elif file.stat().st_size != expected["bytes"]:
+            yield f"{name} has {file.stat().st_size} bytes, not {expected['bytes']}"
+        elif sha256(file) != expected["sha256"]:
+            yield f"{name} was altered (its checksum differs)"
+    for named in _segments_of(manifest, part).values():
+        yield from filter(None, (what_is_wrong(folder.parent, name, size) for name, size in named))

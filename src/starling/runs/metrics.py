@@ -38,7 +38,13 @@ class Scoreboard:
 
     def row(self) -> dict[str, Any]:
         length = sum(self._lengths) / len(self._lengths) if self._lengths else None
-        return {"episodes": self.episodes, "return": self.mean, "episode_length": length}
+        longest = max(self._lengths, default=None)
+        return {
+            "episodes": self.episodes,
+            "return": self.mean,
+            "episode_length": length,
+            "episode_longest": longest,
+        }
 
     def get_state(self) -> dict[str, Any]:
         return {"episodes": self.episodes, "totals": list(self._totals), "lengths": list(self._lengths)}

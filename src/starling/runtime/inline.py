@@ -87,6 +87,7 @@ class InlineRuntime:
         return []
 
     def drain_metrics(self) -> dict[str, Any]:
+        self._learning.beat()  # what it is in the middle of counts as well
         busy = self._shares.look("learner", self._learning.cells)  # while the learner waits, the env loops act
         return {
             **self.learner.drain_metrics(),

@@ -1,4 +1,4 @@
-"""Columns of a ring: an array with a cell for every kept step of every env row, and values for a few of the cells."""
+"""Columns of a ring: what it keeps of one observation leaf, every step of every env row."""
 
 from __future__ import annotations
 
@@ -7,36 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from starling import tree
-from starling.types import ArraySpec, NDArray, Tree
-
-
-@dataclass(frozen=True)
-class Grid:
-    """`rows` rings of `length` cells; cells are numbered row by row."""
-
-    rows: int
-    length: int
-
-    @property
-    def cells(self) -> int:
-        return self.rows * self.length
-
-    def at(self, rows: NDArray, steps: NDArray) -> NDArray:
-        """The cells of absolute `steps` of `rows`."""
-        return np.asarray(rows * self.length + steps % self.length)
-
-    def shift(self, cells: NDArray, by: NDArray) -> NDArray:
-        """The cells `by` steps later (earlier, where negative) in the same rings."""
-        begin = cells // self.length * self.length
-        return np.asarray(begin + (cells - begin + by) % self.length)
-
-    def save(self, array: NDArray, used: int) -> NDArray:
-        """A copy of the first `used` cells of every ring, [rows, used, ...]."""
-        return array.reshape(self.rows, self.length, *array.shape[1:])[:, :used].copy()
-
-    def load(self, array: NDArray, saved: NDArray) -> None:
-        array.reshape(self.rows, self.length, *array.shape[1:])[:, : saved.shape[1]] = saved
+from starling.store.codec import Cells
+from starling.store.grid import Grid
+from starling.types import NDArray
 
 
 @dataclass(frozen=True)
@@ -48,6 +21,15 @@ class Block:
     joins: NDArray  # [B] bool: row 0 repeats what its cell already holds
 
 
+@dataclass(frozen=True)
+class Run:
+    """Windows of T steps, as they leave the columns."""
+
+    cells: NDArray  # [T+1, B]; after a window's end the cell of its final observation is repeated
+    steps: NDArray  # [B] valid ones, from 1 to T
+    unread: NDArray  # [B] bool: nobody looks at what follows the final observation
+
+
 class Column(Protocol):
     """An observation leaf of a ring."""
 
@@ -57,7 +39,9 @@ class Column(Protocol):
         """Whether `values` [B, ...] are, to the bit, what `cells` [B] hold (a stack: its newest frame)."""
         ...
 
-    def gather(self, cells: NDArray) -> NDArray: ...
+    def gather(self, run: Run) -> NDArray:
+        """The observations [T+1, B, ...] of windows; parts may share memory, so nobody writes into them."""
+        ...
 
     def check_valid(self, cells: NDArray) -> None:
         """Every one of `cells` can be gathered."""
@@ -77,88 +61,31 @@ def as_words(values: NDArray, lead: int) -> NDArray:
 class Dense:
     """One value a cell."""
 
-    def __init__(self, spec: ArraySpec, grid: Grid) -> None:
-        self._grid = grid
-        self._values = np.zeros((grid.cells, *spec.shape), spec.dtype)
+    def __init__(self, values: Cells, grid: Grid) -> None:
+        self._values, self._grid = values, grid
 
     def write(self, block: Block, values: NDArray) -> None:
-        self._values[block.cells[1:]] = values[1:]
-        if not block.joins.all():
-            self._values[block.cells[0, ~block.joins]] = values[0, ~block.joins]
+        write_block(self._values, block, values)
 
     def repeats(self, cells: NDArray, values: NDArray) -> NDArray:
-        return np.asarray((as_words(self._values[cells], 1) == as_words(values, 1)).all(axis=1))
+        return np.asarray((as_words(self._values.take(cells), 1) == as_words(values, 1)).all(axis=1))
 
-    def gather(self, cells: NDArray) -> NDArray:
-        return np.take(self._values, cells, axis=0)
+    def gather(self, run: Run) -> NDArray:
+        return self._values.take(run.cells)
 
     def check_valid(self, cells: NDArray) -> None:
         assert ((cells >= 0) & (cells < self._grid.cells)).all(), "a cell outside the ring"
 
     def get_state(self, used: int) -> dict[str, Any]:
-        return {"values": self._grid.save(self._values, used)}
+        return {"values": self._values.get_state(used)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._grid.load(self._values, state["values"])
+        self._values.set_state(state["values"])
 
 
-class Sparse:
-    """Values for a few of the cells, in an array that grows; freed entries are used again."""
-
-    def __init__(self, specs: Tree, grid: Grid) -> None:
-        self._grid = grid
-        self._specs = specs
-        self._entry = np.full(grid.cells, -1, np.int32)  # of a cell: where its value is, -1: none
-        self._values = tree.zeros(specs, (0,))
-        self._free = np.zeros(0, np.int32)
-        self._size = 0  # entries there are, used and free
-
-    def put(self, cells: NDArray, values: Tree) -> None:
-        """Give `cells` [n], which hold none, their values [n, ...]."""
-        if len(self._free) < len(cells):
-            self._grow(len(cells) - len(self._free))
-        entries, self._free = self._free[: len(cells)], self._free[len(cells) :]
-        self._entry[cells] = entries
-        tree.map(lambda mine, new: mine.__setitem__(entries, new), self._values, values)
-
-    def clear(self, cells: NDArray) -> None:
-        """Take the values of `cells` [...] away, where there are any."""
-        held = self._entry[cells]
-        held = held[held >= 0]
-        if len(held):
-            self._free = np.concatenate([self._free, held])
-            self._entry[cells] = -1
-
-    def has(self, cells: NDArray) -> NDArray:
-        return self._entry[cells] >= 0
-
-    def get(self, cells: NDArray, *index: NDArray) -> Tree:
-        """The values of `cells` [...], at `index` of their own leading axes."""
-        where = (self._entry[cells], *index)
-        return tree.map(lambda mine: mine[where], self._values)
-
-    def _grow(self, least: int) -> None:
-        more = max(least, self._size, 16)
-        self._values = tree.map(
-            lambda mine, spec: np.concatenate([mine, np.zeros((more, *spec.shape), spec.dtype)]),
-            self._values,
-            self._specs,
-        )
-        self._free = np.concatenate([self._free, np.arange(self._size, self._size + more, dtype=np.int32)])
-        self._size += more
-
-    def check_valid(self) -> None:
-        entries = np.concatenate([self._entry[self._entry >= 0], self._free])
-        assert (np.sort(entries) == np.arange(self._size)).all(), "an entry is lost, or has two owners"
-
-    def get_state(self, used: int) -> dict[str, Any]:
-        values = {str(i): leaf.copy() for i, leaf in enumerate(tree.leaves(self._values))}
-        return {"entry": self._grid.save(self._entry, used), "values": values, "free": self._free.copy()}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        self._entry[:] = -1
-        self._grid.load(self._entry, state["entry"])
-        leaves = iter([state["values"][str(i)] for i in range(len(state["values"]))])
-        self._values = tree.map(lambda _: np.array(next(leaves)), self._specs)
-        self._free = np.array(state["free"])
-        self._size = int((self._entry >= 0).sum()) + len(self._free)
+def write_block(cells: Cells, block: Block, values: NDArray) -> None:
+    """Write `values` [T+1, B, ...], row 0 only where it is new."""
+    new = ~block.joins
+    if new.any():
+        cells.write(block.cells[:1, new], values[:1, new])
+    cells.write(block.cells[1:], values[1:])

@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from starling.store.columns import Block, Dense, Grid, Sparse, as_words
-from starling.types import ArraySpec, NDArray, StackSpec
+from starling.store.codec import make_cells, pays
+from starling.store.columns import Block, Dense, Run, as_words, write_block
+from starling.store.grid import Grid
+from starling.store.sparse import Packed, Sparse
+from starling.store.spec import Codec
+from starling.types import ArraySpec, Layout, NDArray, StackSpec
 
 
 class Stacked:
@@ -16,17 +20,21 @@ class Stacked:
 
     A stack begins anew where a segment does (some envs pad with zeros there, others repeat the first frame) and
     wherever it is not its predecessor shifted by one. What comes out is what went in, to the bit.
+
+    Every frame of a window is read once, and neighbouring stacks share it: they are views. Where nobody looks at what
+    follows the final observation, it slides on with the last frame instead of being repeated: that is a view as well.
     """
 
-    def __init__(self, spec: ArraySpec, stack: StackSpec, grid: Grid) -> None:
+    def __init__(self, spec: ArraySpec, stack: StackSpec, grid: Grid, codec: Codec) -> None:
         if spec.shape[stack.axis] % stack.n:
             raise ValueError(f"axis {stack.axis} of a leaf {spec.shape} is not {stack.n} frames")
         rest = spec.shape[: stack.axis] + spec.shape[stack.axis + 1 :]
         frame = ArraySpec((spec.shape[stack.axis] // stack.n, *rest), spec.dtype)
         self._shape, self._axis, self._n, self._grid = spec.shape, stack.axis, stack.n, grid
-        self._newest = np.zeros((grid.cells, *frame.shape), frame.dtype)
+        self._newest = make_cells(codec, frame, grid)
         self._since = np.zeros(grid.cells, np.int16)  # steps since a whole stack was kept, at most n-1
-        self._whole = Sparse(ArraySpec((stack.n, *frame.shape), frame.dtype), grid)
+        whole = ArraySpec((stack.n, *frame.shape), frame.dtype)
+        self._whole = Packed(whole) if pays(codec, frame.nbytes) else Sparse(whole, grid)
         self._warned = False
 
     def write(self, block: Block, values: NDArray) -> None:
@@ -37,9 +45,7 @@ class Stacked:
         whole[1:] |= ~self._slides(frames, block.begins)
         self._since[block.cells] = self._count_since(block, whole)
         whole &= new
-        self._newest[block.cells[1:]] = frames[1:, :, -1]
-        if new[0].any():
-            self._newest[block.cells[0, new[0]]] = frames[0, new[0], -1]
+        write_block(self._newest, block, frames[:, :, -1])
         self._whole.clear(block.cells[new])
         if whole.any():
             self._whole.put(block.cells[whole], frames[whole])
@@ -62,29 +68,60 @@ class Stacked:
 
     def repeats(self, cells: NDArray, values: NDArray) -> NDArray:
         newest = self._split(values[None])[0, :, -1]
-        return np.asarray((as_words(self._newest[cells], 1) == as_words(newest, 1)).all(axis=1))
+        return np.asarray((as_words(self._newest.take(cells), 1) == as_words(newest, 1)).all(axis=1))
 
-    def gather(self, cells: NDArray) -> NDArray:
-        since = self._since[cells][..., None]  # [..., 1]
+    def gather(self, run: Run) -> NDArray:
+        since = self._since[run.cells]  # [T+1, B]
+        frames = self._frames(run, since[0])
+        stacks = np.lib.stride_tricks.as_strided(
+            frames,
+            (*since.shape, self._n, *frames.shape[2:]),
+            (*frames.strides[:2], frames.strides[0], *frames.strides[2:]),
+        )  # [T+1, B, n, frame]: frame i of stack t is frame t + i of all
+        apart = ~self._share(run, since)
+        if apart.any():
+            stacks = stacks.copy()
+            stacks[:, apart] = self._one_by_one(run.cells[:, apart])
+        return self._join(stacks)
+
+    def _frames(self, run: Run, since: NDArray) -> NDArray:
+        """The frames of windows that slide, oldest first: those of the first stack and one a step, [T+n, B, frame]."""
+        step = np.arange(1 - self._n, len(run.cells))[:, None]  # of each frame, from the first observation on
+        shift = np.maximum(np.minimum(step, run.steps), -since)
+        frames = self._newest.take(self._grid.shift(run.cells[0], shift))
+        early = np.nonzero(step < -since)  # older than the last whole stack: they stand in that stack
+        if len(early[0]):
+            age, row = since[early[1]], early[1]
+            frames[early] = self._whole.get(self._grid.shift(run.cells[0, row], -age), early[0] + age)
+        return frames
+
+    def _share(self, run: Run, since: NDArray) -> NDArray:
+        """Whether every stack of a window, until nobody looks any more, is its predecessor shifted by one: bool [B]."""
+        slides = since[1:] == np.minimum(since[:-1] + 1, self._n - 1)
+        padding = np.arange(1, len(since))[:, None] > run.steps
+        return np.asarray(np.where(padding, run.unread, slides).all(axis=0))
+
+    def _one_by_one(self, cells: NDArray) -> NDArray:
+        """The stacks of `cells` [T+1, B], each by itself: [T+1, B, n, frame]."""
+        since = self._since[cells][..., None]  # [T+1, B, 1]
         age = np.arange(self._n - 1, -1, -1)  # of each frame, oldest first
-        back = np.minimum(age, since)  # [..., n]
-        out = np.take(self._newest, self._grid.shift(cells[..., None], -back), axis=0)  # [..., n, frame]
-        early = np.nonzero(age > since)  # older than the last whole stack: they stand in that stack
+        back = np.minimum(age, since)  # [T+1, B, n]
+        out = self._newest.take(self._grid.shift(cells[..., None], -back))  # [T+1, B, n, frame]
+        early = np.nonzero(age > since)  # older than the last whole stack, as above
         if len(early[0]):
             owner = self._grid.shift(cells[early[:-1]], -back[early])
             out[early] = self._whole.get(owner, early[-1] + back[early])
-        return self._join(out, cells.ndim)
+        return out
 
     def _split(self, values: NDArray) -> NDArray:
         """[T, B, leaf] to [T, B, n, frame]: the stacked axis first, in n parts."""
         moved = np.moveaxis(values, 2 + self._axis, 2)
         return moved.reshape(*moved.shape[:2], self._n, moved.shape[2] // self._n, *moved.shape[3:])
 
-    def _join(self, frames: NDArray, lead: int) -> NDArray:
-        """[..., n, frame] back to [..., leaf]."""
-        width = frames.shape[lead] * frames.shape[lead + 1]
-        merged = frames.reshape(*frames.shape[:lead], width, *frames.shape[lead + 2 :])
-        return np.moveaxis(merged, lead, lead + self._axis)
+    def _join(self, frames: NDArray) -> NDArray:
+        """[T, B, n, frame] back to [T, B, leaf]."""
+        merged = frames.reshape(*frames.shape[:2], self._n * frames.shape[3], *frames.shape[4:])
+        return np.moveaxis(merged, 2, 2 + self._axis)
 
     def check_valid(self, cells: NDArray) -> None:
         self._whole.check_valid()
@@ -96,19 +133,21 @@ class Stacked:
 
     def get_state(self, used: int) -> dict[str, Any]:
         return {
-            "newest": self._grid.save(self._newest, used),
+            "newest": self._newest.get_state(used),
             "since": self._grid.save(self._since, used),
             "whole": self._whole.get_state(used),
             "warned": self._warned,
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._grid.load(self._newest, state["newest"])
+        self._newest.set_state(state["newest"])
         self._grid.load(self._since, state["since"])
         self._whole.set_state(state["whole"])
         self._warned = bool(state["warned"])
 
 
-def observation_column(path: str, spec: ArraySpec, stack: StackSpec | None, grid: Grid) -> Dense | Stacked:
-    """The column for one observation leaf: a stack where `stack` names it."""
-    return Stacked(spec, stack, grid) if stack is not None and stack.path == path else Dense(spec, grid)
+def observation_column(path: str, spec: ArraySpec, layout: Layout, grid: Grid, codec: Codec) -> Dense | Stacked:
+    """The column for one observation leaf: a stack where the layout names it."""
+    if layout.stack is not None and layout.stack.path == path:
+        return Stacked(spec, layout.stack, grid, codec)
+    return Dense(make_cells(codec, spec, grid), grid)

@@ -206,3 +206,8 @@ def _check_queue(spec: TableSpec, take: int, groups: Sequence[int]) -> None:
 def _check_replay(spec: TableSpec, take: int, groups: Sequence[int]) -> None:
     if spec.max_lag is not None:
         raise UserError(f"table {spec.name!r}: max_lag is for fifo tables; for replay set updates_per_step")
+    if spec.capacity < take:
+        raise UserError(
+            f"table {spec.name!r}: capacity {spec.capacity} is smaller than a batch of {take} items; raise the capacity"
+            " or lower the batch"
+        )

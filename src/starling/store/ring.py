@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from starling import tree
-from starling.store.columns import Block, Grid, Sparse
+from starling.store.columns import Block, Run
 from starling.store.frames import observation_column
+from starling.store.grid import Grid
+from starling.store.sparse import Sparse
 from starling.store.spec import TableSpec
-from starling.store.storage import Change
+from starling.store.storage import Change, Items
 from starling.store.windows import Windows
 from starling.types import Fragment, Layout, NDArray, Trajectory, Tree
 
@@ -34,10 +36,12 @@ class Ring:
         stack = layout.stack.n if layout.stack else 1
         grid = Grid(rows, ring_length(spec, rows, stack))
         paths = iter([path for path, _ in tree.items(layout.obs)])
-        self._grid, self._length = grid, spec.length
+        self._grid, self._length, self._reads_past_end = grid, spec.length, spec.reads_past_end
         self._longest = grid.length - spec.length - stack  # fragment that overwrites no window it completes
         self._windows = Windows(grid, spec.length, spec.period, spec.prefix, stack - 1)
-        self._obs: Tree = tree.map(lambda s: observation_column(next(paths), s, layout.stack, grid), layout.obs)
+        self._obs: Tree = tree.map(
+            lambda leaf: observation_column(next(paths), leaf, layout, grid, spec.codec), layout.obs
+        )
         self._cells: dict[str, Tree] = {
             "extras": tree.zeros(layout.extras, (grid.cells,)),
             "action": tree.zeros(layout.action, (grid.cells,)),
@@ -139,8 +143,11 @@ class Ring:
         where = np.nonzero(wanted)
         carry.put(block.cells[where], tree.map(lambda leaf: leaf[where], carries))
 
-    def gather(self, slots: NDArray) -> Trajectory[NDArray]:
-        """Windows [T, B]; after a segment's end the final observation is repeated and all else is zero."""
+    def gather(self, slots: NDArray, with_obs: bool = True) -> Trajectory[NDArray]:
+        """Windows [T, B]; after a segment's end the final observation is repeated and all else is zero.
+
+        Where nobody reads that after a termination, a stack slides on instead: see `Stacked`.
+        """
         length = self._windows.steps[slots]  # [B]
         step = np.arange(self._length + 1)[:, None]
         cells = self._grid.shift(slots, np.minimum(step, length))  # [T+1, B]
@@ -156,13 +163,14 @@ class Ring:
         flags = take(self._cells["flags"])
         first = np.zeros(cells.shape, bool)
         first[0] = (flags[0] & _FIRST) != 0  # only a window's first step can begin an episode
-        version = take(self._cells["version"])
+        terminated, version = (flags & _TERMINATED) != 0, take(self._cells["version"])
+        run = Run(cells, length, terminated.any(axis=0) & (not self._reads_past_end))
         return Trajectory(
-            obs=tree.map(lambda column: column.gather(cells), self._obs),
+            obs=tree.map(lambda column: column.gather(run), self._obs) if with_obs else None,
             first=first,
             action=tree.map(take, self._cells["action"]),
             rewards=tree.map(take, self._cells["rewards"]),
-            terminated=(flags & _TERMINATED) != 0,
+            terminated=terminated,
             truncated=(flags & _TRUNCATED) != 0,
             valid=valid,
             extras=tree.map(lambda array: np.take(array, cells, axis=0), self._cells["extras"]),
@@ -175,6 +183,15 @@ class Ring:
 
     def alive(self, slots: NDArray, generations: NDArray) -> NDArray:
         return self._windows.alive(slots, generations)
+
+    def items(self) -> Items:
+        """Every window there is."""
+        slots = np.nonzero(self._windows.steps)[0]
+        ring, cell = np.divmod(slots, self._grid.length)
+        generation, rows = self.generation(slots), self._global[ring]
+        start = generation * self._grid.length + cell
+        order = np.lexsort((start, rows))
+        return Items(*(column[order] for column in (slots, generation, rows, start, self._windows.steps[slots])))
 
     def release(self, slots: NDArray) -> None:
         self._windows.steps[slots] = 0

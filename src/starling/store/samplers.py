@@ -181,6 +181,10 @@ class Prioritized:
         self._tree.set(slots, priorities**self._exponent)
         self._largest = max(self._largest, float(priorities.max()))
 
+    def priorities(self, slots: NDArray) -> NDArray:
+        """The priorities p_i [n]; where the exponent is 0 they are forgotten, and 1."""
+        return np.asarray(self._tree.get(slots) ** (1.0 / self._exponent if self._exponent else 1.0))
+
     def check_valid(self) -> None:
         self._tree.check_valid()
         leaves = self._tree.get_state()["leaves"]

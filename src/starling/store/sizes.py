@@ -4,21 +4,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from starling import tree
+from starling.store.blocks import LEAST_BYTES
+from starling.store.codec import CHUNK, pays
 from starling.store.ring import ring_length
 from starling.store.spec import TableSpec
-from starling.types import Layout, StackSpec
+from starling.types import ArraySpec, Layout
 
 EPISODE = 100
 """Steps between two begins of an episode, where nobody can know them: shorter episodes need more than is said here."""
 
+PACKED = 1 / 12
+"""Share of their size that bytes are assumed to have after zstd, which nobody can know before they are seen: random
+play of Atari games has 1/100 to 1/32. Numbers of other kinds are assumed to stay as large as they are."""
+MEANWHILE = 1 / 4
+"""Share of what goes to disk without a copy that is assumed to be overwritten, and so copied, before it is there."""
+OBJECT = 64
+"""Bytes of memory around each compressed value; those in a dictionary have as much once more."""
+
 
 @dataclass(frozen=True)
 class TableBytes:
-    """Exact, but for what is kept only at the beginnings of episodes and windows: there it is an upper bound."""
+    """Exact, but for what is kept only at the beginnings of episodes and windows: there it is an upper bound.
+
+    Of what is compressed it is an estimate.
+    """
 
     held: int  # in memory, from the start on
     saved: int  # in a checkpoint
+    copied: int  # in memory, while it is saved
 
 
 def table_bytes(spec: TableSpec, layout: Layout, rows: int, steps: int) -> TableBytes:
@@ -29,44 +45,62 @@ def table_bytes(spec: TableSpec, layout: Layout, rows: int, steps: int) -> Table
 def _slots(spec: TableSpec, layout: Layout) -> TableBytes:
     item = tree.nbytes(layout.trajectory(spec.length, 1))
     books = 3 * 8  # born, generation, and a slot is listed as free or as live
-    return TableBytes(
-        held=spec.capacity * (item + books) + _sampler(spec, spec.capacity),
-        saved=spec.capacity * (item + books) + _saved_sampler(spec, spec.capacity, spec.capacity),
-    )
+    saved = spec.capacity * (item + books) + _saved_sampler(spec, spec.capacity, spec.capacity)
+    return TableBytes(spec.capacity * (item + books) + _sampler(spec, spec.capacity), saved, copied=saved)
 
 
 def _ring(spec: TableSpec, layout: Layout, rows: int, steps: int) -> TableBytes:
     length = ring_length(spec, rows, layout.stack.n if layout.stack else 1)
     used = min(length, steps * (EPISODE + 1) // (EPISODE * rows) + 1)  # a reset between two episodes is a step too
     cells, filled = rows * length, rows * used
-    cell, books = _cell(layout), rows * (8 + 8 + 1 + 8)  # head, start, waiting, global row
-    rare, rare_saved = _now_and_then(spec, layout, cells), _now_and_then(spec, layout, filled)
+    leaves = [_leaf(spec, layout, path, leaf, cells) for path, leaf in tree.items(layout.obs)]
+    cell, books = _cell(layout, leaves), rows * (8 + 8 + 1 + 8)  # head, start, waiting, global row
+    books += rows * sum(leaf.opened for leaf in leaves)
+    rare, rare_saved = (_now_and_then(spec, layout, leaves, count) for count in (cells, filled))
+    saved = filled * cell + books + rare_saved + _saved_sampler(spec, cells, filled)
+    in_segments = filled * sum(leaf.in_segments for leaf in leaves)
     return TableBytes(
         held=cells * cell + books + 8 * rows + rare + _sampler(spec, cells),
-        saved=filled * cell + books + rare_saved + _saved_sampler(spec, cells, filled),
+        saved=saved,
+        copied=saved - int((1 - MEANWHILE) * in_segments),
     )
 
 
-def _cell(layout: Layout) -> int:
+@dataclass(frozen=True)
+class _Leaf:
+    """Bytes of one observation leaf in a ring."""
+
+    cell: int  # of every step
+    whole: int  # where an episode begins
+    opened: int  # of every env row
+    in_segments: int  # of every step: goes to disk from where it is
+
+
+def _leaf(spec: TableSpec, layout: Layout, path: str, leaf: ArraySpec, cells: int) -> _Leaf:
+    n = layout.stack.n if layout.stack is not None and layout.stack.path == path else 0
+    size = leaf.nbytes // (n or 1)  # of a stack the newest frame
+    age = 2 if n else 0
+    if not pays(spec.codec, size):
+        owner = 4 if n else 0  # where the whole stack is, if it is there
+        whole = 2 * leaf.nbytes if n else 0  # an array that doubles when it is full
+        return _Leaf(size + age + owner, whole, 0, size if size * cells >= LEAST_BYTES else 0)
+    share = PACKED if leaf.dtype == np.uint8 else 1.0
+    whole = int(leaf.nbytes * share) + 2 * OBJECT if n else 0
+    return _Leaf(int(size * share) + OBJECT // CHUNK + age, whole, CHUNK * size + 8, int(size * share))
+
+
+def _cell(layout: Layout, leaves: list[_Leaf]) -> int:
     """What a ring keeps of every step."""
-    shown = sum(_observation(int(leaf.nbytes), path, layout.stack) for path, leaf in tree.items(layout.obs))
     taken = tree.nbytes((layout.action, layout.extras)) + 4 * len(layout.rewards)
     carry = 4 if tree.leaves(layout.carry) else 0  # where its value is, if there is one
-    return shown + taken + carry + 1 + 8 + 4  # flags, version, steps of the window
+    return sum(leaf.cell for leaf in leaves) + taken + carry + 1 + 8 + 4  # flags, version, steps of the window
 
 
-def _observation(size: int, path: str, stack: StackSpec | None) -> int:
-    """Of a stack the newest frame, its age, and where the whole is, if it is there."""
-    return size if stack is None or stack.path != path else size // stack.n + 2 + 4
-
-
-def _now_and_then(spec: TableSpec, layout: Layout, cells: int) -> int:
-    """Carries where windows begin and whole stacks where episodes do, in arrays that double when they are full."""
+def _now_and_then(spec: TableSpec, layout: Layout, leaves: list[_Leaf], cells: int) -> int:
+    """Carries where windows begin, in an array that doubles when it is full, and whole stacks where episodes do."""
     begins = cells // EPISODE + 1
     starts = min(cells, -(-cells // spec.period) + begins)
-    stack = layout.stack.path if layout.stack else None
-    whole = sum(int(leaf.nbytes) for path, leaf in tree.items(layout.obs) if path == stack)
-    return 2 * starts * tree.nbytes(layout.carry) + 2 * begins * whole
+    return 2 * starts * tree.nbytes(layout.carry) + begins * sum(leaf.whole for leaf in leaves)
 
 
 def _sampler(spec: TableSpec, slots: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,9 @@ class Slots:
         live = np.nonzero(self._born >= 0)[0]
         return np.asarray(live[np.argpartition(self._born[live], n - 1)[:n]])
 
-    def gather(self, slots: NDArray) -> Trajectory[NDArray]:
-        (timed,), (untimed,) = _timed(self._items), _untimed(self._items)
+    def gather(self, slots: NDArray, with_obs: bool = True) -> Trajectory[NDArray]:
+        items = self._items if with_obs else replace(self._items, obs=None)
+        (timed,), (untimed,) = _timed(items), _untimed(items)
         timed = tree.map(lambda array: np.take(array, slots, axis=1), timed)
         untimed = tree.map(lambda array: np.take(array, slots, axis=0), untimed)
         return Trajectory(**timed, **untimed)

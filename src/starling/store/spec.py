@@ -8,6 +8,7 @@ from typing import Literal
 from starling.errors import UserError
 
 Storage = Literal["ring", "slots"]
+Codec = Literal["none", "zstd"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class TableSpec:
     updates_per_step: float | None = None  # batches an inserted env step allows; None: as the sampler can
     max_lag: int | None = None  # 0: synchronous, actors wait for the weights their data made
     priority_exponent: float = 0.6  # prioritized: P(i) ~ p_i ** exponent
+    codec: Codec = "none"  # ring: how observations are kept in memory
+    reads_past_end: bool = True  # ring: a loss looks at what is padded after a termination; if not, stacks cost less
     share: float = 1.0  # of the batch, where several tables feed it
 
     def __post_init__(self) -> None:

@@ -16,6 +16,17 @@ class Change:
     born: NDArray  # [n] int64 slots
 
 
+@dataclass(frozen=True)
+class Items:
+    """All items of a ring, by env row and, of a row, in the order of time."""
+
+    slots: NDArray  # [n] int64
+    generation: NDArray  # [n] int64
+    rows: NDArray  # [n] int64 global env rows
+    start: NDArray  # [n] int64: the how-manieth step of its row each begins with
+    steps: NDArray  # [n] valid ones
+
+
 class Storage(Protocol):
     """Keeps steps; an item is a slot and the generation of what is in it."""
 
@@ -31,8 +42,8 @@ class Storage(Protocol):
 
     def append(self, fragment: Fragment, continues: bool) -> Change: ...
 
-    def gather(self, slots: NDArray) -> Trajectory[NDArray]:
-        """Copies of the items in live `slots` [B], as [T, B]."""
+    def gather(self, slots: NDArray, with_obs: bool = True) -> Trajectory[NDArray]:
+        """Copies of the items in live `slots` [B], as [T, B]; without observations `obs` is None."""
         ...
 
     def generation(self, slots: NDArray) -> NDArray: ...

@@ -97,11 +97,22 @@ class Table:
             raise ValueError(f"rewards of a fragment are {given}, the layout says {rewards}")
 
     def _first_priorities(self, slots: NDArray) -> NDArray | None:
-        return None if self._priority is None else self._priority(self._storage.gather(slots))
+        return None if self._priority is None else self._priority(self._storage.gather(slots, with_obs=False))
 
     def _keys(self, slots: NDArray) -> Keys:
         same = np.full((2, len(slots)), [[self.shard], [self.index]], np.int64)
         return Keys(same[0], same[1], slots, self._storage.generation(slots))
+
+    @property
+    def ring(self) -> Ring | None:
+        """Where the steps of a replay are, for whoever reads all of them; None: whole fragments are kept."""
+        return self._storage if isinstance(self._storage, Ring) else None
+
+    def priorities(self, slots: NDArray) -> NDArray:
+        """By what the items in `slots` [n] are drawn; 1 where all are alike."""
+        if isinstance(self._sampler, samplers.Prioritized):
+            return self._sampler.priorities(slots)
+        return np.ones(len(slots))
 
     def ready(self, n: int) -> bool:
         """Whether `sample(n)` would give a batch."""

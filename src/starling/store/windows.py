@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from starling.store.columns import Grid
+from starling.store.grid import Grid
 from starling.store.storage import Change
 from starling.types import NDArray
 

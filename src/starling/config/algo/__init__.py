@@ -7,11 +7,17 @@ from starling.registry import Entry, Registry
 ALGORITHMS = Registry(
     "algorithm",
     {
+        "apex": Entry(
+            "starling.config.algo.apex:ApeXConfig", "DQN whose env rows have their own epsilons and priorities"
+        ),
         "dqn": Entry("starling.config.algo.dqn:DQNConfig", "deep Q-learning; double, dueling, n-step, prioritized"),
         "impala": Entry(
             "starling.config.algo.impala:IMPALAConfig", "V-trace behind actors that run ahead, recurrent or not"
         ),
         "ppo": Entry("starling.config.algo.ppo:PPOConfig", "proximal policy optimisation, recurrent or not"),
+        "r2d2": Entry(
+            "starling.config.algo.r2d2:R2D2Config", "Ape-X with memory: replayed sequences, burn-in, Retrace"
+        ),
     },
 )
 """Built-in names stand for a config class (which names its algorithm); a user's own name for an algorithm class,

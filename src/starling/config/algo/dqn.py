@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -31,6 +31,9 @@ class DQNConfig(AlgoConfig):
     prioritized: PrioritizedConfig | None = Field(None, description="prioritized replay; null: uniform")
     batch: int = Field(32, ge=1, description="transitions an update")
     capacity: int = Field(1_000_000, ge=1, description="env steps kept in replay, over all envs")
+    codec: Literal["none", "zstd"] = Field(
+        "none", description="how replay keeps observations: zstd needs a small part of the memory of none"
+    )
     learning_starts: int = Field(50_000, ge=1, description="transitions in replay before the first update")
     fragment: int = Field(4, ge=1, description="steps every env takes between two inserts into replay")
     updates_per_step: float = Field(0.25, gt=0, description="updates an env step allows")

@@ -1,0 +1,44 @@
+"""Ape-X (1803.00933): DQN whose env rows explore each in its own way and say themselves how surprising a step was."""
+
+from __future__ import annotations
+
+from starling import tree
+from starling.algos.base import ActInput
+from starling.algos.dqn import DQN
+from starling.config.algo.apex import ApeXConfig
+from starling.config.parts import NetConfig
+from starling.ops.explore import ladder
+from starling.ops.value import take
+from starling.types import NDArray, Tensor, Trajectory, Tree
+
+TAKEN, BEST = "taken", "best"
+"""Recorded Q values, a stream each: of the action that was taken, and of the one the policy preferred."""
+
+
+class ApeX(DQN):
+    """Network, loss and tables are DQN's."""
+
+    def __init__(self, config: ApeXConfig, net: NetConfig) -> None:
+        super().__init__(config, net)
+        self._ladder = config.ladder
+
+    def epsilon(self, inputs: ActInput) -> Tensor | float:
+        """Its own for every row [B]; one for all when evaluating."""
+        if not inputs.explore:
+            return super().epsilon(inputs)
+        base = self.config.epsilon.at(inputs.progress.env_steps, inputs.progress.fraction)
+        return ladder(inputs.rows, inputs.total_rows, base, self._ladder)
+
+    def record(self, q: dict[str, Tensor], mixed: Tensor, action: Tensor) -> dict[str, Tree]:
+        best = mixed.argmax(-1)
+        return {
+            TAKEN: {name: take(values, action) for name, values in q.items()},
+            BEST: {name: take(values, best) for name, values in q.items()},
+        }
+
+    def priority(self, window: Trajectory[NDArray]) -> NDArray:
+        """The learner's error [B] as the actor saw it, from the Q values it acted with (section 3)."""
+        steps: Trajectory[Tensor] = tree.to_torch(window)  # type: ignore[arg-type]
+        first = {name: q[0] for name, q in steps.extras[TAKEN].items()}
+        last = {name: q[-1] for name, q in steps.extras[BEST].items()}
+        return self.surprise(self.errors(steps, first, last)).numpy()

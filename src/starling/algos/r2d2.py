@@ -1,0 +1,148 @@
+"""R2D2 (Kapturowski 2019): Ape-X with memory, learnt from replayed sequences with stored recurrent states and burn-in.
+
+A window of the ring is `burn_in` steps and then `unroll` steps that are trained. Where it begins an episode its true
+state is known to be zero: no burn-in is needed, so all of its steps are trained and no episode is too short to learn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from starling import tree
+from starling.algos.apex import ApeX
+from starling.algos.base import ActInput, ActOutput, Loss
+from starling.config.algo.r2d2 import R2D2Config
+from starling.config.parts import NetConfig
+from starling.errors import UserError
+from starling.nets.build import Network
+from starling.nets.burn_in import unroll_burnt_in
+from starling.ops.drift import delta_q
+from starling.ops.explore import epsilon_greedy, epsilon_greedy_policy, epsilon_greedy_probability
+from starling.ops.policy import masked_mean
+from starling.ops.priority import sequence_priority
+from starling.ops.retrace import retrace
+from starling.ops.streams import stream_terms, total, weighted_total
+from starling.ops.transforms import IDENTITY, RESCALED
+from starling.ops.value import huber, n_step_target, take, td_error
+from starling.store.spec import TableSpec
+from starling.types import Batch, NDArray, StreamSpec, Tensor, Trajectory, Tree
+
+Q, MU, FEATURES = "q", "mu", "features"
+"""What acting records: Q values [A] a stream, how likely the action was, and what the core gave to the heads."""
+
+Values = dict[str, Tensor]
+"""Q values, a stream each."""
+
+
+class R2D2(ApeX):
+    """Exploration and optimisation are Ape-X's; tables, acting and loss are those of sequences."""
+
+    config: R2D2Config
+
+    def __init__(self, config: R2D2Config, net: NetConfig) -> None:
+        if net.core.kind == "none":
+            raise UserError(f"{config.name} learns what to remember: set net.core.kind=lstm or gru")
+        self.config, self.net = config, net
+        self._streams, self._ladder = self.streams(), config.ladder
+        self._transform = RESCALED if config.rescale else IDENTITY
+
+    def tables(self, rows: int) -> tuple[TableSpec, ...]:
+        """Overlapping windows, also those that end before their burn-in does: they may begin an episode."""
+        (replay,) = super().tables(rows)
+        return (replace(replay, length=self.config.burn_in + self.config.unroll, period=self.config.period),)
+
+    def act(self, model: Network, inputs: ActInput) -> ActOutput:
+        features, state = model.encode(inputs.obs, inputs.first, inputs.carry)
+        q = model.decode(features)
+        mixed, epsilon = weighted_total(q, self._streams), self.epsilon(inputs)
+        action = epsilon_greedy(mixed, epsilon, inputs.noise(2))
+        extras: dict[str, Tree] = {Q: q}
+        if self.config.retrace is not None:
+            extras[MU] = epsilon_greedy_probability(mixed, epsilon, action)
+        if self.config.delta_q:
+            extras[FEATURES] = features
+        return ActOutput(action, extras, state)
+
+    def loss(self, model: Network, target: Network, batch: Batch) -> Loss:
+        """Squared (Huber) errors, summed over a sequence's trained steps, a mean over sequences by their weight."""
+        steps = self._begun(model, batch.trajectory)
+        q = unroll_burnt_in(model, steps, self.config.burn_in)
+        with torch.no_grad():
+            q_target, _, _ = target.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
+        trained_t = self._trained(steps)
+        errors = self._errors(steps, q, q_target, trained_t)
+        loss_t = total([huber(error, self.config.huber) for error in errors.values()])  # [T, B]
+        loss = (batch.weight * loss_t.sum(0)).mean()
+        with torch.no_grad():
+            mixed = weighted_total(q, self._streams)
+            drift = self._drift(model, steps, mixed, trained_t) if self.config.delta_q else {}
+        return Loss(
+            losses={"q": loss},
+            metrics=lambda: {"q": loss, "value": masked_mean(take(mixed[:-1], steps.action), trained_t), **drift},
+            priorities=sequence_priority(self.surprise(errors), trained_t, self.config.eta),
+        )
+
+    def priority(self, window: Trajectory[NDArray]) -> NDArray:
+        """The learner's priority [B] as the actor would have said it, from the Q values it acted with."""
+        steps: Trajectory[Tensor] = tree.to_torch(window)  # type: ignore[arg-type]
+        trained_t = self._trained(steps)
+        errors = self._errors(steps, steps.extras[Q], steps.extras[Q], trained_t)
+        return sequence_priority(self.surprise(errors), trained_t, self.config.eta).numpy()
+
+    def _trained(self, steps: Trajectory[Tensor]) -> Tensor:
+        """Which steps have a target, bool [T, B]: those after the burn-in, or all where a window begins an episode."""
+        after = torch.arange(steps.length, device=steps.valid.device) >= self.config.burn_in  # [T]
+        return steps.valid & (after.unsqueeze(1) | steps.first[0])
+
+    def _errors(self, steps: Trajectory[Tensor], q: Values, q_target: Values, trained_t: Tensor) -> Values:
+        """Errors [T, B] a stream, 0 where nothing is trained; q, q_target: [T+1, B, A]."""
+        chooser = weighted_total(q if self.config.double else q_target, self._streams)
+        errors = {}
+        for stream in self._streams:
+            goal = self._goal(steps, stream, chooser, q_target[stream.name])
+            errors[stream.name] = td_error(take(q[stream.name][:-1], steps.action), goal, trained_t)
+        return errors
+
+    def _goal(self, steps: Trajectory[Tensor], stream: StreamSpec, chooser: Tensor, q_target: Tensor) -> Tensor:
+        """Targets [T, B] inside h, of the policy that prefers what `chooser` [T+1, B, A] does."""
+        terms, transform = stream_terms(steps, stream), self._transform
+        if self.config.retrace is None:
+            v = take(q_target, chooser.argmax(-1))  # [T+1, B]
+            n = self.config.n_step
+            return n_step_target(terms.r_t, terms.discount_t, v[:-1], v[1:], n, terms.valid_t, transform)
+        return retrace(
+            terms.r_t,
+            terms.discount_t,
+            q_target,
+            steps.action,
+            epsilon_greedy_policy(chooser, self.config.eval_epsilon),
+            steps.extras[MU][:-1],
+            terms.valid_t,
+            lambda_t=self.config.retrace,
+            transform=transform,
+            acted_t=terms.acted_t,
+        )
+
+    def _begun(self, model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
+        """The steps, from a zero state where that is wanted."""
+        if self.config.state == "stored":
+            return steps
+        return replace(steps, carry={**steps.carry, "state": model.initial_carry(steps.rows)["state"]})
+
+    def _drift(self, model: Network, steps: Trajectory[Tensor], q: Tensor, trained_t: Tensor) -> Values:
+        """delta-Q at the first step after the burn-in and at the last, of sequences that reach so far; q: [T+1, B, A].
+
+        Both states are valued with the present weights, so this is what replay costs and not what was learnt since.
+        """
+        count = steps.valid.sum(0)  # [B]
+        reaches = (count > self.config.burn_in).nonzero().flatten()  # [b]
+        if len(reaches) == 0:
+            return {}
+        last = count[reaches] - 1
+        where = torch.stack([torch.full_like(last, self.config.burn_in), last]), reaches
+        recorded = model.decode(tree.map(lambda leaf: leaf[where], steps.extras[FEATURES]))
+        mixed = weighted_total(recorded, self._streams)  # [2, b, A]
+        first, end = delta_q(q[where], mixed, q[:-1, reaches], trained_t[:, reaches]).mean(1)
+        return {"delta_q_first": first, "delta_q_last": end}

@@ -1,0 +1,152 @@
+"""`starling replay`: what is in a run's replay, and ways out of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from starling.cli.show import number
+from starling.errors import UserError
+
+if TYPE_CHECKING:
+    from starling.replays.drawn import Drawn
+    from starling.replays.info import Histogram, TableInfo
+    from starling.replays.saved import SavedReplay
+
+replay_app = typer.Typer(help="Look into a run's replay, export it, draw from it.", no_args_is_help=True)
+BAR = 40
+"""Characters of the longest bar."""
+
+Run = Annotated[Path, typer.Argument(help="The run's folder.")]
+Checkpoint = Annotated[str, typer.Option(help="Which one: newest, best, or its env steps.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on the last line.")]
+
+
+@replay_app.command("info")
+def info(run: Run, checkpoint: Checkpoint = "newest", as_json: AsJson = False) -> None:
+    """Show how much is in a replay, how old and how good it is, and how priorities are spread.
+
+    Example: starling replay info runs/mine --json
+    """
+    replay = _load(run, checkpoint)
+
+    from starling.replays.info import describe
+
+    tables = describe(replay)
+    print(f"{run}, {replay.checkpoint}: {replay.env_steps:,} env steps came in, {replay.version:,} updates")
+    for table in tables:
+        print("\n".join(_lines(table)))
+    if as_json:
+        about = {"run": str(run), "checkpoint": replay.checkpoint, "env_steps": replay.env_steps}
+        print(json.dumps({**about, "updates": replay.version, "tables": [asdict(table) for table in tables]}))
+
+
+@replay_app.command("export")
+def export(
+    run: Run,
+    out: Annotated[Path, typer.Option(help="The folder to make; one that exists is refused.")],
+    checkpoint: Checkpoint = "newest",
+) -> None:
+    """Write a replay as safetensors and JSON, which numpy reads and a new run can start from.
+
+    The format is described in docs/replay-format.md.
+
+    Example: starling replay export runs/mine --out mine-replay && starling train dqn-cartpole replay_from=mine-replay
+    """
+    if out.exists():
+        raise UserError(f"{out} exists already; choose another folder with --out")
+    replay = _load(run, checkpoint)
+
+    from starling.capacity.fitting import in_words
+    from starling.replays.export import export_replay
+
+    manifest = export_replay(replay, out)
+    for name, table in manifest.tables.items():
+        size = sum(part.bytes for part in table.parts)
+        print(f"{name}: {table.items:,} items, {table.steps:,} steps, {in_words(size)} in {len(table.parts)} files")
+    print(f"wrote {out}")
+
+
+@replay_app.command("sample")
+def sample(
+    run: Run,
+    n: Annotated[int, typer.Option("--n", min=1, help="Items to draw.")] = 16,
+    out: Annotated[Path | None, typer.Option(help="Show images too: sheet.png.", show_default="no picture")] = None,
+    checkpoint: Checkpoint = "newest",
+) -> None:
+    """Draw items as the run's own sampler would, the likeliest first.
+
+    The picture has a numbered strip an item, in the order of the table: its first observation, its last, and some
+    between them. The longer the bar above it, the likelier the item is drawn.
+
+    Example: starling replay sample runs/mine --n 32 --out sheet.png
+    """
+    if out is not None and out.suffix.lower() != ".png":
+        raise UserError(f"{out} does not end in .png, the kind of picture that can be written")
+    replay = _load(run, checkpoint)
+
+    from starling.replays.drawn import draw_items
+    from starling.replays.sheet import check_pictures, write_sheet
+
+    path = None if out is None else check_pictures(replay.layout, replay.blueprint.env.id)
+    drawn = draw_items(replay, n)
+    print("\n".join(_table(drawn)))
+    if out is not None and path is not None:
+        print(f"wrote {write_sheet(drawn, replay.layout, path, out)}")
+
+
+def _load(run: Path, checkpoint: str) -> SavedReplay:
+    from starling.runs.folder import find
+
+    find(run).config()  # what is wrong with it is told before torch is imported
+
+    from starling.replays.saved import load_replay
+
+    return load_replay(run, which=checkpoint, warn=print)
+
+
+def _lines(table: TableInfo) -> list[str]:
+    from starling.capacity.fitting import in_words
+
+    used = table.steps / table.capacity
+    lines = [
+        f"\ntable {table.name}",
+        f"  items     {table.items:,}, made of {table.steps:,} steps",
+        f"  capacity  {table.capacity:,} steps, {used:.0%} used",
+        f"  memory    {in_words(table.bytes)}, codec {table.codec}",
+        f"  episodes  {table.episodes:,} whole ones, mean return {number(table.mean_return)}"
+        f" (as learnt from), mean length {number(table.mean_length)}",
+    ]
+    if table.age is not None:
+        age = table.age
+        lines.append(
+            f"  age       mean {age.mean:,.0f} updates, median {age.median:,.0f},"
+            f" nine of ten below {age.ninety:,.0f}, oldest {age.most:,.0f}"
+        )
+    lines.append(f"  sampler   {table.sampler}" + ("" if table.priorities else ": all items have the same chance"))
+    return lines + ([] if table.priorities is None else _bars(table.priorities))
+
+
+def _bars(histogram: Histogram) -> list[str]:
+    most = max(histogram.counts)
+    edges = zip(histogram.edges[:-1], histogram.edges[1:], histogram.counts, strict=True)
+    header = "  priorities, from ... to, and how many items have them"
+    return [
+        header,
+        *(f"    {a:9.3g} {b:9.3g} {count:>11,} {'#' * -(-BAR * count // most)}" for a, b, count in edges),
+    ]
+
+
+def _table(drawn: Drawn) -> list[str]:
+    lines = [f"{'#':>4}  {'key':<24} {'priority':>10} {'probability':>12} {'age':>9} {'return':>9} {'steps':>6}"]
+    for place, item in enumerate(drawn.items, start=1):
+        lines.append(
+            f"{place:>4}  {item.key:<24} {item.priority:>10.4g} {item.probability:>12.3e} {item.age:>9,}"
+            f" {item.total:>9.4g} {item.steps:>6}"
+        )
+    lines.append("key: table/slot.generation; age: updates since its oldest step; return: sum of its recorded rewards")
+    return lines

@@ -1,0 +1,73 @@
+"""Outputs over replayed sequences whose recurrent state is stale: the first steps only bring it up to date."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from starling import tree
+from starling.nets.network import Network, Outputs
+from starling.types import Tensor, Trajectory, Tree
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a network reads of a trajectory."""
+
+    obs: Tree  # [T', B, ...]
+    first: Tensor  # [T', B]
+    action: Tree  # [T' - 1 or more, B, ...]
+    rewards: dict[str, Tensor]  # [T' - 1 or more, B] a stream
+    carry: dict[str, Tree]  # [B, ...] before obs[0]
+
+    def cut(self, at: int) -> tuple[Inputs, Inputs]:
+        """The observations before `at`, and those from there on, which lack the recurrent state."""
+        carry = dict(self.carry)
+        if "action" in carry:
+            carry["action"] = tree.map(lambda leaf: leaf[at - 1], self.action)
+        if "rewards" in carry:
+            carry["rewards"] = {name: leaf[at - 1] for name, leaf in self.rewards.items()}
+        steps = (self.obs, self.first, self.action, self.rewards)
+        before = Inputs(*tree.map(lambda leaf: leaf[:at], steps), self.carry)
+        return before, Inputs(*tree.map(lambda leaf: leaf[at:], steps), carry)
+
+    def rows(self, index: Tensor) -> Inputs:
+        """Those of some env rows [b] alone."""
+        steps = tree.map(lambda leaf: leaf[:, index], (self.obs, self.first, self.action, self.rewards))
+        return Inputs(*steps, tree.map(lambda leaf: leaf[index], self.carry))
+
+    def unroll(self, model: Network) -> tuple[Outputs, Tree]:
+        """Outputs [T', B, ...] and the state after the last observation."""
+        outputs, _, state = model.unroll(self.obs, self.first, self.action, self.rewards, self.carry)
+        return outputs, state
+
+
+def unroll_burnt_in(model: Network, steps: Trajectory[Tensor], burn_in: int) -> Outputs:
+    """Outputs [T+1, B, ...] of which the first `burn_in` have no gradient.
+
+    Where a window begins an episode its state is known, not stale: there gradients go back to its first step.
+    """
+    inputs = Inputs(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
+    if burn_in == 0:
+        return inputs.unroll(model)[0]
+    prefix, rest = inputs.cut(burn_in)
+    outputs, state = _prefix(model, prefix, steps.first[0])
+    return tree.concat([outputs, replace(rest, carry={**rest.carry, "state": state}).unroll(model)[0]], axis=0)
+
+
+def _prefix(model: Network, prefix: Inputs, begins: Tensor) -> tuple[Outputs, Tree]:
+    """Outputs [burn_in, B, ...] and state [B, ...], with a gradient in the rows that begin an episode [B] alone."""
+    others = ~begins
+    if others.all():
+        with torch.no_grad():
+            return prefix.unroll(model)
+    known, stale = begins.nonzero().flatten(), others.nonzero().flatten()
+    parts = [prefix.rows(known).unroll(model)]
+    if len(stale):
+        with torch.no_grad():
+            parts.append(prefix.rows(stale).unroll(model))
+    place = torch.cat([known, stale]).argsort()
+    outputs = tree.concat([outputs for outputs, _ in parts], axis=1)
+    state = tree.concat([state for _, state in parts], axis=0)
+    return tree.map(lambda leaf: leaf[:, place], outputs), tree.map(lambda leaf: leaf[place], state)

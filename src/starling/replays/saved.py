@@ -1,0 +1,52 @@
+"""The replay that a run's checkpoint holds, back in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from starling.blueprint import Blueprint, build_model, draw, layout_of
+from starling.errors import UserError
+from starling.runs import checkpoint, folder
+from starling.store.store import Store
+from starling.topology import build_store
+from starling.types import Layout
+
+
+@dataclass(frozen=True)
+class SavedReplay:
+    """All tables of a run as they were at a checkpoint."""
+
+    run: Path
+    checkpoint: str
+    blueprint: Blueprint
+    layout: Layout
+    store: Store
+    env_steps: int
+    version: int  # of the learner's weights
+
+
+def load_replay(run: Path, *, which: str, warn: Callable[[str], None]) -> SavedReplay:
+    """The replay at the checkpoint called `which`; says why where there is none."""
+    place = folder.find(run)
+    blueprint = draw(place.config())
+    refuse_queues(blueprint, f"{run} has no replay")
+    chosen, state, problems = checkpoint.find(place.checkpoints, which, parts=("store", "learner"))
+    for problem in problems:
+        warn(f"checkpoint skipped: {problem}")
+    if "tables" not in state["store"]:
+        raise UserError(f"{run} ({chosen.name}) was saved without its replay: train with checkpoint.replay=true")
+    layout = layout_of(blueprint, build_model(blueprint))
+    store = build_store(blueprint, layout)
+    store.set_state(state["store"])
+    steps, version = int(state["store"]["env_steps"]), int(state["learner"]["version"])
+    return SavedReplay(run, chosen.name, blueprint, layout, store, steps, version)
+
+
+def refuse_queues(blueprint: Blueprint, what: str) -> None:
+    """Refuse an algorithm that keeps nothing of what it has learnt from."""
+    name = blueprint.config.algo.name
+    queues = [table.name for table in blueprint.tables if table.storage != "ring"]
+    if queues:
+        raise UserError(f"{what}: {name} learns from a queue ({', '.join(queues)}), which keeps nothing for later")

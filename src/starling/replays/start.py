@@ -1,0 +1,151 @@
+"""A new run that begins with an exported replay: its tables are filled as actors would fill them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from starling import tree
+from starling.blueprint import Blueprint, build_model, layout_of
+from starling.errors import UserError
+from starling.replays.columns import from_columns, step_specs
+from starling.replays.feed import Feed
+from starling.replays.manifest import Manifest, Stack, TableEntry, read_manifest, read_part
+from starling.replays.saved import refuse_queues
+from starling.replays.steps import Steps
+from starling.runtime.inline import InlineRuntime
+from starling.store.spec import TableSpec
+from starling.store.table import Table
+from starling.topology import Runtime
+from starling.types import Keys, Layout
+
+
+def begin_with_replay(blueprint: Blueprint, runtime: Runtime) -> str | None:
+    """Fill the tables of a new run from `replay_from`, if it is set; a line that says what they hold now.
+
+    Neither env steps nor the limiter count what is filled in: one update may come at once, where it is enough to
+    begin with, and from then on `updates_per_step` for every new env step.
+    """
+    if blueprint.config.replay_from is None:
+        return None
+    try:
+        return _begin(blueprint, runtime, Path(blueprint.config.replay_from))
+    except UserError:
+        runtime.close()  # nobody else will: there is no run
+        raise
+
+
+def _begin(blueprint: Blueprint, runtime: Runtime, source: Path) -> str:
+    refuse_queues(blueprint, "replay_from cannot be used")
+    manifest = read_manifest(source)
+    layout = layout_of(blueprint, build_model(blueprint))
+    _check(blueprint, layout, manifest, source)
+    store = runtime.store if isinstance(runtime, InlineRuntime) else runtime.hub.store
+    for table in store.mixture.tables:
+        _fill(table, manifest.tables[table.spec.name], layout, blueprint.config.env.num, source)
+    sizes = ", ".join(f"{size:,} items" for size in store.mixture.sizes)
+    return f"replay: {sizes} from {source}, recorded in {manifest.env} by {manifest.algorithm}"
+
+
+def _check(blueprint: Blueprint, layout: Layout, manifest: Manifest, source: Path) -> None:
+    """Refuse steps that are not what this run records; more than it records is no harm."""
+    clip = blueprint.config.env.reward_clip
+    stack = None if layout.stack is None else Stack(**asdict(layout.stack))
+    sides: list[tuple[str, object, object]] = [
+        ("the action space", manifest.action_space, str(blueprint.env.action)),
+        ("env.reward_clip", manifest.reward_clip, clip),
+        ("the frame stack", manifest.stack, stack),
+        ("reward streams", _streams(manifest), sorted(layout.rewards)),
+    ]
+    for what, theirs, ours in sides:
+        if theirs != ours:
+            raise UserError(f"{source} does not fit this run: {what} is {theirs} there and {ours} here")
+    for name, spec in tree.items(step_specs(layout)):
+        column = manifest.columns.get(name)
+        if column is None or column.spec != spec:
+            there = "missing" if column is None else f"{column.dtype} {list(column.shape)}"
+            here = f"{spec.dtype} {list(spec.shape)}"
+            raise UserError(f"{source} does not fit this run: {name} is {there} there and {here} here")
+    for spec in blueprint.tables:
+        _check_table(spec, manifest, source, recurrent=bool(tree.leaves(layout.carry)))
+
+
+def _streams(manifest: Manifest) -> list[str]:
+    return sorted(name.removeprefix("rewards/") for name in manifest.columns if name.startswith("rewards/"))
+
+
+def _check_table(spec: TableSpec, manifest: Manifest, source: Path, recurrent: bool) -> None:
+    entry = manifest.tables.get(spec.name)
+    if entry is None:
+        known = ", ".join(manifest.tables)
+        raise UserError(f"{source} has no table {spec.name!r} (there are: {known})")
+    if recurrent and not _same_windows(spec, entry):
+        raise UserError(
+            f"{source} keeps recurrent states only where its own sequences begin (length {entry.length}, period"
+            f" {entry.period}, prefix {entry.prefix}), not those of this run (length {spec.length}, period"
+            f" {spec.period}, prefix {spec.prefix}): give them the same lengths"
+        )
+
+
+def _same_windows(spec: TableSpec, entry: TableEntry) -> bool:
+    return (spec.length, spec.period, spec.prefix) == (entry.length, entry.period, entry.prefix)
+
+
+def _fill(table: Table, entry: TableEntry, layout: Layout, rows: int, source: Path) -> None:
+    """Insert all steps; with the same windows, items and priorities become those of the export."""
+    feeds = [Feed(table, layout, row, rows) for row in range(rows)]
+    for target, steps in _dealt(_read(entry, layout, source), feeds, by_row=entry.rows == rows):
+        target.add(steps)
+    for feed in feeds:
+        feed.finish()
+    if _same_windows(table.spec, entry):
+        _take_over(table, entry, feeds)
+
+
+def _read(entry: TableEntry, layout: Layout, source: Path) -> Iterator[Steps]:
+    specs = step_specs(layout)
+    for part in entry.parts:
+        columns = read_part(source, part)
+        try:
+            steps = from_columns(columns, specs, layout.stack)
+        except (KeyError, IndexError, ValueError):
+            raise UserError(f"{source / part.file} does not hold what the manifest says; export again") from None
+        if (steps.valid[:-1] & (steps.first[1:] | (np.diff(steps.row) != 0))).any():
+            raise UserError(f"{source / part.file} has a stretch whose last observation is said to be valid")
+        yield steps
+
+
+def _dealt(source: Iterator[Steps], feeds: list[Feed], by_row: bool) -> Iterator[tuple[Feed, Steps]]:
+    """Steps and the env row that takes them: each its own where there are as many, else a stretch the emptiest one."""
+    rows: dict[int, Feed] = {}
+    target: Feed | None = None
+    for steps in source:
+        cuts = np.diff(steps.row) != 0 if by_row else ~steps.valid[:-1]
+        bounds = [0, *(np.nonzero(cuts)[0] + 1).tolist(), len(steps.valid)]
+        for begin, end in pairwise(bounds):
+            piece: Steps = tree.map(lambda leaf, a=begin, b=end: leaf[a:b], steps)
+            if by_row:
+                target = rows.setdefault(int(piece.row[0]), feeds[len(rows) % len(feeds)])
+            elif target is None:
+                target = min(feeds, key=lambda feed: feed.written)
+            yield target, piece
+            if not piece.valid[-1]:
+                target = None
+
+
+def _take_over(table: Table, entry: TableEntry, feeds: list[Feed]) -> None:
+    """Drop items that the export does not have (a stretch that was still open has ended now), give others theirs."""
+    assert table.ring is not None
+    items = table.ring.items()
+    given = [feed.priorities() for feed in feeds]
+    priorities = np.array([given[row][start] for row, start in zip(items.rows, items.start, strict=True)])
+    same = np.full((2, len(priorities)), [[table.shard], [table.index]], np.int64)
+    keys = Keys(same[0], same[1], items.slots, items.generation)
+    had = priorities > 0
+    table.evict(tree.map(lambda column: column[~had], keys))
+    if entry.sampler == "prioritized":
+        table.reprioritize(tree.map(lambda column: column[had], keys), priorities[had])

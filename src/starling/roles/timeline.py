@@ -1,0 +1,44 @@
+"""When each version of the weights was made, in env steps: how old experience is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from starling.types import NDArray
+
+MOST = 2048
+
+
+class Timeline:
+    """Env steps that had come in at every `stride`-th version; when it is full every second point goes."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._points = np.zeros((2, most + 1))  # versions and env steps; after `size` points comes the present
+        self._size, self._stride = 1, 1  # version 0 was there before any step
+
+    def add(self, version: int, env_steps: int) -> None:
+        """Weights of this `version`, one more than the last, were made after so many env steps."""
+        if version % self._stride == 0:
+            self._points[:, self._size] = version, env_steps
+            self._size += 1
+            if self._size == self._points.shape[1] - 1:
+                self._thin()
+        self._points[:, self._size] = version, env_steps
+
+    def _thin(self) -> None:
+        kept = self._points[:, : self._size : 2].copy()
+        self._size, self._stride = kept.shape[1], 2 * self._stride
+        self._points[:, : self._size] = kept
+
+    def at(self, versions: NDArray) -> NDArray:
+        """Env steps [B] at which these `versions` [B] were made, between known points by a straight line."""
+        return np.interp(versions, *self._points[:, : self._size + 1])
+
+    def get_state(self) -> dict[str, Any]:
+        return {"points": self._points[:, : self._size + 1].copy(), "stride": self._stride}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._size, self._stride = state["points"].shape[1] - 1, state["stride"]
+        self._points[:, : self._size + 1] = state["points"]

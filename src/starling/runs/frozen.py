@@ -1,0 +1,73 @@
+"""A state as it was at one moment, in the shape in which it is written, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from starling.segments import Segmented
+from starling.types import NDArray
+
+
+@dataclass(frozen=True)
+class FrozenPart:
+    """JSON in which arrays and segments are named by their path, and these by that path."""
+
+    document: dict[str, Any]
+    arrays: dict[str, NDArray]
+    segments: dict[str, Segmented]
+
+
+Frozen = dict[str, FrozenPart]
+
+
+def freeze(state: dict[str, Any]) -> Frozen:
+    """What to write of `state`: nested dicts of arrays, tensors, segments and JSON values.
+
+    Tensors and JSON values are copied here. Arrays and segments belong to the state: nobody changes them any more.
+    """
+    frozen = {}
+    for name, value in state.items():
+        arrays: dict[str, NDArray] = {}
+        segments: dict[str, Segmented] = {}
+        frozen[name] = FrozenPart(_split(value, name, arrays, segments), arrays, segments)
+    return frozen
+
+
+def thaw(part: FrozenPart) -> Any:
+    """The state that was frozen."""
+    return _join(part.document, part.arrays, part.segments)
+
+
+def _split(value: Any, path: str, arrays: dict[str, NDArray], segments: dict[str, Segmented]) -> Any:
+    """JSON for `value`; arrays and segments move to their own dicts and leave a reference behind."""
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError(f"state at {path} has keys that are not strings")
+        return {"dict": {key: _split(child, f"{path}/{key}", arrays, segments) for key, child in value.items()}}
+    if isinstance(value, Segmented):
+        segments[path] = value
+        return {"segments": path}
+    if isinstance(value, torch.Tensor):
+        arrays[path] = np.array(value.detach().cpu().numpy(), order="C")
+        return {"tensor": path}
+    if isinstance(value, np.ndarray):
+        arrays[path] = np.asarray(value, order="C")
+        return {"array": path}
+    return {"value": json.loads(json.dumps(value))}  # a copy; fails here rather than when it is written
+
+
+def _join(document: dict[str, Any], arrays: Mapping[str, NDArray], segments: Mapping[str, Segmented]) -> Any:
+    ((kind, content),) = document.items()
+    if kind == "dict":
+        return {key: _join(child, arrays, segments) for key, child in content.items()}
+    if kind == "tensor":
+        return torch.from_numpy(arrays[content])
+    if kind == "segments":
+        return segments[content]
+    return arrays[content] if kind == "array" else content

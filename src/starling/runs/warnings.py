@@ -1,0 +1,113 @@
+"""What is wrong with the experience a run learns from, and what to change about it: from its last rows of metrics."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starling.config.schema import Config
+
+Row = Mapping[str, Any]
+
+KEY = "warnings"
+"""Where a row keeps its warnings."""
+ROWS = 10  # a warning is about a mean over so many rows: a single odd one says nothing
+OFF_POLICY = 0.1  # share of choices; the mean ratio is then 0.2 away from 1. Learners that keep up measure 0 to 0.05
+BEHIND = 30.0  # versions; a queue of a few batches measures 1 to 15
+OLD = 250_000.0  # versions; DQN's own replay, a million steps with an update every 4, is 125,000 old on average
+EPISODES = 20  # before these nobody knows how long episodes are
+
+
+@dataclass(frozen=True)
+class Warned:
+    """One thing that is wrong; its kind stays the same while its numbers change."""
+
+    kind: str
+    line: str
+
+
+class Watch:
+    """Sees every row, and says each warning once until it has been away for `ROWS` rows."""
+
+    def __init__(self, config: Config, window: int, rows: Iterable[Row] = ()) -> None:
+        """`window` is the length of replayed windows, 0: there are none; `rows` are those of a run that is resumed."""
+        self._config, self._window = config, window
+        self._rows = deque(rows, maxlen=2 * ROWS)
+
+    def look(self, row: Row) -> tuple[list[str], list[str]]:
+        """The lines of all that is wrong now, and of what a person has not been told of yet."""
+        self._rows.append(row)
+        rows = list(self._rows)
+        now = warnings(rows, self._config, self._window)
+        past = [warnings(rows[:-ago], self._config, self._window) for ago in range(1, min(ROWS, len(rows) - 1) + 1)]
+        known = {warned.kind for before in past for warned in before}
+        return [warned.line for warned in now], [warned.line for warned in now if warned.kind not in known]
+
+
+def warnings(rows: Sequence[Row], config: Config, window: int) -> list[Warned]:
+    """All that the last of `rows`, oldest first, says is wrong; see `Watch` for `window`."""
+    lines = {
+        "off_policy": _off_policy(rows, config),
+        "behind": _behind(rows, config),
+        "old": _old(rows, config),
+        "short": _short(rows, config, window),
+    }
+    return [Warned(kind, line) for kind, line in lines.items() if line is not None]
+
+
+def _off_policy(rows: Sequence[Row], config: Config) -> str | None:
+    """Half of all ratios lie above 1 as soon as a policy moves at all, so their share alone is no sign."""
+    share, clipped = _mean(rows, "loss/off_policy"), _mean(rows, "loss/clipped")
+    if share is None or clipped is None or share <= OFF_POLICY:
+        return None
+    return (
+        f"actors and learner disagree in {share:.0%} of all choices and {clipped:.0%} of importance ratios are clipped"
+        f" (last {ROWS} rows): lower {_lead(config)} or the learning rate"
+    )
+
+
+def _behind(rows: Sequence[Row], config: Config) -> str | None:
+    lag = _mean(rows, "learner/lag")
+    if lag is None or lag <= BEHIND or not hasattr(config.algo, "max_lag"):
+        return None
+    return f"what is learnt from is {lag:.0f} updates old (last {ROWS} rows): lower {_lead(config)} or raise the batch"
+
+
+def _old(rows: Sequence[Row], config: Config) -> str | None:
+    lag, steps = _mean(rows, "learner/lag"), _mean(rows, "learner/lag_steps")
+    if lag is None or steps is None or lag <= OLD or not hasattr(config.algo, "capacity"):
+        return None
+    return (
+        f"replay is {lag:,.0f} updates or {steps:,.0f} env steps old on average (last {ROWS} rows):"
+        f" lower {_named(config, 'capacity')} or {_named(config, 'updates_per_step')}"
+    )
+
+
+def _short(rows: Sequence[Row], config: Config, window: int) -> str | None:
+    row = rows[-1]
+    longest = row.get("episode_longest")
+    if longest is None or row["episodes"] < EPISODES or longest >= window:
+        return None
+    setting = "algo.burn_in + algo.unroll" if hasattr(config.algo, "burn_in") else "algo.n_step"
+    return (
+        f"no episode fills a sequence of {window} steps: the last ones took {row['episode_length']:.0f} on average,"
+        f" {longest} at most; let {setting} be no more than that"
+    )
+
+
+def _mean(rows: Sequence[Row], key: str) -> float | None:
+    """The mean of the last `ROWS` rows; None where one of them does not know."""
+    values = [row[key] for row in rows[-ROWS:] if key in row]
+    return sum(values) / ROWS if len(values) == ROWS else None
+
+
+def _lead(config: Config) -> str:
+    """What lets actors run ahead: batches they may, and rows that all begin before the first is learnt from."""
+    return f"{_named(config, 'max_lag')}, env.num ({config.env.num:,} now)"
+
+
+def _named(config: Config, setting: str) -> str:
+    value = getattr(config.algo, setting, None)
+    return f"algo.{setting}" + ("" if value is None else f" ({value:,} now)")

@@ -1,0 +1,175 @@
+"""R2D2's loss against the papers written as loops, its reductions, and what acting and first priorities say."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from gymnasium import spaces
+from policy_batches import env_spec
+from sequence_batches import BURN_IN, LENGTH, ROWS, STEPS, make, make_batch, slow_loss, slow_q
+
+from starling import tree
+from starling.algos.base import ActInput
+from starling.algos.r2d2 import R2D2
+from starling.config.algo.r2d2 import R2D2Config
+from starling.config.parts import NetConfig
+from starling.errors import UserError
+from starling.ops.explore import ladder
+from starling.ops.value import double_q_error
+from starling.types import EnvSpec, Progress
+
+
+def gradient(model, loss):
+    return torch.autograd.grad(loss, list(model.parameters()))
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"retrace": 0.9, "eval_epsilon": 0.3},
+        {"state": "zero"},
+        {"rescale": False, "double": False},
+        {"retrace": 0.9, "rescale": False, "dueling": False},
+        {"burn_in": 0},
+        {"n_step": 20, "huber": 0.1},
+    ],
+    ids=str,
+)
+def test_loss_gradient_and_priorities_are_those_of_the_papers(core, settings):
+    algorithm, model, target = make(core, **settings)
+    batch = make_batch(model)
+    slow, priorities = slow_loss(model, target, batch, algorithm.config)
+    fast = algorithm.loss(model, target, batch)
+    torch.testing.assert_close(fast.losses["q"], slow, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(fast.priorities, priorities, rtol=1e-4, atol=1e-5)
+    for mine, theirs in zip(gradient(model, fast.losses["q"]), gradient(model, slow), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-5)
+
+
+def test_nothing_is_trained_within_the_burn_in_but_all_of_an_episodes_first_window():
+    algorithm, model, target = make()
+    batch = make_batch(model)
+    trained = [n if b in (1, 2, 6) else max(0, n - BURN_IN) for b, n in enumerate(STEPS)]
+    assert algorithm._trained(batch.trajectory).sum(0).tolist() == trained
+    assert (algorithm.loss(model, target, batch).priorities > 0).tolist() == [n > 0 for n in trained]
+
+
+def test_the_stored_state_enters_both_networks_and_burn_in_hands_it_on():
+    """Other stored states change every window that does not begin an episode, and no other."""
+    algorithm, model, target = make()
+    batch = make_batch(model)
+    state = {name: leaf + 1 for name, leaf in batch.trajectory.carry["state"].items()}
+    other = replace(batch, trajectory=replace(batch.trajectory, carry={**batch.trajectory.carry, "state": state}))
+    same = algorithm.loss(model, target, batch).priorities == algorithm.loss(model, target, other).priorities
+    assert same.tolist() == [b in (1, 2, 5, 6) for b in range(ROWS)]  # 5: nothing is trained, its priority is 0
+
+
+def test_one_step_without_burn_in_and_rescaling_is_double_q_learning():
+    algorithm, model, target = make(burn_in=0, unroll=1, period=1, n_step=1, rescale=False, huber=100.0)
+    batch = make_batch(model, length=1)
+    steps = batch.trajectory
+    q = torch.stack([torch.stack(slow_q(model, steps, b, algorithm.config)) for b in range(ROWS)], dim=1)
+    q_target = torch.stack([torch.stack(slow_q(target, steps, b, algorithm.config)) for b in range(ROWS)], dim=1)
+    discount = torch.where(steps.terminated, 0.0, 0.9)[0]
+    error = double_q_error(q[0], steps.action[0], steps.rewards["extrinsic"][0], discount, q[1], q_target[1])
+    loss = algorithm.loss(model, target, batch)
+    torch.testing.assert_close(loss.losses["q"], (batch.weight * error.square() / 2).mean())
+    torch.testing.assert_close(loss.priorities, error.abs())
+
+
+@pytest.mark.parametrize("settings", [{}, {"retrace": 0.9}], ids=str)
+def test_first_priorities_are_the_learners_own_where_the_weights_are_the_actors(settings):
+    algorithm, model, _ = make(**settings)
+    batch = make_batch(model)
+    steps = batch.trajectory
+    with torch.no_grad():
+        seen, _, _ = model.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
+    acted = replace(steps, extras={**steps.extras, "q": seen})
+    first = algorithm.priority(tree.to_numpy(acted))
+    torch.testing.assert_close(torch.from_numpy(first), algorithm.loss(model, model, batch).priorities)
+
+
+def test_delta_q_is_0_for_the_actors_own_states_and_the_papers_ratio_for_others():
+    algorithm, model, target = make()
+    batch = make_batch(model)
+    steps = batch.trajectory
+    with torch.no_grad():
+        seen, features, _ = model.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
+        other = model.decode(steps.extras["features"])["extrinsic"]
+    drifts = {"delta_q_first": [], "delta_q_last": []}
+    for b, n in enumerate(STEPS):
+        if n > BURN_IN:
+            q = seen["extrinsic"][:, b]
+            trained = q[0 if steps.first[0, b] else BURN_IN : n]
+            for name, t in (("delta_q_first", BURN_IN), ("delta_q_last", n - 1)):
+                drifts[name].append((q[t] - other[t, b]).norm() / trained.max().abs())
+    metrics = algorithm.loss(model, target, batch).metrics()
+    for name, values in drifts.items():
+        torch.testing.assert_close(metrics[name], torch.stack(values).mean())
+    own = replace(batch, trajectory=replace(steps, extras={**steps.extras, "features": features}))
+    metrics = algorithm.loss(model, target, own).metrics()
+    assert max(metrics["delta_q_first"], metrics["delta_q_last"]) < 1e-5
+
+
+def test_delta_q_is_left_out_where_no_window_reaches_so_far_or_it_is_not_wanted():
+    algorithm, model, target = make()
+    batch = make_batch(model)
+    short = replace(batch.trajectory, valid=batch.trajectory.valid & (torch.arange(LENGTH) < BURN_IN).unsqueeze(1))
+    for loss in (
+        algorithm.loss(model, target, replace(batch, trajectory=short)),
+        make(delta_q=False)[0].loss(model, target, batch),
+    ):
+        assert sorted(loss.metrics()) == ["q", "value"]
+
+
+def inputs(model, explore):
+    rows = torch.arange(4)
+    return ActInput(
+        obs=torch.randn(4, 5),
+        first=torch.tensor([True, False, False, False]),
+        carry=model.initial_carry(4),
+        rows=rows,
+        total_rows=8,
+        progress=Progress(),
+        explore=explore,
+        noise=lambda n: torch.rand(4, n, generator=torch.Generator().manual_seed(5)),
+    )
+
+
+def test_acting_records_q_values_features_and_for_retrace_how_likely_the_action_was():
+    algorithm, model, _ = make(retrace=0.9)
+    seen = inputs(model, explore=True)
+    output = algorithm.act(model, seen)
+    q = output.extras["q"]["extrinsic"]
+    torch.testing.assert_close(model.decode(output.extras["features"])["extrinsic"], q)
+    epsilon = ladder(seen.rows, 8)
+    for b in range(4):
+        greedy = output.action[b] == q[b].argmax()
+        assert output.extras["mu"][b].item() == pytest.approx(epsilon[b].item() / 3 + (1 - epsilon[b].item()) * greedy)
+    assert sorted(output.state) == ["c", "h"]
+    assert sorted(make(delta_q=False)[0].act(model, seen).extras) == ["q"]
+
+
+def test_evaluation_is_greedy():
+    algorithm, model, _ = make()
+    output = algorithm.act(model, inputs(model, explore=False))
+    assert output.action.equal(output.extras["q"]["extrinsic"].argmax(-1))
+
+
+def test_windows_overlap_and_those_shorter_than_the_burn_in_are_kept():
+    (table,) = make(codec="zstd")[0].tables(rows=4)
+    assert (table.length, table.period, table.prefix, table.sampler) == (LENGTH, 2, 0, "prioritized")
+    assert (table.priority_exponent, table.codec) == (0.9, "zstd")
+
+
+def test_bad_settings_are_one_clear_line():
+    with pytest.raises(UserError, match=r"r2d2 learns what to remember: set net.core.kind=lstm or gru"):
+        R2D2(R2D2Config(name="r2d2"), NetConfig())
+    with pytest.raises(ValueError, match="period=6 would skip steps; set it to at most unroll=5"):
+        R2D2Config(name="r2d2", unroll=5, period=6)
+    algorithm, _, _ = make()
+    box = EnvSpec("arm", env_spec().observation, spaces.Box(-1, 1, (2,)))
+    with pytest.raises(UserError, match="r2d2 needs a Discrete action space; arm has Box"):
+        algorithm.build(box, algorithm.streams())

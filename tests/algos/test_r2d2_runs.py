@@ -1,0 +1,94 @@
+"""R2D2 inside the system: what its windows hold, that nothing is left out, that it resumes and that it remembers."""
+
+import numpy as np
+import pytest
+import torch
+
+from starling import topology, tree
+from starling.blueprint import draw
+from starling.config.load import load
+from starling.envs.toy import counting_reward
+from starling.nets.burn_in import unroll_burnt_in
+from starling.types import Batch, Progress
+from starling.verification import verify
+
+SMALL = ["net.torso.hidden=[8]", "net.core.size=4", "env.num=3", "algo.batch=64", "stop.return=null"]
+SHORT = ["algo.capacity=20000", "algo.burn_in=5", "algo.unroll=3", "algo.period=2", "algo.fragment=4"]
+
+
+def run(steps, *overrides):
+    """An inline system on the counting env, whose episodes have 1 to 7 steps."""
+    settings = ["env={id: toy/counting}", *SMALL, *SHORT, *overrides]
+    runtime = topology.build(draw(load("r2d2-memory", settings)))
+    for _ in runtime.run():
+        if runtime.env_steps >= steps:
+            return runtime
+    raise AssertionError
+
+
+@pytest.fixture(scope="module")
+def untrained():
+    """A system that has only acted: everything recorded is by the weights it still has."""
+    return run(300, "algo.learning_starts=5000", "net.core.kind=lstm")
+
+
+def windows(runtime):
+    """Every window there is, [T, B] once each."""
+    (table,) = runtime.store.mixture.tables
+    slots = np.nonzero(table._storage._windows.steps)[0]
+    return table._storage.gather(slots)
+
+
+def test_every_step_is_trained_also_of_episodes_shorter_than_the_burn_in(untrained):
+    steps = windows(untrained)
+    trained = untrained.learner.algorithm._trained(tree.to_torch(steps)).numpy()
+    whole = {tuple(obs) for obs in steps.obs[:-1][steps.valid].astype(int).tolist()}
+    learnt = {tuple(obs) for obs in steps.obs[:-1][trained].astype(int).tolist()}
+    lengths = {}
+    for tag, episode, step in whole:
+        lengths[tag, episode] = max(lengths.get((tag, episode), 0), step + 1)
+    assert min(lengths.values()) <= 2  # far below the burn-in
+    assert learnt == whole
+
+
+def test_first_priorities_pass_over_windows_without_a_trained_step(untrained):
+    steps = windows(untrained)
+    algorithm = untrained.learner.algorithm
+    trained = algorithm._trained(tree.to_torch(steps)).any(0).numpy()
+    assert not trained.all()
+    np.testing.assert_array_equal(algorithm.priority(steps) > 0, trained)
+
+
+def test_the_carry_is_what_came_before_the_first_observation(untrained):
+    steps = windows(untrained)
+    later = ~steps.first[0]
+    assert later.any()
+    for b in np.nonzero(later)[0]:
+        tag, episode, step = (int(x) for x in steps.obs[0, b])
+        reward = counting_reward(tag, episode, step - 1, int(steps.carry["action"][b]))
+        assert steps.carry["rewards"]["extrinsic"][b] == reward
+        assert steps.carry["state"]["h"][b].any()
+
+
+def test_unrolling_from_the_stored_state_gives_the_q_values_that_were_acted_on(untrained):
+    """Weights have not moved, so states, previous actions and rewards are aligned if and only if these agree."""
+    steps = tree.to_torch(windows(untrained))
+    with torch.no_grad():
+        q = unroll_burnt_in(untrained.learner.model, steps, burn_in=5)["extrinsic"]
+    seen = torch.cat([steps.valid, steps.valid[-1:]])
+    torch.testing.assert_close(q[seen], steps.extras["q"]["extrinsic"][seen], rtol=1e-4, atol=1e-5)
+
+
+def test_replay_of_unmoved_weights_has_no_drift_and_of_others_has(untrained):
+    learner = untrained.learner
+    steps = tree.to_torch(windows(untrained))
+    batch = Batch(steps, torch.ones(steps.rows), torch.zeros(steps.rows), Progress(), torch.Generator())
+    assert learner.algorithm.loss(learner.model, learner.model, batch).metrics()["delta_q_last"] < 1e-4
+    learner = run(300, "algo.learning_starts=10", "algo.updates_per_step=0.1").learner
+    assert learner.drain_metrics()["loss/delta_q_last"] > 1e-3
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+def test_a_killed_and_resumed_run_equals_one_in_one_go(core):
+    settings = [*SMALL, *SHORT, "algo.learning_starts=20", f"net.core.kind={core}", "algo.retrace=0.9"]
+    assert verify("r2d2-memory", ["env={id: toy/counting}", *settings], steps=300, say=lambda _: None) == []

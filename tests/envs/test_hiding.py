@@ -1,0 +1,59 @@
+import gymnasium
+import numpy as np
+import pytest
+
+from starling.config.env import EnvConfig
+from starling.envs.hiding import HideFrames
+from starling.envs.minatar import make
+from starling.envs.registry import make_env
+from starling.errors import UserError
+
+BREAKOUT = "MinAtar/Breakout-v1"
+
+
+def play(env, seed, steps=400):
+    """Observations [steps + 1, ...] of a fixed way to act, and the resets between them."""
+    seen = [env.reset(seed=seed)[0]]
+    for t in range(steps):
+        obs, _, terminated, truncated, _ = env.step(t % 3)
+        seen.append(env.reset()[0] if terminated or truncated else obs)
+    return np.stack(seen)
+
+
+def test_some_observations_show_nothing_and_the_game_goes_on_as_before():
+    plain, hidden = play(make(BREAKOUT, {}), 5), play(HideFrames(make(BREAKOUT, {}), chance=0.3), 5)
+    blank = ~hidden.any(axis=(1, 2, 3))
+    assert 0.2 < blank.mean() < 0.4
+    np.testing.assert_array_equal(hidden[~blank], plain[~blank])
+    assert not (blank[1:] & blank[:-1]).all()
+
+
+def test_what_is_hidden_follows_from_the_seed_and_goes_on_over_resets():
+    env = HideFrames(make(BREAKOUT, {}), chance=0.5)
+    once, again, other = play(env, 5), play(env, 5), play(env, 6)
+    np.testing.assert_array_equal(once, again)
+    assert (once.any(axis=(1, 2, 3)) != other.any(axis=(1, 2, 3))).any()
+    shown = []
+    env.reset(seed=5)
+    for _ in range(64):
+        shown.append(env.reset()[0].any())
+    assert 10 < sum(shown) < 54
+
+
+@pytest.mark.parametrize(("chance", "shown"), [(0.0, True), (1.0, False)])
+def test_never_and_always(chance, shown):
+    seen = play(HideFrames(make(BREAKOUT, {}), chance), 0, steps=50)
+    assert (seen.any(axis=(1, 2, 3)) == shown).all()
+
+
+def test_it_is_known_by_name_and_refuses_what_it_cannot_do():
+    def config(**args):
+        return EnvConfig(id=BREAKOUT, wrappers=[{"name": "HideFrames", "args": args}])
+
+    env = make_env(config(chance=1.0), rows=2)
+    assert not env.reset(np.array([1, 2])).obs.any()
+    env.close()
+    with pytest.raises(UserError, match=r"chance must be between 0 and 1, not 1\.5"):
+        make_env(config(chance=1.5), rows=1)
+    with pytest.raises(TypeError, match="only a Box can be hidden"):
+        HideFrames(gymnasium.make("FrozenLake-v1"))

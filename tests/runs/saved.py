@@ -1,0 +1,18 @@
+"""Checkpoints as tests make and damage them."""
+
+from starling.runs import checkpoint
+from starling.runs.frozen import freeze
+
+
+def save(root, step, state, **settings):
+    return checkpoint.write(root, step, freeze(state), **settings)
+
+
+def truncate(file):
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def flip(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
