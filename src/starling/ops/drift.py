@@ -20,4 +20,5 @@ def delta_q(q: Tensor, q_recorded: Tensor, q_t: Tensor, valid_t: Tensor) -> Tens
         "delta_q", q=(q, "N B A"), q_recorded=(q_recorded, "N B A"), q_t=(q_t, "T B A"), valid_t=(valid_t, "T B")
     )
     largest = torch.where(valid_t, q_t.amax(-1), -torch.inf).amax(0).abs()  # [B]
-    return (q - q_recorded).norm(dim=-1) / largest.clamp(min=SMALLEST_Q)
+    drift: Tensor = (q - q_recorded).norm(dim=-1)  # [N, B]
+    return drift / largest.clamp(min=SMALLEST_Q)
