@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from starling.types import NDArray
 
 
-class Segment:
+class Segment(ABC):
     """Bytes as they were when the state was taken; any thread may read them until they are released."""
 
     def __init__(self, size: int, name: str | None) -> None:
         self.size = size
         self.name = name  # SHA-256 of the bytes; None until they were on disk once
 
-    def read(self) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    def read(self) -> bytes: ...
 
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027 (most have nothing to let go)
         """The reader is done."""
 
 

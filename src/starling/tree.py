@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
 
-from starling.types import A, ArraySpec, Trajectory
+from starling.types import A, ArraySpec, NDArray, Trajectory
 
 T = TypeVar("T")
 
@@ -110,9 +110,17 @@ def map_trajectory(
     return Trajectory(**fields)
 
 
-def to_torch(tree: T, device: torch.device | str = "cpu") -> T:
+@overload
+def to_torch(tree: Trajectory[NDArray], device: torch.device | str = "cpu") -> Trajectory[torch.Tensor]: ...
+
+
+@overload
+def to_torch(tree: T, device: torch.device | str = "cpu") -> T: ...
+
+
+def to_torch(tree: Any, device: torch.device | str = "cpu") -> Any:
     """Numpy leaves as tensors on `device`: shared memory on the CPU, one copy elsewhere; dtypes are kept."""
-    tensors: T = _map(torch.from_numpy, tree)
+    tensors = _map(torch.from_numpy, tree)
     if torch.device(device).type == "cpu":
         return tensors
     return map(lambda leaf: leaf.to(device, non_blocking=True), tensors)

@@ -14,10 +14,8 @@ from pathlib import Path
 import imageio_ffmpeg
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-from starling.cli.main import app
 from starling.cli.play import play
 from starling.errors import UserError
 from starling.evaluation import evaluate_run
@@ -38,17 +36,8 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """A folder of runs, each made when it is first asked for; what a run sets for its whole process is undone."""
-    root = tmp_path_factory.mktemp("runs")
-
-    def run(name):
-        if not (root / name).exists():
-            app(["train", *RUNS[name], f"run={name}", "--runs", str(root)], standalone_mode=False)
-        return root / name
-
-    yield run
-    torch.set_num_threads(1)
+def runs(tmp_path_factory, made_when_asked):
+    return made_when_asked(tmp_path_factory.mktemp("runs"), RUNS)
 
 
 def read_mp4(path):

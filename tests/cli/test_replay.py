@@ -6,7 +6,6 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from starling.cli.main import app
@@ -29,17 +28,9 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """A folder of runs, each made when it is first asked for."""
-    root = tmp_path_factory.mktemp("runs")
-
-    def run(name):
-        if not (root / name).exists():
-            app(["train", *RUNS[name], f"run={name}", f"--runs={root}"], standalone_mode=False)
-            torch.set_flush_denormal(False)
-        return str(root / name)
-
-    return run
+def runs(tmp_path_factory, made_when_asked):
+    run = made_when_asked(tmp_path_factory.mktemp("runs"), RUNS)
+    return lambda name: str(run(name))
 
 
 def starling(*arguments):

@@ -4,11 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "store"))
 
-from starling.cli.main import app
 from starling.replays import export as export_module
 from starling.replays.saved import load_replay
 
@@ -34,19 +32,10 @@ RUNS = {
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory):
-    """A run by its name, made when it is first asked for; what it sets for its whole process is undone."""
-    root = tmp_path_factory.mktemp("runs")
-
-    def make(name):
-        if not (root / name).exists():
-            settings = [f"run={name}", "stop.return=null", f"--runs={root}"]
-            app(["train", *RUNS[name], *settings], standalone_mode=False)
-            torch.set_num_threads(1)
-            torch.set_flush_denormal(False)
-        return root / name
-
-    return make
+def run(tmp_path_factory, made_when_asked):
+    """A run by its name; it goes on to its last step."""
+    runs = {name: [*settings, "stop.return=null"] for name, settings in RUNS.items()}
+    return made_when_asked(tmp_path_factory.mktemp("runs"), runs)
 
 
 @pytest.fixture(scope="session")

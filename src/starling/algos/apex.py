@@ -38,7 +38,7 @@ class ApeX(DQN):
 
     def priority(self, window: Trajectory[NDArray]) -> NDArray:
         """The learner's error [B] as the actor saw it, from the Q values it acted with (section 3)."""
-        steps: Trajectory[Tensor] = tree.to_torch(window)  # type: ignore[arg-type]
+        steps = tree.to_torch(window)
         first = {name: q[0] for name, q in steps.extras[TAKEN].items()}
         last = {name: q[-1] for name, q in steps.extras[BEST].items()}
         return self.surprise(self.errors(steps, first, last)).numpy()

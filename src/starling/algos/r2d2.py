@@ -86,7 +86,7 @@ class R2D2(ApeX):
 
     def priority(self, window: Trajectory[NDArray]) -> NDArray:
         """The learner's priority [B] as the actor would have said it, from the Q values it acted with."""
-        steps: Trajectory[Tensor] = tree.to_torch(window)  # type: ignore[arg-type]
+        steps = tree.to_torch(window)
         trained_t = self._trained(steps)
         errors = self._errors(steps, steps.extras[Q], steps.extras[Q], trained_t)
         return sequence_priority(self.surprise(errors), trained_t, self.config.eta).numpy()

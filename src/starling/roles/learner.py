@@ -119,7 +119,7 @@ class Learner:
             probability, size = torch.from_numpy(sample.probability), torch.from_numpy(sample.table_size)
             weight = importance_weights(probability, size, exponent(self.progress)).float().to(self._device)
         return Batch(
-            trajectory=tree.to_torch(sample.trajectory, self._device),  # type: ignore[arg-type]
+            trajectory=tree.to_torch(sample.trajectory, self._device),
             weight=weight,
             source=torch.from_numpy(sample.source).to(self._device),
             progress=self.progress,
