@@ -1,7 +1,7 @@
 """Arrays to a safetensors file, which that library reads back.
 
-The library's own writer tells of a full disk with an error that is no OSError, and makes files that only their owner can
-read; this one does neither.
+The library's own writer tells of a full disk with an error that is no OSError, and makes files that only their owner
+can read; this one does neither.
 """
 
 from __future__ import annotations
