@@ -1,4 +1,4 @@
-# mypy: disable-error-code="import-not-found, import-untyped, misc"
+# mypy: disable-error-code="import-not-found, import-untyped, misc, union-attr, no-untyped-call"
 """RLlib on Pong: IMPALA.
 
 Tried for seconds each on two idle cores.

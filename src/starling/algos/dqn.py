@@ -85,8 +85,9 @@ class DQN(Algorithm):
 
     def loss(self, model: Network, target: Network, batch: Batch) -> Loss:
         steps = batch.trajectory
-        q_t, q_target = self._q(model, steps, 0), self._q(target, steps, -1)
+        q_t = self._q(model, steps, 0)
         with torch.no_grad():
+            q_target = self._q(target, steps, -1)
             chooser = self._q(model, steps, -1) if self.config.double else q_target
             best = weighted_total(chooser, self._streams).argmax(-1)  # [B]
         values = {name: take(q, steps.action[0]) for name, q in q_t.items()}

@@ -34,8 +34,8 @@ class Inputs:
 
     def rows(self, index: Tensor) -> Inputs:
         """Those of some env rows [b] alone."""
-        steps = tree.map(lambda leaf: leaf[:, index], (self.obs, self.first, self.action, self.rewards))
-        return Inputs(*steps, tree.map(lambda leaf: leaf[index], self.carry))
+        steps = tree.map(lambda leaf: leaf.index_select(1, index), (self.obs, self.first, self.action, self.rewards))
+        return Inputs(*steps, tree.map(lambda leaf: leaf.index_select(0, index), self.carry))
 
     def unroll(self, model: Network) -> tuple[Outputs, Tree]:
         """Outputs [T', B, ...] and the state after the last observation."""
@@ -70,4 +70,6 @@ def _prefix(model: Network, prefix: Inputs, begins: Tensor) -> tuple[Outputs, Tr
     place = torch.cat([known, stale]).argsort()
     outputs = tree.concat([outputs for outputs, _ in parts], axis=1)
     state = tree.concat([state for _, state in parts], axis=0)
-    return tree.map(lambda leaf: leaf[:, place], outputs), tree.map(lambda leaf: leaf[place], state)
+    return tree.map(lambda leaf: leaf.index_select(1, place), outputs), tree.map(
+        lambda leaf: leaf.index_select(0, place), state
+    )

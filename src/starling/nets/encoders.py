@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from torch import nn
+from torch.nn import functional
 
 from starling.errors import UserError
 from starling.nets.layers import Activation, conv_norm
@@ -124,19 +125,29 @@ class Image(nn.Module):
             x = x.unsqueeze(1)
         elif self.axis == -1:
             x = x.movedim(-1, 1)
-        return self.convs(self._floats(x)).flatten(1)  # type: ignore[no-any-return]
+        return self._convolve(self._floats(x)).flatten(1)
+
+    def _convolve(self, x: Tensor) -> Tensor:
+        """Bytes are scaled by scaling the first kernels, which are a thousandth as many numbers."""
+        if self.scale is None:
+            return self.convs(x)  # type: ignore[no-any-return]
+        first, *rest = self.convs
+        assert isinstance(first, nn.Conv2d)
+        x = functional.conv2d(x, first.weight * self.scale, first.bias, first.stride, first.padding)
+        for layer in rest:
+            x = layer(x)
+        return x
 
     def _floats(self, x: Tensor) -> Tensor:
         # On a CPU the gradient of the first kernels is what channels-last makes fast (benchmarks/cnn_cpu.py); the
         # forward pass alone is quicker without. Only the input is laid out anew, so weights stay plainly contiguous.
         last = self.channels_last and torch.is_grad_enabled() and x.device.type == "cpu"
         whole = x.stride()[-2:] == (x.shape[-1], 1)  # channels may lie anywhere: stacks of a replay share their frames
-        if last and self.scale is not None and whole and not torch.compiler.is_compiling():
+        if last and x.dtype == torch.uint8 and whole and not torch.compiler.is_compiling():
             from starling.nets.pixels import channels_last_floats  # numba is loaded only where images are learnt from
 
-            return channels_last_floats(x, self.scale)
-        y = x.to(torch.float32, memory_format=torch.channels_last if last else torch.contiguous_format)
-        return y if self.scale is None else y.mul_(self.scale)  # bytes were copied by `to`, so in place is safe
+            return channels_last_floats(x)
+        return x.to(torch.float32, memory_format=torch.channels_last if last else torch.contiguous_format)
 
 
 def plain_convs(
