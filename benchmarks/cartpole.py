@@ -21,7 +21,10 @@ from starling.blueprint import draw, plan_threads, set_up_torch
 from starling.config.load import load
 
 STEPS = {"ppo": 25_600, "dqn": 12_800}
-SETTINGS = {"ppo": ["env.num=8", "algo.epochs=20", "algo.minibatches=1", "algo.optimizer.args.lr=0.001"], "dqn": []}
+SETTINGS = {
+    "ppo": ["env.num=8", "algo.epochs=20", "algo.minibatches=1", "algo.optimizer.args.lr=0.001"],
+    "dqn": ["algo.double=false", "algo.n_step=1", "algo.optimizer.schedule=null"],
+}
 """What makes a preset the peer's settings, which are those of its own collection of tuned ones."""
 
 
@@ -53,7 +56,7 @@ def sb3_ppo(steps: int, seed: int) -> float:
 
 
 def sb3_dqn(steps: int, seed: int) -> float:
-    """Stable-Baselines3 with its tuned settings for DQN on CartPole, which preset dqn-cartpole has too."""
+    """Stable-Baselines3 with its tuned settings for DQN on CartPole."""
     import gymnasium
     from stable_baselines3 import DQN
 

@@ -99,7 +99,7 @@ def test_other_windows_are_cut_anew_with_priorities_of_their_own(exported, saved
         ("cartpole", ["env.id=Acrobot-v1"], "the action space is Discrete.2. there and Discrete.3. here"),
         ("cartpole", ["env.reward_clip=0.5"], "env.reward_clip is None there and 0.5 here"),
         ("cartpole", ["algo.name=apex"], "extras/.* is missing there"),
-        ("memory", ["algo.unroll=10"], "length 20, period 2, prefix 0.*length 12"),
+        ("memory", ["algo.unroll=10"], "length 20, period 2, prefix 2.*length 12"),
     ],
 )
 def test_what_does_not_fit_is_one_clear_line(name, change, message, exported, settings_of):

@@ -201,7 +201,12 @@ class RingModel:
             ended = start + steps < head and not records[start + steps]["valid"]
             complete = steps == self.length or ended
             kept = start - self.history > head - self.cells
-            if complete and kept and steps > self.prefix and (start - segment) % self.period == 0:
+            if (
+                complete
+                and kept
+                and steps > (0 if start == segment else self.prefix)
+                and (start - segment) % self.period == 0
+            ):
                 yield start, steps
 
     def expected(self, number, start, steps, layout):

@@ -49,9 +49,10 @@ class R2D2(ApeX):
         self._transform = RESCALED if config.rescale else IDENTITY
 
     def tables(self, rows: int) -> tuple[TableSpec, ...]:
-        """Overlapping windows, also those that end before their burn-in does: they may begin an episode."""
+        """Overlapping windows, each with something to learn from."""
         (replay,) = super().tables(rows)
-        return (replace(replay, length=self.config.burn_in + self.config.unroll, period=self.config.period),)
+        burn_in, unroll, period = self.config.burn_in, self.config.unroll, self.config.period
+        return (replace(replay, length=burn_in + unroll, period=period, prefix=burn_in),)
 
     def act(self, model: Network, inputs: ActInput) -> ActOutput:
         features, state = model.encode(inputs.obs, inputs.first, inputs.carry)

@@ -60,7 +60,7 @@ class Recording:
         return Recording(**{field.name: getattr(self, field.name)[:, row : row + 1] for field in fields(self)})
 
     def fragments(self) -> Iterator[Fragment]:
-        """What actors would insert, over and over: where it begins anew, a table sees a broken episode."""
+        """What actors would insert, over and over."""
         starts = range(0, len(self.action) - FRAGMENT + 1, FRAGMENT)
         for sequence, begin in enumerate(itertools.cycle(starts)):
             yield Fragment(self._trajectory(begin, begin + FRAGMENT), np.arange(self.rows), sequence=sequence)
@@ -82,9 +82,12 @@ class Recording:
 
 
 def record(game: str, steps: int, rows: int = 8, seed: int = 0) -> Recording:
-    """About `steps` env steps of random actions in `ALE/<game>-v5`, `rows` envs at a time."""
+    """About `steps` env steps of random actions in `ALE/<game>-v5`, `rows` envs at a time.
+
+    The last step ends its episodes, since Atari games are hardly ever cut off.
+    """
     env = make_env(EnvConfig(id=f"ALE/{game}-v5", num=rows), rows)
-    count = -(-steps // rows)
+    count = -(-steps // (rows * FRAGMENT)) * FRAGMENT
     kept = _empty(count, rows)
     assert isinstance(env.spec.action, spaces.Discrete), "the ALE's own actions"
     kept.action[:] = np.random.default_rng(seed).integers(0, env.spec.action.n, kept.action.shape)
@@ -97,6 +100,7 @@ def record(game: str, steps: int, rows: int = 8, seed: int = 0) -> Recording:
             kept.terminated[t], kept.truncated[t], kept.valid[t] = step.terminated, step.truncated, step.valid
     finally:
         env.close()
+    kept.terminated[-1] = kept.valid[-1]
     return kept
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from starling.errors import UserError
 from starling.segments import Joined, Segmented
 from starling.store.blocks import LEAST_BYTES, Blocks
+from starling.store.copying import take
 from starling.store.grid import Grid
 from starling.store.spec import Codec
 from starling.types import ArraySpec, NDArray
@@ -54,7 +55,7 @@ class Plain:
         self._values[cells] = values
 
     def take(self, cells: NDArray) -> NDArray:
-        return np.take(self._values, cells, axis=0)
+        return take(self._values, cells)
 
     def get_state(self, used: int) -> Any:
         if self._values.nbytes < LEAST_BYTES:

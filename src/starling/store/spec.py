@@ -25,7 +25,7 @@ class TableSpec:
     capacity: int  # env steps (ring) or fragments (slots)
     sampler: str = "uniform"  # fifo, uniform, prioritized
     period: int = 1  # ring: a window starts every so many steps of an episode
-    prefix: int = 0  # ring: a window with no valid step after these is not made (burn-in)
+    prefix: int = 0  # ring: a window with no valid step after these (burn-in) is made only where a segment begins
     fragment: int = 1  # steps an actor collects before it inserts; slots: equal to length
     min_size: int = 1  # items before anything is sampled
     max_uses: int = 1  # fifo: how often an item is handed out

@@ -14,8 +14,9 @@ _NEVER = np.iinfo(np.int64).max // 2
 
 
 class Windows:
-    """Windows of `length` steps, every `period` steps of a segment, with a valid step after the first `prefix`.
+    """Windows of `length` steps, every `period` steps of a segment.
 
+    But for a segment's first, they have a valid step after the first `prefix`.
     A segment is what one env row did without a break: an episode, mostly. Steps have absolute numbers, counted from
     0 in every env row; a window is named by the cell of its first step. `history` cells before a window must be there
     for it to be whole (the frames of its first stack).
@@ -59,7 +60,8 @@ class Windows:
             ends = np.concatenate([np.broadcast_to(ends[:1], (earlier, len(rows))), ends])
         start = head - earlier + np.arange(len(segment))[:, None]  # [T + length - 1, B]
         full = start + self._length <= head + len(segment) - earlier
-        made = (full | (ends < start + self._length)) & (start + self._prefix < ends) & (start >= segment)
+        least = start + np.where(start == segment, 0, self._prefix)
+        made = (full | (ends < start + self._length)) & (least < ends) & (start >= segment)
         if self._period > 1:
             made &= (start - segment) % self._period == 0
         cells = self._grid.at(rows, start)[made]
@@ -86,7 +88,6 @@ class Windows:
         head = self.head[cells // self._grid.length]
         start = self.generation(cells) * self._grid.length + cells % self._grid.length
         assert (self.steps[cells] <= self._length).all(), "a window is too long"
-        assert (self.steps[cells] > self._prefix).all(), "a window without a step after its prefix"
         assert (start + self.steps[cells] <= head).all(), "a window ends in the future"
         assert (start - self._history > head - self._grid.length).all(), "a window's first steps are overwritten"
         assert (start >= 0).all(), "a window before the beginning"
