@@ -49,7 +49,7 @@ class MissingError(Exception):
 BEST = {
     "impala": (),
     "ppo": ("runtime=processes", "actors=1", "threads=2", "algo.max_lag=1"),  # acts while it learns, off by one batch
-    "dqn": ("runtime=processes", "actors=1", "threads=2", "algo.double=false"),  # the peers' DQN is not double either
+    "dqn": ("threads=2", "algo.double=false"),  # the peers' DQN is not double either
 }
 """What ours changes of its preset for a contest."""
 
