@@ -11,6 +11,7 @@ from starling.envs.spaces import (
     observation_converter,
     observation_layout,
     plain_space,
+    policy_space,
 )
 from starling.errors import UserError
 from starling.types import ArraySpec, EnvSpec
@@ -46,8 +47,8 @@ def test_a_bound_beyond_float32_is_none():
     assert (plain.low, plain.high) == (-np.inf, 1.5)
 
 
-@pytest.mark.parametrize("name", SPACES)
-def test_actions_convert_back(name):
+@pytest.mark.parametrize("name", ["discrete", "multi", "narrow", "binary"])
+def test_choices_convert_back(name):
     space, _ = SPACES[name]
     batched = batch_space(space, 6)
     batched.seed(0)
@@ -56,8 +57,44 @@ def test_actions_convert_back(name):
     assert tree.spec(plain, lead=1) == action_layout(space)
     got = action_converter(space)(plain)
     assert got.dtype == space.dtype
-    exact = space.dtype != np.float64
-    np.testing.assert_allclose(got, wanted, rtol=0 if exact else 1e-6)
+    np.testing.assert_array_equal(got, wanted)
+
+
+BOUNDED = {
+    "plain": spaces.Box(-1, 1, (2,), np.float32),
+    "wide": spaces.Box(-2, 2, (2,), np.float32),
+    "uneven": spaces.Box(np.array([0.0, -0.4]), np.array([1e-3, 30.1]), dtype=np.float64),
+    "float32 with odd ends": spaces.Box(np.float32([0.1, -0.7]), np.float32([0.3, 0.7])),
+    "whole numbers": spaces.Box(-3, 5, (2,), np.int8),
+    "one value": spaces.Box(2, 2, (2,), np.float32),
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_a_policy_s_unit_actions_reach_the_bounds_exactly_and_the_middle(name):
+    space = BOUNDED[name]
+    convert = action_converter(space)
+    ends = convert(np.array([[-1, -1], [1, 1], [-7, -1.5], [1.0001, 80]], np.float32))
+    assert ends.dtype == space.dtype
+    np.testing.assert_array_equal(ends, [space.low, space.high, space.low, space.high])
+    np.testing.assert_allclose(convert(np.zeros((1, 2), np.float32))[0], (space.low + space.high) / 2, rtol=1e-6)
+    quarter = space.low + 0.75 * (space.high - space.low.astype(float))
+    np.testing.assert_allclose(convert(np.full((1, 2), 0.5))[0], quarter, rtol=1e-6)
+    assert policy_space(space) == spaces.Box(-1, 1, (2,), np.float32)
+    assert action_layout(space) == ArraySpec((2,), np.dtype(np.float32))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(np.float32([-1.0, -np.inf]), np.float32([1.0, 1.0])),
+        spaces.Box(np.float32([-1.0, -1.0]), np.float32([1.0, np.inf])),
+        spaces.Box(-1, np.finfo(np.float32).max, (2,), np.float32),
+    ],
+)
+def test_actions_without_bounds_are_refused(space):
+    with pytest.raises(UserError, match=r"env 'x': action [01] of 2 has no bounds .*a Box with finite low and high"):
+        check_spaces(EnvSpec("x", spaces.Discrete(2), space))
 
 
 def test_nested_spaces_become_trees():
@@ -108,4 +145,5 @@ def test_other_spaces_are_refused_by_name(observation, action, message):
 
 @pytest.mark.parametrize("name", SPACES)
 def test_supported_spaces_pass(name):
-    check_spaces(EnvSpec("x", spaces.Dict({"a": SPACES[name][0]}), SPACES[name][0]))
+    action = spaces.Discrete(2) if name == "float64" else SPACES[name][0]  # which has no bounds above
+    check_spaces(EnvSpec("x", spaces.Dict({"a": SPACES[name][0]}), action))

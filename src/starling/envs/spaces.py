@@ -1,7 +1,8 @@
 """Gymnasium spaces as trees of plain arrays: which are supported, how they are laid out, how values are converted.
 
 Inside the system an observation leaf is what `plain_space` says: float64 becomes float32, bool becomes uint8, and
-Discrete and MultiDiscrete are int64 that count from 0 whatever their `start`. Actions are the same, backwards.
+Discrete and MultiDiscrete are int64 that count from 0 whatever their `start`. Actions are the same, backwards, but that
+a Box of actions is [-1, 1] in every dimension for the policy, whatever its bounds are for the env.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ _REPLACED: dict[np.dtype[Any], np.dtype[Any]] = {
     np.dtype(np.float64): np.dtype(np.float32),
     np.dtype(np.bool_): np.dtype(np.uint8),
 }
+_NO_BOUND = float(np.finfo(np.float32).max)
+"""Bounds from here on are meant as none."""
 
 
 def check_spaces(spec: EnvSpec) -> None:
@@ -39,6 +42,18 @@ def check_spaces(spec: EnvSpec) -> None:
             f"env {spec.id!r}: the action space is a {type(spec.action).__name__}, which is not supported;"
             " wrap the env so that it takes Discrete, MultiDiscrete, MultiBinary or Box"
         )
+    if isinstance(spec.action, spaces.Box):
+        _check_bounds(spec.id, spec.action)
+
+
+def _check_bounds(id: str, space: spaces.Box) -> None:
+    """Refuse actions without bounds: nothing says how far a policy's own [-1, 1] should reach then."""
+    low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
+    for i in np.flatnonzero((low <= -_NO_BOUND) | (high >= _NO_BOUND)):
+        raise UserError(
+            f"env {id!r}: action {i} of {len(low)} has no bounds ({low[i]:g} to {high[i]:g}), so a policy's actions cannot"
+            " be rescaled to it; wrap the env so that its action space is a Box with finite low and high"
+        )
 
 
 def observation_layout(space: Space) -> Tree:
@@ -46,9 +61,14 @@ def observation_layout(space: Space) -> Tree:
     return _build(plain_space(space), lambda leaf: ArraySpec(tuple(leaf.shape or ()), np.dtype(leaf.dtype)))
 
 
+def policy_space(space: Space) -> Space:
+    """The space of a policy's actions: plain, and [-1, 1] in every dimension of a Box."""
+    return spaces.Box(-1.0, 1.0, space.shape, np.float32) if isinstance(space, spaces.Box) else plain_space(space)
+
+
 def action_layout(space: Space) -> Tree:
     """Shape and dtype of an action, as the vector env takes it."""
-    return observation_layout(space)
+    return observation_layout(policy_space(space))
 
 
 def plain_space(space: Space) -> Space:
@@ -85,11 +105,26 @@ def observation_converter(space: Space) -> Callable[[Any], Tree]:
 
 def action_converter(space: Space) -> Callable[[NDArray], NDArray]:
     """From a batch of the policy's actions [B, ...] to what the env takes."""
+    if isinstance(space, spaces.Box):
+        return _rescaler(space)
     dtype = np.dtype(space.dtype)
     start = _start(space)
     if start is not None:
         return lambda batch: (batch + start).astype(dtype)
     return lambda batch: np.ascontiguousarray(batch, dtype)
+
+
+def _rescaler(space: spaces.Box) -> Callable[[NDArray], NDArray]:
+    """From [-1, 1] to the bounds of a Box, exact at both ends; what lies outside is clipped, whole numbers rounded."""
+    dtype = np.dtype(space.dtype)
+    half_low, half_high = 0.5 * space.low.astype(np.float64), 0.5 * space.high.astype(np.float64)
+
+    def rescale(batch: NDArray) -> NDArray:
+        inside = np.clip(batch, -1.0, 1.0)
+        scaled = half_low * (1.0 - inside) + half_high * (1.0 + inside)
+        return (scaled if dtype.kind == "f" else np.rint(scaled)).astype(dtype)
+
+    return rescale
 
 
 def _leaves(space: Space, path: str) -> Iterator[tuple[str, Space]]:

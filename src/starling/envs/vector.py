@@ -13,7 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector import VectorEnv as GymVectorEnv
 
 from starling.envs.faults import in_one_line
-from starling.envs.spaces import action_converter, check_spaces, observation_converter, plain_space
+from starling.envs.spaces import action_converter, check_spaces, observation_converter, plain_space, policy_space
 from starling.envs.watch import check_outcome, fault_of, observation_check
 from starling.errors import UserError
 from starling.types import EnvSpec, EnvStep, NDArray, StackSpec
@@ -43,7 +43,7 @@ class VectorEnv:
             raise UserError(f"env {id!r} has autoreset_mode {mode}; build it with AutoresetMode.NEXT_STEP")
         raw = EnvSpec(id, env.single_observation_space, env.single_action_space, stack, frames_per_step)
         check_spaces(raw)
-        self.spec = replace(raw, observation=plain_space(raw.observation), action=plain_space(raw.action))
+        self.spec = replace(raw, observation=plain_space(raw.observation), action=policy_space(raw.action))
         self.num = env.num_envs
         self.infos: dict[str, Any] = {}
         self.game_over = np.zeros(self.num, np.bool_)  # [B] the end of a game; an episode's, where it is the same
