@@ -37,7 +37,7 @@ clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .hypothesis
 
 # Peers live in an environment of their own, so that they cannot change what is tested.
-.PHONY: bench-install bench
+.PHONY: bench-install bench bench-halfcheetah
 bench-install: .venv-bench/installed
 
 .venv-bench/installed: pyproject.toml constraints.txt benchmarks/requirements.txt
@@ -64,3 +64,8 @@ bench: bench-install
 	.venv-bench/bin/python benchmarks/solve.py --json
 	.venv-bench/bin/python benchmarks/sum_tree.py --json
 	.venv-bench/bin/python benchmarks/cnn_cpu.py --json
+	.venv-bench/bin/python benchmarks/sac_updates.py --json
+
+# Hours; stop it at any time and start it again.
+bench-halfcheetah: bench-install
+	.venv-bench/bin/python benchmarks/halfcheetah.py --json

@@ -109,6 +109,7 @@ class LoopWorker:
 
     def __init__(self, loop: EnvLoop, link: Link, phase: str, watched: list[Any]) -> None:
         self._loop, self._link = loop, link
+        self._dropped = 0  # told so far
         self._phase, self._watched = phase, watched
 
     def step(self) -> bool:
@@ -116,6 +117,9 @@ class LoopWorker:
         finished = self._loop.finished()
         if finished:
             self._link.send({"episodes": [[e.row, e.total, e.length] for e in finished]})
+        if self._loop.dropped > self._dropped:
+            self._link.send({"dropped": self._loop.dropped - self._dropped, "notices": self._loop.notices()})
+            self._dropped = self._loop.dropped
         return moved
 
     def wait(self) -> tuple[str, list[Any], float | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -59,11 +60,11 @@ def play_run(
     """Play episodes of a run's agent; `report` hears of each as it ends. Returns the files that were written."""
     if demand.log and demand.log == demand.video:
         raise UserError(f"video and log cannot both be written to {demand.log}")
+    if demand.video or not demand.log:
+        _draw_without_a_screen()  # before an env is made for the first time, which may load what draws
     blueprint, model, chosen = load_agent(run, which=demand.checkpoint, protocol="as-trained", warn=warn)
     set_up_torch(plan_threads(blueprint))
     film = demand.video or (None if demand.log else run / "videos" / f"{chosen.name}.mp4")
-    if film:
-        _draw_without_a_screen()
     env = make_env(blueprint.config.env, 1, render=film is not None)
     try:
         policy = _policy(blueprint, model, chosen, explore=demand.explore)
@@ -145,6 +146,8 @@ class Player:
         yield
         while not shown.finished and shown.length != self._demand.max_steps:
             step = self._step(step, shown)
+            if self.env.dropped[0]:
+                raise self.env.drops[0]
             shown.finished = bool(self.env.game_over[0])  # a lost life is not the end
             yield
 
@@ -210,7 +213,9 @@ def _episode(shown: Shown) -> dict[str, Any]:
 
 
 def _draw_without_a_screen() -> None:
-    """Let pygame draw into memory, silently, also where there is neither a screen nor a sound card."""
+    """Let pygame and MuJoCo draw into memory, silently, also where there is neither a screen nor a sound card."""
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+        os.environ.setdefault("MUJOCO_GL", "egl")

@@ -3,7 +3,9 @@
 import subprocess
 import sys
 
+from starling.envs.vector import MOST_DROPPED
 from starling.runs.folder import RunFolder
+from starling.runs.metrics import read_rows
 
 ADVICE = "; mend the env, then start again or resume the run from its last checkpoint"
 SHORT = [
@@ -45,10 +47,23 @@ def test_the_log_keeps_the_fault_and_its_traceback_once(tmp_path):
     assert log.count("Traceback (most recent call last):") == 1
 
 
-def test_numbers_that_are_none_end_the_run_without_a_traceback(tmp_path):
+def test_numbers_that_stay_away_end_the_run_without_a_traceback(tmp_path):
     done = train(tmp_path, "nan_reward", when=20)
     assert done.returncode == 1
-    assert done.stderr == f"error: env 'toy/faulty' gave NaN in its reward (row 0){ADVICE}\n"
+    what = f"gave NaN in its reward, in {MOST_DROPPED} episodes one after another"
+    assert done.stderr == f"error: env 'toy/faulty' {what} (row 0){ADVICE}\n"
+
+
+def test_an_episode_that_loses_its_numbers_once_is_dropped_named_and_counted(tmp_path):
+    done = train(tmp_path, "nan_obs", when=20, once=tmp_path / "done")
+    assert done.returncode == 0, done.stderr
+    line = "env 'toy/faulty' gave NaN in its observation (row 0): its episode was dropped"
+    assert done.stdout.count(line) == 1
+    place = RunFolder(tmp_path / "mine")
+    assert line in place.log_file.read_text()
+    rows = list(read_rows(place.metrics_file))
+    assert rows[0]["envs/dropped"] == 0
+    assert rows[-1]["envs/dropped"] == 1
 
 
 def test_an_env_that_cannot_be_made_leaves_no_run_behind(tmp_path):

@@ -27,6 +27,10 @@ RUNS = {
         "ppo-cartpole", "env.id=toy/memory", "stop.env_steps=256", "env.num=4", "algo.rollout=16", "algo.minibatches=2",
         "net.core={kind: lstm, size: 8}", "net.inputs=[action, reward]", "env.reward_clip=0.25",
     ],
+    "cheetah": [
+        "ppo-halfcheetah", "stop.env_steps=64", "algo.rollout=32", "algo.minibatches=1", "algo.epochs=1",
+        "net.torso.hidden=[8]", "eval.every=null",
+    ],
     "lives": [
         "ppo-cartpole", "env.id=ALE/Breakout-v5", "env.atari={episodic_life: true, fire_reset: true, size: 36}",
         "net.torso.kind=nature", "net.shared=true", "env.num=2", "algo.rollout=8", "algo.epochs=1",
@@ -68,6 +72,19 @@ def test_a_film_goes_to_the_run_s_own_folder_and_never_over_another(runs, capsys
         assert about["size"] == (600, 400)
         assert len(frames) == length + 1  # one before the first action
         assert (frames[0] != frames[-1]).any()
+
+
+def test_mujoco_is_filmed_without_a_screen(runs, tmp_path, monkeypatch):
+    """A process of its own, since what draws is chosen once in each."""
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
+        monkeypatch.delenv(name, raising=False)
+    run, film = runs("cheetah"), tmp_path / "cheetah.mp4"
+    command = [sys.executable, "-m", "starling", "play", run, "--video", film, "--max-steps", "4"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    _, frames = read_mp4(film)
+    assert len(frames) == 5
+    assert frames.std() > 10  # not one colour
 
 
 def test_a_score_is_what_an_evaluation_with_the_same_seed_gives(runs, capsys, tmp_path):

@@ -10,11 +10,12 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector import VectorEnv as GymVectorEnv
 
+from starling import tree
 from starling.config.env import EnvConfig
 from starling.envs.faults import EnvFault
 from starling.envs.registry import make_env, register_env
 from starling.envs.toy_faulty import Faulty
-from starling.envs.vector import VectorEnv
+from starling.envs.vector import MOST_DROPPED, VectorEnv
 from starling.errors import UserError
 
 VECTOR = spaces.Box(-10, 10, (4,), np.float32)
@@ -85,10 +86,6 @@ def fault(env, steps=1):
         (outcome(np.zeros(4, complex)), VECTOR, "gave an observation of dtype complex128, not float32"),
         (outcome(np.zeros((1, 2, 2))), IMAGE, "gave an observation of dtype float64, not uint8 as its space says"),
         (outcome(np.full((1, 2, 2), 300)), IMAGE, "gave an observation of dtype int64, not uint8 as its space says"),
-        (outcome(np.array([0, 0, np.nan, 0])), VECTOR, "gave NaN in its observation"),
-        (outcome(np.array([0, np.inf, 0, -np.inf])), VECTOR, "gave inf in its observation"),
-        (outcome(np.zeros(4), np.nan), VECTOR, "gave NaN in its reward"),
-        (outcome(np.zeros(4), -np.inf), VECTOR, "gave inf in its reward"),
         (outcome(np.zeros(4), "much"), VECTOR, "gave what cannot be used from step: ValueError: could not convert"),
         ((np.zeros(4), 0.0, False, {}), VECTOR, "gave what cannot be used from step: ValueError: not enough values"),
         ((np.zeros(4), 0.0, False, False, None), VECTOR, "gave what cannot be used from step: AttributeError"),
@@ -96,7 +93,6 @@ def fault(env, steps=1):
         (outcome({"image": 1}), NESTED, "gave an observation that is not a dict of image, pair as its space says"),
         (outcome({**GOOD, "pair": (1,)}), NESTED, "gave an observation that is not a tuple of 2 as its space says"),
         (outcome({**GOOD, "pair": (np.zeros(3), 1)}), NESTED, "gave an observation 'pair/0' of shape (3,), not (4,)"),
-        (outcome({**GOOD, "pair": (np.full(4, np.nan), 1)}), NESTED, "gave NaN in its observation 'pair/0'"),
         (outcome({**GOOD, "pair": (np.zeros(4), 0)}), NESTED, "gave 0 in its observation 'pair/1', which its space"),
         (outcome({**GOOD, "pair": (np.zeros(4), 4)}), NESTED, "gave 4 in its observation 'pair/1', which its space"),
     ],
@@ -106,6 +102,49 @@ def test_what_a_step_may_not_do(answer, space, what):
     assert str(found).startswith(f"env 'mine/Env-v0' {what}")
     assert str(found).endswith(" (row 2)")
     assert found.row == 2
+
+
+WIDE = spaces.Box(-np.inf, np.inf, (4,), np.float64)
+
+
+@pytest.mark.parametrize(
+    ("answer", "space", "what"),
+    [
+        (outcome(np.array([0, 0, np.nan, 0])), VECTOR, "gave NaN in its observation"),
+        (outcome(np.array([0, np.inf, 0, -np.inf])), VECTOR, "gave inf in its observation"),
+        (outcome(np.full(4, 1e39)), WIDE, "gave inf in its observation"),  # as float32
+        (outcome(np.zeros(4), np.nan), VECTOR, "gave NaN in its reward"),
+        (outcome(np.zeros(4), -np.inf, end=True), VECTOR, "gave inf in its reward"),
+        (outcome({**GOOD, "pair": (np.full(4, np.nan), 1)}), NESTED, "gave NaN in its observation 'pair/0'"),
+    ],
+)
+def test_an_episode_without_numbers_is_dropped_and_its_row_begins_anew(answer, space, what):
+    env = in_row_two(answer, space)
+    step = play(env)
+    assert env.dropped.tolist() == step.first.tolist() == [False, False, True]
+    assert step.valid.tolist() == [True, True, False]
+    assert not (step.terminated | step.truncated | env.game_over).any()
+    assert step.reward.tolist() == [0, 0, 0]
+    assert all(np.isfinite(leaf).all() for leaf in tree.leaves(step.obs))
+    assert [str(drop) for drop in env.drops] == [f"env 'mine/Env-v0' {what} (row 2)"]
+    found = fault(env, steps=MOST_DROPPED + 1)
+    assert found.what == f"{what}, in {MOST_DROPPED} episodes one after another"
+    assert found.row == 2
+
+
+def test_rows_that_lose_their_numbers_together_are_all_dropped():
+    bad = [lambda: Scripted(outcome(np.full(4, np.nan))), lambda: Scripted(outcome(np.zeros(4), np.inf))]
+    env = VectorEnv(SyncVectorEnv([*bad, lambda: Scripted(outcome(np.zeros(4)))], copy=False), "mine/Env-v0")
+    step = play(env)
+    assert step.valid.tolist() == [False, False, True]
+    assert [drop.row for drop in env.drops] == [0, 1]
+
+
+def test_episodes_that_come_to_their_end_excuse_dropped_ones():
+    answers = iter([outcome(np.full(4, np.nan)), outcome(np.zeros(4), end=True)] * (MOST_DROPPED + 5))
+    env = VectorEnv(SyncVectorEnv([lambda: Scripted(lambda: next(answers))], copy=False), "mine/Env-v0")
+    play(env, steps=3 * MOST_DROPPED)  # a step and a reset each, and one that was dropped
+    assert len(env.drops) == MOST_DROPPED
 
 
 @pytest.mark.parametrize(
@@ -202,11 +241,6 @@ def test_large_numbers_and_convertible_types_are_no_faults(obs):
     np.testing.assert_array_equal(step.obs[2], np.asarray(obs, np.float32))
 
 
-def test_a_float64_that_is_inf_as_float32_is_a_fault():
-    space = spaces.Box(-np.inf, np.inf, (4,), np.float64)
-    assert fault(in_row_two(outcome(np.full(4, 1e39)), space)).what == "gave inf in its observation"
-
-
 class Rows(GymVectorEnv):
     """Two rows that step together and give what `step` returns."""
 
@@ -291,9 +325,6 @@ def test_an_env_that_cannot_be_closed_is_only_a_warning(caplog):
     [
         ("raise_step", "raised in step: RuntimeError: told to raise in step (row 0)"),
         ("raise_reset", "raised in reset: RuntimeError: told to raise in reset (row 0)"),
-        ("nan_obs", "gave NaN in its observation (row 0)"),
-        ("nan_reward", "gave NaN in its reward (row 0)"),
-        ("inf_reward", "gave inf in its reward (row 0)"),
         ("shape", "gave an observation of shape (5,), not (4,) as its space says (row 0)"),
     ],
 )
@@ -302,6 +333,14 @@ def test_the_toy_misbehaves_after_its_good_steps_and_only_once_where_told(tmp_pa
     play(make_env(config, 2), 7 if what == "raise_reset" else 6)  # five steps and a reset, or six until the next reset
     assert str(fault(make_env(config, 2), 8)) == f"env 'toy/faulty' {message}"
     play(make_env(config, 2), 20)
+
+
+@pytest.mark.parametrize("what", ["nan_obs", "nan_reward", "inf_reward"])
+def test_the_toy_loses_its_numbers_once(tmp_path, what):
+    config = EnvConfig(id="toy/faulty", args={"what": what, "when": 5, "length": 3, "once": str(tmp_path / "done")})
+    env = make_env(config, 2)
+    play(env, 20)
+    assert [drop.row for drop in env.drops] == [0]
 
 
 def test_the_toy_fails_to_be_made_and_refuses_unknown_faults(tmp_path):

@@ -14,6 +14,20 @@ PPO = [*SMALL, "env.num=8", "algo.rollout=32", "algo.epochs=6", "algo.minibatche
 IMPALA = [*SMALL, "env.num=8", "algo.batch=4", "algo.unroll=16", "algo.optimizer.args.lr=0.01"]
 DQN = [*SMALL, "env.num=4", "algo.learning_starts=200", "algo.fragment=8", "algo.optimizer.args.lr=0.003"]
 
+SAC = [
+    *[
+        *SMALL,
+        "env.num=4",
+        "algo.learning_starts=256",
+        "algo.batch=64",
+        "algo.fragment=4",
+        "algo.updates_per_step=0.25",
+    ],
+    *["algo.tau=0.05", "algo.actor_optimizer.args.lr=0.003", "algo.critic_optimizer.args.lr=0.003"],
+]
+COOLING = ["algo.discount=0.5", "algo.temperature=0.1", "algo.temperature_optimizer.args.lr=0.01"]
+GAUSSIAN = [*PPO, "algo.policy=gaussian", "algo.log_std=-1", "algo.discount=0.5", "algo.normalize_observations=true"]
+
 
 def train(preset, env, steps, overrides):
     """An inline system after `steps` env steps, and the score of its last episodes."""
@@ -36,12 +50,40 @@ def train(preset, env, steps, overrides):
         ("impala-cartpole", IMPALA),
         ("dqn-cartpole", DQN),
         ("dqn-cartpole", [*DQN, "algo.double=true", "algo.dueling=true", "algo.prioritized.alpha=0.6"]),
+        ("sac-pendulum", [*SAC, *COOLING, "algo.target_entropy=0.2"]),
     ],
 )
 def test_identity_is_learnt(preset, overrides):
     """16 rounds of one in four: 4 by chance, 16 at best."""
     _, score = train(preset, "toy/identity", 6_000, overrides)
     assert score > 14
+
+
+CONTINUOUS = {
+    "sac": ("sac-pendulum", [*SAC, *COOLING, "algo.target_entropy=-4"]),
+    "sac n-step": ("sac-pendulum", [*SAC, *COOLING, "algo.target_entropy=-4", "algo.n_step=3"]),
+    "ppo": ("ppo-cartpole", [*GAUSSIAN, "algo.normalize_rewards=true"]),
+}
+
+
+@pytest.mark.parametrize("agent", CONTINUOUS)
+def test_the_place_that_is_named_is_found_between_uneven_bounds(agent):
+    """16 rounds: 5.3 by chance, 16 at best; the scores are those of exploring policies."""
+    preset, overrides = CONTINUOUS[agent]
+    _, score = train(preset, "toy/match", 8_000, overrides)
+    assert score > 13.5
+
+
+@pytest.mark.parametrize("agent", ["sac", "ppo"])
+@pytest.mark.parametrize("leaf", ["vector", "image"])
+def test_a_dict_of_vectors_and_images_is_read_where_the_answer_is(agent, leaf):
+    """8 rounds: at most 4 without the leaf, 8 at best."""
+    preset, overrides = CONTINUOUS[agent]
+    picture = ["net.torso={kind: cnn, channels: [8], kernels: [4], strides: [4], hidden: [32], activation: tanh}"]
+    _, score = train(
+        preset, "toy/dict", 8_000, [*overrides, *picture, f"env.args={{answer: {leaf}, continuous: true}}"]
+    )
+    assert score > 6
 
 
 @pytest.mark.parametrize(
@@ -93,3 +135,20 @@ def test_dqn_values_a_truncation_as_a_future_and_a_termination_as_none(ends, n_s
     runtime, _ = train("dqn-cartpole", "toy/truncation", 5_000, settings)
     outputs, _ = runtime.learner.model.step(torch.ones(1, 1), torch.zeros(1, dtype=torch.bool), {})
     np.testing.assert_allclose(outputs["extrinsic"].detach().numpy(), VALUES[ends], rtol=0.15)
+
+
+@pytest.mark.parametrize("ends", VALUES)
+@pytest.mark.parametrize("n_step", [1, 5])
+@pytest.mark.parametrize("continuous", [False, True])
+def test_sac_values_what_comes_and_how_freely_it_may_act(ends, n_step, continuous):
+    """Nothing depends on actions, so the policy is as random as can be, log 2 in both forms, at alpha = 0.5 for ever.
+
+    A soft value is then 1 + alpha log 2 at every step for as long as an episode lasts, and Q is 1 + what follows.
+    """
+    settings = ["algo.discount=0.9", "algo.temperature=0.5", "algo.temperature_optimizer={name: SGD, args: {lr: 0}}"]
+    env = f"env.args={{ends: {ends}, continuous: {continuous}}}"
+    runtime, _ = train("sac-pendulum", "toy/truncation", 6_000, [*SAC, *settings, env, f"algo.n_step={n_step}"])
+    lasts = 1.0 if ends == "truncated" else 7 / 8
+    expected = 1.0 + 0.9 * lasts * (1 + 0.5 * np.log(2)) / (1 - 0.9 * lasts)
+    outputs, _ = runtime.learner.model.step(torch.ones(1, 1), torch.zeros(1, dtype=torch.bool), {})
+    np.testing.assert_allclose(outputs["q"].detach().numpy(), expected, rtol=0.1)

@@ -19,9 +19,17 @@ def test_soft_values_read_as_the_papers():
             sum(p[b, a] * (q[b, a] - alpha * p[b, a].log()) for a in range(3)).item()
         )
     sampled = torch.stack([soft_value(q[:, a], policy.log_prob(torch.full((5,), a)), alpha) for a in range(3)], -1)
-    torch.testing.assert_close((p * sampled).sum(-1).detach(), value)
-    assert not value.requires_grad
-    assert not sampled.requires_grad
+    torch.testing.assert_close((p * sampled).sum(-1), value)
+
+
+def test_a_policy_that_climbs_the_soft_value_ends_at_its_softmax():
+    """Where a gradient is zero, pi = softmax(q / alpha), and the value is alpha log sum exp(q / alpha)."""
+    q, alpha = torch.tensor([1.0, 0.2, -0.5], dtype=torch.float64), 0.3
+    logits = (q / alpha).requires_grad_()
+    value = expected_soft_value(q, Categorical(logits), alpha)
+    value.backward()
+    assert value.item() == pytest.approx(alpha * torch.logsumexp(q / alpha, 0).item())
+    assert logits.grad.abs().max() < 1e-12
 
 
 @pytest.mark.parametrize(("entropy", "sign"), [(2.0, 1), (0.5, -1)])

@@ -129,7 +129,7 @@ def test_too_few_actors_end_the_run():
 
 
 @pytest.mark.parametrize("inference", ["local", "central"])
-@pytest.mark.parametrize("what", ["raise_step", "nan_obs", "shape", "exit", "hang", "raise_construct"])
+@pytest.mark.parametrize("what", ["raise_step", "shape", "exit", "hang", "raise_construct"])
 def test_an_env_that_misbehaves_once_is_named_and_begun_anew(tmp_path, inference, what):
     mark = tmp_path / "done"
     args = f"{{what: {what}, when: 30, once: {mark}}}"
@@ -142,6 +142,17 @@ def test_an_env_that_misbehaves_once_is_named_and_begun_anew(tmp_path, inference
         if what not in ("exit", "hang"):
             assert "env 'toy/faulty'" in notices[0]
             assert sum("Traceback" in line for line in notices) == what.startswith("raise")
+        balance(runtime)
+
+
+@pytest.mark.parametrize("inference", ["local", "central"])
+def test_an_env_that_loses_its_numbers_once_only_loses_its_episode(tmp_path, inference):
+    args = f"{{what: nan_obs, when: 30, once: {tmp_path / 'done'}}}"
+    with running("env.id=toy/faulty", f"env.args={args}", f"inference={inference}") as runtime:
+        notices = until_notice(runtime, "its episode was dropped")
+        go_on(runtime, 500)
+        assert [line.partition(" (row")[0] for line in notices] == ["env 'toy/faulty' gave NaN in its observation"]
+        assert runtime.drain_metrics()["envs/dropped"] == 1
         balance(runtime)
 
 

@@ -20,13 +20,23 @@ D = TypeVar("D", bound=Distribution)
 POLICY = "policy"
 """The name of the policy head; value heads have the names of their streams."""
 
+FINITE = (spaces.Discrete, spaces.MultiDiscrete)
 
-def build_actor_critic(name: str, env: EnvSpec, net: NetConfig, streams: tuple[StreamSpec, ...]) -> Network:
-    """The network of the algorithm called `name`, for choices out of finitely many actions."""
-    if not isinstance(env.action, spaces.Discrete | spaces.MultiDiscrete):
+
+def build_actor_critic(
+    name: str,
+    env: EnvSpec,
+    net: NetConfig,
+    streams: tuple[StreamSpec, ...],
+    *,
+    policy: HeadSpec | None = None,
+    normalise: bool = False,
+) -> Network:
+    """The network of the algorithm called `name`; without a `policy` head, for choices out of finitely many actions."""
+    if policy is None and not isinstance(env.action, FINITE):
         raise UserError(f"{name} needs a Discrete or MultiDiscrete action space; {env.id} has {env.action}")
-    heads = {POLICY: HeadSpec("policy"), **{stream.name: HeadSpec("value") for stream in streams}}
-    return build_network(env, net, heads, tuple(stream.name for stream in streams))
+    heads = {POLICY: policy or HeadSpec("policy"), **{stream.name: HeadSpec("value") for stream in streams}}
+    return build_network(env, net, heads, tuple(stream.name for stream in streams), normalise)
 
 
 def choose(model: Network, inputs: ActInput) -> tuple[Any, Tree, Tree]:

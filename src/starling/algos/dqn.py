@@ -9,6 +9,7 @@ from gymnasium import spaces
 
 from starling import tree
 from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec, TargetSpec
+from starling.algos.transitions import importance_exponent, replay
 from starling.config.algo.dqn import DQNConfig
 from starling.config.parts import NetConfig
 from starling.errors import UserError
@@ -41,30 +42,13 @@ class DQN(Algorithm):
         return build_network(env, self.net, {stream.name: HeadSpec(kind) for stream in streams})
 
     def tables(self, rows: int) -> tuple[TableSpec, ...]:
-        config, prioritized = self.config, self.config.prioritized
-        return (
-            TableSpec(
-                name="replay",
-                storage="ring",
-                length=config.n_step,
-                batch=config.batch,
-                capacity=config.capacity,
-                sampler="prioritized" if prioritized else "uniform",
-                priority_exponent=prioritized.alpha if prioritized else 0.0,
-                fragment=config.fragment,
-                min_size=max(config.learning_starts, config.batch),
-                updates_per_step=config.updates_per_step,
-                codec=config.codec,
-                reads_past_end=not all(stream.episodic for stream in self._streams),
-            ),
-        )
+        return (replay(self.config, reads_past_end=not all(stream.episodic for stream in self._streams)),)
 
     def learning(self) -> LearnSpec:
-        prioritized = self.config.prioritized
         return LearnSpec(
             optimizers={"q": OptimizerSpec(self.config.optimizer)},
             target=TargetSpec(every=self.config.target_every),
-            importance_exponent=None if prioritized is None else lambda p: prioritized.beta.at(p.env_steps, p.fraction),
+            importance_exponent=importance_exponent(self.config.prioritized),
         )
 
     def act(self, model: Network, inputs: ActInput) -> ActOutput:

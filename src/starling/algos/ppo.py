@@ -8,14 +8,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from gymnasium import spaces
 
 from starling import tree
-from starling.algos.actor_critic import POLICY, build_actor_critic, choose, first_steps, fragment_queue
+from starling.algos.actor_critic import FINITE, POLICY, build_actor_critic, choose, first_steps, fragment_queue
 from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec
 from starling.config.algo.ppo import PPOConfig
 from starling.config.parts import NetConfig
 from starling.errors import UserError
-from starling.nets.build import Network
+from starling.nets.build import HeadSpec, Network
+from starling.nets.normalisers import Normalised, RewardScale
 from starling.ops.distributions import Distribution
 from starling.ops.policy import (
     clipped_value_loss,
@@ -49,7 +51,24 @@ class PPO(Algorithm):
 
     def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> Network:
         self._streams = streams
-        return build_actor_critic("ppo", env, self.net, streams)
+        policy = self._policy_head(env)
+        model = build_actor_critic(
+            "ppo", env, self.net, streams, policy=policy, normalise=self.config.normalize_observations
+        )
+        if self.config.normalize_rewards:
+            model.reward_scales.update({stream.name: RewardScale(stream.discount) for stream in streams})
+        return model
+
+    def _policy_head(self, env: EnvSpec) -> HeadSpec:
+        """A categorical policy for finitely many actions, a normal one for a Box."""
+        wanted, box = self.config.policy, isinstance(env.action, spaces.Box)
+        if wanted == "gaussian" and not box:
+            raise UserError(
+                f"algo.policy=gaussian needs a Box action space; {env.id} has {env.action}: set algo.policy=auto"
+            )
+        if not box and not isinstance(env.action, FINITE):
+            raise UserError(f"ppo needs a Discrete, MultiDiscrete or Box action space; {env.id} has {env.action}")
+        return HeadSpec("policy", log_std=self.config.log_std)
 
     def tables(self, rows: int) -> tuple[TableSpec, ...]:
         batch, rollout = self.config.rows or rows, self.config.rollout
@@ -73,21 +92,22 @@ class PPO(Algorithm):
 
     def prepare(self, model: Network, target: None, batch: Batch) -> Batch:
         """Values of the present network in one pass, then advantages and returns a stream, [T, B] each."""
-        steps = batch.trajectory
+        steps = _normalised(model, batch.trajectory)
         outputs, _, _ = model.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
         log_rho = _log_rho(outputs[POLICY], steps) if self.config.max_lag else None
+        scaled = _scaled(model, steps)
         advantages, values, returns = {}, {}, {}
         for stream in self._streams:
             v = outputs[stream.name]
             values[stream.name] = v[:-1]
-            advantages[stream.name], returns[stream.name] = _estimates(steps, stream, v, log_rho)
+            advantages[stream.name], returns[stream.name] = _estimates(scaled, stream, v, log_rho)
         advantage = weighted_total(advantages, self._streams)
         if self.config.normalize_advantages and self.config.minibatches == 1:
             advantage = normalise(advantage, steps.valid)  # the one minibatch is the same in every epoch
         prepared = {"advantage": advantage, "values": values, "returns": returns}
         if log_rho is not None:
             prepared["off_policy"] = disagreement(log_rho)  # before this batch moves the policy any further
-        return replace(batch, prepared=prepared)
+        return replace(batch, trajectory=steps, prepared=prepared)
 
     def loss(self, model: Network, target: None, batch: Batch) -> Loss:
         steps, prepared, valid = batch.trajectory, batch.prepared, batch.trajectory.valid
@@ -117,6 +137,27 @@ class PPO(Algorithm):
     def _value_loss(self, v: Tensor, prepared: dict[str, dict[str, Tensor]], stream: str) -> Tensor:
         goal, clip = prepared["returns"][stream], self.config.value_clip
         return value_loss(v, goal) if clip is None else clipped_value_loss(v, prepared["values"][stream], goal, clip)
+
+
+def _normalised(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
+    """The trajectory with observations as the policy saw them that acted, by the statistics before this batch.
+
+    A ratio of policies then begins at 1; the statistics take in this batch only after it.
+    """
+    if model.normaliser is None:
+        return steps
+    seen = Normalised(model.normaliser(steps.obs))
+    model.normaliser.update(tree.map(lambda leaf: leaf[: steps.length], steps.obs), steps.valid)
+    return replace(steps, obs=seen)
+
+
+def _scaled(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
+    """The trajectory with rewards as they are learnt from; a network that takes rewards as input sees the raw ones."""
+    rewards = dict(steps.rewards)
+    for name, scale in model.reward_scales.items():
+        scale.update(rewards[name], steps.first, steps.valid)
+        rewards[name] = scale(rewards[name])
+    return replace(steps, rewards=rewards)
 
 
 def _log_rho(policy: Distribution, steps: Trajectory[Tensor]) -> Tensor:

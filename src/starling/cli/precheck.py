@@ -30,6 +30,9 @@ def check_env(config: Config) -> None:
         return
     import gymnasium
 
+    from starling.envs.mujoco import log_warnings
+
+    log_warnings(gymnasium.spec(env.id))
     try:
         made = gymnasium.make(env.id)
     except gymnasium.error.Error:

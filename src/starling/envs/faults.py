@@ -20,11 +20,14 @@ _LONGEST = 300  # characters of an error's message in one line
 
 
 class EnvFault(RuntimeError):  # noqa: N818 (the env's fault, whatever the error was)
-    """An env raised, or gave what its spaces do not allow; `details` is the env's own traceback, where it raised."""
+    """An env raised, or gave what its spaces do not allow; `details` is the env's own traceback, where it raised.
 
-    def __init__(self, env: str, what: str, row: int | None = None, details: str = "") -> None:
-        super().__init__(env, what, row, details)  # all of them, so that it can be sent to another process
-        self.env, self.what, self.row, self.details = env, what, row, details
+    Not `finite`: it gave NaN or inf, as a simulation does that has become unstable, and a reset may mend it.
+    """
+
+    def __init__(self, env: str, what: str, row: int | None = None, details: str = "", finite: bool = True) -> None:
+        super().__init__(env, what, row, details, finite)  # all of them, so that it can be sent to another process
+        self.env, self.what, self.row, self.details, self.finite = env, what, row, details, finite
 
     def __str__(self) -> str:
         where = "" if self.row is None else f" (row {self.row})"

@@ -17,6 +17,7 @@ from gymnasium.vector import VectorEnv as GymVectorEnv
 from starling.config.env import EnvConfig
 from starling.envs import atari, minatar
 from starling.envs.faults import EnvFault, raised
+from starling.envs.mujoco import log_warnings
 from starling.envs.vector import VectorEnv
 from starling.envs.wrappers import load_wrapper, outer_stack, wrap
 from starling.errors import UserError, did_you_mean
@@ -27,6 +28,7 @@ ENVIRONMENTS = Registry(
     "environment",
     {
         "toy/identity": Entry("starling.envs.toy:Identity", "act as the observation says"),
+        "toy/match": Entry("starling.envs.toy:Match", "act where the observation says, in a Box of uneven bounds"),
         "toy/memory": Entry("starling.envs.toy:Memory", "recall a cue after a delay"),
         "toy/truncation": Entry("starling.envs.toy:Truncation", "reward 1 for ever, cut off or ended"),
         "toy/counting": Entry("starling.envs.toy:Counting", "observations that say when they were made"),
@@ -139,6 +141,7 @@ def _gymnasium(config: EnvConfig) -> _Family:
     if module != config.id:
         _import(config.id, module)
     spec = gymnasium.spec(config.id.rpartition(":")[2])
+    log_warnings(spec)
 
     def single(mode: str | None) -> gymnasium.Env[Any, Any]:
         args = config.args if mode is None else {"render_mode": mode, **config.args}

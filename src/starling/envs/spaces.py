@@ -51,8 +51,8 @@ def _check_bounds(id: str, space: spaces.Box) -> None:
     low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
     for i in np.flatnonzero((low <= -_NO_BOUND) | (high >= _NO_BOUND)):
         raise UserError(
-            f"env {id!r}: action {i} of {len(low)} has no bounds ({low[i]:g} to {high[i]:g}), so a policy's actions cannot"
-            " be rescaled to it; wrap the env so that its action space is a Box with finite low and high"
+            f"env {id!r}: action {i} of {len(low)} has no bounds ({low[i]:g} to {high[i]:g}): nothing can be rescaled"
+            " to them; wrap the env so that its action space is a Box with finite low and high"
         )
 
 

@@ -40,6 +40,36 @@ class Identity(gymnasium.Env[NDArray, Any]):
         return obs
 
 
+class Match(gymnasium.Env[NDArray, Any]):
+    """An observation [2] in [-1, 1] says where between its bounds each dimension of the action should lie.
+
+    A round earns 1 minus the mean distance in units of half the range: 1 at best, 1/3 by chance. The bounds are uneven,
+    so that only actions that are rescaled, and only once, earn it.
+    """
+
+    LOW, HIGH = np.array([-3.0, 0.5], np.float32), np.array([1.0, 8.5], np.float32)
+
+    def __init__(self, length: int = 16) -> None:
+        self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
+        self.action_space = spaces.Box(self.LOW, self.HIGH, dtype=np.float32)
+        self._length = length
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[NDArray, Info]:
+        super().reset(seed=seed, options=options)
+        self._step = 0
+        return self._draw(), {}
+
+    def step(self, action: Any) -> Outcome:
+        place = 2.0 * (np.asarray(action) - self.LOW) / (self.HIGH - self.LOW) - 1.0  # [2] in [-1, 1]
+        reward = 1.0 - float(np.abs(place - self._wanted).mean())
+        self._step += 1
+        return self._draw(), reward, self._step == self._length, False, {}
+
+    def _draw(self) -> NDArray:
+        self._wanted: NDArray = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return self._wanted
+
+
 class Memory(gymnasium.Env[NDArray, Any]):
     """A cue at the first step, `delay` blank steps, then GO: +1 for the cued action, -1 for the other.
 
@@ -74,15 +104,17 @@ class Memory(gymnasium.Env[NDArray, Any]):
 class Truncation(gymnasium.Env[NDArray, Any]):
     """Reward 1 at every step and one observation; every step ends the episode with chance 1 / `limit`.
 
-    The chance has no memory, so the value is exact: 1 / (1 - g) where an end is a truncation, and
-    1 / (1 - g (1 - 1 / limit)) where it is a termination. At g = 0.9 and limit 8 these are 10 and 4.7.
+    What is done changes nothing. The chance has no memory, so the value is exact: 1 / (1 - g) where an end is a
+    truncation, and 1 / (1 - g (1 - 1 / limit)) where it is a termination. At g = 0.9 and limit 8 these are 10 and 4.7.
     """
 
-    def __init__(self, ends: Literal["truncated", "terminated"] = "truncated", limit: int = 8) -> None:
+    def __init__(
+        self, ends: Literal["truncated", "terminated"] = "truncated", limit: int = 8, continuous: bool = False
+    ) -> None:
         if ends not in ("truncated", "terminated"):
             raise UserError(f"toy/truncation: ends must be truncated or terminated, not {ends!r}")
         self.observation_space = spaces.Box(0, 1, (1,), np.float32)
-        self.action_space = spaces.Discrete(2)
+        self.action_space = spaces.Box(-1, 1, (1,), np.float32) if continuous else spaces.Discrete(2)
         self._ends, self._limit = ends, limit
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[NDArray, Info]:
@@ -146,10 +178,13 @@ class Counting(gymnasium.Env[NDArray, Any]):
 class Mixed(gymnasium.Env[dict[str, Any], Any]):
     """A Dict of vector [4] float32, image [1, 8, 8] uint8 and index; the leaf called `answer` names the action for 1.
 
-    The other leaves are noise of the same form, so only a network that reads the right leaf earns more than 1/4.
+    The other leaves are noise of the same form, so only a network that reads the right leaf earns more than 1/4. Where
+    it is `continuous`, the answers are places in [-1, 1], and a round earns 1 minus the distance to the right one.
     """
 
-    def __init__(self, answer: Literal["vector", "image", "index"] = "index", length: int = 8) -> None:
+    def __init__(
+        self, answer: Literal["vector", "image", "index"] = "index", length: int = 8, continuous: bool = False
+    ) -> None:
         if answer not in ("vector", "image", "index"):
             raise UserError(f"toy/dict: answer must be vector, image or index, not {answer!r}")
         self.observation_space = spaces.Dict(
@@ -159,8 +194,8 @@ class Mixed(gymnasium.Env[dict[str, Any], Any]):
                 "index": spaces.Discrete(4),
             }
         )
-        self.action_space = spaces.Discrete(4)
-        self._leaf, self._length = ("vector", "image", "index").index(answer), length
+        self.action_space = spaces.Box(-1, 1, (1,), np.float32) if continuous else spaces.Discrete(4)
+        self._leaf, self._length, self._continuous = ("vector", "image", "index").index(answer), length, continuous
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[dict[str, Any], Info]:
         super().reset(seed=seed, options=options)
@@ -168,7 +203,8 @@ class Mixed(gymnasium.Env[dict[str, Any], Any]):
         return self._draw(), {}
 
     def step(self, action: Any) -> Outcome:
-        reward = float(action == self._answer)
+        place = self._answer / 2 - 0.75  # of four in [-1, 1]
+        reward = 1.0 - abs(float(action[0]) - place) if self._continuous else float(action == self._answer)
         self._step += 1
         return self._draw(), reward, self._step == self._length, False, {}
 

@@ -12,12 +12,14 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector import VectorEnv as GymVectorEnv
 
-from starling.envs.faults import in_one_line
+from starling.envs.faults import EnvFault, in_one_line
 from starling.envs.spaces import action_converter, check_spaces, observation_converter, plain_space, policy_space
-from starling.envs.watch import check_outcome, fault_of, observation_check
+from starling.envs.watch import broken_rows, check_outcome, fault_of, observation_check
 from starling.errors import UserError
 from starling.types import EnvSpec, EnvStep, NDArray, StackSpec
 
+MOST_DROPPED = 10
+"""Episodes of one row that may be dropped one after another; more is no accident."""
 GAME_OVER = "starling.game_over"
 """Key of the infos of an env whose episodes are parts of a game (lives): [B] bool, the game itself has ended."""
 
@@ -27,7 +29,8 @@ class VectorEnv:
 
     After `reset(seeds)` the future is a pure function of the seeds and the actions. The observations of a step may be
     the env's own buffers: they are good until the next step or reset, so who keeps them longer copies them. An env that
-    raises, or gives what its spaces do not allow, is an `EnvFault`.
+    raises, or gives what its spaces do not allow, is an `EnvFault`; but where single rows can be reset, an episode in
+    which a row gives NaN or inf is dropped: that step never was, and the row begins anew.
     """
 
     def __init__(
@@ -54,7 +57,9 @@ class VectorEnv:
         )  # a batch of the env's observations as the policy sees them
         self.decode = action_converter(raw.action)  # a batch of the policy's actions as the env takes them
         self._check = observation_check(id, raw.observation, self.num)
-        self._ended = self._done = self.cut_short = np.zeros(self.num, np.bool_)  # [B]
+        self._ended = self._done = self.cut_short = self.dropped = np.zeros(self.num, np.bool_)  # [B]
+        self._in_succession = np.zeros(self.num, np.int64)  # [B] episodes dropped since one came to its end
+        self.drops: list[EnvFault] = []  # why, for whoever reports it; they empty it
         self._countdown = np.zeros(self.num, np.int64)  # [B] steps before an episode is cut short; 0: it is not
 
     def reset(self, seeds: NDArray) -> EnvStep:
@@ -70,8 +75,8 @@ class VectorEnv:
             raise fault_of(error, self.spec.id, "reset", self._ended) from error
         self._check(obs)
         none = np.zeros(self.num, np.bool_)
-        self._ended = self._done = self.game_over = self.cut_short = none
-        self._countdown = np.zeros(self.num, np.int64)
+        self._ended = self._done = self.game_over = self.cut_short = self.dropped = none
+        self._countdown, self._in_succession = np.zeros((2, self.num), np.int64)
         return EnvStep(self.encode(obs), ~none, np.zeros(self.num, np.float32), none, none.copy(), none.copy())
 
     def stagger(self, steps: NDArray) -> None:
@@ -87,10 +92,13 @@ class VectorEnv:
     def step(self, actions: NDArray) -> EnvStep:
         """Take `actions` [B, ...]; a row that ended at the last step is reset instead."""
         obs, reward, terminated, truncated = self._take(self.decode(actions))
-        if self.cut_short.any():  # these rows do not know that they ended
-            obs = self._begin_anew(self.cut_short)
-            terminated, truncated = terminated & ~self.cut_short, truncated & ~self.cut_short
-        first = self._ended
+        self._look(obs, reward, terminated, truncated)
+        anew = self.cut_short | self.dropped  # rows that do not know that they ended
+        if anew.any():
+            obs = self._begin_anew(anew)
+            reward = np.where(anew, np.float32(0.0), reward)
+            terminated, truncated = terminated & ~anew, truncated & ~anew
+        first = self._ended | self.dropped
         valid = ~first
         self._ended = terminated | truncated
         self.cut_short = self._count_down(valid & ~self._ended)
@@ -100,7 +108,8 @@ class VectorEnv:
         terminated = terminated & valid
         truncated = truncated & valid & ~terminated
         self._done = (terminated | truncated) & ~self.cut_short
-        self.game_over = self.infos.get(GAME_OVER, self._done)
+        self._in_succession[self._done] = 0
+        self.game_over = self.infos.get(GAME_OVER, self._done) & ~self.dropped
         return EnvStep(self.encode(obs), first, reward * valid, terminated, truncated, valid)
 
     def _take(self, actions: NDArray) -> tuple[Any, NDArray, NDArray, NDArray]:
@@ -112,9 +121,28 @@ class VectorEnv:
             raise
         except (Exception, SystemExit) as error:
             raise fault_of(error, self.spec.id, "step", self._ended) from error
-        check_outcome(self.spec.id, self.num, reward, terminated, truncated)
-        self._check(obs)
-        return obs, reward, terminated, truncated
+        return obs, reward, np.asarray(terminated), np.asarray(truncated)
+
+    def _look(self, obs: Any, reward: NDArray, terminated: NDArray, truncated: NDArray) -> None:
+        """Refuse what the spaces do not allow; rows that are only not finite are marked as dropped."""
+        self.dropped = np.zeros(self.num, np.bool_)
+        try:
+            check_outcome(self.spec.id, self.num, reward, terminated, truncated)
+            self._check(obs)
+        except EnvFault as fault:
+            if fault.finite or not _resets_by_row(self._env):
+                raise
+            with np.errstate(over="ignore"):  # a number beyond float32 is one of the reasons
+                self._drop(fault, broken_rows(self.encode(obs), reward))
+
+    def _drop(self, fault: EnvFault, rows: NDArray) -> None:
+        """Give up the episodes of these `rows` [B] bool, for which `fault` stands."""
+        self._in_succession[rows] += 1
+        if self._in_succession.max() > MOST_DROPPED:
+            row = int(self._in_succession.argmax())
+            raise EnvFault(fault.env, f"{fault.what}, in {MOST_DROPPED} episodes one after another", row)
+        self.drops += [EnvFault(fault.env, fault.what, int(row)) for row in np.flatnonzero(rows)]
+        self.dropped = rows
 
     def _begin_anew(self, rows: NDArray) -> Any:
         """Begin an episode in these `rows` [B] bool, without a seed; the observations of all."""
@@ -145,6 +173,8 @@ class VectorEnv:
             raise UserError(
                 f"env {self.spec.id!r} cannot be rendered: {str(error) or 'it draws no pictures'}"
             ) from error
+        except Exception as error:  # what graphics drivers are missing is said in many ways
+            raise UserError(f"env {self.spec.id!r} cannot be rendered: {in_one_line(error)}") from error
         if frames is None or any(frame is None for frame in frames):
             raise UserError(f"env {self.spec.id!r} cannot be rendered: it was not made for pictures")
         return tuple(np.asarray(frame, np.uint8) for frame in frames)

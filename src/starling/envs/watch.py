@@ -11,9 +11,10 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
+from starling import tree
 from starling.envs.faults import EnvFault, in_one_line, own_frames, raised
 from starling.envs.spaces import Space
-from starling.types import NDArray
+from starling.types import NDArray, Tree
 
 Check = Callable[[Any], None]
 """Raises an `EnvFault` for what is wrong with a value."""
@@ -112,7 +113,16 @@ def _refuse_infinite(env: str, name: str, array: NDArray, rows: int | None) -> N
         bad = ~np.isfinite(array.astype(np.float32))
     if bad.any():
         found = "NaN" if np.isnan(array[bad]).any() else "inf"
-        raise EnvFault(env, f"gave {found} in its {name}", _first_row(bad, rows))
+        raise EnvFault(env, f"gave {found} in its {name}", _first_row(bad, rows), finite=False)
+
+
+def broken_rows(obs: Tree, reward: NDArray) -> NDArray:
+    """The rows [B] bool in which an observation [B, ...] or a reward [B] is not finite, as float32."""
+    broken = np.zeros(len(reward), np.bool_)
+    for leaf in (reward, *tree.leaves(obs)):
+        if leaf.dtype.kind == "f":
+            broken |= ~np.isfinite(leaf).reshape(len(reward), -1).all(axis=1)
+    return broken
 
 
 def _first_row(bad: NDArray, rows: int | None) -> int | None:

@@ -19,7 +19,7 @@ from starling.roles.policy import Header
 from starling.roles.recorder import Buffer
 from starling.store.spec import TableSpec
 from starling.store.store import Store
-from starling.types import Fragment, Keys, Layout, NDArray, Sample
+from starling.types import Fragment, Keys, Layout, NDArray, Progress, Sample
 
 
 class Work:
@@ -109,7 +109,7 @@ class Refill:
         return self._buffer
 
     def refresh(self) -> Header:
-        return Header()
+        return Header(version=1, progress=Progress(updates=1))  # some act without their network before any update
 
     def insert(self, group: int, fragment: Fragment) -> None:
         self.actions.extend(fragment.trajectory.action.copy())

@@ -13,6 +13,7 @@ from starling.nets.encoders import Flat, OneHot
 from starling.nets.heads import HeadSpec, build_head, orthogonal_head
 from starling.nets.layers import orthogonal
 from starling.nets.network import SHARED, Network, PreviousInputs, Trunk
+from starling.nets.normalisers import ObservationNormaliser
 from starling.nets.torsos import Torso, build_torso
 from starling.types import EXTRINSIC, EnvSpec
 
@@ -20,7 +21,11 @@ __all__ = ["HeadSpec", "Network", "build_network"]
 
 
 def build_network(
-    env: EnvSpec, net: NetConfig, heads: dict[str, HeadSpec], streams: tuple[str, ...] = (EXTRINSIC,)
+    env: EnvSpec,
+    net: NetConfig,
+    heads: dict[str, HeadSpec],
+    streams: tuple[str, ...] = (EXTRINSIC,),
+    normalise: bool = False,
 ) -> Network:
     """The network that `net` describes, with `heads` by name; `streams` are the rewards that may enter it."""
     if not heads or SHARED in heads:
@@ -34,7 +39,7 @@ def build_network(
         built[name] = build_head(trunk.core.size, env.action, spec)
         if net.init == "orthogonal":
             orthogonal_head(built[name], spec.last_gain)
-    return Network(trunks, built, previous)
+    return Network(trunks, built, previous, ObservationNormaliser(env.observation) if normalise else None)
 
 
 def _trunk(env: EnvSpec, net: NetConfig, extra: int) -> Trunk:

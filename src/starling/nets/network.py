@@ -11,6 +11,7 @@ from torch import nn
 
 from starling import tree
 from starling.nets.encoders import Flat, OneHot
+from starling.nets.normalisers import Normalised, ObservationNormaliser
 from starling.types import Tensor, Tree
 
 Outputs = dict[str, Any]
@@ -85,8 +86,16 @@ def _shifted(before: Tensor, rows: Tensor, length: int) -> Tensor:
 class Network(nn.Module):
     """Trunks and heads. `step` acts for one moment, `unroll` trains over a sequence; both give the same outputs."""
 
-    def __init__(self, trunks: dict[str, Trunk], heads: dict[str, nn.Module], previous: PreviousInputs | None) -> None:
+    def __init__(
+        self,
+        trunks: dict[str, Trunk],
+        heads: dict[str, nn.Module],
+        previous: PreviousInputs | None,
+        normaliser: ObservationNormaliser | None = None,
+    ) -> None:
         super().__init__()
+        self.normaliser = normaliser
+        self.reward_scales = nn.ModuleDict()  # a stream each, where an algorithm puts them; nothing here reads them
         self.trunks = nn.ModuleDict(trunks)
         self.heads = nn.ModuleDict(heads)
         self.previous = previous
@@ -143,6 +152,10 @@ class Network(nn.Module):
         only: Sequence[str] = (),
     ) -> tuple[Tree, Tree]:
         """Features and state of the one trunk, or a dict of each by head."""
+        if isinstance(obs, Normalised):
+            obs = obs.obs
+        elif self.normaliser is not None:
+            obs = self.normaliser(obs)
         state = carry["state"] if self.recurrent else None
         if self.shared:
             return run(self._trunks[SHARED], obs, extra, first, state)

@@ -1,22 +1,21 @@
-"""Maximum-entropy values and temperature (SAC: 1801.01290, 1812.05905; with discrete actions 1910.07207)."""
+"""Maximum-entropy values and temperature (SAC: 1801.01290, 1812.05905; with discrete actions 1910.07207).
+
+Critics learn these values, a policy climbs them: whoever wants no gradient says so.
+"""
 
 from __future__ import annotations
-
-import torch
 
 from starling.ops.distributions import Categorical
 from starling.ops.shapes import check_shapes
 from starling.types import Tensor
 
 
-@torch.no_grad()
 def soft_value(q: Tensor, log_prob: Tensor, alpha: Tensor | float) -> Tensor:
     """q - alpha log pi(a) [...] for a sampled action (1812.05905, eq. 3); q is the lower of the two critics."""
     check_shapes("soft_value", q=(q, "..."), log_prob=(log_prob, "..."))
     return q - alpha * log_prob
 
 
-@torch.no_grad()
 def expected_soft_value(q: Tensor, policy: Categorical, alpha: Tensor | float) -> Tensor:
     """sum_a pi(a) (q(a) - alpha log pi(a)) [...] (1910.07207, eq. 10); q [..., A]."""
     check_shapes("expected_soft_value", q=(q, "... A"), logits=(policy.logits, "... A"))

@@ -12,6 +12,9 @@ from starling.roles import noise
 from starling.roles.usage import Usage
 from starling.types import EnvStep, Episode, NDArray, Tree
 
+NAMED = 10
+"""Dropped episodes of one loop that are named one by one."""
+
 
 class Acting(Protocol):
     """Whoever acts for groups of rows: a policy beside the loop, or the way to one elsewhere."""
@@ -45,6 +48,8 @@ class EnvLoop:
         self._totals = np.zeros(env.num, np.float64)
         self._lengths = np.zeros(env.num, np.int64)
         self._finished: list[Episode] = []
+        self._notices: list[str] = []
+        self.dropped = 0  # episodes in which an env gave no numbers
         self._cut = False
         self._start = start  # where the seeds of this life begin
         self.env_steps = 0
@@ -74,6 +79,11 @@ class EnvLoop:
         episodes, self._finished = self._finished, []
         return episodes
 
+    def notices(self) -> list[str]:
+        """What a person should know of that happened since the last call."""
+        notices, self._notices = self._notices, []
+        return notices
+
     def _reset(self) -> EnvStep:
         seeds = noise.seeds(self._seed, self._rows, self._start + self.env_steps)
         step = self.env.reset(seeds)
@@ -89,17 +99,29 @@ class EnvLoop:
         if ended.any():
             for i in np.flatnonzero(ended):
                 self._finished.append(Episode(int(self._rows[i]), float(self._totals[i]), int(self._lengths[i])))
-        ended = ended | self.env.cut_short  # what was cut short is nobody's score
+        if self.env.drops:
+            self._name_drops()
+        ended = ended | self.env.cut_short | self.env.dropped  # what was cut short is nobody's score
         self._totals[ended] = 0
         self._lengths[ended] = 0
         self.policy.observe(self._group, step)
 
+    def _name_drops(self) -> None:
+        for fault in self.env.drops:
+            self.dropped += 1
+            row = self._rows[fault.row]
+            more = "; further ones are only counted" if self.dropped == NAMED else ""
+            if self.dropped <= NAMED:
+                self._notices.append(f"env {fault.env!r} {fault.what} (row {row}): its episode was dropped{more}")
+        self.env.drops.clear()
+
     def get_state(self) -> dict[str, Any]:
         """State right after `cut`: what the envs hold inside is about to be reset and is not part of it."""
         assert self._cut, "an env loop is saved after its rows were cut"
-        return {"env_steps": self.env_steps}
+        return {"env_steps": self.env_steps, "dropped": self.dropped}
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.cut()
         self._finished.clear()
         self.env_steps = state["env_steps"]
+        self.dropped = state.get("dropped", 0)  # states of earlier versions, or of other runtimes, have none

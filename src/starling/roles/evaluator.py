@@ -57,6 +57,7 @@ def play_episodes(
         beat()
         totals += step.reward
         lengths += step.valid
+        totals[env.dropped] = lengths[env.dropped] = 0  # played again from its beginning
         for i in np.flatnonzero(env.game_over):
             if share[i] > 0:
                 info = env.episode_infos().get(int(i), {})

@@ -66,6 +66,8 @@ class Learner:
             for name, spec in self._learning.optimizers.items()
         }
         self._target_flat = self._flatten_target()
+        copied = () if self._target is None else self._target.buffers()
+        self._target_buffers = list(zip(copied, model.buffers(), strict=False))  # finding them takes longer than a copy
         self._device = next(model.parameters()).device
         self._rng = np.random.Generator(np.random.PCG64(seed))  # shuffles minibatches
         self._generator = torch.Generator(self._device).manual_seed(seed)  # for losses that sample
@@ -187,7 +189,7 @@ class Learner:
         with torch.no_grad():
             for name, flat in self._target_flat.items():
                 flat.lerp_(self._optimizers[name].flat, share) if share < 1 else flat.copy_(self._optimizers[name].flat)
-            for mine, theirs in zip(self._target.buffers(), self.model.buffers(), strict=True):
+            for mine, theirs in self._target_buffers:
                 mine.copy_(theirs)
 
     def apply_settings(self) -> None:

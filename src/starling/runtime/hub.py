@@ -54,6 +54,7 @@ class Hub:
         self._next_check = 0.0
         self._shares, self._usage = Shares(), Usage()
         self._episodes: deque[Episode] = deque()
+        self._dropped = 0  # episodes in which an env gave no numbers
         self._evaluations: deque[dict[str, float]] = deque()
         self._evaluating = self._stopping = False
         self._thread = threading.Thread(target=self._serve, name="hub", daemon=True)
@@ -174,6 +175,7 @@ class Hub:
         return {
             **{f"ledger/{name}": count for name, count in self.credits.ledger.row(living).items()},
             **self.store.metrics(),
+            "envs/dropped": self._dropped,
             **self.crew.metrics(),
             **({"time/loader/busy": round(shares[BUSY], 3)} if shares else {}),
         }
@@ -187,6 +189,9 @@ class Hub:
             self.credits.given_back(*message["given_back"])
         elif "episodes" in message:
             self._episodes.extend(Episode(int(row), total, int(n)) for row, total, n in message["episodes"])
+        elif "dropped" in message:
+            self.crew.notices.extend(message["notices"])
+            self._dropped += message["dropped"]
         elif "evaluation" in message:
             self._evaluations.append(message["evaluation"])
             self._evaluating = False

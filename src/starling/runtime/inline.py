@@ -83,8 +83,8 @@ class InlineRuntime:
         return [episode for loop in self.loops for episode in loop.finished()]
 
     def notices(self) -> list[str]:
-        """What a person should know of; nothing ever happens here that is worth it."""
-        return []
+        """What a person should know of that happened since the last call."""
+        return [line for loop in self.loops for line in loop.notices()]
 
     def drain_metrics(self) -> dict[str, Any]:
         self._learning.beat()  # what it is in the middle of counts as well
@@ -92,6 +92,7 @@ class InlineRuntime:
         return {
             **self.learner.drain_metrics(),
             **self.store.metrics(),
+            "envs/dropped": sum(loop.dropped for loop in self.loops),
             **(
                 {"time/learner/busy": round(busy[BUSY], 3), "time/actors/busy": round(busy[WAIT_IN], 3)} if busy else {}
             ),

@@ -18,6 +18,7 @@ ALGORITHMS = Registry(
         "r2d2": Entry(
             "starling.config.algo.r2d2:R2D2Config", "Ape-X with memory: replayed sequences, burn-in, Retrace"
         ),
+        "sac": Entry("starling.config.algo.sac:SACConfig", "soft actor-critic, for continuous or discrete actions"),
     },
 )
 """Built-in names stand for a config class (which names its algorithm); a user's own name for an algorithm class,

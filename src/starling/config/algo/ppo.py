@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -14,7 +14,7 @@ class PPOConfig(AlgoConfig):
     """Proximal policy optimisation with generalised advantage estimation."""
 
     implementation: ClassVar[str] = "starling.algos.ppo:PPO"
-    actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete")
+    actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete", "Box")
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
     gae_lambda: float = Field(0.95, ge=0, le=1, description="lambda of the advantage estimate (1506.02438)")
     rollout: int = Field(128, ge=1, description="steps every env takes for one batch")
@@ -33,6 +33,16 @@ class PPOConfig(AlgoConfig):
     value_coef: float = Field(0.5, ge=0, description="weight of the value loss, half the squared error")
     entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
     normalize_advantages: bool = Field(True, description="mean 0 and deviation 1 in every minibatch")
+    policy: Literal["auto", "gaussian"] = Field(
+        "auto", description="auto: by the action space; gaussian: a normal one, refused where actions are no Box"
+    )
+    log_std: float = Field(
+        0.0, description="gaussian: where the logarithm of the deviation begins, in the policy's units of [-1, 1]"
+    )
+    normalize_observations: bool = Field(
+        False, description="vectors of floats to mean 0 and deviation 1, by statistics that are part of the agent"
+    )
+    normalize_rewards: bool = Field(False, description="rewards divided by the deviation of their discounted return")
     optimizer: OptimizerConfig = Field(
         OptimizerConfig(
             name="Adam",

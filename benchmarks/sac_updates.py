@@ -1,0 +1,151 @@
+"""SAC updates a second on one core, against Stable-Baselines3: batch 256, networks of 256 x 256, HalfCheetah's shapes.
+
+Both have a replay full of random transitions and learn from it: sampling, losses, gradients, optimizers and targets are
+counted, acting and the env are not. They take turns in one process with one torch thread; what counts is the ratio.
+`products` is the least that any implementation must do: the matrix products of one update, alone.
+
+    make bench-install && .venv-bench/bin/python benchmarks/sac_updates.py --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from machine import describe, spread
+
+from starling import topology
+from starling.blueprint import draw, set_up_torch
+from starling.config.load import load
+from starling.envs.registry import register_env
+
+OBSERVATIONS, ACTIONS, BATCH, WIDTH = 17, 6, 256, 256
+FILLED = 5_000
+
+
+class Shapes(gymnasium.Env[Any, Any]):
+    """Random observations and rewards in the shapes of HalfCheetah."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (OBSERVATIONS,), np.float64)
+    action_space = spaces.Box(-1.0, 1.0, (ACTIONS,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self._step = 0
+        return self.np_random.normal(size=OBSERVATIONS), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        return self.np_random.normal(size=OBSERVATIONS), float(action[0]), False, self._step == 1000, {}
+
+
+def ours() -> Callable[[int], None]:
+    """The learner's step, from drawing a batch to moving the targets."""
+    register_env("bench/shapes", Shapes)
+    settings = ["env.id=bench/shapes", f"algo.learning_starts={FILLED}", "algo.updates_per_step=1"]
+    runtime = topology.build(draw(load("sac-halfcheetah", settings)))
+    for _ in runtime.run():
+        if runtime.updates:
+            break
+
+    replay: Any = runtime.store
+
+    class Unlimited:
+        """The replay without its limit of updates a step."""
+
+        env_steps = FILLED
+        sample = staticmethod(lambda: replay.mixture.sample(BATCH))
+        learnt = staticmethod(lambda keys, priorities: None)
+
+    runtime.learner.source = Unlimited()
+
+    def update(times: int) -> None:
+        for _ in range(times):
+            runtime.learner.step()
+
+    return update
+
+
+def theirs() -> Callable[[int], None]:
+    """`SAC.train` with its defaults, which are these sizes."""
+    from stable_baselines3 import SAC
+
+    model = SAC("MlpPolicy", Shapes(), learning_starts=FILLED, buffer_size=1_000_000, device="cpu", seed=0)
+    model.learn(FILLED + 1)
+    return lambda times: model.train(gradient_steps=times, batch_size=BATCH)
+
+
+def products() -> Callable[[int], None]:
+    """Every matrix product of an update, forward and backward, once each, with one set of random operands."""
+    wide, small = OBSERVATIONS + ACTIONS, torch.randn
+    x, h, grad = small(BATCH, wide), small(BATCH, WIDTH), small(BATCH, WIDTH)
+    first, hidden, last = small(wide, WIDTH), small(WIDTH, WIDTH), small(WIDTH, 2 * ACTIONS)
+    out = small(BATCH, 2 * ACTIONS)
+
+    def forward() -> None:
+        x @ first, h @ hidden, h @ last
+
+    def to_inputs() -> None:
+        out @ last.T, grad @ hidden.T
+
+    def to_weights() -> None:
+        h.T @ out, h.T @ grad, x.T @ grad
+
+    def update(times: int) -> None:
+        for _ in range(times):
+            for _ in range(8):  # policy here and there, two targets, two critics of what was done and of what would be
+                forward()
+            for _ in range(5):  # both critics for themselves, both for the policy, the policy
+                to_inputs()
+            for _ in range(2):
+                grad @ first.T  # as far as the action
+            for _ in range(3):
+                to_weights()
+
+    return update
+
+
+def rates(contestants: dict[str, Callable[[int], None]], updates: int, rounds: int) -> dict[str, list[float]]:
+    """Updates a second of each, `rounds` times, in turns."""
+    found: dict[str, list[float]] = {name: [] for name in contestants}
+    for i in range(rounds + 1):
+        for name in list(contestants) if i % 2 else list(contestants)[::-1]:
+            torch.set_flush_denormal(name != "stable-baselines3")  # ours is set up so, torch's default is not
+            start = time.perf_counter()
+            contestants[name](updates)
+            if i > 0:  # the first round warms up
+                found[name].append(updates / (time.perf_counter() - start))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--updates", type=int, default=100, help="of each contestant in a round")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
+    args = parser.parse_args()
+    set_up_torch(1)
+    found = rates(
+        {"starling": ours(), "stable-baselines3": theirs(), "products": products()}, args.updates, args.rounds
+    )
+    mine = found["starling"]
+    results: dict[str, Any] = {name: spread(values) for name, values in found.items()}
+    for name in ("stable-baselines3", "products"):
+        results[f"starling / {name}"] = spread([a / b for a, b in zip(mine, found[name], strict=True)])
+    for name, value in results.items():
+        print(f"{name}: {value['median']} [{value['low']}, {value['high']}]")
+    if args.json:
+        settings = {"batch": BATCH, "width": WIDTH, "rounds": args.rounds, "updates": args.updates, "threads": 1}
+        said = describe("starling-rl", "stable-baselines3", "torch", "numpy")
+        print(json.dumps({**said, "settings": settings, "updates_per_s": results}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""Soft actor-critic (1801.01290) with a learned temperature (1812.05905), for continuous actions or discrete ones
+(1910.07207); n-step returns and prioritized replay (1511.05952) by one switch each.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from starling import tree
+from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec, TargetSpec
+from starling.algos.transitions import importance_exponent, replay
+from starling.config.algo.sac import SACConfig
+from starling.config.parts import NetConfig
+from starling.errors import UserError
+from starling.nets.build import HeadSpec, Network, build_network
+from starling.nets.critics import Critics, build_critics
+from starling.ops.distributions import Categorical, TanhGaussian
+from starling.ops.returns import window_return
+from starling.ops.soft import expected_soft_value, soft_value, temperature_loss
+from starling.ops.streams import stream_terms
+from starling.ops.value import take
+from starling.store.spec import TableSpec
+from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory, Tree
+
+POLICY, ENTROPY = "policy", "entropy"
+WIDTHS = [256, 256]
+"""Of the hidden layers where the configuration names none."""
+
+
+class SoftActorCritic(nn.Module):
+    """A policy, two critics and the logarithm of the temperature."""
+
+    def __init__(self, actor: Network, critics: Critics, temperature: float) -> None:
+        super().__init__()
+        self.actor, self.critics = actor, critics
+        self.log_alpha = nn.Parameter(torch.tensor(math.log(temperature)))
+
+    def initial_carry(self, rows: int) -> dict[str, Tree]:
+        return self.actor.initial_carry(rows)
+
+    def policy(self, obs: Tree, first: Tensor) -> Any:
+        """The policy at obs [B, ...]."""
+        return self.actor.step(obs, first, {})[0][POLICY]
+
+    def step(self, obs: Tree, first: Tensor, _carry: Tree) -> tuple[dict[str, Any], None]:
+        """The policy, and the critics' Q values [B, 2] of what it does at best, or of all actions [B, 2, A]."""
+        policy = self.policy(obs, first)
+        action = None if isinstance(policy, Categorical) else policy.mode()
+        return {POLICY: policy, "q": self.critics(self.critics.encode(obs), action).transpose(0, 1)}, None
+
+
+class Continuous:
+    """Actions in a Box: expectations are samples through which the gradient flows (1812.05905)."""
+
+    def __init__(self, dimensions: int) -> None:
+        self.head, self.noise_size = "tanh_gaussian", dimensions
+        self.target_entropy = -float(dimensions)
+
+    def choose(self, policy: TanhGaussian, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions [B, D] for noise [B, D], and a sample [B] of the policy's entropy."""
+        action, log_prob = policy.sample_with_log_prob(noise)
+        return action, -log_prob
+
+    def choose_blindly(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Uniform actions [B, D] and their entropy [B]."""
+        return 2.0 * noise - 1.0, noise.new_full(noise.shape[:1], self.noise_size * math.log(2.0))
+
+    def q(self, critics: Critics, features: Tensor, action: Tensor) -> Tensor:
+        """Q [2, B] of actions [B, D]."""
+        return critics(features, action)  # type: ignore[no-any-return]
+
+    def value(
+        self, policy: TanhGaussian, critics: Critics, features: Tensor, alpha: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """The soft value [B] by the lower of the critics, and the entropy [B], a sample of both."""
+        noise = torch.rand(policy.mean.shape, generator=generator, dtype=policy.mean.dtype, device=policy.mean.device)
+        action, log_prob = policy.sample_with_log_prob(noise)
+        return soft_value(torch.minimum(*critics(features, action)), log_prob, alpha), -log_prob
+
+
+class Discrete:
+    """Finitely many actions: expectations are exact (1910.07207)."""
+
+    def __init__(self, actions: int) -> None:
+        self.head, self.noise_size = "categorical", 1
+        self._actions = actions
+        self.target_entropy = 0.98 * math.log(actions)
+
+    def choose(self, policy: Categorical, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions [B] for noise [B, 1], and the policy's entropy [B]."""
+        return policy.sample(noise), policy.entropy()
+
+    def choose_blindly(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Uniform actions [B] and their entropy [B]."""
+        return self.choose(Categorical(noise.new_zeros(len(noise), self._actions)), noise)
+
+    def q(self, critics: Critics, features: Tensor, action: Tensor) -> Tensor:
+        """Q [2, B] of actions [B]."""
+        every = critics(features)
+        return take(every, action.expand(every.shape[:-1]))
+
+    def value(
+        self, policy: Categorical, critics: Critics, features: Tensor, alpha: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """The soft value [B] by the lower of the critics, and the entropy [B], both exact."""
+        return expected_soft_value(torch.minimum(*critics(features)), policy, alpha), policy.entropy()
+
+
+class SAC(Algorithm):
+    """The critics learn the soft value of the policy, the policy climbs it, the temperature steers its entropy."""
+
+    def __init__(self, config: SACConfig, net: NetConfig) -> None:
+        if net.core.kind != "none" or net.inputs:
+            raise UserError(f"{config.name} learns from single transitions: set net.core.kind=none and net.inputs=[]")
+        torso = net.torso.model_copy(update={"hidden": net.torso.hidden or WIDTHS})
+        self.config, self.net = config, net.model_copy(update={"torso": torso})
+        (self._stream,) = self.streams()
+        self._form: Continuous | Discrete = Discrete(1)  # until the env is known
+
+    def streams(self) -> tuple[StreamSpec, ...]:
+        return (StreamSpec(discount=self.config.discount),)
+
+    def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> SoftActorCritic:
+        (self._stream,) = streams
+        self._form = self._form_for(env)
+        actor = build_network(env, self.net, {POLICY: HeadSpec(self._form.head, gain=1.0)})
+        return SoftActorCritic(actor, build_critics(env, self.net, members=2), self.config.temperature)
+
+    def _form_for(self, env: EnvSpec) -> Continuous | Discrete:
+        if isinstance(env.action, spaces.Discrete):
+            return Discrete(int(env.action.n))
+        if isinstance(env.action, spaces.Box) and len(env.action.shape) == 1:
+            return Continuous(env.action.shape[0])
+        raise UserError(
+            f"{self.config.name} needs a Discrete action space or a Box with one axis; {env.id} has {env.action}"
+        )
+
+    def tables(self, rows: int) -> tuple[TableSpec, ...]:
+        return (replay(self.config, reads_past_end=False),)
+
+    def learning(self) -> LearnSpec:
+        config = self.config
+        return LearnSpec(
+            optimizers={
+                "critic": OptimizerSpec(config.critic_optimizer, lambda model: _part(model).critics.parameters()),
+                "actor": OptimizerSpec(config.actor_optimizer, lambda model: _part(model).actor.parameters()),
+                "temperature": OptimizerSpec(config.temperature_optimizer, lambda model: [_part(model).log_alpha]),
+            },
+            target=TargetSpec(tau=config.tau),
+            importance_exponent=importance_exponent(config.prioritized),
+        )
+
+    def act(self, model: SoftActorCritic, inputs: ActInput) -> ActOutput:
+        """What the policy likes best when nothing is explored; anything at all before the first update."""
+        noise = inputs.noise(self._form.noise_size)
+        if inputs.explore and inputs.progress.updates == 0:
+            action, entropy = self._form.choose_blindly(noise)
+        else:
+            policy = model.policy(inputs.obs, inputs.first)
+            action, entropy = self._form.choose(policy, noise)
+            action = action if inputs.explore else policy.mode()
+        return ActOutput(action, {ENTROPY: entropy} if self.config.n_step > 1 else {})
+
+    def loss(self, model: SoftActorCritic, target: SoftActorCritic, batch: Batch) -> Loss:
+        steps, alpha = batch.trajectory, model.log_alpha.detach().exp()
+        obs = tree.map(lambda leaf: leaf[0], steps.obs)
+        with torch.no_grad():
+            goal = self._goal(model, target, steps, alpha, batch.generator)
+        features = model.critics.encode(obs)  # [B, F]
+        q = self._form.q(model.critics, features, steps.action[0])  # [2, B]
+        errors = goal - q
+        policy = model.policy(obs, steps.first[0])
+        value, entropy = self._form.value(policy, model.critics, features.detach(), alpha, batch.generator)
+        goal_entropy = self.config.target_entropy
+        wanted = self._form.target_entropy if goal_entropy is None else goal_entropy
+        losses = {
+            "critic": 0.5 * (batch.weight * errors.square().sum(0)).mean(),
+            "actor": -value.mean(),
+            "temperature": temperature_loss(model.log_alpha, entropy, wanted).mean(),
+        }
+        return Loss(
+            losses,
+            metrics=lambda: {
+                "critic": losses["critic"],
+                "actor": losses["actor"],
+                "temperature": alpha,
+                "entropy": entropy.mean(),
+                "value": q.mean(),
+            },
+            priorities=errors.detach().abs().mean(0) if self.config.prioritized else None,
+        )
+
+    def _goal(
+        self,
+        model: SoftActorCritic,
+        target: SoftActorCritic,
+        steps: Trajectory[Tensor],
+        alpha: Tensor,
+        generator: torch.Generator,
+    ) -> Tensor:
+        """What the critics are to say [B]: the window's rewards, then the target critics' soft value of its last state.
+
+        The entropy of a step between first and last counts as a reward, as it was when that action was chosen.
+        """
+        last = tree.map(lambda leaf: leaf[-1], steps.obs)
+        policy = model.policy(last, steps.first[-1])
+        value, _ = self._form.value(policy, target.critics, target.critics.encode(last), alpha, generator)
+        terms = stream_terms(steps, self._stream)
+        r_t = terms.r_t
+        if steps.length > 1:
+            r_t = torch.cat([r_t[:1], r_t[1:] + alpha * steps.extras[ENTROPY][1:-1]])
+        return window_return(r_t, terms.discount_t, value, terms.valid_t)
+
+
+def _part(model: nn.Module) -> SoftActorCritic:
+    assert isinstance(model, SoftActorCritic), "the model that build() made"
+    return model

@@ -1,0 +1,34 @@
+"""What algorithms share that learn from replayed transitions: the table, and how its priorities are corrected for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starling.config.algo.dqn import DQNConfig, PrioritizedConfig
+from starling.config.algo.sac import SACConfig
+from starling.store.spec import TableSpec
+from starling.types import Progress
+
+
+def replay(config: DQNConfig | SACConfig, *, reads_past_end: bool) -> TableSpec:
+    """Windows of `n_step` steps, drawn uniformly or by priority."""
+    prioritized = config.prioritized
+    return TableSpec(
+        name="replay",
+        storage="ring",
+        length=config.n_step,
+        batch=config.batch,
+        capacity=config.capacity,
+        sampler="prioritized" if prioritized else "uniform",
+        priority_exponent=prioritized.alpha if prioritized else 0.0,
+        fragment=config.fragment,
+        min_size=max(config.learning_starts, config.batch),
+        updates_per_step=config.updates_per_step,
+        codec=config.codec,
+        reads_past_end=reads_past_end,
+    )
+
+
+def importance_exponent(prioritized: PrioritizedConfig | None) -> Callable[[Progress], float] | None:
+    """PER's beta by progress; None where nothing is prioritized."""
+    return None if prioritized is None else lambda p: prioritized.beta.at(p.env_steps, p.fraction)

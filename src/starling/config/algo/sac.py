@@ -1,0 +1,49 @@
+"""Settings of SAC; the defaults are those for MuJoCo (1812.05905, table 1)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from starling.config.algo.base import AlgoConfig
+from starling.config.algo.dqn import PrioritizedConfig
+from starling.config.parts import OptimizerConfig
+
+
+class SACConfig(AlgoConfig):
+    """Soft actor-critic: a policy as random as it can afford, two critics, a learned temperature.
+
+    Policy and critics share nothing, whatever `net.shared` says; `net.torso.hidden` is [256, 256] where it is null.
+    Until the first update actions are uniformly random.
+    """
+
+    implementation: ClassVar[str] = "starling.algos.sac:SAC"
+    actions: ClassVar[tuple[str, ...]] = ("Box", "Discrete")
+    discount: float = Field(0.99, ge=0, lt=1, description="gamma")
+    n_step: int = Field(1, ge=1, description="rewards summed before the bootstrap")
+    prioritized: PrioritizedConfig | None = Field(None, description="prioritized replay; null: uniform")
+    batch: int = Field(256, ge=1, description="transitions an update")
+    capacity: int = Field(1_000_000, ge=1, description="env steps kept in replay, over all envs")
+    codec: Literal["none", "zstd"] = Field(
+        "none", description="how replay keeps observations: zstd needs a small part of the memory of none"
+    )
+    learning_starts: int = Field(10_000, ge=1, description="transitions in replay before the first update")
+    fragment: int = Field(1, ge=1, description="steps every env takes between two inserts into replay")
+    updates_per_step: float = Field(1.0, gt=0, description="updates an env step allows")
+    tau: float = Field(0.005, gt=0, le=1, description="how far the target critics move towards the critics an update")
+    temperature: float = Field(1.0, gt=0, description="alpha, the weight of the entropy, where it begins")
+    target_entropy: float | None = Field(
+        None,
+        description="entropy that the temperature is steered to; null: minus the number of dimensions,"
+        " and 0.98 of the largest there is for discrete actions (1910.07207)",
+    )
+    actor_optimizer: OptimizerConfig = Field(
+        OptimizerConfig(name="Adam", args={"lr": 3e-4}), description="optimizer of the policy"
+    )
+    critic_optimizer: OptimizerConfig = Field(
+        OptimizerConfig(name="Adam", args={"lr": 3e-4}), description="optimizer of the critics"
+    )
+    temperature_optimizer: OptimizerConfig = Field(
+        OptimizerConfig(name="Adam", args={"lr": 3e-4}), description="optimizer of the temperature's logarithm"
+    )

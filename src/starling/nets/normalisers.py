@@ -1,0 +1,136 @@
+"""Running statistics of observations and rewards as buffers of the model: they travel and are saved with its weights.
+
+Only `update` moves them, and only a learner calls it, so that they are frozen wherever a model merely acts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from starling.nets.encoders import is_image
+from starling.nets.torsos import Path, space_leaves
+from starling.ops.returns import backward_recursion
+from starling.types import Tensor, Tree
+
+LIMIT = 10.0
+"""Normalised numbers are held within +- this many deviations."""
+_EPSILON = 1e-8
+
+
+class Moments(nn.Module):
+    """Mean and deviation of all numbers so far; the buffers are sums, so those of several learners can be added up."""
+
+    count: Tensor  # []
+    total: Tensor  # [*shape]
+    squares: Tensor  # [*shape]
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("total", torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("squares", torch.zeros(shape, dtype=torch.float64))
+
+    @torch.no_grad()
+    def update(self, x: Tensor, valid: Tensor) -> None:
+        """Take in x [..., *shape] where valid [...]."""
+        seen = x[valid].double()  # [n, *shape]
+        self.count += len(seen)
+        self.total += seen.sum(0)
+        self.squares += seen.square().sum(0)
+
+    def mean(self) -> Tensor:
+        """[*shape], 0 before anything was seen."""
+        return (self.total / self.count.clamp(min=1.0)).float()
+
+    def std(self) -> Tensor:
+        """[*shape], 1 before anything was seen."""
+        count = self.count.clamp(min=1.0)
+        variance = (self.squares / count - (self.total / count).square()).clamp(min=0.0)
+        return torch.where(self.count > 0, variance, 1.0).add(_EPSILON).sqrt().float()
+
+
+@dataclass(frozen=True)
+class Normalised:
+    """Observations that a network takes as they are, because they have been normalised before."""
+
+    obs: Tree
+
+
+class ObservationNormaliser(nn.Module):
+    """(x - mean) / deviation of every vector of floats in an observation; images and indices stay as they are."""
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        super().__init__()
+        named = {_name(path): leaf for path, leaf in space_leaves(space)}
+        self.moments = nn.ModuleDict({name: Moments(leaf.shape or ()) for name, leaf in named.items() if _scales(leaf)})
+
+    def forward(self, obs: Tree) -> Tree:
+        """obs [..., *shape] a leaf, with any axes in front."""
+        return self._each(obs, ())
+
+    @torch.no_grad()
+    def update(self, obs: Tree, valid: Tensor) -> None:
+        """Take in obs [..., *shape] where valid [...]."""
+        for path, leaf in _leaves(obs, ()):
+            if _name(path) in self.moments:
+                self._moments(path).update(leaf, valid)
+
+    def _each(self, obs: Tree, path: Path) -> Tree:
+        if isinstance(obs, dict):
+            return {key: self._each(part, (*path, key)) for key, part in obs.items()}
+        if isinstance(obs, tuple):
+            return tuple(self._each(part, (*path, i)) for i, part in enumerate(obs))
+        if _name(path) not in self.moments:
+            return obs
+        moments = self._moments(path)
+        return ((obs - moments.mean()) / moments.std()).clamp_(-LIMIT, LIMIT)
+
+    def _moments(self, path: Path) -> Moments:
+        found = self.moments[_name(path)]
+        assert isinstance(found, Moments)
+        return found
+
+
+class RewardScale(nn.Module):
+    """Rewards divided by the deviation of the discounted return up to each step; no mean is subtracted.
+
+    Where a batch begins within an episode, what was earned before is not known: the mean return stands for it.
+    """
+
+    def __init__(self, discount: float) -> None:
+        super().__init__()
+        self.discount, self.returns = discount, Moments(())
+
+    @torch.no_grad()
+    def update(self, r_t: Tensor, first: Tensor, valid_t: Tensor) -> None:
+        """Take in rewards [T, B], 0 where they are not valid [T, B]; first [T+1, B] says where episodes begin."""
+        goes_on_t = ~first[: len(r_t)]
+        before = self.returns.mean().expand_as(r_t[0])
+        # The same recursion as for returns to come, with time reversed.
+        returns = backward_recursion(r_t.flip(0), (self.discount * goes_on_t).flip(0), before).flip(0)
+        self.returns.update(returns, valid_t)
+
+    def forward(self, r_t: Tensor) -> Tensor:
+        """Rewards [T, B] in deviations."""
+        return (r_t / self.returns.std()).clamp_(-LIMIT, LIMIT)
+
+
+def _scales(leaf: spaces.Space[Any]) -> bool:
+    return isinstance(leaf, spaces.Box) and np.dtype(leaf.dtype).kind == "f" and not is_image(leaf)
+
+
+def _name(path: Path) -> str:
+    return "/".join(map(str, ("observation", *path)))
+
+
+def _leaves(obs: Tree, path: Path) -> list[tuple[Path, Tensor]]:
+    if isinstance(obs, dict | tuple):
+        parts = obs.items() if isinstance(obs, dict) else enumerate(obs)
+        return [found for key, part in parts for found in _leaves(part, (*path, key))]
+    return [(path, obs)]

@@ -1,0 +1,117 @@
+"""PPO with a normal policy: its normalisers belong to the agent, and a ratio begins at 1 although they move."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from starling import topology
+from starling.algos.ppo import PPO
+from starling.api import train
+from starling.blueprint import draw
+from starling.config.algo.ppo import PPOConfig
+from starling.config.load import load
+from starling.config.parts import NetConfig, TorsoConfig
+from starling.errors import UserError
+from starling.evaluation import evaluate_run
+from starling.nets.normalisers import Normalised
+from starling.ops.distributions import Gaussian
+from starling.runs import checkpoint
+from starling.types import EnvSpec
+
+ENV = EnvSpec("x", spaces.Box(-9, 9, (5,), np.float32), spaces.Box(-1, 1, (2,), np.float32))
+PENDULUM = [
+    *["env={id: Pendulum-v1, num: 4}", "algo.rollout=64", "algo.epochs=2", "algo.minibatches=2", "algo.log_std=-0.5"],
+    *["algo.policy=gaussian", "algo.normalize_observations=true", "algo.normalize_rewards=true", "stop.return=null"],
+]
+
+
+def run(steps, overrides=()):
+    runtime = topology.build(draw(load("ppo-cartpole", [*PENDULUM, *overrides])))
+    for _ in runtime.run():
+        if runtime.env_steps >= steps:
+            return runtime
+    raise AssertionError
+
+
+def sampled(runtime):
+    """The next batch of a run, which its learner does not get to see; the run then waits for it for ever."""
+    found, learner = [], runtime.learner
+
+    def catch():
+        found.append(runtime.store.sample())
+        return False
+
+    learner.step = catch
+    with pytest.raises(RuntimeError, match="a deadlock"):
+        for _ in runtime.run():
+            pass
+    return learner._batch(next(sample for sample in found if sample is not None))
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_ratios_begin_at_one_although_the_statistics_move(core):
+    runtime = run(1100, [f"net.core={{kind: {core}, size: 8}}"])
+    model, algorithm = runtime.learner.model, runtime.learner.algorithm
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.no_grad():
+        batch = algorithm.prepare(model, None, sampled(runtime))
+    for name, buffer in model.named_buffers():
+        assert not torch.equal(before[name], buffer), name
+    metrics = algorithm.loss(model, None, batch).metrics()
+    assert metrics["kl"].abs() < 1e-9
+    assert metrics["clipped"] == 0
+
+
+def test_the_learner_sees_rewards_in_deviations_of_the_return():
+    """With lambda 0 the target is one reward and the next value, all in the scale of the values."""
+    runtime = run(1100, ["algo.gae_lambda=0"])
+    batch, model = sampled(runtime), runtime.learner.model
+    with torch.no_grad():
+        seen = model.normaliser(batch.trajectory.obs)
+        outputs, _, _ = model.unroll(Normalised(seen), batch.trajectory.first, None, {}, {})
+        prepared = runtime.learner.algorithm.prepare(model, None, batch).prepared
+    v = outputs["extrinsic"]
+    scale = model.reward_scales["extrinsic"].returns.std()
+    assert scale > 3.0
+    raw, valid = batch.trajectory.rewards["extrinsic"], batch.trajectory.valid
+    expected = torch.where(valid, raw / scale + 0.98 * v[1:], v[:-1])
+    torch.testing.assert_close(prepared["returns"]["extrinsic"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_statistics_are_in_the_checkpoint_and_stay_as_they_are_when_evaluated(tmp_path):
+    result = train("ppo-cartpole", [*PENDULUM, "stop.env_steps=1024", "run=mine"], runs=tmp_path)
+    torch.set_num_threads(1)
+    _, state, _ = checkpoint.find(result.folder / "checkpoints", "newest", parts=("learner",))
+    saved = {name: value for name, value in state["learner"]["model"].items() if "moments" in name or "scales" in name}
+    assert saved["normaliser.moments.observation.count"] == 1020  # every row is reset once
+    assert abs(saved["normaliser.moments.observation.total"]).min() > 0
+    assert saved["reward_scales.extrinsic.returns.count"] == 1020
+    scores = [
+        evaluate_run(result.folder, episodes=2, seed=1, which="newest", protocol="as-trained", warn=print) for _ in "12"
+    ]
+    assert scores[0]["mean"] == scores[1]["mean"]
+
+
+def test_the_policy_is_normal_with_one_spread_for_all_states():
+    algorithm = PPO(PPOConfig(name="ppo", log_std=-0.7), NetConfig(torso=TorsoConfig(hidden=[8])))
+    model = algorithm.build(ENV, algorithm.streams())
+    outputs, _ = model.step(torch.randn(6, 5), torch.zeros(6, dtype=torch.bool), {})
+    assert isinstance(outputs["policy"], Gaussian)
+    torch.testing.assert_close(outputs["policy"].log_std, torch.full((6, 2), -0.7))
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (
+            spaces.Discrete(2),
+            r"algo.policy=gaussian needs a Box action space; x has Discrete\(2\): set algo.policy=auto",
+        ),
+        (spaces.Box(-1, 1, (2, 2), np.float32), "needs a Box of actions with one axis"),
+    ],
+)
+def test_actions_that_no_normal_policy_can_take_are_named(space, message):
+    algorithm = PPO(PPOConfig(name="ppo", policy="gaussian"), NetConfig())
+    with pytest.raises(UserError, match=message):
+        algorithm.build(EnvSpec("x", ENV.observation, space), algorithm.streams())

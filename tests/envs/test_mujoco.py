@@ -1,0 +1,42 @@
+"""MuJoCo's own envs: limits of time are truncations, actions reach their bounds, no file is left behind."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from starling.config.env import EnvConfig
+from starling.envs.registry import make_env
+
+IDS = ["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5"]
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_a_limit_of_time_truncates_and_never_terminates(id, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    env = make_env(EnvConfig(id=id, args={"max_episode_steps": 4}), 2)
+    step = env.reset(np.array([1, 2]))
+    assert step.obs.dtype == np.float32
+    assert env.spec.action == gymnasium.spaces.Box(-1, 1, env.spec.action.shape, np.float32)
+    for t in range(9):
+        step = env.step(np.zeros((2, *env.spec.action.shape), np.float32))
+        assert step.truncated.all() == (t % 5 == 3)
+        assert step.first.all() == (t % 5 == 4)
+        assert not step.terminated.any()
+    env.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_actions_are_rescaled_to_the_bounds_of_the_motors():
+    """Hopper's are [-1, 1], Humanoid's [-0.4, 0.4]: the same env stepped by hand must agree."""
+    env, bare = make_env(EnvConfig(id="Humanoid-v5"), 1), gymnasium.make("Humanoid-v5").unwrapped
+    env.reset(np.array([3]))
+    bare.reset(seed=3)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        action = rng.uniform(-1.2, 1.2, 17).astype(np.float32)
+        expected, reward, *_ = bare.step(0.4 * np.clip(action, -1, 1))
+        step = env.step(action[None])
+        np.testing.assert_allclose(step.obs[0], expected, rtol=1e-4, atol=1e-4)
+        assert step.reward[0] == pytest.approx(reward, rel=1e-4)
+    env.close()
+    bare.close()

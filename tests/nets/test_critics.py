@@ -1,0 +1,79 @@
+"""An ensemble is as many networks as it has members, and a critic reads observations and actions."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from starling.config.parts import NetConfig, TorsoConfig
+from starling.errors import UserError
+from starling.nets.critics import Ensemble, build_critics
+from starling.types import EnvSpec
+
+VECTOR = spaces.Box(-1, 1, (5,), np.float32)
+BOX = spaces.Box(-1, 1, (2,), np.float32)
+PICTURE = spaces.Dict(image=spaces.Box(0, 255, (1, 8, 8), np.uint8), vector=VECTOR)
+
+
+def member(ensemble, index):
+    """One member as a plain network."""
+    layers = []
+    for layer in (*ensemble.hidden, ensemble.last):
+        linear = nn.Linear(layer.weight.shape[1], layer.weight.shape[2])
+        linear.weight.data, linear.bias.data = layer.weight[index].T, layer.bias[index, 0]
+        layers.append(linear)
+        if layer.scale is not None:
+            layers.append(nn.LayerNorm(layer.weight.shape[2]))
+            layers[-1].weight.data, layers[-1].bias.data = layer.scale[index, 0], layer.shift[index, 0]
+        layers.append(nn.Tanh())
+    return nn.Sequential(*layers[:-1])
+
+
+@pytest.mark.parametrize("norm", ["none", "layer"])
+def test_members_are_networks_of_their_own(norm):
+    torch.manual_seed(0)
+    ensemble, x = Ensemble(3, [5, 8, 7, 2], "tanh", norm), torch.randn(6, 5)
+    for parameter in ensemble.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    together = ensemble(x)
+    assert together.shape == (3, 6, 2)
+    for i in range(3):
+        torch.testing.assert_close(together[i], member(ensemble, i)(x))
+    assert not torch.equal(together[0], together[1])
+
+
+def test_weights_begin_as_torch_s_own_and_differently_in_every_member():
+    ensemble = Ensemble(2, [100, 50, 1], "relu")
+    weight = ensemble.hidden[0].weight.detach()
+    assert weight.abs().max() <= 0.1
+    assert weight.std().item() == pytest.approx(0.1 / 3**0.5, rel=0.05)
+    assert not torch.equal(weight[0], weight[1])
+
+
+def test_orthogonal_weights():
+    ensemble = Ensemble(2, [6, 4, 3], "relu")
+    ensemble.orthogonal()
+    for first, last in zip(ensemble.hidden[0].weight, ensemble.last.weight, strict=True):
+        torch.testing.assert_close(first.T @ first, 2.0 * torch.eye(4))
+        torch.testing.assert_close(last.T @ last, torch.eye(3))
+
+
+@pytest.mark.parametrize("observation", [VECTOR, PICTURE])
+def test_critics_read_observations_and_actions(observation):
+    net = NetConfig(torso=TorsoConfig(hidden=[16], channels=[4], kernels=[3], strides=[2]), init="orthogonal")
+    critics = build_critics(EnvSpec("x", observation, BOX), net, members=2)
+    obs = {"image": torch.randint(256, (3, 1, 8, 8)).to(torch.uint8), "vector": torch.randn(3, 5)}
+    seen = obs if observation is PICTURE else obs["vector"]
+    action = torch.rand(3, 2, requires_grad=True)
+    q = critics(critics.encode(seen), action)
+    assert q.shape == (2, 3)
+    (slope,) = torch.autograd.grad(q.sum(), action)
+    assert (slope != 0).any()
+    discrete = build_critics(EnvSpec("x", observation, spaces.Discrete(4)), net, members=2)
+    assert discrete(discrete.encode(seen)).shape == (2, 3, 4)
+
+
+def test_other_actions_are_refused():
+    with pytest.raises(UserError, match="critics need Discrete actions or a Box of them with one axis; x has"):
+        build_critics(EnvSpec("x", VECTOR, spaces.MultiDiscrete([2, 2])), NetConfig(), members=2)
