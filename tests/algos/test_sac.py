@@ -187,7 +187,7 @@ def test_after_it_they_follow_the_policy():
     algorithm, model, _ = make("box", n_step=2)
     output, policy = algorithm.act(model, see()), model.policy(see().obs, see().first)
     expected = TanhGaussian(policy.mean, policy.log_std).log_prob(output.action)
-    torch.testing.assert_close(output.extras["entropy"], -expected)
+    torch.testing.assert_close(output.extras["entropy"], -expected, rtol=1e-3, atol=1e-2)  # through atanh
     best = algorithm.act(model, see(explore=False, updates=0)).action
     torch.testing.assert_close(best, policy.mean.tanh())
 

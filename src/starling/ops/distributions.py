@@ -33,6 +33,11 @@ def _log_probabilities(logits: Tensor) -> Tensor:
     return logits.log_softmax(-1).clamp(min=torch.finfo(logits.dtype).min)
 
 
+def _log_slope(x: Tensor) -> Tensor:
+    """log(1 - tanh^2 x) = 2 (log 2 - x - softplus(-2 x)) [...], which does not underflow."""
+    return 2.0 * (_LOG_TWO - x - softplus(-2.0 * x))
+
+
 @dataclass(frozen=True)
 class Categorical:
     """One choice out of A; logits need no normalisation, -inf forbids an action."""
@@ -198,9 +203,15 @@ class TanhGaussian:
         return self.base.sample(noise).tanh()
 
     def sample_with_log_prob(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions [..., D] and their log p [...], exact also where tanh has saturated."""
-        pre_tanh = self.base.sample(noise)
-        return pre_tanh.tanh(), self.log_prob_pre_tanh(pre_tanh)
+        """Actions [..., D] and their log p [...], exact also where tanh has saturated.
+
+        The normal noise itself gives the density of the Gaussian: nothing is to be divided by the deviation again.
+        """
+        check_shapes("TanhGaussian.sample", mean=(self.mean, "... D"), noise=(noise, "... D"))
+        z = torch.special.ndtri(_open_interval(noise))
+        pre_tanh = torch.addcmul(self.mean, self.log_std.exp(), z)
+        constant = -0.5 * z.square() - _HALF_LOG_TWO_PI
+        return pre_tanh.tanh(), (constant - self.log_std - _log_slope(pre_tanh)).sum(-1)
 
     def mode(self) -> Tensor:
         """tanh of the mean [..., D]."""
@@ -212,9 +223,8 @@ class TanhGaussian:
         return self.log_prob_pre_tanh(action.clamp(-edge, edge).atanh())
 
     def log_prob_pre_tanh(self, pre_tanh: Tensor) -> Tensor:
-        """log p(tanh(pre_tanh)) [...]; log(1 - tanh^2 x) = 2 (log 2 - x - softplus(-2 x)) does not underflow."""
-        log_det = 2.0 * (_LOG_TWO - pre_tanh - softplus(-2.0 * pre_tanh))
-        return self.base.log_prob(pre_tanh) - log_det.sum(-1)
+        """log p(tanh(pre_tanh)) [...]."""
+        return self.base.log_prob(pre_tanh) - _log_slope(pre_tanh).sum(-1)
 
     def kl(self, other: TanhGaussian) -> Tensor:
         """KL(self || other) [...]: that of the Gaussians, since tanh is one to one."""
