@@ -24,6 +24,7 @@ from starling.errors import UserError
 from starling.roles.policy import GroupSpec
 from starling.roles.recorder import FragmentShape
 from starling.store.limiter import check as check_moves
+from starling.store.limiter import pace
 from starling.store.spec import TableSpec
 from starling.types import ArraySpec, EnvSpec, Layout, Progress, StreamSpec
 
@@ -69,10 +70,10 @@ class Blueprint:
     @property
     def planned_versions(self) -> int:
         """Versions the learner makes in `stop.env_steps`."""
-        steps, table = self.config.stop.env_steps, self.tables[0]
+        steps, (table, take) = self.config.stop.env_steps, pace(self.tables)
         if table.updates_per_step is not None:
             return max(1, int((steps - table.min_size) * table.updates_per_step))
-        return max(1, steps * table.max_uses // (table.batch * table.length))
+        return max(1, steps * table.max_uses // (take * table.length))
 
 
 def draw(config: Config, env: EnvSpec | None = None) -> Blueprint:

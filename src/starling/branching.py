@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from starling.blueprint import Blueprint
+from starling import tree
+from starling.blueprint import Blueprint, build_model, layout_of
 from starling.config.load import as_yaml, differences, to_dict
 from starling.errors import UserError
 from starling.store.spec import TableSpec
@@ -35,7 +36,16 @@ def check_branch(old: Blueprint, new: Blueprint) -> BranchPlan:
         raise UserError(f"a branch cannot change {', '.join(refused)}: start a new run with starling train instead")
     if old.tables[0].fragment != new.tables[0].fragment:
         raise UserError("a branch cannot change how many steps are collected at once (algo.rollout, algo.fragment)")
+    if _recorded(old) != _recorded(new):
+        raise UserError(
+            "a branch cannot change what is recorded beside the actions (algo.clear, features of algo.sources)"
+        )
     return BranchPlan(changes, refill=[_shape(spec) for spec in old.tables] != [_shape(spec) for spec in new.tables])
+
+
+def _recorded(blueprint: Blueprint) -> Any:
+    """What acting keeps of every step, leaf by leaf."""
+    return dict(tree.items(layout_of(blueprint, build_model(blueprint)).extras))
 
 
 def _shape(spec: TableSpec) -> TableSpec:

@@ -29,6 +29,7 @@ from starling.portable import parts_of
 from starling.roles.env_loop import EnvLoop
 from starling.roles.inference import Batcher, InferenceServer, LocalDesk
 from starling.roles.learner import Learner, Source
+from starling.roles.loader import Loader, RankedSource
 from starling.roles.policy import GroupSpec, PolicyCore
 from starling.roles.usage import WAIT_IN, Usage
 from starling.runtime.central import SharedDesk
@@ -36,9 +37,10 @@ from starling.runtime.credits import Seat
 from starling.runtime.hub import Hub
 from starling.runtime.inline import InlineRuntime, InlineUpstream
 from starling.runtime.processes import HubSource, ProcessesRuntime
+from starling.runtime.scoring import Scorer
 from starling.runtime.slab import Slab, size_of
 from starling.runtime.upstream import FragmentPort
-from starling.runtime.weights import WeightBoard, WeightWriter
+from starling.runtime.weights import WeightBoard, WeightReader, WeightWriter
 from starling.runtime.workers import WorkerSpec
 from starling.store.store import Store
 from starling.types import Layout
@@ -58,7 +60,14 @@ def build(blueprint: Blueprint, room: Room | None = None) -> Runtime:
 def build_store(blueprint: Blueprint, layout: Layout) -> Store:
     """All tables that the algorithm asks for, empty."""
     config, algorithm = blueprint.config, blueprint.algorithm
-    return Store(blueprint.tables, layout, rows=config.env.num, seed=config.seed, priority=algorithm.priority)
+    return Store(
+        blueprint.tables,
+        layout,
+        rows=config.env.num,
+        seed=config.seed,
+        priority=algorithm.priority,
+        planned_env_steps=config.stop.env_steps,
+    )
 
 
 def _learner(blueprint: Blueprint, model: nn.Module, source: Source) -> Learner:
@@ -74,11 +83,24 @@ def _learner(blueprint: Blueprint, model: nn.Module, source: Source) -> Learner:
     )
 
 
+def _ranks(blueprint: Blueprint) -> bool:
+    return any(table.sampler == "ranked" for table in blueprint.tables)
+
+
+def _scorer(blueprint: Blueprint, board: WeightBoard) -> Scorer | None:
+    """Who scores what tables rank, with a model of its own; None where none does."""
+    if not _ranks(blueprint):
+        return None
+    model = build_model(blueprint)
+    return Scorer(Loader(blueprint.algorithm, model, blueprint.tables), WeightReader(board, model))
+
+
 def _inline(blueprint: Blueprint, model: nn.Module, layout: Layout) -> InlineRuntime:
     """All roles in this process: env loops, policies, one store, one learner, one shared model."""
     config = blueprint.config
     store = build_store(blueprint, layout)
-    learner = _learner(blueprint, model, store)
+    loader = Loader(blueprint.algorithm, model, blueprint.tables) if _ranks(blueprint) else None
+    learner = _learner(blueprint, model, store if loader is None else RankedSource(store, loader))
     groups, shape = blueprint.groups(), blueprint.fragment_shape(layout)
     buffers = {index: tree.zeros(shape.buffer(len(group.rows))) for index, group in groups.items()}
     learning = Usage()
@@ -100,7 +122,7 @@ def _inline(blueprint: Blueprint, model: nn.Module, layout: Layout) -> InlineRun
     evaluator = None
     if config.eval.every is not None:
         evaluator = build_evaluator(blueprint, model, config.eval, evaluation_seed(config))
-    return InlineRuntime(loops, policies, store, learner, learning, evaluator)
+    return InlineRuntime(loops, policies, store, learner, learning, evaluator, loader)
 
 
 def _processes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> ProcessesRuntime:
@@ -112,7 +134,8 @@ def _processes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Proces
     workers, seats = (_local_workers if config.inference == "local" else _central_workers)(blueprint, shared)
     if config.eval.every is not None:
         workers.append(WorkerSpec("evaluator", "evaluator", "starling.nodes:build_evaluation", lambda births: shared))
-    hub = Hub(build_store(blueprint, layout), workers, seats, config.supervision, PREFETCH)
+    scorer = _scorer(blueprint, board)
+    hub = Hub(build_store(blueprint, layout), workers, seats, config.supervision, PREFETCH, scorer)
     source = HubSource(hub)
     return ProcessesRuntime(hub, _learner(blueprint, model, source), source, WeightWriter(board, model))
 

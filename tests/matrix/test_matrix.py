@@ -20,6 +20,15 @@ LSTM = ["net.core={kind: lstm, size: 16}", "net.shared=true"]
 DQN = ["algo.learning_starts=200", "algo.fragment=4", "algo.updates_per_step=0.25", "algo.optimizer.args.lr=0.003"]
 PPO = ["algo.rollout=32", "algo.epochs=6", "algo.minibatches=4", "algo.optimizer.args.lr=0.005", "algo.discount=0.5"]
 IMPALA = ["algo.batch=4", "algo.unroll=16", "algo.optimizer.args.lr=0.01", "algo.discount=0.5"]
+MIXED = [*IMPALA, "algo.batch=8"]  # half of it new
+RANKED = "{kind: elite, share: 0.25, capacity: 60, pick: grouped, contest: 5}"
+IMPACT = [
+    "algo.batch=4",
+    "algo.unroll=16",
+    "algo.optimizer.args.lr=0.01",
+    "algo.discount=0.5",
+    "algo.entropy_coef=0.01",
+]
 R2D2 = [
     *["env.args={}", "algo.burn_in=4", "algo.unroll=8", "algo.period=4", "algo.fragment=4", "algo.learning_starts=100"],
     *["algo.updates_per_step=0.125", "algo.optimizer.args.lr=0.003", "algo.discount=0.5", "algo.epsilon=0.1"],
@@ -44,6 +53,14 @@ AGENTS = {
     "sac": ("sac-pendulum", [*SAC, "env.id=toy/match", "algo.target_entropy=-4"]),
     "sac discrete": ("sac-pendulum", [*SAC, "algo.target_entropy=0.2"]),
     "sac prioritized": ("sac-pendulum", [*SAC, "env.id=toy/match", "algo.n_step=3", "algo.prioritized.alpha=0.6"]),
+    "impala clear": ("impala-clear-cartpole", MIXED),
+    "impala laser": ("impala-laser-cartpole", [*IMPALA, "algo.batch=32"]),
+    "impala attentive": ("impala-attentive-cartpole", MIXED),
+    "impala elite lstm": (
+        "impala-elite-cartpole",
+        [*MIXED, *LSTM, f"algo.sources=[{{kind: queue, share: 0.5}}, {{kind: prioritized, share: 0.25}}, {RANKED}]"],
+    ),
+    "impact": ("impact-cartpole", IMPACT),
     "r2d2": ("r2d2-memory", [*R2D2, *LSTM]),
     "r2d2 retrace": ("r2d2-memory", [*R2D2, "algo.retrace=0.95", "net.core={kind: gru, size: 16}"]),
 }

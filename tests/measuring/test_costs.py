@@ -37,7 +37,7 @@ def test_every_kind_of_agent_can_be_measured(case):
     work.close()
     assert 0 <= stepped <= rows
     assert inferred == rows
-    assert trained == steps_a_version(blueprint.tables[0])
+    assert trained == steps_a_version(blueprint.tables)
     assert work._learner.source.sample().trajectory.rows == blueprint.tables[0].batch
     assert work._learner.skipped_in_all == 0
 
@@ -45,9 +45,9 @@ def test_every_kind_of_agent_can_be_measured(case):
 def test_a_batch_stands_for_the_steps_that_allow_it():
     queue = TableSpec("q", "slots", length=20, batch=8, capacity=8, sampler="fifo", fragment=20)
     replay = TableSpec("r", "ring", length=3, batch=32, capacity=1000, updates_per_step=0.25)
-    assert steps_a_version(queue) == 160
-    assert steps_a_version(replace(queue, max_uses=2)) == 80
-    assert steps_a_version(replay) == 4
+    assert steps_a_version([queue]) == 160
+    assert steps_a_version([replace(queue, max_uses=2)]) == 80
+    assert steps_a_version([replay]) == 4
 
 
 def test_what_was_learnt_is_taken_back():

@@ -31,6 +31,30 @@ def test_fifo_hands_out_the_oldest_as_often_as_it_may():
     queue.check_valid()
 
 
+def batches(queue, n, draws):
+    return [queue.draw(n, np.random.default_rng(0)).slots.tolist() for _ in range(draws)]
+
+
+def test_a_circular_buffer_lets_its_batches_take_turns():
+    """Two batches of two, three uses each: they alternate, and a third takes part when one has had its last use."""
+    queue = Fifo(max_uses=3, buffer=2)
+    queue.add(slots(1, 2, 3, 4, 5, 6, 7, 8), None)
+    a, b, c, d = [1, 2], [3, 4], [5, 6], [7, 8]
+    assert batches(queue, 2, 12) == [a, b, a, b, a, b, c, d, c, d, c, d]
+    assert queue.size == 0
+
+
+def test_a_batch_that_comes_late_shares_its_turns_with_those_before():
+    queue = Fifo(max_uses=3, buffer=2)
+    queue.add(slots(1, 2), None)
+    first = queue.draw(2, np.random.default_rng(0))
+    queue.add(slots(3, 4), None)
+    assert first.slots.tolist() == [1, 2]
+    assert batches(queue, 2, 5) == [[1, 2], [3, 4], [1, 2], [3, 4], [3, 4]]
+    assert queue.draw(2, np.random.default_rng(0)) is None
+    queue.check_valid()
+
+
 def test_uniform_draws_uniformly_and_says_so():
     sampler, rng = Uniform(100), np.random.default_rng(0)
     assert sampler.draw(1, rng) is None
@@ -91,7 +115,7 @@ def test_an_emptied_prioritized_sampler_gives_nothing():
     sampler.check_valid()
 
 
-@pytest.mark.parametrize("name", ["fifo", "uniform", "prioritized"])
+@pytest.mark.parametrize("name", ["fifo", "uniform", "prioritized", "ranked"])
 def test_a_restored_sampler_goes_on_alike(name):
     spec = TableSpec("t", "slots", length=1, batch=4, capacity=50, sampler=name, max_uses=2)
     one, other = build(spec, 50), build(spec, 50)

@@ -42,7 +42,8 @@ def fragment(sequence, length=4):
 
 def a_store(**spec):
     base = {"name": "replay", "storage": "ring", "length": 1, "batch": 8, "capacity": 200, "fragment": 4, "min_size": 8}
-    return Store([TableSpec(**{**base, **spec})], LAYOUT, rows=ROWS, seed=0, priority=lambda window: None)
+    specs = [TableSpec(**{**base, **spec})]
+    return Store(specs, LAYOUT, rows=ROWS, seed=0, priority=lambda window: None, planned_env_steps=1000)
 
 
 def fill(store, sequences):
@@ -81,7 +82,7 @@ def test_batches_drawn_ahead_are_different_whole_and_used_up():
         np.testing.assert_array_equal(sample.trajectory.obs[1], sample.trajectory.obs[0] + 1)
         np.testing.assert_array_equal(sample.keys.slot % 100, sample.trajectory.obs[0, :, 0])
     assert len({tuple(sample.keys.slot) for sample in samples}) == 8
-    assert not store._drawn
+    assert not store._drafts
 
 
 def test_a_fragment_that_comes_twice_counts_once():

@@ -12,8 +12,10 @@ from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network, build_network
 from starling.ops.distributions import Distribution
+from starling.ops.streams import stream_terms
+from starling.ops.vtrace import VTrace, vtrace
 from starling.store.spec import TableSpec
-from starling.types import EnvSpec, StreamSpec, Tree
+from starling.types import EnvSpec, StreamSpec, Tensor, Trajectory, Tree
 
 D = TypeVar("D", bound=Distribution)
 
@@ -21,6 +23,9 @@ POLICY = "policy"
 """The name of the policy head; value heads have the names of their streams."""
 
 FINITE = (spaces.Discrete, spaces.MultiDiscrete)
+BEHAVIOUR = "behaviour"
+"""The recorded parameters of the policy that acted: the whole distribution, not only the action's probability."""
+
 
 
 def build_actor_critic(
@@ -43,8 +48,25 @@ def choose(model: Network, inputs: ActInput) -> tuple[Any, Tree, Tree]:
     """The policy of B rows, an action of it for each (the likeliest where nothing is to be explored), and the state."""
     outputs, state = model.step(inputs.obs, inputs.first, inputs.carry, only=(POLICY,))
     policy = outputs[POLICY]
-    action = policy.sample(inputs.noise(policy.noise_size)) if inputs.explore else policy.mode()
-    return policy, action, state
+    return policy, choose_from(policy, inputs), state
+
+
+def choose_from(policy: Any, inputs: ActInput) -> Tensor:
+    """An action of the policy for each of B rows; the likeliest where nothing is to be explored."""
+    action: Tensor = policy.sample(inputs.noise(policy.noise_size)) if inputs.explore else policy.mode()
+    return action
+
+
+def policy_features(features: Tree) -> Tensor:
+    """What the policy head sees [..., F], of what `Network.encode` and `unroll` give."""
+    seen: Tensor = features[POLICY] if isinstance(features, dict) else features
+    return seen
+
+
+def behaviour_policy(policy: D, steps: Trajectory[Tensor]) -> D:
+    """The distribution [T, B] that chose the recorded actions, of the same kind as `policy`."""
+    recorded: D = type(policy).from_params(steps.extras[BEHAVIOUR])  # type: ignore[assignment]
+    return first_steps(recorded, steps.length)
 
 
 def first_steps(policy: D, length: int) -> D:
@@ -52,7 +74,37 @@ def first_steps(policy: D, length: int) -> D:
     return tree.map(lambda leaf: leaf[:length], policy)
 
 
-def fragment_queue(name: str, length: int, batch: int, rows: int, max_lag: int) -> TableSpec:
+def stream_traces(
+    outputs: dict[str, Tensor],  # [T+1, B] of every value head
+    log_rho: Tensor,  # [T, B]
+    steps: Trajectory[Tensor],
+    streams: tuple[StreamSpec, ...],
+    clip_rho: float,
+    clip_c: float,
+    keep: Tensor | None = None,  # [T, B] bool
+) -> dict[str, VTrace]:
+    """V-trace's targets and advantages [T, B] of every stream."""
+
+    def trace(stream: StreamSpec) -> VTrace:
+        terms, v = stream_terms(steps, stream), outputs[stream.name]
+        return vtrace(
+            log_rho,
+            terms.r_t,
+            terms.discount_t,
+            v[:-1],
+            v[1:],
+            terms.valid_t,
+            lambda_t=terms.lambda_t,
+            clip_rho=clip_rho,
+            clip_c=clip_c,
+            keep_t=keep,
+            acted_t=terms.acted_t,
+        )
+
+    return {stream.name: trace(stream) for stream in streams}
+
+
+def fragment_queue(name: str, length: int, batch: int, rows: int, max_lag: int, share: float = 1.0) -> TableSpec:
     """Fragments of `length` steps, each learnt from once, in the order they came; `rows` envs step in all."""
     return TableSpec(
         name=name,
@@ -62,6 +114,7 @@ def fragment_queue(name: str, length: int, batch: int, rows: int, max_lag: int) 
         batch=batch,
         capacity=batch * (1 + max_lag) + rows,  # what may be outstanding, and all rows for a batch that lacks one
         sampler="fifo",
-        min_size=batch,
+        min_size=int(batch * share) or 1,
         max_lag=max_lag,
+        share=share,
     )

@@ -121,3 +121,10 @@ class Algorithm(ABC):
     def priority(self, window: Trajectory[NDArray]) -> NDArray | None:
         """First priorities [B] from what was recorded, without observations; None: the largest seen so far."""
         return None
+
+    def score(self, model: Any, table: int, candidates: Trajectory[Tensor], recent: Trajectory[Tensor]) -> Tensor:
+        """How far off the candidates [B] of a table that ranks them are, without gradient; the smallest is the best.
+
+        `recent` is what this batch takes from the queue: the newest there is.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has a ranked table, but no score")

@@ -1,13 +1,32 @@
-"""IMPALA (1802.01561): actors run ahead of the learner and V-trace corrects for it, recurrent or not."""
+"""IMPALA (1802.01561): actors run ahead of the learner and V-trace corrects for it, recurrent or not.
+
+Batches may mix new unrolls with old ones; CLEAR (1811.11682) and LASER (1909.11583) are a switch each.
+"""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from starling.algos.actor_critic import POLICY, build_actor_critic, choose, first_steps, fragment_queue
+import torch
+from gymnasium import spaces
+
+from starling.algos.actor_critic import (
+    BEHAVIOUR,
+    POLICY,
+    behaviour_policy,
+    build_actor_critic,
+    choose_from,
+    first_steps,
+    fragment_queue,
+    policy_features,
+    stream_traces,
+)
 from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec
-from starling.config.algo.impala import IMPALAConfig
+from starling.algos.sources import FEATURES, Sources, means_by_source
+from starling.config.algo.impala import IMPALAConfig, LaserConfig
 from starling.config.parts import NetConfig
+from starling.errors import UserError
 from starling.nets.build import Network
 from starling.ops.distributions import Categorical, MultiCategorical
 from starling.ops.policy import (
@@ -19,15 +38,27 @@ from starling.ops.policy import (
     policy_gradient_loss,
     value_loss,
 )
-from starling.ops.streams import StreamTerms, stream_terms, total, weighted_total
-from starling.ops.vtrace import VTrace, vtrace
+from starling.ops.relevance import implied_policy, relevant
+from starling.ops.streams import total, weighted_total
+from starling.ops.vtrace import VTrace
 from starling.store.spec import TableSpec
 from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory
 
 D = TypeVar("D", Categorical, MultiCategorical)
 
-BEHAVIOUR = "behaviour"
-"""The recorded parameters of the policy that acted: the whole distribution, not only the action's probability."""
+VALUES = "values"
+"""What the value heads said when acting, a stream each: CLEAR clones them."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What the present network says about a batch of T steps and B rows."""
+
+    outputs: dict[str, Any]  # [T+1, B, ...] of every head
+    policy: Any  # [T, B], a distribution
+    behaviour: Any  # [T, B], one of the same kind
+    log_rho: Tensor  # [T, B]
+    keep: Tensor | None  # [T, B] bool: states to learn from; None: all
 
 
 class IMPALA(Algorithm):
@@ -36,33 +67,62 @@ class IMPALA(Algorithm):
     def __init__(self, config: IMPALAConfig, net: NetConfig) -> None:
         self.config, self.net = config, net
         self._streams = self.streams()
+        self._sources = None if config.sources is None else Sources(config.sources, net)
 
     def streams(self) -> tuple[StreamSpec, ...]:
         return (StreamSpec(discount=self.config.discount, lambda_=self.config.trace_lambda),)
 
     def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> Network:
         self._streams = streams
-        return build_actor_critic("impala", env, self.net, streams)
+        model = build_actor_critic("impala", env, self.net, streams)
+        laser = self.config.laser
+        if laser is not None and laser.reference == "implied" and not isinstance(env.action, spaces.Discrete):
+            raise UserError(
+                "algo.laser: the implied policy is of one choice a step; use algo.laser.reference=behaviour"
+            )
+        if self._sources is not None:
+            self._sources.meet(env)
+        return model
 
     def tables(self, rows: int) -> tuple[TableSpec, ...]:
         config = self.config
-        return (fragment_queue("unrolls", config.unroll, config.batch, rows, config.max_lag),)
+        if self._sources is None:
+            return (fragment_queue("unrolls", config.unroll, config.batch, rows, config.max_lag),)
+        return self._sources.tables(config.unroll, config.batch, rows, config.max_lag)
 
     def learning(self) -> LearnSpec:
-        return LearnSpec(optimizers={"impala": OptimizerSpec(self.config.optimizer)})
+        beta = None if self._sources is None else self._sources.importance_exponent
+        return LearnSpec(
+            optimizers={"impala": OptimizerSpec(self.config.optimizer)},
+            importance_exponent=None if beta is None else lambda progress: beta,
+        )
 
     def act(self, model: Network, inputs: ActInput) -> ActOutput:
-        policy, action, state = choose(model, inputs)
-        return ActOutput(action, extras={BEHAVIOUR: policy.params()}, state=state)
+        cloned = () if self.config.clear is None else tuple(stream.name for stream in self._streams)
+        features, state = model.encode(inputs.obs, inputs.first, inputs.carry, (POLICY, *cloned))
+        outputs = model.decode(features, (POLICY, *cloned))
+        policy = outputs[POLICY]
+        extras = {BEHAVIOUR: policy.params()}
+        if cloned:
+            extras[VALUES] = {name: outputs[name] for name in cloned}
+        if self._sources is not None and self._sources.records_features:
+            extras[FEATURES] = policy_features(features)
+        return ActOutput(choose_from(policy, inputs), extras, state)
+
+    def score(self, model: Network, table: int, candidates: Trajectory[Tensor], recent: Trajectory[Tensor]) -> Tensor:
+        assert self._sources is not None, "only sources rank what they hold"
+        return self._sources.distances(model, table, candidates, recent)
 
     def loss(self, model: Network, target: None, batch: Batch) -> Loss:
         """Policy, value and entropy in one pass over T + 1 observations; the last one only bootstraps."""
-        steps, streams = batch.trajectory, self._streams
+        steps, streams, config = batch.trajectory, self._streams, self.config
         outputs, _, _ = model.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
         policy = first_steps(outputs[POLICY], steps.length)
+        behaviour = behaviour_policy(policy, steps)
         log_prob = policy.log_prob(steps.action)  # [T, B]
-        log_rho = log_ratio(log_prob, behaviour_policy(policy, steps).log_prob(steps.action))
-        traces = {s.name: self._trace(outputs[s.name], log_rho, stream_terms(steps, s)) for s in streams}
+        log_rho = log_ratio(log_prob, behaviour.log_prob(steps.action))
+        keep = None if config.laser is None else relevance(policy, behaviour, config.clip_rho, config.laser)
+        traces = stream_traces(outputs, log_rho, steps, streams, config.clip_rho, config.clip_c, keep)
         advantage = weighted_total({name: trace.pg_advantage for name, trace in traces.items()}, streams)
         value = total([value_loss(outputs[s.name][:-1], traces[s.name].vs) for s in streams])
         parts = {
@@ -70,39 +130,75 @@ class IMPALA(Algorithm):
             "value": value,
             "entropy": policy.entropy(),
         }  # [T, B] each
-        loss = masked_sum(parts["policy"] - self.config.entropy_coef * parts["entropy"], steps.valid)
+        seen = _Seen(outputs, policy, behaviour, log_rho, keep)
+        cost, clones = self._policy_cost(seen, parts, batch)
+        if self._prioritized:
+            cost, value = cost * batch.weight, value * batch.weight
+        # Values need no mask: where a stream has no target, vs is the value itself.
+        loss = masked_sum(cost, steps.valid) + config.value_coef * value.sum()
 
         def metrics() -> dict[str, Tensor]:
-            rho = log_rho.exp()
-            # The same policy's ratios are 1 but for rounding, which is no clipping.
-            clipped = (rho > 1.001 * self.config.clip_rho).float()
-            weights = {"rho": rho, "clipped": clipped, "off_policy": disagreement(log_rho)}
             main = streams[0].name
             explained = explained_variance(outputs[main][:-1], traces[main].vs, steps.valid)
-            return {**masked_means({**parts, **weights}, steps.valid), "explained_variance": explained}
+            return {**self._means({**parts, **clones}, seen, batch), "explained_variance": explained}
 
-        # Values need no mask: where a stream has no target, vs is the value itself.
-        return Loss(losses={"impala": loss + self.config.value_coef * value.sum()}, metrics=metrics)
+        priorities = self._priorities(outputs, traces, steps.valid) if self._prioritized else None
+        return Loss(losses={"impala": loss}, metrics=metrics, priorities=priorities)
 
-    def _trace(self, v: Tensor, log_rho: Tensor, terms: StreamTerms) -> VTrace:
-        """Targets and advantages [T, B] of one stream, from its values [T+1, B] and the log ratios [T, B]."""
-        return vtrace(
-            log_rho,
-            terms.r_t,
-            terms.discount_t,
-            v[:-1],
-            v[1:],
-            terms.valid_t,
-            lambda_t=terms.lambda_t,
-            clip_rho=self.config.clip_rho,
-            clip_c=self.config.clip_c,
-            acted_t=terms.acted_t,
-        )
+    def _policy_cost(self, seen: _Seen, parts: dict[str, Tensor], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """What the policy's part of the loss sums up [T, B], and what of it CLEAR adds before it is weighted."""
+        entropy, keep, clear = parts["entropy"], seen.keep, self.config.clear
+        if keep is not None:
+            entropy = torch.where(keep & ~self._replayed(batch), entropy, 0.0)
+        cost = parts["policy"] - self.config.entropy_coef * entropy
+        if clear is None:
+            return cost, {}
+        clones = self._clones(seen, batch)
+        return cost + clear.policy_cost * clones["policy_clone"] + clear.value_cost * clones["value_clone"], clones
+
+    def _clones(self, seen: _Seen, batch: Batch) -> dict[str, Tensor]:
+        """CLEAR's losses [T, B] (1811.11682, section 3.2), 0 on new rows and where LASER leaves a state out."""
+        steps = batch.trajectory
+        cloned = self._replayed(batch) & (steps.valid if seen.keep is None else steps.valid & seen.keep)
+        errors = [
+            (seen.outputs[s.name][:-1] - steps.extras[VALUES][s.name][: steps.length]).square() for s in self._streams
+        ]
+        losses = {"policy_clone": seen.behaviour.kl(seen.policy), "value_clone": total(errors)}
+        return {name: torch.where(cloned, loss, 0.0) for name, loss in losses.items()}
+
+    def _replayed(self, batch: Batch) -> Tensor:
+        """Which rows [B] are old."""
+        return batch.source != (0 if self._sources is None else self._sources.queue)
+
+    @property
+    def _prioritized(self) -> bool:
+        return self._sources is not None and self._sources.importance_exponent is not None
+
+    def _priorities(self, outputs: dict[str, Tensor], traces: dict[str, VTrace], valid: Tensor) -> Tensor:
+        """The mean size of each row's value errors [B]."""
+        errors = total([(traces[s.name].vs - outputs[s.name][:-1]).detach().abs() for s in self._streams])
+        return torch.where(valid, errors, 0.0).sum(0) / valid.sum(0).clamp(min=1)
+
+    def _means(self, parts: dict[str, Tensor], seen: _Seen, batch: Batch) -> dict[str, Tensor]:
+        """What is logged: means over all valid steps, and over those of every source."""
+        steps, rho = batch.trajectory, seen.log_rho.exp()
+        # The same policy's ratios are 1 but for rounding, which is no clipping.
+        clipped = (rho > 1.001 * self.config.clip_rho).float()
+        named = {**parts, "rho": rho, "clipped": clipped, "off_policy": disagreement(seen.log_rho)}
+        if seen.keep is not None:
+            named["relevant"] = seen.keep.float()
+        means = masked_means(named, steps.valid)
+        if self._sources is None:
+            return means
+        named["lag"] = (batch.progress.updates - steps.version).float().expand_as(rho)
+        return means | means_by_source(named, steps.valid, batch.source, self._sources.names)
 
 
-def behaviour_policy(policy: D, steps: Trajectory[Tensor]) -> D:
-    """The distribution [T, B] that chose the recorded actions, of the same kind as `policy`."""
-    return first_steps(type(policy).from_params(steps.extras[BEHAVIOUR]), steps.length)
+def relevance(policy: D, behaviour: D, clip_rho: float, laser: LaserConfig) -> Tensor:
+    """LASER's test [T, B] bool: where what was recorded still says something about the present policy."""
+    if laser.reference == "behaviour" or not isinstance(policy, Categorical):
+        return relevant(policy, behaviour, laser.threshold)
+    return relevant(policy, implied_policy(policy, behaviour, clip_rho), laser.threshold)
 
 
 def explained_variance(v_t: Tensor, target_t: Tensor, valid_t: Tensor) -> Tensor:

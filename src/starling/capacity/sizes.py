@@ -14,6 +14,7 @@ from starling.blueprint import PREFETCH, SLOTS, Blueprint
 from starling.config.schema import Config
 from starling.roles.optimizer import FlatOptimizer
 from starling.runtime.slab import size_of
+from starling.store.shares import split
 from starling.store.sizes import table_bytes
 from starling.types import Layout, Tensor
 
@@ -54,7 +55,9 @@ def predict_sizes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Siz
     tables = [table_bytes(table, layout, config.env.num, config.stop.env_steps) for table in blueprint.tables]
     weights, learning = _bytes_of(model.state_dict().values()), learning_bytes(blueprint, model)
     saved = sum(table.saved for table in tables) if config.checkpoint.replay else 0
-    batch = first.batch * tree.nbytes(layout.trajectory(first.length, 1))
+    takes = split(first.batch, [table.share for table in blueprint.tables])
+    items = sum(table.candidates_for(take, 0.0) for table, take in zip(blueprint.tables, takes, strict=True))
+    batch = items * tree.nbytes(layout.trajectory(first.length, 1))
     shape = blueprint.fragment_shape(layout)
     fragments = sum(size_of(shape.buffer(len(group.rows))) for group in blueprint.groups().values())
     workers = _workers(blueprint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from starling.roles.learner import Learner
 from starling.roles.noise import seeds
 from starling.roles.policy import Header
 from starling.roles.recorder import Buffer
+from starling.store.limiter import pace
 from starling.store.spec import TableSpec
 from starling.store.store import Store
 from starling.types import Fragment, Keys, Layout, NDArray, Progress, Sample
@@ -37,7 +39,7 @@ class Work:
         self._policy, self._actions = core.policy, upstream.actions
         self._group = core.policy.group(group.rows, config.seed)
         self._group.seen = self._env.reset(seeds(config.seed, group.rows, 0))
-        self._steps_a_version = steps_a_version(blueprint.tables[0])
+        self._steps_a_version = steps_a_version(blueprint.tables)
         self._learner = Learner(
             blueprint.algorithm,
             model,
@@ -72,11 +74,12 @@ class Work:
         self._env.close()
 
 
-def steps_a_version(table: TableSpec) -> float:
+def steps_a_version(tables: Sequence[TableSpec]) -> float:
     """Env steps that one batch of the learner stands for."""
+    table, take = pace(tables)
     if table.updates_per_step is not None:
         return 1 / table.updates_per_step
-    return table.batch * table.length / table.max_uses
+    return take * table.length / table.max_uses
 
 
 class SameAgain:
@@ -99,7 +102,14 @@ class Refill:
 
     def __init__(self, blueprint: Blueprint, layout: Layout, rows: int) -> None:
         specs = [_small(table, rows) for table in blueprint.tables]
-        self.store = Store(specs, layout, rows=rows, seed=blueprint.config.seed, priority=blueprint.algorithm.priority)
+        self.store = Store(
+            specs,
+            layout,
+            rows=rows,
+            seed=blueprint.config.seed,
+            priority=blueprint.algorithm.priority,
+            planned_env_steps=blueprint.config.stop.env_steps,
+        )
         self.actions: deque[NDArray] = deque()  # [B, ...] each
         self._copies = max(spec.capacity // rows for spec in specs)
         self._buffer = tree.zeros(blueprint.fragment_shape(layout).buffer(rows))

@@ -131,16 +131,22 @@ class Network(nn.Module):
         return {name: head(features[name]) for name, head in heads.items()}
 
     def unroll(
-        self, obs: Tree, first: Tensor, action: Tree, rewards: dict[str, Tensor], carry: dict[str, Tree]
+        self,
+        obs: Tree,
+        first: Tensor,
+        action: Tree,
+        rewards: dict[str, Tensor],
+        carry: dict[str, Tree],
+        only: Sequence[str] = (),
     ) -> tuple[Outputs, Tree, Tree]:
         """Outputs [T', B, ...], features [T', B, F] and the last state, for obs [T', B, ...] and first [T', B].
 
         Row 0 has its previous action and rewards from the carry, row t those of rows t - 1 of `action` and `rewards`
-        [T' - 1 or more, B, ...], so a trajectory's own fields fit with T + 1 or T observations.
+        [T' - 1 or more, B, ...], so a trajectory's own fields fit with T + 1 or T observations. `only` as in `step`.
         """
         extra = self._extra(first, action, rewards, carry)
-        features, state = self._through(Trunk.unroll, obs, extra, first, carry)
-        return self.decode(features), features, state
+        features, state = self._through(Trunk.unroll, obs, extra, first, carry, () if self.recurrent else only)
+        return self.decode(features, only), features, state
 
     def _through(
         self,

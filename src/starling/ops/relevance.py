@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import TypeVar
 
 import torch
 
-from starling.ops.distributions import Categorical
+from starling.ops.distributions import Categorical, MultiCategorical
 from starling.types import Tensor
+
+D = TypeVar("D", Categorical, MultiCategorical)
 
 
 @torch.no_grad()
@@ -18,7 +21,7 @@ def implied_policy(pi: Categorical, mu: Categorical, clip_rho: float = 1.0) -> C
 
 
 @torch.no_grad()
-def relevant(pi: Categorical, reference: Categorical, threshold: float) -> Tensor:
+def relevant(pi: D, reference: D, threshold: float) -> Tensor:
     """Where KL(pi || reference) <= threshold [...] bool, for `keep_t` of `vtrace`.
 
     The reference is the implied policy (the paper) or the behaviour itself. A test on states, never on the sampled

@@ -47,6 +47,9 @@ def load_replay(run: Path, *, which: str, warn: Callable[[str], None]) -> SavedR
 def refuse_queues(blueprint: Blueprint, what: str) -> None:
     """Refuse an algorithm that keeps nothing of what it has learnt from."""
     name = blueprint.config.algo.name
-    queues = [table.name for table in blueprint.tables if table.storage != "ring"]
+    queues = [table.name for table in blueprint.tables if table.sampler == "fifo"]
+    if len(queues) < len(blueprint.tables) and any(table.storage != "ring" for table in blueprint.tables):
+        whole = [table.name for table in blueprint.tables if table.name not in queues]
+        raise UserError(f"{what} that could be read: {name} keeps whole unrolls ({', '.join(whole)}), not single steps")
     if queues:
         raise UserError(f"{what}: {name} learns from a queue ({', '.join(queues)}), which keeps nothing for later")

@@ -59,7 +59,7 @@ def warnings(rows: Sequence[Row], config: Config, window: int) -> list[Warned]:
 
 def _off_policy(rows: Sequence[Row], config: Config) -> str | None:
     """Half of all ratios lie above 1 as soon as a policy moves at all, so their share alone is no sign."""
-    share, clipped = _mean(rows, "loss/off_policy"), _mean(rows, "loss/clipped")
+    share, clipped = _mean(rows, *_new("off_policy")), _mean(rows, *_new("clipped"))
     if share is None or clipped is None or share <= OFF_POLICY:
         return None
     return (
@@ -69,7 +69,7 @@ def _off_policy(rows: Sequence[Row], config: Config) -> str | None:
 
 
 def _behind(rows: Sequence[Row], config: Config) -> str | None:
-    lag = _mean(rows, "learner/lag")
+    lag = _mean(rows, "loss/queue/lag", "learner/lag")
     if lag is None or lag <= BEHIND or not hasattr(config.algo, "max_lag"):
         return None
     return f"what is learnt from is {lag:.0f} updates old (last {ROWS} rows): lower {_lead(config)} or raise the batch"
@@ -97,14 +97,22 @@ def _short(rows: Sequence[Row], config: Config, window: int) -> str | None:
     )
 
 
-def _mean(rows: Sequence[Row], key: str) -> float | None:
-    """The mean of the last `ROWS` rows; None where one of them does not know."""
-    values = [row[key] for row in rows[-ROWS:] if key in row]
+def _new(name: str) -> tuple[str, str]:
+    """Where a row says this of new experience: what is replayed is meant to be old."""
+    return f"loss/queue/{name}", f"loss/{name}"
+
+
+def _mean(rows: Sequence[Row], *keys: str) -> float | None:
+    """The mean, over the last `ROWS` rows, of the first of `keys` that they have; None where one does not know."""
+    found = [next((row[key] for key in keys if key in row), None) for row in rows[-ROWS:]]
+    values = [value for value in found if value is not None]
     return sum(values) / ROWS if len(values) == ROWS else None
 
 
 def _lead(config: Config) -> str:
     """What lets actors run ahead: batches they may, and rows that all begin before the first is learnt from."""
+    if hasattr(config.algo, "uses"):
+        return f"{_named(config, 'uses')}, {_named(config, 'buffer')}"
     return f"{_named(config, 'max_lag')}, env.num ({config.env.num:,} now)"
 
 

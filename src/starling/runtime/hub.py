@@ -21,9 +21,11 @@ from starling.roles.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.runtime.credits import Credits, Seat
 from starling.runtime.crew import ACTING, Crew
 from starling.runtime.link import pipe
+from starling.runtime.scoring import Scorer
 from starling.runtime.workers import Worker, WorkerSpec
+from starling.store.mixture import Draft
 from starling.store.store import Store
-from starling.types import Episode, Fragment, Sample
+from starling.types import Episode, Fragment, NDArray, Sample
 
 R = TypeVar("R")
 CHECK_SECONDS = 0.25
@@ -40,12 +42,14 @@ class Hub:
         seats: dict[int, Seat],
         settings: SupervisionConfig,
         prefetch: int,
+        scorer: Scorer | None = None,  # where tables rank what they hold
     ) -> None:
         self.store = store
         self.credits = Credits(seats, store.begin, store.lost)
         self.ready: queue.SimpleQueue[Sample] = queue.SimpleQueue()
         self.failure: BaseException | None = None
-        self._prefetch = prefetch
+        self._prefetch, self._scorer = prefetch, scorer
+        self._drafts = 0  # batches that are being scored
         self._selector = selectors.DefaultSelector()
         self.crew = Crew(specs, settings, self._selector, self, lambda: self.credits.births)
         self._bell, self._ring = pipe()
@@ -63,6 +67,8 @@ class Hub:
 
     def start(self) -> None:
         self._thread.start()
+        if self._scorer is not None:
+            self._scorer.start(lambda draft, scores: self.post(lambda: self._finish(draft, scores)), self._fail)
 
     def post(self, request: Callable[[], None]) -> None:
         """Have something done by the hub's thread, soon."""
@@ -122,6 +128,8 @@ class Hub:
     def stop(self) -> None:
         """End the thread and all workers."""
         self.halt()
+        if self._scorer is not None:
+            self._scorer.stop()
         self.crew.stop(STOP_SECONDS)
         self._selector.close()
 
@@ -132,7 +140,10 @@ class Hub:
             while not self._stopping:
                 self.turn(CHECK_SECONDS)
         except BaseException as error:
-            self.failure = error
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = error
 
     def turn(self, timeout: float) -> None:
         """Deal with what has come, or wait for something to come."""
@@ -153,11 +164,19 @@ class Hub:
 
     def _load(self) -> None:
         """Have batches ready before the learner asks."""
-        while self.ready.qsize() < self._prefetch:
-            sample = self.store.sample()
-            if sample is None:
+        while self.ready.qsize() + self._drafts < self._prefetch:
+            draft = self.store.draft()
+            if draft is None:
                 return
-            self.ready.put(sample)
+            self._drafts += 1
+            if draft.unranked and self._scorer is not None:
+                self._scorer.put(draft)
+            else:
+                self._finish(draft, {})
+
+    def _finish(self, draft: Draft, distances: dict[int, NDArray]) -> None:
+        self._drafts -= 1
+        self.ready.put(self.store.finish(draft, distances))
 
     def _send(self, name: str, message: dict[str, Any]) -> None:
         link = self.crew.workers[name].link
@@ -178,6 +197,7 @@ class Hub:
             "envs/dropped": self._dropped,
             **self.crew.metrics(),
             **({"time/loader/busy": round(shares[BUSY], 3)} if shares else {}),
+            **(self._scorer.metrics() if self._scorer is not None else {}),
         }
 
     # What the crew tells.

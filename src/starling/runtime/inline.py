@@ -9,6 +9,7 @@ from starling.roles.env_loop import EnvLoop
 from starling.roles.evaluator import Evaluator
 from starling.roles.inference import InferenceServer
 from starling.roles.learner import Learner
+from starling.roles.loader import Loader
 from starling.roles.policy import Header, PolicyCore, next_birth
 from starling.roles.recorder import Buffer
 from starling.roles.usage import BUSY, WAIT_IN, Shares, Usage
@@ -52,12 +53,13 @@ class InlineRuntime:
         learner: Learner,
         learning: Usage,
         evaluator: Evaluator | None = None,
+        loader: Loader | None = None,
     ) -> None:
         self.loops, self.store, self.learner, self.evaluator = list(loops), store, learner, evaluator
         self._policies = list(policies)
         self._cores = [policy.core if isinstance(policy, InferenceServer) else policy for policy in policies]
         self._servers = [policy for policy in policies if isinstance(policy, InferenceServer)]
-        self._learning, self._shares = learning, Shares()
+        self._learning, self._shares, self._loader = learning, Shares(), loader
         self._evaluations: list[dict[str, float]] = []
 
     @property
@@ -93,6 +95,7 @@ class InlineRuntime:
             **self.learner.drain_metrics(),
             **self.store.metrics(),
             "envs/dropped": sum(loop.dropped for loop in self.loops),
+            **(self._loader.metrics() if self._loader is not None else {}),
             **(
                 {"time/learner/busy": round(busy[BUSY], 3), "time/actors/busy": round(busy[WAIT_IN], 3)} if busy else {}
             ),

@@ -49,6 +49,10 @@ class IndexSet:
         """`n` members, each drawn uniformly from all, int64 [n]."""
         return self._members[rng.integers(0, self._size, n)]
 
+    def draw_distinct(self, n: int, rng: np.random.Generator) -> NDArray:
+        """`n` different members, every choice of them equally likely, int64 [n]."""
+        return self._members[rng.choice(self._size, n, replace=False, shuffle=False)]
+
     def check_valid(self) -> None:
         members = self._members[: self._size]
         assert (self._position[members] == np.arange(self._size)).all(), "members and positions disagree"

@@ -82,13 +82,17 @@ class Limiter:
         self._in_flight = 0
         self._unpublished.clear()
 
+    def see(self, sizes: Sequence[int]) -> None:
+        """How many items each table holds now; from here on those of queues are counted on."""
+        self._sizes = list(sizes)
+
     def may_sample(self, sizes: Sequence[int]) -> bool:
         """Whether the next batch may be drawn, given how many items each table holds.
 
         The first as soon as every table has its min_size, then `updates_per_step` for every step since:
         after N steps 1 + floor(N * ratio) batches, exactly.
         """
-        self._sizes = list(sizes)
+        self.see(sizes)
         if not all(size >= spec.min_size for size, spec in zip(sizes, self._specs, strict=True)):
             return False
         if self._start is None:
@@ -137,6 +141,14 @@ class Limiter:
         self._in_flight, self._steps, self._start = state["in_flight"], state["steps"], state["start"]
         self._sampled, self._sizes = state["sampled"], list(state["sizes"])
         self._unpublished = [list(batch) for batch in state["unpublished"]]
+
+
+def pace(specs: Sequence[TableSpec]) -> tuple[TableSpec, int]:
+    """The table that says how fast the learner goes, a queue or else the first, and its items in a batch."""
+    takes = split(specs[0].batch, [spec.share for spec in specs])
+    queues = [i for i, spec in enumerate(specs) if spec.sampler == "fifo"]
+    leader = (queues or [0])[0]
+    return specs[leader], takes[leader]
 
 
 def exact_ratio(value: float) -> Fraction:
@@ -210,4 +222,9 @@ def _check_replay(spec: TableSpec, take: int, groups: Sequence[int]) -> None:
         raise UserError(
             f"table {spec.name!r}: capacity {spec.capacity} is smaller than a batch of {take} items; raise the capacity"
             " or lower the batch"
+        )
+    if spec.capacity < (many := spec.candidates_for(take, 0.0)):
+        raise UserError(
+            f"table {spec.name!r}: capacity {spec.capacity} is below the {many} candidates ({spec.candidates:g} x"
+            f" {take}) of a batch; raise the capacity, or lower lambda or the share"
         )

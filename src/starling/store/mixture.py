@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from starling import tree
 from starling.errors import UserError
+from starling.store.joining import join
 from starling.store.shares import split
 from starling.store.table import Table
 from starling.types import Fragment, Keys, NDArray, Sample
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A batch before its items are picked: what was drawn, a table each, and how many of it are wanted."""
+
+    parts: dict[int, Sample]
+    takes: dict[int, int]
+    unranked: tuple[int, ...] = ()  # tables whose part is to be scored before it can be picked from
 
 
 class Mixture:
@@ -46,15 +54,26 @@ class Mixture:
         return tuple(table.insert(fragment) for table in self.tables)
 
     def sample(self, n: int) -> Sample | None:
-        """`n` items by share, or None while a table has fewer than it takes (then none is touched)."""
-        if len(self.tables) == 1:
-            return self.tables[0].sample(n)
-        counts = split(n, self.shares)
-        wanted = [(table, count) for table, count in zip(self.tables, counts, strict=True) if count]
-        if not all(table.ready(count) for table, count in wanted):
+        """`n` items by share, or None while a table has fewer than it takes (then none is touched).
+
+        What should be ranked is picked from at random; see `draft`.
+        """
+        drawn = self.draft(n)
+        return None if drawn is None else self.finish(drawn, {})
+
+    def draft(self, n: int, fraction: float = 0.0) -> Draft | None:
+        """What a batch of `n` items is to be picked from, when `fraction` of the run is over; None as for `sample`."""
+        takes = {i: take for i, take in enumerate(split(n, self.shares)) if take}
+        if not all(self.tables[i].ready(take) for i, take in takes.items()):
             return None
-        samples = [table.sample(count) for table, count in wanted]
-        return join([sample for sample in samples if sample is not None])
+        parts = {i: self.tables[i].candidates(take, fraction) for i, take in takes.items()}
+        unranked = tuple(i for i, take in takes.items() if self.tables[i].ranks(len(parts[i].keys), take))
+        return Draft(parts, takes, unranked)
+
+    def finish(self, draft: Draft, distances: Mapping[int, NDArray]) -> Sample:
+        """The batch, given how far off the candidates [N] of tables are; where nothing is said, any will do."""
+        picked = [self.tables[i].pick(part, draft.takes[i], distances.get(i)) for i, part in draft.parts.items()]
+        return join(picked)
 
     def reprioritize(self, keys: Keys, priorities: NDArray) -> None:
         """New priorities [B], each for the table its key names."""
@@ -76,16 +95,3 @@ class Mixture:
     def set_state(self, state: dict[str, Any]) -> None:
         for table in self.tables:
             table.set_state(state[table.spec.name])
-
-
-def join(samples: Sequence[Sample]) -> Sample:
-    """Samples side by side on B."""
-    if len(samples) == 1:
-        return samples[0]
-    one, *more = [sample.trajectory for sample in samples]
-    steps = tree.map_trajectory(
-        one, lambda *parts: np.concatenate(parts, axis=1), lambda *parts: np.concatenate(parts), *more
-    )
-    columns = [np.concatenate([getattr(s, name) for s in samples]) for name in ("probability", "table_size", "source")]
-    keys = tree.concat([sample.keys for sample in samples], axis=0)
-    return Sample(steps, keys, *columns)

@@ -1,4 +1,4 @@
-"""In which order items leave a table: oldest first, uniformly, or by priority."""
+"""In which order items leave a table: oldest first, uniformly, by priority, or as a score ranks them."""
 
 from __future__ import annotations
 
@@ -51,10 +51,14 @@ class Sampler(Protocol):
 
 
 class Fifo:
-    """Oldest first; every item is handed out `max_uses` times and is then gone."""
+    """Oldest first; every item is handed out `max_uses` times and is then gone.
 
-    def __init__(self, max_uses: int) -> None:
-        self._max_uses = max_uses
+    The first `buffer` batches take turns (IMPACT's circular buffer, 1912.00167): one that has uses left goes behind the
+    others, and where one has had its last, the next in the queue takes part. With 1 a batch has all its uses in a row.
+    """
+
+    def __init__(self, max_uses: int, buffer: int = 1) -> None:
+        self._max_uses, self._buffer = max_uses, buffer
         self._slots = np.zeros(0, np.int64)  # oldest first
         self._uses = np.zeros(0, np.int64)
 
@@ -79,6 +83,10 @@ class Fifo:
         self._uses[:n] += 1
         spent = self._uses >= self._max_uses
         gone = self._slots[spent]
+        if self._buffer > 1:
+            end = min(self._buffer * n, self.size)
+            order = np.concatenate([np.arange(n, end), np.arange(n), np.arange(end, self.size)])
+            self._slots, self._uses, spent = self._slots[order], self._uses[order], spent[order]
         self._keep(~spent)
         return Draw(drawn, probability, gone)
 
@@ -198,14 +206,78 @@ class Prioritized:
         self._largest, self._size = float(state["largest"]), int(state["size"])
 
 
+class Ranked:
+    """Hands out candidates, each at most once a draw; remembers how often each was picked and how far off it was."""
+
+    def __init__(self, capacity: int) -> None:
+        self._live = IndexSet(capacity)
+        self._uses = np.zeros(capacity, np.int64)
+        self._distance = np.zeros(capacity)  # when it was last measured; 0: not yet, it is new
+
+    @property
+    def size(self) -> int:
+        return len(self._live)
+
+    def ready(self, n: int) -> bool:
+        return self.size >= n
+
+    def add(self, slots: NDArray, priorities: NDArray | None) -> None:
+        self._live.add(slots)
+        self._uses[slots], self._distance[slots] = 0, 0.0
+
+    def remove(self, slots: NDArray) -> None:
+        self._live.discard(slots)
+
+    def draw(self, n: int, rng: np.random.Generator) -> Draw | None:
+        if not self.ready(n):
+            return None
+        return Draw(self._live.draw_distinct(n, rng), np.full(n, 1.0 / self.size), _NONE)
+
+    def update(self, slots: NDArray, priorities: NDArray) -> None:
+        """Priorities mean nothing here."""
+
+    def uses(self, slots: NDArray) -> NDArray:
+        """How often the items in `slots` [n] were picked, [n]."""
+        return self._uses[slots]
+
+    def measured(self, slots: NDArray, distances: NDArray) -> None:
+        """How far off the items in `slots` [n] are, float [n]."""
+        self._distance[slots] = distances
+
+    def picked(self, slots: NDArray) -> None:
+        """These items [n], all different, are learnt from once more."""
+        self._uses[slots] += 1
+
+    def farthest(self, n: int, contest: int, rng: np.random.Generator) -> NDArray:
+        """`n` items, each the farthest off among `contest` that no other is compared with: slots [n]."""
+        each = max(1, min(contest, self.size // n))
+        drawn = self._live.draw_distinct(n * each, rng).reshape(n, each)
+        return np.asarray(np.take_along_axis(drawn, self._distance[drawn].argmax(1)[:, None], axis=1)[:, 0])
+
+    def check_valid(self) -> None:
+        self._live.check_valid()
+        assert (self._uses >= 0).all(), "picked less often than never"
+
+    def get_state(self) -> dict[str, Any]:
+        members = self._live.get_state()["members"]
+        return {"members": members, "uses": self._uses[members], "distance": self._distance[members]}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._live.set_state(state)
+        members = state["members"]
+        self._uses[members], self._distance[members] = state["uses"], state["distance"]
+
+
 def build(spec: TableSpec, slots: int) -> Sampler:
     """The sampler a table asks for, over `slots` places."""
     if spec.sampler == "fifo":
-        return Fifo(spec.max_uses)
+        return Fifo(spec.max_uses, spec.buffer)
     if spec.sampler == "uniform":
         return Uniform(slots)
     if spec.sampler == "prioritized":
         return Prioritized(slots, spec.priority_exponent)
-    known = ("fifo", "uniform", "prioritized")
+    if spec.sampler == "ranked":
+        return Ranked(slots)
+    known = ("fifo", "uniform", "prioritized", "ranked")
     hint = did_you_mean(spec.sampler, known)
     raise UserError(f"table {spec.name!r}: unknown sampler {spec.sampler!r}{hint} (known: {', '.join(known)})")

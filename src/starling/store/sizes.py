@@ -106,10 +106,12 @@ def _now_and_then(spec: TableSpec, layout: Layout, leaves: list[_Leaf], cells: i
 def _sampler(spec: TableSpec, slots: int) -> int:
     if spec.sampler == "prioritized":
         return 8 * (slots * 8 // 7) + 1024  # a node for every 8 below it, and what fills up cache lines
+    if spec.sampler == "ranked":
+        return 4 * 8 * slots  # members and positions, uses, distances
     return 2 * 8 * slots  # uniform: members and positions; fifo: slots and uses
 
 
 def _saved_sampler(spec: TableSpec, slots: int, used: int) -> int:
     if spec.sampler == "prioritized":
         return 8 * slots
-    return (2 if spec.sampler == "fifo" else 1) * 8 * used
+    return {"fifo": 2, "ranked": 3}.get(spec.sampler, 1) * 8 * used

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from starling import tree
+from starling.store.joining import take_rows
 from starling.store.limiter import Limiter
-from starling.store.mixture import Mixture
+from starling.store.mixture import Draft, Mixture
 from starling.store.spec import TableSpec
 from starling.store.table import Table
 from starling.types import Fragment, Keys, Layout, NDArray, Sample, Trajectory
@@ -27,15 +28,15 @@ class Store:
         rows: int,
         seed: int,
         priority: Callable[[Trajectory[NDArray]], NDArray | None],
+        planned_env_steps: int,
     ) -> None:
         self._batch = specs[0].batch
         self.limiter = Limiter(specs, rows)
         tables = [Table(spec, layout, rows, seed=seed, priority=priority, index=i) for i, spec in enumerate(specs)]
         self.mixture = Mixture(tables, [spec.share for spec in specs])
+        self._planned_steps = planned_env_steps
         self.env_steps = 0  # valid ones inserted so far
-        self._drawn: deque[Sample] = (
-            deque()
-        )  # never outlives what is owed; inline it is empty whenever actors may go on
+        self._drafts: deque[Draft] = deque()  # never outlives what is owed; inline empty whenever actors may go on
         self._most_ahead = _most_ahead(specs, layout)
 
     def begin(self, rows: int) -> bool:
@@ -64,16 +65,30 @@ class Store:
         self.limiter.abandon()
 
     def sample(self) -> Sample | None:
-        """One batch over all tables, by share; None until the limiter and every table allow it."""
+        """One batch over all tables, by share; None until the limiter and every table allow it.
+
+        What should be ranked is picked from at random; see `draft`.
+        """
+        draft = self.draft()
+        return None if draft is None else self.finish(draft, {})
+
+    def draft(self) -> Draft | None:
+        """What the next batch is to be picked from; None until the limiter and every table allow it."""
         if not self.limiter.may_sample(self.mixture.sizes):
             return None
-        if not self._drawn:
-            sample = self.mixture.sample(self._batch * (ahead := min(self._most_ahead, self.limiter.owed())))
-            if sample is None:
+        if not self._drafts:
+            ahead = min(self._most_ahead, self.limiter.owed())
+            draft = self.mixture.draft(self._batch * ahead, min(1.0, self.env_steps / self._planned_steps))
+            if draft is None:
                 return None
-            self._drawn.extend(_split(sample, ahead))
+            self._drafts.extend([draft] if ahead == 1 else _split(draft.parts[0], ahead))
         self.limiter.sampled()
-        return self._drawn.popleft()
+        self.limiter.see(self.mixture.sizes)
+        return self._drafts.popleft()
+
+    def finish(self, draft: Draft, distances: Mapping[int, NDArray]) -> Sample:
+        """The batch, given how far off the candidates [N] of tables that rank them are."""
+        return self.mixture.finish(draft, distances)
 
     def learnt(self, keys: Keys, priorities: NDArray | None) -> None:
         """A batch has become new weights, which are published: credits return, priorities move."""
@@ -122,22 +137,7 @@ def _most_ahead(specs: Sequence[TableSpec], layout: Layout) -> int:
     return int(np.clip(AHEAD_BYTES // (specs[0].batch * (specs[0].length + 1) * step), 1, 16))
 
 
-def _split(sample: Sample, parts: int) -> list[Sample]:
-    """Samples of equal size, side by side in one."""
-    if parts == 1:
-        return [sample]
+def _split(sample: Sample, parts: int) -> list[Draft]:
+    """Batches of equal size, side by side in one sample of one table."""
     size = len(sample.keys) // parts
-    return [_rows(sample, slice(i * size, (i + 1) * size)) for i in range(parts)]
-
-
-def _rows(sample: Sample, rows: slice) -> Sample:
-    def by_row(leaf: NDArray) -> NDArray:
-        return leaf[rows]
-
-    return Sample(
-        tree.map_trajectory(sample.trajectory, lambda leaf: leaf[:, rows], by_row),
-        tree.map(by_row, sample.keys),
-        by_row(sample.probability),
-        by_row(sample.table_size),
-        by_row(sample.source),
-    )
+    return [Draft({0: take_rows(sample, slice(i * size, (i + 1) * size))}, {0: size}) for i in range(parts)]

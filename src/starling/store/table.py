@@ -9,7 +9,8 @@ import numpy as np
 
 from starling import tree
 from starling.errors import UserError
-from starling.store import samplers
+from starling.store import ranking, samplers
+from starling.store.joining import take_rows
 from starling.store.ring import Ring
 from starling.store.slots import Slots
 from starling.store.spec import TableSpec
@@ -42,6 +43,7 @@ class Table:
         self._layout = layout
         self._storage: Storage = Ring(spec, layout, rows) if spec.storage == "ring" else Slots(spec, layout)
         self._sampler = samplers.build(spec, self._storage.slots)
+        self._ranked = self._sampler if isinstance(self._sampler, samplers.Ranked) else None
         self._priority = priority if spec.sampler == "prioritized" else None
         self._rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, shard, index])))
         self._sequence: dict[int, int] = {}  # of each actor: the last fragment that came in
@@ -73,6 +75,7 @@ class Table:
             return self._keys(np.zeros(0, np.int64))
         if last is None:
             self._check_layout(fragment.trajectory)
+        self._make_room(len(fragment.rows))
         change = self._storage.append(fragment, continues=last is not None and fragment.sequence == last + 1)
         self._sequence[fragment.actor] = fragment.sequence
         self._steps += int(fragment.trajectory.valid.sum())
@@ -83,6 +86,16 @@ class Table:
             self._sampler.add(change.born, self._first_priorities(change.born))
             self._counters["inserted"] += len(change.born)
         return self._keys(change.born)
+
+    def _make_room(self, n: int) -> None:
+        """Elite insertion: where `n` new items find no room, the farthest off of a few each give way, not the oldest.
+
+        They are compared by the distances last measured, which cost nothing; an item that was never a candidate is new.
+        """
+        lacking = n - (self._storage.slots - self.size)
+        if self._ranked is None or not self.spec.contest or lacking <= 0:
+            return
+        self._drop(self._ranked.farthest(lacking, self.spec.contest, self._rng))
 
     def _check_layout(self, new: Trajectory[NDArray]) -> None:
         """An actor's first fragment must be what the layout says: a silent cast would change what was recorded."""
@@ -129,6 +142,30 @@ class Table:
             self._storage.release(draw.spent)
         return Sample(trajectory, keys, draw.probability, np.full(n, size, np.int64), keys.table)
 
+    def candidates(self, n: int, fraction: float) -> Sample:
+        """What `n` items are to be picked from, when `fraction` of the run is over; there must be `n` (`ready`)."""
+        many = n if self._ranked is None else min(self.size, self.spec.candidates_for(n, fraction))
+        sample = self.sample(many)
+        assert sample is not None, "a table is asked for candidates only when it is ready"
+        return sample
+
+    def ranks(self, candidates: int, n: int) -> bool:
+        """Whether so many candidates for `n` items must be scored: there is a choice, or insertion wants to know."""
+        return self._ranked is not None and (candidates > n or self.spec.contest > 0)
+
+    def pick(self, candidates: Sample, n: int, distances: NDArray | None) -> Sample:
+        """The `n` candidates that `TableSpec.pick` prefers by their distances [N]; without these, the first."""
+        if self._ranked is None:
+            return candidates
+        live, slots = self._live(candidates.keys), candidates.keys.slot
+        if distances is None:
+            chosen = np.arange(n)
+        else:
+            self._ranked.measured(slots[live], distances[live])
+            chosen = ranking.choose(self.spec.pick, distances, np.where(live, self._ranked.uses(slots), 0), n)
+        self._ranked.picked(slots[chosen][live[chosen]])
+        return candidates if n == len(slots) else take_rows(candidates, chosen)
+
     def reprioritize(self, keys: Keys, priorities: NDArray) -> None:
         """New priorities [B] for items; stale keys are ignored and counted."""
         if self.spec.sampler != "prioritized":
@@ -138,7 +175,9 @@ class Table:
 
     def evict(self, keys: Keys) -> None:
         """Drop items; stale keys are ignored and counted."""
-        slots = np.unique(keys.slot[self._live(keys)])
+        self._drop(np.unique(keys.slot[self._live(keys)]))
+
+    def _drop(self, slots: NDArray) -> None:
         if len(slots):
             self._sampler.remove(slots)
             self._storage.release(slots)

@@ -11,8 +11,12 @@ ALGORITHMS = Registry(
             "starling.config.algo.apex:ApeXConfig", "DQN whose env rows have their own epsilons and priorities"
         ),
         "dqn": Entry("starling.config.algo.dqn:DQNConfig", "deep Q-learning; double, dueling, n-step, prioritized"),
+        "impact": Entry(
+            "starling.config.algo.impact:IMPACTConfig", "PPO against a target policy, each batch used several times"
+        ),
         "impala": Entry(
-            "starling.config.algo.impala:IMPALAConfig", "V-trace behind actors that run ahead, recurrent or not"
+            "starling.config.algo.impala:IMPALAConfig",
+            "V-trace behind actors that run ahead, recurrent or not; mixes in old unrolls",
         ),
         "ppo": Entry("starling.config.algo.ppo:PPOConfig", "proximal policy optimisation, recurrent or not"),
         "r2d2": Entry(

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from starling.config.algo.base import AlgoConfig
-from starling.config.parts import OptimizerConfig, ScheduleConfig
+from starling.config.algo.sources import SourceConfig, check_sources
+from starling.config.parts import OptimizerConfig, Part, ScheduleConfig
+
+
+class ClearConfig(Part):
+    """Cloning of what replayed unrolls recorded, against forgetting (CLEAR, 1811.11682)."""
+
+    policy_cost: float = Field(0.01, ge=0, description="weight of KL(recorded policy || present policy)")
+    value_cost: float = Field(0.005, ge=0, description="weight of the squared difference to the recorded value")
+
+
+class LaserConfig(Part):
+    """States whose recorded policy says too little about the present one are left out (LASER, 1909.11583)."""
+
+    threshold: float = Field(0.3, gt=0, description="largest KL(present policy || reference) at a state to learn from")
+    reference: Literal["implied", "behaviour"] = Field(
+        "implied",
+        description="implied: the policy that clipped weights stand for (the paper); behaviour: the one recorded",
+    )
 
 
 class IMPALAConfig(AlgoConfig):
@@ -24,6 +42,13 @@ class IMPALAConfig(AlgoConfig):
     max_lag: int = Field(1, ge=0, description="batches that actors may run ahead of the learner; 0: synchronous")
     value_coef: float = Field(0.5, ge=0, description="weight of the value loss, half the squared error")
     entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
+    sources: list[SourceConfig] | None = Field(
+        None, description="what a batch is mixed from, each by its share; null: the newest alone"
+    )
+    clear: ClearConfig | None = Field(None, description="policy and value cloning on replayed unrolls; null: none")
+    laser: LaserConfig | None = Field(
+        None, description="a test of every state's relevance, and an entropy bonus on new unrolls only; null: none"
+    )
     optimizer: OptimizerConfig = Field(
         OptimizerConfig(
             name="RMSprop",
@@ -35,3 +60,13 @@ class IMPALAConfig(AlgoConfig):
         ),
         description="optimizer of policy and value; a sum of losses wants its own learning rate and clip_norm",
     )
+
+    @model_validator(mode="after")
+    def _is_a_mixture(self) -> IMPALAConfig:
+        if self.sources is not None:
+            check_sources(self.sources)
+        if self.clear is not None and len(self.sources or ()) < 2:
+            raise ValueError(
+                "clear clones replayed unrolls, but there are none: give sources a replay beside the queue"
+            )
+        return self

@@ -1,0 +1,104 @@
+"""IMPACT (1912.00167): a surrogate against a slow target policy, on a circular buffer of batches used several times."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from starling.algos.actor_critic import (
+    BEHAVIOUR,
+    POLICY,
+    behaviour_policy,
+    build_actor_critic,
+    choose,
+    first_steps,
+    fragment_queue,
+    stream_traces,
+)
+from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec, TargetSpec
+from starling.config.algo.impact import IMPACTConfig
+from starling.config.parts import NetConfig
+from starling.nets.build import Network
+from starling.ops.policy import (
+    disagreement,
+    is_clipped,
+    log_ratio,
+    masked_mean,
+    masked_means,
+    ppo_surrogate,
+    value_loss,
+)
+from starling.ops.streams import total, weighted_total
+from starling.store.spec import TableSpec
+from starling.types import Batch, EnvSpec, StreamSpec, Tensor
+
+
+class IMPACT(Algorithm):
+    """A policy head and a value head a stream; the target network's policy is what ratios are taken against."""
+
+    def __init__(self, config: IMPACTConfig, net: NetConfig) -> None:
+        self.config, self.net = config, net
+        self._streams = self.streams()
+
+    def streams(self) -> tuple[StreamSpec, ...]:
+        return (StreamSpec(discount=self.config.discount, lambda_=self.config.trace_lambda),)
+
+    def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> Network:
+        self._streams = streams
+        return build_actor_critic("impact", env, self.net, streams)
+
+    def tables(self, rows: int) -> tuple[TableSpec, ...]:
+        config = self.config
+        queue = fragment_queue("unrolls", config.unroll, config.batch, rows, max_lag=config.waiting)
+        # What is in the buffer waits for nobody, so the queue's own room is what holds actors back.
+        capacity = max((config.buffer + config.waiting) * config.batch, config.batch + rows)
+        return (replace(queue, capacity=capacity, max_lag=None, max_uses=config.uses, buffer=config.buffer),)
+
+    def learning(self) -> LearnSpec:
+        return LearnSpec(
+            optimizers={"impact": OptimizerSpec(self.config.optimizer)}, target=TargetSpec(self.config.target_every)
+        )
+
+    def act(self, model: Network, inputs: ActInput) -> ActOutput:
+        policy, action, state = choose(model, inputs)
+        return ActOutput(action, extras={BEHAVIOUR: policy.params()}, state=state)
+
+    def prepare(self, model: Network, target: Network, batch: Batch) -> Batch:
+        """How likely the target policy makes the actions taken, log p [T, B]."""
+        steps = batch.trajectory
+        outputs, _, _ = target.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry, only=(POLICY,))
+        policy = first_steps(outputs[POLICY], steps.length)
+        acted = behaviour_policy(policy, steps)
+        prepared = {"target": policy.log_prob(steps.action), "behaviour": acted.log_prob(steps.action)}
+        return replace(batch, prepared=prepared)
+
+    def loss(self, model: Network, target: Network, batch: Batch) -> Loss:
+        """Algorithm 1: V-trace with ratios target / worker, and the surrogate on pi / max(target, worker / rho)."""
+        steps, prepared, streams, config = batch.trajectory, batch.prepared, self._streams, self.config
+        outputs, _, _ = model.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
+        policy = first_steps(outputs[POLICY], steps.length)
+        log_rho = log_ratio(prepared["target"], prepared["behaviour"])  # [T, B]
+        traces = stream_traces(outputs, log_rho, steps, streams, config.clip_rho, config.clip_c)
+        advantage = weighted_total({name: trace.pg_advantage for name, trace in traces.items()}, streams)
+        reference = torch.maximum(prepared["target"], prepared["behaviour"] - math.log(config.largest_ratio))
+        log_pi = policy.log_prob(steps.action)
+        ratio = log_ratio(log_pi, reference)
+        clip = config.clip.at(batch.progress.env_steps, batch.progress.fraction)
+        terms = {
+            "policy": ppo_surrogate(ratio, advantage, clip),
+            "value": total([value_loss(outputs[s.name][:-1], traces[s.name].vs) for s in streams]),
+            "entropy": policy.entropy(),
+        }  # [T, B] each
+        loss = terms["policy"] + config.value_coef * terms["value"] - config.entropy_coef * terms["entropy"]
+
+        def metrics() -> dict[str, Tensor]:
+            stale = {
+                "rho": log_rho.exp(),
+                "clipped": is_clipped(ratio, clip),
+                "off_policy": disagreement(log_pi - prepared["behaviour"]),
+            }
+            return masked_means({**terms, **stale}, steps.valid)
+
+        return Loss(losses={"impact": masked_mean(loss, steps.valid)}, metrics=metrics)

@@ -1,0 +1,140 @@
+"""What an actor-critic mixes its batches from: the tables, what they want recorded, how their items are ranked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch.nn.functional import one_hot
+
+from starling import tree
+from starling.algos.actor_critic import BEHAVIOUR, POLICY, fragment_queue, policy_features
+from starling.config.algo.sources import SourceConfig
+from starling.config.parts import NetConfig
+from starling.errors import UserError
+from starling.nets.build import Network
+from starling.nets.states import StateFeatures
+from starling.ops.similarity import cosine_distance, lp_distance, nearest_cosine, nearest_lp, sequence_mean
+from starling.store.spec import TableSpec
+from starling.types import EnvSpec, Tensor, Trajectory
+
+FEATURES = "features"
+"""The recorded features that the policy head saw when it acted."""
+SAMPLERS = {"attentive": "ranked", "elite": "ranked"}
+"""Kinds whose sampler has another name."""
+
+
+class Sources:
+    """A queue of new unrolls and any number of replays of old ones."""
+
+    def __init__(self, sources: Sequence[SourceConfig], net: NetConfig) -> None:
+        self._sources = tuple(sources)
+        self.names = _names([source.kind for source in sources])
+        self.queue = next(i for i, source in enumerate(sources) if source.kind == "queue")
+        self._states: StateFeatures | None = None  # known with the observations
+        encoded = [i for i, source in enumerate(sources) if source.kind == "elite" or source.features == "network"]
+        if (net.core.kind != "none" or net.inputs) and any(sources[i].every > 1 for i in encoded):
+            raise UserError("sources: every above 1 skips states, which a network with a memory or inputs has to see")
+
+    @property
+    def records_features(self) -> bool:
+        """Whether the features of the network that acts are to be kept."""
+        return any(source.kind == "elite" and source.distance != "kl" for source in self._sources)
+
+    @property
+    def importance_exponent(self) -> float | None:
+        """The beta of prioritized replay, where there is one."""
+        return next((source.beta for source in self._sources if source.kind == "prioritized"), None)
+
+    def tables(self, length: int, batch: int, rows: int, max_lag: int) -> tuple[TableSpec, ...]:
+        """Tables of unrolls of `length` steps for batches of `batch`, where `rows` envs step in all."""
+
+        def table(name: str, source: SourceConfig) -> TableSpec:
+            if source.kind == "queue":
+                return fragment_queue(name, length, batch, rows, max_lag, share=source.share)
+            return TableSpec(
+                name=name,
+                storage="slots",
+                length=length,
+                fragment=length,
+                batch=batch,
+                capacity=source.capacity,
+                sampler=SAMPLERS.get(source.kind, source.kind),
+                min_size=min(source.capacity, math.ceil(batch * source.share)),
+                priority_exponent=source.alpha,
+                candidates=source.lambda_ if source.kind in SAMPLERS else 1.0,
+                anneal=source.anneal,
+                pick=source.pick,
+                contest=source.contest,
+                share=source.share,
+            )
+
+        return tuple(table(name, source) for name, source in zip(self.names, self._sources, strict=True))
+
+    def meet(self, env: EnvSpec) -> None:
+        """Get to know the observations."""
+        if any(source.kind == "attentive" and source.features == "state" for source in self._sources):
+            self._states = StateFeatures(env.observation)
+
+    def distances(
+        self, model: Network, table: int, candidates: Trajectory[Tensor], recent: Trajectory[Tensor]
+    ) -> Tensor:
+        """How far off the candidates [B] of a table are; `recent` are unrolls that have just come in."""
+        source = self._sources[table]
+        seen = _every(candidates, source.every)
+        if source.kind == "elite":
+            distance_t = self._elite(model, source, seen)
+        else:
+            distance_t = self._attentive(model, source, seen, recent)
+        return sequence_mean(distance_t, seen.valid)
+
+    def _elite(self, model: Network, source: SourceConfig, seen: Trajectory[Tensor]) -> Tensor:
+        """How differently the present network sees the states than the one that acted [T, B]."""
+        outputs, features, _ = model.unroll(seen.obs, seen.first, seen.action, seen.rewards, seen.carry, only=(POLICY,))
+        if source.distance == "kl":
+            policy = outputs[POLICY]
+            divergence: Tensor = type(policy).from_params(seen.extras[BEHAVIOUR]).kl(policy)
+            return divergence
+        now, then = policy_features(features), seen.extras[FEATURES]
+        return lp_distance(now, then, source.p) if source.distance == "lp" else cosine_distance(now, then)
+
+    def _attentive(
+        self, model: Network, source: SourceConfig, seen: Trajectory[Tensor], recent: Trajectory[Tensor]
+    ) -> Tensor:
+        """How far the states are from the nearest of those that actors see now [T, B]."""
+        if self._states is None or source.features == "network":
+            x, now = _features(model, seen), _features(model, recent)[-1]
+        else:
+            states = self._states.to(seen.valid.device)
+            x = states(seen.obs, seen.valid.shape)
+            now = states(tree.map(lambda leaf: leaf[-1], recent.obs), recent.valid.shape[1:])
+        return nearest_lp(x, now, source.p) if source.distance == "lp" else nearest_cosine(x, now)
+
+
+def _features(model: Network, steps: Trajectory[Tensor]) -> Tensor:
+    """What the policy head sees of all observations of a trajectory [T, B, F] (T + 1, where it has its last one)."""
+    _, features, _ = model.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry, only=(POLICY,))
+    return policy_features(features)
+
+
+def _every(steps: Trajectory[Tensor], stride: int) -> Trajectory[Tensor]:
+    """Every so-manieth state on which an action was taken; the last observation, which only bootstraps, falls away."""
+    length = steps.length
+    return tree.map_trajectory(steps, lambda leaf: leaf[:length:stride], lambda leaf: leaf)
+
+
+def means_by_source(
+    named: Mapping[str, Tensor], valid: Tensor, source: Tensor, names: Sequence[str]
+) -> dict[str, Tensor]:
+    """The mean of every tensor [T, B] over the valid steps [T, B] of each source's rows [B], as `source/name`."""
+    rows = one_hot(source, len(names)).float()  # [B, S]
+    sums = torch.where(valid, torch.stack(list(named.values())), 0.0).sum(1) @ rows  # [M, S]
+    means = sums / (valid.sum(0).float() @ rows).clamp(min=1)
+    return {f"{names[s]}/{name}": means[m, s] for m, name in enumerate(named) for s in range(len(names))}
+
+
+def _names(kinds: Sequence[str]) -> tuple[str, ...]:
+    """A name each: the kind, with a number from its second on."""
+    before = [kinds[:i].count(kind) for i, kind in enumerate(kinds)]
+    return tuple(f"{kind}-{n + 1}" if n else kind for kind, n in zip(kinds, before, strict=True))

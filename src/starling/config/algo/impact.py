@@ -1,0 +1,39 @@
+"""Settings of IMPACT; the defaults are those for Atari (1912.00167, appendix) where it says them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from starling.config.algo.base import AlgoConfig
+from starling.config.parts import Linear, OptimizerConfig
+
+
+class IMPACTConfig(AlgoConfig):
+    """Asynchronous PPO with a target policy: each batch is used several times, and no ratio goes astray."""
+
+    implementation: ClassVar[str] = "starling.algos.impact:IMPACT"
+    actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete")
+    discount: float = Field(0.99, ge=0, lt=1, description="gamma")
+    trace_lambda: float = Field(1.0, ge=0, le=1, description="lambda of V-trace; 1: to the unroll's end")
+    clip_rho: float = Field(1.0, gt=0, description="largest importance weight of a step: which policy is valued")
+    clip_c: float = Field(1.0, ge=0, description="largest importance weight of a trace: how far a value looks ahead")
+    unroll: int = Field(50, ge=1, description="steps every env takes for one item of a batch")
+    batch: int = Field(10, ge=1, description="unrolls an update")
+    buffer: int = Field(4, ge=1, description="batches of the circular buffer (N), which take turns")
+    uses: int = Field(2, ge=1, description="how often each batch is learnt from (K)")
+    waiting: int = Field(1, ge=1, description="batches that actors may have ready beyond the buffer")
+    target_every: int = Field(16, ge=1, description="updates between copies into the target policy network (t_target)")
+    clip: Linear = Field(
+        Linear(start=0.3, end=0.3, fraction=1.0), description="how far the policy's ratio may move from 1"
+    )
+    largest_ratio: float = Field(
+        2.0, ge=1, description="rho: a ratio is taken against max(target policy, acting policy / rho)"
+    )
+    value_coef: float = Field(0.5, ge=0, description="weight of the value loss, half the squared error")
+    entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
+    optimizer: OptimizerConfig = Field(
+        OptimizerConfig(name="Adam", args={"lr": 5e-4, "eps": 1e-5}, clip_norm=40.0),
+        description="optimizer of policy and value; losses are means over steps and rows",
+    )

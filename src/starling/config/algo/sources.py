@@ -1,0 +1,81 @@
+"""Settings of the sources that a batch is mixed from: what is new, and several ways to choose from what is old."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from starling.config.parts import Part
+
+ANY_REPLAY = ("capacity",)
+RANKED = (*ANY_REPLAY, "distance", "p", "pick", "lambda_", "anneal", "every")
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "queue": (),
+    "uniform": ANY_REPLAY,
+    "prioritized": (*ANY_REPLAY, "alpha", "beta"),
+    "attentive": (*RANKED, "features"),
+    "elite": (*RANKED, "contest"),
+}
+"""Which settings each kind has besides its share."""
+
+
+class SourceConfig(Part):
+    """One source of a batch: its kind, its share, and how items are chosen from it."""
+
+    model_config = ConfigDict(populate_by_name=True)
+    kind: Literal["queue", "uniform", "prioritized", "attentive", "elite"] = Field(
+        description="queue: the newest, used once; uniform; prioritized: by the size of value errors; attentive: like"
+        " what actors see now (AAAI-20 6049); elite: what the present network sees as the acting one did"
+    )
+    share: float = Field(gt=0, le=1, description="share of the batch; those of all sources sum to 1")
+    capacity: int = Field(1000, ge=1, description="unrolls it keeps; not for queue")
+    alpha: float = Field(0.6, ge=0, le=1, description="prioritized: how far priorities shape sampling")
+    beta: float = Field(0.4, ge=0, le=1, description="prioritized: importance correction; 1 is a full correction")
+    features: Literal["state", "network"] = Field(
+        "state",
+        description="attentive: what is compared: states (images through a fixed random embedding), or what the present"
+        " network makes of them; elite compares the network's features with those it had when acting",
+    )
+    distance: Literal["lp", "cosine", "kl"] = Field(
+        "lp", description="attentive, elite: how far apart features are; kl: elite alone, the policies' divergence"
+    )
+    p: float = Field(2.0, ge=1, description="lp: the p")
+    pick: Literal["nearest", "spread", "least_sampled", "grouped"] = Field(
+        "nearest",
+        description="attentive, elite: which candidates: the nearest; evenly spaced over the ranking; those sampled"
+        " least; the least sampled of every part of the ranking",
+    )
+    lambda_: float = Field(6.0, ge=1, alias="lambda", description="attentive, elite: candidates for every item")
+    anneal: float | None = Field(
+        2.0, gt=0, description="attentive, elite: lambda falls to 1 over so many times stop.env_steps; null: it stays"
+    )
+    every: int = Field(1, ge=1, description="attentive, elite: compare only every so-manieth state of an unroll")
+    contest: int = Field(
+        0, ge=0, description="elite: when full, the farthest of so many gives way (paper 20); 0: the oldest does"
+    )
+
+    @model_validator(mode="after")
+    def _says_nothing_in_vain(self) -> SourceConfig:
+        fields = SourceConfig.model_fields
+        changed = [name for name, field in fields.items() if getattr(self, name) != field.default]
+        vain = [fields[name].alias or name for name in changed if name not in ("kind", "share", *SETTINGS[self.kind])]
+        if vain:
+            raise ValueError(f"{', '.join(vain)} means nothing to a source of kind {self.kind}; leave it out")
+        if self.kind == "attentive" and self.distance == "kl":
+            raise ValueError("attentive compares states, which are no distributions: use distance lp or cosine")
+        return self
+
+
+def check_sources(sources: Sequence[SourceConfig]) -> None:
+    """Refuse sources that are no mixture: shares, and the queue that everything else keeps pace with."""
+    total = sum(source.share for source in sources)
+    if not math.isclose(total, 1.0, abs_tol=1e-6):
+        raise ValueError(f"sources: the shares must sum to 1, not {total:g}")
+    kinds = [source.kind for source in sources]
+    if kinds.count("queue") != 1:
+        raise ValueError(f"sources: exactly one must be a queue, which sets the pace; there are {kinds.count('queue')}")
+    if kinds.count("prioritized") > 1:
+        raise ValueError("sources: only one can be prioritized")

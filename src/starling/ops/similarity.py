@@ -1,0 +1,45 @@
+"""How far old experience is from the present: distances of features, and of whole sequences."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import normalize
+
+from starling.ops.shapes import check_shapes
+from starling.types import Tensor
+
+
+@torch.no_grad()
+def lp_distance(x: Tensor, y: Tensor, p: float) -> Tensor:
+    """(sum |x - y|^p)^(1/p) over features, [...]; both [..., F]."""
+    check_shapes("lp_distance", x=(x, "... F"), y=(y, "... F"))
+    norm: Tensor = torch.linalg.vector_norm(x - y, ord=p, dim=-1)
+    return norm
+
+
+@torch.no_grad()
+def cosine_distance(x: Tensor, y: Tensor) -> Tensor:
+    """1 - the cosine of the angle between x and y, [...]: 0 where they point the same way; both [..., F]."""
+    check_shapes("cosine_distance", x=(x, "... F"), y=(y, "... F"))
+    return 1.0 - (normalize(x, dim=-1) * normalize(y, dim=-1)).sum(-1)
+
+
+@torch.no_grad()
+def nearest_lp(x: Tensor, others: Tensor, p: float) -> Tensor:
+    """The smallest `lp_distance` of x [..., F] to any of `others` [R, F], [...]."""
+    return torch.cdist(x.flatten(0, -2), others, p=p).amin(-1).view(x.shape[:-1])
+
+
+@torch.no_grad()
+def nearest_cosine(x: Tensor, others: Tensor) -> Tensor:
+    """The smallest `cosine_distance` of x [..., F] to any of `others` [R, F], [...]."""
+    return 1.0 - (normalize(x, dim=-1) @ normalize(others, dim=-1).T).amax(-1)
+
+
+@torch.no_grad()
+def sequence_mean(distance_t: Tensor, valid_t: Tensor) -> Tensor:
+    """The mean distance over the valid states of each sequence [B], infinite where there is none; both [T, B]."""
+    check_shapes("sequence_mean", distance_t=(distance_t, "T B"), valid_t=(valid_t, "T B"))
+    count = valid_t.sum(0)
+    mean = torch.where(valid_t, distance_t, 0.0).sum(0) / count.clamp(min=1)
+    return torch.where(count > 0, mean, torch.inf)
