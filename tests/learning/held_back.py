@@ -3,6 +3,10 @@
 import copy
 from dataclasses import replace
 
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
 from starling.algos.impala import IMPALA
 from starling.config.algo.impala import IMPALAConfig
 
@@ -38,3 +42,26 @@ class Uncorrected(Held):
         own = {name: leaf.detach() for name, leaf in outputs["policy"].params().items()}
         steps = replace(steps, extras={**steps.extras, "behaviour": own})
         return super().loss(model, target, replace(batch, trajectory=steps))
+
+
+class Detour(gymnasium.Env):
+    """Ending at once earns `safe`; going on leads to a choice of 1 or nothing: worth it only for who chooses well."""
+
+    def __init__(self, safe=0.7):
+        self.observation_space = spaces.Box(0, 1, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self._safe = safe
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        self._on = False
+        return np.array([1, 0], np.float32), {}
+
+    def step(self, action):
+        over = np.array([0, 0], np.float32)
+        if self._on:
+            return over, float(action), True, False, {}
+        if action == 0:
+            return over, self._safe, True, False, {}
+        self._on = True
+        return np.array([0, 1], np.float32), 0.0, False, False, {}

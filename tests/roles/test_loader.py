@@ -1,5 +1,7 @@
 """Mixed batches in running systems: shares, ranked picks, scoring beside everything else, resuming to the bit."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -61,7 +63,7 @@ def test_the_nearest_of_the_candidates_are_picked():
 
 def test_a_resumed_run_goes_on_to_the_bit():
     one = run(system(), 20)
-    state = one.save(with_tables=True)
+    state = copy.deepcopy(one.save(with_tables=True))  # as a file would, it shares nothing with the run
     other = system()
     other.restore(state)
     ends = []

@@ -1,4 +1,4 @@
-"""Settings of IMPACT; the defaults are those for Atari (1912.00167, appendix) where it says them."""
+"""Settings of IMPACT (1912.00167)."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class SourceConfig(Part):
     )
     every: int = Field(1, ge=1, description="attentive, elite: compare only every so-manieth state of an unroll")
     contest: int = Field(
-        0, ge=0, description="elite: when full, the farthest of so many gives way (paper 20); 0: the oldest does"
+        0, ge=0, description="elite: when full, the farthest of so many gives way (20 is a handful); 0: the oldest does"
     )
 
     @model_validator(mode="after")
