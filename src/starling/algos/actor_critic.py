@@ -27,7 +27,6 @@ BEHAVIOUR = "behaviour"
 """The recorded parameters of the policy that acted: the whole distribution, not only the action's probability."""
 
 
-
 def build_actor_critic(
     name: str,
     env: EnvSpec,
