@@ -16,6 +16,7 @@ from torch import nn
 
 from starling import tree
 from starling.algos.base import ActInput, Algorithm
+from starling.algos.curious import Curious
 from starling.config.algo.base import algorithm_class
 from starling.config.schema import Config
 from starling.envs.registry import env_spec
@@ -81,6 +82,8 @@ def draw(config: Config, env: EnvSpec | None = None) -> Blueprint:
     env = env or env_spec(config.env)
     check_spaces(env)
     algorithm: Algorithm = algorithm_class(config.algo.name)(config.algo, config.net)
+    if config.curiosity:
+        algorithm = Curious(algorithm, config.curiosity)
     blueprint = Blueprint(config, env, algorithm, algorithm.streams(), algorithm.tables(config.env.num))
     if blueprint.actors > config.env.num:
         raise UserError(f"actors={blueprint.actors} is more than the env.num={config.env.num} rows they share")
@@ -183,7 +186,7 @@ def layout_of(blueprint: Blueprint, model: Any) -> Layout:
     return Layout(
         obs=obs,
         action=tree.spec(output.action, lead=1),
-        rewards=tuple(stream.name for stream in blueprint.streams),
+        rewards=tuple(dict.fromkeys([s.name for s in blueprint.streams] + [*blueprint.algorithm.recorded_rewards()])),
         extras=tree.spec(output.extras, lead=1),
         carry=tree.spec(carry, lead=1),
         stack=blueprint.env.stack,

@@ -23,7 +23,6 @@ from starling.errors import UserError
 from starling.evaluation import load_agent
 from starling.roles import noise
 from starling.roles.policy import Header, Policy, RowGroup
-from starling.roles.recorder import learning_rewards
 from starling.runs.video import Draft, write_video
 from starling.types import EnvStep, NDArray, Progress, Tree
 
@@ -142,40 +141,43 @@ class Player:
         return noise.seeds(self._demand.seed, _ROW, number)
 
     def _episode(self, number: int, shown: Shown) -> Iterator[None]:
-        step = self.env.reset(self._seeds(number))  # a seed each: the nth episode needs none of those before it
+        self._see(self.env.reset(self._seeds(number)))  # a seed each: the nth episode needs none of those before it
         yield
         while not shown.finished and shown.length != self._demand.max_steps:
-            step = self._step(step, shown)
+            self._step(shown)
             if self.env.dropped[0]:
                 raise self.env.drops[0]
             shown.finished = bool(self.env.game_over[0])  # a lost life is not the end
             yield
 
-    def _step(self, seen: EnvStep, shown: Shown) -> EnvStep:
+    def _see(self, step: EnvStep) -> dict[str, NDArray]:
+        """Take in what there is to see now; what it earned, a stream each."""
+        self._group.seen = step
+        return self._policy.reward(self._group, self._clip)
+
+    def _step(self, shown: Shown) -> None:
         group = self._group
-        group.seen = seen
-        group.reward(learning_rewards(seen, self._clip))
         outputs = head_outputs(self._policy.model, group) if self._demand.log else {}
         (output,) = self._policy.infer([group])
         group.settle(output)
         step = self.env.step(output.action)
+        rewards = self._see(step)
         if step.valid[0]:  # else the env began anew and the action was not taken
             if self._demand.log:
-                shown.steps.append(self._line(shown.length, output.action, outputs, step))
+                shown.steps.append({"step": shown.length, **_line(output.action, outputs, step, rewards)})
             shown.total += float(step.reward[0])
             shown.length += 1
-        return step
 
-    def _line(self, number: int, action: Tree, outputs: dict[str, Any], step: EnvStep) -> dict[str, Any]:
-        return {
-            "step": number,
-            "action": _plain(action),
-            "reward": _plain(step.reward),
-            "rewards": _plain(learning_rewards(step, self._clip)),
-            "terminated": bool(step.terminated[0]),
-            "truncated": bool(step.truncated[0]),
-            "outputs": outputs,
-        }
+
+def _line(action: Tree, outputs: dict[str, Any], step: EnvStep, rewards: dict[str, NDArray]) -> dict[str, Any]:
+    return {
+        "action": _plain(action),
+        "reward": _plain(step.reward),
+        "rewards": _plain(rewards),
+        "terminated": bool(step.terminated[0]),
+        "truncated": bool(step.truncated[0]),
+        "outputs": outputs,
+    }
 
 
 def head_outputs(model: Any, group: RowGroup) -> dict[str, Any]:

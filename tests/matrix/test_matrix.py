@@ -29,6 +29,9 @@ IMPACT = [
     "algo.discount=0.5",
     "algo.entropy_coef=0.01",
 ]
+RND = "{kind: rnd, weight: 0.05, torso: {hidden: [8]}}"
+ICM = "{kind: icm, weight: 0.05, hidden: 8, torso: {hidden: [8]}}"
+EPISODIC = "{kind: episodic, weight: 0.05, features: 4, capacity: 16, neighbours: 3, hidden: 8, torso: {hidden: [8]}}"
 R2D2 = [
     *["env.args={}", "algo.burn_in=4", "algo.unroll=8", "algo.period=4", "algo.fragment=4", "algo.learning_starts=100"],
     *["algo.updates_per_step=0.125", "algo.optimizer.args.lr=0.003", "algo.discount=0.5", "algo.epsilon=0.1"],
@@ -44,7 +47,9 @@ AGENTS = {
     "apex": ("dqn-cartpole", [*DQN, "algo.name=apex"]),
     "dqn": ("dqn-cartpole", DQN),
     "dqn prioritized": ("dqn-cartpole", [*DQN, "algo.prioritized.alpha=0.6", "algo.n_step=3", "algo.dueling=true"]),
+    "dqn curious": ("dqn-cartpole", [*DQN, f"curiosity=[{EPISODIC}]"]),
     "ppo": ("ppo-cartpole", PPO),
+    "ppo curious": ("ppo-cartpole", [*PPO, f"curiosity=[{RND}, {ICM}]"]),
     "ppo lstm": ("ppo-cartpole", [*PPO, *LSTM]),
     "ppo asynchronous": ("ppo-cartpole", [*PPO, "algo.max_lag=1"]),
     "impala": ("impala-cartpole", IMPALA),

@@ -42,6 +42,15 @@ class ActOutput:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """What B env rows have come to see, and what led there: an intrinsic reward is a judgement of this."""
+
+    obs: Tree  # [B, ...]
+    first: Tensor  # [B] bool: obs begins an episode
+    action: Tree  # [B, ...] the last action; anything where obs begins an episode
+
+
+@dataclass(frozen=True)
 class TargetSpec:
     """How the target network follows: copied `every` so many updates, or moved by `tau` after each."""
 
@@ -117,6 +126,18 @@ class Algorithm(ABC):
     def prepare(self, model: Any, target: Any, batch: Batch) -> Batch:
         """Once a batch, without gradient: advantages, statistics."""
         return batch
+
+    def recorded_rewards(self) -> tuple[str, ...]:
+        """Names of what `intrinsic` gives, to be recorded beside the environment's rewards."""
+        return ()
+
+    def memory(self, rows: int) -> dict[str, Any]:
+        """What `intrinsic` keeps of `rows` env rows: tensors [B, ...] in nested dicts, which it changes in place."""
+        return {}
+
+    def intrinsic(self, model: Any, seen: Seen, memory: dict[str, Any]) -> dict[str, Tensor]:
+        """What B rows earn [B] besides the environment's reward for having come to see this; without gradient."""
+        return {}
 
     def priority(self, window: Trajectory[NDArray]) -> NDArray | None:
         """First priorities [B] from what was recorded, without observations; None: the largest seen so far."""

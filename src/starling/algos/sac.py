@@ -126,6 +126,8 @@ class SAC(Algorithm):
         return (StreamSpec(discount=self.config.discount),)
 
     def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> SoftActorCritic:
+        if len(streams) != 1:
+            raise UserError(f"{self.config.name} learns from the environment's reward alone: leave out curiosity")
         (self._stream,) = streams
         self._form = self._form_for(env)
         actor = build_network(env, self.net, {POLICY: HeadSpec(self._form.head, gain=1.0)})

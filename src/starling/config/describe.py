@@ -80,7 +80,9 @@ def json_schema(algo: str | None = None) -> Node:
     if Linear.__name__ in defs:  # whose validator takes a constant as well
         defs[Linear.__name__] = {"anyOf": [{"type": "number"}, defs[Linear.__name__]]}
     root["title"] = "Starling configuration"
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **root, "$defs": defs}
+    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", **root, "$defs": defs}
+    uniform: Node = json.loads(json.dumps(whole).replace('"oneOf"', '"anyOf"'))  # alternatives are told in one way
+    return uniform
 
 
 def forms(schema: Node, node: Node) -> list[Node]:
@@ -94,7 +96,7 @@ def forms(schema: Node, node: Node) -> list[Node]:
 
 def keys_of(schema: Node, node: Node) -> list[str]:
     """The keys that a section at `node` has."""
-    return [key for form in forms(schema, node) for key in form.get("properties", ())]
+    return list(dict.fromkeys(key for form in forms(schema, node) for key in form.get("properties", ())))
 
 
 def child(schema: Node, node: Node, step: str) -> Node | None:
@@ -188,7 +190,8 @@ def markdown() -> str:
     """The reference of every key, as docs/configuration.md holds it."""
     schema = json_schema()
     text = json.dumps(schema)
-    shared = [name for name in schema["$defs"] if text.count(f'"#/$defs/{name}"') > 1]
+    kinds = [node["$ref"].rpartition("/")[2] for node in schema["properties"]["curiosity"]["items"]["anyOf"]]
+    shared = [name for name in schema["$defs"] if text.count(f'"#/$defs/{name}"') > 1 or name in kinds]
     pages = [_INTRODUCTION]
     plain = {key: node for key, node in schema["properties"].items() if not keys_of(schema, node)}
     pages.append(_page(schema, "The run", "", {"properties": plain}, "", shared))
@@ -228,14 +231,14 @@ def _rows(schema: Node, node: Node, prefix: str, shared: list[str]) -> Iterator[
     backslash = "\\"
     for form in forms(schema, node):
         for key, inner in form.get("properties", {}).items():
-            part = next((name for name in shared if f'"#/$defs/{name}"' in json.dumps(inner)), None)
-            below = () if part else keys_of(schema, inner)
+            parts = [_title(name) for name in shared if f'"#/$defs/{name}"' in json.dumps(inner)]
+            below = () if parts else keys_of(schema, inner)
             words = wording(schema, inner, brief=True).removeprefix("a ")
-            kind = f"[{_title(part)}](#{_title(part).lower()})" if part else words
+            kind = ", ".join(f"[{part}](#{part.lower()})" for part in parts) or words
             default = "" if below and inner.get("default") else _default(inner, key in form.get("required", ()))
             cells = (f"`{prefix}{key}`", kind, default, inner.get("description", ""))
             yield f"| {' | '.join(' '.join(cell.split()).replace('|', backslash + '|') for cell in cells)} |"
-            if not part:
+            if not parts:
                 yield from _rows(schema, inner, f"{prefix}{key}.", shared)
         if form.get("type") == "array":
             yield from _rows(schema, form.get("items", {}), f"{prefix}N.", shared)

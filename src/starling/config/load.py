@@ -262,13 +262,13 @@ def _default_of(values: dict[str, Any], path: list[str]) -> Any:
 
 def _explain(schema: describe.Node, values: dict[str, Any], problem: Any) -> str:
     """One mistake in plain words: where, what is expected, what is there instead."""
-    kind, value, path = problem["type"], problem["input"], [str(part) for part in problem["loc"]]
+    kind, value, path = problem["type"], problem["input"], _keys(schema, [str(part) for part in problem["loc"]])
     if path[-1] == "[key]":
         return f"{'.'.join(path[:-1])}: the key must be text; put it in quotes"
     if kind in ("extra_forbidden", "invalid_key"):
         near = describe.nearest(schema, path, values)
         return f"unknown key {'.'.join(path)!r}" + (f"; did you mean {' or '.join(map(repr, near))}?" if near else "")
-    known, node = describe.find(schema, path)  # pydantic may add the form that it tried, which is no key
+    known, node = describe.find(schema, path)
     key = ".".join(known)
     if kind == "missing":
         return f"{key} is missing: {node.get('description') or describe.wording(schema, node)}"
@@ -279,6 +279,17 @@ def _explain(schema: describe.Node, values: dict[str, Any], problem: Any) -> str
         hint = _hint(describe.forms(schema, node), key, value)
         return f"{key}: must be {describe.wording(schema, node)}, not {_show(value)}{hint}"
     return f"{key}: {problem['msg'].removeprefix('Value error, ').removeprefix('Assertion failed, ')}"
+
+
+def _keys(schema: describe.Node, path: list[str]) -> list[str]:
+    """The path without the forms that pydantic tried on its way, which are no keys."""
+    node, keys = schema, []
+    for step in path[:-1]:
+        inner = describe.child(schema, node, step)
+        if inner is not None:
+            keys.append(step)
+            node = inner
+    return [*keys, path[-1]]
 
 
 def _hint(forms: list[describe.Node], key: str, value: Any) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
 from starling.config.algo.base import AlgoConfig
+from starling.config.curiosity import AnyCuriosity
 from starling.config.env import EnvConfig
 from starling.config.parts import NetConfig, Part
 
@@ -92,6 +93,9 @@ class Config(Part):
     algo: AlgoConfig = Field(description="the algorithm and its settings")
     env: EnvConfig = Field(description="the environment")
     net: NetConfig = Field(default_factory=NetConfig, description="the network")
+    curiosity: list[AnyCuriosity] = Field(
+        default_factory=list, description="intrinsic rewards, each a stream beside the environment's"
+    )
     replay_from: str | None = Field(
         None, description="folder of a replay made by starling replay export that a new run's tables begin with"
     )
@@ -103,6 +107,15 @@ class Config(Part):
     supervision: SupervisionConfig = Field(
         default_factory=SupervisionConfig, description="what happens to processes that die or hang"
     )
+
+    @field_validator("curiosity")
+    @classmethod
+    def _names_differ(cls, curiosity: list[AnyCuriosity]) -> list[AnyCuriosity]:
+        names = ["extrinsic", *(part.stream for part in curiosity)]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two reward streams are called {name!r}; give one of them another name")
+        return curiosity
 
     @property
     def checkpoint_every(self) -> int:

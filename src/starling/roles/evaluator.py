@@ -13,7 +13,6 @@ from starling.config.schema import EvalConfig
 from starling.envs.vector import VectorEnv
 from starling.roles import noise
 from starling.roles.policy import Policy
-from starling.roles.recorder import learning_rewards
 
 MAX_ROWS = 8
 """Envs that are stepped at once in an evaluation."""
@@ -50,7 +49,7 @@ def play_episodes(
     played: list[Played] = []
     while len(played) < episodes:
         group.seen = step
-        group.reward(learning_rewards(step, reward_clip))
+        policy.reward(group, reward_clip)
         (output,) = policy.infer([group])
         group.settle(output)
         step = env.step(output.action)

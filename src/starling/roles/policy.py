@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from starling import tree
-from starling.algos.base import ActInput, ActOutput, Algorithm
+from starling.algos.base import ActInput, ActOutput, Algorithm, Seen
 from starling.roles.noise import Noise
 from starling.roles.recorder import Buffer, FragmentShape, Recorder, learning_rewards
 from starling.types import EnvStep, Fragment, NDArray, Progress, Tree
@@ -46,17 +46,20 @@ class Upstream(Protocol):
 class RowGroup:
     """Rows that step together (one env loop's): what they see now and the carry that goes with it."""
 
-    def __init__(self, rows: NDArray, carry: Tree, seed: int, start: int = 0) -> None:
+    def __init__(self, rows: NDArray, carry: Tree, memory: Tree, seed: int, start: int = 0) -> None:
         self.rows = rows
         self.row_ids = torch.from_numpy(rows)
         self.noise = Noise(seed, rows)
         self.carry = carry  # numpy [B, ...]
+        self.memory = memory  # tensors [B, ...]: what intrinsic rewards remember
+        self.action: NDArray | None = None  # [B, ...] the last one
         self.step = start  # how often these rows have acted
         self.seen: EnvStep | None = None  # what these rows see now, and what came of their last action
 
     def settle(self, output: ActOutput) -> None:
         """Move on: the carry after this action, but for its rewards, which are known with the next observation."""
         self.step += 1
+        self.action = output.action
         if "state" in self.carry:
             self.carry["state"] = output.state
         if "action" in self.carry:
@@ -65,17 +68,25 @@ class RowGroup:
     def reward(self, rewards: dict[str, NDArray]) -> None:
         """Complete the carry with what the last action earned, a stream each."""
         if "rewards" in self.carry:
-            self.carry["rewards"] = rewards
+            self.carry["rewards"] = {name: rewards[name] for name in self.carry["rewards"]}
 
     def get_state(self) -> dict[str, Any]:
         arrays = dict(tree.items((self.carry, self.seen)))
-        return {"step": self.step, "arrays": {name: np.array(array) for name, array in arrays.items()}}
+        return {
+            "step": self.step,
+            "arrays": {name: np.array(array) for name, array in arrays.items()},
+            "memory": {name: tensor.cpu().numpy().copy() for name, tensor in tree.items(self.memory)},
+            "action": None if self.action is None else np.array(self.action),
+        }
 
     def set_state(self, state: dict[str, Any]) -> None:
         assert self.seen is not None, "rows are restored after their env loop has started"
         self.step = state["step"]
         restored = iter(state["arrays"][name] for name, _ in tree.items((self.carry, self.seen)))
         self.carry, self.seen = tree.map(lambda _: next(restored), (self.carry, self.seen))
+        for name, tensor in tree.items(self.memory):
+            tensor.copy_(torch.from_numpy(state["memory"][name]))
+        self.action = state.get("action")  # states of earlier versions have none
 
 
 class Policy:
@@ -89,7 +100,25 @@ class Policy:
 
     def group(self, rows: NDArray, seed: int, start: int = 0) -> RowGroup:
         """Rows at the beginning of an episode; `start` is where their noise goes on."""
-        return RowGroup(rows, tree.map(np.array, tree.to_numpy(self.model.initial_carry(len(rows)))), seed, start)
+        carry = tree.map(np.array, tree.to_numpy(self.model.initial_carry(len(rows))))
+        memory = tree.map(lambda tensor: tensor.to(self._device), self.algorithm.memory(len(rows)))
+        return RowGroup(rows, carry, memory, seed, start)
+
+    def reward(self, group: RowGroup, clip: float | None) -> dict[str, NDArray]:
+        """What a group's last actions earned, a stream each; only the environment's is clipped. Asked once a step."""
+        assert group.seen is not None
+        rewards = learning_rewards(group.seen, clip)
+        if group.memory:
+            rewards |= self._intrinsic(group, group.seen)
+        group.reward(rewards)
+        return rewards
+
+    def _intrinsic(self, group: RowGroup, step: EnvStep) -> dict[str, NDArray]:
+        first = torch.from_numpy(step.first).to(self._device)
+        seen = Seen(tree.to_torch(step.obs, self._device), first, tree.to_torch(group.action, self._device))
+        with torch.inference_mode():
+            earned: Tree = self.algorithm.intrinsic(self.model, seen, group.memory)
+        return tree.to_numpy(earned)
 
     def infer(self, groups: Sequence[RowGroup]) -> list[ActOutput]:
         """Actions for all groups in one forward pass; changes nothing, so it may be asked twice."""
@@ -214,10 +243,9 @@ class PolicyCore:
         for index in indices:
             group, recorder = self._groups[index], self._recorders[index]
             assert group.seen is not None
-            rewards = learning_rewards(group.seen, self._reward_clip)
+            rewards = self.policy.reward(group, self._reward_clip)
             if recorder.open:
                 recorder.result(group.seen, rewards)
-            group.reward(rewards)
 
     def _act_one(self, index: int) -> Tree | None:
         group, recorder = self._groups[index], self._recorders[index]

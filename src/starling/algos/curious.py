@@ -1,0 +1,199 @@
+"""Any algorithm with intrinsic rewards beside the environment's: each a stream with its own discount, head and weight.
+
+Their networks are part of the model, so their weights travel with the policy's. Rewards are recorded as they were when
+acting; the learner divides them by the deviation of their discounted sum, as RND does (1810.12894).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from starling import tree
+from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec, Seen
+from starling.config.curiosity import CuriosityConfig, OwnCuriosityConfig
+from starling.curiosity.episodic import Episodic
+from starling.curiosity.icm import ICM
+from starling.curiosity.rnd import RND
+from starling.nets.normalisers import Moments
+from starling.registry import import_path
+from starling.store.spec import TableSpec
+from starling.types import Batch, EnvSpec, NDArray, StreamSpec, Tensor, Trajectory, Tree
+
+RETURN = "/return"
+"""Behind a stream's name: its rewards so far, discounted and summed over the ends of episodes."""
+
+
+class Curiosity(Protocol):
+    """One intrinsic reward. Its `memory` is kept an env row, wherever its policy acts."""
+
+    def build(self, env: EnvSpec) -> Any: ...
+
+    def memory(self, rows: int) -> dict[str, Tensor]: ...
+
+    def reward(self, module: Any, seen: Seen, memory: dict[str, Tensor]) -> Tensor:
+        """How much B rows earn [B]; what is said where an episode begins does not count."""
+        ...
+
+    def prepare(self, module: Any, steps: Trajectory[Tensor]) -> None:
+        """Once a batch, without gradient: statistics."""
+        ...
+
+    def loss(self, module: Any, batch: Batch, next_obs: Tree) -> Tensor:
+        """What its optimizer makes smaller; next_obs [T, B, ...] follow the steps of the batch."""
+        ...
+
+
+class CuriousModel(nn.Module):
+    """The agent's network, those of its curiosity, and how large each intrinsic return usually is."""
+
+    def __init__(self, agent: nn.Module, curiosity: dict[str, nn.Module]) -> None:
+        super().__init__()
+        self.agent = agent
+        self.curiosity = nn.ModuleDict(curiosity)
+        self.returns = nn.ModuleDict({name: Moments(()) for name in curiosity})
+
+    def initial_carry(self, rows: int) -> dict[str, Tree]:
+        carry: dict[str, Tree] = self.agent.initial_carry(rows)  # type: ignore[operator]
+        return carry
+
+    def step(self, obs: Tree, first: Tensor, carry: Tree) -> Any:
+        """What the agent's heads say, for whoever wants to look."""
+        return self.agent.step(obs, first, carry)  # type: ignore[operator]
+
+    def scale(self, name: str) -> Tensor:
+        """The deviation of a stream's discounted sum."""
+        moments = self.returns[name]
+        assert isinstance(moments, Moments)
+        return moments.std()
+
+
+def make_curiosity(config: CuriosityConfig) -> Curiosity:
+    """The intrinsic reward that a section of the configuration names."""
+    if isinstance(config, OwnCuriosityConfig):
+        made: Curiosity = import_path(config.kind)(config, **config.args)
+        return made
+    known: dict[str, Callable[[Any], Curiosity]] = {"rnd": RND, "icm": ICM, "episodic": Episodic}
+    return known[config.kind](config)
+
+
+class Curious(Algorithm):
+    """An algorithm and its curiosity."""
+
+    def __init__(self, agent: Algorithm, curiosity: Sequence[CuriosityConfig]) -> None:
+        self._agent = agent
+        self._configs = {config.stream: config for config in curiosity}
+        self._parts = {name: make_curiosity(config) for name, config in self._configs.items()}
+        self._model: CuriousModel | None = None
+        self._no_action = torch.zeros(())  # of the env, once it is known
+
+    def streams(self) -> tuple[StreamSpec, ...]:
+        mine = (
+            StreamSpec(name, config.discount, config.lambda_, config.episodic, config.weight)
+            for name, config in self._configs.items()
+        )
+        return (*self._agent.streams(), *mine)
+
+    def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> CuriousModel:
+        agent = self._agent.build(env, streams)
+        self._no_action = _no_action(env)
+        self._model = CuriousModel(agent, {name: part.build(env) for name, part in self._parts.items()})
+        return self._model
+
+    def tables(self, rows: int) -> tuple[TableSpec, ...]:
+        endless = not all(config.episodic for config in self._configs.values())
+        specs = self._agent.tables(rows)
+        return tuple(replace(spec, reads_past_end=spec.reads_past_end or endless) for spec in specs)
+
+    def learning(self) -> LearnSpec:
+        spec = self._agent.learning()
+        optimizers = {
+            name: OptimizerSpec(optimizer.config, _of_agent(optimizer.parameters))
+            for name, optimizer in spec.optimizers.items()
+        }
+        for name, config in self._configs.items():
+            optimizers[name] = OptimizerSpec(config.optimizer, _of_curiosity(name))
+        return replace(spec, optimizers=optimizers)
+
+    def act(self, model: CuriousModel, inputs: ActInput) -> ActOutput:
+        return self._agent.act(model.agent, inputs)
+
+    def recorded_rewards(self) -> tuple[str, ...]:
+        return tuple(name + suffix for name in self._parts for suffix in ("", RETURN))
+
+    def memory(self, rows: int) -> dict[str, Any]:
+        own = {name: part.memory(rows) for name, part in self._parts.items()}
+        return {"own": own, "returns": {name: torch.zeros(rows) for name in self._parts}}
+
+    def intrinsic(self, model: CuriousModel, seen: Seen, memory: dict[str, Any]) -> dict[str, Tensor]:
+        if seen.action is None:  # nothing was done yet
+            seen = replace(seen, action=self._no_action.expand(len(seen.first), *self._no_action.shape))
+        rewards = {}
+        for name, part in self._parts.items():
+            earned = part.reward(model.curiosity[name], seen, memory["own"][name])
+            rewards[name] = earned.float().masked_fill(seen.first, 0.0)
+            so_far = memory["returns"][name]
+            going_on = torch.where(seen.first, 1.0, self._configs[name].discount)
+            so_far.mul_(going_on).add_(rewards[name])
+            rewards[name + RETURN] = so_far.clone()
+        return rewards
+
+    def prepare(self, model: CuriousModel, target: CuriousModel | None, batch: Batch) -> Batch:
+        steps = batch.trajectory
+        for name, part in self._parts.items():
+            moments: Any = model.returns[name]
+            moments.update(steps.rewards[name + RETURN], steps.valid)
+            part.prepare(model.curiosity[name], steps)
+        scaled = replace(batch, trajectory=self._scaled(model, steps))
+        ready = self._agent.prepare(model.agent, None if target is None else target.agent, scaled)
+        next_obs = tree.map(lambda leaf: leaf[1:], steps.obs)
+        return replace(ready, prepared={"agent": ready.prepared, "next_obs": next_obs})
+
+    def _scaled(self, model: CuriousModel, steps: Trajectory[Any]) -> Trajectory[Any]:
+        """The steps with intrinsic rewards as they are learnt from."""
+        rewards = {name: steps.rewards[name] / model.scale(name).to(steps.rewards[name]) for name in self._parts}
+        return replace(steps, rewards={**steps.rewards, **rewards})
+
+    def loss(self, model: CuriousModel, target: CuriousModel | None, batch: Batch) -> Loss:
+        agents = replace(batch, prepared=batch.prepared["agent"])
+        loss = self._agent.loss(model.agent, None if target is None else target.agent, agents)
+        next_obs = batch.prepared["next_obs"]
+        mine = {name: part.loss(model.curiosity[name], batch, next_obs) for name, part in self._parts.items()}
+
+        def metrics() -> dict[str, Tensor]:
+            said = {f"curiosity/{name}": value for name, value in mine.items()}
+            steps = batch.trajectory
+            earned = {f"reward/{name}": steps.rewards[name][steps.valid].mean() for name in self._parts}
+            return {**loss.metrics(), **said, **earned}
+
+        return Loss({**loss.losses, **mine}, metrics, loss.priorities)
+
+    def score(
+        self, model: CuriousModel, table: int, candidates: Trajectory[Tensor], recent: Trajectory[Tensor]
+    ) -> Tensor:
+        return self._agent.score(model.agent, table, candidates, recent)
+
+    def priority(self, window: Trajectory[NDArray]) -> NDArray | None:
+        assert self._model is not None, "tables are filled after the model is built"
+        scales = {name: np.float32(self._model.scale(name)) for name in self._parts}
+        rewards = {name: window.rewards[name] / scale for name, scale in scales.items()}
+        return self._agent.priority(replace(window, rewards={**window.rewards, **rewards}))
+
+
+def _no_action(env: EnvSpec) -> Tensor:
+    kind = torch.float32 if isinstance(env.action, spaces.Box) else torch.int64
+    return torch.zeros(env.action.shape or (), dtype=kind)
+
+
+def _of_agent(parameters: Callable[[nn.Module], Iterable[nn.Parameter]]) -> Callable[[Any], Iterable[nn.Parameter]]:
+    return lambda model: parameters(model.agent)
+
+
+def _of_curiosity(name: str) -> Callable[[Any], Iterable[nn.Parameter]]:
+    return lambda model: model.curiosity[name].parameters()

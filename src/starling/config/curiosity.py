@@ -1,0 +1,91 @@
+"""Settings of intrinsic rewards: each is a stream of its own beside the environment's."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Discriminator, Field, Tag
+
+from starling.config.parts import OptimizerConfig, Part, TorsoConfig
+
+
+class CuriosityConfig(Part):
+    """What every intrinsic reward has."""
+
+    model_config = ConfigDict(populate_by_name=True)
+    kind: str = Field(description="rnd, icm, episodic, or package.module:Class")
+    name: str | None = Field(None, pattern=r"^\w+$", description="name of the reward stream; null: its kind")
+    weight: float = Field(1.0, ge=0, description="weight of the stream in what the policy follows")
+    discount: float = Field(0.99, ge=0, lt=1, description="gamma of the stream")
+    lambda_: float = Field(0.95, ge=0, le=1, alias="lambda", description="trace of the stream (PPO, IMPALA)")
+    episodic: bool = Field(False, description="whether the stream ends with the episode")
+    optimizer: OptimizerConfig = Field(
+        OptimizerConfig(name="Adam", args={"lr": 1e-4}), description="optimizer of its networks"
+    )
+
+    @property
+    def stream(self) -> str:
+        """The name of its reward stream."""
+        return self.name or self.kind.rpartition(":")[2].lower()
+
+
+class RNDConfig(CuriosityConfig):
+    """Random network distillation (1810.12894)."""
+
+    kind: Literal["rnd"] = "rnd"
+    features: int = Field(64, ge=1, description="numbers that the fixed random network gives")
+    torso: TorsoConfig = Field(default_factory=TorsoConfig, description="of the predictor and of the random network")
+    share: float = Field(1.0, gt=0, le=1, description="share of steps that the predictor learns from")
+    clip: float = Field(5.0, gt=0, description="normalised observations are held within +- this")
+    warm_up: int = Field(500, ge=0, description="observations learnt from before the first reward is given")
+
+
+class ICMConfig(CuriosityConfig):
+    """Intrinsic curiosity module (1705.05363)."""
+
+    kind: Literal["icm"] = "icm"
+    torso: TorsoConfig = Field(default_factory=TorsoConfig, description="of the features that the inverse model shapes")
+    hidden: int = Field(256, ge=1, description="width of the forward and of the inverse model")
+    beta: float = Field(0.2, ge=0, le=1, description="weight of the forward model's loss against the inverse model's")
+    eta: float = Field(0.01, gt=0, description="scale of the reward: eta / 2 times the squared error")
+
+
+class EpisodicConfig(CuriosityConfig):
+    """How new an observation is in its episode (2002.06038, section 2)."""
+
+    kind: Literal["episodic"] = "episodic"
+    episodic: bool = Field(True, description="whether the stream ends with the episode")
+    torso: TorsoConfig = Field(default_factory=TorsoConfig, description="of the embedding, shaped by an inverse model")
+    features: int = Field(32, ge=1, description="numbers of the embedding")
+    hidden: int = Field(128, ge=1, description="width of the inverse model")
+    capacity: int = Field(30_000, ge=1, description="embeddings that are remembered of an episode, an env row")
+    neighbours: int = Field(10, ge=1, description="nearest ones that count (k)")
+    kernel: float = Field(1e-4, gt=0, description="epsilon of the kernel")
+    cluster: float = Field(0.008, ge=0, description="distances below this share of the usual one are none")
+    constant: float = Field(1e-3, gt=0, description="added to the similarity")
+    most: float = Field(8.0, gt=0, description="similarity above which the reward is 0")
+
+
+class OwnCuriosityConfig(CuriosityConfig):
+    """Your own intrinsic reward."""
+
+    kind: str = Field(pattern=":", description="package.module:Class")
+    args: dict[str, Any] = Field(default_factory=dict, description="arguments of your class")
+
+
+def _which(value: Any) -> str:
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return "own" if isinstance(kind, str) and ":" in kind else str(kind)
+
+
+AnyCuriosity = Annotated[
+    Annotated[RNDConfig, Tag("rnd")]
+    | Annotated[ICMConfig, Tag("icm")]
+    | Annotated[EpisodicConfig, Tag("episodic")]
+    | Annotated[OwnCuriosityConfig, Tag("own")],
+    Discriminator(
+        _which,
+        custom_error_type="unknown_kind",
+        custom_error_message="needs a kind: rnd, icm, episodic, or package.module:Class of your own",
+    ),
+]

@@ -1,0 +1,1 @@
+"""Intrinsic rewards: what makes an observation worth seeing."""

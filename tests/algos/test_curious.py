@@ -1,0 +1,139 @@
+"""Intrinsic rewards inside the system: recorded as they were given, scaled where they are learnt from, resumable."""
+
+import numpy as np
+import pytest
+import torch
+
+from starling import topology
+from starling.blueprint import draw
+from starling.config.load import load
+from starling.errors import UserError
+from starling.runs.metrics import Scoreboard
+from starling.verification import verify
+
+SMALL = ["env={id: toy/counting}", "env.num=3", "net.torso.hidden=[8]", "stop.return=null"]
+DQN = [*SMALL, "algo.learning_starts=5000", "algo.capacity=20000", "algo.fragment=4"]
+RND = "{kind: rnd, warm_up: 20, torso: {hidden: [8]}}"
+ICM = "{kind: icm, weight: 0.5, hidden: 8, torso: {hidden: [8]}}"
+EPISODIC = "{kind: episodic, name: new, features: 4, capacity: 8, neighbours: 2, hidden: 8, torso: {hidden: [8]}}"
+
+
+def run(preset, steps, *overrides):
+    runtime = topology.build(draw(load(preset, list(overrides))))
+    for _ in runtime.run():
+        if runtime.env_steps >= steps:
+            return runtime
+    raise AssertionError
+
+
+def cells(runtime):
+    """What is kept of every step: rewards a stream [cells], in the order of time in every ring, up to the newest."""
+    (table,) = runtime.store.mixture.tables
+    ring = table._storage
+    length, head = ring._grid.length, ring._windows.head
+    rewards = {name: array.reshape(-1, length) for name, array in ring._cells["rewards"].items()}
+    flags = ring._cells["flags"].reshape(-1, length)
+    return rewards, flags, head
+
+
+def test_returns_are_the_discounted_sums_of_what_was_recorded_over_the_ends_of_episodes():
+    runtime = run("dqn-cartpole", 300, *DQN, f"curiosity=[{RND.replace('20', '0')}, {EPISODIC}]")
+    rewards, flags, head = cells(runtime)
+    for name in ("rnd", "new"):
+        for ring in range(3):
+            total = 0.0
+            for t in range(head[ring]):
+                total = total * (1.0 if flags[ring, t + 1] & 1 else 0.99) + rewards[name][ring, t]
+                assert rewards[f"{name}/return"][ring, t] == pytest.approx(total, rel=1e-4, abs=1e-6)
+        assert (rewards[name][:, : head.min()] > 0).any()
+    assert (rewards["rnd"] >= 0).all()
+
+
+def test_what_is_learnt_from_is_scaled_by_the_deviation_of_the_returns():
+    runtime = run("ppo-cartpole", 200, *SMALL, "algo.rollout=16", "algo.minibatches=1", f"curiosity=[{RND}, {ICM}]")
+    algorithm, model = runtime.learner.algorithm, runtime.learner.model
+    assert model.returns["icm"].count > 0
+    window = next(iter(_batches(runtime)))
+    seen = {}
+    algorithm._agent.priority = lambda steps: seen.update(steps.rewards)
+    algorithm.priority(window)
+    for name in ("rnd", "icm"):
+        np.testing.assert_allclose(seen[name], window.rewards[name] / float(model.returns[name].std()), rtol=1e-6)
+    np.testing.assert_array_equal(seen["extrinsic"], window.rewards["extrinsic"])
+
+
+def _batches(runtime):
+    """Trajectories as the learner gets them."""
+    found, sample = [], runtime.learner.source.sample
+
+    def keep():
+        drawn = sample()
+        if drawn is not None:
+            found.append(drawn.trajectory)
+        return drawn
+
+    runtime.learner.source.sample = keep
+    for _ in runtime.run():
+        if found:
+            return found
+    raise AssertionError
+
+
+def test_every_network_is_moved_by_its_own_optimizer_alone_and_the_random_one_by_none():
+    runtime = run("ppo-cartpole", 48, *SMALL, "algo.rollout=16", "algo.minibatches=1", f"curiosity=[{RND}, {ICM}]")
+    fresh = topology.build(draw(runtime_config())).learner.model
+    before = dict(fresh.named_parameters())
+    moved = {name for name, new in runtime.learner.model.named_parameters() if not torch.equal(new, before[name])}
+    parts = {".".join(name.split(".")[:3]) for name in moved}
+    assert {"curiosity.rnd.predictor", "curiosity.icm.inverse", "curiosity.icm.forward_model"} <= parts
+    assert not any(name.startswith("curiosity.rnd.random") for name in moved)
+    assert any(name.startswith("agent.heads.rnd") for name in moved)
+
+
+def runtime_config():
+    return load("ppo-cartpole", [*SMALL, "algo.rollout=16", "algo.minibatches=1", f"curiosity=[{RND}, {ICM}]"])
+
+
+@pytest.mark.parametrize(
+    ("curiosity", "message"),
+    [
+        (f"[{RND}, {RND}]", "two reward streams are called 'rnd'"),
+        ("[{kind: rnd, name: extrinsic}]", "two reward streams are called 'extrinsic'"),
+        ("[{kind: rdn}]", "curiosity.0: needs a kind: rnd, icm, episodic, or package.module:Class"),
+        ("[{kind: rnd, weigth: 1}]", "unknown key 'curiosity.0.weigth'; did you mean 'curiosity.0.weight'"),
+        ("[{kind: rnd, weight: -1}]", "curiosity.0.weight: must be at least 0, not -1"),
+        ("[{kind: nowhere.at:All}]", "cannot import 'nowhere.at:All'"),
+    ],
+)
+def test_mistakes_are_one_clear_line(curiosity, message):
+    with pytest.raises(UserError, match=message) as error:
+        draw(load("ppo-cartpole", [f"curiosity={curiosity}"]))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("preset", "settings"),
+    [
+        ("ppo-cartpole", ["algo.rollout=16", "net.inputs=[reward]", f"curiosity=[{RND}, {ICM}]"]),
+        ("r2d2-memory", ["env.args={}", "algo.learning_starts=50", "algo.batch=8", f"curiosity=[{RND}, {EPISODIC}]"]),
+    ],
+)
+def test_a_curious_run_resumes_to_the_bit(preset, settings):
+    assert verify(preset, [*SMALL, "net.core.size=8", *settings], 600, lambda _: None) == []
+
+
+@pytest.mark.slow
+def test_deep_sea_is_solved_with_curiosity_and_not_without():
+    """Acting at random finds the treasure of size 10 once in 1,024 episodes, and each move towards it costs."""
+    last = {}
+    for curiosity in ([], ["curiosity=[]"]):
+        runtime = topology.build(draw(load("ppo-rnd-deepsea", ["env.args.size=10", "seed=1", *curiosity])))
+        scores = Scoreboard(100)
+        for _ in runtime.run():
+            scores.add(runtime.episodes())
+            if runtime.env_steps >= 60_000:
+                break
+        last[len(curiosity)] = scores.mean
+    assert last[0] > 0.9
+    assert last[1] < 0.1
