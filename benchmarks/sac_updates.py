@@ -50,12 +50,12 @@ def ours() -> Callable[[int], None]:
     """The learner's step, from drawing a batch to moving the targets."""
     register_env("bench/shapes", Shapes)
     settings = ["env.id=bench/shapes", f"algo.learning_starts={FILLED}", "algo.updates_per_step=1"]
-    runtime = topology.build(draw(load("sac-halfcheetah", settings)))
+    runtime: Any = topology.build(draw(load("sac-halfcheetah", settings)))
     for _ in runtime.run():
         if runtime.updates:
             break
 
-    replay: Any = runtime.store
+    replay = runtime.store
 
     class Unlimited:
         """The replay without its limit of updates a step."""

@@ -85,17 +85,17 @@ def soft_value(actions, policy, critics, obs, noise):
         each = [p[a] * (min(one_q(critics, i, obs, a) for i in range(2)) - ALPHA * p[a].log()) for a in range(len(p))]
         return sum(each), -sum(p[a] * p[a].log() for a in range(len(p)))
     mean, std = policy.mean[0], policy.log_std[0].exp()
-    pre = mean + std * torch.special.ndtri(noise)
+    pre = mean + std * noise
     normal = torch.distributions.Normal(mean, std)
     action = torch.tanh(pre)
-    log_prob = (normal.log_prob(pre) - torch.log(1.0 - action**2)).sum()
+    log_prob = (normal.log_prob(pre) - torch.log(1.0 - torch.tanh(pre.double()) ** 2).float()).sum()
     return min(one_q(critics, i, obs, action) for i in range(2)) - ALPHA * log_prob, -log_prob
 
 
 def slow_losses(algorithm, actions, model, target, batch):
     steps, rows = batch.trajectory, batch.trajectory.rows
     generator = torch.Generator().manual_seed(7)
-    ahead, now = (torch.rand(rows, 2, generator=generator) for _ in "12")
+    ahead, now = (torch.randn(rows, 2, generator=generator) for _ in "12")
     critic = actor = temperature = torch.zeros(())
     errors = []
     wanted = 0.98 * math.log(3) if actions == "discrete" else -2.0

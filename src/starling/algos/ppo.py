@@ -155,6 +155,7 @@ def _scaled(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
     """The trajectory with rewards as they are learnt from; a network that takes rewards as input sees the raw ones."""
     rewards = dict(steps.rewards)
     for name, scale in model.reward_scales.items():
+        assert isinstance(scale, RewardScale)
         scale.update(rewards[name], steps.first, steps.valid)
         rewards[name] = scale(rewards[name])
     return replace(steps, rewards=rewards)

@@ -78,8 +78,8 @@ class Continuous:
         self, policy: TanhGaussian, critics: Critics, features: Tensor, alpha: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """The soft value [B] by the lower of the critics, and the entropy [B], a sample of both."""
-        noise = torch.rand(policy.mean.shape, generator=generator, dtype=policy.mean.dtype, device=policy.mean.device)
-        action, log_prob = policy.sample_with_log_prob(noise)
+        z = torch.randn(policy.mean.shape, generator=generator, device=features.device)
+        action, log_prob = policy.from_normal(z)
         return soft_value(torch.minimum(*critics(features, action)), log_prob, alpha), -log_prob
 
 

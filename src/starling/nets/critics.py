@@ -57,11 +57,11 @@ class Ensemble(nn.Module):
         x = x.expand(self.members, *x.shape)
         layer: Any
         for layer in self.hidden:
-            x = torch.baddbmm(layer.bias, x, layer.weight)
+            x = torch.bmm(x, layer.weight).add_(layer.bias)  # baddbmm first copies the bias, and is slower for it
             if layer.scale is not None:
                 x = torch.addcmul(layer.shift, layer_norm(x, x.shape[-1:]), layer.scale)
             x = self.activation(x)
-        return torch.baddbmm(self.last.bias, x, self.last.weight)
+        return torch.bmm(x, self.last.weight).add_(self.last.bias)
 
     def orthogonal(self) -> None:
         """Orthogonal weights, as a value head and what lies before it have them."""

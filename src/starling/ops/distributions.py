@@ -203,12 +203,15 @@ class TanhGaussian:
         return self.base.sample(noise).tanh()
 
     def sample_with_log_prob(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions [..., D] and their log p [...], exact also where tanh has saturated.
+        """Actions [..., D] and their log p [...] for uniform noise [..., D]."""
+        return self.from_normal(torch.special.ndtri(_open_interval(noise)))
 
-        The normal noise itself gives the density of the Gaussian: nothing is to be divided by the deviation again.
+    def from_normal(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions [..., D] and their log p [...] for standard normal z [..., D], exact also where tanh has saturated.
+
+        z itself gives the density of the Gaussian: nothing is to be divided by the deviation again.
         """
-        check_shapes("TanhGaussian.sample", mean=(self.mean, "... D"), noise=(noise, "... D"))
-        z = torch.special.ndtri(_open_interval(noise))
+        check_shapes("TanhGaussian.from_normal", mean=(self.mean, "... D"), z=(z, "... D"))
         pre_tanh = torch.addcmul(self.mean, self.log_std.exp(), z)
         constant = -0.5 * z.square() - _HALF_LOG_TWO_PI
         return pre_tanh.tanh(), (constant - self.log_std - _log_slope(pre_tanh)).sum(-1)
