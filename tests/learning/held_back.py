@@ -44,24 +44,23 @@ class Uncorrected(Held):
         return super().loss(model, target, replace(batch, trajectory=steps))
 
 
-class Detour(gymnasium.Env):
-    """Ending at once earns `safe`; going on leads to a choice of 1 or nothing: worth it only for who chooses well."""
+class Corridor(gymnasium.Env):
+    """Three places that look alike, in the second of which left is right: only chance gets through (Sutton & Barto,
+    example 13.1). Every step costs 1; at best -11.6 an episode, and `limit` for who always does the same.
+    """
 
-    def __init__(self, safe=0.7):
-        self.observation_space = spaces.Box(0, 1, (2,), np.float32)
+    def __init__(self, limit=60):
+        self.observation_space = spaces.Box(0, 1, (1,), np.float32)
         self.action_space = spaces.Discrete(2)
-        self._safe = safe
+        self._limit = limit
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed, options=options)
-        self._on = False
-        return np.array([1, 0], np.float32), {}
+        self._place = self._steps = 0
+        return np.ones(1, np.float32), {}
 
     def step(self, action):
-        over = np.array([0, 0], np.float32)
-        if self._on:
-            return over, float(action), True, False, {}
-        if action == 0:
-            return over, self._safe, True, False, {}
-        self._on = True
-        return np.array([0, 1], np.float32), 0.0, False, False, {}
+        right = (action == 1) != (self._place == 1)
+        self._place = max(0, self._place + (1 if right else -1))
+        self._steps += 1
+        return np.ones(1, np.float32), -1.0, self._place == 3, self._steps == self._limit, {}
