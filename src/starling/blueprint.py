@@ -26,6 +26,7 @@ from starling.roles.policy import GroupSpec
 from starling.roles.recorder import FragmentShape
 from starling.store.limiter import check as check_moves
 from starling.store.limiter import pace
+from starling.store.shards import shard_rows, shard_specs
 from starling.store.spec import TableSpec
 from starling.types import ArraySpec, EnvSpec, Layout, Progress, StreamSpec
 
@@ -53,12 +54,30 @@ class Blueprint:
         """Env loops that share the rows."""
         if self.config.actors is not None:
             return self.config.actors
-        return 1 if self.config.runtime == "inline" else min(max(1, cores() - 1), self.config.env.num)
+        if self.config.runtime == "inline":
+            return 1
+        return min(max(self.learners, cores() - self.learners), self.config.env.num)
+
+    @property
+    def learners(self) -> int:
+        return self.config.learners
 
     def groups(self) -> dict[int, GroupSpec]:
-        """The rows of every env loop, dealt as evenly as can be."""
-        parts = np.array_split(np.arange(self.config.env.num), self.actors)
-        return {index: GroupSpec(rows) for index, rows in enumerate(parts)}
+        """The rows of every env loop."""
+        return {index: group for mine in self.groups_by_learner() for index, group in mine.items()}
+
+    def groups_by_learner(self) -> list[dict[int, GroupSpec]]:
+        """The same, each learner's by themselves: rows are dealt to learners, and then to the env loops of each."""
+        numbers = np.array_split(np.arange(self.actors), self.learners)
+        shards = shard_rows(self.config.env.num, self.learners)
+        return [
+            {int(i): GroupSpec(rows) for i, rows in zip(mine, np.array_split(shard, len(mine)), strict=True)}
+            for mine, shard in zip(numbers, shards, strict=True)
+        ]
+
+    def shards(self) -> list[tuple[TableSpec, ...]]:
+        """The tables of every learner; those of one alone are `tables`."""
+        return shard_specs(self.tables, self.config.env.num, self.learners)
 
     @property
     def synchronous(self) -> bool:
@@ -87,9 +106,24 @@ def draw(config: Config, env: EnvSpec | None = None) -> Blueprint:
     blueprint = Blueprint(config, env, algorithm, algorithm.streams(), algorithm.tables(config.env.num))
     if blueprint.actors > config.env.num:
         raise UserError(f"actors={blueprint.actors} is more than the env.num={config.env.num} rows they share")
-    groups = [len(group.rows) for group in blueprint.groups().values()]
-    check_moves(blueprint.tables, config.env.num, groups=groups)
+    if blueprint.actors < config.learners:
+        raise UserError(f"actors={blueprint.actors} is less than learners={config.learners}, which need one each")
+    for tables, groups in zip(blueprint.shards(), blueprint.groups_by_learner(), strict=True):
+        sizes = [len(group.rows) for group in groups.values()]
+        check_moves(tables, sum(sizes), groups=sizes)
+    _check_minibatches(blueprint)
     return blueprint
+
+
+def _check_minibatches(blueprint: Blueprint) -> None:
+    """Refuse minibatches of which a learner would have nothing."""
+    learning, table = blueprint.algorithm.learning(), blueprint.shards()[0][0]
+    parts = table.batch * (table.length if learning.split == "step" else 1)
+    if blueprint.learners > 1 and learning.minibatches > parts:
+        raise UserError(
+            f"{learning.minibatches} minibatches are more than the {parts} parts of a batch that each of"
+            f" learners={blueprint.learners} has: lower algo.minibatches"
+        )
 
 
 def cores() -> int:
@@ -97,13 +131,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def build_model(blueprint: Blueprint) -> nn.Module:
-    """The network, its weights a function of the seed."""
+def build_model(blueprint: Blueprint, rank: int = 0) -> nn.Module:
+    """The network, its weights a function of the seed; several learners' are on a GPU each, where there are so many."""
     config = blueprint.config
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         model = blueprint.algorithm.build(blueprint.env, blueprint.streams)
-    return model.to(device(config))
+    where = device(config)
+    if rank and where.type == "cuda" and where.index is None:
+        where = torch.device("cuda", rank % torch.cuda.device_count())
+    return model.to(where)
 
 
 def load_weights(model: nn.Module, weights: dict[str, Any], source: str) -> None:
@@ -143,14 +180,14 @@ def check_precision(config: Config) -> None:
 
 
 def plan_threads(blueprint: Blueprint) -> int:
-    """Torch threads of the learner: images profit from every core that no actor uses, small networks from one alone."""
+    """Torch threads of a learner: images profit from every core that no actor uses, small networks from one alone."""
     specs: list[ArraySpec] = tree.leaves(observation_layout(blueprint.env.observation))
     images = any(len(spec.shape) >= 3 and spec.shape[-1] >= 36 for spec in specs)
     if blueprint.config.threads is not None:
         return blueprint.config.threads
     in_turns = blueprint.config.runtime == "inline" or blueprint.synchronous  # while it learns, actors rest
     taken = 0 if in_turns else blueprint.actors
-    return max(1, cores() - taken) if images else 1
+    return max(1, (cores() - taken) // blueprint.learners) if images else 1
 
 
 def set_up_torch(threads: int) -> None:

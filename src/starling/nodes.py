@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from starling.blueprint import Blueprint, build_model, draw, set_up_torch
+from starling.blueprint import Blueprint, build_model, draw, plan_threads, set_up_torch
 from starling.config.load import from_dict
 from starling.config.schema import Config, EvalConfig
 from starling.envs.registry import make_env
@@ -18,12 +19,17 @@ from starling.portable import Part
 from starling.roles.env_loop import Acting, EnvLoop
 from starling.roles.evaluator import MAX_ROWS, Evaluator
 from starling.roles.inference import Batcher, InferenceServer
+from starling.roles.learner import Learner, Source
 from starling.roles.policy import GroupSpec, Policy, PolicyCore, Upstream
 from starling.roles.usage import WAIT_IN, WAIT_OUT, Usage
+from starling.runs.frozen import unpack
+from starling.runtime.batches import BatchPort
 from starling.runtime.central import LoopPort, LoopSide, ServerPort, ServerSide
 from starling.runtime.link import Link
+from starling.runtime.rank import LearnerRank, RankSource, meet_in
+from starling.runtime.slab import Parcel
 from starling.runtime.upstream import FragmentPort, LinkedUpstream
-from starling.runtime.weights import WeightBoard, WeightReader
+from starling.runtime.weights import WeightBoard, WeightReader, WeightWriter
 from starling.types import EnvSpec, Layout
 
 EVALUATION_SEED = 1_000_003
@@ -76,6 +82,16 @@ class InferenceArguments:
     desk: ServerPort
 
 
+@dataclass(frozen=True)
+class RankArguments:
+    shared: Shared  # the board is this rank's own
+    rank: int
+    batches: BatchPort
+    state: Parcel  # of the learner, to begin with
+    outbox: Parcel
+    meetings: Path  # folder in which the ranks find each other
+
+
 def evaluation_seed(config: Config) -> int:
     return config.seed + EVALUATION_SEED
 
@@ -93,6 +109,20 @@ def policy_core(
         seed=config.seed,
         synchronous=blueprint.synchronous,
         reward_clip=config.env.reward_clip,
+    )
+
+
+def build_learner(blueprint: Blueprint, model: nn.Module, source: Source) -> Learner:
+    """The learner of `model`, as the configuration wants it."""
+    return Learner(
+        blueprint.algorithm,
+        model,
+        source,
+        seed=blueprint.config.seed,
+        planned_env_steps=blueprint.config.stop.env_steps,
+        planned_versions=blueprint.planned_versions,
+        mixed=blueprint.config.precision == "bfloat16",
+        compiled=blueprint.config.compile,
     )
 
 
@@ -227,3 +257,17 @@ def build_evaluation(shared: Shared, link: Link, usage: Usage) -> EvaluationWork
     evaluator = build_evaluator(blueprint, model, shared.config.eval, evaluation_seed(shared.config))
     evaluator.beat = usage.beat
     return EvaluationWorker(evaluator, WeightReader(shared.board, model), link)
+
+
+def build_rank(arguments: RankArguments, link: Link, usage: Usage) -> LearnerRank:
+    """One learner of several."""
+    shared, rank = arguments.shared, arguments.rank
+    blueprint = shared.blueprint()
+    set_up_torch(plan_threads(blueprint))
+    model = build_model(blueprint, rank)
+    source = RankSource(arguments.batches.slots())
+    learner = build_learner(blueprint, model, source)
+    learner.set_state(unpack(arguments.state.read()))
+    meet = meet_in(arguments.meetings, rank, blueprint.learners, shared.config.supervision.reduction)
+    publish = WeightWriter(shared.board, model).publish
+    return LearnerRank(rank, learner, source, link, arguments.outbox, usage, meet, publish)

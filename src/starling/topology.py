@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import nn
@@ -19,8 +22,10 @@ from starling.nodes import (
     ActorArguments,
     EnvLoopArguments,
     InferenceArguments,
+    RankArguments,
     Shared,
     build_evaluator,
+    build_learner,
     env_loop,
     evaluation_seed,
     policy_core,
@@ -28,24 +33,27 @@ from starling.nodes import (
 from starling.portable import parts_of
 from starling.roles.env_loop import EnvLoop
 from starling.roles.inference import Batcher, InferenceServer, LocalDesk
-from starling.roles.learner import Learner, Source
 from starling.roles.loader import Loader, RankedSource
 from starling.roles.policy import GroupSpec, PolicyCore
 from starling.roles.usage import WAIT_IN, Usage
+from starling.runtime.batches import BatchDesk, BatchPort, batch_spec
 from starling.runtime.central import SharedDesk
 from starling.runtime.credits import Seat
 from starling.runtime.hub import Hub
 from starling.runtime.inline import InlineRuntime, InlineUpstream
+from starling.runtime.learners import LearnersRuntime, Newest, Total
 from starling.runtime.processes import HubSource, ProcessesRuntime
 from starling.runtime.scoring import Scorer
-from starling.runtime.slab import Slab, size_of
+from starling.runtime.shard import LEARNER, Event, ShardHub
+from starling.runtime.slab import Parcel, Slab, size_of
 from starling.runtime.upstream import FragmentPort
 from starling.runtime.weights import WeightBoard, WeightReader, WeightWriter
 from starling.runtime.workers import WorkerSpec
+from starling.store.shards import shard_rows
 from starling.store.store import Store
 from starling.types import Layout
 
-Runtime = InlineRuntime | ProcessesRuntime
+Runtime = InlineRuntime | ProcessesRuntime | LearnersRuntime
 
 
 def build(blueprint: Blueprint, room: Room | None = None) -> Runtime:
@@ -54,33 +62,27 @@ def build(blueprint: Blueprint, room: Room | None = None) -> Runtime:
     layout = layout_of(blueprint, model)
     if room is not None:
         refuse(blueprint, predict_sizes(blueprint, model, layout), room)
-    return (_inline if blueprint.config.runtime == "inline" else _processes)(blueprint, model, layout)
+    if blueprint.config.runtime == "inline":
+        return _inline(blueprint, model, layout)
+    return (_processes if blueprint.learners == 1 else _learners)(blueprint, model, layout)
 
 
-def build_store(blueprint: Blueprint, layout: Layout) -> Store:
-    """All tables that the algorithm asks for, empty."""
-    config, algorithm = blueprint.config, blueprint.algorithm
-    return Store(
-        blueprint.tables,
-        layout,
-        rows=config.env.num,
-        seed=config.seed,
-        priority=algorithm.priority,
-        planned_env_steps=config.stop.env_steps,
-    )
-
-
-def _learner(blueprint: Blueprint, model: nn.Module, source: Source) -> Learner:
-    return Learner(
-        blueprint.algorithm,
-        model,
-        source,
-        seed=blueprint.config.seed,
-        planned_env_steps=blueprint.config.stop.env_steps,
-        planned_versions=blueprint.planned_versions,
-        mixed=blueprint.config.precision == "bfloat16",
-        compiled=blueprint.config.compile,
-    )
+def build_stores(blueprint: Blueprint, layout: Layout) -> list[Store]:
+    """All tables that the algorithm asks for, empty: a shard each learner."""
+    config = blueprint.config
+    rows = [len(mine) for mine in shard_rows(config.env.num, blueprint.learners)]
+    return [
+        Store(
+            tables,
+            layout,
+            rows=rows[shard],
+            seed=config.seed,
+            priority=blueprint.algorithm.priority,
+            planned_env_steps=-(-config.stop.env_steps // blueprint.learners),
+            shard=shard,
+        )
+        for shard, tables in enumerate(blueprint.shards())
+    ]
 
 
 def _ranks(blueprint: Blueprint) -> bool:
@@ -98,9 +100,9 @@ def _scorer(blueprint: Blueprint, board: WeightBoard) -> Scorer | None:
 def _inline(blueprint: Blueprint, model: nn.Module, layout: Layout) -> InlineRuntime:
     """All roles in this process: env loops, policies, one store, one learner, one shared model."""
     config = blueprint.config
-    store = build_store(blueprint, layout)
+    (store,) = build_stores(blueprint, layout)
     loader = Loader(blueprint.algorithm, model, blueprint.tables) if _ranks(blueprint) else None
-    learner = _learner(blueprint, model, store if loader is None else RankedSource(store, loader))
+    learner = build_learner(blueprint, model, store if loader is None else RankedSource(store, loader))
     groups, shape = blueprint.groups(), blueprint.fragment_shape(layout)
     buffers = {index: tree.zeros(shape.buffer(len(group.rows))) for index, group in groups.items()}
     learning = Usage()
@@ -127,17 +129,54 @@ def _inline(blueprint: Blueprint, model: nn.Module, layout: Layout) -> InlineRun
 
 def _processes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> ProcessesRuntime:
     """Actors, inference and evaluation in processes of their own; store and learner in this one."""
-    config = blueprint.config
     board = WeightBoard(model)
-    settings = to_dict(config)
-    shared = Shared(settings, parts_of(settings), blueprint.env, layout, board)
-    workers, seats = (_local_workers if config.inference == "local" else _central_workers)(blueprint, shared)
-    if config.eval.every is not None:
-        workers.append(WorkerSpec("evaluator", "evaluator", "starling.nodes:build_evaluation", lambda births: shared))
-    scorer = _scorer(blueprint, board)
-    hub = Hub(build_store(blueprint, layout), workers, seats, config.supervision, PREFETCH, scorer)
+    workers, seats = _workers(blueprint, _shared(blueprint, layout, board), 0)
+    (store,) = build_stores(blueprint, layout)
+    hub = Hub(store, workers, seats, blueprint.config.supervision, PREFETCH, _scorer(blueprint, board))
     source = HubSource(hub)
-    return ProcessesRuntime(hub, _learner(blueprint, model, source), source, WeightWriter(board, model))
+    return ProcessesRuntime(hub, build_learner(blueprint, model, source), source, WeightWriter(board, model))
+
+
+def _learners(blueprint: Blueprint, model: nn.Module, layout: Layout) -> LearnersRuntime:
+    """Several learners in processes of their own, each with its shard, its actors and a board for its weights."""
+    settings, events, newest = blueprint.config.supervision, queue.SimpleQueue[Event](), Newest()
+    meetings = TemporaryDirectory(prefix="starling-")
+    hubs, writers, outboxes = [], [], []
+    for rank, store in enumerate(build_stores(blueprint, layout)):
+        board, outbox = WeightBoard(model), Parcel()
+        shared = _shared(blueprint, layout, board)
+        batches = BatchPort(batch_spec(blueprint.shards()[rank], layout), 1 + PREFETCH)
+        workers, seats = _workers(blueprint, shared, rank)
+        learner = _rank(rank, shared, batches, newest, outbox, Path(meetings.name))
+        crew, scorer = [learner, *workers], _scorer(blueprint, board)
+        hubs.append(ShardHub(rank, store, crew, seats, settings, BatchDesk(batches), events, scorer))
+        writers.append(WeightWriter(board, model))
+        outboxes.append(outbox)
+    learner = build_learner(blueprint, model, Total(hubs))
+    return LearnersRuntime(hubs, learner, writers, outboxes, newest, events, meetings, settings)
+
+
+def _rank(rank: int, shared: Shared, batches: BatchPort, newest: Newest, outbox: Parcel, meetings: Path) -> WorkerSpec:
+    return WorkerSpec(
+        f"{LEARNER} {rank}",
+        LEARNER,
+        "starling.nodes:build_rank",
+        lambda births: RankArguments(shared, rank, batches, newest.parcel(), outbox, meetings),
+    )
+
+
+def _shared(blueprint: Blueprint, layout: Layout, board: WeightBoard) -> Shared:
+    settings = to_dict(blueprint.config)
+    return Shared(settings, parts_of(settings), blueprint.env, layout, board)
+
+
+def _workers(blueprint: Blueprint, shared: Shared, learner: int) -> tuple[list[WorkerSpec], dict[int, Seat]]:
+    """Who acts for one learner; the first one's crew also has the evaluator."""
+    local = blueprint.config.inference == "local"
+    workers, seats = (_local_workers if local else _central_workers)(blueprint, shared, learner)
+    if blueprint.config.eval.every is not None and learner == 0:
+        workers.append(WorkerSpec("evaluator", "evaluator", "starling.nodes:build_evaluation", lambda births: shared))
+    return workers, seats
 
 
 def _seats(
@@ -159,9 +198,9 @@ def _seats(
     return seats, ports
 
 
-def _local_workers(blueprint: Blueprint, shared: Shared) -> tuple[list[WorkerSpec], dict[int, Seat]]:
+def _local_workers(blueprint: Blueprint, shared: Shared, learner: int) -> tuple[list[WorkerSpec], dict[int, Seat]]:
     """An actor a group: env loop and policy in one process."""
-    groups = blueprint.groups()
+    groups = blueprint.groups_by_learner()[learner]
     seats, ports = _seats(blueprint, shared.layout, {f"actor {index}": [index] for index in groups})
 
     def actor(index: int) -> WorkerSpec:
@@ -177,10 +216,11 @@ def _local_workers(blueprint: Blueprint, shared: Shared) -> tuple[list[WorkerSpe
     return [actor(index) for index in groups], seats
 
 
-def _central_workers(blueprint: Blueprint, shared: Shared) -> tuple[list[WorkerSpec], dict[int, Seat]]:
+def _central_workers(blueprint: Blueprint, shared: Shared, learner: int) -> tuple[list[WorkerSpec], dict[int, Seat]]:
     """An env loop a group, and one inference server for all of them."""
-    groups = blueprint.groups()
-    seats, ports = _seats(blueprint, shared.layout, {"inference": list(groups)})
+    groups = blueprint.groups_by_learner()[learner]
+    name = "inference" if blueprint.learners == 1 else f"inference {learner}"
+    seats, ports = _seats(blueprint, shared.layout, {name: list(groups)})
     desk = SharedDesk(shared.layout, {index: len(group.rows) for index, group in groups.items()})
 
     def alive(births: Mapping[int, int]) -> dict[int, GroupSpec]:
@@ -196,10 +236,10 @@ def _central_workers(blueprint: Blueprint, shared: Shared) -> tuple[list[WorkerS
         )
 
     server = WorkerSpec(
-        "inference",
+        name,
         "inference",
         "starling.nodes:build_inference",
-        lambda births: InferenceArguments(shared, alive(births), ports["inference"], desk.server_port()),
+        lambda births: InferenceArguments(shared, alive(births), ports[name], desk.server_port()),
         tuple(groups),
         dependents=tuple(f"env {index}" for index in groups),
     )

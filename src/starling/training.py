@@ -15,6 +15,7 @@ from starling.branching import check_branch
 from starling.capacity.room import find_room
 from starling.config.schema import Config
 from starling.envs.faults import EnvFault
+from starling.replays.resharding import reshard, without_tables
 from starling.replays.start import begin_with_replay
 from starling.runs import checkpoint, folder
 from starling.runs.bottleneck import KEY, bottleneck
@@ -106,8 +107,8 @@ def branch(run: Path, config: Config, runs: Path, display: Display, *, which: st
     old, new = draw(parent.config()), draw(config)
     plan = check_branch(old, new)
     state = _load(parent, which, new, display.message)
-    if plan.refill:
-        state["store"] = {"env_steps": state["store"]["env_steps"]}
+    kept = without_tables(state["store"]) if plan.refill else state["store"]
+    state["store"] = reshard(old, new, kept)
     set_up_torch(plan_threads(new))
     runtime = topology.build(new, find_room(runs))
     runtime.restore(state)
@@ -163,7 +164,7 @@ class Session:
         self._watch = Watch(self.config, window, read_rows(place.metrics_file))
         self.board = TensorBoardFile(place.path, None if state is None else runtime.env_steps, display.message)
         self._started = time.monotonic()
-        self._start_steps = runtime.env_steps
+        self._start_steps, self._start_updates = runtime.env_steps, runtime.updates
         self._last_row: dict[str, Any] = {}
         self._pace = (self._started, runtime.env_steps)
         self._next_tick = 0.0
@@ -265,6 +266,7 @@ class Session:
             **self._saver.metrics(),
             f"{TIMING}seconds": round(seconds, 3),
             f"{TIMING}steps_per_s": round((self.runtime.env_steps - self._start_steps) / max(seconds, 1e-9), 1),
+            f"{TIMING}updates_per_s": round((self.runtime.updates - self._start_updates) / max(seconds, 1e-9), 1),
         }
         if line := bottleneck(row, self.config):
             row[KEY] = line

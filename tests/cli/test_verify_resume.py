@@ -2,11 +2,12 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from starling.runs.folder import RunFolder
-from starling.verification import compare, verify
+from starling.verification import Counters, compare, compare_counters, verify
 
 SHARED = ["env.num=2", "net.torso.hidden=[16]"]
 DQN = [
@@ -44,3 +45,25 @@ def test_a_difference_of_one_bit_or_one_number_is_found(tmp_path):
     assert compare(one, other)[0] == "step-000000000010/learner.safetensors"
     (other.checkpoints / last.name).rename(other.checkpoints / "step-000000000011")
     assert "step-000000000011" in compare(one, other)[0]
+
+
+@pytest.mark.parametrize("settings", [["runtime=processes"], ["learners=2"]])
+def test_over_processes_every_counter_adds_up(settings):
+    assert verify("dqn-cartpole", ["env.num=4", "actors=2", *SHARED[1:], *DQN, *settings], 1200, say=str) == []
+
+
+def test_a_counter_that_does_not_add_up_is_found():
+    before = Counters(rows=1, episodes=2, env_steps=100, updates=10, inserted=(100,), drawn=(12,))
+    after = Counters(rows=2, episodes=3, env_steps=150, updates=20, inserted=(150,), drawn=(23,))
+    ledger = {"ledger/produced": 60, "ledger/inserted": 50, "ledger/open": 10, "ledger/lost": 0}
+    rows = [{"env_steps": 90, "updates": 9, "episodes": 2, **ledger}]
+    more = [*rows, {"env_steps": 150, "updates": 20, "episodes": 3, **ledger}]
+    assert compare_counters(before, after, rows, more) == []
+    for name, value in [("env_steps", 149), ("inserted", (149,)), ("updates", 30), ("drawn", (30,))]:
+        assert len(compare_counters(before, replace(after, **{name: value}), rows, more)) == 1, name
+    assert compare_counters(before, after, [], more) == [
+        "metrics.jsonl: env_steps went back",
+        "metrics.jsonl: updates went back",
+    ]
+    assert compare_counters(before, after, [more[1]], more)
+    assert compare_counters(before, after, rows, [rows[0], {**more[1], "ledger/lost": 1}])

@@ -71,11 +71,16 @@ AGENTS = {
 }
 """Of every algorithm: a preset and what makes it solve a toy within a few thousand steps."""
 
+RUNTIMES = {
+    "inline": ["runtime=inline"],
+    "processes": ["runtime=processes"],
+    "two learners": ["runtime=processes", "learners=2"],
+}
 AXES = {
     "agent": list(AGENTS),
-    "runtime": ["inline", "processes"],
+    "runtime": list(RUNTIMES),
     "inference": ["local", "central"],
-    "actors": [1, 2],
+    "actors": [1, 2],  # of each learner
 }
 STEPS = 16_000
 
@@ -114,7 +119,8 @@ def test_every_pair_is_covered():
 def test_the_agent_learns_identity(agent, runtime, inference, actors):
     """16 rounds of one in four: 4 by chance, 16 at best; of toy/match 5.3 by chance."""
     preset, settings = AGENTS[agent]
-    topology = [f"runtime={runtime}", f"inference={inference}", f"actors={actors}", f"stop.env_steps={STEPS}"]
+    actors *= 1 + (runtime == "two learners")
+    topology = [*RUNTIMES[runtime], f"inference={inference}", f"actors={actors}", f"stop.env_steps={STEPS}"]
     system = build(draw(load(preset, [*SMALL, *settings, *topology])))
     scores, end = Scoreboard(window=50), time.monotonic() + 120
     try:

@@ -42,7 +42,7 @@ def test_what_learning_needs_is_what_a_learner_holds(preset, optimizer):
 
 
 def held_by_a_learner(blueprint):
-    learner = Work(blueprint)._learner
+    learner = Work(blueprint).learner
     state = learner.get_state()
     gradients = [optimizer.gradient for optimizer in learner._optimizers.values()]
     kept = [optimizer["moments"]["0"].values() for optimizer in state["optimizers"].values() if optimizer["moments"]]
@@ -54,7 +54,10 @@ def slab_bytes():
     return sum(slab.size for slab in gc.get_objects() if type(slab) is Slab)
 
 
-@pytest.mark.parametrize("settings", [["actors=4"], ["actors=2", "algo.rollout=512", "net.torso.hidden=[256]"]])
+@pytest.mark.parametrize(
+    "settings",
+    [["actors=4"], ["actors=2", "algo.rollout=512", "net.torso.hidden=[256]"], ["actors=4", "learners=2"]],
+)
 def test_shared_memory_is_what_the_runtime_takes(settings):
     blueprint, sizes = sizes_of("ppo-cartpole", "runtime=processes", *settings)
     gc.collect()

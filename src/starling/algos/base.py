@@ -76,6 +76,7 @@ class LearnSpec:
     minibatches: int = 1
     split: Literal["env", "step"] = "env"  # minibatches of whole rows (recurrent) or of single steps
     importance_exponent: Callable[[Progress], float] | None = None  # PER's beta
+    summed: bool = False  # losses are sums over a batch's rows, not means: so are gradients of several learners
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,10 @@ class Algorithm(ABC):
         """What the optimizers make smaller."""
 
     def prepare(self, model: Any, target: Any, batch: Batch) -> Batch:
-        """Once a batch, without gradient: advantages, statistics."""
+        """Once a batch, without gradient: advantages, statistics.
+
+        Statistics in the model's buffers must add up (counts, sums): several learners add their changes together.
+        """
         return batch
 
     def recorded_rewards(self) -> tuple[str, ...]:

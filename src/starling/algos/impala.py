@@ -95,6 +95,7 @@ class IMPALA(Algorithm):
         return LearnSpec(
             optimizers={"impala": OptimizerSpec(self.config.optimizer)},
             importance_exponent=None if beta is None else lambda progress: beta,
+            summed=True,
         )
 
     def act(self, model: Network, inputs: ActInput) -> ActOutput:

@@ -13,14 +13,17 @@ from starling.algos.base import OptimizerSpec
 from starling.blueprint import PREFETCH, SLOTS, Blueprint
 from starling.config.schema import Config
 from starling.roles.optimizer import FlatOptimizer
+from starling.runtime.batches import batch_spec
 from starling.runtime.slab import size_of
+from starling.store.shards import shard_rows
 from starling.store.shares import split
-from starling.store.sizes import table_bytes
+from starling.store.sizes import TableBytes, table_bytes
 from starling.types import Layout, Tensor
 
 MIB = 2**20
-MAIN, SERVER, WORKER = 400 * MIB, 170 * MIB, 100 * MIB
-"""Memory of the main process, of the server that workers are forked from, and of a worker, each with little in it:
+MAIN, SERVER, WORKER, RANK = 400 * MIB, 170 * MIB, 100 * MIB, 170 * MIB
+"""Memory of the main process, of the server that workers are forked from, of a worker that acts and of one of several
+learners, each with little in it:
 Python, torch and what they import. Measured on Linux with torch 2.13."""
 ROW = 2048
 """Bytes of a row of metrics, as JSON and for TensorBoard."""
@@ -35,7 +38,7 @@ class Sizes:
     batches: int  # the one that is learnt from and those that wait, fragments under way
     tables: int
     saving: int  # what is copied of the tables while a checkpoint is written
-    shared: int  # fragments and weights between processes
+    shared: int  # fragments, weights and several learners' batches between processes
     checkpoint: int  # on disk: a whole one; what it shares with others is counted for each
     checkpoints: int  # how many there are at once
     metrics: int  # on disk
@@ -51,8 +54,8 @@ class Sizes:
 
 def predict_sizes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Sizes:
     """What the run needs; only counted, nothing is made or measured."""
-    config, first = blueprint.config, blueprint.tables[0]
-    tables = [table_bytes(table, layout, config.env.num, config.stop.env_steps) for table in blueprint.tables]
+    config, first, learners = blueprint.config, blueprint.tables[0], blueprint.learners
+    tables = _tables(blueprint, layout)
     weights, learning = _bytes_of(model.state_dict().values()), learning_bytes(blueprint, model)
     saved = sum(table.saved for table in tables) if config.checkpoint.replay else 0
     takes = split(first.batch, [table.share for table in blueprint.tables])
@@ -60,26 +63,40 @@ def predict_sizes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Siz
     batch = items * tree.nbytes(layout.trajectory(first.length, 1))
     shape = blueprint.fragment_shape(layout)
     fragments = sum(size_of(shape.buffer(len(group.rows))) for group in blueprint.groups().values())
-    workers = _workers(blueprint)
+    workers, ranks = _workers(blueprint), learners if learners > 1 else 0
+    handed = sum((1 + PREFETCH) * size_of(batch_spec(mine, layout)) for mine in blueprint.shards()) if ranks else 0
+    states = 2 + 2 * ranks if ranks else 1  # what ranks begin with, also packed; what each has, and has told
     return Sizes(
-        programs=MAIN + (SERVER + workers * WORKER if workers else 0),
-        learning=learning + workers * weights,
-        batches=(1 + PREFETCH) * batch if workers else batch + fragments,
+        programs=MAIN + (SERVER + workers * WORKER + ranks * RANK if workers else 0),
+        learning=states * learning + workers * weights,
+        batches=(1 if ranks else 1 + PREFETCH) * batch if workers else batch + fragments,
         tables=sum(table.held for table in tables),
         saving=sum(table.copied for table in tables) if config.checkpoint.replay else 0,
-        shared=SLOTS * fragments + 2 * weights if workers else 0,
+        shared=SLOTS * fragments + 2 * learners * weights + handed if workers else 0,
         checkpoint=learning + saved,
         checkpoints=_kept(config),
         metrics=ROW * (config.stop.env_steps // config.log_every + 1),
     )
 
 
+def _tables(blueprint: Blueprint, layout: Layout) -> list[TableBytes]:
+    """Of every table in every shard."""
+    config, learners = blueprint.config, blueprint.learners
+    rows = [len(mine) for mine in shard_rows(config.env.num, learners)]
+    return [
+        table_bytes(table, layout, rows[shard], config.stop.env_steps * rows[shard] // config.env.num)
+        for shard, tables in enumerate(blueprint.shards())
+        for table in tables
+    ]
+
+
 def _workers(blueprint: Blueprint) -> int:
-    """Processes besides the main one: actors, the inference server, the evaluator."""
+    """Processes that act: actors, inference servers, the evaluator."""
     config = blueprint.config
     if config.runtime == "inline":
         return 0
-    return blueprint.actors + (config.inference == "central") + (config.eval.every is not None)
+    servers = blueprint.learners if config.inference == "central" else 0
+    return blueprint.actors + servers + (config.eval.every is not None)
 
 
 def learning_bytes(blueprint: Blueprint, model: nn.Module) -> int:

@@ -115,7 +115,7 @@ def check(values: dict[str, Any]) -> tuple[Config | None, list[str]]:
         config = model.model_validate(values)
     except ValidationError as error:
         schema = describe.json_schema(name)
-        found = [problem for problem in error.errors() if name or problem["loc"][0] != "algo"]
+        found = [problem for problem in error.errors() if name or problem["loc"][:1] != ("algo",)]
         return None, list(dict.fromkeys([*mistakes, *(_explain(schema, values, problem) for problem in found)]))
     return (None, mistakes) if mistakes else (config, [])
 
@@ -263,7 +263,7 @@ def _default_of(values: dict[str, Any], path: list[str]) -> Any:
 def _explain(schema: describe.Node, values: dict[str, Any], problem: Any) -> str:
     """One mistake in plain words: where, what is expected, what is there instead."""
     kind, value, path = problem["type"], problem["input"], _keys(schema, [str(part) for part in problem["loc"]])
-    if path[-1] == "[key]":
+    if path[-1:] == ["[key]"]:
         return f"{'.'.join(path[:-1])}: the key must be text; put it in quotes"
     if kind in ("extra_forbidden", "invalid_key"):
         near = describe.nearest(schema, path, values)
@@ -278,7 +278,7 @@ def _explain(schema: describe.Node, values: dict[str, Any], problem: Any) -> str
     if kind.endswith(_WRONG_KIND):
         hint = _hint(describe.forms(schema, node), key, value)
         return f"{key}: must be {describe.wording(schema, node)}, not {_show(value)}{hint}"
-    return f"{key}: {problem['msg'].removeprefix('Value error, ').removeprefix('Assertion failed, ')}"
+    return f"{key and f'{key}: '}{problem['msg'].removeprefix('Value error, ').removeprefix('Assertion failed, ')}"
 
 
 def _keys(schema: describe.Node, path: list[str]) -> list[str]:
@@ -289,7 +289,7 @@ def _keys(schema: describe.Node, path: list[str]) -> list[str]:
         if inner is not None:
             keys.append(step)
             node = inner
-    return [*keys, path[-1]]
+    return [*keys, *path[-1:]]
 
 
 def _hint(forms: list[describe.Node], key: str, value: Any) -> str:

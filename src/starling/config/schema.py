@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from starling.config.algo.base import AlgoConfig
 from starling.config.curiosity import AnyCuriosity
@@ -53,7 +53,10 @@ class SupervisionConfig(Part):
 
     timeout: float = Field(60.0, gt=0, description="seconds without a sign of life after which a worker is killed")
     restarts: int = Field(5, ge=0, description="restarts of one worker within ten minutes before it is given up")
-    min_actors: int = Field(1, ge=1, description="actors without which the run ends")
+    min_actors: int = Field(1, ge=1, description="actors without which the run ends, of each learner")
+    reduction: float = Field(
+        30.0, gt=0, description="seconds that learners wait for each other's gradients before one is taken to hang"
+    )
 
 
 class BatchingConfig(Part):
@@ -81,7 +84,12 @@ class Config(Part):
     actors: int | None = Field(
         None, ge=1, description="env loops that share env.num; null: 1 inline, and in processes one a core but one"
     )
-    learners: Literal[1] = Field(1, description="processes that learn; one so far")
+    learners: int = Field(
+        1,
+        ge=1,
+        description="ranks that learn together, each with its share of the actors, the tables and the batch; more than"
+        " one need runtime=processes, which is then the default",
+    )
     device: str = Field("auto", description="auto (cuda where there is one), cpu, cuda, cuda:1")
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="of the learner's matrix products; bfloat16: mixed precision by torch.autocast"
@@ -116,6 +124,18 @@ class Config(Part):
             if names.count(name) > 1:
                 raise ValueError(f"two reward streams are called {name!r}; give one of them another name")
         return curiosity
+
+    @model_validator(mode="before")
+    @classmethod
+    def _learners_are_processes(cls, values: Any) -> Any:
+        several = isinstance(values, dict) and isinstance(values.get("learners"), int) and values["learners"] > 1
+        return {"runtime": "processes", **values} if several else values
+
+    @model_validator(mode="after")
+    def _one_process_has_one_learner(self) -> Config:
+        if self.learners > 1 and self.runtime == "inline":
+            raise ValueError(f"learners={self.learners} need processes of their own: set runtime=processes")
+        return self
 
     @property
     def checkpoint_every(self) -> int:

@@ -40,7 +40,7 @@ class Work:
         self._group = core.policy.group(group.rows, config.seed)
         self._group.seen = self._env.reset(seeds(config.seed, group.rows, 0))
         self._steps_a_version = steps_a_version(blueprint.tables)
-        self._learner = Learner(
+        self.learner = Learner(
             blueprint.algorithm,
             model,
             SameAgain(sample),
@@ -51,7 +51,7 @@ class Work:
         self.step_envs()
         self.infer()
         self.train()
-        self._state = copy.deepcopy(self._learner.get_state())
+        self._state = copy.deepcopy(self.learner.get_state())
 
     def step_envs(self) -> float:
         """One step of all rows; a reset is no env step, but its time counts."""
@@ -63,12 +63,12 @@ class Work:
         return float(len(self._group.rows))
 
     def train(self) -> float:
-        self._learner.step()
+        self.learner.step()
         return self._steps_a_version
 
     def restore(self) -> None:
         """Take back what was learnt: one sample over and over would spoil the weights before long."""
-        self._learner.set_state(copy.deepcopy(self._state))
+        self.learner.set_state(copy.deepcopy(self._state))
 
     def close(self) -> None:
         self._env.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,17 +10,22 @@ import numpy as np
 from starling import tree
 from starling.replays.steps import Steps
 from starling.store.ring import ring_length
+from starling.store.shards import shard_rows
 from starling.store.table import Table
-from starling.types import Fragment, Layout, NDArray, Trajectory
+from starling.types import Fragment, Keys, Layout, NDArray, Trajectory
 
 LONGEST = 512
 """Steps in a fragment, where the ring has room for so many."""
 
 
 class Feed:
-    """Steps of one env row, inserted as an actor of their own would: each fragment begins where the last ended."""
+    """Steps of one env row, inserted as an actor of their own would: each fragment begins where the last ended.
 
-    def __init__(self, table: Table, layout: Layout, row: int, rows: int) -> None:
+    `rows` env rows share the table. `own`: the weights that acted were this run's, so it is known how old steps are.
+    """
+
+    def __init__(self, table: Table, layout: Layout, row: int, rows: int, own: bool = False) -> None:
+        self._own = own
         stack = layout.stack.n if layout.stack else 1
         self._table, self._row = table, np.array([row])
         self._longest = min(LONGEST, ring_length(table.spec, rows, stack) - table.spec.length - stack)
@@ -57,11 +63,36 @@ class Feed:
         done = {name: tree.map(lambda leaf: _one_row(leaf[:-1]), getattr(steps, name)) for name in names}
         carries = shown.pop("carry")
         carry = tree.map(lambda leaf: leaf[0], carries)
-        version = np.zeros(1, np.int64)  # as old as can be: the weights that acted are not this run's
+        oldest = steps.version[:-1].min() if self._own else 0  # as old as can be
+        version = np.array([oldest], np.int64)
         trajectory: Trajectory[NDArray] = Trajectory(**shown, **done, carry=carry, version=version)
         actor = -1 - int(self._row[0])  # nobody else's
         fragment = Fragment(trajectory, self._row, carries if self._recurrent else None, actor, self._sequence)
         self._table.insert(fragment)
+
+
+def feed_all(shards: Sequence[Table], layout: Layout, rows: int, own: bool = False) -> list[dict[int, Feed]]:
+    """The way of every one of `rows` env rows into the shard of a table that takes it, by shard and row."""
+    dealt = shard_rows(rows, len(shards))
+    return [
+        {row: Feed(table, layout, row, len(mine), own) for row in mine.tolist()}
+        for table, mine in zip(shards, dealt, strict=True)
+    ]
+
+
+def take_over(table: Table, feeds: Mapping[int, Feed], prioritized: bool) -> None:
+    """Drop the items of a fed table that were none before (a stretch that was still open has ended now), and give the
+    others their priorities; `feeds` by env row."""
+    assert table.ring is not None
+    items = table.ring.items()
+    given = {row: feed.priorities() for row, feed in feeds.items()}
+    priorities = np.array([given[row][start] for row, start in zip(items.rows.tolist(), items.start, strict=True)])
+    same = np.full((2, len(priorities)), [[table.shard], [table.index]], np.int64)
+    keys = Keys(same[0], same[1], items.slots, items.generation)
+    had = priorities > 0
+    table.evict(tree.map(lambda column: column[~had], keys))
+    if prioritized:
+        table.reprioritize(tree.map(lambda column: column[had], keys), priorities[had])
 
 
 def _one_row(leaf: NDArray) -> NDArray:

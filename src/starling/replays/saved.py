@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from starling.blueprint import Blueprint, build_model, draw, layout_of
 from starling.errors import UserError
+from starling.replays.resharding import reshard
 from starling.runs import checkpoint, folder
 from starling.store.store import Store
-from starling.topology import build_store
+from starling.topology import build_stores
 from starling.types import Layout
 
 
@@ -35,11 +36,12 @@ def load_replay(run: Path, *, which: str, warn: Callable[[str], None]) -> SavedR
     chosen, state, problems = checkpoint.find(place.checkpoints, which, parts=("store", "learner"))
     for problem in problems:
         warn(f"checkpoint skipped: {problem}")
-    if "tables" not in state["store"]:
+    if not all("tables" in shard for shard in state["store"].get("shards", {"0": state["store"]}).values()):
         raise UserError(f"{run} ({chosen.name}) was saved without its replay: train with checkpoint.replay=true")
     layout = layout_of(blueprint, build_model(blueprint))
-    store = build_store(blueprint, layout)
-    store.set_state(state["store"])
+    whole = replace(blueprint, config=blueprint.config.model_copy(update={"learners": 1}))
+    (store,) = build_stores(whole, layout)
+    store.set_state(reshard(blueprint, whole, state["store"]))
     steps, version = int(state["store"]["env_steps"]), int(state["learner"]["version"])
     return SavedReplay(run, chosen.name, blueprint, layout, store, steps, version)
 

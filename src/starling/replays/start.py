@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -13,15 +13,14 @@ from starling import tree
 from starling.blueprint import Blueprint, build_model, layout_of
 from starling.errors import UserError
 from starling.replays.columns import from_columns, step_specs
-from starling.replays.feed import Feed
+from starling.replays.feed import Feed, feed_all, take_over
 from starling.replays.manifest import Manifest, Stack, TableEntry, read_manifest, read_part
 from starling.replays.saved import refuse_queues
 from starling.replays.steps import Steps
-from starling.runtime.inline import InlineRuntime
 from starling.store.spec import TableSpec
 from starling.store.table import Table
 from starling.topology import Runtime
-from starling.types import Keys, Layout
+from starling.types import Layout
 
 
 def begin_with_replay(blueprint: Blueprint, runtime: Runtime) -> str | None:
@@ -44,10 +43,10 @@ def _begin(blueprint: Blueprint, runtime: Runtime, source: Path) -> str:
     manifest = read_manifest(source)
     layout = layout_of(blueprint, build_model(blueprint))
     _check(blueprint, layout, manifest, source)
-    store = runtime.store if isinstance(runtime, InlineRuntime) else runtime.hub.store
-    for table in store.mixture.tables:
-        _fill(table, manifest.tables[table.spec.name], layout, blueprint.config.env.num, source)
-    sizes = ", ".join(f"{size:,} items" for size in store.mixture.sizes)
+    by_table = list(zip(*(store.mixture.tables for store in runtime.stores), strict=True))
+    for shards in by_table:
+        _fill(shards, manifest.tables[shards[0].spec.name], layout, blueprint.config.env.num, source)
+    sizes = ", ".join(f"{sum(table.size for table in shards):,} items" for shards in by_table)
     return f"replay: {sizes} from {source}, recorded in {manifest.env} by {manifest.algorithm}"
 
 
@@ -95,15 +94,17 @@ def _same_windows(spec: TableSpec, entry: TableEntry) -> bool:
     return (spec.length, spec.period, spec.prefix) == (entry.length, entry.period, entry.prefix)
 
 
-def _fill(table: Table, entry: TableEntry, layout: Layout, rows: int, source: Path) -> None:
+def _fill(shards: Sequence[Table], entry: TableEntry, layout: Layout, rows: int, source: Path) -> None:
     """Insert all steps; with the same windows, items and priorities become those of the export."""
-    feeds = [Feed(table, layout, row, rows) for row in range(rows)]
-    for target, steps in _dealt(_read(entry, layout, source), feeds, by_row=entry.rows == rows):
+    feeds = feed_all(shards, layout, rows)
+    every = [feed for mine in feeds for feed in mine.values()]
+    for target, steps in _dealt(_read(entry, layout, source), every, by_row=entry.rows == rows):
         target.add(steps)
-    for feed in feeds:
+    for feed in every:
         feed.finish()
-    if _same_windows(table.spec, entry):
-        _take_over(table, entry, feeds)
+    for table, mine in zip(shards, feeds, strict=True):
+        if _same_windows(table.spec, entry):
+            take_over(table, mine, entry.sampler == "prioritized")
 
 
 def _read(entry: TableEntry, layout: Layout, source: Path) -> Iterator[Steps]:
@@ -135,17 +136,3 @@ def _dealt(source: Iterator[Steps], feeds: list[Feed], by_row: bool) -> Iterator
             yield target, piece
             if not piece.valid[-1]:
                 target = None
-
-
-def _take_over(table: Table, entry: TableEntry, feeds: list[Feed]) -> None:
-    """Drop items that the export does not have (a stretch that was still open has ended now), give others theirs."""
-    assert table.ring is not None
-    items = table.ring.items()
-    given = [feed.priorities() for feed in feeds]
-    priorities = np.array([given[row][start] for row, start in zip(items.rows, items.start, strict=True)])
-    same = np.full((2, len(priorities)), [[table.shard], [table.index]], np.int64)
-    keys = Keys(same[0], same[1], items.slots, items.generation)
-    had = priorities > 0
-    table.evict(tree.map(lambda column: column[~had], keys))
-    if entry.sampler == "prioritized":
-        table.reprioritize(tree.map(lambda column: column[had], keys), priorities[had])

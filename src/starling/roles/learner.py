@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -18,16 +19,19 @@ from starling.algos.base import Algorithm, Loss, TargetSpec
 from starling.ops.priority import importance_weights
 from starling.roles.means import Means
 from starling.roles.optimizer import FlatOptimizer, flatten
+from starling.roles.ranks import Alone, Ranks
 from starling.roles.timeline import Timeline
 from starling.tree import map_trajectory
 from starling.types import Batch, Keys, NDArray, Progress, Sample, Tensor
 
 MAX_SKIPPED = 20
 """Updates in a row whose gradient may be non-finite before the run is stopped."""
+CHECKED_EVERY = 100
+"""Versions after which several learners make sure that their weights are still the same."""
 
 
 class DivergedError(RuntimeError):
-    """Gradients stayed non-finite; going on would train nothing."""
+    """Gradients stayed non-finite, or learners' weights differ; going on would train nothing."""
 
 
 class Source(Protocol):
@@ -57,6 +61,8 @@ class Learner:
         compiled: bool = False,
     ) -> None:
         self.algorithm, self.model, self.source = algorithm, model, source
+        self.ranks: Ranks = Alone()  # who else learns the same
+        self._seed = seed
         self._mixed = mixed
         self._loss = torch.compile(algorithm.loss) if compiled else algorithm.loss
         self._learning = algorithm.learning()
@@ -71,9 +77,13 @@ class Learner:
         self._device = next(model.parameters()).device
         self._rng = np.random.Generator(np.random.PCG64(seed))  # shuffles minibatches
         self._generator = torch.Generator(self._device).manual_seed(seed)  # for losses that sample
+        kept = model.state_dict()
+        self._statistics = [buffer for name, buffer in model.named_buffers() if name in kept]
+        self._sample: Sample | None = None  # what is to be learnt from next
         self._means = Means()
         self._timeline = Timeline()
         self._skipped = self.skipped_in_all = 0
+        self._moves = 0  # optimizer steps of the version that is being made
         self._planned_env_steps = planned_env_steps
         self.version = 0
 
@@ -87,46 +97,82 @@ class Learner:
     @property
     def progress(self) -> Progress:
         """How far training is, by what has arrived here."""
-        steps = self.source.env_steps
+        return self._progress(self.ranks.total(self.source.env_steps))
+
+    def _progress(self, steps: int) -> Progress:
         return Progress(steps, self.version, min(1.0, steps / self._planned_env_steps))
 
     def step(self) -> bool:
-        """Learn from one batch; False when there is none."""
-        sample = self.source.sample()
-        if sample is None:
+        """Learn from one batch; False when there is none, here or at another rank."""
+        if self._sample is None:
+            self._sample = self.source.sample()
+        steps = self.ranks.agree(self._sample is not None, self.source.env_steps)
+        if self._sample is None or steps is None:
             return False
-        batch = self._batch(sample)
-        with torch.no_grad(), self._precision():
-            batch = self.algorithm.prepare(self.model, self._target, batch)
+        sample = self._sample
+        batch = self._prepare(self._batch(sample, self._progress(steps)))
         self._note_age(sample.trajectory.version, batch.progress)
         priorities = self._epochs(batch)
-        self.version += 1
+        self.version, self._moves = self.version + 1, 0
         self._timeline.add(self.version, batch.progress.env_steps)
         for optimizer in self._optimizers.values():
             optimizer.end_version()
         self._follow(self._learning.target)
+        self._sample = None
         self.source.learnt(sample.keys, None if priorities is None else priorities.cpu().numpy())
+        if self.version % CHECKED_EVERY == 0 and not self.ranks.all_same(self._fingerprint):
+            raise DivergedError(f"the learners' weights differ after {self.version} updates")
         return True
+
+    def _fingerprint(self) -> int:
+        """A number that stands for the weights."""
+        crc = 0
+        for optimizer in self._optimizers.values():
+            crc = zlib.crc32(optimizer.flat.cpu().numpy(), crc)
+        return crc
+
+    def _prepare(self, batch: Batch) -> Batch:
+        """What the algorithm adds; statistics that it gathers on the way are those of all ranks."""
+        before = [buffer.to(torch.float64, copy=True) for buffer in self._statistics] if self.ranks.size > 1 else []
+        with torch.no_grad(), self._precision():
+            batch = self.algorithm.prepare(self.model, self._target, batch)
+        if before:
+            self._add_up_statistics(before)
+        return batch
+
+    def _add_up_statistics(self, before: list[Tensor]) -> None:
+        """Let the buffers, which were `before`, have changed by what all ranks changed them together."""
+        pairs = zip(self._statistics, before, strict=True)
+        changes = torch.cat([(now - then).flatten() for now, then in pairs])  # [n] float64
+        self.ranks.add_up(changes)
+        parts = changes.split([then.numel() for then in before])
+        for buffer, then, change in zip(self._statistics, before, parts, strict=True):
+            buffer.copy_(then + change.view_as(then))
 
     def _note_age(self, versions: NDArray, now: Progress) -> None:
         """How long ago the weights [B] that acted were made, in versions and in env steps."""
         self._means.add("learner/lag", float(now.updates - versions.mean()))
         self._means.add("learner/lag_steps", float(now.env_steps - self._timeline.at(versions).mean()))
 
-    def _batch(self, sample: Sample) -> Batch:
+    def _batch(self, sample: Sample, progress: Progress) -> Batch:
         exponent = self._learning.importance_exponent
         if exponent is None:
             weight = torch.ones(len(sample.keys), device=self._device)
         else:
-            probability, size = torch.from_numpy(sample.probability), torch.from_numpy(sample.table_size)
-            weight = importance_weights(probability, size, exponent(self.progress)).float().to(self._device)
+            weight = self._importance(sample, exponent(progress)).float().to(self._device)
         return Batch(
             trajectory=tree.to_torch(sample.trajectory, self._device),
             weight=weight,
             source=torch.from_numpy(sample.source).to(self._device),
-            progress=self.progress,
+            progress=progress,
             generator=self._generator,
         )
+
+    def _importance(self, sample: Sample, beta: float) -> Tensor:
+        """Importance weights [B], of which the largest in the batch of all ranks is 1."""
+        probability, size = torch.from_numpy(sample.probability), torch.from_numpy(sample.table_size)
+        least = float((probability * size).min())
+        return importance_weights(probability, size, beta) * (self.ranks.least(least) / least) ** beta
 
     def _epochs(self, batch: Batch) -> Tensor | None:
         priorities, loss = None, None
@@ -166,9 +212,10 @@ class Learner:
         """
         last = list(loss.losses)[-1]
         norms = {
-            name: self._optimizers[name].differentiate(value, retain_graph=name != last)
+            name: self._optimizers[name].differentiate(value, retain_graph=name != last, share=self._share)
             for name, value in loss.losses.items()
         }
+        self._moves += 1
         if all(math.isfinite(norm) for norm in norms.values()):
             self._skipped = 0
             for name, norm in norms.items():
@@ -179,6 +226,12 @@ class Learner:
         self.skipped_in_all += 1
         if self._skipped >= MAX_SKIPPED:
             raise DivergedError(f"gradients were not finite {self._skipped} times in a row (norms: {norms})")
+
+    def _share(self, gradient: Tensor) -> None:
+        """Put in its place the gradient of the whole batch, of which every rank has an equal part."""
+        self.ranks.add_up(gradient)
+        if self.ranks.size > 1 and not self._learning.summed:
+            gradient.div_(self.ranks.size)
 
     def _follow(self, target: TargetSpec | None) -> None:
         if target is None or self._target is None:
@@ -196,6 +249,19 @@ class Learner:
         """Let the present settings of the optimizers replace those that came with a restored state."""
         for optimizer in self._optimizers.values():
             optimizer.apply_settings()
+
+    @property
+    def standing(self) -> tuple[int, int]:
+        """How far it has come: versions, and optimizer steps of the one it is at."""
+        return self.version, self._moves
+
+    def join(self, ranks: Ranks, rank: int) -> None:
+        """Learn together with others from now on, whose state this learner has been given, but for random numbers."""
+        self.ranks, self._moves = ranks, 0
+        if rank:
+            seeds = np.random.SeedSequence([self._seed, rank, self.version])
+            self._rng = np.random.Generator(np.random.PCG64(seeds))
+            self._generator.manual_seed(int(seeds.generate_state(1)[0]))
 
     def drain_metrics(self) -> dict[str, float]:
         """Means since the last call."""

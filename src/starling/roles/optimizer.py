@@ -61,10 +61,13 @@ class FlatOptimizer:
         whole.grad = self.gradient
         return [whole]
 
-    def differentiate(self, loss: Tensor, retain_graph: bool) -> float:
-        """Fill the gradient of `loss` for these parameters only; its norm."""
+    def differentiate(
+        self, loss: Tensor, retain_graph: bool, share: Callable[[Tensor], None] = lambda gradient: None
+    ) -> float:
+        """Fill the gradient of `loss` for these parameters only, let `share` change it in place; its norm then."""
         self.gradient.zero_()
         loss.backward(inputs=self.parameters, retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+        share(self.gradient)
         return float(torch.linalg.vector_norm(self.gradient))
 
     def apply(self, norm: float) -> None:

@@ -32,7 +32,7 @@ class _Shares:
             return row.get(f"time/{key}") or 0.0
 
         return cls(
-            learning=share("learner/busy"),
+            learning=min(1.0, share("learner/busy") + share("learner/reduction")),
             lacks_batch=share("learner/wait_in"),
             loading=share("loader/busy"),
             acting=share("actors/busy"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.numpy import load, save
 
 from starling.segments import Segmented
 from starling.types import NDArray
@@ -42,6 +43,19 @@ def freeze(state: dict[str, Any]) -> Frozen:
 def thaw(part: FrozenPart) -> Any:
     """The state that was frozen."""
     return _join(part.document, part.arrays, part.segments)
+
+
+def pack(state: dict[str, Any]) -> bytes:
+    """A state without segments as bytes, for another process."""
+    part = freeze({"state": state})["state"]
+    text = json.dumps(part.document).encode()
+    return len(text).to_bytes(8, "little") + text + save(part.arrays)
+
+
+def unpack(data: bytes) -> Any:
+    """The state that was packed."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    return thaw(FrozenPart(json.loads(data[8:end]), load(data[end:]), {}))
 
 
 def _split(value: Any, path: str, arrays: dict[str, NDArray], segments: dict[str, Segmented]) -> Any:

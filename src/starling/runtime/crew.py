@@ -14,10 +14,16 @@ from starling.runtime.workers import StatusBoard, Worker, WorkerSpec, stop_all
 
 ACTING = ("actor", "env")
 """Kinds of workers that step envs."""
+NEEDED = ("inference", "learner")
+"""Kinds of workers without which a run cannot go on."""
+
+
+HOPELESS = ("DivergedError",)
+"""Faults that a restart would only repeat."""
 
 
 class RunFailedError(RuntimeError):
-    """Too few workers are left; the run cannot go on."""
+    """Too few workers are left, or one cannot go on; nor can the run."""
 
 
 class Listener(Protocol):
@@ -92,6 +98,8 @@ class Crew:
         if not worker.ever_ready and not worker.may_mend:
             self._show_details(worker, reason)
             raise RunFailedError(f"{worker.name} could not be started: {reason}")
+        if worker.fault is not None and worker.fault["kind"] in HOPELESS:
+            raise RunFailedError(f"{worker.name}: {worker.fault['fault']}")
         self._crashes[worker.spec.kind] += 1
         self._announce(worker, reason, worker.rest())
         for name in worker.spec.dependents:
@@ -136,8 +144,9 @@ class Crew:
         needed = min(self._settings.min_actors, len(acting))
         if left < needed:
             raise RunFailedError(f"{left} of {len(acting)} actors are left, and supervision.min_actors is {needed}")
-        if any(worker.given_up for worker in self.workers.values() if worker.spec.kind == "inference"):
-            raise RunFailedError("the inference server was given up after repeated crashes")
+        for worker in self.workers.values():
+            if worker.given_up and worker.spec.kind in NEEDED:
+                raise RunFailedError(f"{worker.name} was given up after repeated crashes")
 
     def produced(self) -> dict[int, int]:
         """Env steps that the living have produced, by group."""
@@ -157,7 +166,7 @@ class Crew:
 
     def _batching(self) -> dict[str, float]:
         """How central inference batches: mean rows of a batch, how long its first row waited, and the budget for it."""
-        server = self.workers.get("inference")
+        server = next((worker for worker in self.workers.values() if worker.spec.kind == "inference"), None)
         if server is None:
             return {}
         cells = server.counters
@@ -167,6 +176,10 @@ class Crew:
             "time/inference/wait_ms": round(cells["waited"] / calls / 1e6, 3),
             "time/inference/budget_ms": round(cells["budget"] / 1e6, 3),
         }
+
+    def tell_to_stop(self) -> None:
+        for worker in self.workers.values():
+            worker.tell_to_stop()
 
     def stop(self, seconds: float) -> None:
         stop_all(list(self.workers.values()), seconds)

@@ -164,7 +164,7 @@ class Hub:
 
     def _load(self) -> None:
         """Have batches ready before the learner asks."""
-        while self.ready.qsize() + self._drafts < self._prefetch:
+        while self._drafts < self._room():
             draft = self.store.draft()
             if draft is None:
                 return
@@ -176,7 +176,14 @@ class Hub:
 
     def _finish(self, draft: Draft, distances: dict[int, NDArray]) -> None:
         self._drafts -= 1
-        self.ready.put(self.store.finish(draft, distances))
+        self._deliver(self.store.finish(draft, distances))
+
+    def _room(self) -> int:
+        """Batches that may still be prepared."""
+        return self._prefetch - self.ready.qsize()
+
+    def _deliver(self, sample: Sample) -> None:
+        self.ready.put(sample)
 
     def _send(self, name: str, message: dict[str, Any]) -> None:
         link = self.crew.workers[name].link

@@ -67,6 +67,11 @@ class InlineRuntime:
         return sum(loop.env_steps for loop in self.loops)
 
     @property
+    def stores(self) -> list[Store]:
+        """The tables, a shard each learner."""
+        return [self.store]
+
+    @property
     def updates(self) -> int:
         return self.learner.version
 

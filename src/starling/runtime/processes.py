@@ -12,6 +12,7 @@ from starling.roles.policy import Header, next_birth
 from starling.roles.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.runtime.hub import Hub
 from starling.runtime.weights import WeightWriter
+from starling.store.store import Store
 from starling.types import Episode, Keys, NDArray, Sample
 
 PATIENCE = 0.05
@@ -57,6 +58,11 @@ class ProcessesRuntime:
     @property
     def env_steps(self) -> int:
         return self.hub.store.env_steps
+
+    @property
+    def stores(self) -> list[Store]:
+        """The tables, a shard each learner."""
+        return [self.hub.store]
 
     @property
     def updates(self) -> int:

@@ -75,6 +75,39 @@ class Slab:
     __del__ = close
 
 
+class Parcel:
+    """Bytes that one process leaves for another, in memory without a name; what is left last replaces the rest."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self._fd = _anonymous_file(0)
+        self.write(data)
+
+    def __getstate__(self) -> Any:
+        return reduction.DupFd(self._fd)
+
+    def __setstate__(self, state: Any) -> None:
+        self._fd = state.detach()
+
+    def write(self, data: bytes) -> None:
+        os.ftruncate(self._fd, len(data))
+        done = 0
+        while done < len(data):  # the system takes some 2 GB at a time
+            done += os.pwrite(self._fd, memoryview(data)[done:], done)
+
+    def read(self) -> bytes:
+        parts: list[bytes] = []
+        while part := os.pread(self._fd, 2**30, sum(map(len, parts))):
+            parts.append(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    __del__ = close
+
+
 def _anonymous_file(size: int) -> int:
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("starling")

@@ -37,7 +37,7 @@ class WorkerSpec:
     """A worker as data: who builds its role and from what, which rows it holds, who cannot go on without it."""
 
     name: str
-    kind: str  # actor, env, inference, evaluator
+    kind: str  # actor, env, inference, evaluator, learner
     builder: str
     arguments: Callable[[Mapping[int, int]], Any]  # of the births of all groups
     groups: tuple[int, ...] = ()

@@ -29,10 +29,14 @@ class Store:
         seed: int,
         priority: Callable[[Trajectory[NDArray]], NDArray | None],
         planned_env_steps: int,
+        shard: int = 0,
     ) -> None:
         self._batch = specs[0].batch
         self.limiter = Limiter(specs, rows)
-        tables = [Table(spec, layout, rows, seed=seed, priority=priority, index=i) for i, spec in enumerate(specs)]
+        tables = [
+            Table(spec, layout, rows, seed=seed, priority=priority, index=i, shard=shard)
+            for i, spec in enumerate(specs)
+        ]
         self.mixture = Mixture(tables, [spec.share for spec in specs])
         self._planned_steps = planned_env_steps
         self.env_steps = 0  # valid ones inserted so far

@@ -1,0 +1,146 @@
+"""Two learners with one thread each against one learner with two: updates a second, and what adding up gradients costs.
+
+Every learner has one batch of its preset's env in memory, as a prefetching runtime hands it out: the one the whole
+batch, each of the two a half of it. `two` is the learner's step as it is in a run: ranks agree that each has a batch,
+and add up their gradients over gloo. `apart` does the same but for adding up. The three take turns in changing order,
+so that a busy machine slows them alike. `reduction_share` is the part of the time that ranks of `two` spend in adding
+up, with waiting for each other; `overhead` is how much slower `two` is than `apart`.
+
+    python benchmarks/learners.py [--preset impala-pong] [--rounds 8] [--seconds 5] [--json] [KEY=VALUE ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from machine import describe, spread
+
+from starling.blueprint import draw, set_up_torch
+from starling.config.load import load
+from starling.measuring.workload import Work
+from starling.roles.ranks import Alone
+from starling.roles.usage import Usage, read
+from starling.runtime.collective import Collective, Meeting
+from starling.types import Tensor
+
+PLACED = ["runtime=inline", "inference=local", "actors=1"]
+TURNS = {"one": ["whole"], "two": ["half 0", "half 1"], "apart": ["half 0", "half 1"]}
+
+
+class Apart:
+    """Ranks that agree but keep their gradients to themselves."""
+
+    def __init__(self, ranks: Collective) -> None:
+        self.size, self.agree, self.total, self.least = ranks.size, ranks.agree, ranks.total, ranks.least
+
+    def add_up(self, tensor: Tensor) -> None: ...
+
+    def all_same(self, fingerprint: Any) -> bool:
+        return True
+
+
+def work(order: dict[str, Any]) -> None:
+    """One learner: does so many updates as it reads, and says how long they took and how long it waited."""
+    set_up_torch(order["threads"])
+    learning, usage = Work(draw(load(order["preset"], [*order["overrides"], *PLACED]))), Usage()
+    ranks: dict[str, Any] = {"one": Alone()}
+    if order["rank"] is not None:
+        meeting = Meeting(dist.FileStore(order["file"], 2), order["rank"], 2, timeout=60.0)
+        ranks["two"] = Collective(meeting, torch.device("cpu"), usage)
+        ranks["apart"] = Apart(ranks["two"])
+    print("ready", flush=True)
+    for line in sys.stdin:
+        turn, updates = line.split()
+        learning.restore()
+        learning.learner.ranks = ranks[turn]
+        before, begun = read(usage.cells)["wait_out"], time.perf_counter()
+        for _ in range(int(updates)):
+            learning.train()
+        seconds = time.perf_counter() - begun
+        print(json.dumps({"seconds": seconds, "reducing": (read(usage.cells)["wait_out"] - before) / 1e9}), flush=True)
+
+
+def halves(preset: str, overrides: list[str]) -> list[str]:
+    """Settings that make the batch half as large."""
+    config = load(preset, overrides)
+    batch = getattr(config.algo, "batch", None)
+    return [f"env.num={config.env.num // 2}"] if batch is None else [f"algo.batch={batch // 2}"]
+
+
+class Learners:
+    """The processes, and a way to have some of them work."""
+
+    def __init__(self, preset: str, overrides: list[str], file: Path, stack: ExitStack) -> None:
+        half = [*overrides, *halves(preset, overrides)]
+        orders: dict[str, dict[str, Any]] = {"whole": {"threads": 2, "overrides": overrides, "rank": None}}
+        orders |= {f"half {rank}": {"threads": 1, "overrides": half, "rank": rank} for rank in range(2)}
+        self._processes = {}
+        for name, order in orders.items():
+            command = [sys.executable, __file__, "--work", json.dumps({"preset": preset, "file": str(file), **order})]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            stack.callback(process.kill)
+            self._processes[name] = process
+        for process in self._processes.values():
+            assert process.stdout is not None
+            process.stdout.readline()
+
+    def turn(self, name: str, updates: int) -> tuple[float, float]:
+        """Updates a second, and the share of the time that went into adding up gradients."""
+        chosen = [self._processes[each] for each in TURNS[name]]
+        for process in chosen:
+            assert process.stdin is not None
+            process.stdin.write(f"{name} {updates}\n")
+            process.stdin.flush()
+        said = [json.loads(process.stdout.readline()) for process in chosen if process.stdout is not None]
+        seconds = max(each["seconds"] for each in said)
+        return updates / seconds, sum(each["reducing"] for each in said) / len(said) / seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", default="impala-pong")
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of one turn, about")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    args = parser.parse_args()
+    if args.work:
+        work(json.loads(args.work))
+        return
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        learners = Learners(args.preset, args.overrides, folder / "meeting", stack)
+        rate, _ = learners.turn("one", 2)
+        updates = max(2, int(rate * args.seconds))
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in TURNS}
+        for i in range(args.rounds + 1):
+            for name in list(TURNS)[:: 1 if i % 2 else -1]:
+                result = learners.turn(name, updates)
+                if i > 0:  # the first round warms up
+                    found[name].append(result)
+    rates = {name: [rate for rate, _ in pairs] for name, pairs in found.items()}
+    results = {f"{name}_updates_per_s": spread(values) for name, values in rates.items()} | {
+        "two_against_one": spread([two / one for two, one in zip(rates["two"], rates["one"], strict=True)]),
+        "reduction_share": spread([share for _, share in found["two"]]),
+        "overhead": spread([1 - two / apart for two, apart in zip(rates["two"], rates["apart"], strict=True)]),
+    }
+    for name, value in results.items():
+        print(f"{name}: {value['median']} [{value['low']}, {value['high']}]")
+    if args.json:
+        said = {"preset": args.preset, "overrides": args.overrides, "rounds": args.rounds, "updates": updates}
+        print(json.dumps({**describe("starling-rl", "torch", "numpy"), "settings": said, **results}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Learners that add up their gradients with torch.distributed: tensors only, nothing is pickled.
+
+How ranks are started does not matter here: each is told where they meet, who it is and how many there are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from starling.roles.ranks import RankLostError
+from starling.roles.usage import BUSY, WAIT_IN, WAIT_OUT, Usage
+from starling.types import Tensor
+
+R = TypeVar("R")
+SLICE = 0.25
+"""Seconds a rank waits for the others before it gives a sign of life, and waits on."""
+LONGEST = timedelta(days=1)
+"""For ranks that wait for a batch: one that hangs meanwhile is found by its silence."""
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where ranks meet: a store that all can reach, which rank this is, of how many, and the address it listens on."""
+
+    store: Store
+    rank: int
+    size: int
+    timeout: float  # seconds, for the ranks to meet and for the reduction of a gradient
+    host: str = LOOPBACK  # nobody outside this machine can reach it
+
+
+class Collective:
+    """Ranks that have met: gradients over gloo, or nccl between GPUs, everything else over gloo.
+
+    While this rank waits for others its `usage` says so, and shows a sign of life.
+    """
+
+    def __init__(self, meeting: Meeting, device: torch.device, usage: Usage) -> None:
+        self.size, self._usage, self._total = meeting.size, usage, 0
+        self._timeout = timedelta(seconds=meeting.timeout)
+        meeting.store.set_timeout(self._timeout)
+        try:
+            self._talk = self._beside(lambda: _gloo(meeting, self._timeout))
+            on_gpu = device.type == "cuda"
+            self._reduction = self._beside(lambda: _nccl(meeting, self._timeout)) if on_gpu else self._talk
+        except RuntimeError as error:
+            raise RankLostError(f"the learners did not meet: {_first_line(error)}", late=True) from error
+
+    def _beside(self, make: Callable[[], R]) -> R:
+        """What `make` gives, which waits for other ranks meanwhile."""
+        with ThreadPoolExecutor(1) as thread:
+            made = thread.submit(make)
+            while not wait([made], SLICE).done:
+                self._usage.beat()
+        return made.result()
+
+    def agree(self, ready: bool, env_steps: int) -> int | None:
+        told = torch.tensor([int(ready), env_steps])
+        self._all_reduce(self._talk, told, dist.ReduceOp.SUM, LONGEST, WAIT_IN)
+        count, self._total = told.tolist()
+        return self._total if count == self.size else None
+
+    def total(self, env_steps: int) -> int:
+        return self._total
+
+    def add_up(self, tensor: Tensor) -> None:
+        self._all_reduce(self._reduction, tensor, dist.ReduceOp.SUM, self._timeout, WAIT_OUT)
+
+    def least(self, value: float) -> float:
+        told = torch.tensor(value, dtype=torch.float64)
+        self._all_reduce(self._talk, told, dist.ReduceOp.MIN, LONGEST)
+        return float(told)
+
+    def all_same(self, fingerprint: Callable[[], int]) -> bool:
+        mine = fingerprint()
+        told = torch.tensor([mine, -mine])
+        self._all_reduce(self._talk, told, dist.ReduceOp.MIN, LONGEST)
+        return int(told[0]) == -int(told[1])
+
+    def hand_out(self, data: bytes | None, source: int) -> bytes:
+        """The bytes that the rank `source` has and the others have not, in all ranks."""
+        size = torch.tensor([0 if data is None else len(data)])
+        self._broadcast(size, source)
+        content = torch.empty(int(size), dtype=torch.uint8)
+        if data is not None:
+            content.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        self._broadcast(content, source)
+        return content.numpy().tobytes()
+
+    def _broadcast(self, tensor: Tensor, source: int) -> None:
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor, options.timeout = source, 0, self._timeout
+        self._wait(self._talk.broadcast([tensor], options), self._timeout)
+
+    def _all_reduce(self, group: Any, tensor: Tensor, operation: Any, timeout: timedelta, phase: str = WAIT_IN) -> None:
+        options = dist.AllreduceOptions()
+        options.reduceOp, options.timeout = operation, timeout
+        self._usage.enter(phase)
+        try:
+            self._wait(group.allreduce([tensor], options), timeout)
+        finally:
+            self._usage.enter(BUSY)
+
+    def _wait(self, work: Any, timeout: timedelta) -> None:
+        """Until the ranks have done it together, or it is known that they will not."""
+        end = time.monotonic() + 0.9 * timeout.total_seconds()
+        while True:
+            try:
+                work.wait(timedelta(seconds=SLICE))
+                return
+            except RuntimeError as error:
+                if work.is_completed():
+                    raise RankLostError(_first_line(error), late=time.monotonic() >= end) from error
+            self._usage.beat()
+
+
+def _gloo(meeting: Meeting, timeout: timedelta) -> Any:
+    gloo: Any = dist.ProcessGroupGloo
+    options = gloo._Options()
+    options._devices = [gloo.create_device(hostname=meeting.host, lazy_init=False)]
+    options._timeout, options._threads = timeout, 1
+    return gloo(PrefixStore("gloo", meeting.store), meeting.rank, meeting.size, options)
+
+
+def _nccl(meeting: Meeting, timeout: timedelta) -> Any:
+    nccl: Any = dist.ProcessGroupNCCL
+    options = nccl.Options()
+    options._timeout = timeout
+    return nccl(PrefixStore("nccl", meeting.store), meeting.rank, meeting.size, options)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,179 @@
+"""One learner of several, in a process of its own: takes batches, meets the other ranks, learns with them.
+
+Over its line it is told of batches (`batch`), where and from whose state to begin (`form`) and what to tell of itself
+(`tell`); it says when it waits for the others (`waits`), what it has learnt from (`learnt`) and what it was asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch.distributed as dist
+
+from starling.roles.learner import Learner
+from starling.roles.policy import Header
+from starling.roles.ranks import Alone, RankLostError
+from starling.roles.usage import BUSY, WAIT_IN, Usage
+from starling.runs.frozen import pack, unpack
+from starling.runtime.batches import BatchSlot
+from starling.runtime.collective import Collective, Meeting
+from starling.runtime.link import wait_readable
+from starling.types import Keys, NDArray, Sample
+
+PATIENCE = 0.05
+"""Seconds a rank waits for a batch before it asks the others."""
+
+
+class Line(Protocol):
+    """The way to whoever started this rank; see `runtime.link`."""
+
+    ended: bool
+
+    def send(self, message: dict[str, Any]) -> bool: ...
+
+    def receive(self) -> list[dict[str, Any]]: ...
+
+    def fileno(self) -> int: ...
+
+
+class Outbox(Protocol):
+    """Where a rank leaves what is too large for its line."""
+
+    def write(self, data: bytes) -> None: ...
+
+
+class RankSource:
+    """Batches in shared memory, named over the line by a `LearnerRank`, which sets what this calls."""
+
+    def __init__(self, slots: list[BatchSlot]) -> None:
+        self._slots = slots
+        self.waiting: deque[int] = deque()
+        self.fetch: Callable[[], None] = lambda: None  # waits a moment for batches
+        self.report: Callable[[int, bool], None] = lambda slot, with_priorities: None  # a batch is learnt from
+        self.env_steps = 0
+        self._open: int | None = None
+
+    def sample(self) -> Sample | None:
+        if not self.waiting:
+            self.fetch()
+        if not self.waiting:
+            return None
+        self._open = self.waiting.popleft()
+        slot = self._slots[self._open]
+        nobody = np.zeros(len(slot.probability), np.int64)
+        keys = Keys(nobody, nobody, nobody, nobody)  # who drew the batch knows its items
+        return Sample(slot.trajectory, keys, slot.probability, slot.table_size, slot.source)
+
+    def learnt(self, keys: Keys, priorities: NDArray | None) -> None:
+        assert self._open is not None, "a batch was taken"
+        if priorities is not None:
+            np.copyto(self._slots[self._open].priorities, priorities)
+        self.report(self._open, priorities is not None)
+        self._open = None
+
+
+class LearnerRank:
+    """The role: learns whenever all ranks are together, and waits for them to be brought together again."""
+
+    def __init__(
+        self,
+        rank: int,
+        learner: Learner,
+        source: RankSource,
+        line: Line,
+        outbox: Outbox,
+        usage: Usage,
+        meet: Callable[[int], Meeting],
+        publish: Callable[[Header], None],
+    ) -> None:
+        self._rank, self._learner, self._source = rank, learner, source
+        self._line, self._outbox, self._usage, self._meet = line, outbox, usage, meet
+        self._publish = publish
+        self._together = False
+        source.fetch, source.report = self._fetch, self._report
+        self._say_waiting()
+
+    def step(self) -> bool:
+        self._hear()
+        if not self._together:
+            return False
+        try:
+            self._learner.step()
+        except RankLostError as error:
+            self._leave(error)
+        return True
+
+    def wait(self) -> tuple[str, list[Any], float | None]:
+        return WAIT_IN, [self._line], None
+
+    def close(self) -> None: ...
+
+    def _report(self, slot: int, with_priorities: bool) -> None:
+        """A batch is learnt from: weights go out before the credits that it frees come back."""
+        self._publish(Header(self._learner.version, self._learner.progress))
+        self._line.send({"learnt": [slot, with_priorities, self._learner.version]})
+
+    def _fetch(self) -> None:
+        self._usage.enter(WAIT_IN)
+        wait_readable([self._line], PATIENCE)
+        self._usage.enter(BUSY)
+        self._hear()
+
+    def _hear(self) -> None:
+        for message in self._line.receive():
+            if "batch" in message:
+                slot, self._source.env_steps = message["batch"]
+                self._source.waiting.append(slot)
+            elif "form" in message:
+                self._form(message["form"])
+            elif "tell" in message:
+                self._tell(message["tell"])
+        if self._line.ended:
+            raise EOFError("the main process is gone")
+
+    def _form(self, order: dict[str, Any]) -> None:
+        """Meet the others, and go on from the state of the one who has come furthest."""
+        learner = self._learner
+        self._source.env_steps = order["env_steps"]
+        try:
+            where = next(learner.model.parameters()).device
+            ranks = Collective(self._meet(order["time"]), where, self._usage)
+            mine = pack(learner.get_state()) if self._rank == order["source"] else None
+            state = ranks.hand_out(mine, order["source"])
+            if mine is None:
+                learner.set_state(unpack(state))
+            learner.join(ranks, self._rank)
+            ranks.agree(False, self._source.env_steps)
+        except RankLostError as error:
+            self._leave(error)
+            return
+        self._publish(Header(learner.version, learner.progress))
+        self._together = True
+        self._line.send({"formed": learner.version})
+
+    def _leave(self, error: RankLostError) -> None:
+        self._learner.ranks, self._together = Alone(), False  # closes the lines to the others, who then notice
+        self._say_waiting(late=error.late)
+
+    def _say_waiting(self, late: bool = False) -> None:
+        self._line.send({"waits": {"standing": list(self._learner.standing), "late": late}})
+
+    def _tell(self, what: str) -> None:
+        if what == "state":
+            self._outbox.write(pack(self._learner.get_state()))
+            self._line.send({"told": {"state": self._learner.version}})
+        else:
+            self._line.send({"told": {"metrics": self._learner.drain_metrics()}})
+
+
+def meet_in(folder: Path, rank: int, size: int, timeout: float) -> Callable[[int], Meeting]:
+    """Where the ranks of one machine meet: a file of its own in `folder` for each time they do."""
+
+    def meet(time: int) -> Meeting:
+        return Meeting(dist.FileStore(str(folder / str(time)), size), rank, size, timeout)
+
+    return meet

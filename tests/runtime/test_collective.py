@@ -1,0 +1,281 @@
+"""Several learners are one: the same updates as one alone has with the whole batch; over loopback only."""
+
+import copy
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from starling import tree
+from starling.algos.base import LearnSpec, Loss, OptimizerSpec
+from starling.blueprint import draw
+from starling.config.load import load
+from starling.config.parts import OptimizerConfig
+from starling.roles.learner import CHECKED_EVERY, DivergedError, Learner
+from starling.roles.ranks import RankLostError
+from starling.roles.usage import Usage
+from starling.runtime.collective import Collective, Meeting
+from starling.topology import build
+from starling.types import Keys, Sample, Trajectory
+
+CPU = torch.device("cpu")
+TOY = ["env.id=toy/identity", "env.num=4", "net.torso.hidden=[16]", "stop.return=null"]
+REPLAY = ["algo.learning_starts=40", "algo.fragment=4", "algo.updates_per_step=0.25"]
+SEQUENCES = ["algo.burn_in=2", "algo.unroll=4", "algo.period=2", "algo.learning_starts=20", "env.args={}"]
+AGENTS = {
+    "dqn": ("dqn-cartpole", REPLAY),
+    "dqn prioritized": ("dqn-cartpole", [*REPLAY, "algo.prioritized.alpha=0.6"]),
+    "ppo": ("ppo-cartpole", ["algo.rollout=8"]),
+    "impala": ("impala-cartpole", ["algo.batch=4", "algo.unroll=5"]),
+    "r2d2": ("r2d2-memory", [*REPLAY, *SEQUENCES]),
+}
+
+
+def meet(folder: Path, rank: int, size: int, timeout: float = 20.0, name: str = "meeting") -> Collective:
+    return Collective(Meeting(dist.FileStore(str(folder / name), size), rank, size, timeout), CPU, Usage())
+
+
+def together(folder: Path, size: int, work) -> list:
+    """What `work(rank, ranks)` gives in each of `size` ranks, a thread each."""
+    with ThreadPoolExecutor(size) as threads:
+        return [*threads.map(lambda rank: work(rank, meet(folder, rank, size)), range(size))]
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_one_learner_through_this_path_has_the_same_updates_to_the_bit(tmp_path, agent):
+    preset, settings = AGENTS[agent]
+    states = []
+    for shared in (False, True):
+        runtime = build(draw(load(preset, [*TOY, *settings])))
+        if shared:
+            runtime.learner.join(meet(tmp_path, 0, 1), 0)
+        for _ in runtime.run():
+            if runtime.updates >= 12:
+                break
+        states.append(runtime.learner.get_state())
+        runtime.close()
+    alone, path = (dict(tree.items({key: state[key] for key in ("model", "target", "optimizers")})) for state in states)
+    assert alone.keys() == path.keys()
+    for name, value in alone.items():
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(path[name])) if torch.is_tensor(value) else True, (
+            name
+        )
+
+
+class Counted(nn.Module):
+    """Two parts with an optimizer each, and statistics of what was seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 1), nn.Linear(3, 1)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("total", torch.zeros(3))
+
+
+class Probe:
+    """Two losses, weighted by importance; means over the rows, or sums."""
+
+    def __init__(self, summed):
+        self.summed, self.weights = summed, []
+
+    def learning(self):
+        config = OptimizerConfig(name="SGD", args={"lr": 0.1}, clip_norm=0.5)
+        parts = {"a": lambda m: m.a.parameters(), "b": lambda m: m.b.parameters()}
+        optimizers = {name: OptimizerSpec(config, part) for name, part in parts.items()}
+        return LearnSpec(optimizers, summed=self.summed, importance_exponent=lambda progress: 0.7)
+
+    def prepare(self, model, target, batch):
+        model.count += batch.trajectory.rows
+        model.total += batch.trajectory.obs[0].sum(0)
+        return batch
+
+    def loss(self, model, target, batch):
+        self.weights.append(batch.weight)
+        x = batch.trajectory.obs[0]
+        a, b = model.a(x).squeeze(-1), model.b(x).squeeze(-1)
+        rows = {"a": batch.weight * (a - b.detach()).square(), "b": batch.weight * (b - a.detach() - 1).square()}
+        return Loss({name: row.sum() if self.summed else row.mean() for name, row in rows.items()})
+
+
+class Rows:
+    """A source of batches of 8 rows, of which each rank has its part."""
+
+    def __init__(self, rank=0, size=1, batches=100):
+        self._rng, self._part = np.random.default_rng(3), slice(rank * 8 // size, (rank + 1) * 8 // size)
+        self.env_steps, self.left = 100 // size, batches
+
+    def sample(self):
+        if not self.left:
+            return None
+        self.left -= 1
+        obs = self._rng.normal(size=(2, 8, 3)).astype(np.float32)[:, self._part]
+        probability = self._rng.uniform(0.01, 0.2, 8)[self._part]
+        n = obs.shape[1]
+        flags, ids = np.zeros((1, n), bool), np.zeros(n, np.int64)
+        steps = Trajectory(obs, np.zeros((2, n), bool), flags, {}, flags, flags, ~flags, {}, {}, ids)
+        return Sample(steps, Keys(ids, ids, ids, ids), probability, np.full(n, 10), ids)
+
+    def learnt(self, keys, priorities): ...
+
+
+BORN = Counted()
+
+
+def a_learner(algorithm, source):
+    return Learner(algorithm, copy.deepcopy(BORN), source, seed=0, planned_env_steps=1000, planned_versions=10)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("summed", [False, True])
+def test_ranks_with_a_part_of_the_batch_each_learn_what_one_learns_from_the_whole(tmp_path, size, summed):
+    alone = a_learner(whole := Probe(summed), Rows())
+    for _ in range(5):
+        assert alone.step()
+
+    def learn(rank, ranks):
+        learner = a_learner(probe := Probe(summed), Rows(rank, size))
+        learner.join(ranks, rank)
+        for _ in range(5):
+            assert learner.step()
+        return learner, torch.stack(probe.weights, dim=1)  # [b, steps]
+
+    ranks = together(tmp_path, size, learn)
+    for learner, _ in ranks:
+        assert learner.progress.env_steps == 100
+        for name, value in learner.model.state_dict().items():
+            torch.testing.assert_close(value, alone.model.state_dict()[name], rtol=1e-5, atol=1e-6)
+            assert torch.equal(value, ranks[0][0].model.state_dict()[name]), "the same bits in all ranks"
+    weights = torch.cat([weight for _, weight in ranks])
+    torch.testing.assert_close(weights, torch.stack(whole.weights, dim=1))
+    assert (weights.amax(0) == 1).all(), "the largest is 1 in the batch of all"
+
+
+def test_nobody_learns_before_all_have_a_batch(tmp_path):
+    def learn(rank, ranks):
+        source = Rows(rank, 2, batches=1 if rank else 0)
+        learner = a_learner(Probe(False), source)
+        learner.join(ranks, rank)
+        waited = [learner.step() for _ in range(3)]
+        source.left += 1
+        return waited, learner.step(), learner.version
+
+    assert together(tmp_path, 2, learn) == [([False] * 3, True, 1)] * 2
+
+
+def test_random_numbers_differ_between_ranks_and_states_are_handed_out(tmp_path):
+    def draw_numbers(rank, ranks):
+        learner = a_learner(Probe(False), Rows(rank, 2))
+        learner.join(ranks, rank)
+        content = ranks.hand_out(b"starling" * 1000 if rank == 1 else None, source=1)
+        return torch.rand(1, generator=learner._generator).item(), learner._rng.random(), content
+
+    (x0, y0, c0), (x1, y1, c1) = together(tmp_path, 2, draw_numbers)
+    assert x0 != x1
+    assert y0 != y1
+    assert c0 == c1 == b"starling" * 1000
+
+
+def test_weights_that_differ_are_found_out(tmp_path):
+    def learn(rank, ranks):
+        learner = a_learner(Probe(False), Rows(rank, 2))
+        learner.join(ranks, rank)
+        learner.version = CHECKED_EVERY - 2
+        learner.step()
+        if rank:
+            with torch.no_grad():
+                learner.model.a.weight[0, 0] += 1e-6
+        with pytest.raises(DivergedError, match="weights differ"):
+            learner.step()
+
+    together(tmp_path, 2, learn)
+
+
+def test_a_rank_that_goes_is_noticed_at_once_and_leaves_the_learner_as_it_was(tmp_path):
+    left = threading.Event()
+
+    def learn(rank, ranks):
+        learner = a_learner(Probe(False), Rows(rank, 2))
+        learner.join(ranks, rank)
+        learner.step()
+        if rank:
+            learner.join(None, 1)
+            del ranks, learner
+            left.set()
+            return
+        before = copy.deepcopy(learner.model.state_dict())
+        del ranks
+        assert left.wait(10)
+        begun = time.monotonic()
+        with pytest.raises(RankLostError) as lost:
+            learner.step()
+        assert time.monotonic() - begun < 5
+        assert not lost.value.late
+        assert learner.standing == (1, 0)
+        assert all(torch.equal(value, before[name]) for name, value in learner.model.state_dict().items())
+        return
+
+    with ThreadPoolExecutor(2) as threads:
+        assert [*threads.map(lambda rank: learn(rank, meet(tmp_path, rank, 2)), range(2))] == [None, None]
+
+
+def test_a_gradient_that_does_not_come_is_late(tmp_path):
+    done = threading.Event()
+
+    def learn(rank):
+        ranks = meet(tmp_path, rank, 2, timeout=1.0)
+        if rank:
+            assert done.wait(20)
+            return
+        with pytest.raises(RankLostError) as lost:
+            ranks.add_up(torch.ones(3))
+        done.set()
+        assert lost.value.late
+
+    with ThreadPoolExecutor(2) as threads:
+        [*threads.map(learn, range(2))]
+
+
+def test_who_waits_for_a_batch_waits_longer_than_for_a_gradient(tmp_path):
+    def wait(rank):
+        ranks = meet(tmp_path, rank, 2, timeout=1.0)
+        if rank:
+            time.sleep(2.5)
+        return ranks.agree(True, 1)
+
+    with ThreadPoolExecutor(2) as threads:
+        assert [*threads.map(wait, range(2))] == [2, 2]
+
+
+def test_ranks_that_do_not_come_are_not_waited_for_for_ever(tmp_path):
+    with pytest.raises(RankLostError, match="did not meet"):
+        meet(tmp_path, 0, 2, timeout=1.0)
+
+
+def listening() -> set[str]:
+    """The addresses on which this process listens, in hexadecimal as /proc gives them."""
+    mine = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            mine.add(os.readlink(f"/proc/self/fd/{fd}"))
+        except OSError:
+            continue
+    found = set()
+    for family in ("tcp", "tcp6"):
+        for line in Path(f"/proc/self/net/{family}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in mine:
+                found.add(fields[1].split(":")[0])
+    return found
+
+
+def test_nobody_outside_this_machine_can_reach_a_rank(tmp_path):
+    assert set().union(*together(tmp_path, 2, lambda rank, ranks: (ranks.agree(True, 0), listening())[1])) == {
+        "0100007F"
+    }

@@ -1,0 +1,159 @@
+"""Several learners over real processes: one that dies or hangs is named, all go on, and no experience is lost."""
+
+import os
+import signal
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+import starling
+from starling.blueprint import draw
+from starling.config.load import load
+from starling.errors import UserError
+from starling.runs.metrics import read_rows
+from starling.runtime.crew import RunFailedError
+from starling.topology import build
+from starling.training import branch
+
+SMALL = ["learners=2", "env.id=toy/identity", "env.num=4", "actors=2", "net.torso.hidden=[8]", "stop.return=null"]
+IMPALA = ["algo.unroll=5", "algo.batch=4"]
+DQN = ["algo.learning_starts=100", "algo.fragment=4", "algo.prioritized.alpha=0.6"]
+
+
+@contextmanager
+def running(preset, *settings):
+    runtime = build(draw(load(preset, [*SMALL, *settings])))
+    runtime.steps = runtime.run()
+    try:
+        yield runtime
+    finally:
+        runtime.close()
+
+
+def go_on(runtime, until, seconds=60.0):
+    """Run until a condition holds; the notices on the way."""
+    notices, end = [], time.monotonic() + seconds
+    while not until():
+        next(runtime.steps)
+        notices += runtime.notices()
+        assert time.monotonic() < end, (runtime.env_steps, runtime.updates, notices)
+    return notices + runtime.notices()
+
+
+def updates(runtime, more):
+    goal = runtime.updates + more
+    return go_on(runtime, lambda: runtime.updates >= goal)
+
+
+def rank(runtime, number):
+    return runtime.hubs[number].crew.workers[f"learner {number}"]
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_is_lost_and_all_go_on_from_where_they_were(victim, blow):
+    with running("dqn-cartpole", *DQN, "supervision.timeout=3", "supervision.reduction=2") as runtime:
+        updates(runtime, 50)
+        before, steps = runtime.updates, runtime.env_steps
+        os.kill(rank(runtime, victim).process.pid, blow)
+        notices = []
+        notices += go_on(
+            runtime, lambda: any("go on together" in line for line in notices) or notices.extend(runtime.notices())
+        )
+        assert f"learner {victim} died ({'killed by SIGKILL' if blow == signal.SIGKILL else 'hung'}" in notices[0]
+        (line,) = [line for line in notices if "go on together" in line]
+        assert int(line.rsplit(" ", 1)[1].replace(",", "")) >= before, "no more than the update they were at is lost"
+        updates(runtime, 50)
+        row = runtime.drain_metrics()
+        assert row["ledger/lost"] == 0, "the shards stay where they are"
+        assert row["store/replay/size"] >= steps - 4 * 2 * 2
+        assert row["faults/learner"] == 1
+        states = [runtime._outboxes[k].read() if runtime._ask(k, "state", 20.0) else None for k in range(2)]
+        assert None not in states
+        one, other = (starling.runs.frozen.unpack(state) for state in states)
+        if one["version"] == other["version"]:
+            assert all(torch.equal(one["model"][name], other["model"][name]) for name in one["model"])
+
+
+def kill_again_and_again(runtime):
+    while True:
+        process = rank(runtime, 1).process
+        if process is not None:
+            os.kill(process.pid, signal.SIGKILL)
+        for _ in range(20):
+            next(runtime.steps)
+
+
+def test_a_rank_that_dies_again_and_again_ends_the_run_but_what_was_learnt_is_saved():
+    with running("impala-cartpole", *IMPALA, "supervision.restarts=1") as runtime:
+        updates(runtime, 20)
+        with pytest.raises(RunFailedError, match="learner 1 was given up"):
+            kill_again_and_again(runtime)
+        state = runtime.save(with_tables=True)
+    assert state["learner"]["version"] >= 20, "the other rank tells it"
+
+
+def test_synchronous_learning_stays_synchronous():
+    with running("ppo-cartpole", "algo.rollout=8", "algo.minibatches=2") as runtime:
+        updates(runtime, 20)
+        assert runtime.drain_metrics()["learner/lag"] == 0
+
+
+@pytest.mark.parametrize("inference", ["local", "central"])
+def test_metrics_are_those_of_all_learners(inference):
+    with running("impala-cartpole", *IMPALA, f"inference={inference}", "eval.every=1000000") as runtime:
+        updates(runtime, 20)
+        runtime.drain_metrics()
+        updates(runtime, 50)
+        row = runtime.drain_metrics()
+        assert row["ledger/produced"] == row["ledger/inserted"] + row["ledger/open"] + row["ledger/lost"]
+        assert 0 < row["time/learner/reduction"] < 1
+        assert row["loss/policy"] is not None
+        runtime.evaluate(wait=True)
+        assert runtime.evaluations()[-1]["eval/return"] >= 0
+
+
+def test_what_cannot_be_is_refused():
+    for settings, what in [
+        (["runtime=inline"], "set runtime=processes"),
+        (["actors=1"], "actors=1 is less than learners=2"),
+        (["algo.rows=3"], "cannot be dealt"),
+        (["net.core.kind=lstm", "net.shared=true", "algo.minibatches=4"], "lower algo.minibatches"),
+    ]:
+        with pytest.raises(UserError, match=what):
+            draw(load("ppo-cartpole", [*SMALL, *settings]))
+
+
+RUNS = [
+    *["env.id=toy/identity", "env.num=4", "net.torso.hidden=[16]", "stop.env_steps=1500", "stop.return=null"],
+    *["checkpoint.every=500", "log.every=250"],
+]
+TWO, ONE = ["learners=2", "actors=2"], ["learners=1", "runtime=processes", "actors=2"]
+
+
+@pytest.mark.parametrize(("preset", "settings"), [("dqn-cartpole", DQN), ("impala-cartpole", IMPALA)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (TWO, TWO),
+        (TWO, ["learners=2", "actors=4"]),
+        (TWO, ONE),
+        (TWO, ["learners=1", "runtime=inline", "actors=null"]),
+        (ONE, ["learners=2", "actors=2"]),
+        (TWO, ["learners=4", "actors=4"]),
+    ],
+    ids=" ".join,
+)
+def test_a_run_goes_on_with_another_number_of_learners(tmp_path, preset, settings, before, after):
+    first = starling.train(preset, [*RUNS, *settings, *before, "run=first"], runs=tmp_path)
+    config = load(str(first.folder / "config.yaml"), ["stop.env_steps=3000", "run=second", *after])
+    second = branch(first.folder, config, tmp_path, starling.api.Quiet())
+    rows = read_rows(second.folder / "metrics.jsonl")
+    assert second.env_steps >= 3000
+    assert second.updates > first.updates
+    assert np.all(np.diff([row["env_steps"] for row in rows]) >= 0)
+    if preset == "dqn-cartpole":
+        assert rows[-1]["store/replay/size"] > 2500, "what was in the replay is still there"
