@@ -16,6 +16,8 @@ from starling.types import Fragment, Keys, Layout, NDArray, Trajectory
 
 LONGEST = 512
 """Steps in a fragment, where the ring has room for so many."""
+AGED = 64
+"""The same, where it matters how old they are: a fragment has one age."""
 
 
 class Feed:
@@ -28,7 +30,7 @@ class Feed:
         self._own = own
         stack = layout.stack.n if layout.stack else 1
         self._table, self._row = table, np.array([row])
-        self._longest = min(LONGEST, ring_length(table.spec, rows, stack) - table.spec.length - stack)
+        self._longest = min(AGED if own else LONGEST, ring_length(table.spec, rows, stack) - table.spec.length - stack)
         self._recurrent = bool(tree.leaves(layout.carry))
         self._last: Steps | None = None  # one step, which waits for the observation after it
         self._priorities: list[NDArray] = []
