@@ -63,7 +63,7 @@ def test_steps_items_and_priorities_stay_in_other_hands(preset, settings, steps)
     assert sum(half.env_steps for half in halves) == saved["env_steps"]
     (again,) = restored(one, reshard(two, one, parted))
     (before,) = restored(one, saved)
-    for whole, lost in ((halves, 1), ([again], 2)):  # the end of a row takes a cell of a full ring
+    for whole, lost in ((halves, 2), ([again], 4)):  # the end of a row takes cells of a full ring
         theirs, ours = contents([before]), contents(whole)
         assert theirs.keys() == ours.keys()
         for row in theirs:
@@ -75,7 +75,7 @@ def test_steps_items_and_priorities_stay_in_other_hands(preset, settings, steps)
                 if name != "version":  # of a fragment of steps the oldest is kept
                     compare(value, wanted[name], err_msg=f"{name} of row {row}")
             assert (ours[row].version <= wanted["version"]).all()
-            assert ours[row].version.max() > 0
+            assert steps < 600 or ours[row].version.max() > 0
     if steps < 600:
         assert sum(half.mixture.sizes[0] for half in halves) == before.mixture.sizes[0] == again.mixture.sizes[0]
 

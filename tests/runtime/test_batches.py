@@ -1,0 +1,65 @@
+"""Batches and states that go from one process to another through memory."""
+
+import numpy as np
+
+from starling import tree
+from starling.runs.frozen import pack, unpack
+from starling.runtime.batches import BatchDesk, BatchPort, batch_spec
+from starling.runtime.slab import Parcel
+from starling.store.spec import TableSpec
+from starling.types import ArraySpec, Keys, Layout, Sample
+
+LAYOUT = Layout(
+    obs=ArraySpec((2,), np.dtype(np.float32)),
+    action=ArraySpec((), np.dtype(np.int64)),
+    rewards=("extrinsic",),
+    extras={"q": ArraySpec((3,), np.dtype(np.float32))},
+    carry={},
+)
+TABLE = TableSpec("replay", "ring", length=2, batch=4, capacity=100)
+
+
+def a_sample(seed):
+    rng = np.random.default_rng(seed)
+    steps = tree.map(lambda s: rng.integers(0, 2, s.shape).astype(s.dtype), LAYOUT.trajectory(2, 4))
+    ids = rng.integers(0, 100, (4, 4))
+    return Sample(steps, Keys(*ids), rng.random(4), rng.integers(1, 9, 4), ids[1])
+
+
+def test_a_batch_arrives_as_it_was_drawn_and_its_slot_is_used_again_only_when_it_is_learnt():
+    port = BatchPort(batch_spec([TABLE], LAYOUT), 2)
+    desk, theirs = BatchDesk(port), port.slots()
+    samples = [a_sample(0), a_sample(1)]
+    for i, sample in enumerate(samples):
+        assert desk.free == i
+        desk.write(i, sample)
+    assert desk.free is None
+    assert desk.out == [0, 1]
+    for slot, sample in zip(theirs, samples, strict=True):
+        for (name, mine), (_, drawn) in zip(tree.items(slot.trajectory), tree.items(sample.trajectory), strict=True):
+            np.testing.assert_array_equal(mine, drawn, err_msg=name)
+        np.testing.assert_array_equal(slot.probability, sample.probability)
+        np.testing.assert_array_equal(slot.table_size, sample.table_size)
+        np.testing.assert_array_equal(slot.source, sample.source)
+    theirs[0].priorities[:] = [4, 3, 2, 1]
+    keys, priorities = desk.learnt(0, with_priorities=True)
+    assert keys is samples[0].keys
+    theirs[0].priorities[:] = 0
+    np.testing.assert_array_equal(priorities, [4, 3, 2, 1])
+    assert desk.free == 0
+    assert desk.out == [1]
+    assert desk.learnt(1, with_priorities=False)[1] is None
+
+
+def test_what_is_left_last_replaces_the_rest():
+    parcel = Parcel(b"a long first one")
+    assert parcel.read() == parcel.read() == b"a long first one"
+    parcel.write(b"short")
+    assert parcel.read() == b"short"
+
+
+def test_a_packed_state_is_the_state():
+    state = {"version": 3, "rng": {"state": 2**100}, "w": np.arange(6.0).reshape(2, 3), "none": None, "e": {}}
+    again = unpack(pack(state))
+    np.testing.assert_array_equal(again.pop("w"), state.pop("w"))
+    assert again == state
