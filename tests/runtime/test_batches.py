@@ -31,9 +31,9 @@ def test_a_batch_arrives_as_it_was_drawn_and_its_slot_is_used_again_only_when_it
     desk, theirs = BatchDesk(port), port.slots()
     samples = [a_sample(0), a_sample(1)]
     for i, sample in enumerate(samples):
-        assert desk.free == i
+        assert desk.free[0] == i
         desk.write(i, sample)
-    assert desk.free is None
+    assert desk.free == []
     assert desk.out == [0, 1]
     for slot, sample in zip(theirs, samples, strict=True):
         for (name, mine), (_, drawn) in zip(tree.items(slot.trajectory), tree.items(sample.trajectory), strict=True):
@@ -46,7 +46,7 @@ def test_a_batch_arrives_as_it_was_drawn_and_its_slot_is_used_again_only_when_it
     assert keys is samples[0].keys
     theirs[0].priorities[:] = 0
     np.testing.assert_array_equal(priorities, [4, 3, 2, 1])
-    assert desk.free == 0
+    assert desk.free == [0]
     assert desk.out == [1]
     assert desk.learnt(1, with_priorities=False)[1] is None
 
