@@ -55,7 +55,8 @@ def work(order: dict[str, Any]) -> None:
     learning, usage = Work(draw(load(order["preset"], [*order["overrides"], *PLACED]))), Usage()
     ranks: dict[str, Any] = {"one": Alone()}
     if order["rank"] is not None:
-        meeting = Meeting(dist.FileStore(order["file"], 2), order["rank"], 2, timeout=60.0)
+        store = dist.FileStore(order["file"], 2)  # type: ignore[attr-defined]
+        meeting = Meeting(store, order["rank"], 2, timeout=60.0)
         ranks["two"] = Collective(meeting, torch.device("cpu"), usage)
         ranks["apart"] = Apart(ranks["two"])
     print("ready", flush=True)

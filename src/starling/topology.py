@@ -147,8 +147,8 @@ def _learners(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Learner
         shared = _shared(blueprint, layout, board)
         batches = BatchPort(batch_spec(blueprint.shards()[rank], layout), 1 + PREFETCH)
         workers, seats = _workers(blueprint, shared, rank)
-        learner = _rank(rank, shared, batches, newest, outbox, Path(meetings.name))
-        crew, scorer = [learner, *workers], _scorer(blueprint, board)
+        crew = [_rank(rank, shared, batches, newest, outbox, Path(meetings.name)), *workers]
+        scorer = _scorer(blueprint, board)
         hubs.append(ShardHub(rank, store, crew, seats, settings, BatchDesk(batches), events, scorer))
         writers.append(WeightWriter(board, model))
         outboxes.append(outbox)

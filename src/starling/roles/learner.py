@@ -128,7 +128,7 @@ class Learner:
         """A number that stands for the weights."""
         crc = 0
         for optimizer in self._optimizers.values():
-            crc = zlib.crc32(optimizer.flat.cpu().numpy(), crc)
+            crc = zlib.crc32(optimizer.flat.cpu().numpy().data, crc)
         return crc
 
     def _prepare(self, batch: Batch) -> Batch:
@@ -145,7 +145,7 @@ class Learner:
         pairs = zip(self._statistics, before, strict=True)
         changes = torch.cat([(now - then).flatten() for now, then in pairs])  # [n] float64
         self.ranks.add_up(changes)
-        parts = changes.split([then.numel() for then in before])
+        parts = torch.split(changes, [then.numel() for then in before])
         for buffer, then, change in zip(self._statistics, before, parts, strict=True):
             buffer.copy_(then + change.view_as(then))
 
@@ -172,7 +172,7 @@ class Learner:
         """Importance weights [B], of which the largest in the batch of all ranks is 1."""
         probability, size = torch.from_numpy(sample.probability), torch.from_numpy(sample.table_size)
         least = float((probability * size).min())
-        return importance_weights(probability, size, beta) * (self.ranks.least(least) / least) ** beta
+        return importance_weights(probability, size, beta) * float((self.ranks.least(least) / least) ** beta)
 
     def _epochs(self, batch: Batch) -> Tensor | None:
         priorities, loss = None, None

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -188,7 +189,7 @@ class LearnersRuntime:
     def save(self, with_tables: bool) -> dict[str, Any]:
         """As one learner over processes does, with a state a shard."""
         learner = self._learner_state() if self._last is None else self._last[0]
-        shards = {str(i): hub.call(lambda hub=hub: hub.store.get_state(with_tables)) for i, hub in enumerate(self.hubs)}
+        shards = {str(i): hub.call(partial(hub.store.get_state, with_tables)) for i, hub in enumerate(self.hubs)}
         births = {str(group): birth for hub in self.hubs for group, birth in hub.credits.births.items()}
         steps = sum(shard["env_steps"] for shard in shards.values())
         return {"store": {"env_steps": steps, "shards": shards}, "learner": learner, "births": births}

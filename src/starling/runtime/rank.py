@@ -174,6 +174,7 @@ def meet_in(folder: Path, rank: int, size: int, timeout: float) -> Callable[[int
     """Where the ranks of one machine meet: a file of its own in `folder` for each time they do."""
 
     def meet(time: int) -> Meeting:
-        return Meeting(dist.FileStore(str(folder / str(time)), size), rank, size, timeout)
+        store = dist.FileStore(str(folder / str(time)), size)  # type: ignore[attr-defined]
+        return Meeting(store, rank, size, timeout)
 
     return meet
