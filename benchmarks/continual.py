@@ -1,0 +1,83 @@
+"""What is forgotten of a first task while a second is learnt: IMPALA, with replay, and with CLEAR's cloning on top.
+
+The share of right answers is exact: the policy's own probabilities, over all symbols.
+
+    python benchmarks/continual.py [--seeds 5] [--period 1000] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from alternating import SYMBOLS, answer, observation
+from machine import describe, spread
+
+from starling import topology
+from starling.blueprint import draw, set_up_torch
+from starling.config.load import load
+
+ROWS = 8
+SETTINGS = [
+    *["net.torso.hidden=[32]", "net.shared=true", "stop.return=null", "algo.unroll=16", "algo.discount=0.5"],
+    *["algo.entropy_coef=0.2", "algo.optimizer={name: Adam, args: {lr: 0.005}, clip_norm: 1000}"],
+]
+REPLAY = [
+    "algo.batch=8",
+    "algo.sources=[{kind: queue, share: 0.5}, {kind: uniform, share: 0.5, capacity: 4000}]",
+]
+ARMS = {
+    "new unrolls alone": ["algo.batch=4"],
+    "half replayed": REPLAY,
+    "half replayed and cloned": [*REPLAY, "algo.clear={policy_cost: 1.0, value_cost: 0.5}"],
+}
+Shares = list[tuple[float, float]]
+
+
+def known(model: Any, task: int) -> float:
+    """The probability of the right answer, a mean over all symbols."""
+    obs = torch.from_numpy(np.stack([observation(symbol, task) for symbol in range(SYMBOLS)]))
+    outputs, _ = model.step(obs, torch.ones(SYMBOLS, dtype=torch.bool), {})
+    right = torch.tensor([answer(symbol, task) for symbol in range(SYMBOLS)])
+    return float(outputs["policy"].log_prob(right).exp().mean())
+
+
+def train(arm: str, seed: int, period: int) -> Shares:
+    """What is known of both tasks after the first was trained, and after the second was."""
+    env = f"env={{id: alternating:Alternating, num: {ROWS}, args: {{period: {period}}}}}"
+    runtime = topology.build(draw(load("impala-cartpole", [env, *SETTINGS, *ARMS[arm], f"seed={seed}"])))
+    steps, shares = runtime.run(), []
+    for phase in (1, 2):
+        while runtime.env_steps < phase * period * ROWS:
+            next(steps)
+        with torch.no_grad():
+            shares.append((known(runtime.learner.model, 0), known(runtime.learner.model, 1)))
+    runtime.close()
+    return shares
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--period", type=int, default=1000, help="steps of an env in each task")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
+    args = parser.parse_args()
+    set_up_torch(1)
+    results = {arm: [train(arm, seed, args.period) for seed in range(args.seeds)] for arm in ARMS}
+    for arm, runs in results.items():
+        learnt, kept, second = (median(run[phase][task] for run in runs) for phase, task in ((0, 0), (1, 0), (1, 1)))
+        print(f"{arm}: the first task {learnt:.2f}, after the second {kept:.2f}; the second {second:.2f}")
+    kept_by = {arm: [run[1][0] for run in runs] for arm, runs in results.items()}
+    margins = [a - b for a, b in zip(kept_by["half replayed and cloned"], kept_by["half replayed"], strict=True)]
+    print(f"cloning keeps {median(margins):.2f} more of the first task ({min(margins):.2f} to {max(margins):.2f})")
+    if args.json:
+        report: dict[str, Any] = {"settings": vars(args), "runs": results, "margin": spread(margins)}
+        print(json.dumps({**describe("starling-rl", "torch"), **report}))
+
+
+if __name__ == "__main__":
+    main()
