@@ -1,4 +1,4 @@
-"""The proof itself must be able to fail, and must hold for both agents, with replay, priorities and memory."""
+"""The proof itself must be able to fail, and must hold for every kind of agent, with replay, priorities and memory."""
 
 import json
 import shutil
@@ -19,10 +19,19 @@ DQN = [
 ]
 PPO = ["net.core.kind=lstm", "net.core.size=8", "net.inputs=[action, reward]", "algo.epochs=2", "algo.minibatches=2"]
 
+SAC = ["algo.learning_starts=100", "algo.batch=32", "algo.updates_per_step=0.25", "algo.n_step=2"]
+GAUSSIAN = ["env.id=Pendulum-v1", "algo.normalize_observations=true", "algo.normalize_rewards=true", "algo.epochs=2"]
+
 
 @pytest.mark.parametrize(
     ("preset", "settings"),
-    [("dqn-cartpole", [*DQN, "algo.dueling=true"]), ("ppo-cartpole", PPO), ("ppo-cartpole", ["env.id=toy/counting"])],
+    [
+        ("dqn-cartpole", [*DQN, "algo.dueling=true"]),
+        ("ppo-cartpole", PPO),
+        ("ppo-cartpole", ["env.id=toy/counting"]),
+        ("ppo-cartpole", GAUSSIAN),
+        ("sac-pendulum", [*SAC, "algo.prioritized.alpha=0.6"]),
+    ],
 )
 def test_a_killed_and_resumed_run_equals_one_in_one_go(preset, settings):
     said = []
