@@ -119,7 +119,7 @@ class Refill:
         return self._buffer
 
     def refresh(self) -> Header:
-        return Header(version=1, progress=Progress(updates=1))  # some act without their network before any update
+        return Header(progress=Progress(updates=1))  # some act without their network before any update
 
     def insert(self, group: int, fragment: Fragment) -> None:
         self.actions.extend(fragment.trajectory.action.copy())
