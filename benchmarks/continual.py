@@ -71,11 +71,17 @@ def main() -> None:
     for arm, runs in results.items():
         learnt, kept, second = (median(run[phase][task] for run in runs) for phase, task in ((0, 0), (1, 0), (1, 1)))
         print(f"{arm}: the first task {learnt:.2f}, after the second {kept:.2f}; the second {second:.2f}")
-    kept_by = {arm: [run[1][0] for run in runs] for arm, runs in results.items()}
-    margins = [a - b for a, b in zip(kept_by["half replayed and cloned"], kept_by["half replayed"], strict=True)]
-    print(f"cloning keeps {median(margins):.2f} more of the first task ({min(margins):.2f} to {max(margins):.2f})")
+    forgotten = {arm: [run[0][0] - run[1][0] for run in runs] for arm, runs in results.items()}
+    cloned = forgotten["half replayed and cloned"]
+    margins = {arm: [a - b for a, b in zip(forgotten[arm], cloned, strict=True)] for arm in list(ARMS)[:2]}
+    for arm, values in margins.items():
+        print(f"cloning forgets {median(values):.2f} less than {arm} ({min(values):.2f} to {max(values):.2f})")
     if args.json:
-        report: dict[str, Any] = {"settings": vars(args), "runs": results, "margin": spread(margins)}
+        report: dict[str, Any] = {
+            "settings": vars(args),
+            "runs": results,
+            "margins": {arm: spread(values) for arm, values in margins.items()},
+        }
         print(json.dumps({**describe("starling-rl", "torch"), **report}))
 
 
