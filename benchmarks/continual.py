@@ -50,7 +50,8 @@ def train(arm: str, seed: int, period: int) -> Shares:
     """What is known of both tasks after the first was trained, and after the second was."""
     env = f"env={{id: alternating:Alternating, num: {ROWS}, args: {{period: {period}}}}}"
     runtime = topology.build(draw(load("impala-cartpole", [env, *SETTINGS, *ARMS[arm], f"seed={seed}"])))
-    steps, shares = runtime.run(), []
+    steps = runtime.run()
+    shares: Shares = []
     for phase in (1, 2):
         while runtime.env_steps < phase * period * ROWS:
             next(steps)
