@@ -140,19 +140,18 @@ RUNS = [
 TWO, ONE = ["learners=2", "actors=2"], ["learners=1", "runtime=processes", "actors=2"]
 
 
-@pytest.mark.parametrize(("preset", "settings"), [("dqn-cartpole", DQN), ("impala-cartpole", IMPALA)])
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (TWO, TWO),
-        (TWO, ["learners=2", "actors=4"]),
-        (TWO, ONE),
-        (TWO, ["learners=1", "runtime=inline", "actors=null"]),
-        (ONE, ["learners=2", "actors=2"]),
-        (TWO, ["learners=4", "actors=4"]),
-    ],
-    ids=" ".join,
-)
+INLINE = ["learners=1", "runtime=inline", "actors=null"]
+CHANGES = [
+    ("dqn-cartpole", DQN, TWO, ["actors=4"]),
+    ("dqn-cartpole", DQN, TWO, INLINE),
+    ("dqn-cartpole", DQN, ONE, TWO),
+    ("dqn-cartpole", DQN, TWO, ["learners=4", "actors=4"]),
+    ("impala-cartpole", IMPALA, TWO, ONE),
+    ("impala-cartpole", IMPALA, ONE, TWO),
+]
+
+
+@pytest.mark.parametrize(("preset", "settings", "before", "after"), CHANGES)
 def test_a_run_goes_on_with_another_number_of_learners(tmp_path, preset, settings, before, after):
     first = starling.train(preset, [*RUNS, *settings, *before, "run=first"], runs=tmp_path)
     config = load(str(first.folder / "config.yaml"), ["stop.env_steps=3000", "run=second", *after])
