@@ -23,6 +23,8 @@ DQN = [
     "stop.env_steps=800",
     "checkpoint.every=200",
     "log.every=200",
+    "algo.n_step=1",
+    "algo.optimizer.schedule=null",
 ]
 
 

@@ -46,7 +46,7 @@ def sampled(runtime):
     with pytest.raises(RuntimeError, match="a deadlock"):
         for _ in runtime.run():
             pass
-    return learner._batch(next(sample for sample in found if sample is not None))
+    return learner._batch(next(sample for sample in found if sample is not None), learner.progress)
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])

@@ -73,7 +73,7 @@ def test_resume_of_a_finished_run_ends_at_once_and_says_so(trained):
         (["train", "ppo-cartpol"], "unknown preset 'ppo-cartpol'; did you mean 'ppo-cartpole'"),
         (["train", "ppo-cartpole", "sede=1"], "unknown key 'sede'; did you mean 'seed'"),
         (["train", "ppo-cartpole", "env.id=CartPool-v1"], "CartPole-v1"),
-        (["train", "ppo-cartpole", "env.id=Pendulum-v1"], "ppo needs a Discrete or MultiDiscrete action space"),
+        (["train", "impala-cartpole", "env.id=Pendulum-v1"], "impala needs a Discrete or MultiDiscrete action space"),
         (["train", "dqn-cartpole", "net.core.kind=lstm"], "dqn learns from single transitions"),
         (["train", "ppo-cartpole", "algo.minibatches=1000"], "algo.minibatches=1000 is more than"),
         (["resume", "no-such-run"], "no such run: no-such-run"),

@@ -15,7 +15,7 @@ from starling.runs.metrics import read_rows
 RUNS = {
     "cartpole": [
         "dqn-cartpole", "stop.env_steps=200", "algo.learning_starts=100", "algo.fragment=8", "algo.prioritized={}",
-        "algo.updates_per_step=0.1",
+        "algo.updates_per_step=0.1", "algo.n_step=1",
     ],
     "pong": [
         "dqn-pong", "stop.env_steps=90", "algo.learning_starts=40", "algo.batch=2", "algo.capacity=400", "env.num=2",

@@ -72,7 +72,6 @@ def _here(monkeypatch):
         ({"id": "CartPole-v1", "args": {"m": 1}, "vectorize": "sync"}, r"does not accept env.args: .*'m'"),
         ({"id": "MinAtar/Breakout-v1", "args": {"m": 1}}, r"does not accept env.args: .*'m'"),
         ({"id": "ALE/Pong-v5", "args": {"stak": 1}}, r"env.args.stak is not for ALE.* env.atari; did you mean 'stack'"),
-        ({"id": "HalfCheetah-v5"}, r"env 'HalfCheetah-v5': .*mujoco"),
         ({"id": "toy/truncation", "args": {"ends": "never"}}, r"ends must be truncated or terminated"),
         ({"id": "toy/dict", "args": {"answer": "42"}}, r"answer must be vector, image or index"),
         (

@@ -39,8 +39,8 @@ def test_every_kind_of_agent_can_be_measured(case):
     assert 0 <= stepped <= rows
     assert inferred == rows
     assert trained == steps_a_version(blueprint.tables)
-    assert work._learner.source.sample().trajectory.rows == blueprint.tables[0].batch
-    assert work._learner.skipped_in_all == 0
+    assert work.learner.source.sample().trajectory.rows == blueprint.tables[0].batch
+    assert work.learner.skipped_in_all == 0
 
 
 def test_a_batch_stands_for_the_steps_that_allow_it():
@@ -53,7 +53,7 @@ def test_a_batch_stands_for_the_steps_that_allow_it():
 
 def test_what_was_learnt_is_taken_back():
     work = Work(draw(load("dqn-cartpole", SMALL)))
-    learner = work._learner
+    learner = work.learner
     before = {name: value.clone() for name, value in learner.model.state_dict().items()}
     for _ in range(3):
         work.train()
