@@ -1,4 +1,4 @@
-"""Makes the agents and envs beside the tests importable."""
+"""Makes the batches and the slow V-trace beside the tests importable."""
 
 import sys
 from pathlib import Path
