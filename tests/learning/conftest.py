@@ -1,4 +1,4 @@
-"""Makes the batches and the slow V-trace beside the tests importable."""
+"""Makes the agents and the env beside the tests importable."""
 
 import sys
 from pathlib import Path
