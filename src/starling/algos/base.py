@@ -48,6 +48,10 @@ class Seen:
     obs: Tree  # [B, ...]
     first: Tensor  # [B] bool: obs begins an episode
     action: Tree  # [B, ...] the last action; anything where obs begins an episode
+    reward: Tensor  # [B] the environment's own for it, never clipped
+    rows: Tensor  # [B] int64: global env rows
+    explore: bool  # False when evaluating
+    noise: Callable[[int], Tensor]  # as that of ActInput, of which it is independent
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,10 @@ class Algorithm(ABC):
         return ()
 
     def memory(self, rows: int) -> dict[str, Any]:
-        """What `intrinsic` keeps of `rows` env rows: tensors [B, ...] in nested dicts, which it changes in place."""
+        """What `intrinsic` keeps of `rows` env rows: tensors [B, ...] in nested dicts, which it changes in place.
+
+        What lies under "carry" becomes part of the rows' carry, as the model's `initial_carry` has it.
+        """
         return {}
 
     def intrinsic(self, model: Any, seen: Seen, memory: dict[str, Any]) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ from starling.ops.explore import epsilon_greedy, epsilon_greedy_policy, epsilon_
 from starling.ops.policy import masked_mean
 from starling.ops.priority import sequence_priority
 from starling.ops.retrace import retrace
-from starling.ops.streams import stream_terms, total, weighted_total
+from starling.ops.streams import StreamTerms, stream_terms, total, weighted_total
 from starling.ops.transforms import IDENTITY, RESCALED
 from starling.ops.value import huber, n_step_target, take, td_error
 from starling.store.spec import TableSpec
@@ -57,7 +57,7 @@ class R2D2(ApeX):
     def act(self, model: Network, inputs: ActInput) -> ActOutput:
         features, state = model.encode(inputs.obs, inputs.first, inputs.carry)
         q = model.decode(features)
-        mixed, epsilon = weighted_total(q, self._streams), self.epsilon(inputs)
+        mixed, epsilon = self.mixed(q, inputs.carry), self.epsilon(inputs)
         action = epsilon_greedy(mixed, epsilon, inputs.noise(2))
         extras: dict[str, Tree] = {Q: q}
         if self.config.retrace is not None:
@@ -74,16 +74,27 @@ class R2D2(ApeX):
             q_target, _, _ = target.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
         trained_t = self._trained(steps)
         errors = self._errors(steps, q, q_target, trained_t)
-        loss_t = total([huber(error, self.config.huber) for error in errors.values()])  # [T, B]
-        loss = (batch.weight * loss_t.sum(0)).mean()
+        losses = self.losses({name: huber(error, self.config.huber) for name, error in errors.items()}, batch.weight)
         with torch.no_grad():
-            mixed = weighted_total(q, self._streams)
+            mixed = self.mixed(q, steps.carry)
             drift = self._drift(model, steps, mixed, trained_t) if self.config.delta_q else {}
         return Loss(
-            losses={"q": loss},
-            metrics=lambda: {"q": loss, "value": masked_mean(take(mixed[:-1], steps.action), trained_t), **drift},
+            losses=losses,
+            metrics=lambda: {**losses, "value": masked_mean(take(mixed[:-1], steps.action), trained_t), **drift},
             priorities=sequence_priority(self.surprise(errors), trained_t, self.config.eta),
         )
+
+    def mixed(self, q: Values, carry: dict[str, Tree]) -> Tensor:
+        """What the policy is greedy in, [..., B, A], from Q values a stream; the carry is that of the rows [B]."""
+        return weighted_total(q, self._streams)
+
+    def terms(self, steps: Trajectory[Tensor], stream: StreamSpec) -> StreamTerms:
+        """Rewards and discounts of one stream."""
+        return stream_terms(steps, stream)
+
+    def losses(self, errors_t: Values, weight: Tensor) -> Values:
+        """A scalar an optimizer: penalties [T, B] a stream, summed over a sequence, a mean by weight [B] over sequences."""
+        return {"q": (weight * total([*errors_t.values()]).sum(0)).mean()}
 
     def priority(self, window: Trajectory[NDArray]) -> NDArray:
         """The learner's priority [B] as the actor would have said it, from the Q values it acted with."""
@@ -99,7 +110,7 @@ class R2D2(ApeX):
 
     def _errors(self, steps: Trajectory[Tensor], q: Values, q_target: Values, trained_t: Tensor) -> Values:
         """Errors [T, B] a stream, 0 where nothing is trained; q, q_target: [T+1, B, A]."""
-        chooser = weighted_total(q if self.config.double else q_target, self._streams)
+        chooser = self.mixed(q if self.config.double else q_target, steps.carry)
         errors = {}
         for stream in self._streams:
             goal = self._goal(steps, stream, chooser, q_target[stream.name])
@@ -108,7 +119,7 @@ class R2D2(ApeX):
 
     def _goal(self, steps: Trajectory[Tensor], stream: StreamSpec, chooser: Tensor, q_target: Tensor) -> Tensor:
         """Targets [T, B] inside h, of the policy that prefers what `chooser` [T+1, B, A] does."""
-        terms, transform = stream_terms(steps, stream), self._transform
+        terms, transform = self.terms(steps, stream), self._transform
         if self.config.retrace is None:
             v = take(q_target, chooser.argmax(-1))  # [T+1, B]
             n = self.config.n_step
@@ -144,6 +155,6 @@ class R2D2(ApeX):
         last = count[reaches] - 1
         where = torch.stack([torch.full_like(last, self.config.burn_in), last]), reaches
         recorded = model.decode(tree.map(lambda leaf: leaf[where], steps.extras[FEATURES]))
-        mixed = weighted_total(recorded, self._streams)  # [2, b, A]
+        mixed = self.mixed(recorded, tree.map(lambda leaf: leaf[reaches], steps.carry))  # [2, b, A]
         first, end = delta_q(q[where], mixed, q[:-1, reaches], trained_t[:, reaches]).mean(1)
         return {"delta_q_first": first, "delta_q_last": end}

@@ -43,13 +43,17 @@ class Upstream(Protocol):
         ...
 
 
+OTHER = 0x5EED
+"""What makes the noise of intrinsic rewards another than that of actions."""
+
+
 class RowGroup:
     """Rows that step together (one env loop's): what they see now and the carry that goes with it."""
 
     def __init__(self, rows: NDArray, carry: Tree, memory: Tree, seed: int, start: int = 0) -> None:
         self.rows = rows
         self.row_ids = torch.from_numpy(rows)
-        self.noise = Noise(seed, rows)
+        self.noise, self.other_noise = Noise(seed, rows), Noise(seed ^ OTHER, rows)
         self.carry = carry  # numpy [B, ...]
         self.memory = memory  # tensors [B, ...]: what intrinsic rewards remember
         self.action: NDArray | None = None  # [B, ...] the last one
@@ -115,9 +119,18 @@ class Policy:
 
     def _intrinsic(self, group: RowGroup, step: EnvStep) -> dict[str, NDArray]:
         first = torch.from_numpy(step.first).to(self._device)
-        seen = Seen(tree.to_torch(step.obs, self._device), first, tree.to_torch(group.action, self._device))
+        seen = Seen(
+            tree.to_torch(step.obs, self._device),
+            first,
+            tree.to_torch(group.action, self._device),
+            torch.from_numpy(step.reward).to(self._device),
+            group.row_ids.to(self._device),
+            self.explore,
+            lambda n: torch.from_numpy(group.other_noise.uniform(group.step, n)).to(self._device),
+        )
         with torch.inference_mode():
             earned: Tree = self.algorithm.intrinsic(self.model, seen, group.memory)
+        group.carry |= tree.map(np.array, tree.to_numpy(group.memory.get("carry", {})))
         return tree.to_numpy(earned)
 
     def infer(self, groups: Sequence[RowGroup]) -> list[ActOutput]:

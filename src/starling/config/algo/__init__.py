@@ -18,6 +18,9 @@ ALGORITHMS = Registry(
             "starling.config.algo.impala:IMPALAConfig",
             "V-trace behind actors that run ahead, recurrent or not; mixes in old unrolls",
         ),
+        "ngu": Entry(
+            "starling.config.algo.ngu:NGUConfig", "R2D2 with a family of policies that follow novelty more or less"
+        ),
         "ppo": Entry("starling.config.algo.ppo:PPOConfig", "proximal policy optimisation, recurrent or not"),
         "r2d2": Entry(
             "starling.config.algo.r2d2:R2D2Config", "Ape-X with memory: replayed sequences, burn-in, Retrace"

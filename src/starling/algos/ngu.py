@@ -1,0 +1,229 @@
+"""NGU (2002.06038): R2D2 with a family of policies, one for every mixture of reward and novelty.
+
+By switch with two networks and a bandit that chooses the policy of an episode: the form of Agent57 (2003.13350).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from starling import tree
+from starling.algos.base import ActInput, ActOutput, LearnSpec, Loss, OptimizerSpec, Seen
+from starling.algos.r2d2 import R2D2, Values
+from starling.config.algo.ngu import NGUConfig
+from starling.config.parts import NetConfig
+from starling.curiosity.bandit import Bandit
+from starling.curiosity.episodic import Episodic
+from starling.curiosity.inverse import InverseModel
+from starling.curiosity.rnd import RND, Distillation
+from starling.errors import UserError
+from starling.nets.build import HeadSpec, Network, build_network
+from starling.nets.normalisers import Moments
+from starling.ops.arms import discounts, long_discounts, novelty_weights
+from starling.ops.streams import StreamTerms, stream_terms
+from starling.types import EXTRINSIC, Batch, EnvSpec, StreamSpec, Tensor, Trajectory, Tree
+
+NOVELTY = "novelty"
+"""The name of the intrinsic reward, and of its Q values where they are apart."""
+
+
+class NGUModel(nn.Module):
+    """The agent's network, the predictor of lifelong novelty, the embedding, and how large errors usually are."""
+
+    def __init__(self, agent: Network, lifelong: Distillation, embedding: InverseModel) -> None:
+        super().__init__()
+        self.agent, self.lifelong, self.embedding, self.errors = agent, lifelong, embedding, Moments(())
+
+    def initial_carry(self, rows: int) -> dict[str, Tree]:
+        carry = self.agent.initial_carry(rows)
+        return {**carry, "arm": torch.zeros(rows, dtype=torch.int64, device=next(self.parameters()).device)}
+
+    def step(self, obs: Tree, first: Tensor, carry: dict[str, Tree]) -> Any:
+        """What the agent's heads say, for whoever wants to look."""
+        return self.agent.step(_beside(obs, carry["arm"]), first, carry)
+
+
+class NGU(R2D2):
+    """The network sees which policy it is; acting and learning are R2D2's, with the reward that this policy follows."""
+
+    config: NGUConfig
+
+    def __init__(self, config: NGUConfig, net: NetConfig) -> None:
+        super().__init__(config, net.model_copy(update={"shared": net.shared and not config.separate}))
+        self.config = config
+        self._beta = novelty_weights(config.policies, config.novelty)  # [N]
+        self._gamma = self._discounts()  # [N]
+        self._lifelong, self._episodic = RND(config.lifelong), Episodic(config.episodic)
+        meta = config.meta
+        self._bandit = meta and Bandit(
+            config.policies, meta.window, kind=meta.kind, epsilon=meta.epsilon, bonus=meta.bonus
+        )
+
+    def _discounts(self) -> Tensor:
+        config = self.config
+        if config.family == "ngu":
+            return discounts(config.policies, config.discount, config.least_discount)
+        try:
+            return long_discounts(config.policies)
+        except ValueError as error:
+            raise UserError(f"algo.family=agent57: {error}") from None
+
+    def streams(self) -> tuple[StreamSpec, ...]:
+        novelty = (StreamSpec(NOVELTY, self.config.discount),) if self.config.separate else ()
+        return (StreamSpec(discount=self.config.discount), *novelty)
+
+    def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> NGUModel:
+        if not isinstance(env.action, spaces.Discrete):
+            raise UserError(f"{self.config.name} needs a Discrete action space; {env.id} has {env.action}")
+        self._streams = streams
+        kind = "dueling" if self.config.dueling else "q"
+        seen = spaces.Dict({"obs": env.observation, "arm": spaces.Discrete(self.config.policies)})
+        heads = {stream.name: HeadSpec(kind) for stream in streams}
+        agent = build_network(replace(env, observation=seen), self.net, heads, (EXTRINSIC, NOVELTY))
+        return NGUModel(agent, self._lifelong.build(env), self._episodic.build(env))
+
+    def learning(self) -> LearnSpec:
+        config, spec = self.config, super().learning()
+        if config.separate:
+            optimizers = {s.name: OptimizerSpec(config.optimizer, _of_head(s.name)) for s in self._streams}
+        else:
+            optimizers = {"q": OptimizerSpec(config.optimizer, lambda model: _part(model).agent.parameters())}
+        optimizers["lifelong"] = OptimizerSpec(
+            config.lifelong.optimizer, lambda model: _part(model).lifelong.predictor.parameters()
+        )
+        optimizers["embedding"] = OptimizerSpec(
+            config.episodic.optimizer, lambda model: _part(model).embedding.parameters()
+        )
+        return replace(spec, optimizers=optimizers)
+
+    # Acting.
+
+    def recorded_rewards(self) -> tuple[str, ...]:
+        return (NOVELTY,)
+
+    def memory(self, rows: int) -> dict[str, Any]:
+        return {
+            "carry": {"arm": torch.zeros(rows, dtype=torch.int64)},
+            "episode": self._episodic.memory(rows),
+            "total": torch.zeros(rows),  # the env's rewards in this episode
+            "begun": torch.zeros(rows, dtype=torch.bool),  # whether there was an episode before
+            "bandit": {} if self._bandit is None else self._bandit.state(rows),
+        }
+
+    def intrinsic(self, model: NGUModel, seen: Seen, memory: dict[str, Any]) -> dict[str, Tensor]:
+        """Episodic novelty, up to L times as much where the observation is new in all of training (eq. 1)."""
+        self._change_arms(seen, memory)
+        episodic = self._episodic.reward(model.embedding, seen, memory["episode"])
+        error = model.lifelong(seen.obs)
+        modulation = 1.0 + (error - model.errors.mean()) / model.errors.std()
+        novelty = episodic * modulation.clamp(1.0, self.config.lifelong_limit)
+        return {NOVELTY: novelty.masked_fill(seen.first, 0.0)}
+
+    def _change_arms(self, seen: Seen, memory: dict[str, Any]) -> None:
+        """Where an episode begins, another policy may play; the bandit hears what the last one came to."""
+        memory["total"] += seen.reward.float().masked_fill(seen.first, 0.0)
+        rows = seen.first.nonzero().flatten()
+        if len(rows) == 0:
+            return
+        arm = memory["carry"]["arm"]
+        if not seen.explore:
+            arm[rows] = 0
+        elif self._bandit is None:
+            arm[rows] = seen.rows[rows] % self.config.policies
+        else:
+            played = rows[memory["begun"][rows]]
+            self._bandit.learn(memory["bandit"], played, arm[played], memory["total"][played])
+            arm[rows] = self._bandit.choose(memory["bandit"], rows, seen.noise(2)[rows])
+        memory["total"][rows] = 0.0
+        memory["begun"][rows] = True
+
+    def act(self, model: NGUModel, inputs: ActInput) -> ActOutput:
+        return super().act(model.agent, replace(inputs, obs=_beside(inputs.obs, inputs.carry["arm"])))
+
+    # Learning.
+
+    def prepare(self, model: NGUModel, target: NGUModel, batch: Batch) -> Batch:
+        """Statistics of what the predictor sees and of its errors."""
+        steps = batch.trajectory
+        learnt_t = self._curious(steps)
+        after = tree.map(lambda leaf: leaf[1:][learnt_t], steps.obs)
+        model.lifelong.update(tree.map(lambda leaf: leaf.unsqueeze(0), after), learnt_t[learnt_t].unsqueeze(0))
+        model.errors.update(model.lifelong(after), learnt_t[learnt_t])
+        return batch
+
+    def loss(self, model: NGUModel, target: NGUModel, batch: Batch) -> Loss:
+        steps = batch.trajectory
+        arm = steps.carry["arm"].expand(steps.length + 1, -1)  # [T+1, B]
+        seen = replace(batch, trajectory=replace(steps, obs=_beside(steps.obs, arm)))
+        loss = super().loss(model.agent, target.agent, seen)
+        learnt_t = self._curious(steps)
+        before = tree.map(lambda leaf: leaf[:-1][learnt_t], steps.obs)  # [n, ...]
+        after = tree.map(lambda leaf: leaf[1:][learnt_t], steps.obs)
+        curious = {
+            "lifelong": model.lifelong(after).mean(),
+            "embedding": model.embedding.loss(
+                model.embedding.encode(before)[None],
+                model.embedding.encode(after)[None],
+                steps.action[learnt_t][None],
+                learnt_t[learnt_t][None],
+            ),
+        }
+
+        def metrics() -> dict[str, Tensor]:
+            novelty = steps.rewards[NOVELTY][steps.valid].mean()
+            return {**loss.metrics(), **curious, "novelty": novelty, "arm": steps.carry["arm"].float().mean()}
+
+        return Loss({**loss.losses, **curious}, metrics, loss.priorities)
+
+    def _curious(self, steps: Trajectory[Tensor]) -> Tensor:
+        """The last few valid steps of every sequence, bool [T, B]."""
+        step = torch.arange(steps.length, device=steps.valid.device)[:, None]
+        return steps.valid & (step >= steps.valid.sum(0) - self.config.curious_steps)
+
+    def mixed(self, q: Values, carry: dict[str, Tree]) -> Tensor:
+        """Q of the env's reward, and where it is apart that of novelty by the weight of each row's policy."""
+        if not self.config.separate:
+            return q[EXTRINSIC]
+        return q[EXTRINSIC] + self._of_arm(self._beta, carry)[:, None] * q[NOVELTY]
+
+    def terms(self, steps: Trajectory[Tensor], stream: StreamSpec) -> StreamTerms:
+        terms = stream_terms(steps, stream)
+        gamma = self._of_arm(self._gamma, steps.carry)  # [B]
+        discount_t = torch.where(terms.discount_t == 0, 0.0, gamma)
+        if self.config.separate:
+            return replace(terms, discount_t=discount_t)
+        r_t = terms.r_t + self._of_arm(self._beta, steps.carry) * steps.rewards[NOVELTY]
+        return replace(terms, r_t=r_t, discount_t=discount_t)
+
+    def losses(self, errors_t: Values, weight: Tensor) -> Values:
+        if not self.config.separate:
+            return super().losses(errors_t, weight)
+        return {name: (weight * error.sum(0)).mean() for name, error in errors_t.items()}
+
+    def _of_arm(self, values: Tensor, carry: dict[str, Tree]) -> Tensor:
+        """The value [B] of each row's policy."""
+        return values.to(carry["arm"].device)[carry["arm"]]
+
+
+def _beside(obs: Tree, arm: Tensor) -> dict[str, Tree]:
+    return {"obs": obs, "arm": arm}
+
+
+def _part(model: nn.Module) -> NGUModel:
+    assert isinstance(model, NGUModel), "the model that build() made"
+    return model
+
+
+def _of_head(name: str) -> Any:
+    """The parameters of one of two networks that share nothing."""
+
+    def parameters(model: nn.Module) -> Any:
+        agent = _part(model).agent
+        return [*agent.trunks[name].parameters(), *agent.heads[name].parameters()]
+
+    return parameters

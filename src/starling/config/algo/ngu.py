@@ -1,0 +1,51 @@
+"""Settings of NGU; the defaults are those of 2002.06038, appendix A, with two networks those of 2003.13350."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from starling.config.algo.dqn import PrioritizedConfig
+from starling.config.algo.r2d2 import R2D2Config
+from starling.config.curiosity import EpisodicConfig, RNDConfig
+from starling.config.parts import Linear, OptimizerConfig, Part
+
+
+class MetaConfig(Part):
+    """A bandit an env row that chooses the policy of every episode by the returns of the last (2003.13350)."""
+
+    kind: Literal["ucb", "ucb_tuned"] = Field("ucb", description="sliding-window UCB, or UCB1-tuned in the window")
+    window: int = Field(160, ge=1, description="episodes that count")
+    epsilon: float = Field(0.5, ge=0, le=1, description="ucb: chance of any policy at all")
+    bonus: float = Field(1.0, ge=0, description="ucb: weight of 1 / sqrt(plays)")
+
+
+class NGUConfig(R2D2Config):
+    """R2D2 with a family of policies that follow novelty more or less (never give up)."""
+
+    implementation: ClassVar[str] = "starling.algos.ngu:NGU"
+    policies: int = Field(32, ge=1, description="policies of the family, N")
+    novelty: float = Field(0.3, ge=0, description="weight of novelty for the most curious policy, beta")
+    discount: float = Field(0.997, ge=0, lt=1, description="gamma of the policy that exploits")
+    least_discount: float = Field(0.99, ge=0, lt=1, description="gamma of the most curious policy")
+    family: Literal["ngu", "agent57"] = Field(
+        "ngu", description="how discounts lie between the two; agent57: its own, from 0.9999 to 0.99"
+    )
+    separate: bool = Field(False, description="two networks, of the env's reward and of novelty (Agent57)")
+    meta: MetaConfig | None = Field(None, description="a bandit chooses policies; null: each env row has its own")
+    lifelong: RNDConfig = Field(
+        RNDConfig(torso={"kind": "auto"}, optimizer=OptimizerConfig(args={"lr": 5e-4})),
+        description="novelty over the whole of training, which modulates that of the episode",
+    )
+    lifelong_limit: float = Field(5.0, ge=1, description="largest modulation, L")
+    episodic: EpisodicConfig = Field(
+        EpisodicConfig(optimizer=OptimizerConfig(args={"lr": 5e-4})), description="novelty in the episode"
+    )
+    curious_steps: int = Field(5, ge=1, description="last steps of a sequence that embedding and predictor learn from")
+    retrace: float | None = Field(0.95, ge=0, le=1, description="lambda of Retrace (1606.02647); null: n-step")
+    target_every: int = Field(1_500, ge=1, description="updates between copies into the target network")
+    prioritized: PrioritizedConfig | None = Field(
+        PrioritizedConfig(alpha=0.9, beta=Linear(start=0.6, end=0.6, fraction=1.0)),
+        description="prioritized replay, first by what the actor expected; null: uniform",
+    )

@@ -1,0 +1,44 @@
+"""Families of policies that explore more or less: how much novelty counts for each, and how far it looks ahead."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from starling.types import Tensor
+
+
+def novelty_weights(policies: int, most: float) -> Tensor:
+    """beta_i [N]: 0 for the first policy, `most` for the last, along a sigmoid in between (2002.06038, appendix A)."""
+    if policies == 1:
+        return torch.zeros(1)
+    inner = [most * _sigmoid(10 * (2 * i - (policies - 2)) / (policies - 2)) for i in range(1, policies - 1)]
+    return torch.tensor([0.0, *inner, most])
+
+
+def discounts(policies: int, high: float, low: float) -> Tensor:
+    """gamma_i [N] from `high`, for the policy that exploits, to `low`: 1 - gamma in equal ratios (2002.06038)."""
+    return torch.tensor(_spaced(policies, high, low))
+
+
+def long_discounts(policies: int) -> Tensor:
+    """gamma_i [N] of Agent57 (2003.13350, appendix G): up to 0.9999 for the first eight, then from 0.997 to 0.99.
+
+    The printed formula of the second to the seventh rises with i; here they fall, as all others do.
+    """
+    if policies < 10:
+        raise ValueError(f"the family of Agent57 has at least 10 policies, not {policies}")
+    rising = [0.997 + (0.9999 - 0.997) * _sigmoid(10 * (2 * i - 6) / 6) for i in range(1, 7)]
+    return torch.tensor([0.9999, *sorted(rising, reverse=True), 0.997, *_spaced(policies - 8, 0.997, 0.99)])
+
+
+def _spaced(count: int, high: float, low: float) -> list[float]:
+    if count == 1:
+        return [high]
+    top, bottom = math.log(1 - high), math.log(1 - low)
+    return [1 - math.exp(((count - 1 - i) * top + i * bottom) / (count - 1)) for i in range(count)]
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
