@@ -60,9 +60,10 @@ class NGU(R2D2):
         self._gamma = self._discounts()  # [N]
         self._lifelong, self._episodic = RND(config.lifelong), Episodic(config.episodic)
         meta = config.meta
-        self._bandit = meta and Bandit(
-            config.policies, meta.window, kind=meta.kind, epsilon=meta.epsilon, bonus=meta.bonus
-        )
+        self._bandit = None
+        if meta is not None:
+            arms = config.policies
+            self._bandit = Bandit(arms, meta.window, kind=meta.kind, epsilon=meta.epsilon, bonus=meta.bonus)
 
     def _discounts(self) -> Tensor:
         config = self.config
@@ -77,7 +78,7 @@ class NGU(R2D2):
         novelty = (StreamSpec(NOVELTY, self.config.discount),) if self.config.separate else ()
         return (StreamSpec(discount=self.config.discount), *novelty)
 
-    def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> NGUModel:
+    def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> Any:
         if not isinstance(env.action, spaces.Discrete):
             raise UserError(f"{self.config.name} needs a Discrete action space; {env.id} has {env.action}")
         self._streams = streams
@@ -142,7 +143,7 @@ class NGU(R2D2):
         memory["total"][rows] = 0.0
         memory["begun"][rows] = True
 
-    def act(self, model: NGUModel, inputs: ActInput) -> ActOutput:
+    def act(self, model: Any, inputs: ActInput) -> ActOutput:
         return super().act(model.agent, replace(inputs, obs=_beside(inputs.obs, inputs.carry["arm"])))
 
     # Learning.
@@ -156,7 +157,7 @@ class NGU(R2D2):
         model.errors.update(model.lifelong(after), learnt_t[learnt_t])
         return batch
 
-    def loss(self, model: NGUModel, target: NGUModel, batch: Batch) -> Loss:
+    def loss(self, model: Any, target: Any, batch: Batch) -> Loss:
         steps = batch.trajectory
         arm = steps.carry["arm"].expand(steps.length + 1, -1)  # [T+1, B]
         seen = replace(batch, trajectory=replace(steps, obs=_beside(steps.obs, arm)))

@@ -93,7 +93,7 @@ class R2D2(ApeX):
         return stream_terms(steps, stream)
 
     def losses(self, errors_t: Values, weight: Tensor) -> Values:
-        """A scalar an optimizer: penalties [T, B] a stream, summed over a sequence, a mean by weight [B] over sequences."""
+        """A scalar an optimizer: penalties [T, B] a stream, summed over a sequence, a mean by weight [B]."""
         return {"q": (weight * total([*errors_t.values()]).sum(0)).mean()}
 
     def priority(self, window: Trajectory[NDArray]) -> NDArray:

@@ -1,0 +1,159 @@
+"""NGU: which policy plays, what it is rewarded with, what it learns, and that it resumes to the bit."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from starling import topology, tree
+from starling.algos.base import Seen
+from starling.algos.ngu import NOVELTY
+from starling.blueprint import build_model, draw
+from starling.config.load import load
+from starling.errors import UserError
+from starling.verification import verify
+
+SMALL = [
+    *["env={id: toy/counting}", "env.num=3", "net.torso.hidden=[8]", "net.core.size=4", "stop.return=null"],
+    *["algo.policies=4", "algo.unroll=4", "algo.period=2", "algo.fragment=4", "algo.batch=8", "algo.capacity=20000"],
+    *["algo.lifelong={kind: rnd, torso: {hidden: [8]}}", "algo.discount=0.9", "algo.least_discount=0.5"],
+    "algo.episodic={kind: episodic, features: 4, capacity: 8, neighbours: 2, hidden: 8, torso: {hidden: [8]}}",
+]
+META = "algo.meta={window: 6, epsilon: 0.3}"
+
+
+def run(steps, *overrides):
+    runtime = topology.build(draw(load("ngu-deepsea", [*SMALL, *overrides])))
+    for _ in runtime.run():
+        if runtime.env_steps >= steps:
+            return runtime
+    raise AssertionError
+
+
+def windows(runtime):
+    """Every window there is, [T, B] once each."""
+    (table,) = runtime.store.mixture.tables
+    storage = table._storage
+    return storage.gather(np.nonzero(storage._windows.steps)[0])
+
+
+def rows_of(runtime):
+    (table,) = runtime.store.mixture.tables
+    items = table._storage.items()
+    return dict(zip(items.slots.tolist(), items.rows.tolist(), strict=True))
+
+
+def seen(first, reward, explore=True, noise=0.9):
+    rows = len(first)
+    return Seen(
+        torch.zeros(rows, 3), torch.tensor(first), torch.zeros(rows, dtype=torch.int64), torch.tensor(reward),
+        torch.arange(rows) + 5, explore, lambda n: torch.full((rows, n), noise),
+    )  # fmt: skip
+
+
+def test_without_a_bandit_each_env_row_has_its_own_policy():
+    runtime = run(200, "algo.learning_starts=5000")
+    (table,) = runtime.store.mixture.tables
+    items = table._storage.items()
+    steps = table._storage.gather(items.slots)
+    np.testing.assert_array_equal(steps.carry["arm"], items.rows % 4)
+    assert set(items.rows.tolist()) == {0, 1, 2}
+    assert (steps.rewards[NOVELTY][steps.valid] > 0).any()
+
+
+def test_the_bandit_hears_the_whole_return_of_an_episode_and_chooses_the_next_policy():
+    algorithm = draw(load("ngu-deepsea", [*SMALL, META])).algorithm
+    memory = algorithm.memory(2)
+    algorithm._change_arms(seen([True, True], [0.0, 0.0]), memory)
+    assert memory["carry"]["arm"].tolist() == [0, 0]  # the first that was never played
+    algorithm._change_arms(seen([False, False], [1.5, 2.0]), memory)
+    algorithm._change_arms(seen([False, False], [1.0, -1.0]), memory)
+    algorithm._change_arms(seen([True, False], [9.0, 0.0]), memory)  # a reset has no reward
+    assert memory["carry"]["arm"].tolist() == [1, 0]
+    assert memory["bandit"]["arm"][0, 0] == 0
+    assert memory["bandit"]["value"][0, 0] == 2.5
+    assert memory["bandit"]["played"].tolist() == [1, 0]
+    assert memory["total"].tolist() == [0.0, 1.0]
+    algorithm._change_arms(seen([True, True], [0.0, 0.0], explore=False), memory)
+    assert memory["carry"]["arm"].tolist() == [0, 0]  # the policy that exploits
+
+
+def test_novelty_is_that_of_the_episode_modulated_within_limits():
+    blueprint = draw(load("ngu-deepsea", [*SMALL, "algo.lifelong_limit=3"]))
+    algorithm, model = blueprint.algorithm, build_model(blueprint)
+    model.errors.update(torch.tensor([1.0, 3.0]), torch.tensor([True, True]))  # mean 2, deviation 1
+    memory = algorithm.memory(4)
+    algorithm._episodic = SimpleNamespace(reward=lambda *_: torch.tensor([0.5, 0.5, 0.5, 0.5]))
+    model.lifelong = type(
+        "Fixed", (torch.nn.Module,), {"forward": lambda self, obs: torch.tensor([0.0, 3.5, 9.0, 9.0])}
+    )()
+    looked = seen([False, False, False, True], [0.0] * 4)
+    found = algorithm.intrinsic(model, looked, memory)
+    assert found[NOVELTY].tolist() == pytest.approx([0.5 * 1, 0.5 * 2.5, 0.5 * 3, 0.0], rel=1e-4)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_every_row_learns_the_reward_and_the_discount_of_its_policy(separate):
+    runtime = run(200, "algo.learning_starts=5000", f"algo.separate={separate}".lower())
+    algorithm, steps = runtime.learner.algorithm, tree.to_torch(windows(runtime))
+    arm = steps.carry["arm"]
+    gamma = 1 - torch.exp(((3 - arm) * np.log(0.1) + arm * np.log(0.5)) / 3)
+    beta = torch.tensor([0.0, *(0.3 / (1 + np.exp(-10 * (2 * i - 2) / 2)) for i in (1, 2)), 0.3])[arm]
+    streams = {stream.name: algorithm.terms(steps, stream) for stream in algorithm.streams()}
+    ends = torch.where(steps.terminated, 0.0, 1.0)
+    for terms in streams.values():
+        torch.testing.assert_close(terms.discount_t, (ends * gamma).float())
+    reward, novelty = steps.rewards["extrinsic"], steps.rewards[NOVELTY]
+    q = {name: torch.randn(*reward.shape, 2, generator=torch.Generator().manual_seed(0)) for name in streams}
+    if separate:
+        torch.testing.assert_close(streams["extrinsic"].r_t, reward)
+        torch.testing.assert_close(streams[NOVELTY].r_t, novelty)
+        expected = q["extrinsic"] + beta[:, None] * q[NOVELTY]
+    else:
+        torch.testing.assert_close(streams["extrinsic"].r_t, (reward + beta * novelty).float())
+        expected = q["extrinsic"]
+    torch.testing.assert_close(algorithm.mixed(q, steps.carry), expected.float())
+
+
+def test_what_is_unrolled_is_what_was_acted_on():
+    """Weights have not moved, so arms, states, actions and both rewards are aligned if and only if these agree."""
+    runtime = run(300, "algo.learning_starts=5000", META, "net.inputs=[action, reward]")
+    steps, model = tree.to_torch(windows(runtime)), runtime.learner.model
+    assert len(steps.carry["arm"].unique()) > 1
+    arm = steps.carry["arm"].expand(steps.length + 1, -1)
+    begun = replace(steps, obs={"obs": steps.obs, "arm": arm})
+    q, _, _ = model.agent.unroll(begun.obs, begun.first, begun.action, begun.rewards, begun.carry)
+    for t in range(steps.length):
+        valid = steps.valid[t]
+        torch.testing.assert_close(
+            q["extrinsic"][t][valid], steps.extras["q"]["extrinsic"][t][valid], rtol=1e-4, atol=1e-5
+        )
+
+
+def test_every_part_is_moved_and_the_random_network_is_not():
+    learnt = run(300, "algo.learning_starts=20", "algo.updates_per_step=0.1", "algo.separate=true")
+    fresh = build_model(draw(load("ngu-deepsea", [*SMALL, "algo.separate=true"])))
+    before = dict(fresh.named_parameters())
+    moved = {
+        ".".join(name.split(".")[:3])
+        for name, new in learnt.learner.model.named_parameters()
+        if not torch.equal(new, before[name])
+    }
+    assert {"agent.trunks.extrinsic", "agent.trunks.novelty", "agent.heads.novelty"} <= moved
+    assert any(name.startswith("lifelong.predictor") for name in moved)
+    assert any(name.startswith("embedding") for name in moved)
+    assert not any(name.startswith("lifelong.random") for name in moved)
+
+
+def test_a_family_of_agent57_that_is_too_small_is_refused():
+    with pytest.raises(UserError, match=r"algo.family=agent57: .*at least 10 policies, not 4"):
+        draw(load("ngu-deepsea", [*SMALL, "algo.family=agent57"]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("separate", ["false", "true"])
+def test_it_resumes_to_the_bit(separate):
+    settings = [*SMALL, META, f"algo.separate={separate}", "algo.learning_starts=50", "algo.updates_per_step=0.05"]
+    assert verify("ngu-deepsea", settings, 600, lambda _: None) == []
