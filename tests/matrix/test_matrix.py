@@ -36,6 +36,11 @@ R2D2 = [
     *["env.args={}", "algo.burn_in=4", "algo.unroll=8", "algo.period=4", "algo.fragment=4", "algo.learning_starts=100"],
     *["algo.updates_per_step=0.125", "algo.optimizer.args.lr=0.003", "algo.discount=0.5", "algo.epsilon=0.1"],
 ]
+NGU = [
+    *["algo.name=ngu", "algo.policies=2", "algo.novelty=0.01", "algo.least_discount=0.4", "algo.meta={}"],
+    *["algo.lifelong={kind: rnd, torso: {hidden: [8]}}", "algo.target_every=50"],
+    "algo.episodic={kind: episodic, features: 4, capacity: 16, neighbours: 3, hidden: 8, torso: {hidden: [8]}}",
+]
 SAC = [
     *["algo.learning_starts=256", "algo.batch=64", "algo.fragment=4", "algo.updates_per_step=0.25", "algo.tau=0.05"],
     *["algo.discount=0.5", "algo.actor_optimizer.args.lr=0.003", "algo.critic_optimizer.args.lr=0.003"],
@@ -48,6 +53,7 @@ AGENTS = {
     "dqn": ("dqn-cartpole", DQN),
     "dqn prioritized": ("dqn-cartpole", [*DQN, "algo.prioritized.alpha=0.6", "algo.n_step=3", "algo.dueling=true"]),
     "dqn curious": ("dqn-cartpole", [*DQN, f"curiosity=[{EPISODIC}]"]),
+    "ngu": ("r2d2-memory", [*R2D2, *LSTM, *NGU]),
     "ppo": ("ppo-cartpole", PPO),
     "ppo curious": ("ppo-cartpole", [*PPO, f"curiosity=[{RND}, {ICM}]"]),
     "ppo lstm": ("ppo-cartpole", [*PPO, *LSTM]),
