@@ -19,6 +19,7 @@ SMALL = [
     *["env={id: toy/counting}", "env.num=3", "net.torso.hidden=[8]", "net.core.size=4", "stop.return=null"],
     *["algo.policies=4", "algo.unroll=4", "algo.period=2", "algo.fragment=4", "algo.batch=8", "algo.capacity=20000"],
     *["algo.lifelong={kind: rnd, torso: {hidden: [8]}}", "algo.discount=0.9", "algo.least_discount=0.5"],
+    "algo.novelty=0.3",
     "algo.episodic={kind: episodic, features: 4, capacity: 8, neighbours: 2, hidden: 8, torso: {hidden: [8]}}",
 ]
 META = "algo.meta={window: 6, epsilon: 0.3}"
@@ -83,7 +84,7 @@ def test_the_bandit_hears_the_whole_return_of_an_episode_and_chooses_the_next_po
 def test_novelty_is_that_of_the_episode_modulated_within_limits():
     blueprint = draw(load("ngu-deepsea", [*SMALL, "algo.lifelong_limit=3"]))
     algorithm, model = blueprint.algorithm, build_model(blueprint)
-    model.errors.update(torch.tensor([1.0, 3.0]), torch.tensor([True, True]))  # mean 2, deviation 1
+    model.update(torch.tensor([1.0, 3.0]))  # mean 2, deviation 1
     memory = algorithm.memory(4)
     algorithm._episodic = SimpleNamespace(reward=lambda *_: torch.tensor([0.5, 0.5, 0.5, 0.5]))
     model.lifelong = type(

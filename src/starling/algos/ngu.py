@@ -23,11 +23,12 @@ from starling.curiosity.inverse import InverseModel
 from starling.curiosity.rnd import RND, Distillation
 from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network, build_network
-from starling.nets.normalisers import Moments
 from starling.ops.arms import discounts, long_discounts, novelty_weights
 from starling.ops.streams import StreamTerms, stream_terms
 from starling.types import EXTRINSIC, Batch, EnvSpec, StreamSpec, Tensor, Trajectory, Tree
 
+SPEED = 0.01
+"""How fast the statistics of errors follow: a share an update."""
 NOVELTY = "novelty"
 """The name of the intrinsic reward, and of its Q values where they are apart."""
 
@@ -35,13 +36,27 @@ NOVELTY = "novelty"
 class NGUModel(nn.Module):
     """The agent's network, the predictor of lifelong novelty, the embedding, and how large errors usually are."""
 
+    error: Tensor  # [2]
+
     def __init__(self, agent: Network, lifelong: Distillation, embedding: InverseModel) -> None:
         super().__init__()
-        self.agent, self.lifelong, self.embedding, self.errors = agent, lifelong, embedding, Moments(())
+        self.agent, self.lifelong, self.embedding = agent, lifelong, embedding
+        self.register_buffer("error", torch.zeros(2))  # mean and mean square of the predictor's errors, of late
 
     def initial_carry(self, rows: int) -> dict[str, Tree]:
         carry = self.agent.initial_carry(rows)
         return {**carry, "arm": torch.zeros(rows, dtype=torch.int64, device=next(self.parameters()).device)}
+
+    def modulation(self, error: Tensor) -> Tensor:
+        """How unusual errors [B] are: 1 + (error - mean) / deviation."""
+        mean, square = self.error
+        return 1.0 + (error - mean) / (square - mean.square()).clamp(min=1e-12).sqrt()
+
+    @torch.no_grad()
+    def update(self, error: Tensor) -> None:
+        """Let what is usual follow errors [n]: those of an untrained predictor would outweigh all others for ever."""
+        now = torch.stack([error.mean(), error.square().mean()])
+        self.error.lerp_(now, 1.0 if not self.error.any() else SPEED)
 
     def step(self, obs: Tree, first: Tensor, carry: dict[str, Tree]) -> Any:
         """What the agent's heads say, for whoever wants to look."""
@@ -121,8 +136,7 @@ class NGU(R2D2):
         self._change_arms(seen, memory)
         episodic = self._episodic.reward(model.embedding, seen, memory["episode"])
         error = model.lifelong(seen.obs)
-        modulation = 1.0 + (error - model.errors.mean()) / model.errors.std()
-        novelty = episodic * modulation.clamp(1.0, self.config.lifelong_limit)
+        novelty = episodic * model.modulation(error).clamp(1.0, self.config.lifelong_limit)
         return {NOVELTY: novelty.masked_fill(seen.first, 0.0)}
 
     def _change_arms(self, seen: Seen, memory: dict[str, Any]) -> None:
@@ -154,7 +168,7 @@ class NGU(R2D2):
         learnt_t = self._curious(steps)
         after = tree.map(lambda leaf: leaf[1:][learnt_t], steps.obs)
         model.lifelong.update(tree.map(lambda leaf: leaf.unsqueeze(0), after), learnt_t[learnt_t].unsqueeze(0))
-        model.errors.update(model.lifelong(after), learnt_t[learnt_t])
+        model.update(model.lifelong(after))
         return batch
 
     def loss(self, model: Any, target: Any, batch: Batch) -> Loss:
