@@ -49,7 +49,7 @@ class NGUModel(nn.Module):
 
     def modulation(self, error: Tensor) -> Tensor:
         """How unusual errors [B] are: 1 + (error - mean) / deviation."""
-        mean, square = self.error
+        mean, square = self.error[0], self.error[1]
         return 1.0 + (error - mean) / (square - mean.square()).clamp(min=1e-12).sqrt()
 
     @torch.no_grad()
