@@ -5,10 +5,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
+from looking import seen
 
-from starling.algos.base import Seen
 from starling.config.curiosity import EpisodicConfig
 from starling.curiosity.episodic import Episodic
 from starling.errors import UserError
@@ -44,10 +43,6 @@ class Slow:
 def as_is():
     """A module whose embedding is the observation."""
     return SimpleNamespace(encode=lambda obs: obs)
-
-
-def seen(obs, first):
-    return Seen(torch.as_tensor(obs), torch.as_tensor(first), None)
 
 
 @pytest.mark.parametrize(("capacity", "most"), [(50, 8.0), (7, 8.0), (50, 1.2)])

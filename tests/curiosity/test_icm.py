@@ -2,8 +2,8 @@
 
 import torch
 from gymnasium import spaces
+from looking import seen
 
-from starling.algos.base import Seen
 from starling.config.curiosity import ICMConfig
 from starling.curiosity.icm import ICM
 from starling.types import Batch, EnvSpec, Progress, Trajectory
@@ -55,9 +55,9 @@ def test_the_reward_is_the_surprise_between_two_observations_of_a_row():
     module = icm.build(ENV)
     obs, action = walk(3, 2)
     memory, never = icm.memory(2), torch.zeros(2, dtype=torch.bool)
-    icm.reward(module, Seen(obs[0], ~never, action[0]), memory)
+    icm.reward(module, seen(obs[0], ~never, action[0]), memory)
     for t in range(3):
-        found = icm.reward(module, Seen(obs[t + 1], never, action[t]), memory)
+        found = icm.reward(module, seen(obs[t + 1], never, action[t]), memory)
         before, after = module.inverse.encode(obs[t]), module.inverse.encode(obs[t + 1])
         taken = torch.nn.functional.one_hot(action[t], 3).float()
         error = module.forward_model(torch.cat((before, taken), dim=-1)) - after

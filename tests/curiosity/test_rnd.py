@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from looking import seen
 
-from starling.algos.base import Seen
 from starling.config.curiosity import RNDConfig
 from starling.curiosity.rnd import RND
 from starling.types import Batch, EnvSpec, Progress, StackSpec, Trajectory
@@ -32,8 +32,7 @@ def noise(*shape, seed=0):
 
 
 def look(rnd, module, obs):
-    rows = len(obs)
-    return rnd.reward(module, Seen(obs, torch.zeros(rows, dtype=torch.bool), None), rnd.memory(rows)).detach()
+    return rnd.reward(module, seen(obs), rnd.memory(len(obs))).detach()
 
 
 def test_what_is_trained_on_stops_being_new_and_what_is_not_does_not():

@@ -32,7 +32,7 @@ class CuriosityConfig(Part):
 class RNDConfig(CuriosityConfig):
     """Random network distillation (1810.12894)."""
 
-    kind: Literal["rnd"] = "rnd"
+    kind: Literal["rnd"] = Field("rnd", description="random network distillation")
     features: int = Field(64, ge=1, description="numbers that the fixed random network gives")
     torso: TorsoConfig = Field(default_factory=TorsoConfig, description="of the predictor and of the random network")
     share: float = Field(1.0, gt=0, le=1, description="share of steps that the predictor learns from")
@@ -43,7 +43,7 @@ class RNDConfig(CuriosityConfig):
 class ICMConfig(CuriosityConfig):
     """Intrinsic curiosity module (1705.05363)."""
 
-    kind: Literal["icm"] = "icm"
+    kind: Literal["icm"] = Field("icm", description="intrinsic curiosity module")
     torso: TorsoConfig = Field(default_factory=TorsoConfig, description="of the features that the inverse model shapes")
     hidden: int = Field(256, ge=1, description="width of the forward and of the inverse model")
     beta: float = Field(0.2, ge=0, le=1, description="weight of the forward model's loss against the inverse model's")
@@ -53,7 +53,7 @@ class ICMConfig(CuriosityConfig):
 class EpisodicConfig(CuriosityConfig):
     """How new an observation is in its episode (2002.06038, section 2)."""
 
-    kind: Literal["episodic"] = "episodic"
+    kind: Literal["episodic"] = Field("episodic", description="episodic novelty")
     episodic: bool = Field(True, description="whether the stream ends with the episode")
     torso: TorsoConfig = Field(default_factory=TorsoConfig, description="of the embedding, shaped by an inverse model")
     features: int = Field(32, ge=1, description="numbers of the embedding")
