@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from inline_runs import run
 
 from starling import topology
 from starling.blueprint import draw
@@ -16,14 +17,6 @@ DQN = [*SMALL, "algo.learning_starts=5000", "algo.capacity=20000", "algo.fragmen
 RND = "{kind: rnd, warm_up: 20, torso: {hidden: [8]}}"
 ICM = "{kind: icm, weight: 0.5, hidden: 8, torso: {hidden: [8]}}"
 EPISODIC = "{kind: episodic, name: new, features: 4, capacity: 8, neighbours: 2, hidden: 8, torso: {hidden: [8]}}"
-
-
-def run(preset, steps, *overrides):
-    runtime = topology.build(draw(load(preset, list(overrides))))
-    for _ in runtime.run():
-        if runtime.env_steps >= steps:
-            return runtime
-    raise AssertionError
 
 
 def cells(runtime):

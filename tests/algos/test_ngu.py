@@ -3,11 +3,13 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import inline_runs
 import numpy as np
 import pytest
 import torch
+from inline_runs import windows
 
-from starling import topology, tree
+from starling import tree
 from starling.algos.base import Seen
 from starling.algos.ngu import NOVELTY
 from starling.blueprint import build_model, draw
@@ -26,24 +28,7 @@ META = "algo.meta={window: 6, epsilon: 0.3}"
 
 
 def run(steps, *overrides):
-    runtime = topology.build(draw(load("ngu-deepsea", [*SMALL, *overrides])))
-    for _ in runtime.run():
-        if runtime.env_steps >= steps:
-            return runtime
-    raise AssertionError
-
-
-def windows(runtime):
-    """Every window there is, [T, B] once each."""
-    (table,) = runtime.store.mixture.tables
-    storage = table._storage
-    return storage.gather(np.nonzero(storage._windows.steps)[0])
-
-
-def rows_of(runtime):
-    (table,) = runtime.store.mixture.tables
-    items = table._storage.items()
-    return dict(zip(items.slots.tolist(), items.rows.tolist(), strict=True))
+    return inline_runs.run("ngu-deepsea", steps, *SMALL, *overrides)
 
 
 def seen(first, reward, explore=True, noise=0.9):

@@ -1,12 +1,12 @@
 """R2D2 inside the system: what its windows hold, that nothing is left out, that it resumes and that it remembers."""
 
+import inline_runs
 import numpy as np
 import pytest
 import torch
+from inline_runs import windows
 
-from starling import topology, tree
-from starling.blueprint import draw
-from starling.config.load import load
+from starling import tree
 from starling.envs.toy import counting_reward
 from starling.nets.burn_in import unroll_burnt_in
 from starling.types import Batch, Progress
@@ -18,25 +18,13 @@ SHORT = ["algo.capacity=20000", "algo.burn_in=3", "algo.unroll=5", "algo.period=
 
 def run(steps, *overrides):
     """An inline system on the counting env, whose episodes have 1 to 7 steps."""
-    settings = ["env={id: toy/counting}", *SMALL, *SHORT, *overrides]
-    runtime = topology.build(draw(load("r2d2-memory", settings)))
-    for _ in runtime.run():
-        if runtime.env_steps >= steps:
-            return runtime
-    raise AssertionError
+    return inline_runs.run("r2d2-memory", steps, "env={id: toy/counting}", *SMALL, *SHORT, *overrides)
 
 
 @pytest.fixture(scope="module")
 def untrained():
     """A system that has only acted: everything recorded is by the weights it still has."""
     return run(300, "algo.learning_starts=5000", "net.core.kind=lstm")
-
-
-def windows(runtime):
-    """Every window there is, [T, B] once each."""
-    (table,) = runtime.store.mixture.tables
-    slots = np.nonzero(table._storage._windows.steps)[0]
-    return table._storage.gather(slots)
 
 
 def test_every_step_is_trained_also_of_episodes_shorter_than_the_burn_in(untrained):

@@ -22,12 +22,22 @@ from starling.curiosity.episodic import Episodic
 from starling.curiosity.icm import ICM
 from starling.curiosity.rnd import RND
 from starling.nets.normalisers import Moments
-from starling.registry import import_path
+from starling.registry import Entry, Registry
 from starling.store.spec import TableSpec
 from starling.types import Batch, EnvSpec, NDArray, StreamSpec, Tensor, Trajectory, Tree
 
 RETURN = "/return"
 """Behind a stream's name: its rewards so far, discounted and summed over the ends of episodes."""
+
+
+KINDS = Registry(
+    "curiosity",
+    {
+        "rnd": Entry(RND, "random network distillation"),
+        "icm": Entry(ICM, "intrinsic curiosity module"),
+        "episodic": Entry(Episodic, "novelty within an episode"),
+    },
+)
 
 
 class Curiosity(Protocol):
@@ -53,6 +63,8 @@ class Curiosity(Protocol):
 class CuriousModel(nn.Module):
     """The agent's network, those of its curiosity, and how large each intrinsic return usually is."""
 
+    agent: Any  # whatever module the algorithm builds
+
     def __init__(self, agent: nn.Module, curiosity: dict[str, nn.Module]) -> None:
         super().__init__()
         self.agent = agent
@@ -60,12 +72,12 @@ class CuriousModel(nn.Module):
         self.returns = nn.ModuleDict({name: Moments(()) for name in curiosity})
 
     def initial_carry(self, rows: int) -> dict[str, Tree]:
-        carry: dict[str, Tree] = self.agent.initial_carry(rows)  # type: ignore[operator]
+        carry: dict[str, Tree] = self.agent.initial_carry(rows)
         return carry
 
     def step(self, obs: Tree, first: Tensor, carry: Tree) -> Any:
         """What the agent's heads say, for whoever wants to look."""
-        return self.agent.step(obs, first, carry)  # type: ignore[operator]
+        return self.agent.step(obs, first, carry)
 
     def scale(self, name: str) -> Tensor:
         """The deviation of a stream's discounted sum."""
@@ -76,11 +88,9 @@ class CuriousModel(nn.Module):
 
 def make_curiosity(config: CuriosityConfig) -> Curiosity:
     """The intrinsic reward that a section of the configuration names."""
-    if isinstance(config, OwnCuriosityConfig):
-        made: Curiosity = import_path(config.kind)(config, **config.args)
-        return made
-    known: dict[str, Callable[[Any], Curiosity]] = {"rnd": RND, "icm": ICM, "episodic": Episodic}
-    return known[config.kind](config)
+    args = config.args if isinstance(config, OwnCuriosityConfig) else {}
+    made: Curiosity = KINDS.load(config.kind)(config, **args)
+    return made
 
 
 class Curious(Algorithm):

@@ -72,7 +72,8 @@ class Continuous:
 
     def q(self, critics: Critics, features: Tensor, action: Tensor) -> Tensor:
         """Q [2, B] of actions [B, D]."""
-        return critics(features, action)  # type: ignore[no-any-return]
+        q: Tensor = critics(features, action)
+        return q
 
     def value(
         self, policy: TanhGaussian, critics: Critics, features: Tensor, alpha: Tensor, generator: torch.Generator

@@ -32,7 +32,8 @@ class InverseModel(nn.Module):
 
     def encode(self, obs: Tree) -> Tensor:
         """Features [N, F] of obs [N, ...]."""
-        return self.encoder(obs)  # type: ignore[no-any-return]
+        features: Tensor = self.encoder(obs)
+        return features
 
     def encode_steps(self, obs: Tree) -> Tensor:
         """Features [T, B, F] of obs [T, B, ...]."""

@@ -51,7 +51,7 @@ class Distillation(nn.Module):
 
     @property
     def _all_moments(self) -> list[Moments]:
-        return list(self.moments)  # type: ignore[arg-type]
+        return [moments for moments in self.moments if isinstance(moments, Moments)]
 
     def _normalised(self, obs: Tree) -> Tree:
         known = dict(zip(self._boxes, self._all_moments, strict=True))

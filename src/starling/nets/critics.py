@@ -83,13 +83,13 @@ class Critics(nn.Module):
 
     def encode(self, obs: Tree) -> Tensor:
         """What all critics see of obs [N, ...]: [N, F]."""
-        return self.torso(obs)  # type: ignore[no-any-return]
+        features: Tensor = self.torso(obs)
+        return features
 
     def forward(self, features: Tensor, action: Tensor | None = None) -> Tensor:
         """Q for features [N, F], and for action [N, D] in the policy's own units unless actions are discrete."""
-        if action is None:
-            return self.ensemble(features)  # type: ignore[no-any-return]
-        return self.ensemble(torch.cat((features, action), dim=-1)).squeeze(-1)  # type: ignore[no-any-return]
+        q: Tensor = self.ensemble(features if action is None else torch.cat((features, action), dim=-1))
+        return q if action is None else q.squeeze(-1)
 
 
 def build_critics(env: EnvSpec, net: NetConfig, members: int) -> Critics:

@@ -129,11 +129,10 @@ class Image(nn.Module):
 
     def _convolve(self, x: Tensor) -> Tensor:
         """Bytes are scaled by scaling the first kernels, which are a thousandth as many numbers."""
-        if self.scale is None:
-            return self.convs(x)  # type: ignore[no-any-return]
         first, *rest = self.convs
         assert isinstance(first, nn.Conv2d)
-        x = functional.conv2d(x, first.weight * self.scale, first.bias, first.stride, first.padding)
+        kernels = first.weight if self.scale is None else first.weight * self.scale
+        x = functional.conv2d(x, kernels, first.bias, first.stride, first.padding)
         for layer in rest:
             x = layer(x)
         return x

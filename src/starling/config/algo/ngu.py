@@ -6,10 +6,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from starling.config.algo.dqn import PrioritizedConfig
 from starling.config.algo.r2d2 import R2D2Config
 from starling.config.curiosity import EpisodicConfig, RNDConfig
-from starling.config.parts import Linear, OptimizerConfig, Part
+from starling.config.parts import OptimizerConfig, Part
 
 
 class MetaConfig(Part):
@@ -35,7 +34,7 @@ class NGUConfig(R2D2Config):
     separate: bool = Field(False, description="two networks, of the env's reward and of novelty (Agent57)")
     meta: MetaConfig | None = Field(None, description="a bandit chooses policies; null: each env row has its own")
     lifelong: RNDConfig = Field(
-        RNDConfig(torso={"kind": "auto"}, optimizer=OptimizerConfig(args={"lr": 5e-4})),
+        RNDConfig(optimizer=OptimizerConfig(args={"lr": 5e-4})),
         description="novelty over the whole of training, which modulates that of the episode",
     )
     lifelong_limit: float = Field(5.0, ge=1, description="largest modulation, L")
@@ -45,7 +44,3 @@ class NGUConfig(R2D2Config):
     curious_steps: int = Field(5, ge=1, description="last steps of a sequence that embedding and predictor learn from")
     retrace: float | None = Field(0.95, ge=0, le=1, description="lambda of Retrace (1606.02647); null: n-step")
     target_every: int = Field(1_500, ge=1, description="updates between copies into the target network")
-    prioritized: PrioritizedConfig | None = Field(
-        PrioritizedConfig(alpha=0.9, beta=Linear(start=0.6, end=0.6, fraction=1.0)),
-        description="prioritized replay, first by what the actor expected; null: uniform",
-    )

@@ -1,0 +1,22 @@
+"""Inline systems that have lived for a while, and what their one table holds."""
+
+import numpy as np
+
+from starling import topology
+from starling.blueprint import draw
+from starling.config.load import load
+
+
+def run(preset, steps, *overrides):
+    """The system after so many env steps."""
+    runtime = topology.build(draw(load(preset, list(overrides))))
+    for _ in runtime.run():
+        if runtime.env_steps >= steps:
+            return runtime
+    raise AssertionError
+
+
+def windows(runtime):
+    """Every window there is, [T, B] once each."""
+    (table,) = runtime.store.mixture.tables
+    return table._storage.gather(np.nonzero(table._storage._windows.steps)[0])
