@@ -35,10 +35,11 @@ from starling.runtime.central import SharedDesk
 from starling.runtime.credits import Seat
 from starling.runtime.hub import Hub
 from starling.runtime.inline import InlineRuntime, InlineUpstream
+from starling.runtime.process_worker import processes
 from starling.runtime.processes import HubSource, ProcessesRuntime
 from starling.runtime.slab import Slab, size_of
 from starling.runtime.upstream import FragmentPort
-from starling.runtime.weights import WeightBoard, WeightWriter
+from starling.runtime.weights import WeightBoard, WeightWriter, side_of
 from starling.runtime.workers import WorkerSpec
 from starling.store.store import Store
 from starling.types import Layout
@@ -106,22 +107,39 @@ def _inline(blueprint: Blueprint, model: nn.Module, layout: Layout) -> InlineRun
 def _processes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> ProcessesRuntime:
     """Actors, inference and evaluation in processes of their own; store and learner in this one."""
     config = blueprint.config
-    board = WeightBoard(model)
+    board = WeightBoard(side_of(model))
     settings = to_dict(config)
     shared = Shared(settings, parts_of(settings), blueprint.env, layout, board)
-    workers, seats = (_local_workers if config.inference == "local" else _central_workers)(blueprint, shared)
+    workers, seats = _acting(blueprint, shared, blueprint.groups())
     if config.eval.every is not None:
-        workers.append(WorkerSpec("evaluator", "evaluator", "starling.nodes:build_evaluation", lambda births: shared))
-    hub = Hub(build_store(blueprint, layout), workers, seats, config.supervision, PREFETCH)
+        workers.append(_evaluating(shared))
+    hub = Hub(
+        build_store(blueprint, layout),
+        lambda selector, post: processes(workers, config.supervision, selector),
+        seats,
+        config.supervision,
+        PREFETCH,
+    )
     source = HubSource(hub)
     return ProcessesRuntime(hub, _learner(blueprint, model, source), source, WeightWriter(board, model))
 
 
+def _acting(
+    blueprint: Blueprint, shared: Shared, groups: Mapping[int, GroupSpec]
+) -> tuple[list[WorkerSpec], dict[int, Seat]]:
+    """Whoever acts for these groups on one machine, and their slots."""
+    return (_local_workers if blueprint.config.inference == "local" else _central_workers)(blueprint, shared, groups)
+
+
+def _evaluating(shared: Shared) -> WorkerSpec:
+    return WorkerSpec("evaluator", "evaluator", "starling.nodes:build_evaluation", lambda births: shared)
+
+
 def _seats(
-    blueprint: Blueprint, layout: Layout, writers: Mapping[str, Sequence[int]]
+    blueprint: Blueprint, layout: Layout, groups: Mapping[int, GroupSpec], writers: Mapping[str, Sequence[int]]
 ) -> tuple[dict[int, Seat], dict[str, FragmentPort]]:
     """Every group's slots in shared memory: as this process sees them, and as the worker that fills them does."""
-    shape, groups = blueprint.fragment_shape(layout), blueprint.groups()
+    shape = blueprint.fragment_shape(layout)
     seats: dict[int, Seat] = {}
     ports: dict[str, FragmentPort] = {}
     for worker, indices in writers.items():
@@ -136,10 +154,11 @@ def _seats(
     return seats, ports
 
 
-def _local_workers(blueprint: Blueprint, shared: Shared) -> tuple[list[WorkerSpec], dict[int, Seat]]:
+def _local_workers(
+    blueprint: Blueprint, shared: Shared, groups: Mapping[int, GroupSpec]
+) -> tuple[list[WorkerSpec], dict[int, Seat]]:
     """An actor a group: env loop and policy in one process."""
-    groups = blueprint.groups()
-    seats, ports = _seats(blueprint, shared.layout, {f"actor {index}": [index] for index in groups})
+    seats, ports = _seats(blueprint, shared.layout, groups, {f"actor {index}": [index] for index in groups})
 
     def actor(index: int) -> WorkerSpec:
         name = f"actor {index}"
@@ -154,10 +173,11 @@ def _local_workers(blueprint: Blueprint, shared: Shared) -> tuple[list[WorkerSpe
     return [actor(index) for index in groups], seats
 
 
-def _central_workers(blueprint: Blueprint, shared: Shared) -> tuple[list[WorkerSpec], dict[int, Seat]]:
+def _central_workers(
+    blueprint: Blueprint, shared: Shared, groups: Mapping[int, GroupSpec]
+) -> tuple[list[WorkerSpec], dict[int, Seat]]:
     """An env loop a group, and one inference server for all of them."""
-    groups = blueprint.groups()
-    seats, ports = _seats(blueprint, shared.layout, {"inference": list(groups)})
+    seats, ports = _seats(blueprint, shared.layout, groups, {"inference": list(groups)})
     desk = SharedDesk(shared.layout, {index: len(group.rows) for index, group in groups.items()})
 
     def alive(births: Mapping[int, int]) -> dict[int, GroupSpec]:

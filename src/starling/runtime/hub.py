@@ -17,15 +17,18 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from starling.config.schema import SupervisionConfig
+from starling.roles.recorder import Buffer
 from starling.roles.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.runtime.credits import Credits, Seat
 from starling.runtime.crew import ACTING, Crew
 from starling.runtime.link import pipe
-from starling.runtime.workers import Worker, WorkerSpec
+from starling.runtime.workers import Worker
 from starling.store.store import Store
 from starling.types import Episode, Fragment, Sample
 
 R = TypeVar("R")
+Post = Callable[[Callable[[], None]], None]
+"""Has something done by the hub's thread, soon."""
 CHECK_SECONDS = 0.25
 STOP_SECONDS = 3.0
 
@@ -36,7 +39,7 @@ class Hub:
     def __init__(
         self,
         store: Store,
-        specs: Sequence[WorkerSpec],
+        hire: Callable[[selectors.BaseSelector, Post], Sequence[Worker]],
         seats: dict[int, Seat],
         settings: SupervisionConfig,
         prefetch: int,
@@ -47,10 +50,10 @@ class Hub:
         self.failure: BaseException | None = None
         self._prefetch = prefetch
         self._selector = selectors.DefaultSelector()
-        self.crew = Crew(specs, settings, self._selector, self, lambda: self.credits.births)
         self._bell, self._ring = pipe()
         self._selector.register(self._bell, selectors.EVENT_READ, lambda: os.read(self._bell.fd, 1 << 16))
         self._requests: deque[Callable[[], None]] = deque()
+        self.crew = Crew(hire(self._selector, self.post), settings, self, lambda: self.credits.births)
         self._next_check = 0.0
         self._shares, self._usage = Shares(), Usage()
         self._episodes: deque[Episode] = deque()
@@ -159,9 +162,7 @@ class Hub:
             self.ready.put(sample)
 
     def _send(self, name: str, message: dict[str, Any]) -> None:
-        link = self.crew.workers[name].link
-        if link is not None:
-            link.send(message)
+        self.crew.workers[name].send(message)
 
     def _ask_evaluator(self) -> None:
         if "evaluator" in self.crew.workers and not self._evaluating:
@@ -182,7 +183,7 @@ class Hub:
 
     def heard(self, worker: Worker, message: dict[str, Any]) -> None:
         if "fragment" in message:
-            self._insert(*message["fragment"])
+            self._insert(*message["fragment"], message.get("buffer"))
         elif "given_back" in message:
             self.credits.given_back(*message["given_back"])
         elif "episodes" in message:
@@ -190,17 +191,24 @@ class Hub:
         elif "evaluation" in message:
             self._evaluations.append(message["evaluation"])
             self._evaluating = False
+        elif "life_ended" in message:
+            self.credits.life_ends(*message["life_ended"])
+        elif "paused" in message:
+            self.credits.pause(message["paused"])
+        elif "resumed" in message:
+            self.credits.go_on(message["resumed"])
 
-    def _insert(self, group: int, slot: int, actor: int, sequence: int) -> None:
+    def _insert(self, group: int, slot: int, actor: int, sequence: int, sent: Buffer | None) -> None:
+        """Take in a fragment that lies in its slot, or that was sent as it is."""
         seat, before = self.credits.seats[group], self.store.env_steps
-        buffer = seat.buffers[slot]
+        buffer = seat.buffers[slot] if sent is None else sent
         self.store.insert(Fragment(buffer.steps, seat.rows, buffer.carries, actor, sequence))
         self.credits.ledger.inserted(actor, self.store.env_steps - before)
         self.credits.returned(group, slot)
 
     def began(self, worker: Worker) -> None:
         self.credits.writer_begins(worker.name)
-        if worker.spec.kind == "env":
+        if worker.spec.kind in ("env", "host"):
             for group in worker.spec.groups:
                 self.credits.go_on(group)
         if worker.name == "evaluator" and self._evaluating:
@@ -210,7 +218,7 @@ class Hub:
         self.credits.writer_ends(worker.name)
         if worker.spec.kind in ACTING:
             for group in worker.spec.groups:
-                self.credits.life_ends(group, worker.counters["env_steps"])
+                self.credits.life_ends(group, worker.produced[group])
         if worker.spec.kind == "env":
             for group in worker.spec.groups:
                 self.credits.pause(group)
