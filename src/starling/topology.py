@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -15,6 +16,7 @@ from starling.capacity.room import Room
 from starling.capacity.sizes import predict_sizes
 from starling.config.load import to_dict
 from starling.envs.registry import make_env
+from starling.errors import UserError
 from starling.nodes import (
     ActorArguments,
     EnvLoopArguments,
@@ -25,7 +27,7 @@ from starling.nodes import (
     evaluation_seed,
     policy_core,
 )
-from starling.portable import parts_of
+from starling.portable import Part, parts_of
 from starling.roles.env_loop import EnvLoop
 from starling.roles.inference import Batcher, InferenceServer, LocalDesk
 from starling.roles.learner import Learner, Source
@@ -37,12 +39,18 @@ from starling.runtime.hub import Hub
 from starling.runtime.inline import InlineRuntime, InlineUpstream
 from starling.runtime.process_worker import processes
 from starling.runtime.processes import HubSource, ProcessesRuntime
+from starling.runtime.ray.relay import Staff
 from starling.runtime.slab import Slab, size_of
 from starling.runtime.upstream import FragmentPort
 from starling.runtime.weights import WeightBoard, WeightWriter, side_of
 from starling.runtime.workers import WorkerSpec
+from starling.store.mixture import Mixture
 from starling.store.store import Store
-from starling.types import Layout
+from starling.store.table import Table
+from starling.types import EnvSpec, Layout
+
+if TYPE_CHECKING:
+    from starling.runtime.ray.system import Plan
 
 Runtime = InlineRuntime | ProcessesRuntime
 
@@ -53,7 +61,7 @@ def build(blueprint: Blueprint, room: Room | None = None) -> Runtime:
     layout = layout_of(blueprint, model)
     if room is not None:
         refuse(blueprint, predict_sizes(blueprint, model, layout), room)
-    return (_inline if blueprint.config.runtime == "inline" else _processes)(blueprint, model, layout)
+    return {"inline": _inline, "processes": _processes, "ray": _ray}[blueprint.config.runtime](blueprint, model, layout)
 
 
 def build_store(blueprint: Blueprint, layout: Layout) -> Store:
@@ -115,13 +123,96 @@ def _processes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Proces
         workers.append(_evaluating(shared))
     hub = Hub(
         build_store(blueprint, layout),
-        lambda selector, post: processes(workers, config.supervision, selector),
+        lambda inbox: processes(workers, config.supervision, inbox.selector),
         seats,
         config.supervision,
         PREFETCH,
     )
     source = HubSource(hub)
     return ProcessesRuntime(hub, _learner(blueprint, model, source), source, WeightWriter(board, model))
+
+
+@dataclass(frozen=True)
+class HostArguments:
+    """What a Ray actor that holds workers gets."""
+
+    settings: dict[str, Any]
+    parts: tuple[Part, ...]
+    env: EnvSpec
+    layout: Layout
+    side: int  # bytes of the weights
+    groups: dict[int, GroupSpec]  # none: it is the evaluator's
+
+
+def _ray(blueprint: Blueprint, model: nn.Module, layout: Layout) -> ProcessesRuntime:
+    """Actors, inference, evaluation and replay in a Ray cluster as it is asked for; the learner in this process."""
+    plan = cluster_plan(blueprint, model, layout)
+    from starling.runtime.ray import system
+
+    return system.build(plan, model)
+
+
+def cluster_plan(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Plan:
+    """A run over a Ray cluster as data."""
+    try:
+        from starling.runtime.ray import system
+    except ModuleNotFoundError as error:
+        raise UserError("runtime=ray needs Ray: pip install 'starling-rl[ray]'") from error
+    settings, groups, shape = to_dict(blueprint.config), blueprint.groups(), blueprint.fragment_shape(layout)
+    parts, side = parts_of(settings), side_of(model)
+
+    def host(indices: Sequence[int], births: Mapping[int, int]) -> HostArguments:
+        mine = {index: replace(groups[index], birth=births[index]) for index in indices}
+        return HostArguments(settings, parts, blueprint.env, layout, side, mine)
+
+    return system.Plan(
+        config=blueprint.config,
+        rows={index: group.rows for index, group in groups.items()},
+        slots=SLOTS,
+        fragment_bytes=sum(size_of(shape.buffer(len(group.rows))) for group in groups.values()),
+        weights_bytes=side,
+        prefetch=PREFETCH,
+        builder="starling.topology:staff_host",
+        arguments=host,
+        store=lambda: build_store(blueprint, layout),
+        tables=blueprint.tables,
+        shard_builder="starling.topology:build_shard",
+        shard=lambda index, rows: ShardArguments(settings, parts, blueprint.env, layout, index, rows),
+        learner=lambda source: _learner(blueprint, model, source),
+    )
+
+
+def staff_host(arguments: HostArguments) -> Staff:
+    """The workers of one host, built where they will run."""
+    board = WeightBoard(arguments.side)
+    shared = Shared(arguments.settings, arguments.parts, arguments.env, arguments.layout, board)
+    if not arguments.groups:
+        return Staff([_evaluating(shared)], {}, board)
+    return Staff(*_acting(shared.blueprint(), shared, arguments.groups), board)
+
+
+@dataclass(frozen=True)
+class ShardArguments:
+    """What a Ray actor that holds a part of the replay gets."""
+
+    settings: dict[str, Any]
+    parts: tuple[Part, ...]
+    env: EnvSpec
+    layout: Layout
+    index: int
+    rows: int
+
+
+def build_shard(arguments: ShardArguments) -> Mixture:
+    """The tables of one shard: as much of their size as it has of the env rows."""
+    shared = Shared(arguments.settings, arguments.parts, arguments.env, arguments.layout, WeightBoard(0))
+    blueprint = shared.blueprint()
+    share = Fraction(arguments.rows, blueprint.config.env.num)
+    specs = [replace(spec, capacity=int(spec.capacity * share), min_size=1) for spec in blueprint.tables]
+    where = {"rows": arguments.rows, "seed": blueprint.config.seed, "shard": arguments.index}
+    priority = blueprint.algorithm.priority
+    tables = [Table(spec, arguments.layout, priority=priority, index=i, **where) for i, spec in enumerate(specs)]
+    return Mixture(tables, [spec.share for spec in specs])
 
 
 def _acting(

@@ -41,7 +41,7 @@ AGENTS = {
 
 AXES = {
     "agent": list(AGENTS),
-    "runtime": ["inline", "processes"],
+    "runtime": ["inline", "processes", "ray"],
     "inference": ["local", "central"],
     "actors": [1, 2],
 }
@@ -79,8 +79,10 @@ def test_every_pair_is_covered():
 
 
 @pytest.mark.parametrize(("agent", "runtime", "inference", "actors"), ROWS)
-def test_the_agent_learns_identity(agent, runtime, inference, actors):
+def test_the_agent_learns_identity(agent, runtime, inference, actors, request):
     """16 rounds of one in four: 4 by chance, 16 at best."""
+    if runtime == "ray":
+        request.getfixturevalue("ray_here")
     preset, settings = AGENTS[agent]
     topology = [f"runtime={runtime}", f"inference={inference}", f"actors={actors}", f"stop.env_steps={STEPS}"]
     system = build(draw(load(preset, [*SMALL, *settings, *topology])))

@@ -21,6 +21,8 @@ MIB = 2**20
 MAIN, SERVER, WORKER = 400 * MIB, 170 * MIB, 100 * MIB
 """Memory of the main process, of the server that workers are forked from, and of a worker, each with little in it:
 Python, torch and what they import. Measured on Linux with torch 2.13."""
+RAY = 1000 * MIB
+"""Ray's own processes on one machine, and a host."""
 ROW = 2048
 """Bytes of a row of metrics, as JSON and for TensorBoard."""
 
@@ -57,14 +59,15 @@ def predict_sizes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Siz
     batch = first.batch * tree.nbytes(layout.trajectory(first.length, 1))
     shape = blueprint.fragment_shape(layout)
     fragments = sum(size_of(shape.buffer(len(group.rows))) for group in blueprint.groups().values())
-    workers = _workers(blueprint)
+    workers, elsewhere = _workers(blueprint), config.runtime == "ray" and config.ray.address is not None
+    tables_here = 0 if elsewhere and config.ray.shards else 1
     return Sizes(
-        programs=MAIN + (SERVER + workers * WORKER if workers else 0),
+        programs=MAIN + (SERVER + workers * WORKER if workers else 0) + (RAY if config.runtime == "ray" else 0),
         learning=learning + workers * weights,
-        batches=(1 + PREFETCH) * batch if workers else batch + fragments,
-        tables=sum(table.held for table in tables),
-        saving=sum(table.copied for table in tables) if config.checkpoint.replay else 0,
-        shared=SLOTS * fragments + 2 * weights if workers else 0,
+        batches=batch + fragments if config.runtime == "inline" else (1 + PREFETCH) * batch,
+        tables=tables_here * sum(table.held for table in tables),
+        saving=tables_here * sum(table.copied for table in tables) if config.checkpoint.replay else 0,
+        shared=0 if config.runtime == "inline" else SLOTS * fragments + 2 * weights,
         checkpoint=learning + saved,
         checkpoints=_kept(config),
         metrics=ROW * (config.stop.env_steps // config.log_every + 1),
@@ -72,9 +75,9 @@ def predict_sizes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Siz
 
 
 def _workers(blueprint: Blueprint) -> int:
-    """Processes besides the main one: actors, the inference server, the evaluator."""
+    """Processes on this machine besides the main one: actors, the inference server, the evaluator."""
     config = blueprint.config
-    if config.runtime == "inline":
+    if config.runtime == "inline" or (config.runtime == "ray" and config.ray.address is not None):
         return 0
     return blueprint.actors + (config.inference == "central") + (config.eval.every is not None)
 

@@ -74,7 +74,7 @@ class Config(Part):
     seed: int = Field(0, ge=0, lt=2**31, description="everything random follows from this")
     runtime: Literal["inline", "processes", "ray"] = Field(
         "inline",
-        description="where the roles run: inline (one process, exact resume), processes (every core) or ray (a cluster)",
+        description="where the roles run: inline (one process, exact resume), processes (every core), ray (a cluster)",
     )
     inference: Literal["local", "central"] = Field(
         "local", description="where the network acts: local (beside the envs) or central (one server for all actors)"

@@ -19,6 +19,7 @@ from starling.replays.saved import refuse_queues
 from starling.replays.steps import Steps
 from starling.runtime.inline import InlineRuntime
 from starling.store.spec import TableSpec
+from starling.store.store import Store
 from starling.store.table import Table
 from starling.topology import Runtime
 from starling.types import Keys, Layout
@@ -45,6 +46,8 @@ def _begin(blueprint: Blueprint, runtime: Runtime, source: Path) -> str:
     layout = layout_of(blueprint, build_model(blueprint))
     _check(blueprint, layout, manifest, source)
     store = runtime.store if isinstance(runtime, InlineRuntime) else runtime.hub.store
+    if not isinstance(store, Store):
+        raise UserError("replay_from fills the tables beside the learner; leave out ray.shards")
     for table in store.mixture.tables:
         _fill(table, manifest.tables[table.spec.name], layout, blueprint.config.env.num, source)
     sizes = ", ".join(f"{size:,} items" for size in store.mixture.sizes)

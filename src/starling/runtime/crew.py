@@ -44,13 +44,13 @@ class Crew:
         self._births, self._clock = births, clock
         self.workers = {worker.name: worker for worker in workers}
         self.notices: deque[str] = deque()
-        self._crashes: Counter[str] = Counter()
+        self.crashes: Counter[str] = Counter()  # by kind
         self._shown: set[str] = set()
         self._shares = Shares()
         self._looked: float | None = None
 
     def supervise(self) -> None:
-        """Kill who hangs, start whose time has come."""
+        """Kill who hangs, start whose time has come; ends the run where too few are left."""
         now, before = self._clock(), self._looked
         self._looked = now
         idle = 0.0 if before is None else now - before
@@ -63,6 +63,7 @@ class Crew:
                 worker.kill()
             if worker.start_at is not None and self._clock() >= worker.start_at:
                 self._start(worker)
+        self._check_enough()
 
     def _start(self, worker: Worker) -> None:
         worker.start(self._births(), lambda: self._hear(worker), lambda: self._crashed(worker))
@@ -87,11 +88,10 @@ class Crew:
         if not worker.ever_ready and not worker.may_mend:
             self._show_details(worker, reason)
             raise RunFailedError(f"{worker.name} could not be started: {reason}")
-        self._crashes[worker.spec.kind] += 1
+        self.crashes[worker.spec.kind] += 1
         self._announce(worker, reason, worker.rest())
         for name in worker.spec.dependents:
             self._start_anew(self.workers[name])
-        self._check_enough()
 
     def _start_anew(self, worker: Worker) -> None:
         """A sound worker whose partner is gone goes too, and comes back at once."""
@@ -123,7 +123,7 @@ class Crew:
     def _check_enough(self) -> None:
         acting = [worker for worker in self.workers.values() if worker.spec.kind in ACTING]
         there = sum(len(worker.spec.groups) for worker in acting)
-        left = sum(len(worker.spec.groups) for worker in acting if not worker.given_up)
+        left = sum(worker.groups_left for worker in acting)
         needed = min(self._settings.min_actors, there)
         if left < needed:
             raise RunFailedError(f"{left} of {there} actors are left, and supervision.min_actors is {needed}")
@@ -137,7 +137,7 @@ class Crew:
 
     def metrics(self) -> dict[str, Any]:
         """Crashes by kind, and how each kind spent its time since the last call."""
-        crashes = sum((Counter(worker.faults) for worker in self.workers.values()), self._crashes)
+        crashes = sum((Counter(worker.faults) for worker in self.workers.values()), self.crashes)
         row: dict[str, Any] = {f"faults/{kind}": count for kind, count in crashes.items()}
         looks: dict[str, list[dict[str, float]]] = {}
         members = [member for worker in self.workers.values() for member in worker.members]

@@ -5,15 +5,12 @@ One thread runs it, so nothing in here needs a lock; others leave requests with 
 
 from __future__ import annotations
 
-import os
 import queue
-import selectors
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from starling.config.schema import SupervisionConfig
@@ -21,14 +18,12 @@ from starling.roles.recorder import Buffer
 from starling.roles.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.runtime.credits import Credits, Seat
 from starling.runtime.crew import ACTING, Crew
-from starling.runtime.link import pipe
+from starling.runtime.inbox import Inbox
+from starling.runtime.tables import Tables
 from starling.runtime.workers import Worker
-from starling.store.store import Store
 from starling.types import Episode, Fragment, Sample
 
 R = TypeVar("R")
-Post = Callable[[Callable[[], None]], None]
-"""Has something done by the hub's thread, soon."""
 CHECK_SECONDS = 0.25
 STOP_SECONDS = 3.0
 
@@ -38,8 +33,8 @@ class Hub:
 
     def __init__(
         self,
-        store: Store,
-        hire: Callable[[selectors.BaseSelector, Post], Sequence[Worker]],
+        store: Tables,
+        hire: Callable[[Inbox], Sequence[Worker]],
         seats: dict[int, Seat],
         settings: SupervisionConfig,
         prefetch: int,
@@ -49,11 +44,9 @@ class Hub:
         self.ready: queue.SimpleQueue[Sample] = queue.SimpleQueue()
         self.failure: BaseException | None = None
         self._prefetch = prefetch
-        self._selector = selectors.DefaultSelector()
-        self._bell, self._ring = pipe()
-        self._selector.register(self._bell, selectors.EVENT_READ, lambda: os.read(self._bell.fd, 1 << 16))
-        self._requests: deque[Callable[[], None]] = deque()
-        self.crew = Crew(hire(self._selector, self.post), settings, self, lambda: self.credits.births)
+        self._inbox = Inbox()
+        self.post, self.wake = self._inbox.post, self._inbox.wake
+        self.crew = Crew(hire(self._inbox), settings, self, lambda: self.credits.births)
         self._next_check = 0.0
         self._shares, self._usage = Shares(), Usage()
         self._episodes: deque[Episode] = deque()
@@ -65,15 +58,6 @@ class Hub:
 
     def start(self) -> None:
         self._thread.start()
-
-    def post(self, request: Callable[[], None]) -> None:
-        """Have something done by the hub's thread, soon."""
-        self._requests.append(request)
-        self.wake()
-
-    def wake(self) -> None:
-        with suppress(BlockingIOError):  # a bell that rings is as good as one that rings twice
-            os.write(self._ring.fd, b".")
 
     def call(self, function: Callable[[], R]) -> R:
         """Have something done by the hub's thread and wait for what it gives."""
@@ -125,7 +109,7 @@ class Hub:
         """End the thread and all workers."""
         self.halt()
         self.crew.stop(STOP_SECONDS)
-        self._selector.close()
+        self._inbox.close()
 
     # The hub's own thread.
 
@@ -139,12 +123,9 @@ class Hub:
     def turn(self, timeout: float) -> None:
         """Deal with what has come, or wait for something to come."""
         self._usage.enter(WAIT_IN)
-        events = self._selector.select(timeout)
+        events = self._inbox.wait(timeout)
         self._usage.enter(BUSY)
-        for key, _ in events:
-            key.data()
-        while self._requests:
-            self._requests.popleft()()
+        self._inbox.run(events)
         now = time.monotonic()
         if now >= self._next_check:
             self.crew.supervise()
@@ -191,6 +172,10 @@ class Hub:
         elif "evaluation" in message:
             self._evaluations.append(message["evaluation"])
             self._evaluating = False
+        elif "deposited" in message:
+            self.credits.returned(*message["deposited"])
+        elif "stored" in message:
+            self.credits.ledger.inserted(*message["stored"])
         elif "life_ended" in message:
             self.credits.life_ends(*message["life_ended"])
         elif "paused" in message:
@@ -201,7 +186,8 @@ class Hub:
     def _insert(self, group: int, slot: int, actor: int, sequence: int, sent: Buffer | None) -> None:
         """Take in a fragment that lies in its slot, or that was sent as it is."""
         seat, before = self.credits.seats[group], self.store.env_steps
-        buffer = seat.buffers[slot] if sent is None else sent
+        buffer = sent or seat.buffers[slot]
+        assert buffer is not None, "a fragment lies in its slot or was sent"
         self.store.insert(Fragment(buffer.steps, seat.rows, buffer.carries, actor, sequence))
         self.credits.ledger.inserted(actor, self.store.env_steps - before)
         self.credits.returned(group, slot)

@@ -1,4 +1,4 @@
-"""Worker processes on this machine: forked from a server that has torch loaded, watched over pipes and shared memory."""
+"""Worker processes on this machine: forked from a server that has torch loaded, watched over shared memory."""
 
 from __future__ import annotations
 
@@ -73,9 +73,7 @@ class ProcessWorker(Worker):
     def running(self) -> bool:
         return self.process is not None
 
-    def start(
-        self, births: Mapping[int, int], hear: Callable[[], None], crashed: Callable[[], None]
-    ) -> None:
+    def start(self, births: Mapping[int, int], hear: Callable[[], None], crashed: Callable[[], None]) -> None:
         mine, theirs = link()
         self._cells[:] = 0
         self._cells[0] = time.monotonic_ns()

@@ -52,6 +52,7 @@ class ProcessesRuntime:
     def __init__(self, hub: Hub, learner: Learner, source: HubSource, weights: WeightWriter) -> None:
         self.hub, self.learner, self._source, self._weights = hub, learner, source, weights
         self._shares = Shares()
+        self.last_saved: Callable[[], dict[str, Any] | None] = lambda: None  # tables on disk, where parts may be lost
         source.before_report = self.publish
 
     @property

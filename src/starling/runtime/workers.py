@@ -87,9 +87,7 @@ class Worker(ABC):
         """Since its last sign of life."""
 
     @abstractmethod
-    def start(
-        self, births: Mapping[int, int], hear: Callable[[], None], crashed: Callable[[], None]
-    ) -> None:
+    def start(self, births: Mapping[int, int], hear: Callable[[], None], crashed: Callable[[], None]) -> None:
         """Start it; `hear` is called when there is something to receive, `crashed` when it is dead."""
 
     @abstractmethod
@@ -127,11 +125,16 @@ class Worker(ABC):
     def members(self) -> list[Member]: ...
 
     @property
+    def groups_left(self) -> int:
+        """How many of its groups are not given up."""
+        return 0 if self.given_up else len(self.spec.groups)
+
+    @property
     def faults(self) -> dict[str, int]:
         """Crashes of its own workers by kind, where it has some."""
         return {}
 
-    def look(self) -> None:
+    def look(self) -> None:  # noqa: B027 - most have nothing to look for
         """Called now and then while it runs, for what nobody tells."""
 
     @property

@@ -1,0 +1,30 @@
+"""What Ray says when something is lost, in a few words."""
+
+from __future__ import annotations
+
+from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, ObjectLostError, RayTaskError
+
+
+def reason_of(error: BaseException | None) -> str:
+    """Why a Ray actor no longer answers."""
+    if error is None:
+        return "no reason is known"
+    text = str(error)
+    if isinstance(error, RayTaskError):
+        return text.strip().splitlines()[-1]
+    if isinstance(error, ActorDiedError):
+        return "its node was lost" if _of_node(text) else "its process died"
+    if isinstance(error, ActorUnavailableError | GetTimeoutError):
+        return "it cannot be reached"
+    if isinstance(error, ObjectLostError):
+        return "what it sent was lost with its node"
+    return text.strip().splitlines()[0]
+
+
+def _of_node(text: str) -> bool:
+    return "node" in text and any(word in text for word in ("NODE_DIED", "node died", "node has died", "node is dead"))
+
+
+def will_recur(error: BaseException | None) -> bool:
+    """Whether a new actor would end in the same way: its constructor raised."""
+    return isinstance(error, ActorDiedError) and bool(getattr(error, "actor_init_failed", False))
