@@ -188,7 +188,8 @@ def staff_host(arguments: HostArguments) -> Staff:
     shared = Shared(arguments.settings, arguments.parts, arguments.env, arguments.layout, board)
     if not arguments.groups:
         return Staff([_evaluating(shared)], {}, board)
-    return Staff(*_acting(shared.blueprint(), shared, arguments.groups), board)
+    blueprint = replace(shared).blueprint()  # a copy reads the configuration: what was read cannot be sent on
+    return Staff(*_acting(blueprint, shared, arguments.groups), board)
 
 
 @dataclass(frozen=True)

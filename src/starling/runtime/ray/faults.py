@@ -25,6 +25,9 @@ def _of_node(text: str) -> bool:
     return "node" in text and any(word in text for word in ("NODE_DIED", "node died", "node has died", "node is dead"))
 
 
-def will_recur(error: BaseException | None) -> bool:
-    """Whether a new actor would end in the same way: its constructor raised."""
-    return isinstance(error, ActorDiedError) and bool(getattr(error, "actor_init_failed", False))
+def fault_of(error: BaseException) -> dict[str, str] | None:
+    """What code of ours raised in an actor, for `Worker.fault`; None: it was not that."""
+    if not isinstance(error, RayTaskError) and not getattr(error, "actor_init_failed", False):
+        return None
+    text = str(error).strip()
+    return {"fault": text.splitlines()[-1].strip(), "kind": "RunFailedError", "details": text}

@@ -16,6 +16,8 @@ from starling.runtime.prewarm import prewarm
 from starling.runtime.ray.output import Output
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starling.roles.recorder import Buffer
     from starling.runtime.ray.news import Credit, HostPlan, News, Report
 
@@ -32,18 +34,29 @@ class Host:
         prewarm()
         from starling.runtime.ray.relay import Relay
 
-        self._loop = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None  # known from the first call on
         self._news = asyncio.Event()
         self._relay = Relay(import_path(plan.builder)(plan.arguments), plan, self._ring)
 
     def _ring(self) -> None:
-        self._loop.call_soon_threadsafe(self._news.set)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._news.set)
+
+    def _expect(self) -> tuple[asyncio.Future[Any], Callable[[Any], None]]:
+        """An answer to wait for, and how another thread gives it."""
+        self._loop = loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+
+        def give(value: Any) -> None:
+            loop.call_soon_threadsafe(lambda: answer.done() or answer.set_result(value))
+
+        return answer, give
 
     async def lend(self, credit: Credit, weights: tuple[int, Any]) -> tuple[Report, Buffer | None]:
         """The fragment that this credit leads to, made with these weights or newer ones."""
         self._relay.renew(*weights)
-        answer: asyncio.Future[Any] = self._loop.create_future()
-        self._relay.lend(credit, lambda found: self._answer(answer, found))
+        answer, give = self._expect()
+        self._relay.lend(credit, give)
         found: tuple[Report, Buffer | None] = await answer
         return found
 
@@ -54,15 +67,12 @@ class Host:
 
     async def beat(self) -> tuple[News, list[str]]:
         """The news as soon as there are some, and what was printed; also a sign of life."""
+        answer, give = self._expect()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), BEAT_SECONDS)
         self._news.clear()
-        answer: asyncio.Future[Any] = self._loop.create_future()
-        self._relay.tell(lambda news: self._answer(answer, news))
+        self._relay.tell(give)
         return await answer, self._output.lines()
 
     async def stop(self) -> None:
         await asyncio.to_thread(self._relay.stop)
-
-    def _answer(self, answer: asyncio.Future[Any], value: Any) -> None:
-        self._loop.call_soon_threadsafe(lambda: answer.done() or answer.set_result(value))

@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 
 from starling.config.schema import Config
 from starling.runtime.inbox import Post
-from starling.runtime.ray.faults import reason_of, will_recur
+from starling.runtime.ray.faults import fault_of, reason_of
 from starling.runtime.ray.line import Line
 from starling.runtime.ray.placement import Place
 from starling.runtime.workers import Worker, WorkerSpec
@@ -85,6 +85,7 @@ class RemoteWorker(Worker):
     def _fail(self, error: BaseException) -> None:
         if self._error is None:
             self._error = error
+            self.fault = self.fault or fault_of(error)
             self._post(self._crashed)
 
     def wait_dead(self) -> None: ...
@@ -93,7 +94,7 @@ class RemoteWorker(Worker):
         assert self.line is not None, "a dead part had a line"
         self.line.cut()
         self.line = None
-        self.killed = self.fault is None and not will_recur(self._error)
+        self.killed = self.fault is None
         return "hung: no answer" if self.hung else self.told() or reason_of(self._error)
 
     def tell_to_stop(self) -> None:
