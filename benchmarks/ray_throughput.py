@@ -55,12 +55,11 @@ def weights_ms(repeat: int) -> list[float]:
     import numpy as np
     import ray
 
-    @ray.remote(num_cpus=0)
     class Holder:
         def take(self, weights: Any) -> int:
             return len(weights)
 
-    holders = [Holder.remote() for _ in range(ACTORS)]
+    holders: list[Any] = [ray.remote(Holder).options(num_cpus=0).remote() for _ in range(ACTORS)]
     side = np.random.default_rng(0).integers(0, 256, WEIGHTS, np.uint8)
     ray.get([holder.take.remote(side[:1]) for holder in holders])
     times = []

@@ -61,7 +61,9 @@ def build(blueprint: Blueprint, room: Room | None = None) -> Runtime:
     layout = layout_of(blueprint, model)
     if room is not None:
         refuse(blueprint, predict_sizes(blueprint, model, layout), room)
-    return {"inline": _inline, "processes": _processes, "ray": _ray}[blueprint.config.runtime](blueprint, model, layout)
+    if blueprint.config.runtime == "inline":
+        return _inline(blueprint, model, layout)
+    return (_processes if blueprint.config.runtime == "processes" else _ray)(blueprint, model, layout)
 
 
 def build_store(blueprint: Blueprint, layout: Layout) -> Store:
@@ -160,6 +162,9 @@ def cluster_plan(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Plan
         raise UserError("runtime=ray needs Ray: pip install 'starling-rl[ray]'") from error
     settings, groups, shape = to_dict(blueprint.config), blueprint.groups(), blueprint.fragment_shape(layout)
     parts, side = parts_of(settings), side_of(model)
+    for part in parts:
+        if getattr(part.target, "__module__", None) == "__main__":
+            raise UserError(f"{part.kind} {part.name!r} is in your script: runtime=ray needs it in a module of its own")
 
     def host(indices: Sequence[int], births: Mapping[int, int]) -> HostArguments:
         mine = {index: replace(groups[index], birth=births[index]) for index in indices}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -131,3 +132,36 @@ def test_an_address_that_does_not_answer_is_one_line(tmp_path):
         output, _ = driver.communicate(timeout=60)
     assert driver.returncode == 2, output
     assert "ray.address=127.0.0.1:9: nothing answers there" in output.strip().splitlines()[-1]
+
+
+def test_ctrl_c_ends_a_ray_of_its_own_with_all_that_belongs_to_it(tmp_path):
+    with token_in(tmp_path) as env:
+        arguments = ["train", *SMALL, "run=a", "--runs", str(tmp_path), "eval.every=1000000"]
+        command = [sys.executable, "-m", "starling", *arguments]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, start_new_session=True
+        ) as driver:
+            wait_for(lambda: len(rows(tmp_path / "a")) >= 2, driver)
+            os.killpg(driver.pid, signal.SIGINT)
+            output, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 0, output
+    assert "Traceback" not in output
+    assert "died" not in output
+    assert list((tmp_path / "a" / "checkpoints").glob("step-*"))
+    end = time.monotonic() + 20
+    while left := in_session(driver.pid):
+        assert time.monotonic() < end, left
+        time.sleep(0.1)
+
+
+def in_session(leader: int) -> list[str]:
+    """What still runs of a session of processes."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) == leader and fields[0] != "Z":
+                found.append(Path(f"/proc/{entry}/cmdline").read_text())
+        except OSError:
+            continue
+    return found

@@ -164,7 +164,8 @@ class Hub:
 
     def heard(self, worker: Worker, message: dict[str, Any]) -> None:
         if "fragment" in message:
-            self._insert(*message["fragment"], message.get("buffer"))
+            group, slot, actor, sequence = message["fragment"]
+            self._insert(group, slot, actor, sequence, message.get("buffer"))
         elif "given_back" in message:
             self.credits.given_back(*message["given_back"])
         elif "episodes" in message:

@@ -48,7 +48,7 @@ class Cluster:
 
     def nodes(self) -> list[dict[str, Any]]:
         """The nodes that are alive, as Ray describes them."""
-        return [node for node in ray.nodes() if node["Alive"]]
+        return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
     def watch(self, timeout: float, lost: Any) -> None:
         """Call `lost` once the head has not answered for so many seconds."""

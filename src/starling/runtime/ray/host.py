@@ -48,7 +48,7 @@ class Host:
         answer: asyncio.Future[Any] = loop.create_future()
 
         def give(value: Any) -> None:
-            loop.call_soon_threadsafe(lambda: answer.done() or answer.set_result(value))
+            loop.call_soon_threadsafe(_settle, answer, value)
 
         return answer, give
 
@@ -76,3 +76,8 @@ class Host:
 
     async def stop(self) -> None:
         await asyncio.to_thread(self._relay.stop)
+
+
+def _settle(answer: asyncio.Future[Any], value: Any) -> None:
+    if not answer.done():  # it is, where nobody waits any more
+        answer.set_result(value)

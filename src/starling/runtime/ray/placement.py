@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,12 +31,21 @@ class Need:
 
 def need(name: str, *parts: tuple[PlaceConfig, int]) -> Need:
     """The need of something made of so many of each part."""
-    total: Counter[str] = Counter()
-    for place, count in parts:
-        for resource, amount in {"CPU": place.cpus, "GPU": place.gpus, **place.resources}.items():
-            total[resource] += amount * count  # type: ignore[assignment]
-    asked = {resource: amount for resource, amount in total.items() if amount}
+    asks = [{"CPU": place.cpus * n, "GPU": place.gpus * n, **_times(place.resources, n)} for place, n in parts]
+    asked = {resource: amount for resource, amount in _sum(asks).items() if amount}
     return Need(name, asked or {"CPU": LEAST_CPU})
+
+
+def _times(resources: Mapping[str, float], count: int) -> dict[str, float]:
+    return {resource: amount * count for resource, amount in resources.items()}
+
+
+def _sum(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for part in parts:
+        for resource, amount in part.items():
+            total[resource] = total.get(resource, 0.0) + amount
+    return total
 
 
 def check(needs: Sequence[Need], nodes: Sequence[Mapping[str, float]]) -> None:
@@ -67,9 +74,7 @@ def _lacks(wanted: Mapping[str, float], nodes: Sequence[Mapping[str, float]]) ->
 
 
 def _too_much(needs: Sequence[Need], nodes: Sequence[Mapping[str, float]], last: Need) -> str:
-    wanted: Counter[str] = Counter()
-    for one in needs:
-        wanted.update(one.resources)  # type: ignore[arg-type]
+    wanted = _sum(one.resources for one in needs)
     there = {resource: sum(node.get(resource, 0.0) for node in nodes) for resource in wanted}
     short = {name: amount - there[name] for name, amount in wanted.items() if amount > there[name]}
     missing = f"{_words(short)} missing" if short else f"{last.name} fits on no node beside the others"
@@ -94,10 +99,12 @@ class Place:
     def __str__(self) -> str:
         return str(self.need)
 
-    def options(self) -> dict[str, Any]:
-        """How a Ray actor is told to go there."""
+    def options(self, start: int) -> dict[str, Any]:
+        """How a Ray actor is told to go there, the how-manieth of this part; its name is its own in the cluster."""
         asked = dict(self.need.resources)
+        again = "" if start == 1 else f", start {start}"
         return {
+            "name": f"starling {self.group.id.hex()[-6:]}: {self.need.name}{again}",
             "num_cpus": asked.pop("CPU", 0.0),
             "num_gpus": asked.pop("GPU", 0.0),
             "resources": asked,
@@ -112,11 +119,12 @@ class Reservation:
         self._group = placement_group([need.resources for need in needs], strategy=strategy.upper())
         self.places = [Place(one, self._group, index) for index, one in enumerate(needs)]
         if not self._group.wait(RESERVE_SECONDS):
-            free = _words(
-                {name: math.floor(amount) for name, amount in ray.available_resources().items() if amount < 1e6}
-            )
+            free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+            wanted = {name: free.get(name, 0.0) for need in needs for name in need.resources}
             self.release()
-            raise UserError(f"the cluster has no room for this run now: {'; '.join(map(str, needs))}; free is {free}")
+            raise UserError(
+                f"the cluster has no room for this run now: {'; '.join(map(str, needs))}; free is {_words(wanted)}"
+            )
 
     def release(self) -> None:
         ray.util.remove_placement_group(self._group)

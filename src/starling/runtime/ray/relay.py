@@ -47,7 +47,6 @@ class Relay:
         workers = processes(staff.specs, plan.supervision, self._inbox.selector)
         self._crew = Crew(workers, plan.supervision, self, lambda: self._births)
         self._lent: dict[tuple[int, int], Deliver] = {}
-        self._working: set[int] = set()
         self._ended: dict[int, list[int]] = defaultdict(list)
         self._episodes: deque[Episode] = deque()
         self._evaluations: deque[dict[str, float]] = deque()
@@ -106,10 +105,14 @@ class Relay:
     def _lend(self, credit: Credit, deliver: Deliver) -> None:
         group, slot = credit.group, credit.slot
         self._lent[group, slot] = deliver
-        if group in self._working and self._failure is None:
+        if self._works(group) and self._failure is None:
             self._crew.workers[self._seats[group].writer].send({"credit": [group, slot]})
         else:
             self._give_back(group, slot)
+
+    def _works(self, group: int) -> bool:
+        """Whether a group has both an env loop and a policy."""
+        return all(worker.running for worker in self._crew.workers.values() if group in worker.spec.groups)
 
     def _give_back(self, group: int, slot: int) -> None:
         deliver = self._lent.pop((group, slot), None)
@@ -121,9 +124,7 @@ class Relay:
         produced = self._crew.produced()
         given_up = {group for w in self._crew.workers.values() if w.given_up for group in w.spec.groups}
         lives = {
-            group: Life(
-                birth, produced.get(group, 0), tuple(self._ended[group]), group in self._working, group in given_up
-            )
+            group: Life(birth, produced.get(group, 0), tuple(self._ended[group]), self._works(group), group in given_up)
             for group, birth in self._births.items()
         }
         members = [member for worker in self._crew.workers.values() for member in worker.members]
@@ -168,13 +169,10 @@ class Relay:
     def began(self, worker: Worker) -> None:
         if worker.spec.kind == "evaluator" and self._evaluating:
             self._evaluate()
-        if worker.spec.kind in ACTING:
-            self._working.update(worker.spec.groups)
-            self._rang()
+        self._rang()
 
     def ended(self, worker: Worker) -> None:
         for group in worker.spec.groups:
-            self._working.discard(group)
             if worker.spec.kind in ACTING:
                 self._ended[group].append(worker.produced[group])
                 self._births[group] += 1

@@ -57,8 +57,7 @@ class RemoteWorker(Worker):
         self._hear, self._crashed = hear, crashed
         self.hung, self.start_at, self.fault, self._error, self._told_waiting = False, None, None, None, False
         self._starts += 1
-        name = self.name if self._starts == 1 else f"{self.name}, start {self._starts}"
-        handle = self._create(births, {"name": name, "max_restarts": 0, **self._place.options()})
+        handle = self._create(births, {"max_restarts": 0, **self._place.options(self._starts)})
         self.line = Line(handle, self._post, self.timeout, self._fail)
         self._began(self.line)
 

@@ -43,7 +43,9 @@ class RayRuntime(ProcessesRuntime):
         return {**super().drain_metrics(), **nodes, "ray/weights_put": self._sent.puts}
 
     def close(self) -> None:
-        self.hub.stop()
-        if not self._cluster.lost:
+        if self._cluster.lost:
+            self.hub.halt()  # nobody is left who could be told
+        else:
+            self.hub.stop()
             self._reservation.release()
         self._cluster.close()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from starling import tree
 from starling.errors import UserError
 from starling.runtime.ray.remote_shard import RemoteShard
 from starling.runtime.ray.shard import Empty, Holds
@@ -142,7 +143,8 @@ class ShardedStore:
             draw.missing -= count
             if not draw.missing:
                 self._draws -= 1
-                self._drawn.append(join(draw.parts))
+                whole = join(draw.parts)
+                self._drawn.append(whole if len(draw.parts) > 1 else tree.map(np.array, whole))  # Ray's is read-only
 
         shard.sample(count, came)
 
