@@ -38,7 +38,7 @@ def running(preset: str, *settings: str) -> Iterator[RayRuntime]:
         runtime.close()
 
 
-def go_on(runtime: RayRuntime, steps: int, seconds: float = 90.0) -> list[str]:
+def go_on(runtime: RayRuntime, steps: int, seconds: float = 240.0) -> list[str]:
     """Run until so many more env steps have come in; the notices on the way."""
     goal, end, notices = runtime.env_steps + steps, time.monotonic() + seconds, []
     while runtime.env_steps < goal:
@@ -48,7 +48,7 @@ def go_on(runtime: RayRuntime, steps: int, seconds: float = 90.0) -> list[str]:
     return notices
 
 
-def until_notice(runtime: RayRuntime, text: str, seconds: float = 60.0) -> list[str]:
+def until_notice(runtime: RayRuntime, text: str, seconds: float = 240.0) -> list[str]:
     end, notices = time.monotonic() + seconds, []
     while not any(text in line for line in notices):
         next(runtime.iteration)  # type: ignore[attr-defined]

@@ -104,7 +104,7 @@ class Place:
         asked = dict(self.need.resources)
         again = "" if start == 1 else f", start {start}"
         return {
-            "name": f"starling {self.group.id.hex()[-6:]}: {self.need.name}{again}",
+            "name": f"starling {self.group.id.hex()[:8]}: {self.need.name}{again}",
             "num_cpus": asked.pop("CPU", 0.0),
             "num_gpus": asked.pop("GPU", 0.0),
             "resources": asked,
