@@ -24,9 +24,20 @@ def ray_here(tmp_path_factory):
         patch.setenv(token.PATH, str(tmp_path_factory.mktemp("ray") / "token"))
         patch.delenv(token.MODE, raising=False)
         token.ensure_token()
-        ray.init(num_cpus=16, object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False)
+        _start_ray(ray)
         yield
         ray.shutdown()
+
+
+def _start_ray(ray, tries=6):
+    """Ray gives itself 30 s to start, which a busy machine may not have."""
+    try:
+        ray.init(num_cpus=16, object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False)
+    except Exception as error:
+        if tries == 1 or "timed out during startup" not in str(error):
+            raise
+        ray.shutdown()
+        _start_ray(ray, tries - 1)
 
 
 @pytest.fixture(scope="session")

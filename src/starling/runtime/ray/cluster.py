@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import socket
@@ -65,7 +66,9 @@ class Cluster:
 
     def close(self) -> None:
         self._closing.set()
-        if self._mine and not self.lost:
+        if self.lost:
+            atexit.unregister(ray.shutdown)  # it would wait for the head until Ray aborts this process
+        elif self._mine:
             ray.shutdown()
 
 
@@ -73,12 +76,12 @@ def _start(settings: RayConfig, needs: Sequence[Need], object_store: int) -> Non
     """A Ray of this run's own: on this machine, with a token, with as many CPUs as the run asks for."""
     ensure_token()
     cpus = math.ceil(sum(need.resources.get("CPU", 0.0) for need in needs)) + 1
-    ray.init(
-        num_cpus=max(cpus, os.cpu_count() or 1),
-        object_store_memory=object_store,
-        include_dashboard=None,
-        **_QUIET,
-    )
+    try:
+        ray.init(num_cpus=max(cpus, os.cpu_count() or 1), object_store_memory=object_store, **_QUIET)
+    except Exception as error:
+        if "timed out during startup" not in str(error):
+            raise
+        raise UserError("Ray did not start within 30 s: this machine has too much else to do; try again") from error
 
 
 def _join(settings: RayConfig, needs: Sequence[Need], object_store: int) -> None:
