@@ -20,7 +20,7 @@ from starling.topology import build
 pytestmark = pytest.mark.usefixtures("ray_here")
 
 SMALL = [
-    *["runtime=ray", "env.num=4", "actors=2", "stop.return=null", "supervision.timeout=3", "ray.timeout=4"],
+    *["runtime=ray", "env.num=4", "actors=2", "stop.return=null", "supervision.timeout=20", "ray.timeout=30"],
     *["net.torso.hidden=[8]", "eval.every=1000000"],
 ]
 IMPALA = ["impala-cartpole", "env.id=toy/identity", "algo.unroll=5", "algo.batch=4"]
@@ -109,7 +109,7 @@ def test_a_part_is_killed_and_the_run_goes_on(inference, victim, said):
 
 def test_a_host_that_hangs_is_replaced_and_an_evaluation_comes_back():
     before = set(pids("ray::Host"))
-    with running(*IMPALA) as runtime:
+    with running(*IMPALA, "ray.timeout=4") as runtime:
         go_on(runtime, 200)
         os.kill(mine(runtime, "ray::Host", before), signal.SIGSTOP)
         assert any("hung: no answer" in line for line in until_notice(runtime, "died"))

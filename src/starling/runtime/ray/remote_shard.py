@@ -16,7 +16,7 @@ from starling.runtime.ray.placement import Place
 from starling.runtime.ray.remote import RemoteWorker
 from starling.runtime.ray.shard import Empty, Holds, Listed, Shard, ShardPlan, attached, sendable
 from starling.runtime.workers import Member, WorkerSpec
-from starling.segments import Segment
+from starling.segments import Segment, SegmentLostError
 from starling.types import Keys, NDArray, Sample
 
 BEAT_SECONDS = 1.0
@@ -34,7 +34,7 @@ class FarSegment(Segment):
         try:
             return bytes(ray.get(self._handle.read.remote(self._number)))
         except RayError as error:
-            raise OSError(0, "a part of the replay was lost while it was saved") from error
+            raise SegmentLostError("a part of the replay was lost while it was saved") from error
 
     def release(self) -> None:
         self._handle.release.remote(self._number, self.name)

@@ -192,8 +192,13 @@ class ShardedStore:
 
     def saved_of(self, index: int) -> dict[str, Any] | None:
         """What was saved last of a shard."""
-        last = self.last_saved() or {}
-        state: dict[str, Any] | None = last.get("shards", self._began_with).get(str(index))
+        state: dict[str, Any] | None = self._began_with.get(str(index))
+        return state or (self.last_saved() or {}).get("shards", {}).get(str(index))
+
+    def begin_state(self, index: int) -> dict[str, Any] | None:
+        """What a shard that is started begins with: what the run began with, later what was saved last."""
+        state = self.saved_of(index)
+        self._began_with.pop(str(index), None)
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -202,4 +207,4 @@ class ShardedStore:
             raise UserError("this run's replay was kept in another number of shards; go on with the same ray.shards")
         if "shards" in state:
             self.limiter.set_state(state["limiter"])
-            self._began_with = state["shards"]
+            self._began_with = dict(state["shards"])
