@@ -91,6 +91,8 @@ class Plan:
 def build(plan: Plan, model: nn.Module) -> RayRuntime:
     """Connect, find out whether there is room, and put the parts together; nothing is started yet."""
     config = plan.config
+    store = ShardedStore(plan.tables, sum(map(len, plan.rows.values()))) if config.ray.shards else None
+    plan.shard_rows()  # refuses too many shards before anything is connected
     cluster = Cluster(config.ray, plan.needs(1), plan.object_store())
     try:
         nodes = cluster.nodes()
@@ -105,7 +107,6 @@ def build(plan: Plan, model: nn.Module) -> RayRuntime:
     board = WeightBoard(plan.weights_bytes)
     sent = RayWeights(board)
     specs = _specs(plan, len(nodes))
-    store = ShardedStore(plan.tables, sum(map(len, plan.rows.values()))) if config.ray.shards else None
 
     def hire(inbox: Inbox) -> list[Worker]:
         return _hire(plan, specs, reservation.places, sent, store, inbox.post)
