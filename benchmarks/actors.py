@@ -24,6 +24,7 @@ from machine import describe, spread
 from starling.blueprint import draw, set_up_torch
 from starling.config.load import load
 from starling.runtime.prewarm import prewarm
+from starling.runtime.process_worker import ProcessWorker
 from starling.runtime.processes import ProcessesRuntime
 from starling.topology import build
 
@@ -77,7 +78,8 @@ def cpu_seconds(stat: Path) -> float:
 
 
 def look(runtime: ProcessesRuntime) -> Used:
-    pids = [worker.process.pid for worker in runtime.hub.crew.workers.values() if worker.process is not None]
+    workers = [worker for worker in runtime.hub.crew.workers.values() if isinstance(worker, ProcessWorker)]
+    pids = [worker.process.pid for worker in workers if worker.process is not None]
     return Used(
         time.monotonic(),
         runtime.env_steps,

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from starling.cli.main import app
+from starling.runtime.ray import token
 
 
 @pytest.fixture(autouse=True)
@@ -12,6 +13,31 @@ def _torch_as_it_was():
     yield
     torch.set_num_threads(1)
     torch.set_flush_denormal(False)
+
+
+@pytest.fixture(scope="session")
+def ray_here(tmp_path_factory):
+    """A Ray of this process's own, for all tests of the session."""
+    import ray
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(token.PATH, str(tmp_path_factory.mktemp("ray") / "token"))
+        patch.delenv(token.MODE, raising=False)
+        token.ensure_token()
+        _start_ray(ray)
+        yield
+        ray.shutdown()
+
+
+def _start_ray(ray, tries=6):
+    """Ray gives itself 30 s to start, which a busy machine may not have."""
+    try:
+        ray.init(num_cpus=16, object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False)
+    except Exception as error:
+        if tries == 1 or "timed out during startup" not in str(error):
+            raise
+        ray.shutdown()
+        _start_ray(ray, tries - 1)
 
 
 @pytest.fixture(scope="session")

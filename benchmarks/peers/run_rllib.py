@@ -41,7 +41,8 @@ class NatureCNN(TorchRLModule, ValueFunctionAPI):
             nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, 1), nn.ReLU(),
             nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(),
         )  # fmt: skip
-        self.policy = nn.Linear(512, self.action_space.n)
+        actions: Any = self.action_space
+        self.policy = nn.Linear(512, actions.n)
         self.value = nn.Linear(512, 1)
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Tensor]:

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from starling.types import NDArray
 
 
+class SegmentLostError(Exception):
+    """The bytes of a segment are gone, with the machine that held them; the next state has others."""
+
+
 class Segment(ABC):
     """Bytes as they were when the state was taken; any thread may read them until they are released."""
 

@@ -15,6 +15,7 @@ from starling.branching import check_branch
 from starling.capacity.room import find_room
 from starling.config.schema import Config
 from starling.envs.faults import EnvFault
+from starling.errors import UserError
 from starling.replays.resharding import reshard, without_tables
 from starling.replays.start import begin_with_replay
 from starling.runs import checkpoint, folder
@@ -28,6 +29,7 @@ from starling.runs.warnings import KEY as WARNINGS
 from starling.runs.warnings import Watch
 from starling.runtime.crew import RunFailedError
 from starling.runtime.prewarm import prewarm
+from starling.runtime.processes import ProcessesRuntime
 
 TICK_SECONDS = 0.25
 
@@ -169,6 +171,17 @@ class Session:
         self._pace = (self._started, runtime.env_steps)
         self._next_tick = 0.0
         self._interrupts = Interrupts()
+        if isinstance(runtime, ProcessesRuntime):
+            runtime.last_saved = self._last_saved
+
+    def _last_saved(self) -> dict[str, Any] | None:
+        """The tables of the newest sound checkpoint, for a part of them that was lost; None: there is none yet."""
+        try:
+            _, state, _ = checkpoint.find(self.place.checkpoints, parts=("store",))
+        except UserError:
+            return None
+        tables: dict[str, Any] = state["store"]
+        return tables
 
     def run(self) -> Result:
         """Drive the system until a stop condition holds; the last state is saved."""

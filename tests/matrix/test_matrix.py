@@ -81,6 +81,8 @@ RUNTIMES = {
     "inline": ["runtime=inline"],
     "processes": ["runtime=processes"],
     "two learners": ["runtime=processes", "learners=2"],
+    "ray": ["runtime=ray"],
+    "ray, two learners": ["runtime=ray", "learners=2"],
 }
 AXES = {
     "agent": list(AGENTS),
@@ -122,10 +124,12 @@ def test_every_pair_is_covered():
 
 
 @pytest.mark.parametrize(("agent", "runtime", "inference", "actors"), ROWS)
-def test_the_agent_learns_identity(agent, runtime, inference, actors):
+def test_the_agent_learns_identity(agent, runtime, inference, actors, request):
     """16 rounds of one in four: 4 by chance, 16 at best; of toy/match 5.3 by chance."""
+    if "ray" in runtime:
+        request.getfixturevalue("ray_here")
     preset, settings = AGENTS[agent]
-    actors *= 1 + (runtime == "two learners")
+    actors *= 1 + ("two learners" in runtime)
     topology = [*RUNTIMES[runtime], f"inference={inference}", f"actors={actors}", f"stop.env_steps={STEPS}"]
     system = build(draw(load(preset, [*SMALL, *settings, *topology])))
     scores, end = Scoreboard(window=50), time.monotonic() + 120

@@ -10,7 +10,8 @@ from starling.blueprint import build_model, draw, layout_of
 from starling.config.load import load
 from starling.replays.resharding import reshard, without_tables
 from starling.replays.steps import read_steps
-from starling.topology import build, build_stores
+from starling.staffing import build_stores
+from starling.topology import build
 
 TOY = ["env.id=toy/identity", "env.num=5", "net.torso.hidden=[8]", "stop.return=null"]
 DQN = ["algo.learning_starts=50", "algo.fragment=4", "algo.batch=4", "algo.capacity=600", "algo.prioritized.alpha=0.6"]

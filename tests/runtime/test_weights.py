@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from starling.roles.policy import Header
-from starling.runtime.weights import WeightBoard, WeightReader, WeightWriter
+from starling.runtime.weights import WeightBoard, WeightReader, WeightWriter, side_of
 from starling.types import Progress
 
 
@@ -26,7 +26,7 @@ def fill(net: nn.Module, value: int) -> None:
 
 def test_what_is_published_is_what_is_read():
     source, copy = model(), model()
-    board = WeightBoard(source)
+    board = WeightBoard(side_of(source))
     writer, reader = WeightWriter(board, source), WeightReader(board, copy)
     assert reader.refresh() == Header()
     for version in (3, 4, 9):
@@ -39,7 +39,7 @@ def test_what_is_published_is_what_is_read():
 
 def test_reading_what_is_known_already_copies_nothing():
     source, copy = model(), model()
-    board = WeightBoard(source)
+    board = WeightBoard(side_of(source))
     WeightWriter(board, source).publish(Header(1))
     reader = WeightReader(board, copy)
     reader.refresh()
@@ -53,7 +53,7 @@ def test_no_torn_weights_while_a_writer_never_rests():
     sides, copy = [model(600) for _ in range(3)], model(600)
     for value, side in enumerate(sides):
         fill(side, value)
-    board = WeightBoard(copy)
+    board = WeightBoard(side_of(copy))
     writers = [WeightWriter(board, side) for side in sides]
     writers[0].publish(Header(0))
     pid = os.fork()
@@ -78,7 +78,7 @@ def test_no_torn_weights_while_a_writer_never_rests():
 
 def test_a_reader_that_is_lapped_in_the_middle_copies_again():
     source, copy = model(), model()
-    board = WeightBoard(source)
+    board = WeightBoard(side_of(source))
     writer, reader = WeightWriter(board, source), WeightReader(board, copy)
 
     def publish(version: int) -> None:

@@ -25,6 +25,8 @@ MAIN, SERVER, WORKER, RANK = 400 * MIB, 170 * MIB, 100 * MIB, 170 * MIB
 """Memory of the main process, of the server that workers are forked from, of a worker that acts and of one of several
 learners, each with little in it:
 Python, torch and what they import. Measured on Linux with torch 2.13."""
+RAY = 1000 * MIB
+"""Ray's own processes on one machine, and a host."""
 ROW = 2048
 """Bytes of a row of metrics, as JSON and for TensorBoard."""
 
@@ -66,13 +68,15 @@ def predict_sizes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Siz
     workers, ranks = _workers(blueprint), learners if learners > 1 else 0
     handed = sum((1 + PREFETCH) * size_of(batch_spec(mine, layout)) for mine in blueprint.shards()) if ranks else 0
     states = 2 + 2 * ranks if ranks else 1  # what ranks begin with, also packed; what each has, and has told
+    cluster, inline = config.runtime == "ray", config.runtime == "inline"
+    tables_here = not (cluster and config.ray.address is not None and config.ray.shards)
     return Sizes(
-        programs=MAIN + (SERVER + workers * WORKER + ranks * RANK if workers else 0),
+        programs=MAIN + (SERVER + workers * WORKER + ranks * RANK if workers or ranks else 0) + (RAY if cluster else 0),
         learning=states * learning + workers * weights,
-        batches=(1 if ranks else 1 + PREFETCH) * batch if workers else batch + fragments,
-        tables=sum(table.held for table in tables),
-        saving=sum(table.copied for table in tables) if config.checkpoint.replay else 0,
-        shared=SLOTS * fragments + 2 * learners * weights + handed if workers else 0,
+        batches=batch + fragments if inline else (1 if ranks else 1 + PREFETCH) * batch,
+        tables=sum(table.held for table in tables) if tables_here else 0,
+        saving=sum(table.copied for table in tables) if tables_here and config.checkpoint.replay else 0,
+        shared=0 if inline else SLOTS * fragments + 2 * learners * weights + handed,
         checkpoint=learning + saved,
         checkpoints=_kept(config),
         metrics=ROW * (config.stop.env_steps // config.log_every + 1),
@@ -91,9 +95,9 @@ def _tables(blueprint: Blueprint, layout: Layout) -> list[TableBytes]:
 
 
 def _workers(blueprint: Blueprint) -> int:
-    """Processes that act: actors, inference servers, the evaluator."""
+    """Processes on this machine that act: actors, inference servers, the evaluator."""
     config = blueprint.config
-    if config.runtime == "inline":
+    if config.runtime == "inline" or (config.runtime == "ray" and config.ray.address is not None):
         return 0
     servers = blueprint.learners if config.inference == "central" else 0
     return blueprint.actors + servers + (config.eval.every is not None)

@@ -9,6 +9,7 @@ import typer
 
 from starling.cli import (
     bench,
+    cluster,
     config,
     evaluate,
     listing,
@@ -43,6 +44,7 @@ app.command("presets")(listing.presets)
 app.command("algos")(listing.algos)
 app.command("envs")(listing.envs)
 app.add_typer(bench.bench_app, name="bench")
+app.add_typer(cluster.cluster_app, name="cluster")
 app.add_typer(config.config_app, name="config")
 app.add_typer(replay.replay_app, name="replay")
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from starling.config.algo.base import AlgoConfig
+from starling.config.cluster import RayConfig
 from starling.config.curiosity import AnyCuriosity
 from starling.config.env import EnvConfig
 from starling.config.parts import NetConfig, Part
@@ -75,14 +76,15 @@ class Config(Part):
         None, pattern=r"^[\w.\-]+$", description="name of the run's folder; null: made of env and time"
     )
     seed: int = Field(0, ge=0, lt=2**31, description="everything random follows from this")
-    runtime: Literal["inline", "processes"] = Field(
-        "inline", description="where the roles run: inline (one process, exact resume) or processes (every core)"
+    runtime: Literal["inline", "processes", "ray"] = Field(
+        "inline",
+        description="where the roles run: inline (one process, exact resume), processes (every core), ray (a cluster)",
     )
     inference: Literal["local", "central"] = Field(
         "local", description="where the network acts: local (beside the envs) or central (one server for all actors)"
     )
     actors: int | None = Field(
-        None, ge=1, description="env loops that share env.num; null: 1 inline, and in processes one a core but one"
+        None, ge=1, description="env loops that share env.num; null: 1 inline, else one a core of this machine but one"
     )
     learners: int = Field(
         1,
@@ -115,6 +117,7 @@ class Config(Part):
     supervision: SupervisionConfig = Field(
         default_factory=SupervisionConfig, description="what happens to processes that die or hang"
     )
+    ray: RayConfig = Field(default_factory=RayConfig, description="the cluster of runtime=ray")
 
     @field_validator("curiosity")
     @classmethod

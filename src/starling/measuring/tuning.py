@@ -30,6 +30,8 @@ class Choice:
     @classmethod
     def of(cls, blueprint: Blueprint) -> Choice:
         config = blueprint.config
+        if config.runtime == "ray":
+            raise UserError("only inline and processes are tuned; for a cluster set actors and ray.hosts yourself")
         return cls(config.runtime, config.inference, blueprint.actors, plan_threads(blueprint), config.env.num)
 
     def apply(self, config: Config) -> Config:

@@ -12,10 +12,10 @@ import numpy as np
 from starling.blueprint import Blueprint, build_model, layout_of
 from starling.replays.feed import feed_all, take_over
 from starling.replays.steps import read_steps
+from starling.staffing import build_stores
 from starling.store.shards import shard_rows
 from starling.store.store import Store
 from starling.store.table import Table
-from starling.topology import build_stores
 from starling.types import Fragment, Layout
 
 State = dict[str, Any]

@@ -10,8 +10,8 @@ from starling.blueprint import Blueprint, build_model, draw, layout_of
 from starling.errors import UserError
 from starling.replays.resharding import reshard
 from starling.runs import checkpoint, folder
+from starling.staffing import build_stores
 from starling.store.store import Store
-from starling.topology import build_stores
 from starling.types import Layout
 
 

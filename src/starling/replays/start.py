@@ -18,6 +18,7 @@ from starling.replays.manifest import Manifest, Stack, TableEntry, read_manifest
 from starling.replays.saved import refuse_queues
 from starling.replays.steps import Steps
 from starling.store.spec import TableSpec
+from starling.store.store import Store
 from starling.store.table import Table
 from starling.topology import Runtime
 from starling.types import Layout
@@ -43,7 +44,10 @@ def _begin(blueprint: Blueprint, runtime: Runtime, source: Path) -> str:
     manifest = read_manifest(source)
     layout = layout_of(blueprint, build_model(blueprint))
     _check(blueprint, layout, manifest, source)
-    by_table = list(zip(*(store.mixture.tables for store in runtime.stores), strict=True))
+    stores = [store for store in runtime.stores if isinstance(store, Store)]
+    if len(stores) < len(runtime.stores):
+        raise UserError("replay_from fills the tables beside the learner; leave out ray.shards")
+    by_table = list(zip(*(store.mixture.tables for store in stores), strict=True))
     for shards in by_table:
         _fill(shards, manifest.tables[shards[0].spec.name], layout, blueprint.config.env.num, source)
     sizes = ", ".join(f"{sum(table.size for table in shards):,} items" for shards in by_table)

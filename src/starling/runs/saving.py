@@ -13,6 +13,7 @@ from starling.runs import checkpoint
 from starling.runs.checkpoint import Retention
 from starling.runs.frozen import freeze
 from starling.runs.metrics import TIMING
+from starling.segments import SegmentLostError
 
 
 class Saver:
@@ -47,11 +48,16 @@ class Saver:
             self.finish()
 
     def finish(self) -> None:
-        """Wait until the last checkpoint is on disk; raises what went wrong with it."""
+        """Wait until the last checkpoint is on disk; raises what went wrong with it.
+
+        One that lost a part of the replay on its way, with a node of a cluster, is done without.
+        """
         writing, self._writing = self._writing, None
         try:
             if writing is not None:
                 writing.result()
+        except SegmentLostError:
+            self._times[f"{TIMING}checkpoints_lost"] = self._times.get(f"{TIMING}checkpoints_lost", 0) + 1
         except OSError as error:
             advice = "make room, then resume the run from its last checkpoint"
             raise UserError(f"cannot write a checkpoint to {self._root}: {error.strerror}; {advice}") from None

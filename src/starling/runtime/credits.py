@@ -14,10 +14,10 @@ from starling.types import NDArray
 
 @dataclass
 class Seat:
-    """One group of env rows: its slots in shared memory, and which of them are lent out."""
+    """One group of env rows: its slots, and which of them are lent out."""
 
     rows: NDArray  # [B] int64
-    buffers: list[Buffer]
+    buffers: Sequence[Buffer | None]  # shared memory; None where a slot is on another machine
     writer: str  # the worker that fills them
     birth: int = 0  # how often these rows have begun anew
     lent: set[int] = field(default_factory=set)

@@ -1,8 +1,7 @@
-"""The worker processes of a run: started, listened to, watched, started again, given up."""
+"""The workers of a run: started, listened to, watched, started again, given up."""
 
 from __future__ import annotations
 
-import selectors
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -10,9 +9,9 @@ from typing import Any, Protocol
 
 from starling.config.schema import SupervisionConfig
 from starling.roles.usage import Shares, mean
-from starling.runtime.workers import StatusBoard, Worker, WorkerSpec, stop_all
+from starling.runtime.workers import Member, Worker, stop_all
 
-ACTING = ("actor", "env")
+ACTING = ("actor", "env", "host")
 """Kinds of workers that step envs."""
 NEEDED = ("inference", "learner")
 """Kinds of workers without which a run cannot go on."""
@@ -41,58 +40,55 @@ class Crew:
 
     def __init__(
         self,
-        specs: Sequence[WorkerSpec],
+        workers: Sequence[Worker],
         settings: SupervisionConfig,
-        selector: selectors.BaseSelector,
         listener: Listener,
         births: Callable[[], Mapping[int, int]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings, self._selector, self._listener = settings, selector, listener
+        self._settings, self._listener = settings, listener
         self._births, self._clock = births, clock
-        board = StatusBoard(len(specs))
-        self.workers = {spec.name: Worker(spec, board, i, settings.restarts, clock) for i, spec in enumerate(specs)}
+        self.workers = {worker.name: worker for worker in workers}
         self.notices: deque[str] = deque()
-        self._crashes: Counter[str] = Counter()
+        self.crashes: Counter[str] = Counter()  # by kind
         self._shown: set[str] = set()
         self._shares = Shares()
         self._looked: float | None = None
 
     def supervise(self) -> None:
-        """Kill who hangs, start whose time has come."""
+        """Kill who hangs, start whose time has come; ends the run where too few are left."""
         now, before = self._clock(), self._looked
         self._looked = now
-        slept = before is not None and now - before > self._settings.timeout / 2  # this process itself was stopped
+        idle = 0.0 if before is None else now - before
         for worker in self.workers.values():
-            if worker.process is not None and worker.silent_seconds > self._settings.timeout and not slept:
+            slept = idle > worker.timeout / 2  # this process itself was stopped
+            if worker.running:
+                worker.look()
+            if worker.running and worker.silent_seconds > worker.timeout and not slept:
                 worker.hung = True
                 worker.kill()
             if worker.start_at is not None and self._clock() >= worker.start_at:
                 self._start(worker)
+        self._check_enough()
 
     def _start(self, worker: Worker) -> None:
-        process, link = worker.start(self._births())
-        self._selector.register(link, selectors.EVENT_READ, lambda: self._hear(worker))
-        self._selector.register(process.sentinel, selectors.EVENT_READ, lambda: self._crashed(worker))
+        worker.start(self._births(), lambda: self._hear(worker), lambda: self._crashed(worker))
         self._listener.began(worker)
 
     def _hear(self, worker: Worker) -> None:
-        link = worker.link
-        if link is None or link.ended:
-            return
-        for message in link.receive():
+        for message in worker.receive():
             if "fault" in message:
                 worker.fault = message
             elif "ready" in message:
                 worker.ever_ready = True
+            elif "notice" in message:
+                self.notices.append(message["notice"])
             else:
                 self._listener.heard(worker, message)
-        if link.ended:
-            self._selector.unregister(link)
 
     def _crashed(self, worker: Worker) -> None:
         """A process is dead that nobody told to stop."""
-        if worker.process is None:
+        if not worker.running:
             return  # it has just been put away together with another
         reason = self._bury(worker)
         if not worker.ever_ready and not worker.may_mend:
@@ -100,28 +96,22 @@ class Crew:
             raise RunFailedError(f"{worker.name} could not be started: {reason}")
         if worker.fault is not None and worker.fault["kind"] in HOPELESS:
             raise RunFailedError(f"{worker.name}: {worker.fault['fault']}")
-        self._crashes[worker.spec.kind] += 1
+        self.crashes[worker.spec.kind] += 1
         self._announce(worker, reason, worker.rest())
         for name in worker.spec.dependents:
             self._start_anew(self.workers[name])
-        self._check_enough()
 
     def _start_anew(self, worker: Worker) -> None:
         """A sound worker whose partner is gone goes too, and comes back at once."""
-        if worker.process is not None:
+        if worker.running:
             worker.kill()
             self._bury(worker)
             worker.start_at = self._clock()
 
     def _bury(self, worker: Worker) -> str:
         """Take what a dead process still sent and put it away; says what it died of."""
-        assert worker.process is not None, "only a process can die"
-        assert worker.link is not None, "a process has a link"
-        worker.process.join()
+        worker.wait_dead()
         self._hear(worker)
-        self._selector.unregister(worker.process.sentinel)
-        if not worker.link.ended:
-            self._selector.unregister(worker.link)
         reason = worker.reap()
         self._listener.ended(worker)
         return reason
@@ -140,42 +130,32 @@ class Crew:
 
     def _check_enough(self) -> None:
         acting = [worker for worker in self.workers.values() if worker.spec.kind in ACTING]
-        left = sum(not worker.given_up for worker in acting)
-        needed = min(self._settings.min_actors, len(acting))
+        there = sum(len(worker.spec.groups) for worker in acting)
+        left = sum(worker.groups_left for worker in acting)
+        needed = min(self._settings.min_actors, there)
         if left < needed:
-            raise RunFailedError(f"{left} of {len(acting)} actors are left, and supervision.min_actors is {needed}")
+            raise RunFailedError(f"{left} of {there} actors are left, and supervision.min_actors is {needed}")
         for worker in self.workers.values():
             if worker.given_up and worker.spec.kind in NEEDED:
                 raise RunFailedError(f"{worker.name} was given up after repeated crashes")
 
     def produced(self) -> dict[int, int]:
         """Env steps that the living have produced, by group."""
-        acting = [worker for worker in self.workers.values() if worker.spec.kind in ACTING and worker.process]
-        return {group: worker.counters["env_steps"] for worker in acting for group in worker.spec.groups}
+        acting = [worker for worker in self.workers.values() if worker.spec.kind in ACTING and worker.running]
+        return {group: steps for worker in acting for group, steps in worker.produced.items()}
 
     def metrics(self) -> dict[str, Any]:
         """Crashes by kind, and how each kind spent its time since the last call."""
-        row: dict[str, Any] = {f"faults/{kind}": count for kind, count in self._crashes.items()}
+        crashes = sum((Counter(worker.faults) for worker in self.workers.values()), self.crashes)
+        row: dict[str, Any] = {f"faults/{kind}": count for kind, count in crashes.items()}
         looks: dict[str, list[dict[str, float]]] = {}
-        for worker in self.workers.values():
-            kind = "actors" if worker.spec.kind in ACTING else worker.spec.kind
-            looks.setdefault(kind, []).append(self._shares.look(worker.name, worker.cells))
+        members = [member for worker in self.workers.values() for member in worker.members]
+        for member in members:
+            kind = "actors" if member.kind in ACTING else member.kind
+            looks.setdefault(kind, []).append(self._shares.look(member.name, member.cells))
         for kind, parts in looks.items():
             row |= {f"time/{kind}/{phase}": round(share, 3) for phase, share in mean(parts).items()}
-        return row | self._batching()
-
-    def _batching(self) -> dict[str, float]:
-        """How central inference batches: mean rows of a batch, how long its first row waited, and the budget for it."""
-        server = next((worker for worker in self.workers.values() if worker.spec.kind == "inference"), None)
-        if server is None:
-            return {}
-        cells = server.counters
-        calls = max(1, cells["calls"])
-        return {
-            "time/inference/batch": round(cells["rows"] / calls, 2),
-            "time/inference/wait_ms": round(cells["waited"] / calls / 1e6, 3),
-            "time/inference/budget_ms": round(cells["budget"] / 1e6, 3),
-        }
+        return row | batching([member for member in members if member.kind == "inference"])
 
     def tell_to_stop(self) -> None:
         for worker in self.workers.values():
@@ -183,3 +163,16 @@ class Crew:
 
     def stop(self, seconds: float) -> None:
         stop_all(list(self.workers.values()), seconds)
+
+
+def batching(servers: Sequence[Member]) -> dict[str, float]:
+    """How central inference batches: mean rows of a batch, how long its first row waited, and the budget for it."""
+    if not servers:
+        return {}
+    cells = [server.counters for server in servers]
+    calls = max(1, sum(cell["calls"] for cell in cells))
+    return {
+        "time/inference/batch": round(sum(cell["rows"] for cell in cells) / calls, 2),
+        "time/inference/wait_ms": round(sum(cell["waited"] for cell in cells) / calls / 1e6, 3),
+        "time/inference/budget_ms": round(sum(cell["budget"] for cell in cells) / len(cells) / 1e6, 3),
+    }

@@ -5,26 +5,24 @@ One thread runs it, so nothing in here needs a lock; others leave requests with 
 
 from __future__ import annotations
 
-import os
 import queue
-import selectors
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from starling.config.schema import SupervisionConfig
+from starling.roles.recorder import Buffer
 from starling.roles.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.runtime.credits import Credits, Seat
 from starling.runtime.crew import ACTING, Crew
-from starling.runtime.link import pipe
+from starling.runtime.inbox import Inbox
 from starling.runtime.scoring import Scorer
-from starling.runtime.workers import Worker, WorkerSpec
+from starling.runtime.tables import Tables
+from starling.runtime.workers import Worker
 from starling.store.mixture import Draft
-from starling.store.store import Store
 from starling.types import Episode, Fragment, NDArray, Sample
 
 R = TypeVar("R")
@@ -37,8 +35,8 @@ class Hub:
 
     def __init__(
         self,
-        store: Store,
-        specs: Sequence[WorkerSpec],
+        store: Tables,
+        hire: Callable[[Inbox], Sequence[Worker]],
         seats: dict[int, Seat],
         settings: SupervisionConfig,
         prefetch: int,
@@ -50,11 +48,9 @@ class Hub:
         self.failure: BaseException | None = None
         self._prefetch, self._scorer = prefetch, scorer
         self._drafts = 0  # batches that are being scored
-        self._selector = selectors.DefaultSelector()
-        self.crew = Crew(specs, settings, self._selector, self, lambda: self.credits.births)
-        self._bell, self._ring = pipe()
-        self._selector.register(self._bell, selectors.EVENT_READ, lambda: os.read(self._bell.fd, 1 << 16))
-        self._requests: deque[Callable[[], None]] = deque()
+        self._inbox = Inbox()
+        self.post, self.wake = self._inbox.post, self._inbox.wake
+        self.crew = Crew(hire(self._inbox), settings, self, lambda: self.credits.births)
         self._next_check = 0.0
         self._shares, self._usage = Shares(), Usage()
         self._episodes: deque[Episode] = deque()
@@ -69,15 +65,6 @@ class Hub:
         self._thread.start()
         if self._scorer is not None:
             self._scorer.start(lambda draft, scores: self.post(lambda: self._finish(draft, scores)), self._fail)
-
-    def post(self, request: Callable[[], None]) -> None:
-        """Have something done by the hub's thread, soon."""
-        self._requests.append(request)
-        self.wake()
-
-    def wake(self) -> None:
-        with suppress(BlockingIOError):  # a bell that rings is as good as one that rings twice
-            os.write(self._ring.fd, b".")
 
     def call(self, function: Callable[[], R]) -> R:
         """Have something done by the hub's thread and wait for what it gives."""
@@ -131,7 +118,7 @@ class Hub:
         if self._scorer is not None:
             self._scorer.stop()
         self.crew.stop(STOP_SECONDS)
-        self._selector.close()
+        self._inbox.close()
 
     # The hub's own thread.
 
@@ -148,12 +135,9 @@ class Hub:
     def turn(self, timeout: float) -> None:
         """Deal with what has come, or wait for something to come."""
         self._usage.enter(WAIT_IN)
-        events = self._selector.select(timeout)
+        events = self._inbox.wait(timeout)
         self._usage.enter(BUSY)
-        for key, _ in events:
-            key.data()
-        while self._requests:
-            self._requests.popleft()()
+        self._inbox.run(events)
         now = time.monotonic()
         if now >= self._next_check:
             self.crew.supervise()
@@ -186,9 +170,7 @@ class Hub:
         self.ready.put(sample)
 
     def _send(self, name: str, message: dict[str, Any]) -> None:
-        link = self.crew.workers[name].link
-        if link is not None:
-            link.send(message)
+        self.crew.workers[name].send(message)
 
     def _ask_evaluator(self) -> None:
         if "evaluator" in self.crew.workers and not self._evaluating:
@@ -211,7 +193,8 @@ class Hub:
 
     def heard(self, worker: Worker, message: dict[str, Any]) -> None:
         if "fragment" in message:
-            self._insert(*message["fragment"])
+            group, slot, actor, sequence = message["fragment"]
+            self._insert(group, slot, actor, sequence, message.get("buffer"))
         elif "given_back" in message:
             self.credits.given_back(*message["given_back"])
         elif "episodes" in message:
@@ -222,17 +205,29 @@ class Hub:
         elif "evaluation" in message:
             self._evaluations.append(message["evaluation"])
             self._evaluating = False
+        elif "deposited" in message:
+            self.credits.returned(*message["deposited"])
+        elif "stored" in message:
+            self.credits.ledger.inserted(*message["stored"])
+        elif "life_ended" in message:
+            self.credits.life_ends(*message["life_ended"])
+        elif "paused" in message:
+            self.credits.pause(message["paused"])
+        elif "resumed" in message:
+            self.credits.go_on(message["resumed"])
 
-    def _insert(self, group: int, slot: int, actor: int, sequence: int) -> None:
+    def _insert(self, group: int, slot: int, actor: int, sequence: int, sent: Buffer | None) -> None:
+        """Take in a fragment that lies in its slot, or that was sent as it is."""
         seat, before = self.credits.seats[group], self.store.env_steps
-        buffer = seat.buffers[slot]
+        buffer = sent or seat.buffers[slot]
+        assert buffer is not None, "a fragment lies in its slot or was sent"
         self.store.insert(Fragment(buffer.steps, seat.rows, buffer.carries, actor, sequence))
         self.credits.ledger.inserted(actor, self.store.env_steps - before)
         self.credits.returned(group, slot)
 
     def began(self, worker: Worker) -> None:
         self.credits.writer_begins(worker.name)
-        if worker.spec.kind == "env":
+        if worker.spec.kind in ("env", "host"):
             for group in worker.spec.groups:
                 self.credits.go_on(group)
         if worker.name == "evaluator" and self._evaluating:
@@ -242,7 +237,7 @@ class Hub:
         self.credits.writer_ends(worker.name)
         if worker.spec.kind in ACTING:
             for group in worker.spec.groups:
-                self.credits.life_ends(group, worker.counters["env_steps"])
+                self.credits.life_ends(group, worker.produced[group])
         if worker.spec.kind == "env":
             for group in worker.spec.groups:
                 self.credits.pause(group)

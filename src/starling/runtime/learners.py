@@ -24,8 +24,8 @@ from starling.runtime.gathering import Gathering
 from starling.runtime.processes import PATIENCE
 from starling.runtime.shard import Event, ShardHub
 from starling.runtime.slab import Parcel
+from starling.runtime.tables import Tables
 from starling.runtime.weights import WeightWriter
-from starling.store.store import Store
 from starling.types import Episode, Keys, NDArray, Sample
 
 TIMED = "time/"
@@ -90,7 +90,7 @@ class LearnersRuntime:
         return sum(hub.store.env_steps for hub in self.hubs)
 
     @property
-    def stores(self) -> list[Store]:
+    def stores(self) -> list[Tables]:
         """The tables, a shard each learner."""
         return [hub.store for hub in self.hubs]
 

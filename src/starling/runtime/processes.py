@@ -11,8 +11,8 @@ from starling.roles.learner import Learner
 from starling.roles.policy import Header, next_birth
 from starling.roles.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.runtime.hub import Hub
+from starling.runtime.tables import Tables
 from starling.runtime.weights import WeightWriter
-from starling.store.store import Store
 from starling.types import Episode, Keys, NDArray, Sample
 
 PATIENCE = 0.05
@@ -53,6 +53,7 @@ class ProcessesRuntime:
     def __init__(self, hub: Hub, learner: Learner, source: HubSource, weights: WeightWriter) -> None:
         self.hub, self.learner, self._source, self._weights = hub, learner, source, weights
         self._shares = Shares()
+        self.last_saved: Callable[[], dict[str, Any] | None] = lambda: None  # tables on disk, where parts may be lost
         source.before_report = self.publish
 
     @property
@@ -60,7 +61,7 @@ class ProcessesRuntime:
         return self.hub.store.env_steps
 
     @property
-    def stores(self) -> list[Store]:
+    def stores(self) -> list[Tables]:
         """The tables, a shard each learner."""
         return [self.hub.store]
 

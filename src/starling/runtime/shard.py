@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from starling.config.schema import SupervisionConfig
 from starling.runtime.batches import BatchDesk
 from starling.runtime.credits import Seat
 from starling.runtime.hub import Hub
+from starling.runtime.inbox import Inbox
 from starling.runtime.scoring import Scorer
-from starling.runtime.workers import Worker, WorkerSpec
+from starling.runtime.workers import Worker
 from starling.store.store import Store
 from starling.types import Sample
 
@@ -28,16 +29,16 @@ class ShardHub(Hub):
         self,
         index: int,
         store: Store,
-        specs: Sequence[WorkerSpec],
+        hire: Callable[[Inbox], Sequence[Worker]],
         seats: dict[int, Seat],
         settings: SupervisionConfig,
         desk: BatchDesk,
         events: queue.SimpleQueue[Event],
         scorer: Scorer | None = None,
     ) -> None:
-        super().__init__(store, specs, seats, settings, 0, scorer)
+        super().__init__(store, hire, seats, settings, 0, scorer)
         self._index, self._desk, self._events = index, desk, events
-        (self._rank,) = (spec.name for spec in specs if spec.kind == LEARNER)
+        self._rank = f"{LEARNER} {index}"
 
     def say(self, message: dict[str, Any]) -> None:
         """Tell the rank something."""
@@ -49,7 +50,7 @@ class ShardHub(Hub):
 
     def _kill_rank(self) -> None:
         worker = self.crew.workers[self._rank]
-        worker.hung = worker.process is not None
+        worker.hung = worker.running
         worker.kill()
 
     def _room(self) -> int:

@@ -27,19 +27,47 @@ def _room(tensor: Tensor) -> int:
     return -(-tensor.numel() * tensor.element_size() // ALIGN) * ALIGN
 
 
+def side_of(model: nn.Module) -> int:
+    """Bytes of a model's weights and buffers with their header."""
+    return ALIGN + sum(_room(tensor) for tensor in _state(model))
+
+
 class WeightBoard:
     """Shared memory for the weights and buffers of one model; made once, sent to every child."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.side = ALIGN + sum(_room(tensor) for tensor in _state(model))
-        self.slab = Slab(ALIGN + 2 * self.side)
+    def __init__(self, side: int) -> None:
+        self.side = side
+        self.slab = Slab(ALIGN + 2 * side)
+
+    @property
+    def counts(self) -> NDArray:
+        return self.slab.array(_COUNTS, 0)
+
+    def bytes_of(self, number: int) -> NDArray:
+        """All of a side [bytes], its header first: how weights travel to another machine."""
+        return self.slab.array(ArraySpec((self.side,), np.dtype(np.uint8)), ALIGN + number % 2 * self.side)
+
+    def newest(self, known: int) -> tuple[int, NDArray]:
+        """The number and a copy of what was published last; where that is `known`, of nothing."""
+        while (number := int(self.counts[FINISHED])) != known:
+            copy = self.bytes_of(number).copy()
+            if self.counts[BEGUN] < number + 2:
+                return number, copy
+        return known, np.empty(0, np.uint8)
+
+    def accept(self, side: NDArray) -> None:
+        """Publish what another board's `newest` gave."""
+        number = int(self.counts[FINISHED]) + 1
+        self.counts[BEGUN] = number
+        self.bytes_of(number)[:] = side
+        self.counts[FINISHED] = number
 
 
 class _View:
     """A model's tensors beside those of both sides."""
 
     def __init__(self, board: WeightBoard, model: nn.Module) -> None:
-        self.counts = board.slab.array(_COUNTS, 0)
+        self.counts = board.counts
         self.headers: list[NDArray] = []
         self.sides: list[list[Tensor]] = []
         self.mine = _state(model)

@@ -1,0 +1,85 @@
+"""`starling cluster`"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from starling.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starling.runtime.ray.check import NodeFacts
+    from starling.runtime.ray.system import Plan
+
+cluster_app = typer.Typer(help="Look at a Ray cluster.", no_args_is_help=True)
+
+
+@cluster_app.callback()
+def _root() -> None:
+    pass
+
+
+@cluster_app.command("check")
+def check(
+    source: Annotated[str, typer.Argument(metavar="PRESET|FILE", help="What is to be trained there.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, e.g. ray.address=auto.")
+    ] = None,
+) -> None:
+    """Find out whether a cluster is fit for a run: versions, resources, token, object store, bandwidth.
+
+    Ends with code 2 and one line for everything that is wrong.
+
+    Example: starling cluster check impala-pong ray.address=auto actors=32
+    """
+    from starling.config.load import load
+
+    config = load(source, [*(overrides or []), "runtime=ray"])
+    from starling.blueprint import build_model, draw, layout_of
+    from starling.clusters import cluster_plan
+
+    blueprint = draw(config)
+    model = build_model(blueprint)
+    wrong = _look(cluster_plan(blueprint, model, layout_of(blueprint, model)))
+    if wrong:
+        raise UserError("\n".join(wrong))
+    print("fit for this run")
+
+
+def _look(plan: Plan) -> list[str]:
+    """Print what the cluster is like; gives what is wrong with it."""
+    from starling.runtime.ray import check, placement
+    from starling.runtime.ray.cluster import Cluster
+
+    cluster = Cluster(plan.config.ray, plan.needs(1), plan.object_store())
+    try:
+        nodes = cluster.nodes()
+        facts = check.survey(nodes, measure=True)
+        for line in [line for one in facts for line in one.lines()]:
+            print(line)
+        needs = plan.needs(len(nodes))
+        print(f"token authentication: {'off' if cluster.open_to_all else 'on'}")
+        print("this run: " + "; ".join(map(str, needs)))
+        wrong = [check.mismatch(facts), _small_store(plan, facts)]
+        try:
+            placement.check(needs, [one.resources for one in facts])
+        except UserError as error:
+            wrong.append(str(error))
+        return [line for line in wrong if line is not None]
+    finally:
+        cluster.close()
+
+
+def _small_store(plan: Plan, facts: Sequence[NodeFacts]) -> str | None:
+    needed = plan.under_way()
+    print(f"object store: this run has up to {needed / 1e6:,.0f} MB under way")
+    small = [one for one in facts if one.object_store < needed]
+    if not small:
+        return None
+    return (
+        f"node {small[0].address} has an object store of {small[0].object_store / 1e6:,.0f} MB and the run may have"
+        f" {needed / 1e6:,.0f} MB under way: ray start --object-store-memory={2 * needed}"
+    )

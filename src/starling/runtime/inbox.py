@@ -1,0 +1,47 @@
+"""What a thread waits at: descriptors that it watches, and requests that other threads leave."""
+
+from __future__ import annotations
+
+import os
+import selectors
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from starling.runtime.link import pipe
+
+Post = Callable[[Callable[[], None]], None]
+"""Has something done by the inbox's thread, soon."""
+
+
+class Inbox:
+    """Callbacks of a selector and requests of other threads, all run by the one thread that waits here."""
+
+    def __init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        self._bell, self._ring = pipe()
+        self.selector.register(self._bell, selectors.EVENT_READ, lambda: os.read(self._bell.fd, 1 << 16))
+        self._requests: deque[Callable[[], None]] = deque()
+
+    def post(self, request: Callable[[], None]) -> None:
+        """Have something done by the inbox's thread, soon."""
+        self._requests.append(request)
+        self.wake()
+
+    def wake(self) -> None:
+        with suppress(BlockingIOError, OSError):  # a bell that rings is as good as one that rings twice
+            os.write(self._ring.fd, b".")
+
+    def wait(self, timeout: float) -> list[tuple[selectors.SelectorKey, Any]]:
+        """What has come within so many seconds; for `run`."""
+        return self.selector.select(timeout)
+
+    def run(self, events: list[tuple[selectors.SelectorKey, Any]]) -> None:
+        for key, _ in events:
+            key.data()
+        while self._requests:
+            self._requests.popleft()()
+
+    def close(self) -> None:
+        self.selector.close()

@@ -1,0 +1,159 @@
+"""Worker processes on this machine: forked from a server that has torch loaded, watched over shared memory."""
+
+from __future__ import annotations
+
+import selectors
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import numpy as np
+
+from starling.config.schema import SupervisionConfig
+from starling.errors import UserError
+from starling.roles.usage import CELLS
+from starling.runtime import child
+from starling.runtime.link import Link, link
+from starling.runtime.prewarm import prewarm
+from starling.runtime.slab import Slab, size_of
+from starling.runtime.workers import Member, Worker, WorkerSpec
+from starling.types import ArraySpec, NDArray
+
+
+def context() -> Any:
+    """How worker processes are started: forked from a server that has torch loaded, within tens of milliseconds."""
+    prewarm()
+    return get_context("forkserver")
+
+
+class StatusBoard:
+    """Shared memory in which every worker tells how it is; see `Usage`."""
+
+    SPEC = ArraySpec((len(CELLS),), np.dtype(np.int64))
+
+    def __init__(self, workers: int) -> None:
+        self.slab = Slab(workers * size_of(self.SPEC))
+
+    def place(self, index: int) -> tuple[ArraySpec, int]:
+        return self.SPEC, index * size_of(self.SPEC)
+
+    def cells(self, index: int) -> NDArray:
+        return self.slab.array(*self.place(index))
+
+
+def processes(
+    specs: Sequence[WorkerSpec], settings: SupervisionConfig, selector: selectors.BaseSelector
+) -> list[Worker]:
+    """A process for every spec, none of them started."""
+    board = StatusBoard(len(specs))
+    return [ProcessWorker(spec, settings, selector, board, i) for i, spec in enumerate(specs)]
+
+
+class ProcessWorker(Worker):
+    """One worker and its present process."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        settings: SupervisionConfig,
+        selector: selectors.BaseSelector,
+        board: StatusBoard,
+        index: int,
+    ) -> None:
+        super().__init__(spec, restarts=settings.restarts, timeout=settings.timeout)
+        self._cells, self._selector = board.cells(index), selector
+        self._board, self._index = board, index
+        self.process: BaseProcess | None = None
+        self.link: Link | None = None
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None
+
+    def start(self, births: Mapping[int, int], hear: Callable[[], None], crashed: Callable[[], None]) -> None:
+        mine, theirs = link()
+        self._cells[:] = 0
+        self._cells[0] = time.monotonic_ns()
+        node = child.Node(
+            self.name,
+            self.spec.builder,
+            self.spec.arguments(births),
+            theirs,
+            self._board.slab,
+            self._board.place(self._index),
+        )
+        process = context().Process(target=child.main, args=(node,), name=self.name, daemon=True)
+        try:
+            process.start()
+        except (AttributeError, TypeError, ImportError) as error:
+            raise UserError(f"{self.name} cannot be sent to a process of its own: {error}") from error
+        finally:
+            theirs.close()
+        self.process, self.link = process, mine
+        self.hung, self.start_at, self.fault = False, None, None
+        self._selector.register(mine, selectors.EVENT_READ, hear)
+        self._selector.register(process.sentinel, selectors.EVENT_READ, crashed)
+
+    @property
+    def silent_seconds(self) -> float:
+        return (time.monotonic_ns() - int(self._cells[0])) / 1e9
+
+    def receive(self) -> list[dict[str, Any]]:
+        if self.link is None or self.link.ended:
+            return []
+        messages = self.link.receive()
+        if self.link.ended:
+            self._selector.unregister(self.link)
+        return messages
+
+    def send(self, message: dict[str, Any]) -> None:
+        if self.link is not None:
+            self.link.send(message)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+
+    def tell_to_stop(self) -> None:
+        self._cells[CELLS.index("stop")] = 1
+
+    def join(self, seconds: float) -> None:
+        if self.process is not None:
+            self.process.join(seconds)
+            self.kill()
+            self.reap()
+
+    def wait_dead(self) -> None:
+        assert self.process is not None, "only a process can die"
+        self.process.join()
+
+    def reap(self) -> str:
+        assert self.process is not None, "a dead worker had a process"
+        assert self.link is not None, "a dead worker had a link"
+        self.process.join()
+        self._selector.unregister(self.process.sentinel)
+        if not self.link.ended:
+            self._selector.unregister(self.link)
+        code = self.process.exitcode or 0
+        reason, self.killed = self._reason(code), code < 0
+        self.process.close()
+        self.link.close()
+        self.process = self.link = None
+        return reason
+
+    def _reason(self, code: int) -> str:
+        if self.hung:
+            return "hung: no sign of life"
+        return self.told() or (f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}")
+
+    @property
+    def produced(self) -> dict[int, int]:
+        (me,) = self.members
+        return dict.fromkeys(self.spec.groups, me.counters["env_steps"])
+
+    @property
+    def members(self) -> list[Member]:
+        return [Member(self.spec.kind, self.name, self._cells)]

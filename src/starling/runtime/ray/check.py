@@ -1,0 +1,129 @@
+"""What the nodes of a cluster are like, as each of them says itself: versions, room, and how fast they are reached."""
+
+from __future__ import annotations
+
+import platform
+import time
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from starling.errors import UserError
+
+PACKAGES = ("starling-rl", "ray", "torch", "numpy", "gymnasium")
+ASK_SECONDS = 60.0
+PARCEL = 16 * 2**20
+"""Bytes that are sent to measure how fast a node is reached."""
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """One node."""
+
+    address: str
+    here: bool  # the node that this process is on
+    resources: dict[str, float]
+    object_store: int  # bytes
+    versions: dict[str, str]
+    bytes_per_s: float | None  # from there to here; None: it did not answer
+
+    def lines(self) -> list[str]:
+        """What a person should know of it."""
+        named = ", ".join(f"{name} {found}" for name, found in self.versions.items())
+        room = ", ".join(f"{amount:g} {name}" for name, amount in self.resources.items() if _is_asked_for(name))
+        speed = "no answer" if self.bytes_per_s is None else f"{self.bytes_per_s / 1e6:,.0f} MB/s"
+        way = "within this machine" if self.here else "from there to here"
+        return [
+            f"node {self.address}{' (this one)' if self.here else ''}: {room}; object store"
+            f" {self.object_store / 1e6:,.0f} MB; {speed} {way}",
+            f"  {named or 'no answer'}",
+        ]
+
+
+def _is_asked_for(resource: str) -> bool:
+    return resource not in ("memory", "object_store_memory") and not resource.startswith("node:")
+
+
+def versions() -> dict[str, str]:
+    """Of everything that must be the same on all nodes."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "missing"
+    return found
+
+
+def survey(nodes: list[dict[str, Any]], measure: bool) -> list[NodeFacts]:
+    """Ask every node, all at once, then measure one after the other."""
+    here = ray.get_runtime_context().get_node_id()
+    asked = [_on(node, versions).remote() for node in nodes]
+    facts = []
+    for node, answer in zip(nodes, asked, strict=True):
+        resources = {name: float(amount) for name, amount in node["Resources"].items()}
+        facts.append(
+            NodeFacts(
+                address=node["NodeManagerAddress"],
+                here=node["NodeID"] == here,
+                resources=resources,
+                object_store=int(resources.get("object_store_memory", 0)),
+                versions=_answer(answer) or {},
+                bytes_per_s=_bytes_per_s(node) if measure else None,
+            )
+        )
+    return facts
+
+
+def _on(node: dict[str, Any], function: Any) -> Any:
+    """A task that runs on one node and takes none of its CPUs."""
+    place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+    return ray.remote(function).options(num_cpus=0, scheduling_strategy=place)
+
+
+def _answer(reference: Any) -> Any:
+    try:
+        return ray.get(reference, timeout=ASK_SECONDS)
+    except (RayError, GetTimeoutError):
+        return None
+
+
+def parcel() -> Any:
+    return np.random.default_rng(0).integers(0, 256, PARCEL, np.uint8)
+
+
+def _bytes_per_s(node: dict[str, Any]) -> float | None:
+    """How fast a large object comes from a node to this process."""
+    made = _on(node, parcel).remote()
+    ready, _ = ray.wait([made], timeout=ASK_SECONDS, fetch_local=False)
+    started = time.monotonic()
+    found = _answer(made) if ready else None
+    return None if found is None else len(found) / (time.monotonic() - started)
+
+
+def mismatch(facts: list[NodeFacts]) -> str | None:
+    """The first node whose versions are not this process's, in one line."""
+    mine = versions()
+    for one in facts:
+        if not one.versions:
+            return f"node {one.address} does not answer; take it out of the cluster or start it again"
+        odd = [name for name in mine if one.versions.get(name) != mine[name]]
+        if odd:
+            name = odd[0]
+            theirs = one.versions.get(name, "missing")
+            return (
+                f"node {one.address} has {name} {theirs} and this machine {mine[name]}: install the same on all nodes"
+            )
+    return None
+
+
+def check_versions(nodes: list[dict[str, Any]]) -> None:
+    """Refuse a cluster whose nodes do not all have the versions of this machine."""
+    wrong = mismatch(survey(nodes, measure=False))
+    if wrong is not None:
+        raise UserError(wrong)

@@ -1,0 +1,149 @@
+"""The connection to Ray: begun with a cluster that asks for a token, watched, and ended."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from starling.config.cluster import RayConfig
+from starling.errors import UserError
+from starling.runtime.ray.placement import Need
+from starling.runtime.ray.token import MODE, PATH, TOKEN, check_token_file, ensure_token
+
+CONNECT_SECONDS = 5.0
+WATCH_SECONDS = 1.0
+DOOR_IS_OPEN = "open to all"
+KNOCK = (
+    "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1]).internal_kv_keys(b'x', b'x');"
+    f" print({DOOR_IS_OPEN!r})"
+)
+"""What somebody without a token would try."""
+
+
+class Cluster:
+    """This process's connection to Ray; one that was there before stays when this one ends."""
+
+    def __init__(self, settings: RayConfig, needs: Sequence[Need], object_store: int) -> None:
+        self._mine = not ray.is_initialized()
+        if self._mine:
+            (_start if settings.address is None else _join)(settings, needs, object_store)
+        self.own = self._mine and settings.address is None
+        self.head = _head(settings)
+        self.lost = False
+        self._closing = threading.Event()
+        self.open_to_all = not self.own and is_open(_gcs())
+        if self.open_to_all and not settings.allow_cluster_without_authentication:
+            self.close()
+            raise UserError(_open_door(self.head))
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The nodes that are alive, as Ray describes them."""
+        return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+
+    def watch(self, timeout: float, lost: Any) -> None:
+        """Call `lost` once the head has not answered for so many seconds."""
+        threading.Thread(target=self._watch, args=(timeout, lost), name="head watch", daemon=True).start()
+
+    def _watch(self, timeout: float, lost: Any) -> None:
+        misses = 0.0
+        while not self._closing.wait(WATCH_SECONDS):
+            misses = 0.0 if answers(self.head, WATCH_SECONDS) else misses + WATCH_SECONDS
+            if misses >= timeout:
+                self.lost = True
+                lost(self.head)
+                return
+
+    def close(self) -> None:
+        self._closing.set()
+        if self.lost:
+            atexit.unregister(ray.shutdown)  # it would wait for the head until Ray aborts this process
+        elif self._mine:
+            ray.shutdown()
+
+
+def _start(settings: RayConfig, needs: Sequence[Need], object_store: int) -> None:
+    """A Ray of this run's own: on this machine, with a token, with as many CPUs as the run asks for."""
+    ensure_token()
+    cpus = math.ceil(sum(need.resources.get("CPU", 0.0) for need in needs)) + 1
+    try:
+        ray.init(num_cpus=max(cpus, os.cpu_count() or 1), object_store_memory=object_store, **_QUIET)
+    except Exception as error:
+        if "timed out during startup" not in str(error):
+            raise
+        raise UserError("Ray did not start within 30 s: this machine has too much else to do; try again") from error
+
+
+def _join(settings: RayConfig, needs: Sequence[Need], object_store: int) -> None:
+    address = settings.address
+    assert address is not None, "there is a cluster to join"
+    check_token_file()
+    if ":" in address and not answers(_endpoint(address), CONNECT_SECONDS):
+        raise UserError(f"ray.address={address}: nothing answers there; is the cluster up, and its port open?")
+    try:
+        ray.init(address=address, **_QUIET)
+    except ConnectionError as error:
+        raise UserError(f"ray.address={address}: {_first_line(error)}; start one with: ray start --head") from error
+    except RayError as error:
+        raise UserError(f"ray.address={address}: {_first_line(error)}") from error
+    except RuntimeError as error:
+        if "ersion mismatch" not in str(error):
+            raise
+        raise UserError(f"ray.address={address}: {' '.join(str(error).split())}") from error
+
+
+_QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".")
+
+
+def _endpoint(address: str) -> str:
+    return address.removeprefix("ray://").partition("/")[0]
+
+
+def _gcs() -> str:
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def _head(settings: RayConfig) -> str:
+    """HOST:PORT at which this process reaches the cluster."""
+    return _endpoint(settings.address) if settings.address and settings.address.startswith("ray://") else _gcs()
+
+
+def answers(endpoint: str, timeout: float) -> bool:
+    """Whether somebody listens at HOST:PORT."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout):
+            return True
+    except (OSError, ValueError):
+        return False
+
+
+@cache
+def is_open(gcs: str) -> bool:
+    """Whether a cluster lets in whoever comes, found out by coming without a token."""
+    stranger = {name: value for name, value in os.environ.items() if name not in (TOKEN, PATH)} | {MODE: "disabled"}
+    trial = subprocess.run(
+        [sys.executable, "-c", KNOCK, gcs], env=stranger, capture_output=True, text=True, timeout=60, check=False
+    )
+    return DOOR_IS_OPEN in trial.stdout
+
+
+def _open_door(head: str) -> str:
+    return (
+        f"the Ray cluster at {head} asks for no token: whoever reaches its ports may run code as you. Start its nodes"
+        " with RAY_AUTH_MODE=token, or say ray.allow_cluster_without_authentication=true"
+    )

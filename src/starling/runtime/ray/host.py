@@ -1,0 +1,83 @@
+"""A Ray actor that holds the workers of one place: env loops with their policies, or an evaluator.
+
+Its workers are processes of `runtime=processes`, so that one that dies or hangs is replaced within a second where it
+was; this actor only passes on. Little is imported here before the workers' server begins to load torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from starling.registry import import_path
+from starling.runtime.prewarm import prewarm
+from starling.runtime.ray.output import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starling.roles.recorder import Buffer
+    from starling.runtime.ray.news import Credit, HostPlan, News, Report
+
+BEAT_SECONDS = 0.5
+"""How often a host with no news answers."""
+
+
+class Host:
+    """Methods are called over Ray; each answers when there is something to answer."""
+
+    def __init__(self, plan: HostPlan) -> None:
+        vars(sys.modules["__main__"]).pop("__file__", None)  # or every worker would import Ray's own program
+        self._output = Output()
+        prewarm()
+        from starling.runtime.ray.relay import Relay
+
+        self._loop: asyncio.AbstractEventLoop | None = None  # known from the first call on
+        self._news = asyncio.Event()
+        self._relay = Relay(import_path(plan.builder)(plan.arguments), plan, self._ring)
+
+    def _ring(self) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._news.set)
+
+    def _expect(self) -> tuple[asyncio.Future[Any], Callable[[Any], None]]:
+        """An answer to wait for, and how another thread gives it."""
+        self._loop = loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+
+        def give(value: Any) -> None:
+            loop.call_soon_threadsafe(_settle, answer, value)
+
+        return answer, give
+
+    async def lend(self, credit: Credit, weights: tuple[int, Any]) -> tuple[Report, Buffer | None]:
+        """The fragment that this credit leads to, made with these weights or newer ones."""
+        self._relay.renew(*weights)
+        answer, give = self._expect()
+        self._relay.lend(credit, give)
+        found: tuple[Report, Buffer | None] = await answer
+        return found
+
+    async def evaluate(self, weights: tuple[int, Any]) -> None:
+        """Begin to evaluate these weights; the result is among the news."""
+        self._relay.renew(*weights)
+        self._relay.evaluate()
+
+    async def beat(self) -> tuple[News, list[str]]:
+        """The news as soon as there are some, and what was printed; also a sign of life."""
+        answer, give = self._expect()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), BEAT_SECONDS)
+        self._news.clear()
+        self._relay.tell(give)
+        return await answer, self._output.lines()
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self._relay.stop)
+
+
+def _settle(answer: asyncio.Future[Any], value: Any) -> None:
+    if not answer.done():  # it is, where nobody waits any more
+        answer.set_result(value)

@@ -1,0 +1,188 @@
+"""The workers of one host: credits come from afar and go to them, fragments and news go out; Ray is not known here."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from starling.roles.recorder import Buffer
+from starling.runtime.credits import Seat
+from starling.runtime.crew import ACTING, Crew, RunFailedError
+from starling.runtime.inbox import Inbox
+from starling.runtime.process_worker import processes
+from starling.runtime.ray.news import Credit, HostPlan, Life, Made, News, Report, Vitals
+from starling.runtime.weights import WeightBoard
+from starling.runtime.workers import Worker, WorkerSpec
+from starling.types import Episode
+
+CHECK_SECONDS = 0.25
+STOP_SECONDS = 2.0
+
+Deliver = Callable[[tuple[Report, Buffer | None]], None]
+
+
+@dataclass(frozen=True)
+class Staff:
+    """The workers of a host, the slots they write into, and where they read weights."""
+
+    specs: list[WorkerSpec]
+    seats: dict[int, Seat]
+    board: WeightBoard
+
+
+class Relay:
+    """Everything between a host's workers and the driver; one thread runs it."""
+
+    def __init__(self, staff: Staff, plan: HostPlan, rang: Callable[[], None]) -> None:
+        self._seats, self._board = staff.seats, staff.board
+        self._rang = rang  # told when there is news that should not wait
+        self._inbox = Inbox()
+        self._births = dict(plan.births)
+        workers = processes(staff.specs, plan.supervision, self._inbox.selector)
+        self._crew = Crew(workers, plan.supervision, self, lambda: self._births)
+        self._lent: dict[tuple[int, int], Deliver] = {}
+        self._ended: dict[int, list[int]] = defaultdict(list)
+        self._episodes: deque[Episode] = deque()
+        self._evaluations: deque[dict[str, float]] = deque()
+        self._number = self._weights = 0
+        self._failure: dict[str, str] | None = None
+        self._stopping = self._evaluating = False
+        self._crew.supervise()  # nobody gets a credit before there is somebody to take it
+        self._thread = threading.Thread(target=self._serve, name="relay", daemon=True)
+        self._thread.start()
+
+    # For other threads.
+
+    def renew(self, number: int, weights: Any) -> None:
+        """Let the workers see these weights, unless they have them or newer ones."""
+        if number > self._weights:
+            self._weights = number
+            self._board.accept(weights)
+
+    def lend(self, credit: Credit, deliver: Deliver) -> None:
+        """Hand on a credit; its fragment is delivered, from another thread."""
+        self._inbox.post(lambda: self._lend(credit, deliver))
+
+    def evaluate(self) -> None:
+        """Have the newest weights evaluated; the result is among the news."""
+        self._inbox.post(self._evaluate)
+
+    def tell(self, deliver: Callable[[News], None]) -> None:
+        """Have the news delivered, from another thread."""
+        self._inbox.post(lambda: deliver(self._news()))
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._inbox.wake()
+        self._thread.join()
+        self._crew.stop(STOP_SECONDS)
+
+    # The relay's own thread.
+
+    def _serve(self) -> None:
+        while not self._stopping:
+            try:
+                self._inbox.run(self._inbox.wait(CHECK_SECONDS))
+                if self._failure is None:
+                    self._crew.supervise()
+            except BaseException as error:
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """The workers cannot go on: whoever asks is told so."""
+        details = "" if isinstance(error, RunFailedError) else "".join(traceback.format_exception(error))
+        self._failure = {"fault": str(error), "kind": type(error).__name__, "details": details}
+        for group, slot in list(self._lent):
+            self._give_back(group, slot)
+        self._rang()
+
+    def _lend(self, credit: Credit, deliver: Deliver) -> None:
+        group, slot = credit.group, credit.slot
+        self._lent[group, slot] = deliver
+        if self._works(group) and self._failure is None:
+            self._crew.workers[self._seats[group].writer].send({"credit": [group, slot]})
+        else:
+            self._give_back(group, slot)
+
+    def _works(self, group: int) -> bool:
+        """Whether a group has both an env loop and a policy."""
+        return all(worker.running for worker in self._crew.workers.values() if group in worker.spec.groups)
+
+    def _give_back(self, group: int, slot: int) -> None:
+        deliver = self._lent.pop((group, slot), None)
+        if deliver is not None:
+            deliver((Report(Credit(group, slot), None, self._news()), None))
+
+    def _news(self) -> News:
+        self._number += 1
+        produced = self._crew.produced()
+        given_up = {group for w in self._crew.workers.values() if w.given_up for group in w.spec.groups}
+        lives = {
+            group: Life(birth, produced.get(group, 0), tuple(self._ended[group]), self._works(group), group in given_up)
+            for group, birth in self._births.items()
+        }
+        members = [member for worker in self._crew.workers.values() for member in worker.members]
+        return News(
+            self._number,
+            lives,
+            [Vitals(member.kind, member.name, np.array(member.cells)) for member in members],
+            dict(self._crew.crashes),
+            all(worker.ever_ready for worker in self._crew.workers.values()),
+            _drain(self._episodes),
+            _drain(self._evaluations),
+            _drain(self._crew.notices),
+            self._failure,
+        )
+
+    # What the crew tells.
+
+    def heard(self, worker: Worker, message: dict[str, Any]) -> None:
+        if "fragment" in message:
+            self._deliver(*message["fragment"])
+        elif "given_back" in message:
+            group, slots = message["given_back"]
+            for slot in slots:
+                self._give_back(group, slot)
+        elif "episodes" in message:
+            self._episodes.extend(Episode(int(row), total, int(n)) for row, total, n in message["episodes"])
+        elif "evaluation" in message:
+            self._evaluating = False
+            self._evaluations.append(message["evaluation"])
+            self._rang()
+
+    def _deliver(self, group: int, slot: int, actor: int, sequence: int) -> None:
+        """The arrays stay in their slot until they are sent: it is lent again only after they have arrived."""
+        deliver = self._lent.pop((group, slot))
+        buffer = self._seats[group].buffers[slot]
+        deliver((Report(Credit(group, slot), Made(actor, sequence), self._news()), buffer))
+
+    def _evaluate(self) -> None:
+        self._evaluating = True
+        self._crew.workers["evaluator"].send({"evaluate": True})
+
+    def began(self, worker: Worker) -> None:
+        if worker.spec.kind == "evaluator" and self._evaluating:
+            self._evaluate()
+        self._rang()
+
+    def ended(self, worker: Worker) -> None:
+        for group in worker.spec.groups:
+            if worker.spec.kind in ACTING:
+                self._ended[group].append(worker.produced[group])
+                self._births[group] += 1
+            if self._seats[group].writer == worker.name:
+                for slot in [slot for other, slot in self._lent if other == group]:
+                    self._give_back(group, slot)
+            else:
+                self._crew.workers[self._seats[group].writer].send({"forget": group})
+        self._rang()
+
+
+def _drain(items: deque[Any]) -> list[Any]:
+    return [items.popleft() for _ in range(len(items))]

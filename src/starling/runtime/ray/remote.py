@@ -1,0 +1,110 @@
+"""Ray actors as the driver's crew sees them: placed, heard, ended, started again."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from starling.config.schema import Config
+from starling.runtime.inbox import Post
+from starling.runtime.ray.faults import fault_of, reason_of
+from starling.runtime.ray.line import Line
+from starling.runtime.ray.placement import Place
+from starling.runtime.workers import Worker, WorkerSpec
+
+PLACE_SECONDS = 10.0
+"""How long a part may wait for its place before somebody is told."""
+
+
+class RemoteWorker(Worker):
+    """One part in the cluster and its present Ray actor. Everything happens in the hub's thread."""
+
+    def __init__(self, spec: WorkerSpec, config: Config, place: Place, post: Post) -> None:
+        super().__init__(spec, restarts=config.supervision.restarts, timeout=config.ray.timeout)
+        self._place, self._post = place, post
+        self._starts = 0
+        self._messages: list[dict[str, Any]] = []
+        self._crashed: Callable[[], None] = lambda: None
+        self._hear: Callable[[], None] = lambda: None
+        self._error: BaseException | None = None
+        self._told_waiting = False
+        self._stopping: Any = None
+        self.line: Line | None = None
+
+    @abstractmethod
+    def _create(self, births: Mapping[int, int], options: dict[str, Any]) -> Any:
+        """A new Ray actor."""
+
+    @abstractmethod
+    def _began(self, line: Line) -> None:
+        """There is an actor: ask it for its first answer."""
+
+    @property
+    def running(self) -> bool:
+        return self.line is not None
+
+    @property
+    def silent_seconds(self) -> float:
+        return 0.0 if self.line is None else self.line.silent_seconds
+
+    def start(self, births: Mapping[int, int], hear: Callable[[], None], crashed: Callable[[], None]) -> None:
+        self._hear, self._crashed = hear, crashed
+        self.hung, self.start_at, self.fault, self._error, self._told_waiting = False, None, None, None, False
+        self._starts += 1
+        handle = self._create(births, {"max_restarts": 0, **self._place.options(self._starts)})
+        self.line = Line(handle, self._post, self.timeout, self._fail)
+        self._began(self.line)
+
+    def receive(self) -> list[dict[str, Any]]:
+        messages, self._messages = self._messages, []
+        return messages
+
+    def look(self) -> None:
+        """Answers that nobody told of, and a part that still waits for its place."""
+        if self.line is None:
+            return
+        self.line.sweep()
+        late = self.line.answered is None and time.monotonic() - self.line.started > PLACE_SECONDS
+        if late and not self._told_waiting:
+            self._told_waiting = True
+            self._messages.append({"notice": f"{self.name} waits for its place in the cluster: {self._place}"})
+        self._hear()
+
+    def kill(self) -> None:
+        if self.line is not None:
+            self.line.cut()
+            self._post(self._crashed)  # also where its node no longer answers
+
+    def _fail(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = error
+            self.fault = self.fault or fault_of(error)
+            self._post(self._crashed)
+
+    def wait_dead(self) -> None: ...
+
+    def reap(self) -> str:
+        assert self.line is not None, "a dead part had a line"
+        self.line.cut()
+        self.line = None
+        self.killed = self.fault is None
+        return "hung: no answer" if self.hung else self.told() or reason_of(self._error)
+
+    def abandon(self) -> None:
+        """Forget one that nobody can reach any more."""
+        self.line = None
+
+    def tell_to_stop(self) -> None:
+        if self.line is not None:
+            self._stopping = self.line.handle.stop.remote()
+
+    def join(self, seconds: float) -> None:
+        with suppress(RayError):
+            ray.wait([self._stopping], timeout=seconds)
+        self.reap()

@@ -1,0 +1,145 @@
+"""A host as the driver sees it: credits go there, fragments and news come back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+
+from starling.config.schema import Config
+from starling.roles.recorder import Buffer
+from starling.runtime.inbox import Post
+from starling.runtime.ray.host import Host
+from starling.runtime.ray.line import Line
+from starling.runtime.ray.news import Credit, HostPlan, Life, Made, News, Report
+from starling.runtime.ray.placement import Place
+from starling.runtime.ray.remote import RemoteWorker
+from starling.runtime.ray.weights import RayWeights
+from starling.runtime.workers import Member, WorkerSpec
+
+Deposit = Callable[[int, Made, Any, Callable[[int], None]], None]
+"""Takes over a group's fragment whose arrays are wherever a reference says; tells how many steps were stored."""
+
+
+class RemoteHost(RemoteWorker):
+    """One host; what it tells of its state becomes messages of what has happened."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        config: Config,
+        place: Place,
+        post: Post,
+        weights: RayWeights,
+        deposit: Deposit | None,
+    ) -> None:
+        super().__init__(spec, config, place, post)
+        self._supervision = config.supervision.model_copy(update={"min_actors": 1})
+        self._weights, self._deposit = weights, deposit
+        self._past_faults: Counter[str] = Counter()
+        self._news: News | None = None
+        self._lives = {group: Life(0, 0, (), True, False) for group in spec.groups}
+
+    def _create(self, births: Mapping[int, int], options: dict[str, Any]) -> Any:
+        mine = {group: births[group] for group in self.spec.groups}
+        self._past_faults.update(self._news.faults if self._news else {})
+        self._news = None
+        self._lives = {group: Life(birth, 0, (), True, False) for group, birth in mine.items()}
+        plan = HostPlan(self.name, self.spec.builder, self.spec.arguments(births), mine, self._supervision)
+        under_way = 4 * len(mine) + 16  # calls that wait for a fragment must not keep others out
+        return ray.remote(Host).options(max_concurrency=under_way, **options).remote(plan)
+
+    def _began(self, line: Line) -> None:
+        line.call(self._take_news, line.handle.beat.remote())
+
+    def _take_news(self, found: tuple[News, list[str]]) -> None:
+        news, printed = found
+        self._messages += [{"notice": f"{self.name}: {line}"} for line in printed]
+        self._take_in(news)
+        if self.line is not None and news.failure is None:
+            self._began(self.line)
+        self._hear()
+
+    def _take_in(self, news: News) -> None:
+        """Turn a state into what happened since the last one, and pass on what was sent."""
+        if self._news is None or news.number > self._news.number:
+            for group, life in news.lives.items():
+                self._compare(group, self._lives[group], life)
+            self._news, self._lives = news, news.lives
+            self.ever_ready = self.ever_ready or news.ready
+        self._messages += [{"notice": line} for line in news.notices]
+        self._messages += [{"evaluation": row} for row in news.evaluations]
+        if news.episodes:
+            self._messages.append({"episodes": [[e.row, e.total, e.length] for e in news.episodes]})
+        if news.failure is not None and self.fault is None:
+            self.fault = news.failure
+            self._post(self._crashed)
+
+    def _compare(self, group: int, before: Life, now: Life) -> None:
+        missed = now.birth - before.birth
+        ended = now.ended[len(now.ended) - missed :]
+        self._messages += [{"life_ended": [group, produced]} for produced in ended]
+        if before.working != now.working:
+            self._messages.append({"resumed" if now.working else "paused": group})
+
+    def send(self, message: dict[str, Any]) -> None:
+        if self.line is None:
+            return
+        if "evaluate" in message:
+            self.line.handle.evaluate.remote(self._weights.newest())
+        else:
+            lend = self.line.handle.lend.options(num_returns=2)
+            self._await_fragment(*lend.remote(Credit(*message["credit"]), self._weights.newest()))
+
+    def _await_fragment(self, report: Any, buffer: Any) -> None:
+        """Have the arrays fetched too, unless they are to go elsewhere."""
+        assert self.line is not None, "there is somebody who makes it"
+        if self._deposit is None:
+            self.line.call(self._take_fragment, report, buffer)
+        else:
+            self.line.call(lambda found: self._pass_on(found, buffer), report)
+
+    def _pass_on(self, report: Report, buffer: Any) -> None:
+        """Hand a fragment's arrays to whoever keeps them, by reference."""
+        assert self._deposit is not None, "somebody keeps them"
+        self._take_in(report.news)
+        group, slot, made = report.credit.group, report.credit.slot, report.made
+        if made is None:
+            self._messages.append({"given_back": [group, [slot]]})
+        else:
+            self._messages.append({"deposited": [group, slot]})
+            actor = made.actor
+            self._deposit(group, made, buffer, lambda steps: self._stored(actor, steps))
+        self._hear()
+
+    def _stored(self, actor: int, steps: int) -> None:
+        self._messages.append({"stored": [actor, steps]})
+        self._hear()
+
+    def _take_fragment(self, report: Report, buffer: Buffer | None) -> None:
+        self._take_in(report.news)
+        group, slot, made = report.credit.group, report.credit.slot, report.made
+        if made is None:
+            self._messages.append({"given_back": [group, [slot]]})
+        else:
+            self._messages.append({"fragment": [group, slot, made.actor, made.sequence], "buffer": buffer})
+        self._hear()
+
+    @property
+    def produced(self) -> dict[int, int]:
+        return {group: life.produced for group, life in self._lives.items()}
+
+    @property
+    def members(self) -> list[Member]:
+        known = [] if self._news is None or self.line is None else self._news.vitals
+        return [Member(one.kind, f"{self.name} {one.name}", one.cells) for one in known]
+
+    @property
+    def faults(self) -> dict[str, int]:
+        return dict(self._past_faults + Counter(self._news.faults if self._news else {}))
+
+    @property
+    def groups_left(self) -> int:
+        return 0 if self.given_up else sum(not life.given_up for life in self._lives.values())

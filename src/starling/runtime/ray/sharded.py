@@ -1,0 +1,216 @@
+"""A replay in several parts, each in a Ray actor of its own; the limiter over all of them stays here.
+
+Fragments go from the actors' nodes to the shards' nodes without passing this process. A batch takes an equal part from
+every shard that is ready; one that was lost is done without until it is back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from starling import tree
+from starling.errors import UserError
+from starling.runtime.ray.remote_shard import RemoteShard
+from starling.runtime.ray.shard import Empty, Holds
+from starling.store.joining import join
+from starling.store.limiter import Limiter
+from starling.store.mixture import Draft
+from starling.store.spec import TableSpec
+from starling.types import Fragment, Keys, NDArray, Sample
+
+AHEAD = 2
+"""Batches that are asked for at once."""
+MOST_INSERTING = 64
+"""Fragments on their way into one shard, above which no more are begun."""
+
+
+@dataclass(eq=False)  # two that look alike are still two
+class _Draw:
+    """A batch that is put together."""
+
+    missing: int  # items
+    parts: list[Sample] = field(default_factory=list)
+
+
+class ShardedStore:
+    """What `Store` is for one process; see there."""
+
+    def __init__(self, specs: Sequence[TableSpec], rows: int) -> None:
+        if any(spec.sampler == "fifo" for spec in specs):
+            raise UserError("ray.shards is for replay; this algorithm reads a queue, which stays beside the learner")
+        if any(spec.sampler == "ranked" for spec in specs):
+            raise UserError("ray.shards cannot rank what is in replay: use uniform or prioritized, or leave it out")
+        self._specs, self._batch = tuple(specs), specs[0].batch
+        self.limiter = Limiter(specs, rows)
+        self.shards: list[RemoteShard] = []
+        self.env_steps = 0
+        self._asked: dict[RemoteShard, list[tuple[_Draw, int]]] = {}
+        self._unplaced: list[tuple[_Draw, int]] = []
+        self._draws = 0  # under way
+        self._drawn: deque[Sample] = deque()
+        self._turn = 0
+        self._inserting: dict[RemoteShard, list[int]] = {}  # env rows of every fragment on its way there
+        self._began_with: dict[str, Any] = {}
+        self.last_saved: Callable[[], dict[str, Any] | None] = lambda: None  # the state that is on disk
+
+    def attach(self, shards: Sequence[RemoteShard]) -> None:
+        self.shards = list(shards)
+        for shard in shards:
+            shard.ended = self._lost_shard
+            self._asked[shard], self._inserting[shard] = [], []
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Items in each table, of all shards together."""
+        held = [shard.holds.sizes for shard in self.shards if shard.holds.sizes]
+        return tuple(sum(column) for column in zip(*held, strict=True)) if held else (0,) * len(self._specs)
+
+    def begin(self, rows: int) -> bool:
+        if max(map(len, self._inserting.values())) > MOST_INSERTING or not self.limiter.may_begin(rows):
+            return False
+        self.limiter.begin(rows)
+        return True
+
+    def lost(self, rows: int) -> None:
+        self.limiter.lost(rows)
+
+    def abandon(self) -> None:
+        self.limiter.abandon()
+
+    def deposit(self, fragment: Empty, buffer: Any, stored: Callable[[int], None]) -> None:
+        """Have a fragment's arrays, wherever `buffer` refers to, copied into the shard of its rows."""
+        shard, rows = next(shard for shard in self.shards if fragment.rows[0] in shard.rows), len(fragment.rows)
+
+        def done(steps: int, holds: Holds) -> None:
+            self._inserting[shard].remove(rows)
+            if steps:
+                self.env_steps += steps
+                self.limiter.inserted(steps, rows)
+            else:
+                self.limiter.lost(rows)  # it had come before
+            stored(steps)
+
+        if shard.insert(fragment, buffer, done):
+            self._inserting[shard].append(rows)
+        else:
+            self.limiter.lost(rows)
+
+    def insert(self, fragment: Fragment) -> None:
+        raise AssertionError("fragments are deposited in shards, they do not come by here")
+
+    def draft(self) -> Draft | None:
+        """A batch that has come, or None; asks for more meanwhile."""
+        unplaced, self._unplaced = self._unplaced, []
+        for draw, count in unplaced:
+            self._place(draw, count)
+        while self._draws < AHEAD and not self._unplaced and self._ready() and self.limiter.may_sample(self.sizes):
+            self.limiter.sampled()
+            self._draws += 1
+            self._ask(_Draw(self._batch))
+        return Draft({0: self._drawn.popleft()}, {}) if self._drawn else None
+
+    def finish(self, draft: Draft, distances: Mapping[int, NDArray]) -> Sample:
+        return draft.parts[0]
+
+    def _ready(self) -> list[RemoteShard]:
+        return [shard for shard in self.shards if shard.running and min(shard.holds.sizes, default=0) > 0]
+
+    def _ask(self, draw: _Draw) -> None:
+        shards = self._ready()
+        counts = np.full(len(shards), self._batch // len(shards))
+        self._turn += 1
+        counts[(self._turn + np.arange(self._batch % len(shards))) % len(shards)] += 1
+        for shard, count in zip(shards, counts.tolist(), strict=True):
+            if count:
+                self._request(shard, draw, count)
+
+    def _place(self, draw: _Draw, count: int) -> None:
+        """Ask somebody else for a part that did not come."""
+        ready = self._ready()
+        if ready:
+            self._request(ready[self._turn % len(ready)], draw, count)
+        else:
+            self._unplaced.append((draw, count))
+
+    def _request(self, shard: RemoteShard, draw: _Draw, count: int) -> None:
+        self._asked[shard].append((draw, count))
+
+        def came(sample: Sample | None) -> None:
+            self._asked[shard].remove((draw, count))
+            if sample is None:
+                self._unplaced.append((draw, count))
+                return
+            draw.parts.append(self._of_all(sample))
+            draw.missing -= count
+            if not draw.missing:
+                self._draws -= 1
+                whole = join(draw.parts)
+                self._drawn.append(whole if len(draw.parts) > 1 else tree.map(np.array, whole))  # Ray's is read-only
+
+        shard.sample(count, came)
+
+    def _of_all(self, sample: Sample) -> Sample:
+        """The same items, as drawn from all shards: each is drawn from equally."""
+        sizes = np.array(self.sizes, np.int64)
+        parts = max(1, len(self._ready()))
+        return replace(sample, probability=sample.probability / parts, table_size=sizes[sample.source])
+
+    def _lost_shard(self, shard: RemoteShard) -> None:
+        """What was asked of a shard that is gone is asked of another; what was on its way there is lost."""
+        self._unplaced += self._asked[shard]
+        self._asked[shard] = []
+        self.limiter.lost(sum(self._inserting[shard]))
+        self._inserting[shard] = []
+
+    def learnt(self, keys: Keys, priorities: NDArray | None) -> None:
+        if priorities is not None:
+            for index, shard in enumerate(self.shards):
+                mine = keys.shard == index
+                if mine.any():
+                    few = Keys(keys.shard[mine], keys.table[mine], keys.slot[mine], keys.generation[mine])
+                    shard.reprioritize(few, priorities[mine])
+        self.limiter.published()
+
+    def metrics(self) -> dict[str, float]:
+        rows: dict[str, float] = {
+            f"store/{spec.name}/size": size for spec, size in zip(self._specs, self.sizes, strict=True)
+        }
+        for shard in self.shards:
+            for name, count in shard.holds.metrics.items():
+                rows[f"store/{name}"] = rows.get(f"store/{name}", 0) + count
+        return rows
+
+    def get_state(self, with_tables: bool) -> dict[str, Any]:
+        """A shard that is lost at the moment is saved as it was the last time."""
+        if not with_tables:
+            return {"env_steps": self.env_steps}
+        states = {str(i): shard.get_state() or self.saved_of(i) for i, shard in enumerate(self.shards)}
+        return {
+            "env_steps": self.env_steps,
+            "limiter": self.limiter.get_state(),
+            "shards": {key: state for key, state in states.items() if state is not None},
+        }
+
+    def saved_of(self, index: int) -> dict[str, Any] | None:
+        """What was saved last of a shard."""
+        state: dict[str, Any] | None = self._began_with.get(str(index))
+        return state or (self.last_saved() or {}).get("shards", {}).get(str(index))
+
+    def begin_state(self, index: int) -> dict[str, Any] | None:
+        """What a shard that is started begins with: what the run began with, later what was saved last."""
+        state = self.saved_of(index)
+        self._began_with.pop(str(index), None)
+        return state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.env_steps = state["env_steps"]
+        if "tables" in state or len(state.get("shards", {})) > len(self.shards):
+            raise UserError("this run's replay was kept in another number of shards; go on with the same ray.shards")
+        if "shards" in state:
+            self.limiter.set_state(state["limiter"])
+            self._began_with = dict(state["shards"])

@@ -1,0 +1,197 @@
+"""A run over a Ray cluster, put together: hosts with their share of the groups, their places, the hub, the learner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from starling.config.schema import Config
+from starling.errors import UserError
+from starling.roles.learner import Learner, Source
+from starling.runtime.credits import Seat
+from starling.runtime.hub import Hub
+from starling.runtime.inbox import Inbox, Post
+from starling.runtime.learners import LearnersRuntime
+from starling.runtime.processes import HubSource
+from starling.runtime.ray.check import check_versions
+from starling.runtime.ray.cluster import Cluster
+from starling.runtime.ray.news import Made
+from starling.runtime.ray.placement import Need, Place, Reservation, check, need
+from starling.runtime.ray.remote_host import Deposit, RemoteHost
+from starling.runtime.ray.remote_shard import RemoteShard
+from starling.runtime.ray.runtime import RayLearnersRuntime, RayRuntime
+from starling.runtime.ray.shard import Empty
+from starling.runtime.ray.sharded import ShardedStore
+from starling.runtime.ray.tenancy import Tenancy
+from starling.runtime.ray.weights import RayWeights
+from starling.runtime.scoring import Scorer
+from starling.runtime.weights import WeightBoard, WeightWriter
+from starling.runtime.workers import Worker, WorkerSpec
+from starling.store.spec import TableSpec
+from starling.store.store import Store
+from starling.types import NDArray
+
+Crew = Callable[[int, WeightBoard], tuple[Callable[[Inbox], list[Worker]], dict[int, Seat]]]
+"""Of a learner's rank and its weights: how its workers are made, and the slots that they fill."""
+LEAST_STORE = 120 * 2**20
+WEIGHTS_KEPT = 4
+"""Versions of the weights that may be in use at once: the newest, and those that hosts still fetch."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run over a cluster is made of, as whoever knows the whole graph says."""
+
+    config: Config
+    rows: dict[int, NDArray]  # the env rows of every group
+    learners: list[list[int]]  # the groups of every learner
+    slots: int  # fragments of one group that may be under way
+    fragment_bytes: int  # of one fragment of every group
+    weights_bytes: int
+    prefetch: int
+    builder: str  # import path of a function that turns a host's arguments into its staff
+    arguments: Callable[[Sequence[int], Mapping[int, int]], Any]  # of a host with these groups; none: the evaluator's
+    store: Callable[[], Store]
+    scorer: Callable[[WeightBoard], Scorer | None]
+    tables: Sequence[TableSpec]
+    shard_builder: str  # import path of a function that turns a shard's arguments into its tables
+    shard: Callable[[int, int], Any]  # the arguments of a shard, by its number and how many env rows it has
+    learner: Callable[[Source], Learner]
+    together: Callable[[Crew, Callable[..., LearnersRuntime]], LearnersRuntime]  # several learners, each with its crew
+
+    def hosts(self, nodes: int) -> list[list[int]]:
+        """The groups of every host, all of one learner."""
+        wanted = -(-(self.config.ray.hosts or nodes) // len(self.learners))
+        parts = [np.array_split(np.array(mine), min(wanted, len(mine))) for mine in self.learners]
+        return [part.tolist() for mine in parts for part in mine]
+
+    def needs(self, nodes: int) -> list[Need]:
+        """What hosts and evaluator ask for, in this order."""
+        settings = self.config.ray
+        servers = [(settings.inference, 1)] if self.config.inference == "central" else []
+        needs = [
+            need(f"host {i}", (settings.actor, len(groups)), *servers) for i, groups in enumerate(self.hosts(nodes))
+        ]
+        needs += [need(f"shard {i}", (settings.shard, 1)) for i in range(settings.shards)]
+        return needs + ([need("evaluator", (settings.evaluator, 1))] if self.config.eval.every is not None else [])
+
+    def shard_rows(self) -> list[NDArray]:
+        """The env rows of every shard: those of whole groups."""
+        shards = self.config.ray.shards
+        if shards > len(self.rows):
+            raise UserError(f"ray.shards={shards} is more than the {len(self.rows)} actors whose experience they share")
+        groups = np.array_split(np.array(list(self.rows)), max(1, shards))
+        return [np.concatenate([self.rows[group] for group in part.tolist()]) for part in groups][:shards]
+
+    def under_way(self) -> int:
+        """Bytes that may lie in one node's object store at once, were all fragments there."""
+        return self.slots * self.fragment_bytes + WEIGHTS_KEPT * self.weights_bytes
+
+    def object_store(self) -> int:
+        """The size of the object store where Ray is started for this run."""
+        return LEAST_STORE + 2 * self.under_way()
+
+
+def build(plan: Plan, model: nn.Module) -> RayRuntime | RayLearnersRuntime:
+    """Connect, find out whether there is room, and put the parts together; nothing is started yet."""
+    config, several = plan.config, len(plan.learners) > 1
+    if several and config.ray.shards:
+        raise UserError(f"learners={config.learners} have a shard of the replay each beside them; leave out ray.shards")
+    store = ShardedStore(plan.tables, sum(map(len, plan.rows.values()))) if config.ray.shards else None
+    plan.shard_rows()  # refuses too many shards before anything is connected
+    cluster = Cluster(config.ray, plan.needs(1), plan.object_store())
+    try:
+        nodes = cluster.nodes()
+        if not cluster.own:
+            check_versions(nodes)
+        needs = plan.needs(len(nodes))
+        check(needs, [node["Resources"] for node in nodes])
+        reservation = Reservation(needs, config.ray.placement)
+    except BaseException:
+        cluster.close()
+        raise
+    tenancy = Tenancy(cluster, reservation, config.ray.timeout)
+    specs = _specs(plan, len(nodes))
+    staff = dict(zip(specs, reservation.places, strict=True))
+    if several:
+        return _learners(plan, staff, tenancy)
+    board = WeightBoard(plan.weights_bytes)
+    sent = tenancy.sends(RayWeights(board))
+    hub = Hub(
+        store or plan.store(),
+        lambda inbox: _hire(plan, staff, sent, store, inbox.post),
+        _seats(plan, specs),
+        config.supervision,
+        plan.prefetch,
+        plan.scorer(board),
+    )
+    source = HubSource(hub)
+    return RayRuntime(tenancy, hub, plan.learner(source), source, WeightWriter(board, model))
+
+
+def _learners(plan: Plan, staff: Mapping[WorkerSpec, Place], tenancy: Tenancy) -> RayLearnersRuntime:
+    """Several learners here, each with its own of the hosts; the evaluator sees the first one's weights."""
+
+    def crew(rank: int, board: WeightBoard) -> tuple[Callable[[Inbox], list[Worker]], dict[int, Seat]]:
+        sent = tenancy.sends(RayWeights(board))
+        groups = set(plan.learners[rank])
+        mine = {
+            spec: place
+            for spec, place in staff.items()
+            if groups.issuperset(spec.groups) and (spec.groups or rank == 0)
+        }
+        return lambda inbox: _hire(plan, mine, sent, None, inbox.post), _seats(plan, list(mine))
+
+    runtime = plan.together(crew, partial(RayLearnersRuntime, tenancy))
+    assert isinstance(runtime, RayLearnersRuntime), "that is what was asked for"
+    return runtime
+
+
+def _hire(
+    plan: Plan, staff: Mapping[WorkerSpec, Place], sent: RayWeights, store: ShardedStore | None, post: Post
+) -> list[Worker]:
+    """Whoever works in the cluster, none of them started."""
+    workers: list[Worker] = []
+    shards: list[RemoteShard] = []
+    deposit = None if store is None else _deposit(plan, store)
+    for spec, place in staff.items():
+        if spec.kind == "shard":
+            assert store is not None, "shards belong to a store"
+            index = len(shards)
+            saved = partial(store.begin_state, index)
+            shards.append(RemoteShard(spec, plan.config, place, post, plan.shard_rows()[index], saved))
+            workers.append(shards[-1])
+        else:
+            workers.append(RemoteHost(spec, plan.config, place, post, sent, deposit))
+    if store is not None:
+        store.attach(shards)
+    return workers
+
+
+def _deposit(plan: Plan, store: ShardedStore) -> Deposit:
+    def deposit(group: int, made: Made, buffer: Any, stored: Callable[[int], None]) -> None:
+        store.deposit(Empty(plan.rows[group], made.actor, made.sequence), buffer, stored)
+
+    return deposit
+
+
+def _specs(plan: Plan, nodes: int) -> list[WorkerSpec]:
+    def spec(name: str, kind: str, groups: Sequence[int]) -> WorkerSpec:
+        return WorkerSpec(name, kind, plan.builder, lambda births: plan.arguments(groups, births), tuple(groups))
+
+    def shard(index: int, rows: int) -> WorkerSpec:
+        return WorkerSpec(f"shard {index}", "shard", plan.shard_builder, lambda births: plan.shard(index, rows))
+
+    hosts = [spec(f"host {i}", "host", groups) for i, groups in enumerate(plan.hosts(nodes))]
+    shards = [shard(i, len(rows)) for i, rows in enumerate(plan.shard_rows())]
+    return hosts + shards + ([spec("evaluator", "evaluator", [])] if plan.config.eval.every is not None else [])
+
+
+def _seats(plan: Plan, specs: Sequence[WorkerSpec]) -> dict[int, Seat]:
+    """Slots that lie on the hosts."""
+    return {group: Seat(plan.rows[group], [None] * plan.slots, spec.name) for spec in specs for group in spec.groups}

@@ -1,0 +1,29 @@
+"""Weights on their way to a cluster: put once a version, and only those that somebody will act with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+
+from starling.runtime.weights import WeightBoard
+
+
+class RayWeights:
+    """The newest weights as an object of Ray; whoever is given its reference fetches them once a node."""
+
+    def __init__(self, board: WeightBoard) -> None:
+        self._board = board
+        self._number = 0
+        self._reference: Any = None
+        self.puts = 0
+
+    def newest(self) -> Any:
+        """A reference to (number, bytes of a side), see `WeightBoard.bytes_of`."""
+        number, side = self._board.newest(self._number)
+        if number != self._number:
+            self._number = number
+            self._reference = ray.put((number, side))
+            self.puts += 1
+        assert self._reference is not None, "weights are published before anybody acts"
+        return self._reference

@@ -1,0 +1,203 @@
+"""Who works for a learner: its tables, worker processes as data and the slots they fill; and learners together."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from torch import nn
+
+from starling.blueprint import PREFETCH, SLOTS, Blueprint, build_model
+from starling.config.load import to_dict
+from starling.config.schema import SupervisionConfig
+from starling.nodes import (
+    ActorArguments,
+    EnvLoopArguments,
+    InferenceArguments,
+    RankArguments,
+    Shared,
+    build_learner,
+)
+from starling.portable import parts_of
+from starling.roles.loader import Loader
+from starling.roles.policy import GroupSpec
+from starling.runtime.batches import BatchDesk, BatchPort, batch_spec
+from starling.runtime.central import SharedDesk
+from starling.runtime.credits import Seat
+from starling.runtime.inbox import Inbox
+from starling.runtime.learners import LearnersRuntime, Newest, Total
+from starling.runtime.process_worker import processes
+from starling.runtime.scoring import Scorer
+from starling.runtime.shard import LEARNER, Event, ShardHub
+from starling.runtime.slab import Parcel, Slab, size_of
+from starling.runtime.upstream import FragmentPort
+from starling.runtime.weights import WeightBoard, WeightReader, WeightWriter, side_of
+from starling.runtime.workers import Worker, WorkerSpec
+from starling.store.shards import shard_rows
+from starling.store.store import Store
+from starling.types import Layout
+
+Crew = tuple[Callable[[Inbox], list[Worker]], dict[int, Seat]]
+"""How the workers of one learner are made, and the slots that they fill."""
+
+
+def build_stores(blueprint: Blueprint, layout: Layout) -> list[Store]:
+    """All tables that the algorithm asks for, empty: a shard each learner."""
+    config = blueprint.config
+    rows = [len(mine) for mine in shard_rows(config.env.num, blueprint.learners)]
+    return [
+        Store(
+            tables,
+            layout,
+            rows=rows[shard],
+            seed=config.seed,
+            priority=blueprint.algorithm.priority,
+            planned_env_steps=-(-config.stop.env_steps // blueprint.learners),
+            shard=shard,
+        )
+        for shard, tables in enumerate(blueprint.shards())
+    ]
+
+
+def ranks_items(blueprint: Blueprint) -> bool:
+    """Whether a table picks items by how they score."""
+    return any(table.sampler == "ranked" for table in blueprint.tables)
+
+
+def scorer(blueprint: Blueprint, board: WeightBoard) -> Scorer | None:
+    """Who scores what tables rank, with a model of its own; None where none does."""
+    if not ranks_items(blueprint):
+        return None
+    model = build_model(blueprint)
+    return Scorer(Loader(blueprint.algorithm, model, blueprint.tables), WeightReader(board, model))
+
+
+def shared_by_all(blueprint: Blueprint, layout: Layout, board: WeightBoard) -> Shared:
+    """What every worker that reads this board's weights gets."""
+    settings = to_dict(blueprint.config)
+    return Shared(settings, parts_of(settings), blueprint.env, layout, board)
+
+
+def evaluator(shared: Shared) -> WorkerSpec:
+    return WorkerSpec("evaluator", "evaluator", "starling.nodes:build_evaluation", lambda births: shared)
+
+
+def acting(
+    blueprint: Blueprint, shared: Shared, groups: Mapping[int, GroupSpec], server: str = "inference"
+) -> tuple[list[WorkerSpec], dict[int, Seat]]:
+    """Whoever acts for these groups, and their slots; `server` is the name of central inference."""
+    if blueprint.config.inference == "local":
+        return _local_workers(blueprint, shared, groups)
+    return _central_workers(blueprint, shared, groups, server)
+
+
+def _seats(
+    blueprint: Blueprint, layout: Layout, groups: Mapping[int, GroupSpec], writers: Mapping[str, Sequence[int]]
+) -> tuple[dict[int, Seat], dict[str, FragmentPort]]:
+    """Every group's slots in shared memory: as this process sees them, and as the worker that fills them does."""
+    shape = blueprint.fragment_shape(layout)
+    seats: dict[int, Seat] = {}
+    ports: dict[str, FragmentPort] = {}
+    for worker, indices in writers.items():
+        specs = {index: shape.buffer(len(groups[index].rows)) for index in indices}
+        offsets: dict[int, list[int]] = {}
+        end = 0
+        for index, spec in specs.items():
+            offsets[index] = [end + slot * size_of(spec) for slot in range(SLOTS)]
+            end += SLOTS * size_of(spec)
+        ports[worker] = port = FragmentPort(Slab(end), specs, offsets)
+        seats |= {index: Seat(groups[index].rows, slots, worker) for index, slots in port.buffers().items()}
+    return seats, ports
+
+
+def _local_workers(
+    blueprint: Blueprint, shared: Shared, groups: Mapping[int, GroupSpec]
+) -> tuple[list[WorkerSpec], dict[int, Seat]]:
+    """An actor a group: env loop and policy in one process."""
+    seats, ports = _seats(blueprint, shared.layout, groups, {f"actor {index}": [index] for index in groups})
+
+    def actor(index: int) -> WorkerSpec:
+        name = f"actor {index}"
+        return WorkerSpec(
+            name,
+            "actor",
+            "starling.nodes:build_actor",
+            lambda births: ActorArguments(shared, index, replace(groups[index], birth=births[index]), ports[name]),
+            (index,),
+        )
+
+    return [actor(index) for index in groups], seats
+
+
+def _central_workers(
+    blueprint: Blueprint, shared: Shared, groups: Mapping[int, GroupSpec], name: str
+) -> tuple[list[WorkerSpec], dict[int, Seat]]:
+    """An env loop a group, and one inference server for all of them."""
+    seats, ports = _seats(blueprint, shared.layout, groups, {name: list(groups)})
+    desk = SharedDesk(shared.layout, {index: len(group.rows) for index, group in groups.items()})
+
+    def alive(births: Mapping[int, int]) -> dict[int, GroupSpec]:
+        return {index: replace(group, birth=births[index]) for index, group in groups.items()}
+
+    def loop(index: int) -> WorkerSpec:
+        return WorkerSpec(
+            f"env {index}",
+            "env",
+            "starling.nodes:build_env_loop",
+            lambda births: EnvLoopArguments(shared, index, alive(births)[index], desk.loop_port(index)),
+            (index,),
+        )
+
+    server = WorkerSpec(
+        name,
+        "inference",
+        "starling.nodes:build_inference",
+        lambda births: InferenceArguments(shared, alive(births), ports[name], desk.server_port()),
+        tuple(groups),
+        dependents=tuple(f"env {index}" for index in groups),
+    )
+    return [server, *(loop(index) for index in groups)], seats
+
+
+def learning_together(
+    blueprint: Blueprint,
+    model: nn.Module,
+    layout: Layout,
+    crew: Callable[[int, Shared], Crew],
+    made: Callable[..., LearnersRuntime] = LearnersRuntime,
+) -> LearnersRuntime:
+    """Several learners in processes of this machine, each with its shard, a board for its weights, its own `crew`."""
+    settings, events, newest = blueprint.config.supervision, queue.SimpleQueue[Event](), Newest()
+    meetings = TemporaryDirectory(prefix="starling-")
+    hubs, writers, outboxes = [], [], []
+    for rank, store in enumerate(build_stores(blueprint, layout)):
+        board, outbox = WeightBoard(side_of(model)), Parcel()
+        shared = shared_by_all(blueprint, layout, board)
+        batches = BatchPort(batch_spec(blueprint.shards()[rank], layout), 1 + PREFETCH)
+        learner = _rank(rank, shared, batches, newest, outbox, Path(meetings.name))
+        others, seats = crew(rank, shared)
+        hire = _with(learner, others, settings)
+        desk = BatchDesk(batches)
+        hubs.append(ShardHub(rank, store, hire, seats, settings, desk, events, scorer(blueprint, board)))
+        writers.append(WeightWriter(board, model))
+        outboxes.append(outbox)
+    main = build_learner(blueprint, model, Total(hubs))
+    return made(hubs, main, writers, outboxes, newest, events, meetings, settings)
+
+
+def _with(
+    learner: WorkerSpec, others: Callable[[Inbox], list[Worker]], settings: SupervisionConfig
+) -> Callable[[Inbox], list[Worker]]:
+    return lambda inbox: [*processes([learner], settings, inbox.selector), *others(inbox)]
+
+
+def _rank(rank: int, shared: Shared, batches: BatchPort, newest: Newest, outbox: Parcel, meetings: Path) -> WorkerSpec:
+    return WorkerSpec(
+        f"{LEARNER} {rank}",
+        LEARNER,
+        "starling.nodes:build_rank",
+        lambda births: RankArguments(shared, rank, batches, newest.parcel(), outbox, meetings),
+    )

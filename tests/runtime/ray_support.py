@@ -1,0 +1,46 @@
+"""Ray clusters for tests: small, without a dashboard, with a token of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from starling.runtime.ray.token import MODE, PATH, ensure_token
+
+STORE = 100 * 2**20
+QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+
+
+@contextmanager
+def token_in(folder: Path) -> Iterator[dict[str, str]]:
+    """An environment in which Ray asks for a token that lies in `folder`."""
+    before = {name: os.environ.get(name) for name in (MODE, PATH)}
+    os.environ[PATH] = str(folder / "token")
+    ensure_token()
+    os.environ[MODE] = "token"
+    try:
+        yield dict(os.environ)
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def cluster(*nodes: dict[str, Any]) -> Iterator[Any]:
+    """A head without CPUs and so many nodes, each a raylet of its own; this process does not connect to it."""
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 0, "object_store_memory": STORE, "include_dashboard": False, "_system_config": QUICK}
+    made = Cluster(initialize_head=True, connect=False, head_node_args=head)
+    try:
+        for node in nodes:
+            made.add_node(object_store_memory=STORE, wait=True, **node)
+        yield made
+    finally:
+        made.shutdown()

@@ -1,0 +1,171 @@
+"""A run over Ray: it learns, survives what happens to its parts, and its books balance."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from starling.blueprint import draw
+from starling.config.load import load
+from starling.errors import UserError
+from starling.runtime.crew import RunFailedError
+from starling.runtime.ray.runtime import RayRuntime
+from starling.topology import build
+
+pytestmark = pytest.mark.usefixtures("ray_here")
+
+SMALL = [
+    *["runtime=ray", "env.num=4", "actors=2", "stop.return=null", "supervision.timeout=20", "ray.timeout=30"],
+    *["net.torso.hidden=[8]", "eval.every=1000000"],
+]
+IMPALA = ["impala-cartpole", "env.id=toy/identity", "algo.unroll=5", "algo.batch=4"]
+DQN = ["dqn-cartpole", "env.id=toy/identity", "algo.learning_starts=50", "algo.fragment=4", "algo.capacity=4000"]
+
+
+@contextmanager
+def running(preset: str, *settings: str) -> Iterator[RayRuntime]:
+    runtime = build(draw(load(preset, [*SMALL, *settings])))
+    assert isinstance(runtime, RayRuntime)
+    runtime.iteration = runtime.run()  # type: ignore[attr-defined]
+    try:
+        yield runtime
+    finally:
+        runtime.close()
+
+
+def go_on(runtime: RayRuntime, steps: int, seconds: float = 240.0) -> list[str]:
+    """Run until so many more env steps have come in; the notices on the way."""
+    goal, end, notices = runtime.env_steps + steps, time.monotonic() + seconds, []
+    while runtime.env_steps < goal:
+        next(runtime.iteration)  # type: ignore[attr-defined]
+        notices += runtime.notices()
+        assert time.monotonic() < end, f"only {runtime.env_steps} of {goal} steps; {notices}"
+    return notices
+
+
+def until_notice(runtime: RayRuntime, text: str, seconds: float = 240.0) -> list[str]:
+    end, notices = time.monotonic() + seconds, []
+    while not any(text in line for line in notices):
+        next(runtime.iteration)  # type: ignore[attr-defined]
+        notices += runtime.notices()
+        runtime.seen = notices  # type: ignore[attr-defined]
+        assert time.monotonic() < end, notices
+    return notices
+
+
+def balance(runtime: RayRuntime) -> dict[str, int]:
+    row, steps = runtime.hub.call(lambda: (runtime.hub.metrics(), runtime.env_steps))
+    books = {key: row[f"ledger/{key}"] for key in ("produced", "inserted", "lost", "open")}
+    assert books["produced"] == books["inserted"] + books["lost"] + books["open"]
+    assert books["inserted"] == steps
+    return books
+
+
+def pids(name: str) -> list[int]:
+    """Processes that ps shows under a name that begins like this."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/cmdline") as line, open(f"/proc/{entry}/comm") as short:
+                if line.read().startswith(name) or short.read().startswith(name):
+                    found.append(int(entry))
+        except OSError:
+            continue
+    return found
+
+
+def mine(runtime: RayRuntime, kind: str, before: set[int]) -> int:
+    """The newest process of this kind that was not there before the run."""
+    fresh = [pid for pid in pids(kind) if pid not in before]
+    assert fresh, f"no process called {kind}"
+    return fresh[-1]
+
+
+@pytest.mark.parametrize(
+    ("inference", "victim", "said"),
+    [
+        ("local", "starling actor", "actor 1 died (killed by SIGKILL): starting it again in 0.5 s"),
+        ("central", "starling infere", "inference died (killed by SIGKILL): starting it again in 0.5 s"),
+        ("local", "ray::Host", "host 0 died (its process died): starting it again in 0.5 s"),
+    ],
+)
+def test_a_part_is_killed_and_the_run_goes_on(inference, victim, said):
+    before = set(pids(victim))
+    with running(*IMPALA, f"inference={inference}", "eval.every=null") as runtime:
+        go_on(runtime, 400)
+        updates = runtime.updates
+        os.kill(mine(runtime, victim, before), signal.SIGKILL)
+        assert said in until_notice(runtime, "died")
+        go_on(runtime, 600)
+        assert runtime.updates > updates
+        assert balance(runtime)["open"] >= 0
+        assert not any("died" in line for line in runtime.notices())
+
+
+def test_a_host_that_hangs_is_replaced_and_an_evaluation_comes_back():
+    before = set(pids("ray::Host"))
+    with running(*IMPALA, "ray.timeout=4") as runtime:
+        go_on(runtime, 200)
+        os.kill(mine(runtime, "ray::Host", before), signal.SIGSTOP)
+        assert any("hung: no answer" in line for line in until_notice(runtime, "died"))
+        go_on(runtime, 400)
+        runtime.evaluate(wait=True)
+        assert runtime.evaluations()[-1]["eval/return"] >= 0
+
+
+def test_a_shard_is_lost_and_the_run_goes_on_without_it_until_it_is_back():
+    before = set(pids("ray::Shard"))
+    with running(*DQN, "ray.shards=2", "algo.prioritized.alpha=0.6", "eval.every=null") as runtime:
+        go_on(runtime, 600)
+        row = runtime.drain_metrics()
+        assert row["store/replay/inserted"] > 100
+        updates = runtime.updates
+        os.kill(mine(runtime, "ray::Shard", before), signal.SIGKILL)
+        notices = until_notice(runtime, "begins")
+        assert any(line.startswith("shard ") and "died (its process died)" in line for line in notices)
+        go_on(runtime, 600)
+        assert runtime.updates > updates
+        runtime.hub.call(lambda: runtime.hub.store.limiter.check_valid())  # type: ignore[attr-defined]
+        balance(runtime)
+
+
+@pytest.mark.parametrize("shards", [0, 2])
+def test_what_is_saved_is_restored(shards):
+    with running(*DQN, f"ray.shards={shards}", "eval.every=null") as runtime:
+        go_on(runtime, 400)
+        runtime.halt()
+        state = runtime.save(with_tables=True)
+        steps, updates = runtime.env_steps, runtime.updates
+        sizes = runtime.hub.metrics()["store/replay/size"]
+        with running(*DQN, f"ray.shards={shards}", "eval.every=null", "actors=4") as other:
+            other.restore(state)
+            assert (other.env_steps, other.updates) == (steps, updates)
+            go_on(other, 100)
+            assert other.hub.metrics()["store/replay/size"] >= sizes
+
+
+def test_an_env_that_always_raises_ends_the_run_with_its_traceback():
+    faulty = ["env.id=toy/faulty", "env.args={what: raise_step, when: 3}", "supervision.restarts=1"]
+    with running(*IMPALA, *faulty, "eval.every=null") as runtime:
+        with pytest.raises(RunFailedError, match="0 of 2 actors are left"):
+            until_notice(runtime, "this is never said")
+        assert any("Traceback" in line for line in [*runtime.seen, *runtime.notices()])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["ray.actor.gpus=1"], "host 0 needs 2 CPU, 2 GPU, and no node of the cluster has that much: .* 0 of 2 GPU"),
+        (["ray.actor.cpus=1000"], "no node of the cluster has that much: the most on one is 16 of 2000 CPU"),
+        (["ray.hosts=2", "ray.actor.cpus=12"], "needs 25 CPU in all and the cluster has 16 CPU .*: 9 CPU missing"),
+        (["ray.shards=2"], "ray.shards is for replay; this algorithm reads a queue"),
+    ],
+)
+def test_what_the_cluster_cannot_do_is_refused_in_one_line(settings, words):
+    with pytest.raises(UserError, match=words):
+        build(draw(load(IMPALA[0], [*SMALL, *IMPALA[1:], *settings])))
