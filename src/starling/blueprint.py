@@ -28,7 +28,7 @@ from starling.store.limiter import check as check_moves
 from starling.store.limiter import pace
 from starling.store.shards import shard_rows, shard_specs
 from starling.store.spec import TableSpec
-from starling.types import ArraySpec, EnvSpec, Layout, Progress, StreamSpec
+from starling.types import ArraySpec, EnvSpec, Layout, NDArray, Progress, StreamSpec
 
 SLOTS = 2
 """Fragments of one env loop that may be under way: one is written while the other is on its way into the tables."""
@@ -78,6 +78,14 @@ class Blueprint:
     def shards(self) -> list[tuple[TableSpec, ...]]:
         """The tables of every learner; those of one alone are `tables`."""
         return shard_specs(self.tables, self.config.env.num, self.learners)
+
+    def far_shards(self) -> list[NDArray]:
+        """The env rows of every Ray actor that holds a part of the replay: those of whole groups."""
+        shards, groups = self.config.ray.shards if self.config.runtime == "ray" else 0, self.groups()
+        if shards > len(groups):
+            raise UserError(f"ray.shards={shards} is more than the {len(groups)} actors whose experience they share")
+        dealt = np.array_split(np.array(list(groups)), max(1, shards))[:shards]
+        return [np.concatenate([groups[group].rows for group in mine.tolist()]) for mine in dealt]
 
     @property
     def synchronous(self) -> bool:

@@ -40,12 +40,17 @@ def check_branch(old: Blueprint, new: Blueprint) -> BranchPlan:
         raise UserError(
             "a branch cannot change what is recorded beside the actions (algo.clear, features of algo.sources)"
         )
-    return BranchPlan(changes, refill=[_shape(spec) for spec in old.tables] != [_shape(spec) for spec in new.tables])
+    return BranchPlan(changes, refill=_kept(old) != _kept(new))
 
 
 def _recorded(blueprint: Blueprint) -> Any:
     """What acting keeps of every step, leaf by leaf."""
     return dict(tree.items(layout_of(blueprint, build_model(blueprint)).extras))
+
+
+def _kept(blueprint: Blueprint) -> Any:
+    """What saved tables must agree with: their shapes, and the rows of every part that is kept in a cluster."""
+    return [_shape(spec) for spec in blueprint.tables], [rows.tolist() for rows in blueprint.far_shards()]
 
 
 def _shape(spec: TableSpec) -> TableSpec:

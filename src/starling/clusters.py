@@ -81,6 +81,7 @@ def cluster_plan(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Plan
         config=blueprint.config,
         rows={index: group.rows for index, group in groups.items()},
         learners=[list(mine) for mine in blueprint.groups_by_learner()],
+        shard_rows=blueprint.far_shards(),
         slots=SLOTS,
         fragment_bytes=sum(size_of(shape.buffer(len(group.rows))) for group in groups.values()),
         weights_bytes=side,

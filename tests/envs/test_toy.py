@@ -142,6 +142,20 @@ def walk(env, moves):
     return [env.step(move) for move in moves]
 
 
+def test_the_television_shows_noise_in_its_room_alone():
+    env = Rooms(rooms=2, size=3, tv=4)
+    first, _ = env.reset(seed=0)
+    same, _ = Rooms(rooms=2, size=3, tv=4).reset(seed=0)
+    np.testing.assert_array_equal(first, same)
+    stayed = env.step(0)[0]
+    assert (stayed[-4:] != first[-4:]).all()
+    assert (0 <= stayed[-4:]).all()
+    assert (stayed[-4:] <= 1).all()
+    env.reset(seed=0)
+    away = [env.step(1)[0] for _ in range(3)][-1]
+    assert not away[-4:].any()
+
+
 def test_rooms_can_be_crossed_and_revisited():
     env = Rooms(rooms=2, size=3)
     across = [1] * 4 + [2] * 4  # right through a door, down through another

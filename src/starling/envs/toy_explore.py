@@ -52,20 +52,24 @@ class Rooms(gymnasium.Env[NDArray, Any]):
     """A square of `rooms` x `rooms` rooms with doors between neighbours; the goal is in the corner opposite the start.
 
     Actions are up, right, down, left; walls stop. Reward 1 at the goal only, which terminates; truncated after `limit`
-    steps. Observation [side * side] is the cell. `info["rooms"]` is how many rooms the episode has seen.
+    steps. Observation [side * side] is the cell, and behind it [tv] what a television in the first room shows to whoever
+    is there: noise that nobody can foresee or change. `info["rooms"]` is how many rooms the episode has seen.
     """
 
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (gymnasium's own form)
     _MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 
-    def __init__(self, rooms: int = 3, size: int = 3, limit: int = 200, render_mode: str | None = None) -> None:
+    def __init__(
+        self, rooms: int = 3, size: int = 3, limit: int = 200, tv: int = 0, render_mode: str | None = None
+    ) -> None:
         self._pitch = size + 1
         side = rooms * self._pitch + 1
         self._free = _floor_plan(rooms, size)
         self._start = (1 + size // 2,) * 2
         self._goal = (side - 2 - (size - 1) // 2,) * 2
         self._limit = limit
-        self.observation_space = spaces.Box(0, 1, (side * side,), np.float32)
+        self._tv = tv
+        self.observation_space = spaces.Box(0, 1, (side * side + tv,), np.float32)
         self.action_space = spaces.Discrete(4)
         self.render_mode = render_mode
 
@@ -100,7 +104,9 @@ class Rooms(gymnasium.Env[NDArray, Any]):
     def _observe(self) -> NDArray:
         obs = np.zeros(self._free.shape, np.float32)
         obs[self._at] = 1
-        return obs.ravel()
+        watching = self._room() == (0, 0)
+        picture = self.np_random.random(self._tv, np.float32) if watching else np.zeros(self._tv, np.float32)
+        return np.concatenate([obs.ravel(), picture])
 
 
 def _floor_plan(rooms: int, size: int) -> NDArray:

@@ -193,13 +193,13 @@ class ShardedStore:
         return {
             "env_steps": self.env_steps,
             "limiter": self.limiter.get_state(),
-            "shards": {key: state for key, state in states.items() if state is not None},
+            "parts": {key: state for key, state in states.items() if state is not None},
         }
 
     def saved_of(self, index: int) -> dict[str, Any] | None:
         """What was saved last of a shard."""
         state: dict[str, Any] | None = self._began_with.get(str(index))
-        return state or (self.last_saved() or {}).get("shards", {}).get(str(index))
+        return state or (self.last_saved() or {}).get("parts", {}).get(str(index))
 
     def begin_state(self, index: int) -> dict[str, Any] | None:
         """What a shard that is started begins with: what the run began with, later what was saved last."""
@@ -209,8 +209,6 @@ class ShardedStore:
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.env_steps = state["env_steps"]
-        if "tables" in state or len(state.get("shards", {})) > len(self.shards):
-            raise UserError("this run's replay was kept in another number of shards; go on with the same ray.shards")
-        if "shards" in state:
+        if "parts" in state:
             self.limiter.set_state(state["limiter"])
-            self._began_with = dict(state["shards"])
+            self._began_with = dict(state["parts"])

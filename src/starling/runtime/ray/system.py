@@ -50,6 +50,7 @@ class Plan:
     config: Config
     rows: dict[int, NDArray]  # the env rows of every group
     learners: list[list[int]]  # the groups of every learner
+    shard_rows: list[NDArray]  # the env rows of every shard of the replay
     slots: int  # fragments of one group that may be under way
     fragment_bytes: int  # of one fragment of every group
     weights_bytes: int
@@ -80,14 +81,6 @@ class Plan:
         needs += [need(f"shard {i}", (settings.shard, 1)) for i in range(settings.shards)]
         return needs + ([need("evaluator", (settings.evaluator, 1))] if self.config.eval.every is not None else [])
 
-    def shard_rows(self) -> list[NDArray]:
-        """The env rows of every shard: those of whole groups."""
-        shards = self.config.ray.shards
-        if shards > len(self.rows):
-            raise UserError(f"ray.shards={shards} is more than the {len(self.rows)} actors whose experience they share")
-        groups = np.array_split(np.array(list(self.rows)), max(1, shards))
-        return [np.concatenate([self.rows[group] for group in part.tolist()]) for part in groups][:shards]
-
     def under_way(self) -> int:
         """Bytes that may lie in one node's object store at once, were all fragments there."""
         return self.slots * self.fragment_bytes + WEIGHTS_KEPT * self.weights_bytes
@@ -103,7 +96,6 @@ def build(plan: Plan, model: nn.Module) -> RayRuntime | RayLearnersRuntime:
     if several and config.ray.shards:
         raise UserError(f"learners={config.learners} have a shard of the replay each beside them; leave out ray.shards")
     store = ShardedStore(plan.tables, sum(map(len, plan.rows.values()))) if config.ray.shards else None
-    plan.shard_rows()  # refuses too many shards before anything is connected
     cluster = Cluster(config.ray, plan.needs(1), plan.object_store())
     try:
         nodes = cluster.nodes()
@@ -164,7 +156,7 @@ def _hire(
             assert store is not None, "shards belong to a store"
             index = len(shards)
             saved = partial(store.begin_state, index)
-            shards.append(RemoteShard(spec, plan.config, place, post, plan.shard_rows()[index], saved))
+            shards.append(RemoteShard(spec, plan.config, place, post, plan.shard_rows[index], saved))
             workers.append(shards[-1])
         else:
             workers.append(RemoteHost(spec, plan.config, place, post, sent, deposit))
@@ -188,7 +180,7 @@ def _specs(plan: Plan, nodes: int) -> list[WorkerSpec]:
         return WorkerSpec(f"shard {index}", "shard", plan.shard_builder, lambda births: plan.shard(index, rows))
 
     hosts = [spec(f"host {i}", "host", groups) for i, groups in enumerate(plan.hosts(nodes))]
-    shards = [shard(i, len(rows)) for i, rows in enumerate(plan.shard_rows())]
+    shards = [shard(i, len(rows)) for i, rows in enumerate(plan.shard_rows)]
     return hosts + shards + ([spec("evaluator", "evaluator", [])] if plan.config.eval.every is not None else [])
 
 
