@@ -52,7 +52,7 @@ class Rooms(gymnasium.Env[NDArray, Any]):
     """A square of `rooms` x `rooms` rooms with doors between neighbours; the goal is in the corner opposite the start.
 
     Actions are up, right, down, left; walls stop. Reward 1 at the goal only, which terminates; truncated after `limit`
-    steps. Observation [side * side] is the cell, and behind it [tv] what a television in the first room shows to whoever
+    steps. Observation [side * side] is the cell, and behind it [tv] what a television in the first room shows whoever
     is there: noise that nobody can foresee or change. `info["rooms"]` is how many rooms the episode has seen.
     """
 
