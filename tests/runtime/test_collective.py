@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -251,6 +252,26 @@ def test_who_waits_for_a_batch_waits_longer_than_for_a_gradient(tmp_path):
 
     with ThreadPoolExecutor(2) as threads:
         assert [*threads.map(wait, range(2))] == [2, 2]
+
+
+def test_what_is_done_just_after_a_wait_for_it_ended_is_done(tmp_path):
+    """The work of torch's own, but for a wait that ends a moment too early."""
+
+    class Hasty:
+        def __init__(self, work):
+            self._work = work
+            self.is_completed, self.is_success = work.is_completed, work.is_success
+
+        def wait(self, timeout):
+            self._work.wait()
+            raise RuntimeError("Operation timed out!")
+
+    def work(rank, ranks):
+        told = torch.ones(2)
+        ranks._wait(Hasty(ranks._talk.allreduce([told])), timedelta(seconds=5))
+        return told.tolist()
+
+    assert together(tmp_path, 2, work) == [[2, 2], [2, 2]]
 
 
 def test_ranks_that_do_not_come_are_not_waited_for_for_ever(tmp_path):

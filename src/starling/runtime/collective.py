@@ -120,6 +120,8 @@ class Collective:
                 return
             except RuntimeError as error:
                 if work.is_completed():
+                    if work.is_success():  # it was done just after this wait for it ended
+                        return
                     raise RankLostError(_first_line(error), late=time.monotonic() >= end) from error
             self._usage.beat()
 

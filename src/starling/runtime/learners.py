@@ -126,7 +126,10 @@ class LearnersRuntime:
             self._version = message["learnt"][2]
         elif "waits" in message:
             self._lost.discard(rank)
-            self._gathering.waits(rank, tuple(message["waits"]["standing"]), message["waits"]["late"])
+            told = message["waits"]
+            if told["why"] is not None:
+                self._notices.append(f"learner {rank} lost the others: {told['why']}")
+            self._gathering.waits(rank, tuple(told["standing"]), told["late"])
         elif "gone" in message:
             self._lost.add(rank)
             self._gathering.gone(rank)

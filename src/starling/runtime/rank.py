@@ -157,10 +157,10 @@ class LearnerRank:
 
     def _leave(self, error: RankLostError) -> None:
         self._learner.ranks, self._together = Alone(), False  # closes the lines to the others, who then notice
-        self._say_waiting(late=error.late)
+        self._say_waiting(late=error.late, why=str(error))
 
-    def _say_waiting(self, late: bool = False) -> None:
-        self._line.send({"waits": {"standing": list(self._learner.standing), "late": late}})
+    def _say_waiting(self, late: bool = False, why: str | None = None) -> None:
+        self._line.send({"waits": {"standing": list(self._learner.standing), "late": late, "why": why}})
 
     def _tell(self, what: str) -> None:
         if what == "state":
