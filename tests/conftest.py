@@ -16,17 +16,23 @@ def _torch_as_it_was():
 
 
 @pytest.fixture(scope="session")
-def ray_here(tmp_path_factory):
+def ray_token(tmp_path_factory):
+    """The token of every Ray that this process meets: Ray reads it once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(token.PATH, str(tmp_path_factory.mktemp("ray") / "token"))
+        patch.setenv(token.MODE, "token")
+        token.ensure_token()
+        yield
+
+
+@pytest.fixture(scope="session")
+def ray_here(ray_token):
     """A Ray of this process's own, for all tests of the session."""
     import ray
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(token.PATH, str(tmp_path_factory.mktemp("ray") / "token"))
-        patch.delenv(token.MODE, raising=False)
-        token.ensure_token()
-        _start_ray(ray)
-        yield
-        ray.shutdown()
+    _start_ray(ray)
+    yield
+    ray.shutdown()
 
 
 def _start_ray(ray, tries=6):

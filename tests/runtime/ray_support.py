@@ -1,34 +1,13 @@
-"""Ray clusters for tests: small, without a dashboard, with a token of their own."""
+"""Ray clusters for tests: small, without a dashboard."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
-
-from starling.runtime.ray.token import MODE, PATH, ensure_token
 
 STORE = 100 * 2**20
 QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
-
-
-@contextmanager
-def token_in(folder: Path) -> Iterator[dict[str, str]]:
-    """An environment in which Ray asks for a token that lies in `folder`."""
-    before = {name: os.environ.get(name) for name in (MODE, PATH)}
-    os.environ[PATH] = str(folder / "token")
-    ensure_token()
-    os.environ[MODE] = "token"
-    try:
-        yield dict(os.environ)
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextmanager

@@ -41,6 +41,8 @@ class Cluster:
         self.own = self._mine and settings.address is None
         self.head = _head(settings)
         self.lost = False
+        self.node_count = 0
+        self._counting: threading.Thread | None = None
         self._closing = threading.Event()
         self.open_to_all = not self.own and is_open(_gcs())
         if self.open_to_all and not settings.allow_cluster_without_authentication:
@@ -52,8 +54,16 @@ class Cluster:
         return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
     def watch(self, timeout: float, lost: Any) -> None:
-        """Call `lost` once the head has not answered for so many seconds."""
+        """Call `lost` once the head has not answered for so many seconds; keep `node_count` up to date until then."""
         threading.Thread(target=self._watch, args=(timeout, lost), name="head watch", daemon=True).start()
+        self._counting = threading.Thread(target=self._count, name="node count", daemon=True)
+        self._counting.start()
+
+    def _count(self) -> None:
+        """In a thread of its own: whoever asks a head that is lost waits until Ray aborts this process."""
+        while not self._closing.is_set() and not self.lost:
+            self.node_count = len(self.nodes())
+            self._closing.wait(WATCH_SECONDS)
 
     def _watch(self, timeout: float, lost: Any) -> None:
         misses = 0.0
@@ -68,7 +78,10 @@ class Cluster:
         self._closing.set()
         if self.lost:
             atexit.unregister(ray.shutdown)  # it would wait for the head until Ray aborts this process
-        elif self._mine:
+            return
+        if self._counting is not None:
+            self._counting.join(CONNECT_SECONDS)
+        if self._mine:
             ray.shutdown()
 
 

@@ -34,8 +34,8 @@ class Tenancy:
             hub.failure = RunFailedError(f"the head of the Ray cluster at {head} does not answer")
 
     def metrics(self) -> dict[str, Any]:
-        nodes = {} if self._cluster.lost else {"ray/nodes": len(self._cluster.nodes())}
-        return {**nodes, "ray/weights_put": sum(weights.puts for weights in self._weights)}
+        puts = sum(weights.puts for weights in self._weights)
+        return {"ray/nodes": self._cluster.node_count, "ray/weights_put": puts}
 
     def before_end(self) -> None:
         """Where the head is lost, nobody in the cluster can be told anything: those on this machine still are."""
