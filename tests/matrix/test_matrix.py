@@ -82,7 +82,6 @@ RUNTIMES = {
     "processes": ["runtime=processes"],
     "two learners": ["runtime=processes", "learners=2"],
     "ray": ["runtime=ray"],
-    "ray, two learners": ["runtime=ray", "learners=2"],
 }
 AXES = {
     "agent": list(AGENTS),
@@ -109,6 +108,9 @@ def pairwise(axes: list[list]) -> list[tuple]:
 
 
 whole = os.environ.get("STARLING_MATRIX") == "whole"
+if whole:
+    RUNTIMES["ray, two learners"] = ["runtime=ray", "learners=2"]
+    AXES["runtime"] = list(RUNTIMES)
 ROWS = list(itertools.product(*AXES.values())) if whole else pairwise(list(AXES.values()))
 
 

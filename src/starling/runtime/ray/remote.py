@@ -18,7 +18,7 @@ from starling.runtime.ray.line import Line
 from starling.runtime.ray.placement import Place
 from starling.runtime.workers import Worker, WorkerSpec
 
-PLACE_SECONDS = 10.0
+PLACE_SECONDS = 30.0
 """How long a part may wait for its place before somebody is told."""
 
 
