@@ -103,3 +103,29 @@ def test_a_reader_that_is_lapped_in_the_middle_copies_again():
     assert reader.refresh().version == 3
     assert lapped.times == 2
     assert all((tensor == 3).all() for tensor in copy.state_dict().values())
+
+
+def test_a_side_travels_as_bytes_to_another_board_and_a_lapped_copy_is_made_again():
+    source, copy = model(), model()
+    here, there = WeightBoard(side_of(source)), WeightBoard(side_of(source))
+    writer, reader = WeightWriter(here, source), WeightReader(there, copy)
+    tries = []
+
+    def publish(version: int) -> None:
+        fill(source, version)
+        writer.publish(Header(version))
+
+    def take(number, side):
+        tries.append(number)
+        if len(tries) == 1:
+            publish(2)
+            publish(3)
+        return number, side.copy()
+
+    publish(1)
+    number, side = here.newest(0, take)
+    assert (number, tries) == (3, [1, 3])
+    assert here.newest(number, take) is None
+    there.accept(side)
+    assert reader.refresh().version == 3
+    assert all((tensor == 3).all() for tensor in copy.state_dict().values())

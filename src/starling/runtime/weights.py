@@ -6,6 +6,9 @@ meanwhile begun that same side makes it copy once more. This relies on stores be
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import numpy as np
 import torch
 from torch import nn
@@ -14,6 +17,7 @@ from starling.roles.policy import Header
 from starling.runtime.slab import ALIGN, Slab
 from starling.types import ArraySpec, NDArray, Progress, Tensor
 
+T = TypeVar("T")
 _COUNTS = ArraySpec((2,), np.dtype(np.int64))
 _HEADER = ArraySpec((4,), np.dtype(np.float64))  # version, env steps, updates, fraction: exact up to 2**53
 BEGUN, FINISHED = 0, 1
@@ -47,13 +51,13 @@ class WeightBoard:
         """All of a side [bytes], its header first: how weights travel to another machine."""
         return self.slab.array(ArraySpec((self.side,), np.dtype(np.uint8)), ALIGN + number % 2 * self.side)
 
-    def newest(self, known: int) -> tuple[int, NDArray]:
-        """The number and a copy of what was published last; where that is `known`, of nothing."""
+    def newest(self, known: int, copy: Callable[[int, NDArray], T]) -> T | None:
+        """What `copy` makes of the number and the bytes of what was published last; None where that is `known`."""
         while (number := int(self.counts[FINISHED])) != known:
-            copy = self.bytes_of(number).copy()
+            made = copy(number, self.bytes_of(number))
             if self.counts[BEGUN] < number + 2:
-                return number, copy
-        return known, np.empty(0, np.uint8)
+                return made  # nobody wrote there meanwhile
+        return None
 
     def accept(self, side: NDArray) -> None:
         """Publish what another board's `newest` gave."""

@@ -20,10 +20,9 @@ class RayWeights:
 
     def newest(self) -> Any:
         """A reference to (number, bytes of a side), see `WeightBoard.bytes_of`."""
-        number, side = self._board.newest(self._number)
-        if number != self._number:
-            self._number = number
-            self._reference = ray.put((number, side))
+        put = self._board.newest(self._number, lambda number, side: (number, ray.put((number, side))))
+        if put is not None:
+            self._number, self._reference = put
             self.puts += 1
         assert self._reference is not None, "weights are published before anybody acts"
         return self._reference
