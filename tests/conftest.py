@@ -20,7 +20,7 @@ def ray_token(tmp_path_factory):
     """The token of every Ray that this process meets: Ray reads it once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(token.PATH, str(tmp_path_factory.mktemp("ray") / "token"))
-        patch.setenv(token.MODE, "token")
+        patch.delenv(token.MODE, raising=False)
         token.ensure_token()
         yield
 

@@ -12,15 +12,26 @@ from torch import nn
 from starling.blueprint import PREFETCH, SLOTS, Blueprint
 from starling.config.load import to_dict
 from starling.errors import UserError
-from starling.nodes import Shared, build_learner
+from starling.nodes import RankArguments, Shared, build_learner
 from starling.portable import Part, parts_of
 from starling.roles.policy import GroupSpec
 from starling.runtime.learners import LearnersRuntime
+from starling.runtime.meetings import Port
 from starling.runtime.processes import ProcessesRuntime
+from starling.runtime.ray.rank_relay import RankStaff
 from starling.runtime.ray.relay import Staff
-from starling.runtime.slab import size_of
+from starling.runtime.slab import Parcel, size_of
 from starling.runtime.weights import WeightBoard, side_of
-from starling.staffing import acting, build_stores, evaluator, learning_together, scorer
+from starling.staffing import (
+    RANK_SLOTS,
+    acting,
+    build_stores,
+    evaluator,
+    learning_together,
+    rank_batches,
+    rank_spec,
+    scorer,
+)
 from starling.store.mixture import Mixture
 from starling.store.table import Table
 from starling.types import EnvSpec, Layout
@@ -51,6 +62,20 @@ class ShardArguments:
     layout: Layout
     index: int
     rows: int
+
+
+@dataclass(frozen=True)
+class RankHostArguments:
+    """What a Ray actor that holds one of several learners gets."""
+
+    settings: dict[str, Any]
+    parts: tuple[Part, ...]
+    env: EnvSpec
+    layout: Layout
+    side: int  # bytes of the weights
+    rank: int
+    host: str  # where the ranks meet
+    port: int
 
 
 def over_ray(blueprint: Blueprint, model: nn.Module, layout: Layout) -> ProcessesRuntime | LearnersRuntime:
@@ -94,9 +119,10 @@ def cluster_plan(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Plan
         shard_builder="starling.clusters:build_shard",
         shard=lambda index, rows: ShardArguments(settings, parts, blueprint.env, layout, index, rows),
         learner=lambda source: build_learner(blueprint, model, source),
-        together=lambda crew, made: learning_together(
-            blueprint, model, layout, lambda rank, shared: crew(rank, shared.board), made
-        ),
+        together=lambda crew, made, far: learning_together(blueprint, model, layout, crew, made, far),
+        rank_builder="starling.clusters:staff_rank",
+        rank=lambda rank, host, port: RankHostArguments(settings, parts, blueprint.env, layout, side, rank, host, port),
+        rank_slots=RANK_SLOTS,
     )
 
 
@@ -108,6 +134,19 @@ def staff_host(arguments: HostArguments) -> Staff:
         return Staff([evaluator(shared)], {}, board)
     blueprint = replace(shared).blueprint()  # a copy reads the configuration: what was read cannot be sent on
     return Staff(*acting(blueprint, shared, arguments.groups), board)
+
+
+def staff_rank(arguments: RankHostArguments, state: bytes, address: str) -> RankStaff:
+    """One learner, built where it will learn; `address` is that of its node."""
+    board, outbox = WeightBoard(arguments.side), Parcel()
+    shared = Shared(arguments.settings, arguments.parts, arguments.env, arguments.layout, board)
+    batches = rank_batches(replace(shared).blueprint(), arguments.layout, arguments.rank)
+    place = Port(arguments.host, arguments.port, address)
+    begin = Parcel(state)
+    spec = rank_spec(
+        arguments.rank, lambda births: RankArguments(shared, arguments.rank, batches, begin, outbox, place)
+    )
+    return RankStaff(spec, batches.slots(), board, outbox)
 
 
 def build_shard(arguments: ShardArguments) -> Mixture:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -25,8 +24,10 @@ from starling.roles.usage import WAIT_IN, WAIT_OUT, Usage
 from starling.runs.frozen import unpack
 from starling.runtime.batches import BatchPort
 from starling.runtime.central import LoopPort, LoopSide, ServerPort, ServerSide
+from starling.runtime.collective import Meeting
 from starling.runtime.link import Link
-from starling.runtime.rank import LearnerRank, RankSource, meet_in
+from starling.runtime.meetings import MeetingPlace
+from starling.runtime.rank import LearnerRank, RankSource
 from starling.runtime.slab import Parcel
 from starling.runtime.upstream import FragmentPort, LinkedUpstream
 from starling.runtime.weights import WeightBoard, WeightReader, WeightWriter
@@ -89,7 +90,7 @@ class RankArguments:
     batches: BatchPort
     state: Parcel  # of the learner, to begin with
     outbox: Parcel
-    meetings: Path  # folder in which the ranks find each other
+    meetings: MeetingPlace  # where the ranks find each other
 
 
 def evaluation_seed(config: Config) -> int:
@@ -268,6 +269,10 @@ def build_rank(arguments: RankArguments, link: Link, usage: Usage) -> LearnerRan
     source = RankSource(arguments.batches.slots())
     learner = build_learner(blueprint, model, source)
     learner.set_state(unpack(arguments.state.read()))
-    meet = meet_in(arguments.meetings, rank, blueprint.learners, shared.config.supervision.reduction)
+    size, patience = blueprint.learners, shared.config.supervision.reduction
+
+    def meet(time: int) -> Meeting:
+        return arguments.meetings.meet(time, rank, size, patience)
+
     publish = WeightWriter(shared.board, model).publish
     return LearnerRank(rank, learner, source, link, arguments.outbox, usage, meet, publish)

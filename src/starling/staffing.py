@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from torch import nn
 
 from starling.blueprint import PREFETCH, SLOTS, Blueprint, build_model
 from starling.config.load import to_dict
-from starling.config.schema import SupervisionConfig
 from starling.nodes import (
     ActorArguments,
     EnvLoopArguments,
@@ -24,11 +25,12 @@ from starling.nodes import (
 from starling.portable import parts_of
 from starling.roles.loader import Loader
 from starling.roles.policy import GroupSpec
-from starling.runtime.batches import BatchDesk, BatchPort, batch_spec
+from starling.runtime.batches import BatchDesk, BatchPort, Desk, batch_spec
 from starling.runtime.central import SharedDesk
 from starling.runtime.credits import Seat
 from starling.runtime.inbox import Inbox
 from starling.runtime.learners import LearnersRuntime, Newest, Total
+from starling.runtime.meetings import Folder
 from starling.runtime.process_worker import processes
 from starling.runtime.scoring import Scorer
 from starling.runtime.shard import LEARNER, Event, ShardHub
@@ -40,6 +42,8 @@ from starling.store.shards import shard_rows
 from starling.store.store import Store
 from starling.types import Layout
 
+RANK_SLOTS = 1 + PREFETCH
+"""Batches of one of several learners that may be out: the one it learns from, and those it learns from next."""
 Crew = tuple[Callable[[Inbox], list[Worker]], dict[int, Seat]]
 """How the workers of one learner are made, and the slots that they fill."""
 
@@ -162,42 +166,67 @@ def _central_workers(
     return [server, *(loop(index) for index in groups)], seats
 
 
+@dataclass(frozen=True)
+class RankSeat:
+    """What a rank that learns with others has in this process, wherever it is itself."""
+
+    rank: int
+    board: WeightBoard  # its weights
+    newest: Newest  # the state that it begins with
+    outbox: Parcel  # where its state is left when it is asked for
+
+
+Ranking = tuple[Callable[[Inbox], list[Worker]], Desk]
+"""How the worker that is a rank is made, and the drawing side of its batches."""
+
+
 def learning_together(
     blueprint: Blueprint,
     model: nn.Module,
     layout: Layout,
-    crew: Callable[[int, Shared], Crew],
+    crew: Callable[[int, WeightBoard], Crew],
     made: Callable[..., LearnersRuntime] = LearnersRuntime,
+    far: Callable[[RankSeat], Ranking] | None = None,
 ) -> LearnersRuntime:
-    """Several learners in processes of this machine, each with its shard, a board for its weights, its own `crew`."""
+    """Several learners, each with its shard, its weights and its own `crew`; on this machine, or as `far` says."""
     settings, events, newest = blueprint.config.supervision, queue.SimpleQueue[Event](), Newest()
     meetings = TemporaryDirectory(prefix="starling-")
+    near = partial(_near, blueprint, layout, Folder(Path(meetings.name)))
     hubs, writers, outboxes = [], [], []
     for rank, store in enumerate(build_stores(blueprint, layout)):
-        board, outbox = WeightBoard(side_of(model)), Parcel()
-        shared = shared_by_all(blueprint, layout, board)
-        batches = BatchPort(batch_spec(blueprint.shards()[rank], layout), 1 + PREFETCH)
-        learner = _rank(rank, shared, batches, newest, outbox, Path(meetings.name))
-        others, seats = crew(rank, shared)
-        hire = _with(learner, others, settings)
-        desk = BatchDesk(batches)
-        hubs.append(ShardHub(rank, store, hire, seats, settings, desk, events, scorer(blueprint, board)))
-        writers.append(WeightWriter(board, model))
-        outboxes.append(outbox)
+        seat = RankSeat(rank, WeightBoard(side_of(model)), newest, Parcel())
+        learner, desk = (far or near)(seat)
+        others, seats = crew(rank, seat.board)
+        hire = _both(learner, others)
+        hubs.append(ShardHub(rank, store, hire, seats, settings, desk, events, scorer(blueprint, seat.board)))
+        writers.append(WeightWriter(seat.board, model))
+        outboxes.append(seat.outbox)
     main = build_learner(blueprint, model, Total(hubs))
     return made(hubs, main, writers, outboxes, newest, events, meetings, settings)
 
 
-def _with(
-    learner: WorkerSpec, others: Callable[[Inbox], list[Worker]], settings: SupervisionConfig
+def _both(
+    first: Callable[[Inbox], list[Worker]], others: Callable[[Inbox], list[Worker]]
 ) -> Callable[[Inbox], list[Worker]]:
-    return lambda inbox: [*processes([learner], settings, inbox.selector), *others(inbox)]
+    return lambda inbox: [*first(inbox), *others(inbox)]
 
 
-def _rank(rank: int, shared: Shared, batches: BatchPort, newest: Newest, outbox: Parcel, meetings: Path) -> WorkerSpec:
-    return WorkerSpec(
-        f"{LEARNER} {rank}",
-        LEARNER,
-        "starling.nodes:build_rank",
-        lambda births: RankArguments(shared, rank, batches, newest.parcel(), outbox, meetings),
+def _near(blueprint: Blueprint, layout: Layout, meetings: Folder, seat: RankSeat) -> Ranking:
+    """A rank in a process of this machine."""
+    batches = rank_batches(blueprint, layout, seat.rank)
+    shared = shared_by_all(blueprint, layout, seat.board)
+    spec = rank_spec(
+        seat.rank,
+        lambda births: RankArguments(shared, seat.rank, batches, seat.newest.parcel(), seat.outbox, meetings),
     )
+    settings = blueprint.config.supervision
+    return lambda inbox: processes([spec], settings, inbox.selector), BatchDesk(batches)
+
+
+def rank_batches(blueprint: Blueprint, layout: Layout, rank: int) -> BatchPort:
+    """Room for the batches of one of several learners."""
+    return BatchPort(batch_spec(blueprint.shards()[rank], layout), RANK_SLOTS)
+
+
+def rank_spec(rank: int, arguments: Callable[[Mapping[int, int]], Any]) -> WorkerSpec:
+    return WorkerSpec(f"{LEARNER} {rank}", LEARNER, "starling.nodes:build_rank", arguments)

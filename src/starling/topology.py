@@ -51,7 +51,12 @@ def build(blueprint: Blueprint, room: Room | None = None) -> Runtime:
     if blueprint.config.runtime == "ray":
         return over_ray(blueprint, model, layout)
     if blueprint.learners > 1:
-        return learning_together(blueprint, model, layout, lambda rank, shared: _crew(blueprint, shared, rank))
+        return learning_together(
+            blueprint,
+            model,
+            layout,
+            lambda rank, board: _crew(blueprint, shared_by_all(blueprint, layout, board), rank),
+        )
     return _processes(blueprint, model, layout)
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import pytest
+
+from starling.runtime.ray.token import MODE
 
 STORE = 100 * 2**20
 QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
@@ -12,14 +17,19 @@ QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "hea
 
 @contextmanager
 def cluster(*nodes: dict[str, Any]) -> Iterator[Any]:
-    """A head without CPUs and so many nodes, each a raylet of its own; this process does not connect to it."""
+    """A head without CPUs and so many nodes, each a raylet of its own; this process does not connect to it.
+
+    They ask for the token, as do processes that are started meanwhile, unless the environment says otherwise.
+    """
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "object_store_memory": STORE, "include_dashboard": False, "_system_config": QUICK}
-    made = Cluster(initialize_head=True, connect=False, head_node_args=head)
-    try:
-        for node in nodes:
-            made.add_node(object_store_memory=STORE, wait=True, **node)
-        yield made
-    finally:
-        made.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MODE, os.environ.get(MODE, "token"))
+        made = Cluster(initialize_head=True, connect=False, head_node_args=head)
+        try:
+            for node in nodes:
+                made.add_node(object_store_memory=STORE, wait=True, **node)
+            yield made
+        finally:
+            made.shutdown()

@@ -14,7 +14,7 @@ from starling.blueprint import draw
 from starling.config.load import load
 from starling.errors import UserError
 from starling.runtime.crew import RunFailedError
-from starling.runtime.ray.runtime import RayRuntime
+from starling.runtime.ray.runtime import RayLearnersRuntime, RayRuntime
 from starling.topology import build
 
 pytestmark = pytest.mark.usefixtures("ray_here")
@@ -30,7 +30,7 @@ DQN = ["dqn-cartpole", "env.id=toy/identity", "algo.learning_starts=50", "algo.f
 @contextmanager
 def running(preset: str, *settings: str) -> Iterator[RayRuntime]:
     runtime = build(draw(load(preset, [*SMALL, *settings])))
-    assert isinstance(runtime, RayRuntime)
+    assert isinstance(runtime, RayRuntime | RayLearnersRuntime)
     runtime.iteration = runtime.run()  # type: ignore[attr-defined]
     try:
         yield runtime
@@ -132,6 +132,30 @@ def test_a_shard_is_lost_and_the_run_goes_on_without_it_until_it_is_back():
         assert runtime.updates > updates
         runtime.hub.call(lambda: runtime.hub.store.limiter.check_valid())  # type: ignore[attr-defined]
         balance(runtime)
+
+
+@pytest.mark.parametrize(
+    ("place", "victim", "said"),
+    [
+        ([], "starling learne", "died (killed by SIGKILL)"),
+        (["ray.learner.cpus=1"], "starling learne", "died (killed by SIGKILL)"),
+        (["ray.learner.cpus=1"], "ray::RankHost", "died (its process died)"),
+    ],
+)
+def test_a_learner_of_two_is_lost_and_both_go_on_from_where_they_were(place, victim, said):
+    before = set(pids(victim))
+    with running(*DQN, "learners=2", "algo.prioritized.alpha=0.6", "eval.every=null", *place) as runtime:
+        go_on(runtime, 600)
+        updates = runtime.updates
+        assert updates > 0
+        os.kill(mine(runtime, victim, before), signal.SIGKILL)
+        notices = until_notice(runtime, "the learners go on together")
+        assert any(said in line for line in notices), notices
+        go_on(runtime, 400)
+        assert runtime.updates >= updates
+        state = runtime.save(with_tables=True)
+        assert state["learner"]["version"] >= updates
+        assert set(state["store"]["shards"]) == {"0", "1"}
 
 
 @pytest.mark.parametrize("shards", [0, 2])

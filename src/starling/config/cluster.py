@@ -44,6 +44,9 @@ class RayConfig(Part):
         default_factory=PlaceConfig, description="place of a host's inference server, where inference=central"
     )
     evaluator: PlaceConfig = Field(default_factory=PlaceConfig, description="place of the evaluator")
+    learner: PlaceConfig | None = Field(
+        None, description="place of one of several learners; null: all are processes of the driver's machine"
+    )
     shard: PlaceConfig = Field(default_factory=PlaceConfig, description="place of a part of the replay")
     timeout: float = Field(
         10.0, gt=0, description="seconds without an answer after which a Ray actor, or the head, counts as lost"

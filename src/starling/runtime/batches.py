@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -44,6 +44,27 @@ class BatchPort:
         return [self._slab.arrays(self._spec, i * size) for i in range(self._count)]
 
 
+def fill(slot: BatchSlot, sample: Sample) -> None:
+    """Copy a batch into its slot."""
+    tree.map(np.copyto, slot.trajectory, sample.trajectory)
+    for name in ("probability", "table_size", "source"):
+        np.copyto(getattr(slot, name), getattr(sample, name))
+
+
+class Desk(Protocol):
+    """The drawing side of a rank's batches, wherever the rank is; see `BatchDesk`."""
+
+    @property
+    def free(self) -> list[int]: ...
+
+    @property
+    def out(self) -> list[int]: ...
+
+    def write(self, index: int, sample: Sample) -> None: ...
+
+    def learnt(self, index: int, with_priorities: bool) -> tuple[Keys, NDArray | None]: ...
+
+
 class BatchDesk:
     """The drawing side: which slots hold a batch that is not learnt from yet, and the names of its items."""
 
@@ -62,10 +83,7 @@ class BatchDesk:
         return list(self._keys)
 
     def write(self, index: int, sample: Sample) -> None:
-        slot = self._slots[index]
-        tree.map(np.copyto, slot.trajectory, sample.trajectory)
-        for name in ("probability", "table_size", "source"):
-            np.copyto(getattr(slot, name), getattr(sample, name))
+        fill(self._slots[index], sample)
         self._keys[index] = sample.keys
 
     def learnt(self, index: int, with_priorities: bool) -> tuple[Keys, NDArray | None]:

@@ -115,13 +115,12 @@ class Collective:
         """Until the ranks have done it together, or it is known that they will not."""
         end = time.monotonic() + 0.9 * timeout.total_seconds()
         while True:
+            known = work.is_completed()  # before the wait: what is done just after one has ended is not lost
             try:
                 work.wait(timedelta(seconds=SLICE))
                 return
             except RuntimeError as error:
-                if work.is_completed():
-                    if work.is_success():  # it was done just after this wait for it ended
-                        return
+                if known:
                     raise RankLostError(_first_line(error), late=time.monotonic() >= end) from error
             self._usage.beat()
 

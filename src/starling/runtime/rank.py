@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch.distributed as dist
 
 from starling.roles.learner import Learner
 from starling.roles.policy import Header
@@ -168,13 +166,3 @@ class LearnerRank:
             self._line.send({"told": {"state": self._learner.version}})
         else:
             self._line.send({"told": {"metrics": self._learner.drain_metrics()}})
-
-
-def meet_in(folder: Path, rank: int, size: int, timeout: float) -> Callable[[int], Meeting]:
-    """Where the ranks of one machine meet: a file of its own in `folder` for each time they do."""
-
-    def meet(time: int) -> Meeting:
-        store = dist.FileStore(str(folder / str(time)), size)  # type: ignore[attr-defined]
-        return Meeting(store, rank, size, timeout)
-
-    return meet

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from starling.config.schema import SupervisionConfig
-from starling.runtime.batches import BatchDesk
+from starling.runtime.batches import Desk
 from starling.runtime.credits import Seat
 from starling.runtime.hub import Hub
 from starling.runtime.inbox import Inbox
@@ -32,7 +32,7 @@ class ShardHub(Hub):
         hire: Callable[[Inbox], Sequence[Worker]],
         seats: dict[int, Seat],
         settings: SupervisionConfig,
-        desk: BatchDesk,
+        desk: Desk,
         events: queue.SimpleQueue[Event],
         scorer: Scorer | None = None,
     ) -> None:

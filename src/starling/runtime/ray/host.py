@@ -25,24 +25,27 @@ BEAT_SECONDS = 0.5
 """How often a host with no news answers."""
 
 
-class Host:
-    """Methods are called over Ray; each answers when there is something to answer."""
+def settle_in() -> Output:
+    """Make a process of Ray's fit for workers of its own; what they and it print is kept."""
+    vars(sys.modules["__main__"]).pop("__file__", None)  # or every worker would import Ray's own program
+    output = Output()
+    prewarm()
+    return output
 
-    def __init__(self, plan: HostPlan) -> None:
-        vars(sys.modules["__main__"]).pop("__file__", None)  # or every worker would import Ray's own program
-        self._output = Output()
-        prewarm()
-        from starling.runtime.ray.relay import Relay
 
+class Answers:
+    """What calls over Ray wait for in their event loop, given by another thread."""
+
+    def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None  # known from the first call on
-        self._news = asyncio.Event()
-        self._relay = Relay(import_path(plan.builder)(plan.arguments), plan, self._ring)
+        self.news = asyncio.Event()
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
+        """There is news."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._news.set)
+            self._loop.call_soon_threadsafe(self.news.set)
 
-    def _expect(self) -> tuple[asyncio.Future[Any], Callable[[Any], None]]:
+    def expect(self) -> tuple[asyncio.Future[Any], Callable[[Any], None]]:
         """An answer to wait for, and how another thread gives it."""
         self._loop = loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
@@ -52,10 +55,21 @@ class Host:
 
         return answer, give
 
+
+class Host:
+    """Methods are called over Ray; each answers when there is something to answer."""
+
+    def __init__(self, plan: HostPlan) -> None:
+        self._output = settle_in()
+        from starling.runtime.ray.relay import Relay
+
+        self._answers = Answers()
+        self._relay = Relay(import_path(plan.builder)(plan.arguments), plan, self._answers.ring)
+
     async def lend(self, credit: Credit, weights: tuple[int, Any]) -> tuple[Report, Buffer | None]:
         """The fragment that this credit leads to, made with these weights or newer ones."""
         self._relay.renew(*weights)
-        answer, give = self._expect()
+        answer, give = self._answers.expect()
         self._relay.lend(credit, give)
         found: tuple[Report, Buffer | None] = await answer
         return found
@@ -67,10 +81,10 @@ class Host:
 
     async def beat(self) -> tuple[News, list[str]]:
         """The news as soon as there are some, and what was printed; also a sign of life."""
-        answer, give = self._expect()
+        answer, give = self._answers.expect()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), BEAT_SECONDS)
-        self._news.clear()
+            await asyncio.wait_for(self._answers.news.wait(), BEAT_SECONDS)
+        self._answers.news.clear()
         self._relay.tell(give)
         return await answer, self._output.lines()
 

@@ -56,7 +56,7 @@ class RemoteWorker(Worker):
     def start(self, births: Mapping[int, int], hear: Callable[[], None], crashed: Callable[[], None]) -> None:
         self._hear, self._crashed = hear, crashed
         self.hung, self.start_at, self.fault, self._error, self._told_waiting = False, None, None, None, False
-        self._starts += 1
+        self._starts, self._stopping = self._starts + 1, None
         handle = self._create(births, {"max_restarts": 0, **self._place.options(self._starts)})
         self.line = Line(handle, self._post, self.timeout, self._fail)
         self._began(self.line)
@@ -101,7 +101,7 @@ class RemoteWorker(Worker):
         self.line = None
 
     def tell_to_stop(self) -> None:
-        if self.line is not None:
+        if self.line is not None and self._stopping is None:
             self._stopping = self.line.handle.stop.remote()
 
     def join(self, seconds: float) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from ray.util import get_node_ip_address
 from torch import nn
 
 from starling.config.schema import Config
@@ -17,12 +18,14 @@ from starling.runtime.credits import Seat
 from starling.runtime.hub import Hub
 from starling.runtime.inbox import Inbox, Post
 from starling.runtime.learners import LearnersRuntime
+from starling.runtime.meetings import OpenPort
 from starling.runtime.processes import HubSource
 from starling.runtime.ray.check import check_versions
 from starling.runtime.ray.cluster import Cluster
 from starling.runtime.ray.news import Made
 from starling.runtime.ray.placement import Need, Place, Reservation, check, need
 from starling.runtime.ray.remote_host import Deposit, RemoteHost
+from starling.runtime.ray.remote_rank import FarDesk, RemoteRank
 from starling.runtime.ray.remote_shard import RemoteShard
 from starling.runtime.ray.runtime import RayLearnersRuntime, RayRuntime
 from starling.runtime.ray.shard import Empty
@@ -30,6 +33,7 @@ from starling.runtime.ray.sharded import ShardedStore
 from starling.runtime.ray.tenancy import Tenancy
 from starling.runtime.ray.weights import RayWeights
 from starling.runtime.scoring import Scorer
+from starling.runtime.shard import LEARNER
 from starling.runtime.weights import WeightBoard, WeightWriter
 from starling.runtime.workers import Worker, WorkerSpec
 from starling.store.spec import TableSpec
@@ -38,6 +42,8 @@ from starling.types import NDArray
 
 Crew = Callable[[int, WeightBoard], tuple[Callable[[Inbox], list[Worker]], dict[int, Seat]]]
 """Of a learner's rank and its weights: how its workers are made, and the slots that they fill."""
+Far = Callable[[Any], tuple[Callable[[Inbox], list[Worker]], FarDesk]]
+"""Of what a rank has in this process: how its worker is made, and its batches."""
 LEAST_STORE = 120 * 2**20
 WEIGHTS_KEPT = 4
 """Versions of the weights that may be in use at once: the newest, and those that hosts still fetch."""
@@ -63,7 +69,10 @@ class Plan:
     shard_builder: str  # import path of a function that turns a shard's arguments into its tables
     shard: Callable[[int, int], Any]  # the arguments of a shard, by its number and how many env rows it has
     learner: Callable[[Source], Learner]
-    together: Callable[[Crew, Callable[..., LearnersRuntime]], LearnersRuntime]  # several learners, each with its crew
+    together: Callable[[Crew, Callable[..., LearnersRuntime], Far | None], LearnersRuntime]  # several learners
+    rank_builder: str  # import path of a function that turns a rank's arguments into what it is made of
+    rank: Callable[[int, str, int], Any]  # the arguments of a rank, and at which host and port the ranks meet
+    rank_slots: int  # batches of a rank that may be out
 
     def hosts(self, nodes: int) -> list[list[int]]:
         """The groups of every host, all of one learner."""
@@ -79,6 +88,8 @@ class Plan:
             need(f"host {i}", (settings.actor, len(groups)), *servers) for i, groups in enumerate(self.hosts(nodes))
         ]
         needs += [need(f"shard {i}", (settings.shard, 1)) for i in range(settings.shards)]
+        if settings.learner is not None and len(self.learners) > 1:
+            needs += [need(f"learner {i}", (settings.learner, 1)) for i in range(len(self.learners))]
         return needs + ([need("evaluator", (settings.evaluator, 1))] if self.config.eval.every is not None else [])
 
     def under_way(self) -> int:
@@ -108,10 +119,11 @@ def build(plan: Plan, model: nn.Module) -> RayRuntime | RayLearnersRuntime:
         cluster.close()
         raise
     tenancy = Tenancy(cluster, reservation, config.ray.timeout)
+    places = {place.need.name: place for place in reservation.places}
     specs = _specs(plan, len(nodes))
-    staff = dict(zip(specs, reservation.places, strict=True))
+    staff = {spec: places[spec.name] for spec in specs}
     if several:
-        return _learners(plan, staff, tenancy)
+        return _learners(plan, staff, places, tenancy)
     board = WeightBoard(plan.weights_bytes)
     sent = tenancy.sends(RayWeights(board))
     hub = Hub(
@@ -126,8 +138,10 @@ def build(plan: Plan, model: nn.Module) -> RayRuntime | RayLearnersRuntime:
     return RayRuntime(tenancy, hub, plan.learner(source), source, WeightWriter(board, model))
 
 
-def _learners(plan: Plan, staff: Mapping[WorkerSpec, Place], tenancy: Tenancy) -> RayLearnersRuntime:
-    """Several learners here, each with its own of the hosts; the evaluator sees the first one's weights."""
+def _learners(
+    plan: Plan, staff: Mapping[WorkerSpec, Place], places: Mapping[str, Place], tenancy: Tenancy
+) -> RayLearnersRuntime:
+    """Several learners, each with its own of the hosts; the evaluator sees the first one's weights."""
 
     def crew(rank: int, board: WeightBoard) -> tuple[Callable[[Inbox], list[Worker]], dict[int, Seat]]:
         sent = tenancy.sends(RayWeights(board))
@@ -139,9 +153,27 @@ def _learners(plan: Plan, staff: Mapping[WorkerSpec, Place], tenancy: Tenancy) -
         }
         return lambda inbox: _hire(plan, mine, sent, None, inbox.post), _seats(plan, list(mine))
 
-    runtime = plan.together(crew, partial(RayLearnersRuntime, tenancy))
+    far = None if plan.config.ray.learner is None else _far(plan, places)
+    runtime = plan.together(crew, partial(RayLearnersRuntime, tenancy), far)
     assert isinstance(runtime, RayLearnersRuntime), "that is what was asked for"
     return runtime
+
+
+def _far(plan: Plan, places: Mapping[str, Place]) -> Far:
+    """Learners in the cluster, which meet at a port of this machine."""
+    port = OpenPort(get_node_ip_address())  # type: ignore[no-untyped-call]
+
+    def far(seat: Any) -> tuple[Callable[[Inbox], list[Worker]], FarDesk]:
+        name, desk, rank = f"{LEARNER} {seat.rank}", FarDesk(plan.rank_slots), seat.rank
+        spec = WorkerSpec(name, LEARNER, plan.rank_builder, lambda births: plan.rank(rank, port.host, port.port))
+
+        def hire(inbox: Inbox) -> list[Worker]:
+            state = partial(getattr, seat.newest, "data")
+            return [RemoteRank(spec, plan.config, places[name], inbox.post, desk, seat.board, seat.outbox, state)]
+
+        return hire, desk
+
+    return far
 
 
 def _hire(

@@ -1,0 +1,143 @@
+"""A rank's process on its own node: what the driver says goes to it, what it says and leaves goes back; no Ray here."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from starling.config.schema import SupervisionConfig
+from starling.runtime.batches import BatchSlot, fill
+from starling.runtime.inbox import Inbox
+from starling.runtime.process_worker import processes
+from starling.runtime.slab import Parcel
+from starling.runtime.weights import WeightBoard
+from starling.runtime.workers import WorkerSpec
+from starling.types import NDArray, Sample
+
+CHECK_SECONDS = 0.25
+STOP_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class RankStaff:
+    """A rank as data, and the memory that it shares with whoever starts it."""
+
+    spec: WorkerSpec
+    slots: list[BatchSlot]
+    board: WeightBoard
+    outbox: Parcel
+
+
+@dataclass(frozen=True)
+class Said:
+    """A rank's message, with what it means that lies in memory: priorities, weights, its state."""
+
+    message: dict[str, Any]
+    priorities: NDArray | None = None
+    weights: NDArray | None = None
+    state: bytes | None = None
+
+
+@dataclass(frozen=True)
+class RankNews:
+    """What a rank said since it was asked last, how it spends its time, and why it is gone, if it is."""
+
+    said: list[Said]
+    cells: NDArray
+    failure: dict[str, str] | None
+
+
+class RankRelay:
+    """One thread runs it."""
+
+    def __init__(self, staff: RankStaff, supervision: SupervisionConfig, rang: Callable[[], None]) -> None:
+        self._staff, self._timeout = staff, supervision.timeout
+        self._rang = rang
+        self._inbox = Inbox()
+        (self._worker,) = processes([staff.spec], supervision, self._inbox.selector)
+        self._said: deque[Said] = deque()
+        self._known = 0  # the number of the weights that were sent on last
+        self._failure: dict[str, str] | None = None
+        self._stopping = False
+        self._worker.start({}, self._hear, self._ended)
+        self._thread = threading.Thread(target=self._serve, name="rank relay", daemon=True)
+        self._thread.start()
+
+    # For other threads.
+
+    def tell(self, message: dict[str, Any], sample: Sample | None) -> None:
+        """Pass a message on; a batch that it names comes with it."""
+        self._inbox.post(lambda: self._tell(message, sample))
+
+    def news(self, deliver: Callable[[RankNews], None]) -> None:
+        """Have the news delivered, from another thread."""
+        self._inbox.post(lambda: deliver(self._news()))
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._inbox.wake()
+        self._thread.join()
+        if self._worker.running:
+            self._worker.tell_to_stop()
+            self._worker.join(STOP_SECONDS)
+
+    # The relay's own thread.
+
+    def _serve(self) -> None:
+        while not self._stopping:
+            try:
+                self._inbox.run(self._inbox.wait(CHECK_SECONDS))
+                if self._worker.running and self._worker.silent_seconds > self._timeout:
+                    self._worker.hung = True
+                    self._worker.kill()
+            except BaseException as error:
+                self._fail("".join(traceback.format_exception(error)), type(error).__name__)
+
+    def _tell(self, message: dict[str, Any], sample: Sample | None) -> None:
+        if sample is not None:
+            fill(self._staff.slots[message["batch"][0]], sample)
+        self._worker.send(message)
+
+    def _hear(self) -> None:
+        for message in self._worker.receive():
+            if "fault" in message:
+                self._worker.fault = message
+            elif "ready" not in message:
+                self._said.append(self._with_what_it_left(message))
+        self._rang()
+
+    def _with_what_it_left(self, message: dict[str, Any]) -> Said:
+        told = message.get("told", {})
+        state = self._staff.outbox.read() if "state" in told else None
+        priorities = None
+        if "learnt" in message:
+            slot, with_priorities, _ = message["learnt"]
+            priorities = self._staff.slots[slot].priorities.copy() if with_priorities else None
+        fresh = self._staff.board.newest(self._known, lambda number, side: (number, side.copy()))
+        if fresh is None:
+            return Said(message, priorities, None, state)
+        self._known, side = fresh
+        return Said(message, priorities, side, state)
+
+    def _ended(self) -> None:
+        self._worker.wait_dead()
+        self._hear()
+        reason = self._worker.reap()
+        fault = self._worker.fault or {"fault": reason, "kind": "RunFailedError", "details": ""}
+        self._fail(fault["details"], fault["kind"], fault["fault"])
+
+    def _fail(self, details: str, kind: str, said: str | None = None) -> None:
+        words = said or details.strip().splitlines()[-1]
+        self._failure = self._failure or {"fault": words, "kind": kind, "details": details}
+        self._rang()
+
+    def _news(self) -> RankNews:
+        said = [self._said.popleft() for _ in range(len(self._said))]
+        (me,) = self._worker.members
+        return RankNews(said, np.array(me.cells), self._failure)

@@ -1,0 +1,119 @@
+"""A learner on another node as the driver sees it: batches go there, weights and priorities come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import ray
+
+from starling.config.schema import Config
+from starling.roles.usage import CELLS
+from starling.runtime.inbox import Post
+from starling.runtime.ray.line import Line
+from starling.runtime.ray.placement import Place
+from starling.runtime.ray.rank_host import RankHost, RankPlan
+from starling.runtime.ray.rank_relay import RankNews, Said
+from starling.runtime.ray.remote import RemoteWorker
+from starling.runtime.slab import Parcel
+from starling.runtime.weights import WeightBoard
+from starling.runtime.workers import Member, WorkerSpec
+from starling.types import Keys, NDArray, Sample
+
+CALLS = 64
+"""Calls to a rank's host that may be under way."""
+
+
+class FarDesk:
+    """What `BatchDesk` is for a rank on this machine: batches that are out, kept until they are learnt from."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._samples: dict[int, Sample] = {}  # oldest first
+        self._priorities: dict[int, NDArray] = {}
+
+    @property
+    def free(self) -> list[int]:
+        return [slot for slot in range(self._slots) if slot not in self._samples]
+
+    @property
+    def out(self) -> list[int]:
+        return list(self._samples)
+
+    def write(self, index: int, sample: Sample) -> None:
+        self._samples[index] = sample
+
+    def sample(self, index: int) -> Sample:
+        return self._samples[index]
+
+    def came(self, index: int, priorities: NDArray) -> None:
+        """New priorities of a batch are here."""
+        self._priorities[index] = priorities
+
+    def learnt(self, index: int, with_priorities: bool) -> tuple[Keys, NDArray | None]:
+        keys = self._samples.pop(index).keys
+        return keys, self._priorities.pop(index) if with_priorities else None
+
+
+class RemoteRank(RemoteWorker):
+    """One learner and its present Ray actor; what it leaves is put where a rank of this machine would leave it."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        config: Config,
+        place: Place,
+        post: Post,
+        desk: FarDesk,
+        board: WeightBoard,
+        outbox: Parcel,
+        state: Callable[[], bytes],
+    ) -> None:
+        super().__init__(spec, config, place, post)
+        self._supervision = config.supervision
+        self._desk, self._board, self._outbox, self._state = desk, board, outbox, state
+        self._cells: NDArray = np.zeros(len(CELLS), np.int64)
+
+    def _create(self, births: Mapping[int, int], options: dict[str, Any]) -> Any:
+        plan = RankPlan(self.spec.builder, self.spec.arguments(births), self._state(), self._supervision)
+        return ray.remote(RankHost).options(max_concurrency=CALLS, **options).remote(plan)
+
+    def _began(self, line: Line) -> None:
+        line.call(self._take_news, line.handle.beat.remote())
+
+    def _take_news(self, found: tuple[RankNews, list[str]]) -> None:
+        news, printed = found
+        self._messages += [{"notice": f"{self.name}: {line}"} for line in printed]
+        self.ever_ready = self.ever_ready or bool(news.said)
+        self._cells = news.cells
+        for said in news.said:
+            self._take(said)
+        if news.failure is not None and self.fault is None:
+            self.fault = news.failure
+            self._post(self._crashed)
+        elif self.line is not None:
+            self._began(self.line)
+        self._hear()
+
+    def _take(self, said: Said) -> None:
+        if said.weights is not None:
+            self._board.accept(said.weights)
+        if said.priorities is not None:
+            self._desk.came(said.message["learnt"][0], np.array(said.priorities))
+        if said.state is not None:
+            self._outbox.write(said.state)
+        self._messages.append(said.message)
+
+    def send(self, message: dict[str, Any]) -> None:
+        if self.line is not None:
+            sample = self._desk.sample(message["batch"][0]) if "batch" in message else None
+            self.line.handle.tell.remote(message, sample)
+
+    @property
+    def produced(self) -> dict[int, int]:
+        return {}
+
+    @property
+    def members(self) -> list[Member]:
+        return [Member(self.spec.kind, self.name, self._cells)]
