@@ -43,13 +43,13 @@ def fill(group: RowGroup, generator: torch.Generator) -> None:
     """Something to remember, of all the episode that there is room for."""
     memory = group.memory["episode"]
     memory["entries"].normal_(generator=generator)
-    memory["squares"].copy_(memory["entries"].square().sum(-1))
+    memory["squares"].copy_(memory["entries"].square().sum(1))
 
 
 def keep_full(group: RowGroup) -> None:
     """Let every row be as far in its episode as its memory reaches; an end would empty it."""
     memory = group.memory["episode"]
-    memory["count"].clamp_(min=memory["entries"].shape[1])
+    memory["count"].clamp_(min=memory["squares"].shape[1])
 
 
 def act(preset: str, rows: int, steps: int) -> dict[str, list[float]]:
