@@ -34,7 +34,7 @@ RUNS = {
     ],
     "curious": [
         "ppo-rnd-deepsea", "env={id: toy/rooms, num: 4, args: {limit: 20}}", "stop.env_steps=128", "algo.rollout=16",
-        "algo.minibatches=1", "algo.epochs=1",
+        "algo.minibatches=1", "algo.epochs=1", "curiosity.0.warm_up=0",
     ],
     "lives": [
         "ppo-cartpole", "env.id=ALE/Breakout-v5", "env.atari={episodic_life: true, fire_reset: true, size: 36}",
