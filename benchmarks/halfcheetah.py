@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from machine import describe, spread
+from results import has, known, note
 
 ENV = "HalfCheetah-v5"
 EPISODES = 10
@@ -98,23 +99,18 @@ def run_one(algorithm: str, contestant: str, seed: int, steps: int) -> None:
     print(json.dumps({**found, "process_seconds": time.perf_counter() - before}))
 
 
-def known(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
-
-
 def play(out: Path, seeds: int, steps: int, only: str | None) -> None:
     """Every run that `out` does not have yet."""
     for seed in range(seeds):
         for algorithm in (only,) if only else ALGORITHMS:
             for contestant in CONTESTANTS:
                 job = {"algorithm": algorithm, "contestant": contestant, "seed": seed, "steps": steps}
-                if any(job.items() <= row.items() for row in known(out)):
+                if has(out, job):
                     continue
                 command = [sys.executable, __file__, "--one", json.dumps(job)]
                 said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
                 row = {**job, **json.loads(said.splitlines()[-1])}
-                with out.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+                note(out, row)
                 print(
                     f"{algorithm} seed {seed}: {contestant} {row['return']:.0f} in {row['seconds']:.0f} s", flush=True
                 )

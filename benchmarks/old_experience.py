@@ -9,7 +9,6 @@ already is not run again. A table and a plot are made of what there is.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from results import Run, known, note
 
 import starling
 from starling.runs.folder import RunFolder
@@ -38,7 +38,6 @@ VARIANTS: dict[str, tuple[str, list[str]]] = {
 }
 """All take 8 new unrolls of 20 steps an update, so all have as many updates an env step, but for IMPACT's reuse."""
 GRID = 60
-Run = dict[str, Any]
 
 
 def train(variant: str, seed: int, env_steps: int) -> Run:
@@ -56,10 +55,9 @@ def train(variant: str, seed: int, env_steps: int) -> Run:
 
 def read(results: Path, env_steps: int) -> list[Run]:
     """Finished runs of this length, of variants as they are now."""
-    runs = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
     return [
         run
-        for run in runs
+        for run in known(results)
         if run["variant"] in VARIANTS
         and run["env_steps"] == env_steps
         and run["overrides"] == VARIANTS[run["variant"]][1]
@@ -127,8 +125,7 @@ def main() -> None:
         if (variant, seed) in done:
             continue
         run = train(variant, seed, args.env_steps)
-        with args.results.open("a") as file:
-            file.write(json.dumps(run) + "\n")
+        note(args.results, run)
         print(f"{variant}, seed {seed}: {run['curve'][-1][1]} after {run['seconds']} s", flush=True)
     runs = read(args.results, args.env_steps)
     print(table(runs, args.env_steps))

@@ -23,7 +23,8 @@ from starling.errors import UserError
 from starling.evaluation import load_agent
 from starling.roles import noise
 from starling.roles.policy import Header, Policy, RowGroup
-from starling.runs.video import Draft, write_video
+from starling.runs.strip import Strip
+from starling.runs.video import Draft, as_shown, write_video
 from starling.types import EnvStep, NDArray, Progress, Tree
 
 _ROW = np.zeros(1, np.int64)  # the one row that is played
@@ -41,6 +42,7 @@ class Demand:
     video: Path | None = None
     log: Path | None = None
     fps: float | None = None  # None: as quick as the game, where it is known
+    streams: bool = False  # whether a film shows every reward stream below its pictures
 
 
 @dataclass
@@ -59,6 +61,8 @@ def play_run(
     """Play episodes of a run's agent; `report` hears of each as it ends. Returns the files that were written."""
     if demand.log and demand.log == demand.video:
         raise UserError(f"video and log cannot both be written to {demand.log}")
+    if demand.streams and demand.log and not demand.video:
+        raise UserError("reward streams are shown below a film: name one with --video (a log has them anyway)")
     if demand.video or not demand.log:
         _draw_without_a_screen()  # before an env is made for the first time, which may load what draws
     blueprint, model, chosen = load_agent(run, which=demand.checkpoint, protocol="as-trained", warn=warn)
@@ -120,6 +124,8 @@ class Player:
         self.env, self.shown = env, list[Shown]()
         self._policy, self._demand, self._clip, self._report = policy, demand, reward_clip, report
         self._group = policy.group(_ROW, demand.seed)
+        self._strip = Strip() if demand.streams else None
+        self._streams: tuple[str, ...] = ()  # that there are, once something was seen
 
     def play(self) -> Iterator[None]:
         """Yields whenever there is something new to see: after a reset and after every step."""
@@ -130,7 +136,8 @@ class Player:
             self._report(number, shown)
 
     def picture(self) -> NDArray:
-        return self.env.render()[0]
+        picture = self.env.render()[0]
+        return picture if self._strip is None else self._strip.under(as_shown(picture), self._streams)
 
     def try_picture(self) -> None:
         """Refuse an env without pictures before anything is written."""
@@ -141,7 +148,10 @@ class Player:
         return noise.seeds(self._demand.seed, _ROW, number)
 
     def _episode(self, number: int, shown: Shown) -> Iterator[None]:
-        self._see(self.env.reset(self._seeds(number)))  # a seed each: the nth episode needs none of those before it
+        begun = self._see(self.env.reset(self._seeds(number)))  # a seed each: the nth needs none of those before it
+        if self._strip is not None:
+            self._strip.clear()
+            self._streams = tuple(name for name in begun if "/" not in name)  # others are sums of these
         yield
         while not shown.finished and shown.length != self._demand.max_steps:
             self._step(shown)
@@ -163,6 +173,8 @@ class Player:
         step = self.env.step(output.action)
         rewards = self._see(step)
         if step.valid[0]:  # else the env began anew and the action was not taken
+            if self._strip is not None:
+                self._strip.add({name: float(rewards[name][0]) for name in self._streams})
             if self._demand.log:
                 shown.steps.append({"step": shown.length, **_line(output.action, outputs, step, rewards)})
             shown.total += float(step.reward[0])

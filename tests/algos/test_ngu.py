@@ -10,11 +10,13 @@ import torch
 from inline_runs import windows
 
 from starling import tree
-from starling.algos.base import Seen
-from starling.algos.ngu import NOVELTY
+from starling.algos.base import ActInput, Seen
+from starling.algos.ngu import NOVELTY, SCORE
 from starling.blueprint import build_model, draw
 from starling.config.load import load
+from starling.envs.toy import counting_reward
 from starling.errors import UserError
+from starling.types import Progress
 from starling.verification import verify
 
 SMALL = [
@@ -52,18 +54,82 @@ def test_without_a_bandit_each_env_row_has_its_own_policy():
 def test_the_bandit_hears_the_whole_return_of_an_episode_and_chooses_the_next_policy():
     algorithm = draw(load("ngu-deepsea", [*SMALL, META])).algorithm
     memory = algorithm.memory(2)
-    algorithm._change_arms(seen([True, True], [0.0, 0.0]), memory)
+    algorithm._change_arms(None, seen([True, True], [0.0, 0.0]), memory)
     assert memory["carry"]["arm"].tolist() == [0, 0]  # the first that was never played
-    algorithm._change_arms(seen([False, False], [1.5, 2.0]), memory)
-    algorithm._change_arms(seen([False, False], [1.0, -1.0]), memory)
-    algorithm._change_arms(seen([True, False], [9.0, 0.0]), memory)  # a reset has no reward
+    algorithm._change_arms(None, seen([False, False], [1.5, 2.0]), memory)
+    algorithm._change_arms(None, seen([False, False], [1.0, -1.0]), memory)
+    algorithm._change_arms(None, seen([True, False], [9.0, 0.0]), memory)  # a reset has no reward
     assert memory["carry"]["arm"].tolist() == [1, 0]
     assert memory["bandit"]["arm"][0, 0] == 0
     assert memory["bandit"]["value"][0, 0] == 2.5
     assert memory["bandit"]["played"].tolist() == [1, 0]
     assert memory["total"].tolist() == [0.0, 1.0]
-    algorithm._change_arms(seen([True, True], [0.0, 0.0], explore=False), memory)
-    assert memory["carry"]["arm"].tolist() == [0, 0]  # the policy that exploits
+
+
+@pytest.mark.parametrize(("meta", "expected"), [([], [0, 0]), ([META], [2, 2])])
+def test_whoever_does_not_explore_plays_the_policy_that_returned_most_of_late_if_there_is_a_bandit(meta, expected):
+    blueprint = draw(load("ngu-deepsea", [*SMALL, *meta]))
+    algorithm, model = blueprint.algorithm, build_model(blueprint)
+    memory, begin = algorithm.memory(2), seen([True, True], [0.0, 0.0], explore=False)
+    algorithm._change_arms(model, begin, memory)
+    assert memory["carry"]["arm"].tolist() == [0, 0]  # nothing is known yet
+    model.arms.update(torch.tensor([1, 2, 2]), torch.tensor([-3.0, -1.0, -2.0]))
+    algorithm._change_arms(model, begin, memory)
+    assert memory["carry"]["arm"].tolist() == expected
+
+
+def test_a_score_is_the_sum_of_raw_rewards_since_the_episode_began():
+    runtime = run(300, "algo.learning_starts=5000", META, "env.reward_clip=0.25")
+    steps = tree.to_torch(windows(runtime))
+    score, obs = steps.rewards[SCORE], steps.obs[:-1].long()  # [T, B], [T, B, 3]
+    raw = torch.zeros_like(score)
+    for t, b in steps.valid.nonzero().tolist():
+        raw[t, b] = counting_reward(*obs[t, b].tolist(), int(steps.action[t, b]))
+    begins, goes_on = steps.valid & (obs[..., 2] == 0), steps.valid[:-1] & steps.valid[1:]
+    assert begins.sum() > 10
+    torch.testing.assert_close(score[begins], raw[begins])
+    torch.testing.assert_close(score.diff(dim=0)[goes_on], raw[1:][goes_on], rtol=1e-4, atol=1e-4)
+    assert steps.rewards["extrinsic"].abs().max() == 0.25 < raw.max()
+
+
+def test_the_learner_notes_the_returns_of_episodes_that_end():
+    runtime = run(400, "algo.learning_starts=10", "algo.updates_per_step=0.1", META)
+    algorithm, model, target = (getattr(runtime.learner, name) for name in ("algorithm", "model", "_target"))
+    model.arms.load_state_dict({name: torch.zeros(4) for name in model.arms.state_dict()})
+    steps = tree.to_torch(windows(runtime))
+    ended_t = steps.valid & (steps.terminated | steps.truncated)
+    algorithm.prepare(model, target, SimpleNamespace(trajectory=steps))
+    metrics = model.arms.metrics()
+    for arm in range(4):
+        mine = ended_t & (steps.carry["arm"] == arm)
+        assert float(metrics[f"arm/{arm}/return"]) == pytest.approx(float(steps.rewards[SCORE][mine].mean()), rel=1e-4)
+        assert float(metrics[f"arm/{arm}/share"]) == pytest.approx(float(mine.sum() / ended_t.sum()), rel=1e-4)
+    assert "loss/arm/0/return" in runtime.learner.drain_metrics()
+
+
+def test_policies_may_differ_in_epsilon_alone():
+    settings = [*SMALL, META, "algo.varies=epsilon", "algo.epsilon=0.4", "algo.ladder=3"]
+    runtime = inline_runs.run("ngu-deepsea", 300, *settings, "algo.learning_starts=5000")
+    algorithm, model, steps = runtime.learner.algorithm, runtime.learner.model, tree.to_torch(windows(runtime))
+    (stream,) = algorithm.streams()
+    terms = algorithm.terms(steps, stream)
+    torch.testing.assert_close(terms.r_t, steps.rewards["extrinsic"])
+    torch.testing.assert_close(terms.discount_t, torch.where(steps.terminated, 0.0, 0.9))
+    carry = {**model.initial_carry(4), "arm": torch.arange(4)}
+    inputs = ActInput(
+        torch.zeros(4, *steps.obs.shape[2:]), torch.ones(4, dtype=torch.bool), carry, torch.zeros(4, dtype=torch.int64),
+        3, Progress(), True, lambda n: torch.full((4, n), 0.5),
+    )  # fmt: skip
+    torch.testing.assert_close(algorithm.epsilon(inputs), torch.tensor([0.4, 0.4**2, 0.4**3, 0.4**4]))
+    assert algorithm.epsilon(replace(inputs, explore=False)) == 0
+    q = algorithm.act(model, inputs).extras["q"]["extrinsic"]
+    assert (q == q[0]).all()  # the network does not know which it is
+    mu = steps.extras["mu"][:-1][steps.valid]
+    least = (0.4 ** (1 + steps.carry["arm"].float())).expand_as(steps.valid)[steps.valid] / 4  # of four actions
+    assert (((mu - least).abs() < 1e-5) | ((mu - (1 - 3 * least)).abs() < 1e-5)).all()
+    assert len(steps.carry["arm"].unique()) > 1
+    with pytest.raises(UserError, match="set separate=false"):
+        load("ngu-deepsea", [*settings, "algo.separate=true"])
 
 
 def test_novelty_is_that_of_the_episode_modulated_within_limits():

@@ -19,7 +19,7 @@ def test_json_adds_up(tmp_path):
     assert done.returncode == 0, done.stderr
     made = json.loads(done.stdout)
     memory = made["memory"]
-    parts = sum(memory[name] for name in ("programs", "learning", "batches", "tables", "saving", "shared"))
+    parts = sum(memory[name] for name in ("programs", "learning", "batches", "tables", "saving", "memories", "shared"))
     assert memory["total"] == parts < memory["free"]
     assert 0 < made["disk"]["checkpoint"] < made["disk"]["total"] < made["disk"]["free"]
     total = sum(cost["median"] for cost in made["seconds_a_step"].values())

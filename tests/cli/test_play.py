@@ -19,6 +19,7 @@ from PIL import Image
 from starling.cli.play import play
 from starling.errors import UserError
 from starling.evaluation import evaluate_run
+from starling.runs.strip import BAND
 
 RUNS = {
     "cartpole": ["dqn-cartpole", "stop.env_steps=300", "algo.learning_starts=100"],
@@ -30,6 +31,10 @@ RUNS = {
     "cheetah": [
         "ppo-halfcheetah", "stop.env_steps=64", "algo.rollout=32", "algo.minibatches=1", "algo.epochs=1",
         "net.torso.hidden=[8]", "eval.every=null",
+    ],
+    "curious": [
+        "ppo-rnd-deepsea", "env={id: toy/rooms, num: 4, args: {limit: 20}}", "stop.env_steps=128", "algo.rollout=16",
+        "algo.minibatches=1", "algo.epochs=1", "curiosity.0.warm_up=0",
     ],
     "lives": [
         "ppo-cartpole", "env.id=ALE/Breakout-v5", "env.atari={episodic_life: true, fire_reset: true, size: 36}",
@@ -162,6 +167,22 @@ def test_exploring_is_as_far_on_its_schedule_as_the_checkpoint(runs, tmp_path):
     assert 0.9 < best < 1
 
 
+def test_every_reward_stream_is_shown_below_the_picture_by_switch(runs, tmp_path):
+    log, film = tmp_path / "steps.json", tmp_path / "out.mp4"
+    play(runs("curious"), video=film, log=log)
+    _, plain = read_mp4(film)
+    play(runs("curious"), video=film, log=log, streams=True)
+    _, frames = read_mp4(film)
+    assert frames.shape == (*plain.shape[:1], plain.shape[1] + 2 * BAND, *plain.shape[2:])
+    assert np.abs(frames[:, : plain.shape[1]].astype(int) - plain).mean() < 2  # the picture itself, as ffmpeg keeps it
+    (episode,) = json.loads(log.read_text())["episodes"]
+    assert any(step["rewards"]["rnd"] for step in episode["steps"])
+    assert not any(step["rewards"]["extrinsic"] for step in episode["steps"])
+    bars = frames[:, -BAND + 15 :].astype(int)
+    assert [(picture[..., 0] - picture[..., 2] > 100).any() for picture in bars[:2]] == [False, True]  # orange
+    assert (bars[-1] != bars[1]).any()
+
+
 def test_a_game_is_played_over_its_lives_and_cut_off_where_asked(runs, tmp_path, capsys):
     log, film = tmp_path / "steps.json", tmp_path / "out.mp4"
     play(runs("lives"), log=log, video=film, explore=True)
@@ -191,6 +212,7 @@ def test_a_game_is_played_over_its_lives_and_cut_off_where_asked(runs, tmp_path,
         ("cartpole", {"log": "."}, "is a folder"),
         ("cartpole", {"video": "a.mp4", "log": "a.mp4"}, "cannot both be written"),
         ("cartpole", {"checkpoint": "5"}, "no checkpoint '5'"),
+        ("cartpole", {"log": "a.json", "streams": True}, "name one with --video"),
         ("memory", {"video": "out.mp4"}, "'toy/memory' cannot be rendered"),
         ("memory", {}, "'toy/memory' cannot be rendered"),
     ],

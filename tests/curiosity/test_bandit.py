@@ -60,15 +60,6 @@ def test_equals_the_slow_version(kind, window):
     assert len(seen) == ROWS * ARMS
 
 
-def test_the_best_arm_is_that_of_the_largest_mean():
-    bandit = Bandit(3, 10)
-    state, row = bandit.state(1), torch.tensor([0])
-    assert bandit.best(state, row).tolist() == [0]
-    for arm, value in [(0, -5.0), (1, -1.0), (1, -2.0), (0, -1.4)]:
-        bandit.learn(state, row, torch.tensor([arm]), torch.tensor([value]))
-    assert bandit.best(state, row).tolist() == [1]  # arm 2 was never played
-
-
 def regret(window, rows=20, episodes=600):
     """What is lost against the best arm that never changes its mind, where the best arm changes every 200 episodes."""
     rng = np.random.default_rng(0)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from starling import topology
+from starling import topology, tree
 from starling.blueprint import build_model, draw, layout_of
 from starling.capacity.fitting import in_words, refuse
 from starling.capacity.room import Room
@@ -76,6 +76,16 @@ def test_one_process_shares_nothing_and_more_processes_need_more():
     assert inline.memory < two.memory < four.memory
 
 
+def test_what_curiosity_remembers_is_what_rows_hold():
+    blueprint, sizes = sizes_of("ngu-deepsea", "algo.meta={}")
+    held = bytes_of(tree.leaves(blueprint.algorithm.memory(16)))
+    assert held > 16 * 20 * 33 * 4
+    assert sizes.memories == 2 * held  # inline they are copied for a checkpoint
+    _, spread = sizes_of("ngu-deepsea", "algo.meta={}", "runtime=processes", "eval={every: 1000, episodes: 4}")
+    assert spread.memories == held * (16 + 4) // 16
+    assert sizes_of("ppo-cartpole")[1].memories == 0
+
+
 def test_a_checkpoint_without_the_tables_is_small_and_needs_no_copy():
     _, whole = sizes_of("dqn-minatar-breakout")
     _, small = sizes_of("dqn-minatar-breakout", "checkpoint.replay=false")
@@ -123,6 +133,9 @@ def test_what_fits_is_not_refused():
         (["ppo-minatar-breakout", "env.num=1000000", "algo.minibatches=1"], "env.num"),
         (["dqn-cartpole", "algo.batch=60000000", "algo.capacity=60000003"], "algo.batch"),
         (["impala-cartpole", "env.num=64", "runtime=processes", "actors=64"], "actors"),
+        (["ngu-deepsea", "algo.episodic.capacity=1000000000000"], "algo.episodic.capacity"),
+        (["ngu-deepsea", "algo.episodic.capacity=6000000", "runtime=processes"], "algo.episodic.capacity"),
+        (["ppo-rnd-deepsea", "curiosity=[{kind: rnd}, {kind: episodic, capacity: 9000000}]"], "curiosity.1.capacity"),
     ],
 )
 def test_memory_the_advice_is_enough_and_not_too_much(arguments, key):

@@ -17,6 +17,7 @@ from starling.algos.base import ActInput, ActOutput, LearnSpec, Loss, OptimizerS
 from starling.algos.r2d2 import R2D2, Values
 from starling.config.algo.ngu import NGUConfig
 from starling.config.parts import NetConfig
+from starling.curiosity.arm_returns import ArmReturns
 from starling.curiosity.bandit import Bandit
 from starling.curiosity.episodic import Episodic
 from starling.curiosity.inverse import InverseModel
@@ -24,24 +25,31 @@ from starling.curiosity.rnd import RND, Distillation
 from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network, build_network
 from starling.ops.arms import discounts, long_discounts, novelty_weights
+from starling.ops.explore import ladder
 from starling.ops.streams import StreamTerms, stream_terms
 from starling.types import EXTRINSIC, Batch, EnvSpec, StreamSpec, Tensor, Trajectory, Tree
 
 SPEED = 0.01
-"""How fast the statistics of errors follow: a share an update."""
+"""How fast the statistics of errors and of returns follow: a share an update."""
 NOVELTY = "novelty"
 """The name of the intrinsic reward, and of its Q values where they are apart."""
+SCORE = f"{EXTRINSIC}/score"
+"""Recorded beside the rewards, not learnt from: the sum of the env's own in this episode so far, never clipped."""
 
 
 class NGUModel(nn.Module):
-    """The agent's network, the predictor of lifelong novelty, the embedding, and how large errors usually are."""
+    """The agent's network, the predictor of lifelong novelty, the embedding, what errors and returns are usual."""
 
-    error: Tensor  # [2]
+    error: Tensor  # [3]
 
-    def __init__(self, agent: Network, lifelong: Distillation, embedding: InverseModel) -> None:
+    def __init__(
+        self, agent: Network, lifelong: Distillation, embedding: InverseModel, arms: ArmReturns, *, told: bool
+    ) -> None:
         super().__init__()
-        self.agent, self.lifelong, self.embedding = agent, lifelong, embedding
-        self.register_buffer("error", torch.zeros(2))  # mean and mean square of the predictor's errors, of late
+        self.agent, self.lifelong, self.embedding, self.arms = agent, lifelong, embedding, arms
+        self._told = told  # whether the network knows which policy it is
+        # Moving averages from 0 of 1, of the predictor's errors and of their squares: the first says what others lack.
+        self.register_buffer("error", torch.zeros(3))
 
     def initial_carry(self, rows: int) -> dict[str, Tree]:
         carry = self.agent.initial_carry(rows)
@@ -49,18 +57,21 @@ class NGUModel(nn.Module):
 
     def modulation(self, error: Tensor) -> Tensor:
         """How unusual errors [B] are: 1 + (error - mean) / deviation."""
-        mean, square = self.error[0], self.error[1]
+        mean, square = self.error[1:] / self.error[0].clamp(min=1e-12)
         return 1.0 + (error - mean) / (square - mean.square()).clamp(min=1e-12).sqrt()
 
     @torch.no_grad()
     def update(self, error: Tensor) -> None:
         """Let what is usual follow errors [n]: those of an untrained predictor would outweigh all others for ever."""
-        now = torch.stack([error.mean(), error.square().mean()])
-        self.error.lerp_(now, 1.0 if not self.error.any() else SPEED)
+        self.error.lerp_(torch.stack([torch.ones_like(error), error, error.square()]).mean(1), SPEED)
+
+    def beside(self, obs: Tree, arm: Tensor) -> dict[str, Tree]:
+        """What the network sees: obs [..., B, *shape], and the policy [..., B] that it is."""
+        return {"obs": obs, "arm": arm if self._told else torch.zeros_like(arm)}
 
     def step(self, obs: Tree, first: Tensor, carry: dict[str, Tree]) -> Any:
         """What the agent's heads say, for whoever wants to look."""
-        return self.agent.step(_beside(obs, carry["arm"]), first, carry)
+        return self.agent.step(self.beside(obs, carry["arm"]), first, carry)
 
 
 class NGU(R2D2):
@@ -71,7 +82,8 @@ class NGU(R2D2):
     def __init__(self, config: NGUConfig, net: NetConfig) -> None:
         super().__init__(config, net.model_copy(update={"shared": net.shared and not config.separate}))
         self.config = config
-        self._beta = novelty_weights(config.policies, config.novelty)  # [N]
+        self._apart = config.varies == "novelty"  # policies want different things
+        self._beta = novelty_weights(config.policies, config.novelty if self._apart else 0.0)  # [N]
         self._gamma = self._discounts()  # [N]
         self._lifelong, self._episodic = RND(config.lifelong), Episodic(config.episodic)
         meta = config.meta
@@ -82,6 +94,8 @@ class NGU(R2D2):
 
     def _discounts(self) -> Tensor:
         config = self.config
+        if not self._apart:
+            return torch.full((config.policies,), config.discount)
         if config.family == "ngu":
             return discounts(config.policies, config.discount, config.least_discount)
         try:
@@ -101,7 +115,8 @@ class NGU(R2D2):
         seen = spaces.Dict({"obs": env.observation, "arm": spaces.Discrete(self.config.policies)})
         heads = {stream.name: HeadSpec(kind) for stream in streams}
         agent = build_network(replace(env, observation=seen), self.net, heads, (EXTRINSIC, NOVELTY))
-        return NGUModel(agent, self._lifelong.build(env), self._episodic.build(env))
+        arms = ArmReturns(self.config.policies, SPEED)
+        return NGUModel(agent, self._lifelong.build(env), self._episodic.build(env), arms, told=self._apart)
 
     def learning(self) -> LearnSpec:
         config, spec = self.config, super().learning()
@@ -120,7 +135,7 @@ class NGU(R2D2):
     # Acting.
 
     def recorded_rewards(self) -> tuple[str, ...]:
-        return (NOVELTY,)
+        return (NOVELTY, SCORE)
 
     def memory(self, rows: int) -> dict[str, Any]:
         return {
@@ -133,13 +148,13 @@ class NGU(R2D2):
 
     def intrinsic(self, model: NGUModel, seen: Seen, memory: dict[str, Any]) -> dict[str, Tensor]:
         """Episodic novelty, up to L times as much where the observation is new in all of training (eq. 1)."""
-        self._change_arms(seen, memory)
+        self._change_arms(model, seen, memory)
         episodic = self._episodic.reward(model.embedding, seen, memory["episode"])
         error = model.lifelong(seen.obs)
         novelty = episodic * model.modulation(error).clamp(1.0, self.config.lifelong_limit)
-        return {NOVELTY: novelty.masked_fill(seen.first, 0.0)}
+        return {NOVELTY: novelty.masked_fill(seen.first, 0.0), SCORE: memory["total"].clone()}
 
-    def _change_arms(self, seen: Seen, memory: dict[str, Any]) -> None:
+    def _change_arms(self, model: NGUModel, seen: Seen, memory: dict[str, Any]) -> None:
         """Where an episode begins, another policy may play; the bandit hears what the last one came to."""
         memory["total"] += seen.reward.float().masked_fill(seen.first, 0.0)
         rows = seen.first.nonzero().flatten()
@@ -147,7 +162,7 @@ class NGU(R2D2):
             return
         arm = memory["carry"]["arm"]
         if not seen.explore:
-            arm[rows] = 0
+            arm[rows] = 0 if self._bandit is None else model.arms.best()
         elif self._bandit is None:
             arm[rows] = seen.rows[rows] % self.config.policies
         else:
@@ -158,23 +173,33 @@ class NGU(R2D2):
         memory["begun"][rows] = True
 
     def act(self, model: Any, inputs: ActInput) -> ActOutput:
-        return super().act(model.agent, replace(inputs, obs=_beside(inputs.obs, inputs.carry["arm"])))
+        return super().act(model.agent, replace(inputs, obs=model.beside(inputs.obs, inputs.carry["arm"])))
+
+    def epsilon(self, inputs: ActInput) -> Tensor | float:
+        """Its own for every env row, or for every policy where these differ in nothing else."""
+        if self._apart or not inputs.explore:
+            return super().epsilon(inputs)
+        base = self.config.epsilon.at(inputs.progress.env_steps, inputs.progress.fraction)
+        carry: dict[str, Tensor] = inputs.carry
+        return ladder(carry["arm"], self.config.policies, base, self._ladder)
 
     # Learning.
 
     def prepare(self, model: NGUModel, target: NGUModel, batch: Batch) -> Batch:
-        """Statistics of what the predictor sees and of its errors."""
+        """Statistics of what the predictor sees, of its errors, and of the episodes that end in this batch."""
         steps = batch.trajectory
         learnt_t = self._curious(steps)
         after = tree.map(lambda leaf: leaf[1:][learnt_t], steps.obs)
         model.lifelong.update(tree.map(lambda leaf: leaf.unsqueeze(0), after), learnt_t[learnt_t].unsqueeze(0))
         model.update(model.lifelong(after))
+        ended_t = steps.valid & (steps.terminated | steps.truncated)
+        model.arms.update(steps.carry["arm"].expand_as(ended_t)[ended_t], steps.rewards[SCORE][ended_t])
         return batch
 
     def loss(self, model: Any, target: Any, batch: Batch) -> Loss:
         steps = batch.trajectory
         arm = steps.carry["arm"].expand(steps.length + 1, -1)  # [T+1, B]
-        seen = replace(batch, trajectory=replace(steps, obs=_beside(steps.obs, arm)))
+        seen = replace(batch, trajectory=replace(steps, obs=model.beside(steps.obs, arm)))
         loss = super().loss(model.agent, target.agent, seen)
         learnt_t = self._curious(steps)
         before = tree.map(lambda leaf: leaf[:-1][learnt_t], steps.obs)  # [n, ...]
@@ -191,7 +216,7 @@ class NGU(R2D2):
 
         def metrics() -> dict[str, Tensor]:
             novelty = steps.rewards[NOVELTY][steps.valid].mean()
-            return {**loss.metrics(), **curious, "novelty": novelty, "arm": steps.carry["arm"].float().mean()}
+            return {**loss.metrics(), **curious, "novelty": novelty, **model.arms.metrics()}
 
         return Loss({**loss.losses, **curious}, metrics, loss.priorities)
 
@@ -223,10 +248,6 @@ class NGU(R2D2):
     def _of_arm(self, values: Tensor, carry: dict[str, Tree]) -> Tensor:
         """The value [B] of each row's policy."""
         return values.to(carry["arm"].device)[carry["arm"]]
-
-
-def _beside(obs: Tree, arm: Tensor) -> dict[str, Tree]:
-    return {"obs": obs, "arm": arm}
 
 
 def _part(model: nn.Module) -> NGUModel:

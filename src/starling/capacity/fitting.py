@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeGuard
+
 from starling.blueprint import Blueprint
 from starling.capacity.room import Room
 from starling.capacity.sizes import MAIN, SERVER, Sizes
+from starling.config.curiosity import EpisodicConfig
 from starling.config.schema import Config
 from starling.errors import UserError
 
@@ -34,6 +37,7 @@ def _heaviest(blueprint: Blueprint, sizes: Sizes, excess: int) -> tuple[str, int
         ("the tables", sizes.tables + (sizes.saving if full else 0), capacity),
         ("batches", sizes.batches, batch),
         ("fragments under way", sizes.shared, rows),
+        ("what curiosity remembers of env rows", sizes.memories, _episodic_capacity(config)),
         ("worker processes", sizes.programs - fixed, ("actors", blueprint.actors)),
         ("the network and its optimizer", sizes.learning, None),
         ("the program itself", fixed, None),
@@ -48,6 +52,18 @@ def _key(config: Config, name: str) -> tuple[str, int]:
     """A setting of the algorithm and its value; where it has none of that name, the env rows stand behind it."""
     value = getattr(config.algo, name, None)
     return (f"algo.{name}", value) if isinstance(value, int) else ("env.num", config.env.num)
+
+
+def _episodic_capacity(config: Config) -> tuple[str, int]:
+    """How much is remembered of an episode: NGU's setting, or that of the largest part of `curiosity`."""
+    parts = {f"curiosity.{i}.capacity": part.capacity for i, part in enumerate(config.curiosity) if _remembers(part)}
+    if _remembers(own := getattr(config.algo, "episodic", None)):
+        parts["algo.episodic.capacity"] = own.capacity
+    return max(parts.items(), key=lambda entry: entry[1], default=("env.num", config.env.num))
+
+
+def _remembers(part: Any) -> TypeGuard[EpisodicConfig]:
+    return isinstance(part, EpisodicConfig)
 
 
 def _lower(key: str, value: int, by: float) -> str:

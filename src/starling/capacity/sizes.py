@@ -12,6 +12,7 @@ from starling import tree
 from starling.algos.base import OptimizerSpec
 from starling.blueprint import PREFETCH, SLOTS, Blueprint
 from starling.config.schema import Config
+from starling.roles.evaluator import MAX_ROWS
 from starling.roles.optimizer import FlatOptimizer
 from starling.runtime.batches import batch_spec
 from starling.runtime.slab import size_of
@@ -40,6 +41,7 @@ class Sizes:
     batches: int  # the one that is learnt from and those that wait, fragments under way
     tables: int
     saving: int  # what is copied of the tables while a checkpoint is written
+    memories: int  # what intrinsic rewards remember of env rows
     shared: int  # fragments, weights and several learners' batches between processes
     checkpoint: int  # on disk: a whole one; what it shares with others is counted for each
     checkpoints: int  # how many there are at once
@@ -47,7 +49,7 @@ class Sizes:
 
     @property
     def memory(self) -> int:
-        return self.programs + self.learning + self.batches + self.tables + self.saving + self.shared
+        return self.programs + self.learning + self.batches + self.tables + self.saving + self.memories + self.shared
 
     @property
     def disk(self) -> int:
@@ -69,6 +71,10 @@ def predict_sizes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Siz
     handed = sum((1 + PREFETCH) * size_of(batch_spec(mine, layout)) for mine in blueprint.shards()) if ranks else 0
     states = 2 + 2 * ranks if ranks else 1  # what ranks begin with, also packed; what each has, and has told
     cluster, inline = config.runtime == "ray", config.runtime == "inline"
+    row = memory_bytes(blueprint)
+    memories = config.env.num * row * (2 if inline else 1)  # inline they are copied for a checkpoint
+    if config.eval.every is not None:
+        memories += min(MAX_ROWS, config.eval.episodes) * row
     tables_here = not (cluster and config.ray.address is not None and config.ray.shards)
     return Sizes(
         programs=MAIN + (SERVER + workers * WORKER + ranks * RANK if workers or ranks else 0) + (RAY if cluster else 0),
@@ -76,8 +82,9 @@ def predict_sizes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Siz
         batches=batch + fragments if inline else (1 if ranks else 1 + PREFETCH) * batch,
         tables=sum(table.held for table in tables) if tables_here else 0,
         saving=sum(table.copied for table in tables) if tables_here and config.checkpoint.replay else 0,
+        memories=0 if cluster and config.ray.address is not None else memories,
         shared=0 if inline else SLOTS * fragments + 2 * learners * weights + handed,
-        checkpoint=learning + saved,
+        checkpoint=learning + saved + (config.env.num * row if inline else 0),
         checkpoints=_kept(config),
         metrics=ROW * (config.stop.env_steps // config.log_every + 1),
     )
@@ -109,6 +116,12 @@ def learning_bytes(blueprint: Blueprint, model: nn.Module) -> int:
     weights = _bytes_of(model.state_dict().values())
     moving = [_bytes_of(spec.parameters(model)) * (1 + _moments(spec)) for spec in learning.optimizers.values()]
     return weights * (2 if learning.target else 1) + int(sum(moving))
+
+
+def memory_bytes(blueprint: Blueprint) -> int:
+    """What intrinsic rewards remember of one env row; counted on a device that holds nothing."""
+    with torch.device("meta"):
+        return _bytes_of(tree.leaves(blueprint.algorithm.memory(1)))
 
 
 def _moments(spec: OptimizerSpec) -> float:

@@ -45,7 +45,7 @@ def plan(
     print(json.dumps(as_values(made)) if as_json else as_table(made))
 
 
-MEMORY = ("programs", "learning", "batches", "tables", "saving", "shared")
+MEMORY = ("programs", "learning", "batches", "tables", "saving", "memories", "shared")
 
 
 def as_values(plan: Plan) -> dict[str, Any]:

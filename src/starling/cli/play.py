@@ -28,21 +28,26 @@ def play(
         int | None, typer.Option(min=1, help="Cut episodes off after so many steps.", show_default="never")
     ] = None,
     explore: Annotated[bool, typer.Option("--explore/--no-explore", help="Act as in training.")] = False,
+    streams: Annotated[
+        bool, typer.Option("--streams/--no-streams", help="Show every reward stream below the pictures.")
+    ] = False,
 ) -> None:
     """Film a run's agent, or log what it does and thinks step by step.
 
     Example: starling play runs/mine --episodes 2 --video mine.gif --log steps.json
     """
     from starling.runs.folder import find
-    from starling.runs.video import check_video
+    from starling.runs.video import check_video, package
 
     find(run).config()  # what is wrong with it is told before torch is imported
     if video or not log:
         check_video(video or Path("video.mp4"), fps)
+    if streams:
+        package("PIL.ImageDraw")
 
     from starling.playing import Demand, play_run
 
-    demand = Demand(episodes, seed, explore, max_steps, checkpoint, video, log, fps)
+    demand = Demand(episodes, seed, explore, max_steps, checkpoint, video, log, fps, streams)
     for file in play_run(run, demand, report=_score, warn=print):
         print(f"wrote {file}")
 

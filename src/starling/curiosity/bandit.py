@@ -62,11 +62,6 @@ class Bandit:
         explores = (noise[:, 0] < self._epsilon) & ~unplayed.any(1)
         return torch.where(explores, at_random, best)
 
-    def best(self, state: State, rows: Tensor) -> Tensor:
-        """The arms [n] with the largest mean, without exploring; the first where nothing was played."""
-        count, mean, _ = self._statistics(state, rows)
-        return torch.where(count == 0, -torch.inf, mean).argmax(1)
-
     def _statistics(self, state: State, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Plays, mean and variance [n, N] of every arm within the window."""
         arm, value = state["arm"][rows], state["value"][rows]  # [n, W]

@@ -77,10 +77,10 @@ def check_video(path: Path, fps: float | None) -> None:
     if fps is not None and not 0.1 <= fps <= 1000:
         raise UserError(f"{fps:g} frames a second cannot be shown; choose 0.1 to 1000")
     if path.suffix.lower() == ".gif":
-        _package("PIL.Image")
+        package("PIL.Image")
         return
     try:
-        _package("imageio_ffmpeg").get_ffmpeg_exe()
+        package("imageio_ffmpeg").get_ffmpeg_exe()
     except RuntimeError as error:
         raise UserError(f"an mp4 needs ffmpeg, and there is none here ({error}); write a .gif instead") from None
 
@@ -92,14 +92,14 @@ def write_video(path: Path, frames: Iterable[NDArray], fps: float, *, replace: b
     """
     check_video(path, fps)
     with Draft(path) as draft:
-        pictures = _same_size(_enlarged(_rgb(frame)) for frame in frames)
+        pictures = _same_size(as_shown(frame) for frame in frames)
         _WRITERS[path.suffix.lower()](draft, pictures, fps)
         return draft.finish(replace=replace)
 
 
 def _write_mp4(draft: Draft, pictures: Iterator[NDArray], fps: float) -> None:
     """H.264, through a pipe: only the picture at hand is in memory."""
-    ffmpeg = _package("imageio_ffmpeg")
+    ffmpeg = package("imageio_ffmpeg")
     first = _even(next(pictures))
     height, width = first.shape[:2]
     # The size is even already, so no block size has to be enforced by blurring; the draft's name does not say its kind.
@@ -128,7 +128,7 @@ def _send(writer: Any, picture: NDArray, draft: Draft) -> None:
 def _length(film: Path) -> int | None:
     """The pictures in an mp4; None where it cannot be read."""
     try:
-        count: int = _package("imageio_ffmpeg").count_frames_and_secs(film)[0]
+        count: int = package("imageio_ffmpeg").count_frames_and_secs(film)[0]
     except RuntimeError:
         return None
     return count
@@ -136,7 +136,7 @@ def _length(film: Path) -> int | None:
 
 def _write_gif(draft: Draft, pictures: Iterator[NDArray], fps: float) -> None:
     """Pillow keeps all pictures in memory, and joins equal ones into one that is shown for longer."""
-    image = _package("PIL.Image")
+    image = package("PIL.Image")
     first = image.fromarray(next(pictures))
     others = (image.fromarray(picture) for picture in pictures)
     pace = max(_MIN_GIF_MS, round(100 / fps) * 10)  # a gif counts hundredths of a second
@@ -148,12 +148,18 @@ def _write_gif(draft: Draft, pictures: Iterator[NDArray], fps: float) -> None:
 _WRITERS = {".mp4": _write_mp4, ".gif": _write_gif}
 
 
-def _package(name: str) -> Any:
+def package(name: str) -> Any:
+    """A module that only films need."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
         package = name.partition(".")[0]
         raise UserError(f"videos need the package {package}: pip install 'starling-rl[video]'") from None
+
+
+def as_shown(frame: NDArray) -> NDArray:
+    """A picture as a film has it: [H, W, 3], and large enough; what is so already stays as it is."""
+    return _enlarged(_rgb(frame))
 
 
 def _rgb(frame: NDArray) -> NDArray:

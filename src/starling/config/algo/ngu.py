@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from starling.config.algo.r2d2 import R2D2Config
 from starling.config.curiosity import EpisodicConfig, RNDConfig
@@ -25,6 +25,11 @@ class NGUConfig(R2D2Config):
 
     implementation: ClassVar[str] = "starling.algos.ngu:NGU"
     policies: int = Field(32, ge=1, description="policies of the family, N")
+    varies: Literal["novelty", "epsilon"] = Field(
+        "novelty",
+        description="what policies differ in: weight of novelty and discount; or epsilon alone, by ladder as env rows"
+        " do else, which is R2D2 with a bandit over epsilons where there is a meta",
+    )
     novelty: float = Field(0.3, ge=0, description="weight of novelty for the most curious policy, beta")
     discount: float = Field(0.997, ge=0, lt=1, description="gamma of the policy that exploits")
     least_discount: float = Field(0.99, ge=0, lt=1, description="gamma of the most curious policy")
@@ -32,7 +37,11 @@ class NGUConfig(R2D2Config):
         "ngu", description="how discounts lie between the two; agent57: its own, from 0.9999 to 0.99"
     )
     separate: bool = Field(False, description="two networks, of the env's reward and of novelty (Agent57)")
-    meta: MetaConfig | None = Field(None, description="a bandit chooses policies; null: each env row has its own")
+    meta: MetaConfig | None = Field(
+        None,
+        description="a bandit chooses policies, and evaluation plays the one that returned most of late; null: each env"
+        " row has its own, and evaluation plays the first, which exploits",
+    )
     lifelong: RNDConfig = Field(
         RNDConfig(optimizer=OptimizerConfig(args={"lr": 5e-4})),
         description="novelty over the whole of training, which modulates that of the episode",
@@ -44,3 +53,9 @@ class NGUConfig(R2D2Config):
     curious_steps: int = Field(5, ge=1, description="last steps of a sequence that embedding and predictor learn from")
     retrace: float | None = Field(0.95, ge=0, le=1, description="lambda of Retrace (1606.02647); null: n-step")
     target_every: int = Field(1_500, ge=1, description="updates between copies into the target network")
+
+    @model_validator(mode="after")
+    def _two_networks_have_two_uses(self) -> NGUConfig:
+        if self.varies == "epsilon" and self.separate:
+            raise ValueError("with varies=epsilon no policy follows novelty: set separate=false")
+        return self

@@ -1,0 +1,61 @@
+"""Draws what the policies of an NGU run came to: mean return and share of the episodes of each, over env steps.
+
+python benchmarks/arms.py RUN [--out arms.png]
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+from starling.runs.folder import RunFolder
+from starling.runs.metrics import read_rows
+
+PREFIX = "loss/arm/"
+
+
+def read(rows: list[dict[str, Any]], what: str) -> tuple[Any, Any]:
+    """Env steps [n] and what every arm had there [N, n]; NaN before it was played."""
+    known = [row for row in rows if any(key.startswith(PREFIX) for key in row)]
+    arms = 1 + max((int(key.split("/")[2]) for row in known for key in row if key.startswith(PREFIX)), default=-1)
+    values = [[row.get(f"{PREFIX}{arm}/{what}", np.nan) for row in known] for arm in range(arms)]
+    return np.array([row["env_steps"] for row in known]), np.array(values)
+
+
+def draw(rows: list[dict[str, Any]], title: str, out: Path) -> None:
+    """Means above, shares below, one colour an arm from the one that exploits to the one that explores most."""
+    figure, (above, below) = plt.subplots(2, 1, figsize=(8, 6), sharex=True, layout="constrained")
+    steps, means = read(rows, "return")
+    colours = plt.get_cmap("viridis")(np.linspace(0, 0.95, len(means)))
+    for arm, mean in enumerate(means):
+        above.plot(steps, mean, color=colours[arm], label=str(arm))
+    shares = np.nan_to_num(read(rows, "share")[1])
+    below.stackplot(steps, shares / shares.sum(0), colors=colours)
+    above.set(ylabel="mean return", title=title)
+    above.legend(title="arm", ncols=2, fontsize="small")
+    above.grid(alpha=0.3)
+    below.set(xlabel="env steps", ylabel="share of episodes", ylim=(0, 1))
+    figure.savefig(out, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="the run's folder")
+    parser.add_argument("--out", type=Path, default=Path("arms.png"))
+    args = parser.parse_args()
+    rows = read_rows(RunFolder(args.run).metrics_file)
+    if not any(key.startswith(PREFIX) for row in rows for key in row):
+        parser.error(f"{args.run} says nothing of arms: it is no run of NGU, or no episode was learnt from yet")
+    draw(rows, args.run.name, args.out)
+    print(f"wrote {args.out}")
+
+
+if __name__ == "__main__":
+    main()

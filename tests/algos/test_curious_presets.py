@@ -1,0 +1,36 @@
+"""Presets with curiosity start, learn and go on from a checkpoint, cut down to seconds."""
+
+import pytest
+
+import starling
+from starling import training
+from starling.api import Quiet
+from starling.config.load import load
+from starling.runs.folder import RunFolder
+from starling.runs.metrics import read_rows
+
+PPO = ["algo.minibatches=1", "algo.epochs=1", "env.num=2", "algo.rollout=16", "stop.env_steps=64"]
+REPLAY = ["env.num=2", "algo.batch=2", "algo.capacity=2000", "algo.learning_starts=4", "algo.updates_per_step=0.05"]
+PRESETS = {
+    "ppo-icm-rooms": PPO,
+    "r2d2-rnd-deepsea": [*REPLAY, "stop.env_steps=400"],
+    "agent57-deepsea": [*REPLAY, "stop.env_steps=400"],
+    "ppo-rnd-montezuma": [*PPO, "threads=1"],
+    "ngu-montezuma": [
+        *REPLAY, "runtime=inline", "actors=1", "threads=1", "algo.burn_in=2", "algo.unroll=4", "algo.period=2",
+        "algo.fragment=4", "net.core.size=16", "algo.episodic.capacity=50", "stop.env_steps=64",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_it_starts_learns_and_goes_on(preset, tmp_path):
+    begun = starling.train(preset, ["checkpoint.every=100000000", *PRESETS[preset]], runs=tmp_path).folder
+    before = read_rows(RunFolder(begun).metrics_file)[-1]
+    steps = 2 * before["env_steps"]
+    further = load(str(RunFolder(begun).config_file), [f"stop.env_steps={steps}"])
+    after = read_rows(
+        RunFolder(training.branch(begun, further, tmp_path, Quiet(), which="newest").folder).metrics_file
+    )[-1]
+    assert after["env_steps"] >= steps
+    assert after["updates"] > before["updates"] > 0
