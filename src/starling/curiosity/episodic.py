@@ -20,7 +20,7 @@ def smallest(values: Tensor, k: int) -> Tensor:
     blocks = values.shape[1] // BLOCK
     if blocks <= 2 * k:
         return values.topk(k, dim=1, largest=False).values
-    whole = values[:, : blocks * BLOCK].unflatten(1, (blocks, BLOCK))
+    whole = values[:, : blocks * BLOCK].reshape(-1, blocks, BLOCK)
     best = whole.amin(2).topk(k, dim=1, largest=False, sorted=False).indices  # [B, k]
     inside = whole.gather(1, best[..., None].expand(-1, -1, BLOCK)).flatten(1)  # [B, k BLOCK]
     return torch.cat((inside, values[:, blocks * BLOCK :]), dim=1).topk(k, dim=1, largest=False).values
