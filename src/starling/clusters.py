@@ -41,14 +41,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class HostArguments:
-    """What a Ray actor that holds workers gets."""
+class Sent:
+    """What every Ray actor of a run gets."""
 
-    settings: dict[str, Any]
-    parts: tuple[Part, ...]
+    settings: dict[str, Any]  # the configuration as plain values
+    parts: tuple[Part, ...]  # the user's own that it names
     env: EnvSpec
     layout: Layout
     side: int  # bytes of the weights
+
+    def shared(self, board: WeightBoard) -> Shared:
+        """For the workers that read this board."""
+        return Shared(self.settings, self.parts, self.env, self.layout, board)
+
+
+@dataclass(frozen=True)
+class HostArguments:
+    """What a Ray actor that holds workers gets."""
+
+    sent: Sent
     groups: dict[int, GroupSpec]  # none: it is the evaluator's
 
 
@@ -56,10 +67,7 @@ class HostArguments:
 class ShardArguments:
     """What a Ray actor that holds a part of the replay gets."""
 
-    settings: dict[str, Any]
-    parts: tuple[Part, ...]
-    env: EnvSpec
-    layout: Layout
+    sent: Sent
     index: int
     rows: int
 
@@ -68,11 +76,7 @@ class ShardArguments:
 class RankHostArguments:
     """What a Ray actor that holds one of several learners gets."""
 
-    settings: dict[str, Any]
-    parts: tuple[Part, ...]
-    env: EnvSpec
-    layout: Layout
-    side: int  # bytes of the weights
+    sent: Sent
     rank: int
     host: str  # where the ranks meet
     port: int
@@ -98,9 +102,11 @@ def cluster_plan(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Plan
         if getattr(part.target, "__module__", None) == "__main__":
             raise UserError(f"{part.kind} {part.name!r} is in your script: runtime=ray needs it in a module of its own")
 
+    sent = Sent(settings, parts, blueprint.env, layout, side)
+
     def host(indices: Sequence[int], births: Mapping[int, int]) -> HostArguments:
         mine = {index: replace(groups[index], birth=births[index]) for index in indices}
-        return HostArguments(settings, parts, blueprint.env, layout, side, mine)
+        return HostArguments(sent, mine)
 
     return system.Plan(
         config=blueprint.config,
@@ -117,19 +123,19 @@ def cluster_plan(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Plan
         scorer=lambda board: scorer(blueprint, board),
         tables=blueprint.tables,
         shard_builder="starling.clusters:build_shard",
-        shard=lambda index, rows: ShardArguments(settings, parts, blueprint.env, layout, index, rows),
+        shard=lambda index, rows: ShardArguments(sent, index, rows),
         learner=lambda source: build_learner(blueprint, model, source),
         together=lambda crew, made, far: learning_together(blueprint, model, layout, crew, made, far),
         rank_builder="starling.clusters:staff_rank",
-        rank=lambda rank, host, port: RankHostArguments(settings, parts, blueprint.env, layout, side, rank, host, port),
+        rank=lambda rank, host, port: RankHostArguments(sent, rank, host, port),
         rank_slots=RANK_SLOTS,
     )
 
 
 def staff_host(arguments: HostArguments) -> Staff:
     """The workers of one host, built where they will run."""
-    board = WeightBoard(arguments.side)
-    shared = Shared(arguments.settings, arguments.parts, arguments.env, arguments.layout, board)
+    board = WeightBoard(arguments.sent.side)
+    shared = arguments.sent.shared(board)
     if not arguments.groups:
         return Staff([evaluator(shared)], {}, board)
     blueprint = replace(shared).blueprint()  # a copy reads the configuration: what was read cannot be sent on
@@ -138,24 +144,20 @@ def staff_host(arguments: HostArguments) -> Staff:
 
 def staff_rank(arguments: RankHostArguments, state: bytes, address: str) -> RankStaff:
     """One learner, built where it will learn; `address` is that of its node."""
-    board, outbox = WeightBoard(arguments.side), Parcel()
-    shared = Shared(arguments.settings, arguments.parts, arguments.env, arguments.layout, board)
-    batches = rank_batches(replace(shared).blueprint(), arguments.layout, arguments.rank)
+    board, outbox, begin = WeightBoard(arguments.sent.side), Parcel(), Parcel(state)
+    shared, rank = arguments.sent.shared(board), arguments.rank
+    batches = rank_batches(replace(shared).blueprint(), shared.layout, rank)
     place = Port(arguments.host, arguments.port, address)
-    begin = Parcel(state)
-    spec = rank_spec(
-        arguments.rank, lambda births: RankArguments(shared, arguments.rank, batches, begin, outbox, place)
-    )
+    spec = rank_spec(rank, lambda births: RankArguments(shared, rank, batches, begin, outbox, place))
     return RankStaff(spec, batches.slots(), board, outbox)
 
 
 def build_shard(arguments: ShardArguments) -> Mixture:
     """The tables of one shard: as much of their size as it has of the env rows."""
-    shared = Shared(arguments.settings, arguments.parts, arguments.env, arguments.layout, WeightBoard(0))
-    blueprint = shared.blueprint()
+    blueprint = arguments.sent.shared(WeightBoard(0)).blueprint()
     share = Fraction(arguments.rows, blueprint.config.env.num)
     specs = [replace(spec, capacity=int(spec.capacity * share), min_size=1) for spec in blueprint.tables]
     where = {"rows": arguments.rows, "seed": blueprint.config.seed, "shard": arguments.index}
     priority = blueprint.algorithm.priority
-    tables = [Table(spec, arguments.layout, priority=priority, index=i, **where) for i, spec in enumerate(specs)]
+    tables = [Table(spec, arguments.sent.layout, priority=priority, index=i, **where) for i, spec in enumerate(specs)]
     return Mixture(tables, [spec.share for spec in specs])

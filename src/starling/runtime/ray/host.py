@@ -55,6 +55,15 @@ class Answers:
 
         return answer, give
 
+    async def beat(self, ask: Callable[[Callable[[Any], None]], None]) -> Any:
+        """What `ask` has another thread give, as soon as there is news, or after a while; also a sign of life."""
+        answer, give = self.expect()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.news.wait(), BEAT_SECONDS)
+        self.news.clear()
+        ask(give)
+        return await answer
+
 
 class Host:
     """Methods are called over Ray; each answers when there is something to answer."""
@@ -81,12 +90,7 @@ class Host:
 
     async def beat(self) -> tuple[News, list[str]]:
         """The news as soon as there are some, and what was printed; also a sign of life."""
-        answer, give = self._answers.expect()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._answers.news.wait(), BEAT_SECONDS)
-        self._answers.news.clear()
-        self._relay.tell(give)
-        return await answer, self._output.lines()
+        return await self._answers.beat(self._relay.tell), self._output.lines()
 
     async def stop(self) -> None:
         await asyncio.to_thread(self._relay.stop)

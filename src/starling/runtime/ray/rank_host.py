@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +13,6 @@ from starling.runtime.ray.host import Answers, settle_in
 if TYPE_CHECKING:
     from starling.runtime.ray.rank_relay import RankNews
     from starling.types import Sample
-
-BEAT_SECONDS = 0.5
-"""How often a rank with no news answers."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +44,7 @@ class RankHost:
 
     async def beat(self) -> tuple[RankNews, list[str]]:
         """The news as soon as there are some, and what was printed; also a sign of life."""
-        answer, give = self._answers.expect()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._answers.news.wait(), BEAT_SECONDS)
-        self._answers.news.clear()
-        self._relay.news(give)
-        return await answer, self._output.lines()
+        return await self._answers.beat(self._relay.news), self._output.lines()
 
     async def stop(self) -> None:
         await asyncio.to_thread(self._relay.stop)
