@@ -57,7 +57,8 @@ class NGUModel(nn.Module):
 
     def modulation(self, error: Tensor) -> Tensor:
         """How unusual errors [B] are: 1 + (error - mean) / deviation."""
-        mean, square = self.error[1:] / self.error[0].clamp(min=1e-12)
+        usual = self.error / self.error[0].clamp(min=1e-12)
+        mean, square = usual[1], usual[2]
         return 1.0 + (error - mean) / (square - mean.square()).clamp(min=1e-12).sqrt()
 
     @torch.no_grad()
