@@ -59,14 +59,14 @@ def test_a_branch_goes_on_with_other_settings_and_leaves_its_parent_alone(parent
     config = changed(parent, "stop.env_steps=1200", "algo.optimizer.args.lr=0.0001", "algo.batch=32")
     result = branch(parent, config, tmp_path, heard)
     assert result.env_steps >= 1200
-    assert "changed: algo.optimizer.args.lr: 0.0023 -> 0.0001" in heard.lines
+    assert "changed: algo.optimizer.args.lr: 0.001 -> 0.0001" in heard.lines
     rows = read_rows(result.folder / "metrics.jsonl")
     assert rows[0] == read_rows(parent / "metrics.jsonl")[0]
     assert [row["env_steps"] for row in rows] == sorted({row["env_steps"] for row in rows})
     log = (result.folder / "log.txt").read_text()
     assert f"a branch of {parent}" in log
     assert "finished: stop.env_steps=1,200 reached" in log
-    assert rows[0]["learner/q/learning_rate"] == 0.0023
+    assert rows[0]["learner/q/learning_rate"] == 0.001
     assert rows[-1]["learner/q/learning_rate"] == 0.0001
     assert json.loads((result.folder / "branch.json").read_text())["changes"]["stop.env_steps"] == [800, 1200]
     assert sorted(path.name for path in parent.rglob("*")) == before

@@ -23,7 +23,7 @@ SMALL = [
     *["env={id: toy/counting}", "env.num=3", "net.torso.hidden=[8]", "net.core.size=4", "stop.return=null"],
     *["algo.policies=4", "algo.unroll=4", "algo.period=2", "algo.fragment=4", "algo.batch=8", "algo.capacity=20000"],
     *["algo.lifelong={kind: rnd, torso: {hidden: [8]}}", "algo.discount=0.9", "algo.least_discount=0.5"],
-    "algo.novelty=0.3",
+    *["algo.novelty=0.3", "algo.meta=null"],
     "algo.episodic={kind: episodic, features: 4, capacity: 8, neighbours: 2, hidden: 8, torso: {hidden: [8]}}",
 ]
 META = "algo.meta={window: 6, epsilon: 0.3}"

@@ -168,4 +168,4 @@ def test_environments_are_listed_by_family(starling):
 
 def test_the_plain_form_is_ordinary_yaml(starling):
     printed = starling("config", "show", "dqn-cartpole", "--plain")[1]
-    assert yaml.safe_load(printed)["algo"]["optimizer"]["args"]["lr"] == 0.0023
+    assert yaml.safe_load(printed)["algo"]["optimizer"]["args"]["lr"] == 0.001

@@ -25,7 +25,7 @@ def test_json_adds_up(tmp_path):
     total = sum(cost["median"] for cost in made["seconds_a_step"].values())
     assert made["limit_steps_per_s"] == pytest.approx(made["cores"] / total)
     assert made["steps_per_s"] == pytest.approx(1 / total)
-    assert made["seconds"] == pytest.approx(50_000 * total)
+    assert made["seconds"] == pytest.approx(150_000 * total)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -144,7 +144,8 @@ def test_a_shard_is_lost_and_the_run_goes_on_without_it_until_it_is_back():
 )
 def test_a_learner_of_two_is_lost_and_both_go_on_from_where_they_were(place, victim, said):
     before = set(pids(victim))
-    with running(*DQN, "learners=2", "algo.prioritized.alpha=0.6", "eval.every=null", *place) as runtime:
+    settings = ["learners=2", "algo.prioritized.alpha=0.6", "eval.every=null", "supervision.reduction=10", *place]
+    with running(*DQN, *settings) as runtime:
         go_on(runtime, 600)
         updates = runtime.updates
         assert updates > 0
