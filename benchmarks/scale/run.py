@@ -1,8 +1,9 @@
 """How a run would go on 1 to 1000 nodes, predicted from what each role costs on one; checked on 1, 2 and 4 nodes here.
 
 The nodes are simulated: raylets of their own on this machine, and an environment that waits instead of computing, so
-that several nodes' actors fit on its cores. Costs come from the run on one node; those on more are compared with what
-the model says. Two cases: slow envs, where more nodes help, and quick ones, where the learner is soon the limit.
+that several nodes' actors fit on its cores; `algo.max_lag` is large enough for all of them to act at once. Costs come
+from the run on one node; those on more are compared with what the model says. Two cases: slow envs, where more nodes
+help, and quick ones, where this machine's own cores are soon the limit.
 
     .venv/bin/python benchmarks/scale/run.py --plot docs/images/scale.png --json
 """
@@ -31,6 +32,7 @@ CASES = {"slow envs": 0.02, "quick envs": 0.002}
 MEASURED, PREDICTED = (1, 2, 4), (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 SETTINGS = [
     *["runtime=ray", "env.id=slow:Slow", "algo.unroll=20", "algo.batch=8", "net.torso.hidden=[64]", "threads=1"],
+    "algo.max_lag=32",
     *["stop={env_steps: 1000000000}", "log.every=100000000", "eval.every=null", "ray.timeout=60"],
 ]
 STORE = 200 * 2**20
