@@ -19,7 +19,7 @@ trap 'rm -rf "$SECRET"' EXIT
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$SECRET/token"
 export RAY_health_check_period_ms=1000 RAY_health_check_timeout_ms=5000 RAY_health_check_failure_threshold=3
 
-HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 HEAD_IP=$(srun --nodes=1 --ntasks=1 --nodelist="$HEAD" hostname --ip-address | awk '{print $1}')
 CPUS=$SLURM_CPUS_PER_TASK
 
@@ -37,7 +37,7 @@ NAME=$(printf '%s\n' "$@" | sed -n 's/^run=//p')
 if [ -n "$NAME" ] && [ -e "$RUNS/$NAME/config.yaml" ]; then
     WORK=(resume "$RUNS/$NAME")
 else
-    WORK=(train "$@" runtime=ray "ray.address=$HEAD_IP:$PORT" --runs "$RUNS")
+    WORK=(train "$@" runtime=ray ray.address=auto --runs "$RUNS") # auto: also where a job that is sent again has another head
 fi
 # On its own node, so that the learner has the two cores that the head's Ray leaves free.
 srun --nodes=1 --ntasks=1 --nodelist="$HEAD" --overlap starling "${WORK[@]}" &
