@@ -14,7 +14,7 @@ from ray_support import cluster
 
 from starling.runs.metrics import read_rows
 
-pytestmark = pytest.mark.usefixtures("ray_token")
+pytestmark = pytest.mark.usefixtures("ray_here")  # once this process has met a Ray with a token it asks others for one
 
 SMALL = [
     *["impala-cartpole", "runtime=ray", "env.id=toy/identity", "env.num=4", "actors=2", "algo.unroll=5"],
