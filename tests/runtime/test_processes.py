@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -266,3 +267,18 @@ def test_ctrl_c_reaches_the_main_process_alone(tmp_path, inference):
     assert "Traceback" not in said
     assert "died" not in said
     assert list((tmp_path / "a" / "checkpoints").glob("step-*"))
+
+
+def test_nobody_waits_for_a_hub_that_waits_for_ever():
+    never = threading.Event()
+    with running() as runtime:
+        go_on(runtime, 100)
+        runtime.hub.post(lambda: never.wait(60))
+        runtime.hub.forsake(RunFailedError("nobody answers"))
+        begun = time.monotonic()
+        runtime.halt()
+        assert runtime.save(with_tables=True)["store"]["env_steps"] >= 100
+        assert time.monotonic() - begun < 20
+        with pytest.raises(RunFailedError, match="nobody answers"):
+            go_on(runtime, 1)
+        never.set()

@@ -28,6 +28,7 @@ from starling.types import Episode, Fragment, NDArray, Sample
 R = TypeVar("R")
 CHECK_SECONDS = 0.25
 STOP_SECONDS = 3.0
+FORSAKEN_SECONDS = 1.0
 
 
 class Hub:
@@ -56,7 +57,7 @@ class Hub:
         self._episodes: deque[Episode] = deque()
         self._dropped = 0  # episodes in which an env gave no numbers
         self._evaluations: deque[dict[str, float]] = deque()
-        self._evaluating = self._stopping = False
+        self._evaluating = self._stopping = self._forsaken = False
         self._thread = threading.Thread(target=self._serve, name="hub", daemon=True)
 
     # For other threads.
@@ -79,7 +80,7 @@ class Hub:
                 answer.set_exception(error)
 
         self.post(run)
-        while not answer.done() and self._thread.is_alive():
+        while not answer.done() and self._thread.is_alive() and not self._forsaken:
             time.sleep(0.0005)
         return answer.result(0) if answer.done() else function()
 
@@ -105,12 +106,16 @@ class Hub:
     def metrics(self) -> dict[str, Any]:
         return self.call(self._metrics)
 
+    def forsake(self, failure: BaseException) -> None:
+        """The run has failed, and this thread may wait for somebody who will never answer: nobody waits for it."""
+        self.failure, self._forsaken = failure, True
+
     def halt(self) -> None:
         """End the thread: from now on nothing comes in."""
         self._stopping = True
         if self._thread.is_alive():
             self.wake()
-            self._thread.join()
+            self._thread.join(FORSAKEN_SECONDS if self._forsaken else None)
 
     def stop(self) -> None:
         """End the thread and all workers."""

@@ -31,7 +31,7 @@ class Tenancy:
 
     def _head_lost(self, head: str) -> None:
         for hub in self._hubs:
-            hub.failure = RunFailedError(f"the head of the Ray cluster at {head} does not answer")
+            hub.forsake(RunFailedError(f"the head of the Ray cluster at {head} does not answer"))
 
     def metrics(self) -> dict[str, Any]:
         puts = sum(weights.puts for weights in self._weights)
