@@ -67,16 +67,22 @@ def balance(runtime: RayRuntime) -> dict[str, int]:
 
 
 def pids(name: str) -> list[int]:
-    """Processes that ps shows under a name that begins like this."""
-    found = []
+    """Processes that come from this one, or from a Ray that it started, and that ps shows under such a name."""
+    found, parents = [], {}
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{entry}/cmdline") as line, open(f"/proc/{entry}/comm") as short:
-                if line.read().startswith(name) or short.read().startswith(name):
-                    found.append(int(entry))
+                named = line.read().startswith(name) or short.read().startswith(name)
+            with open(f"/proc/{entry}/stat") as stat:
+                parents[int(entry)] = int(stat.read().rpartition(")")[2].split()[1])
         except OSError:
             continue
-    return found
+        found += [int(entry)] if named else []
+
+    def comes_from_here(pid: int) -> bool:
+        return pid == os.getpid() or (pid in parents and comes_from_here(parents[pid]))
+
+    return [pid for pid in found if comes_from_here(pid)]
 
 
 def mine(runtime: RayRuntime, kind: str, before: set[int]) -> int:
@@ -111,6 +117,8 @@ def test_a_host_that_hangs_is_replaced_and_an_evaluation_comes_back():
     before = set(pids("ray::Host"))
     with running(*IMPALA, "ray.timeout=4") as runtime:
         go_on(runtime, 200)
+        while not all(worker.ever_ready for worker in runtime.hub.crew.workers.values()):
+            go_on(runtime, 10)  # nothing is expected of one that may still wait for its place
         os.kill(mine(runtime, "ray::Host", before), signal.SIGSTOP)
         assert any("hung: no answer" in line for line in until_notice(runtime, "died"))
         go_on(runtime, 400)
