@@ -31,7 +31,7 @@ DQN = ["dqn-cartpole", "env.id=toy/identity", "algo.learning_starts=50", "algo.f
 def running(preset: str, *settings: str) -> Iterator[RayRuntime]:
     runtime = build(draw(load(preset, [*SMALL, *settings])))
     assert isinstance(runtime, RayRuntime | RayLearnersRuntime)
-    runtime.iteration = runtime.run()  # type: ignore[attr-defined]
+    runtime.iteration = runtime.run()
     try:
         yield runtime
     finally:
@@ -42,7 +42,7 @@ def go_on(runtime: RayRuntime, steps: int, seconds: float = 240.0) -> list[str]:
     """Run until so many more env steps have come in; the notices on the way."""
     goal, end, notices = runtime.env_steps + steps, time.monotonic() + seconds, []
     while runtime.env_steps < goal:
-        next(runtime.iteration)  # type: ignore[attr-defined]
+        next(runtime.iteration)
         notices += runtime.notices()
         assert time.monotonic() < end, f"only {runtime.env_steps} of {goal} steps; {notices}"
     return notices
@@ -51,9 +51,9 @@ def go_on(runtime: RayRuntime, steps: int, seconds: float = 240.0) -> list[str]:
 def until_notice(runtime: RayRuntime, text: str, seconds: float = 240.0) -> list[str]:
     end, notices = time.monotonic() + seconds, []
     while not any(text in line for line in notices):
-        next(runtime.iteration)  # type: ignore[attr-defined]
+        next(runtime.iteration)
         notices += runtime.notices()
-        runtime.seen = notices  # type: ignore[attr-defined]
+        runtime.seen = notices
         assert time.monotonic() < end, notices
     return notices
 
@@ -138,7 +138,7 @@ def test_a_shard_is_lost_and_the_run_goes_on_without_it_until_it_is_back():
         assert any(line.startswith("shard ") and "died (its process died)" in line for line in notices)
         go_on(runtime, 600)
         assert runtime.updates > updates
-        runtime.hub.call(lambda: runtime.hub.store.limiter.check_valid())  # type: ignore[attr-defined]
+        runtime.hub.call(lambda: runtime.hub.store.limiter.check_valid())
         balance(runtime)
 
 
@@ -187,7 +187,7 @@ def test_an_env_that_always_raises_ends_the_run_with_its_traceback():
     with running(*IMPALA, *faulty, "eval.every=null") as runtime:
         with pytest.raises(RunFailedError, match="0 of 2 actors are left"):
             until_notice(runtime, "this is never said")
-        assert any("Traceback" in line for line in [*runtime.seen, *runtime.notices()])  # type: ignore[attr-defined]
+        assert any("Traceback" in line for line in [*runtime.seen, *runtime.notices()])
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import FileStore, PrefixStore, TCPStore
 
 from starling.runtime.collective import Meeting
 
@@ -27,7 +26,7 @@ class Folder:
     path: Path
 
     def meet(self, time: int, rank: int, size: int, timeout: float) -> Meeting:
-        return Meeting(dist.FileStore(str(self.path / str(time)), size), rank, size, timeout)  # type: ignore[attr-defined]
+        return Meeting(FileStore(str(self.path / str(time)), size), rank, size, timeout)
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,8 @@ class Port:
         return Meeting(PrefixStore(str(time), store), rank, size, timeout, self.address)
 
 
-def _store(host: str, port: int, leads: bool = False) -> Any:
-    tcp: Any = dist.TCPStore  # type: ignore[attr-defined]
-    return tcp(host, port, None, leads, wait_for_workers=False)
+def _store(host: str, port: int, leads: bool = False) -> TCPStore:
+    return TCPStore(host, port, None, leads, wait_for_workers=False)
 
 
 class OpenPort:

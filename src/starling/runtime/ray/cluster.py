@@ -135,6 +135,11 @@ def _head(settings: RayConfig) -> str:
     return _endpoint(settings.address) if settings.address and settings.address.startswith("ray://") else _gcs()
 
 
+def address_here() -> str:
+    """The address at which other nodes reach this one."""
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+
 def answers(endpoint: str, timeout: float) -> bool:
     """Whether somebody listens at HOST:PORT."""
     host, _, port = endpoint.rpartition(":")

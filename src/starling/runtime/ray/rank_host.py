@@ -30,12 +30,11 @@ class RankHost:
 
     def __init__(self, plan: RankPlan) -> None:
         self._output = settle_in()
-        from ray.util import get_node_ip_address
-
+        from starling.runtime.ray.cluster import address_here
         from starling.runtime.ray.rank_relay import RankRelay
 
         self._answers = Answers()
-        staff = import_path(plan.builder)(plan.arguments, plan.state, get_node_ip_address())  # type: ignore[no-untyped-call]
+        staff = import_path(plan.builder)(plan.arguments, plan.state, address_here())
         self._relay = RankRelay(staff, plan.supervision, self._answers.ring)
 
     async def tell(self, message: dict[str, Any], sample: Sample | None) -> None:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from ray.util import get_node_ip_address
 from torch import nn
 
 from starling.config.schema import Config
@@ -21,7 +20,7 @@ from starling.runtime.learners import LearnersRuntime
 from starling.runtime.meetings import OpenPort
 from starling.runtime.processes import HubSource
 from starling.runtime.ray.check import check_versions
-from starling.runtime.ray.cluster import Cluster
+from starling.runtime.ray.cluster import Cluster, address_here
 from starling.runtime.ray.news import Made
 from starling.runtime.ray.placement import Need, Place, Reservation, check, need
 from starling.runtime.ray.remote_host import Deposit, RemoteHost
@@ -161,7 +160,7 @@ def _learners(
 
 def _far(plan: Plan, places: Mapping[str, Place]) -> Far:
     """Learners in the cluster, which meet at a port of this machine."""
-    port = OpenPort(get_node_ip_address())  # type: ignore[no-untyped-call]
+    port = OpenPort(address_here())
 
     def far(seat: Any) -> tuple[Callable[[Inbox], list[Worker]], FarDesk]:
         name, desk, rank = f"{LEARNER} {seat.rank}", FarDesk(plan.rank_slots), seat.rank
