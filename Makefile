@@ -59,6 +59,18 @@ bench-pong-install: bench-install .venv-sf/installed .venv-rllib/installed
 bench-pong: bench-pong-install
 	.venv-bench/bin/python benchmarks/pong.py --json
 
+.PHONY: bench-envpool test-envpool
+bench-envpool: .venv-envpool/installed
+	.venv-envpool/bin/python benchmarks/env_backends.py --json
+
+test-envpool: .venv-envpool/installed
+	.venv-envpool/bin/python -m pytest tests/envs/test_envpool.py
+
+.venv-envpool/installed: pyproject.toml constraints.txt benchmarks/requirements-envpool.txt
+	$(PYTHON) -m venv .venv-envpool
+	.venv-envpool/bin/pip install --quiet -c constraints.txt -e '.[dev]' -r benchmarks/requirements-envpool.txt
+	@touch $@
+
 bench: bench-install
 	.venv-bench/bin/python benchmarks/cartpole.py --json
 	.venv-bench/bin/python benchmarks/solve.py --json

@@ -3,9 +3,9 @@ import pytest
 from gymnasium.vector import VectorEnv as GymVectorEnv
 
 from starling.config.env import EnvConfig
-from starling.envs.atari import LifeEpisodes, game_ids, seeds_int32
+from starling.envs.atari import LifeEpisodes, game_ids
 from starling.envs.registry import env_spec, make_env
-from starling.envs.vector import GAME_OVER
+from starling.envs.vector import GAME_OVER, seeds_int32
 
 
 def make(id, rows=1, vectorize="auto", **atari):

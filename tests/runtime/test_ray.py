@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,7 +86,7 @@ def pids(name: str) -> list[int]:
     return [pid for pid in found if comes_from_here(pid)]
 
 
-def mine(runtime: RayRuntime, kind: str, before: set[int]) -> int:
+def mine(kind: str, before: set[int]) -> int:
     """The newest process of this kind that was not there before the run."""
     fresh = [pid for pid in pids(kind) if pid not in before]
     assert fresh, f"no process called {kind}"
@@ -105,7 +106,7 @@ def test_a_part_is_killed_and_the_run_goes_on(inference, victim, said):
     with running(*IMPALA, f"inference={inference}", "eval.every=null") as runtime:
         go_on(runtime, 400)
         updates = runtime.updates
-        os.kill(mine(runtime, victim, before), signal.SIGKILL)
+        os.kill(mine(victim, before), signal.SIGKILL)
         assert said in until_notice(runtime, "died")
         go_on(runtime, 600)
         assert runtime.updates > updates
@@ -113,55 +114,86 @@ def test_a_part_is_killed_and_the_run_goes_on(inference, victim, said):
         assert not any("died" in line for line in runtime.notices())
 
 
-def test_a_host_that_hangs_is_replaced_and_an_evaluation_comes_back():
-    before = set(pids("ray::Host"))
-    with running(*IMPALA, "ray.timeout=4") as runtime:
+def test_a_server_and_then_its_host_hang_are_replaced_and_an_evaluation_comes_back():
+    before = {name: set(pids(name)) for name in ("starling infere", "ray::Host")}
+    with running(*IMPALA, "inference=central", "ray.timeout=4", "supervision.timeout=4") as runtime:
         go_on(runtime, 200)
         while not all(worker.ever_ready for worker in runtime.hub.crew.workers.values()):
             go_on(runtime, 10)  # nothing is expected of one that may still wait for its place
-        os.kill(mine(runtime, "ray::Host", before), signal.SIGSTOP)
-        assert any("hung: no answer" in line for line in until_notice(runtime, "died"))
-        go_on(runtime, 400)
+        for name, said in (("starling infere", "inference died (hung"), ("ray::Host", " died (hung: no answer)")):
+            os.kill(mine(name, before[name]), signal.SIGSTOP)
+            notices = until_notice(runtime, "died")
+            assert any(said in line for line in notices), notices
+            go_on(runtime, 400)
         runtime.evaluate(wait=True)
         assert runtime.evaluations()[-1]["eval/return"] >= 0
 
 
+def test_a_host_that_hangs_before_its_first_answer_is_replaced(monkeypatch):
+    monkeypatch.setattr("starling.runtime.ray.remote.PLACE_SECONDS", 3.0)
+    stopped = threading.Event()
+
+    def stop_the_first() -> None:
+        while not (born := pids("ray::starling ")):  # under this name Ray builds it
+            time.sleep(0.01)
+        os.kill(born.pop(), signal.SIGSTOP)
+        stopped.set()
+
+    threading.Thread(target=stop_the_first, daemon=True).start()
+    with running(*IMPALA, "ray.timeout=10", "eval.every=null") as runtime:
+        while not stopped.is_set():
+            next(runtime.iteration)
+        assert runtime.env_steps == 0
+        until_notice(runtime, "host 0 died (hung: no answer): starting it again in")
+        go_on(runtime, 400)
+
+
 def test_a_shard_is_lost_and_the_run_goes_on_without_it_until_it_is_back():
     before = set(pids("ray::Shard"))
-    with running(*DQN, "ray.shards=2", "algo.prioritized.alpha=0.6", "eval.every=null") as runtime:
+    settings = ["ray.shards=2", "algo.prioritized.alpha=0.6", "eval.every=null", "ray.timeout=5"]
+    with running(*DQN, *settings) as runtime:
         go_on(runtime, 600)
         row = runtime.drain_metrics()
         assert row["store/replay/inserted"] > 100
-        updates = runtime.updates
-        os.kill(mine(runtime, "ray::Shard", before), signal.SIGKILL)
-        notices = until_notice(runtime, "begins")
-        assert any(line.startswith("shard ") and "died (its process died)" in line for line in notices)
-        go_on(runtime, 600)
-        assert runtime.updates > updates
-        runtime.hub.call(lambda: runtime.hub.store.limiter.check_valid())
-        balance(runtime)
+        for blow, said in ((signal.SIGKILL, "its process died"), (signal.SIGSTOP, "hung: no answer")):
+            updates = runtime.updates
+            os.kill(mine("ray::Shard", before), blow)
+            notices = until_notice(runtime, "begins empty")  # nothing was saved
+            assert any(line.startswith("shard ") and f"died ({said})" in line for line in notices), notices
+            go_on(runtime, 600)
+            assert runtime.updates > updates
+            runtime.hub.call(lambda: runtime.hub.store.limiter.check_valid())
+            balance(runtime)
 
 
 @pytest.mark.parametrize(
-    ("place", "victim", "said"),
+    ("place", "blows"),
     [
-        ([], "starling learne", "died (killed by SIGKILL)"),
-        (["ray.learner.cpus=1"], "starling learne", "died (killed by SIGKILL)"),
-        (["ray.learner.cpus=1"], "ray::RankHost", "died (its process died)"),
+        ([], [("starling learne", signal.SIGKILL, "died (killed by SIGKILL)")]),
+        (
+            ["ray.learner.cpus=1"],
+            [
+                ("starling learne", signal.SIGKILL, "died (killed by SIGKILL)"),
+                ("starling learne", signal.SIGSTOP, "died (hung"),
+                ("ray::RankHost", signal.SIGKILL, "died (its process died)"),
+                ("ray::RankHost", signal.SIGSTOP, "died (hung: no answer)"),
+            ],
+        ),
     ],
 )
-def test_a_learner_of_two_is_lost_and_both_go_on_from_where_they_were(place, victim, said):
-    before = set(pids(victim))
-    settings = ["learners=2", "algo.prioritized.alpha=0.6", "eval.every=null", "supervision.reduction=10", *place]
-    with running(*DQN, *settings) as runtime:
-        go_on(runtime, 600)
-        updates = runtime.updates
-        assert updates > 0
-        os.kill(mine(runtime, victim, before), signal.SIGKILL)
-        notices = until_notice(runtime, "the learners go on together")
-        assert any(said in line for line in notices), notices
-        go_on(runtime, 400)
-        assert runtime.updates >= updates
+def test_a_learner_of_two_is_lost_and_both_go_on_from_where_they_were(place, blows):
+    before = {name: set(pids(name)) for name, _, _ in blows}
+    settings = ["learners=2", "algo.prioritized.alpha=0.6", "eval.every=null", "ray.timeout=5"]
+    with running(*DQN, *settings, "supervision.reduction=5", "supervision.timeout=5", *place) as runtime:
+        for name, blow, said in blows:
+            go_on(runtime, 600)
+            updates = runtime.updates
+            assert updates > 0
+            os.kill(mine(name, before[name]), blow)
+            notices = until_notice(runtime, "the learners go on together")
+            assert any(said in line for line in notices), notices
+            go_on(runtime, 200)
+            assert runtime.updates >= updates
         state = runtime.save(with_tables=True)
         assert state["learner"]["version"] >= updates
         assert set(state["store"]["shards"]) == {"0", "1"}

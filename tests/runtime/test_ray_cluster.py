@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ray_support import cluster
+from ray_support import STORE, cluster
 
 from starling.runs.metrics import read_rows
 
@@ -35,6 +35,11 @@ def train(address: str, runs: Path, *settings: str) -> subprocess.Popen[str]:
     return starling("train", *SMALL, f"ray.address={address}", "run=a", "--runs", str(runs), *settings)
 
 
+def end(driver: subprocess.Popen[str]) -> None:
+    driver.kill()
+    driver.communicate()
+
+
 def wait_for(found, process: subprocess.Popen[str]) -> None:
     """Wait until something is found while a driver runs."""
     started = time.monotonic()
@@ -48,14 +53,27 @@ def rows(run: Path) -> list[dict]:
     return list(read_rows(run / "metrics.jsonl")) if (run / "metrics.jsonl").exists() else []
 
 
-def said(run: Path, text: str) -> bool:
-    return (run / "log.txt").exists() and text in (run / "log.txt").read_text()
+def said(run: Path, text: str) -> int:
+    return (run / "log.txt").read_text().count(text) if (run / "log.txt").exists() else 0
+
+
+def hang(node) -> None:
+    """Stop everything that runs on a node."""
+    raylet = node.all_processes["raylet"][0].process.pid
+    for pid in [raylet, *children(raylet)]:
+        os.kill(pid, signal.SIGSTOP)
+
+
+def children(parent: int) -> list[int]:
+    """All processes that come from one, and theirs."""
+    mine = [int(one) for one in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+    return mine + [pid for child in mine for pid in children(child)]
 
 
 def test_a_node_is_lost_and_comes_back_and_a_lost_head_ends_the_run(tmp_path):
     run = tmp_path / "a"
     with cluster({"num_cpus": 1}) as nodes:
-        second = nodes.add_node(num_cpus=1, object_store_memory=100 * 2**20)
+        second = nodes.add_node(num_cpus=1, object_store_memory=STORE)
         driver = train(nodes.address, tmp_path)
         try:
             wait_for(lambda: len(rows(run)) >= 3, driver)
@@ -64,18 +82,72 @@ def test_a_node_is_lost_and_comes_back_and_a_lost_head_ends_the_run(tmp_path):
             wait_for(lambda: said(run, "died ("), driver)
             known = len(rows(run))
             wait_for(lambda: len(rows(run)) > known + 1, driver)  # the other host goes on alone
-            nodes.add_node(num_cpus=1, object_store_memory=100 * 2**20)
+            third = nodes.add_node(num_cpus=1, object_store_memory=STORE)
             wait_for(lambda: rows(run)[-1]["ray/nodes"] == 3, driver)
             lost = rows(run)[-1]["ledger/lost"]
             assert lost <= 2 * 2 * 6, "at most what was under way"
+            deaths = said(run, "died (")
+            hang(third)
+            wait_for(lambda: said(run, "died (") > deaths, driver)
+            known = len(rows(run))
+            wait_for(lambda: len(rows(run)) > known + 1, driver)
             wait_for(lambda: list((run / "checkpoints").glob("step-*")), driver)
             nodes.head_node.kill_gcs_server()
             output, _ = driver.communicate(timeout=PATIENCE)
         finally:
-            driver.kill()
+            end(driver)
     assert driver.returncode == 1, output
     assert "does not answer" in output
     assert f"starling resume {run}" in output
+
+
+def test_a_shard_that_is_lost_begins_with_what_was_saved_of_it(tmp_path):
+    run = tmp_path / "a"
+    replay = ["dqn-cartpole", "env.id=toy/identity", "env.num=4", "algo.learning_starts=50", "algo.capacity=40000"]
+    settings = ["runtime=ray", "actors=2", "ray.shards=2", "net.torso.hidden=[8]", "eval.every=null", "log.every=200"]
+    until = ["stop.return=null", "stop.env_steps=100000000", "checkpoint.every=2000", "run=a", "--runs", str(tmp_path)]
+    driver = starling("train", *replay, *settings, *until)
+    try:
+        wait_for(lambda: list((run / "checkpoints").glob("step-*")), driver)
+        (shard, *_) = [
+            pid for pid in children(driver.pid) if Path(f"/proc/{pid}/cmdline").read_text().startswith("ray::Shard")
+        ]
+        os.kill(shard, signal.SIGKILL)
+        wait_for(lambda: said(run, "begins with what the newest checkpoint holds of it"), driver)
+        known = len(rows(run))
+        wait_for(lambda: len(rows(run)) > known + 2, driver)
+        row = rows(run)[-1]
+        gone = row["env_steps"] - row["store/replay/size"]
+        assert 0 < gone < 2000 + 400, "no more is missing than came since"
+        driver.send_signal(signal.SIGINT)
+        output, _ = driver.communicate(timeout=PATIENCE)
+    finally:
+        end(driver)
+    assert driver.returncode == 0, output
+
+
+@pytest.mark.parametrize("placement", ["pack", "spread"])
+def test_parts_are_placed_by_what_nodes_have(tmp_path, placement):
+    """Actors go where their resource is, together or apart, and the evaluator to the only node with an `eye`."""
+    settings = ["ray.actor.resources={simulator: 1}", "ray.evaluator.resources={eye: 1}", "ray.hosts=2"]
+    with cluster() as made:
+        have = [{"simulator": 2}, {"simulator": 2}, {"eye": 1}]
+        nodes = [made.add_node(num_cpus=4, object_store_memory=STORE, resources=resources) for resources in have]
+        driver = train(made.address, tmp_path, *settings, f"ray.placement={placement}", "eval.every=1000000")
+        try:
+            wait_for(lambda: sum(map(hosts_on, nodes)) == 3, driver)
+            held = [hosts_on(node) for node in nodes]
+        finally:
+            end(driver)
+    assert held[2] == 1, "the evaluator"
+    assert sorted(held[:2]) == ([0, 2] if placement == "pack" else [1, 1])
+
+
+def hosts_on(node) -> int:
+    """How many Ray actors that hold workers there are on a node, or are being built there."""
+    raylet = node.all_processes["raylet"][0].process.pid
+    own = Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split()  # not theirs, which begin as copies
+    return sum(Path(f"/proc/{pid}/cmdline").read_text().startswith(("ray::Host", "ray::starling ")) for pid in own)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from starling.cli import (
 )
 from starling.envs.faults import EnvFault
 from starling.errors import UserError
+from starling.leaving import in_order
 
 app = typer.Typer(
     name="starling",
@@ -71,15 +72,16 @@ def main() -> None:
 
     An `EnvFault` is shown as the env's own traceback and one line, with exit code 1.
     """
-    try:
-        app()
-    except UserError as error:
-        for line in str(error).splitlines():
-            print(f"error: {line}", file=sys.stderr)
-        sys.exit(2)
-    except EnvFault as fault:
-        if fault.details:
-            print(fault.details, file=sys.stderr)
-        advice = "mend the env, then start again or resume the run from its last checkpoint"
-        print(f"error: {fault}; {advice}", file=sys.stderr)
-        sys.exit(1)
+    with in_order():
+        try:
+            app()
+        except UserError as error:
+            for line in str(error).splitlines():
+                print(f"error: {line}", file=sys.stderr)
+            sys.exit(2)
+        except EnvFault as fault:
+            if fault.details:
+                print(fault.details, file=sys.stderr)
+            advice = "mend the env, then start again or resume the run from its last checkpoint"
+            print(f"error: {fault}; {advice}", file=sys.stderr)
+            sys.exit(1)

@@ -7,7 +7,7 @@ from typing import Any
 from starling.config.schema import Config
 from starling.errors import UserError, did_you_mean
 
-MADE_BY_STARLING = ("ALE/", "MinAtar/", "toy/")
+MADE_BY_STARLING = ("ALE/", "MinAtar/", "envpool/", "toy/")
 
 
 def unknown_env(id: Any, algorithm: Any) -> str | None:

@@ -34,7 +34,9 @@ class AtariConfig(Part):
 class EnvConfig(Part):
     """The environment and how many rows of it run."""
 
-    id: str = Field(min_length=1, description="Gymnasium id, ALE/..., MinAtar/..., toy/... or package.module:factory")
+    id: str = Field(
+        min_length=1, description="Gymnasium id, ALE/..., MinAtar/..., envpool/..., toy/... or package.module:factory"
+    )
     num: int = Field(8, ge=1, description="env rows in all, dealt out over the actors")
     wrappers: list[WrapperConfig] = Field(default_factory=list, description="wrappers, the innermost first")
     args: dict[str, Any] = Field(default_factory=dict, description="arguments of the env's constructor")

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 from starling.config.env import AtariConfig, EnvConfig
-from starling.envs.vector import GAME_OVER, joint_seed, row_infos
+from starling.envs.vector import GAME_OVER, row_infos, seeds_int32
 from starling.errors import UserError, did_you_mean
 from starling.types import NDArray, StackSpec
 
@@ -52,11 +52,6 @@ def make_vector(config: EnvConfig, rows: int, threads: int) -> VectorEnv[Any, An
 
 def stack(config: AtariConfig) -> StackSpec | None:
     return StackSpec("", 0, config.stack) if config.stack > 1 else None
-
-
-def seeds_int32(seeds: NDArray) -> NDArray:
-    """Row seeds [B] hashed into what the ALE takes: int32 from 0 up (a negative one would not seed)."""
-    return np.array([joint_seed(seeds[row : row + 1]) for row in range(len(seeds))])
 
 
 class LifeEpisodes(VectorWrapper[Any, Any, Any]):

@@ -15,10 +15,10 @@ from gymnasium.vector import SyncVectorEnv
 from gymnasium.vector import VectorEnv as GymVectorEnv
 
 from starling.config.env import EnvConfig
-from starling.envs import atari, minatar
+from starling.envs import atari, envpool, minatar
 from starling.envs.faults import EnvFault, raised
 from starling.envs.mujoco import log_warnings
-from starling.envs.vector import VectorEnv
+from starling.envs.vector import VectorEnv, seeds_int32
 from starling.envs.wrappers import load_wrapper, outer_stack, wrap
 from starling.errors import UserError, did_you_mean
 from starling.registry import Entry, Registry, import_path
@@ -120,7 +120,13 @@ def _family(config: EnvConfig) -> _Family:
             lambda rows, threads: atari.make_vector(config, rows, threads),
             stack=atari.stack(config.atari),
             frames_per_step=config.atari.frame_skip,
-            seeder=atari.seeds_int32,
+            seeder=seeds_int32,
+        )
+    if config.id.startswith(envpool.PREFIX):
+        return _Family(
+            lambda mode: envpool.refuse_single(config.id),
+            lambda rows, threads: envpool.make_vector(config, rows, threads),
+            seeder=seeds_int32,
         )
     if config.id.startswith("MinAtar/"):
         return _Family(lambda mode: minatar.make(config.id, config.args, mode))
@@ -136,7 +142,7 @@ def _gymnasium(config: EnvConfig) -> _Family:
         known = known_ids()
         raise UserError(
             f"unknown environment {config.id!r}{did_you_mean(config.id, known)}"
-            " (a Gymnasium id, ALE/..., MinAtar/..., toy/... or package.module:factory)"
+            " (a Gymnasium id, ALE/..., MinAtar/..., envpool/..., toy/... or package.module:factory)"
         )
     if module != config.id:
         _import(config.id, module)

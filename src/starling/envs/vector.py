@@ -20,6 +20,8 @@ from starling.types import EnvSpec, EnvStep, NDArray, StackSpec
 
 MOST_DROPPED = 10
 """Episodes of one row that may be dropped one after another; more is no accident."""
+RESETS_BY_ROW = "resets_by_row"
+"""In the metadata of a vector env: its `reset` heeds options["reset_mask"]."""
 GAME_OVER = "starling.game_over"
 """Key of the infos of an env whose episodes are parts of a game (lives): [B] bool, the game itself has ended."""
 
@@ -199,9 +201,10 @@ def row_infos(infos: dict[str, Any], row: int) -> dict[str, Any]:
 
 
 def _resets_by_row(env: GymVectorEnv[Any, Any, Any]) -> bool:
-    """Whether `reset` heeds a mask of rows; there is no way to ask, and others would silently reset all."""
+    """Whether `reset` heeds a mask of rows; gymnasium has no way to ask, and others would silently reset all."""
     return (
-        isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        env.metadata.get(RESETS_BY_ROW, False)
+        or isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         or type(env.unwrapped).__module__ == "ale_py.vector_env"
     )
 
@@ -215,3 +218,8 @@ def _seeder(env: GymVectorEnv[Any, Any, Any]) -> Callable[[NDArray], Any]:
 def joint_seed(seeds: NDArray) -> int:
     """One seed, a function of all rows' seeds, for an env that draws for all its rows from one generator."""
     return int(np.random.SeedSequence(seeds.tolist()).generate_state(1)[0] >> 1)
+
+
+def seeds_int32(seeds: NDArray) -> NDArray:
+    """Row seeds [B] hashed into what C++ envs take: int32 from 0 up (to the ALE a negative one is none)."""
+    return np.array([joint_seed(seeds[row : row + 1]) for row in range(len(seeds))])

@@ -15,6 +15,8 @@ from starling.types import NDArray
 WINDOW_SECONDS = 600.0
 """Crashes that lie further back than this do not count against a worker."""
 LONGEST_REST = 30.0
+ENDED = "Ended"
+"""The kind of a fault that says no more than how a process ended: killed, hung."""
 
 
 @dataclass(frozen=True)
@@ -140,13 +142,13 @@ class Worker(ABC):
     @property
     def may_mend(self) -> bool:
         """Whether what it died of may go away by itself: an env's fault, a kill, a hang; not a mistake in code."""
-        return self.fault["kind"] == "EnvFault" if self.fault else self.killed
+        return self.fault["kind"] in ("EnvFault", ENDED) if self.fault else self.killed
 
     def told(self) -> str | None:
         """What it said it dies of, if it could."""
         if self.fault is None:
             return None
-        known = self.fault["kind"] in ("EnvFault", "UserError", "RunFailedError")  # their words say all
+        known = self.fault["kind"] in ("EnvFault", "UserError", "RunFailedError", ENDED)  # their words say all
         return self.fault["fault"] if known else f"{self.fault['kind']}: {self.fault['fault']}"
 
     def rest(self) -> float | None:

@@ -18,6 +18,7 @@ from ray.exceptions import RayError
 
 from starling.config.cluster import RayConfig
 from starling.errors import UserError
+from starling.leaving import leave_at_once
 from starling.runtime.ray.placement import Need
 from starling.runtime.ray.token import MODE, PATH, TOKEN, check_token_file, ensure_token
 
@@ -78,6 +79,7 @@ class Cluster:
         self._closing.set()
         if self.lost:
             atexit.unregister(ray.shutdown)  # it would wait for the head until Ray aborts this process
+            leave_at_once()  # Ray's threads may fault when they are torn down
             return
         if self._counting is not None:
             self._counting.join(CONNECT_SECONDS)

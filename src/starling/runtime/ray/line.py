@@ -30,7 +30,8 @@ class Line:
     def __init__(self, handle: Any, post: Post, timeout: float, failed: Callable[[BaseException], None]) -> None:
         self.handle, self._post, self._timeout, self._failed = handle, post, timeout, failed
         self.started = time.monotonic()
-        self.answered: float | None = None  # when it last did
+        self.answered = False  # whether it ever did
+        self._expected: float | None = None  # since when an answer is: its last one, or when it had its place
         self._calls: dict[int, _Call] = {}
         self._number = 0
         self._next_sweep = self.started + SWEEP_SECONDS
@@ -38,7 +39,11 @@ class Line:
     @property
     def silent_seconds(self) -> float:
         """Since its last answer; nothing is expected of an actor that has not found its place yet."""
-        return 0.0 if self.answered is None else time.monotonic() - self.answered
+        return 0.0 if self._expected is None else time.monotonic() - self._expected
+
+    def expect(self) -> None:
+        """From now on it should answer, also if it never did."""
+        self._expected = self._expected or time.monotonic()
 
     def call(self, done: Callable[..., None], *refs: Any) -> None:
         """Have `done` called with the values of these references, results of one call, once the last is here."""
@@ -59,7 +64,7 @@ class Line:
         except (RayError, GetTimeoutError) as error:
             self._failed(error)
         else:
-            self.answered = time.monotonic()
+            self.answered, self._expected = True, time.monotonic()
             call.done(*values)
 
     def sweep(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from starling.config.cluster import PlaceConfig
@@ -98,6 +98,10 @@ class Place:
 
     def __str__(self) -> str:
         return str(self.need)
+
+    def is_kept(self) -> bool:
+        """Whether a node keeps this place now."""
+        return bool(placement_group_table(self.group)["bundles_to_node_id"].get(self.index))
 
     def options(self, start: int) -> dict[str, Any]:
         """How a Ray actor is told to go there, the how-manieth of this part; its name is its own in the cluster."""

@@ -17,7 +17,7 @@ from starling.runtime.inbox import Inbox
 from starling.runtime.process_worker import processes
 from starling.runtime.slab import Parcel
 from starling.runtime.weights import WeightBoard
-from starling.runtime.workers import WorkerSpec
+from starling.runtime.workers import ENDED, WorkerSpec
 from starling.types import NDArray, Sample
 
 CHECK_SECONDS = 0.25
@@ -129,7 +129,8 @@ class RankRelay:
         self._worker.wait_dead()
         self._hear()
         reason = self._worker.reap()
-        fault = self._worker.fault or {"fault": reason, "kind": "RunFailedError", "details": ""}
+        kind = ENDED if self._worker.killed else "RunFailedError"
+        fault = self._worker.fault or {"fault": reason, "kind": kind, "details": ""}
         self._fail(fault["details"], fault["kind"], fault["fault"])
 
     def _fail(self, details: str, kind: str, said: str | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from starling.runtime.ray.placement import Place
 from starling.runtime.workers import Worker, WorkerSpec
 
 PLACE_SECONDS = 30.0
-"""How long a part may wait for its place before somebody is told."""
+"""After how long without a first answer the cluster is asked, again and again, whether a part has its place."""
 
 
 class RemoteWorker(Worker):
@@ -34,6 +35,7 @@ class RemoteWorker(Worker):
         self._hear: Callable[[], None] = lambda: None
         self._error: BaseException | None = None
         self._told_waiting = False
+        self._ask_again = 0.0  # when the cluster is asked for a part that has not answered yet
         self._stopping: Any = None
         self.line: Line | None = None
 
@@ -57,6 +59,7 @@ class RemoteWorker(Worker):
         self._hear, self._crashed = hear, crashed
         self.hung, self.start_at, self.fault, self._error, self._told_waiting = False, None, None, None, False
         self._starts, self._stopping = self._starts + 1, None
+        self._ask_again = time.monotonic() + PLACE_SECONDS
         handle = self._create(births, {"max_restarts": 0, **self._place.options(self._starts)})
         self.line = Line(handle, self._post, self.timeout, self._fail)
         self._began(self.line)
@@ -66,15 +69,30 @@ class RemoteWorker(Worker):
         return messages
 
     def look(self) -> None:
-        """Answers that nobody told of, and a part that still waits for its place."""
+        """Answers that nobody told of, and a part that has not answered yet."""
         if self.line is None:
             return
         self.line.sweep()
-        late = self.line.answered is None and time.monotonic() - self.line.started > PLACE_SECONDS
-        if late and not self._told_waiting:
+        if not self.line.answered and time.monotonic() > self._ask_again:
+            self._ask_again = time.monotonic() + PLACE_SECONDS
+            asking = threading.Thread(target=self._ask_for_place, args=(self.line,), name="place", daemon=True)
+            asking.start()
+        self._hear()
+
+    def _ask_for_place(self, line: Line) -> None:
+        """In a thread of its own: a head that is lost lets whoever asks it wait."""
+        kept = self._place.is_kept()
+        self._post(lambda: self._late(line, kept))
+
+    def _late(self, line: Line, placed: bool) -> None:
+        """A part that has its place and does not answer has hung before its first answer; others wait their turn."""
+        if line is not self.line or line.answered:
+            return
+        if placed:
+            line.expect()
+        elif not self._told_waiting:
             self._told_waiting = True
             self._messages.append({"notice": f"{self.name} waits for its place in the cluster: {self._place}"})
-        self._hear()
 
     def kill(self) -> None:
         if self.line is not None:

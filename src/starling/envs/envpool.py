@@ -1,0 +1,98 @@
+"""Envs that envpool steps: all rows in C++, for what is slow in Python; ids are `envpool/` and envpool's own name."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NoReturn
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from starling import tree
+from starling.config.env import EnvConfig
+from starling.envs.vector import RESETS_BY_ROW
+from starling.errors import UserError, did_you_mean
+from starling.types import NDArray
+
+PREFIX = "envpool/"
+TAKEN = ("num_envs", "batch_size", "num_threads", "seed")
+"""Arguments of a pool that are set by others."""
+
+
+def make_vector(config: EnvConfig, rows: int, threads: int) -> VectorEnv[Any, Any, Any]:
+    """Rows of the env that `config.id` names; `config.args` are envpool's own."""
+    try:
+        import envpool
+    except ModuleNotFoundError as error:
+        raise UserError(f"{config.id} needs envpool: pip install 'starling-rl[envpool]'") from error
+    name = config.id.removeprefix(PREFIX)
+    known = envpool.list_all_envs()
+    if name not in known:
+        raise UserError(f"envpool has no env {name!r}{did_you_mean(name, known)}")
+    for argument in config.args:
+        if argument in TAKEN:
+            raise UserError(f"env.args.{argument} is not for you to set: env.num and the plan of threads say it")
+    return Pool(name, rows, {"num_threads": threads, **config.args})
+
+
+def refuse_single(id: str) -> NoReturn:
+    raise UserError(f"env {id!r} makes its rows itself: it takes no wrappers, vectorize: sync or pictures")
+
+
+class Pool(VectorEnv[Any, Any, Any]):
+    """A synchronous pool as a gymnasium vector env; seeds can only be given to a new pool, so `reset` makes one."""
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, RESETS_BY_ROW: True}  # noqa: RUF012 (gymnasium's own form)
+
+    def __init__(self, name: str, rows: int, args: dict[str, Any]) -> None:
+        import envpool
+
+        self._name, self._args, self.num_envs = name, args, rows
+        with _quietly():
+            spec = envpool.make_spec(name, **{key: args[key] for key in args if key != "num_threads"})
+            self.single_observation_space = spec.gymnasium_observation_space
+            self.single_action_space = spec.gymnasium_action_space
+        self.observation_space = batch_space(self.single_observation_space, rows)
+        self.action_space = batch_space(self.single_action_space, rows)
+        self._pool: Any = None
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """All rows anew where there are seeds, an int a row; without them those of `options["reset_mask"]`."""
+        mask = (options or {}).get("reset_mask")
+        if mask is None:
+            import envpool
+
+            seeds = {} if seed is None else {"seed": [int(one) for one in seed]}
+            with _quietly():
+                self._pool = envpool.make_gymnasium(self._name, num_envs=self.num_envs, **seeds, **self._args)
+                self._obs, infos = self._pool.reset()
+            return self._obs, infos
+        begun, infos = self._pool.reset(np.nonzero(mask)[0])
+        self._obs = tree.map(partial(_put, mask), self._obs, begun)
+        return self._obs, infos
+
+    def step(self, actions: NDArray) -> tuple[Any, NDArray, NDArray, NDArray, dict[str, Any]]:
+        self._obs, reward, terminated, truncated, infos = self._pool.step(actions)
+        return self._obs, reward, terminated, truncated, infos
+
+    def close_extras(self, **kwargs: Any) -> None:
+        if self._pool is not None:
+            self._pool.close()
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without gymnasium's warnings of what envpool does when it describes its spaces."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _put(mask: NDArray, values: NDArray, new: NDArray) -> NDArray:
+    values = values.copy()
+    values[mask] = new
+    return values
