@@ -14,6 +14,7 @@ from starling.config.load import from_dict
 from starling.config.schema import Config, EvalConfig
 from starling.envs.registry import make_env
 from starling.envs.vector import VectorEnv
+from starling.frozen import unpack
 from starling.portable import Part
 from starling.roles.env_loop import Acting, EnvLoop
 from starling.roles.evaluator import MAX_ROWS, Evaluator
@@ -21,7 +22,6 @@ from starling.roles.inference import Batcher, InferenceServer
 from starling.roles.learner import Learner, Source
 from starling.roles.policy import GroupSpec, Policy, PolicyCore, Upstream
 from starling.roles.usage import WAIT_IN, WAIT_OUT, Usage
-from starling.runs.frozen import unpack
 from starling.runtime.batches import BatchPort
 from starling.runtime.central import LoopPort, LoopSide, ServerPort, ServerSide
 from starling.runtime.collective import Meeting

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from starling.errors import UserError
+from starling.frozen import freeze
 from starling.runs import checkpoint
 from starling.runs.checkpoint import Retention
-from starling.runs.frozen import freeze
 from starling.segments import Joined, Segmented
 
 RING = 4

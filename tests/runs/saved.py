@@ -1,7 +1,7 @@
 """Checkpoints as tests make and damage them."""
 
+from starling.frozen import freeze
 from starling.runs import checkpoint
-from starling.runs.frozen import freeze
 
 
 def save(root, step, state, **settings):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from starling import tree
-from starling.runs.frozen import pack, unpack
+from starling.frozen import pack, unpack
 from starling.runtime.batches import BatchDesk, BatchPort, batch_spec
 from starling.runtime.slab import Parcel
 from starling.store.spec import TableSpec

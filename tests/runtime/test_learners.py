@@ -13,7 +13,7 @@ import starling
 from starling.blueprint import draw
 from starling.config.load import load
 from starling.errors import UserError
-from starling.runs.frozen import unpack
+from starling.frozen import unpack
 from starling.runs.metrics import read_rows
 from starling.runtime.crew import RunFailedError
 from starling.topology import build

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from store_streams import Stream, make_layout, make_rows
 
+from starling.frozen import freeze
 from starling.runs import checkpoint
 from starling.runs.checkpoint import Retention
-from starling.runs.frozen import freeze
 from starling.runs.saving import Saver
 from starling.store import blocks, codec, sizes
 from starling.store.codec import Chunked, Plain

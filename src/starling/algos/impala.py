@@ -51,7 +51,7 @@ VALUES = "values"
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Present:
     """What the present network says about a batch of T steps and B rows."""
 
     outputs: dict[str, Any]  # [T+1, B, ...] of every head
@@ -131,7 +131,7 @@ class IMPALA(Algorithm):
             "value": value,
             "entropy": policy.entropy(),
         }  # [T, B] each
-        seen = _Seen(outputs, policy, behaviour, log_rho, keep)
+        seen = _Present(outputs, policy, behaviour, log_rho, keep)
         cost, clones = self._policy_cost(seen, parts, batch)
         if self._prioritized:
             cost, value = cost * batch.weight, value * batch.weight
@@ -146,7 +146,7 @@ class IMPALA(Algorithm):
         priorities = self._priorities(outputs, traces, steps.valid) if self._prioritized else None
         return Loss(losses={"impala": loss}, metrics=metrics, priorities=priorities)
 
-    def _policy_cost(self, seen: _Seen, parts: dict[str, Tensor], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def _policy_cost(self, seen: _Present, parts: dict[str, Tensor], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """What the policy's part of the loss sums up [T, B], and what of it CLEAR adds before it is weighted."""
         entropy, keep, clear = parts["entropy"], seen.keep, self.config.clear
         if keep is not None:
@@ -157,7 +157,7 @@ class IMPALA(Algorithm):
         clones = self._clones(seen, batch)
         return cost + clear.policy_cost * clones["policy_clone"] + clear.value_cost * clones["value_clone"], clones
 
-    def _clones(self, seen: _Seen, batch: Batch) -> dict[str, Tensor]:
+    def _clones(self, seen: _Present, batch: Batch) -> dict[str, Tensor]:
         """CLEAR's losses [T, B] (1811.11682, section 3.2), 0 on new rows and where LASER leaves a state out."""
         steps = batch.trajectory
         cloned = self._replayed(batch) & (steps.valid if seen.keep is None else steps.valid & seen.keep)
@@ -180,7 +180,7 @@ class IMPALA(Algorithm):
         errors = total([(traces[s.name].vs - outputs[s.name][:-1]).detach().abs() for s in self._streams])
         return torch.where(valid, errors, 0.0).sum(0) / valid.sum(0).clamp(min=1)
 
-    def _means(self, parts: dict[str, Tensor], seen: _Seen, batch: Batch) -> dict[str, Tensor]:
+    def _means(self, parts: dict[str, Tensor], seen: _Present, batch: Batch) -> dict[str, Tensor]:
         """What is logged: means over all valid steps, and over those of every source."""
         steps, rho = batch.trajectory, seen.log_rho.exp()
         # The same policy's ratios are 1 but for rounding, which is no clipping.

@@ -20,9 +20,9 @@ from typing import Any
 from safetensors.numpy import load_file
 
 from starling.errors import UserError
+from starling.frozen import Frozen, FrozenPart, thaw
 from starling.runs.arrays import write_arrays
 from starling.runs.disk import sha256, sync, write_synced
-from starling.runs.frozen import Frozen, FrozenPart, thaw
 from starling.runs.segments import Stored, sweep, what_is_wrong, write_segments
 from starling.segments import Segmented
 

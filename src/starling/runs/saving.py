@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from starling.errors import UserError
+from starling.frozen import freeze
 from starling.runs import checkpoint
 from starling.runs.checkpoint import Retention
-from starling.runs.frozen import freeze
 from starling.runs.metrics import TIMING
 from starling.segments import SegmentLostError
 

@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from starling.config.schema import SupervisionConfig
+from starling.frozen import pack, unpack
 from starling.roles.learner import Learner
 from starling.roles.policy import Header, next_birth
-from starling.runs.frozen import pack, unpack
 from starling.runtime.gathering import Gathering
 from starling.runtime.processes import PATIENCE
 from starling.runtime.shard import Event, ShardHub

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from starling.frozen import pack, unpack
 from starling.roles.learner import Learner
 from starling.roles.policy import Header
 from starling.roles.ranks import Alone, RankLostError
 from starling.roles.usage import BUSY, WAIT_IN, Usage
-from starling.runs.frozen import pack, unpack
 from starling.runtime.batches import BatchSlot
 from starling.runtime.collective import Collective, Meeting
 from starling.runtime.link import wait_readable
