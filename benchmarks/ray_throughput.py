@@ -87,7 +87,7 @@ def main() -> None:
     ensure_token()
     import ray
 
-    ray.init(num_cpus=16, object_store_memory=200 * 2**20, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=16, object_store_memory=200 * 2**20, include_dashboard=False, log_to_driver=False)
     rounds: dict[str, list[float]] = {runtime: [] for runtime in RUNTIMES}
     for number in range(arguments.repeat):
         for runtime in RUNTIMES if number % 2 == 0 else RUNTIMES[::-1]:

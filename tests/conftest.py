@@ -38,7 +38,7 @@ def ray_here(ray_token):
 def _start_ray(ray, tries=6):
     """Ray gives itself 30 s to start, which a busy machine may not have."""
     try:
-        ray.init(num_cpus=16, object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False)
+        ray.init("local", num_cpus=16, object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False)
     except Exception as error:
         if tries == 1 or "timed out during startup" not in str(error):
             raise

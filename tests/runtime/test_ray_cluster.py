@@ -207,8 +207,9 @@ def test_an_address_that_does_not_answer_is_one_line(tmp_path):
 def test_ctrl_c_ends_a_ray_of_its_own_with_all_that_belongs_to_it(tmp_path):
     arguments = ["train", *SMALL, "run=a", "--runs", str(tmp_path), "eval.every=1000000"]
     command = [sys.executable, "-m", "starling", *arguments]
+    elsewhere = os.environ | {"RAY_ADDRESS": "127.0.0.1:9"}  # as if this machine were part of a cluster
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=elsewhere
     ) as driver:
         wait_for(lambda: len(rows(tmp_path / "a")) >= 2, driver)
         os.killpg(driver.pid, signal.SIGINT)

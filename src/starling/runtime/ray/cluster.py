@@ -92,7 +92,8 @@ def _start(settings: RayConfig, needs: Sequence[Need], object_store: int) -> Non
     ensure_token()
     cpus = math.ceil(sum(need.resources.get("CPU", 0.0) for need in needs)) + 1
     try:
-        ray.init(num_cpus=max(cpus, os.cpu_count() or 1), object_store_memory=object_store, **_QUIET)
+        cpus = max(cpus, os.cpu_count() or 1)
+        ray.init("local", num_cpus=cpus, object_store_memory=object_store, **_QUIET)  # also where another one runs
     except Exception as error:
         if "timed out during startup" not in str(error):
             raise
