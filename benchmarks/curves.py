@@ -108,7 +108,7 @@ def draw(study: Study, runs: list[Run], env_steps: int, out: Path) -> None:
     axes.set(xlabel="env steps", ylabel="return (mean of 100 episodes)")
     axes.set_title(f"{study.title}: median and middle half of the seeds (how many)")
     axes.grid(alpha=0.3)
-    axes.legend(loc="upper left")
+    axes.legend(loc="lower right")
     figure.savefig(out, dpi=120)
     plt.close(figure)
 
