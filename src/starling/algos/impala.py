@@ -131,8 +131,8 @@ class IMPALA(Algorithm):
             "value": value,
             "entropy": policy.entropy(),
         }  # [T, B] each
-        seen = _Present(outputs, policy, behaviour, log_rho, keep)
-        cost, clones = self._policy_cost(seen, parts, batch)
+        now = _Present(outputs, policy, behaviour, log_rho, keep)
+        cost, clones = self._policy_cost(now, parts, batch)
         if self._prioritized:
             cost, value = cost * batch.weight, value * batch.weight
         # Values need no mask: where a stream has no target, vs is the value itself.
@@ -141,30 +141,30 @@ class IMPALA(Algorithm):
         def metrics() -> dict[str, Tensor]:
             main = streams[0].name
             explained = explained_variance(outputs[main][:-1], traces[main].vs, steps.valid)
-            return {**self._means({**parts, **clones}, seen, batch), "explained_variance": explained}
+            return {**self._means({**parts, **clones}, now, batch), "explained_variance": explained}
 
         priorities = self._priorities(outputs, traces, steps.valid) if self._prioritized else None
         return Loss(losses={"impala": loss}, metrics=metrics, priorities=priorities)
 
-    def _policy_cost(self, seen: _Present, parts: dict[str, Tensor], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+    def _policy_cost(self, now: _Present, parts: dict[str, Tensor], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """What the policy's part of the loss sums up [T, B], and what of it CLEAR adds before it is weighted."""
-        entropy, keep, clear = parts["entropy"], seen.keep, self.config.clear
+        entropy, keep, clear = parts["entropy"], now.keep, self.config.clear
         if keep is not None:
             entropy = torch.where(keep & ~self._replayed(batch), entropy, 0.0)
         cost = parts["policy"] - self.config.entropy_coef * entropy
         if clear is None:
             return cost, {}
-        clones = self._clones(seen, batch)
+        clones = self._clones(now, batch)
         return cost + clear.policy_cost * clones["policy_clone"] + clear.value_cost * clones["value_clone"], clones
 
-    def _clones(self, seen: _Present, batch: Batch) -> dict[str, Tensor]:
+    def _clones(self, now: _Present, batch: Batch) -> dict[str, Tensor]:
         """CLEAR's losses [T, B] (1811.11682, section 3.2), 0 on new rows and where LASER leaves a state out."""
         steps = batch.trajectory
-        cloned = self._replayed(batch) & (steps.valid if seen.keep is None else steps.valid & seen.keep)
+        cloned = self._replayed(batch) & (steps.valid if now.keep is None else steps.valid & now.keep)
         errors = [
-            (seen.outputs[s.name][:-1] - steps.extras[VALUES][s.name][: steps.length]).square() for s in self._streams
+            (now.outputs[s.name][:-1] - steps.extras[VALUES][s.name][: steps.length]).square() for s in self._streams
         ]
-        losses = {"policy_clone": seen.behaviour.kl(seen.policy), "value_clone": total(errors)}
+        losses = {"policy_clone": now.behaviour.kl(now.policy), "value_clone": total(errors)}
         return {name: torch.where(cloned, loss, 0.0) for name, loss in losses.items()}
 
     def _replayed(self, batch: Batch) -> Tensor:
@@ -180,14 +180,14 @@ class IMPALA(Algorithm):
         errors = total([(traces[s.name].vs - outputs[s.name][:-1]).detach().abs() for s in self._streams])
         return torch.where(valid, errors, 0.0).sum(0) / valid.sum(0).clamp(min=1)
 
-    def _means(self, parts: dict[str, Tensor], seen: _Present, batch: Batch) -> dict[str, Tensor]:
+    def _means(self, parts: dict[str, Tensor], now: _Present, batch: Batch) -> dict[str, Tensor]:
         """What is logged: means over all valid steps, and over those of every source."""
-        steps, rho = batch.trajectory, seen.log_rho.exp()
+        steps, rho = batch.trajectory, now.log_rho.exp()
         # The same policy's ratios are 1 but for rounding, which is no clipping.
         clipped = (rho > 1.001 * self.config.clip_rho).float()
-        named = {**parts, "rho": rho, "clipped": clipped, "off_policy": disagreement(seen.log_rho)}
-        if seen.keep is not None:
-            named["relevant"] = seen.keep.float()
+        named = {**parts, "rho": rho, "clipped": clipped, "off_policy": disagreement(now.log_rho)}
+        if now.keep is not None:
+            named["relevant"] = now.keep.float()
         means = masked_means(named, steps.valid)
         if self._sources is None:
             return means

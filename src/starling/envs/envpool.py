@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -37,10 +37,6 @@ def make_vector(config: EnvConfig, rows: int, threads: int) -> VectorEnv[Any, An
         if argument in TAKEN:
             raise UserError(f"env.args.{argument} is not for you to set: env.num and the plan of threads say it")
     return Pool(name, rows, {"num_threads": threads, **config.args})
-
-
-def refuse_single(id: str) -> NoReturn:
-    raise UserError(f"env {id!r} makes its rows itself: it takes no wrappers, vectorize: sync or pictures")
 
 
 class Pool(VectorEnv[Any, Any, Any]):

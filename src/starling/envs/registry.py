@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 from gymnasium.vector import SyncVectorEnv
@@ -124,7 +124,7 @@ def _family(config: EnvConfig) -> _Family:
         )
     if config.id.startswith(envpool.PREFIX):
         return _Family(
-            lambda mode: envpool.refuse_single(config.id),
+            lambda mode: _refuse_single(config.id),
             lambda rows, threads: envpool.make_vector(config, rows, threads),
             seeder=seeds_int32,
         )
@@ -167,9 +167,7 @@ def _factory(config: EnvConfig, factory: Any) -> _Family:
 
     def single(mode: str | None) -> gymnasium.Env[Any, Any]:
         if "num_envs" in declared:
-            raise UserError(
-                f"env {config.id!r} makes its rows itself (num_envs): it takes no wrappers, vectorize: sync or pictures"
-            )
+            _refuse_single(config.id)
         args = {"render_mode": mode, **config.args} if "render_mode" in declared else config.args
         env: gymnasium.Env[Any, Any] = factory(**args)
         return env
@@ -181,6 +179,10 @@ def _factory(config: EnvConfig, factory: Any) -> _Family:
         return env
 
     return _Family(single, vector if "num_envs" in declared else None)
+
+
+def _refuse_single(id: str) -> NoReturn:
+    raise UserError(f"env {id!r} makes its rows itself: it takes no wrappers, vectorize: sync or pictures")
 
 
 def _checked(id: str, env: Any) -> gymnasium.Env[Any, Any]:

@@ -29,12 +29,11 @@ class Line:
 
     def __init__(self, handle: Any, post: Post, timeout: float, failed: Callable[[BaseException], None]) -> None:
         self.handle, self._post, self._timeout, self._failed = handle, post, timeout, failed
-        self.started = time.monotonic()
         self.answered = False  # whether it ever did
         self._expected: float | None = None  # since when an answer is: its last one, or when it had its place
         self._calls: dict[int, _Call] = {}
         self._number = 0
-        self._next_sweep = self.started + SWEEP_SECONDS
+        self._next_sweep = time.monotonic() + SWEEP_SECONDS
 
     @property
     def silent_seconds(self) -> float:
