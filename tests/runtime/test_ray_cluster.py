@@ -70,7 +70,7 @@ def children(parent: int) -> list[int]:
     return mine + [pid for child in mine for pid in children(child)]
 
 
-def test_a_node_is_lost_and_comes_back_and_a_lost_head_ends_the_run(tmp_path):
+def test_a_node_is_lost_and_comes_back_and_a_lost_head_ends_the_run_which_goes_on_elsewhere(tmp_path):
     run = tmp_path / "a"
     with cluster({"num_cpus": 1}) as nodes:
         second = nodes.add_node(num_cpus=1, object_store_memory=STORE)
@@ -99,6 +99,13 @@ def test_a_node_is_lost_and_comes_back_and_a_lost_head_ends_the_run(tmp_path):
     assert driver.returncode == 1, output
     assert "does not answer" in output
     assert f"starling resume {run}" in output
+    saved = max(int(path.name.removeprefix("step-")) for path in (run / "checkpoints").glob("step-*"))
+    with cluster({"num_cpus": 5}, {"num_cpus": 4}) as nodes:
+        other = ["actors=4", "learners=2", "supervision.reduction=60", f"stop.env_steps={saved + 2000}"]
+        resumed = starling("resume", str(run), f"ray.address={nodes.address}", *other)
+        output, _ = resumed.communicate(timeout=PATIENCE)
+    assert resumed.returncode == 0, output
+    assert f"stop.env_steps={saved + 2000:,} reached" in output
 
 
 def test_a_shard_that_is_lost_begins_with_what_was_saved_of_it(tmp_path):
