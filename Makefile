@@ -24,10 +24,10 @@ lint: install
 test: lint
 	$(BIN)/pytest -n 2
 
-# Every algorithm under every topology; `make test` covers every pair of choices.
+# Every algorithm under every topology, every example under every runtime; `make test` covers every pair of choices.
 .PHONY: matrix
 matrix: install
-	STARLING_MATRIX=whole $(BIN)/pytest -n 2 tests/matrix
+	STARLING_MATRIX=whole $(BIN)/pytest -n 2 tests/matrix tests/test_examples.py
 
 format: install
 	$(BIN)/ruff check --fix .

@@ -18,6 +18,7 @@ trap 'rm -rf "$SECRET"' EXIT
 (umask 077 && head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' > "$SECRET/token")
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$SECRET/token"
 export RAY_health_check_period_ms=1000 RAY_health_check_timeout_ms=5000 RAY_health_check_failure_threshold=3
+export RAY_worker_niceness=0
 
 HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)
 HEAD_IP=$(srun --nodes=1 --ntasks=1 --nodelist="$HEAD" hostname --ip-address | awk '{print $1}')

@@ -13,6 +13,8 @@ TOKEN=${RAY_AUTH_TOKEN_PATH:-$HOME/.ray/auth_token}
 export RAY_AUTH_MODE=token
 # A node that no longer answers is given up within about ten seconds.
 export RAY_health_check_period_ms=1000 RAY_health_check_timeout_ms=5000 RAY_health_check_failure_threshold=3
+# Its workers are what the machine is for.
+export RAY_worker_niceness=0
 
 make_token() {
     if [ ! -e "$TOKEN" ]; then

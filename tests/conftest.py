@@ -21,6 +21,7 @@ def ray_token(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(token.PATH, str(tmp_path_factory.mktemp("ray") / "token"))
         patch.delenv(token.MODE, raising=False)
+        patch.setenv("RAY_worker_niceness", "0")  # or Ray's workers yield to the other tests
         token.ensure_token()
         yield
 

@@ -1,31 +1,44 @@
-"""The examples run as their first lines say, and learn."""
+"""The examples run as their first lines say, and learn; with STARLING_MATRIX=whole each under every runtime."""
 
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
+
+import pytest
 
 from starling.runs.folder import RunFolder
 from starling.runs.metrics import read_rows
 
 ROOT = Path(__file__).parent.parent
+WHOLE = os.environ.get("STARLING_MATRIX") == "whole"
+RUNTIMES = {
+    "inline": [],
+    "processes": ["runtime=processes"],
+    "central": ["runtime=processes", "inference=central"],
+    "ray": ["runtime=ray"],
+}
+EXAMPLES = ("own_algorithm", "own_curiosity", "own_network", "own_sampler")
+PAIRS = list(product(EXAMPLES, RUNTIMES) if WHOLE else zip(EXAMPLES, RUNTIMES, strict=True))
 
 
-def rows_of(example, runs):
-    """The metrics of its training."""
-    command = [sys.executable, "-m", "starling", "train", f"examples/{example}", "run=own", "--runs", runs]
-    paths = [str(ROOT / "examples"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+def rows_of(example, runtime, runs):
+    """The metrics of its training, with the command that the example names and the settings of a runtime."""
+    said = [f"examples/{example}.yaml", "run=own", "--runs", runs, *RUNTIMES[runtime]]
+    command = [sys.executable, "-m", "starling", "train", *said]
+    env = {**os.environ, "PYTHONPATH": "examples"}  # relative, as in the README
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return read_rows(RunFolder(runs / "own").metrics_file)
 
 
-def test_an_algorithm_and_an_env_of_ones_own_train_from_one_file_each(tmp_path):
-    assert rows_of("own_algorithm.yaml", tmp_path)[-1]["return"] > 0.7  # 0.8 at best, about -2 at first
-
-
-def test_an_intrinsic_reward_of_ones_own_is_earned_and_its_network_learns(tmp_path):
-    rows = [row for row in rows_of("own_curiosity.yaml", tmp_path) if "loss/reward/restoration" in row]
-    assert rows[0]["loss/reward/restoration"] > 0
-    assert rows[-1]["loss/curiosity/restoration"] < 0.5 * rows[0]["loss/curiosity/restoration"]
+@pytest.mark.parametrize(("example", "runtime"), PAIRS)
+def test_what_is_ones_own_trains_under_every_runtime(example, runtime, tmp_path):
+    rows = rows_of(example, runtime, tmp_path)
+    if example == "own_curiosity":  # an intrinsic reward is earned, and its network learns
+        told = [row for row in rows if "loss/reward/restoration" in row]
+        assert told[0]["loss/reward/restoration"] > 0
+        assert told[-1]["loss/curiosity/restoration"] < 0.5 * told[0]["loss/curiosity/restoration"]
+    else:
+        assert rows[-1]["return"] > 0.7  # 0.8 at best, about -2 at first

@@ -137,6 +137,18 @@ def test_an_unknown_sampler_is_refused_with_a_hint():
         build(TableSpec("t", "ring", length=1, batch=1, capacity=5, sampler="priority"), 5)
 
 
+def test_a_sampler_of_ones_own_is_made_with_the_table_and_its_places(tmp_path, monkeypatch):
+    (tmp_path / "latest_first.py").write_text(
+        "class Latest:\n    def __init__(self, spec, slots):\n        self.made_with = (spec.name, slots)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = TableSpec("t", "ring", length=1, batch=1, capacity=5, sampler="latest_first:Latest")
+    assert build(spec, 7).made_with == ("t", 7)
+    assert spec.takes_priorities
+    with pytest.raises(UserError, match=r"latest_first' has no 'Last'.*'Latest'"):
+        build(TableSpec("t", "ring", length=1, batch=1, capacity=5, sampler="latest_first:Last"), 5)
+
+
 def test_numba_is_loaded_only_for_priorities():
     code = "import sys, starling.store.mixture; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

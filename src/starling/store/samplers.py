@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from starling.errors import UserError, did_you_mean
+from starling.registry import import_path
 from starling.store.index_set import IndexSet
 from starling.store.spec import TableSpec
 from starling.types import NDArray
@@ -268,16 +270,22 @@ class Ranked:
         self._uses[members], self._distance[members] = state["uses"], state["distance"]
 
 
+BUILT_IN: dict[str, Callable[[TableSpec, int], Sampler]] = {
+    "fifo": lambda spec, slots: Fifo(spec.max_uses, spec.buffer),
+    "uniform": lambda spec, slots: Uniform(slots),
+    "prioritized": lambda spec, slots: Prioritized(slots, spec.priority_exponent),
+    "ranked": lambda spec, slots: Ranked(slots),
+}
+
+
 def build(spec: TableSpec, slots: int) -> Sampler:
-    """The sampler a table asks for, over `slots` places."""
-    if spec.sampler == "fifo":
-        return Fifo(spec.max_uses, spec.buffer)
-    if spec.sampler == "uniform":
-        return Uniform(slots)
-    if spec.sampler == "prioritized":
-        return Prioritized(slots, spec.priority_exponent)
-    if spec.sampler == "ranked":
-        return Ranked(slots)
-    known = ("fifo", "uniform", "prioritized", "ranked")
-    hint = did_you_mean(spec.sampler, known)
-    raise UserError(f"table {spec.name!r}: unknown sampler {spec.sampler!r}{hint} (known: {', '.join(known)})")
+    """The sampler a table asks for, over `slots` places; one's own is called with the same two arguments."""
+    if spec.sampler in BUILT_IN:
+        return BUILT_IN[spec.sampler](spec, slots)
+    if ":" in spec.sampler:
+        own: Sampler = import_path(spec.sampler)(spec, slots)
+        return own
+    raise UserError(
+        f"table {spec.name!r}: unknown sampler {spec.sampler!r}{did_you_mean(spec.sampler, BUILT_IN)}"
+        f" (known: {', '.join(BUILT_IN)}; your own as package.module:Class)"
+    )

@@ -24,7 +24,7 @@ class TableSpec:
     length: int  # T of what is sampled
     batch: int  # items in a batch
     capacity: int  # env steps (ring) or fragments (slots)
-    sampler: str = "uniform"  # fifo, uniform, prioritized, ranked
+    sampler: str = "uniform"  # fifo, uniform, prioritized, ranked; your own (store/samplers.py) as package.module:Class
     period: int = 1  # ring: a window starts every so many steps of an episode
     prefix: int = 0  # ring: a window with no valid step after these (burn-in) is made only where a segment begins
     fragment: int = 1  # steps an actor collects before it inserts; slots: equal to length
@@ -53,6 +53,11 @@ class TableSpec:
             raise UserError(f"table {self.name!r}: prefix must be at least 0 and below length {self.length}")
         if self.updates_per_step is not None and self.updates_per_step <= 0:
             raise UserError(f"table {self.name!r}: updates_per_step must be above 0")
+
+    @property
+    def takes_priorities(self) -> bool:
+        """Whether the sampler is told priorities; what one's own makes of them is its business."""
+        return self.sampler == "prioritized" or ":" in self.sampler
 
     def candidates_for(self, n: int, fraction: float) -> int:
         """How many items are drawn as candidates for `n`, when `fraction` of the run is over."""

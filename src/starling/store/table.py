@@ -44,7 +44,7 @@ class Table:
         self._storage: Storage = Ring(spec, layout, rows) if spec.storage == "ring" else Slots(spec, layout)
         self._sampler = samplers.build(spec, self._storage.slots)
         self._ranked = self._sampler if isinstance(self._sampler, samplers.Ranked) else None
-        self._priority = priority if spec.sampler == "prioritized" else None
+        self._priority = priority if spec.takes_priorities else None
         self._rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, shard, index])))
         self._sequence: dict[int, int] = {}  # of each actor: the last fragment that came in
         self._steps = 0
@@ -168,7 +168,7 @@ class Table:
 
     def reprioritize(self, keys: Keys, priorities: NDArray) -> None:
         """New priorities [B] for items; stale keys are ignored and counted."""
-        if self.spec.sampler != "prioritized":
+        if not self.spec.takes_priorities:
             return
         live = self._live(keys)
         self._sampler.update(keys.slot[live], priorities[live])

@@ -93,7 +93,9 @@ def _start(settings: RayConfig, needs: Sequence[Need], object_store: int) -> Non
     cpus = math.ceil(sum(need.resources.get("CPU", 0.0) for need in needs)) + 1
     try:
         cpus = max(cpus, os.cpu_count() or 1)
-        ray.init("local", num_cpus=cpus, object_store_memory=object_store, **_QUIET)  # also where another one runs
+        ray.init(  # "local": also where another one runs
+            "local", num_cpus=cpus, object_store_memory=object_store, _system_config={"worker_niceness": 0}, **_QUIET
+        )  # by default Ray's workers yield (15) to everything else here, this run's learner first of all
     except Exception as error:
         if "timed out during startup" not in str(error):
             raise
