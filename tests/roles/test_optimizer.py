@@ -1,6 +1,8 @@
 """One flat buffer gives the same numbers as one tensor a parameter, for every optimizer, and resumes to the bit."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -68,6 +70,25 @@ def test_state_resumes_to_the_bit_with_its_schedule():
     assert ours.learning_rate == other.learning_rate == pytest.approx(0.1 * 2 / 8)
     for mine, theirs in zip(net.parameters(), again.parameters(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("name", ["Adam", "RMSprop"])
+def test_torchs_compiler_is_not_loaded_for_what_is_not_compiled(name):
+    code = f"""
+import sys, torch
+from starling.config.parts import OptimizerConfig, ScheduleConfig
+from starling.roles.optimizer import FlatOptimizer
+x = torch.nn.Parameter(torch.ones(3))
+schedule = ScheduleConfig(name="LinearLR", args={{"total_iters": "run"}})
+ours = FlatOptimizer(OptimizerConfig(name="{name}", schedule=schedule), [x], 5)
+for _ in range(2):
+    ours.apply(ours.differentiate(x.square().sum(), retain_graph=False))
+    ours.end_version()
+ours.set_state(ours.get_state())
+assert (x < 1).all()
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

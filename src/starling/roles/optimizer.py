@@ -6,7 +6,9 @@ instead of one a tensor, which on small networks is most of a step.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
+from types import MethodType
 from typing import Any
 
 import torch
@@ -117,6 +119,21 @@ class FlatOptimizer:
             self._schedule.load_state_dict(state["schedule"])
 
 
+def _without_compiler(make: Callable[[], torch.optim.Optimizer]) -> torch.optim.Optimizer:
+    """An optimizer that does not load torch's compiler, which takes two seconds; it would only say not to compile it.
+
+    What torch wraps around `step` besides are hooks, which nobody here uses, and `no_grad`.
+    """
+    base = torch.optim.Optimizer
+    for method in (base.add_param_group, base.state_dict, base.load_state_dict, base.zero_grad):
+        plain: Any = inspect.unwrap(method)
+        plain.__dynamo_disable = plain  # where torch keeps the method as it is once it has said so
+    optimizer = make()
+    step = torch.no_grad()(inspect.unwrap(type(optimizer).step))
+    optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
+    return optimizer
+
+
 def _make_optimizer(config: OptimizerConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     known = [n for n, c in vars(torch.optim).items() if isinstance(c, type) and issubclass(c, torch.optim.Optimizer)]
     if config.name not in known:
@@ -125,7 +142,7 @@ def _make_optimizer(config: OptimizerConfig, parameters: list[nn.Parameter]) -> 
     if config.name in FUSED and "foreach" not in args:
         args.setdefault("fused", True)
     try:
-        return getattr(torch.optim, config.name)(parameters, **args)  # type: ignore[no-any-return]
+        return _without_compiler(lambda: getattr(torch.optim, config.name)(parameters, **args))
     except (TypeError, ValueError) as error:
         raise UserError(f"optimizer {config.name} with {config.args}: {error}") from None
 
