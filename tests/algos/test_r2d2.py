@@ -15,7 +15,6 @@ from starling.config.algo.r2d2 import R2D2Config
 from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.ops.explore import ladder
-from starling.ops.value import double_q_error
 from starling.types import EnvSpec, Progress
 
 
@@ -73,7 +72,9 @@ def test_one_step_without_burn_in_and_rescaling_is_double_q_learning():
     q = torch.stack([torch.stack(slow_q(model, steps, b, algorithm.config)) for b in range(ROWS)], dim=1)
     q_target = torch.stack([torch.stack(slow_q(target, steps, b, algorithm.config)) for b in range(ROWS)], dim=1)
     discount = torch.where(steps.terminated, 0.0, 0.9)[0]
-    error = double_q_error(q[0], steps.action[0], steps.rewards["extrinsic"][0], discount, q[1], q_target[1])
+    bootstrap = torch.stack([q_target[1, b, q[1, b].argmax()] for b in range(ROWS)])
+    taken = torch.stack([q[0, b, steps.action[0, b]] for b in range(ROWS)])
+    error = steps.rewards["extrinsic"][0] + discount * bootstrap - taken
     loss = algorithm.loss(model, target, batch)
     torch.testing.assert_close(loss.losses["q"], (batch.weight * error.square() / 2).mean())
     torch.testing.assert_close(loss.priorities, error.abs())

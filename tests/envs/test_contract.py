@@ -8,7 +8,7 @@ import pytest
 from starling import tree
 from starling.config.env import EnvConfig
 from starling.envs.registry import make_env
-from starling.envs.spaces import action_layout, observation_layout
+from starling.envs.spaces import observation_layout, policy_space
 
 ROWS = 2
 SEEDS = np.array([11, 2**40 + 5])
@@ -57,7 +57,7 @@ def env(name):
 def acts(env):
     """[steps, B, ...] random actions that the env accepts."""
     rng = np.random.default_rng(2)
-    layout = action_layout(env.spec.action)
+    layout = observation_layout(policy_space(env.spec.action))
     shape = (STEPS, env.num, *layout.shape)
     if layout.dtype.kind == "f":
         return rng.uniform(env.spec.action.low, env.spec.action.high, shape).astype(layout.dtype)

@@ -6,7 +6,6 @@ from gymnasium.vector.utils import batch_space
 from starling import tree
 from starling.envs.spaces import (
     action_converter,
-    action_layout,
     check_spaces,
     observation_converter,
     observation_layout,
@@ -54,7 +53,7 @@ def test_choices_convert_back(name):
     batched.seed(0)
     wanted = batched.sample()
     plain = observation_converter(space)(wanted)
-    assert tree.spec(plain, lead=1) == action_layout(space)
+    assert tree.spec(plain, lead=1) == observation_layout(policy_space(space))
     got = action_converter(space)(plain)
     assert got.dtype == space.dtype
     np.testing.assert_array_equal(got, wanted)
@@ -81,7 +80,7 @@ def test_a_policy_s_unit_actions_reach_the_bounds_exactly_and_the_middle(name):
     quarter = space.low + 0.75 * (space.high - space.low.astype(float))
     np.testing.assert_allclose(convert(np.full((1, 2), 0.5))[0], quarter, rtol=1e-6)
     assert policy_space(space) == spaces.Box(-1, 1, (2,), np.float32)
-    assert action_layout(space) == ArraySpec((2,), np.dtype(np.float32))
+    assert observation_layout(policy_space(space)) == ArraySpec((2,), np.dtype(np.float32))
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class IndexSetMachine(RuleBasedStateMachine):
     def agrees(self):
         self.set.check_valid()
         assert len(self.set) == len(self.model)
-        assert set(np.nonzero(self.set.contains(np.arange(20)))[0].tolist()) == self.model
+        assert set(self.set.get_state()["members"].tolist()) == self.model
 
 
 TestIndexSet = IndexSetMachine.TestCase
@@ -53,6 +53,6 @@ def test_draws_are_uniform():
     live.add(np.arange(0, 1000, 3))
     live.discard(np.arange(0, 1000, 9))
     counts = np.bincount(live.draw(100_000, np.random.default_rng(1)), minlength=1000)
-    members = live.contains(np.arange(1000))
-    assert not counts[~members].any()
-    assert chisquare(counts[members]).pvalue > 0.01
+    member = np.array([i % 3 == 0 and i % 9 != 0 for i in range(1000)])
+    assert not counts[~member].any()
+    assert chisquare(counts[member]).pvalue > 0.01

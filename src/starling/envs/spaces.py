@@ -66,11 +66,6 @@ def policy_space(space: Space) -> Space:
     return spaces.Box(-1.0, 1.0, space.shape, np.float32) if isinstance(space, spaces.Box) else plain_space(space)
 
 
-def action_layout(space: Space) -> Tree:
-    """Shape and dtype of an action, as the vector env takes it."""
-    return observation_layout(policy_space(space))
-
-
 def plain_space(space: Space) -> Space:
     """The space of the converted values; a plain space is its own."""
     if isinstance(space, spaces.Dict):

@@ -40,8 +40,3 @@ class Transform:
 
 IDENTITY = Transform(_same, _same)
 RESCALED = Transform(h, h_inverse)
-
-
-def scale_gradient(x: Tensor, factor: float) -> Tensor:
-    """`x` itself, bit for bit; its gradient is multiplied by `factor`."""
-    return torch.lerp(x.detach(), x, factor)

@@ -20,10 +20,6 @@ class IndexSet:
     def __len__(self) -> int:
         return self._size
 
-    def contains(self, indices: NDArray) -> NDArray:
-        """Whether each of `indices` [n] is a member, bool [n]."""
-        return self._position[indices] >= 0
-
     def add(self, indices: NDArray) -> None:
         """Add `indices` [n]; those already there stay where they are."""
         new = _distinct(indices[self._position[indices] < 0])
