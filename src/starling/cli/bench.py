@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from starling.cli.arguments import AsJson, Overrides
+
 if TYPE_CHECKING:
     from starling.blueprint import Blueprint
     from starling.measuring.replay import Found, Setting
@@ -20,12 +22,9 @@ KINDS = ("env_step", "inference", "training")
 @bench_app.command("throughput")
 def throughput(
     preset: Annotated[str, typer.Option(metavar="PRESET|FILE", help="A preset's name or a YAML file.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, e.g. runtime=processes actors=2."),
-    ] = None,
+    overrides: Overrides = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure; warming up comes on top.")] = 60.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on the last line.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Env steps a second of real training, beside what this machine's cores allow.
 
@@ -60,7 +59,7 @@ def replay(
         int, typer.Option(min=10_000, help="Observations in the replay whose memory is measured.")
     ] = 1_000_000,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure speed; filling comes on top.")] = 30.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on the last line.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Memory of a million compressed observations, and items a second beside replays of other libraries.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from starling.cli.arguments import Overrides, Source
 from starling.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,10 +25,8 @@ def _root() -> None:
 
 @cluster_app.command("check")
 def check(
-    source: Annotated[str, typer.Argument(metavar="PRESET|FILE", help="What is to be trained there.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, e.g. ray.address=auto.")
-    ] = None,
+    source: Source,
+    overrides: Overrides = None,
 ) -> None:
     """Find out whether a cluster is fit for a run: versions, resources, token, object store, bandwidth.
 

@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
+from starling.cli.arguments import Overrides
+
 config_app = typer.Typer(help="Look at configurations, check and compare them.", no_args_is_help=True)
 
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A preset's name, a YAML file or a run's folder.")]
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change.")]
 
 
 @config_app.command("show")

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from starling.cli.arguments import AsJson, Checkpoint, Run
+
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    run: Run,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the environments.")] = 1_000_000,
-    checkpoint: Annotated[str, typer.Option(help="Which one: newest, best, or its env steps.")] = "newest",
+    checkpoint: Checkpoint = "newest",
     protocol: Annotated[
         str, typer.Option(help="as-trained; for ALE also noop (up to 30 no-ops) and sticky (25% sticky actions).")
     ] = "as-trained",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON on the last line.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Score a run's agent without exploration.
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from starling.cli.arguments import Run
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -15,7 +17,7 @@ LAST = ("time/steps_per_s",)
 
 
 def metrics(
-    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    run: Run,
     csv: Annotated[str | None, typer.Option(metavar="FILE", help="Write every row as CSV; - is stdout.")] = None,
     last: Annotated[int, typer.Option(min=1, help="Rows of the table.")] = 10,
 ) -> None:

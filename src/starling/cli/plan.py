@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from starling.cli.arguments import AsJson, Overrides, Source
+
 if TYPE_CHECKING:
     from starling.measuring.plan import Plan
 
 
 def plan(
-    source: Annotated[str, typer.Argument(metavar="PRESET|FILE", help="A preset's name or a YAML file.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, e.g. algo.capacity=1000000."),
-    ] = None,
+    source: Source,
+    overrides: Overrides = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure, about.")] = 5.0,
     runs: Annotated[Path, typer.Option(help="Folder that would hold the run.")] = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: bytes and seconds.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Predict a run's memory, disk and time from a short measurement.
 

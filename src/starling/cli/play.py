@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from starling.cli.arguments import Checkpoint, Run
+
 if TYPE_CHECKING:
     from starling.playing import Shown
 
 
 def play(
-    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    run: Run,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 1,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the environment.")] = 1_000_000,
-    checkpoint: Annotated[str, typer.Option(help="Which one: newest, best, or its env steps.")] = "newest",
+    checkpoint: Checkpoint = "newest",
     video: Annotated[
         Path | None,
         typer.Option(help="Film it: out.mp4 or out.gif.", show_default="RUN/videos/step-N.mp4, unless there is --log"),

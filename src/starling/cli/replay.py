@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from starling.cli.arguments import AsJson, Checkpoint, Run
 from starling.cli.show import number
 from starling.errors import UserError
 
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
 replay_app = typer.Typer(help="Look into a run's replay, export it, draw from it.", no_args_is_help=True)
 BAR = 40
 """Characters of the longest bar."""
-
-Run = Annotated[Path, typer.Argument(help="The run's folder.")]
-Checkpoint = Annotated[str, typer.Option(help="Which one: newest, best, or its env steps.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on the last line.")]
 
 
 @replay_app.command("info")

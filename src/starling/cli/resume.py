@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
+from starling.cli.arguments import Checkpoint, Run
+
 
 def resume(
-    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    run: Run,
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change: the run is branched.")
     ] = None,
-    checkpoint: Annotated[str, typer.Option(help="Which one: newest, best, or its env steps.")] = "newest",
+    checkpoint: Checkpoint = "newest",
     runs: Annotated[Path | None, typer.Option(help="Folder for a branch; default: beside the run.")] = None,
 ) -> None:
     """Go on with a run from a checkpoint.

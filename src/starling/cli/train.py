@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
+from starling.cli.arguments import Overrides, Source
+
 
 def train(
-    source: Annotated[str, typer.Argument(metavar="PRESET|FILE", help="A preset's name or a YAML file.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, e.g. seed=3 algo.batch=64."),
-    ] = None,
+    source: Source,
+    overrides: Overrides = None,
     runs: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
 ) -> None:
     """Train an agent.

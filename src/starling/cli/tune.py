@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from starling.cli.arguments import AsJson, Overrides, Source
 from starling.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,11 +22,8 @@ COLUMNS = ("runtime", "inference", "actors", "threads", "rows")
 
 
 def tune_throughput(
-    source: Annotated[str, typer.Argument(metavar="PRESET|FILE", help="A preset's name or a YAML file.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change before anything is tried."),
-    ] = None,
+    source: Source,
+    overrides: Overrides = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long each trial is measured.")] = 10.0,
     rows: Annotated[
         bool, typer.Option("--rows", help="Vary env.num too, which may change what an on-policy batch is made of.")
@@ -33,7 +31,7 @@ def tune_throughput(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE.yaml", help="Write the whole configuration with the fastest settings.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on the last line.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find the runtime, actors, threads and inference that make a run fastest on this machine.
 

@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
+from starling.cli.arguments import Overrides, Source
+
 
 def verify_resume(
-    source: Annotated[str, typer.Argument(metavar="PRESET", help="A preset's name or a YAML file.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change.")] = None,
+    source: Source,
+    overrides: Overrides = None,
     steps: Annotated[int, typer.Option(min=1, help="N: env steps before and after the kill.")] = 5000,
 ) -> None:
     """Prove that N steps, kill -9, resume and N more equal 2N: `starling verify-resume dqn-cartpole`.
