@@ -6,7 +6,7 @@ import pytest
 from starling.store.copying import WORTH_A_THREAD, take
 
 
-@pytest.mark.parametrize("shape", [(3,), (2, 5), (0,), (7, 300)])
+@pytest.mark.parametrize("shape", [(3,), (2, 5), (0,), (7, 300), (7, 30, 10)])
 @pytest.mark.parametrize("size", [1, WORTH_A_THREAD // 16])
 def test_same_as_numpy(shape, size):
     rng = np.random.default_rng(0)

@@ -61,6 +61,8 @@ class Ensemble(nn.Module):
             if layer.scale is not None:
                 x = torch.addcmul(layer.shift, layer_norm(x, x.shape[-1:]), layer.scale)
             x = self.activation(x)
+        if self.last.weight.shape[-1] == 1:  # a sum a row: as a product it takes eight times as long
+            return (x * self.last.weight.transpose(1, 2)).sum(-1, keepdim=True).add_(self.last.bias)
         return torch.bmm(x, self.last.weight).add_(self.last.bias)
 
     def orthogonal(self) -> None:

@@ -12,7 +12,10 @@ WATCHED = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """While entered, notes the first signal in `received`; outside the main thread it watches nothing."""
+    """While entered, notes the first signal in `received`; outside the main thread it watches nothing.
+
+    Where an exception ends it before anybody has looked, the signal comes again, to whoever handles it outside.
+    """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
@@ -28,6 +31,8 @@ class Interrupts:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        if error is not None and self.received is not None:
+            signal.raise_signal(self.received)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:

@@ -1,35 +1,49 @@
-"""Many values copied out of a large array by two threads: memory is waited for, and two can wait at once."""
+"""Many values copied out of a large array, in the order in which they lie there, by two threads."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
 from starling.types import NDArray
 
 WORTH_A_THREAD = 2**22
-"""Bytes from which on a second thread saves more than it costs: 0.65 ms instead of 1.05 for 1,792 frames of 84x84."""
+"""Bytes from which on a second thread saves more than it costs, and a compiled loop more than it takes to load."""
+
+SEVERAL_CORES = (os.cpu_count() or 1) > 1
 
 
 def take(values: NDArray, index: NDArray) -> NDArray:
-    """`values[index]`: [..., value]."""
-    size = index.size * values[:1].nbytes
-    if size < WORTH_A_THREAD or (os.cpu_count() or 1) < 2:
+    """`values[index]` for index [T, ...]: [T, ..., value].
+
+    What follows another in time lies beside it, so much is read down the columns of `index`: 0.9 ms instead of 1.4 for
+    256 windows of 7 frames of 84x84, with one thread.
+    """
+    if index.size * values[:1].nbytes < WORTH_A_THREAD:
         return np.take(values, index, axis=0)
-    flat = index.reshape(-1)
-    into = np.empty((len(flat), *values.shape[1:]), values.dtype)
-    half = len(flat) // 2
-    other = _helper().submit(_copy, values, flat[:half], into[:half])
-    _copy(values, flat[half:], into[half:])
+    into = np.empty((*index.shape, *values.shape[1:]), values.dtype)
+    columns = np.ascontiguousarray(index.reshape(len(index), -1))
+    copy = partial(_copy_columns(), _bytes(values, len(values)), columns, _bytes(into, *columns.shape))
+    width = columns.shape[1]
+    half = width // 2 if SEVERAL_CORES else 0
+    other = _helper().submit(copy, 0, half)
+    copy(half, width)
     other.result()
-    return into.reshape(*index.shape, *values.shape[1:])
+    return into
 
 
-def _copy(values: NDArray, index: NDArray, into: NDArray) -> None:
-    np.take(values, index, axis=0, out=into, mode="clip")  # any other mode copies a second time
+def _bytes(array: NDArray, *lead: int) -> NDArray:
+    return array.reshape(*lead, -1).view(np.uint8)
+
+
+def _copy_columns() -> Callable[..., None]:
+    from starling.store.reading import copy_columns  # numba is loaded only where there is much to copy
+
+    return copy_columns
 
 
 @cache
