@@ -5,12 +5,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
 from looking import seen
 
 from starling.config.curiosity import EpisodicConfig
-from starling.curiosity.episodic import Episodic, smallest
+from starling.curiosity.episodic import Episodic
 from starling.errors import UserError
 from starling.types import EnvSpec
 
@@ -88,17 +87,6 @@ def test_the_query_comes_before_the_insertion_and_memory_is_emptied_with_an_epis
     assert novel[0] > 0  # compared with 1, not with itself
     assert novel[1] == 0  # its episode has just begun
     assert memory["count"].tolist() == [2, 1]
-
-
-@pytest.mark.parametrize("count", [4, 640, 641, 5000])
-@pytest.mark.parametrize("kinds", [3, 10**6])
-def test_the_smallest_are_those_of_sorting(count, kinds):
-    rng = np.random.default_rng(count)
-    values = rng.integers(0, kinds, (5, count)).astype(np.float32)
-    values[1, 2:], values[2], values[3] = np.inf, np.inf, np.sort(values[3])
-    values[4, -3:] = -1  # where no block may reach
-    found = smallest(torch.from_numpy(values), 4).numpy()
-    np.testing.assert_array_equal(found, np.sort(values, axis=1)[:, :4])
 
 
 def test_it_needs_finitely_many_actions():
