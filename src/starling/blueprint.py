@@ -168,7 +168,12 @@ def load_weights(model: nn.Module, weights: dict[str, Any], source: str) -> None
 def device(config: Config) -> torch.device:
     if config.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    chosen = torch.device(config.device)
+    try:
+        chosen = torch.device(config.device)
+    except RuntimeError:
+        raise UserError(
+            f"device={config.device} is no device that torch knows; use auto, cpu, cuda or cuda:1"
+        ) from None
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device={config.device} was asked for, but torch sees no GPU; use device=cpu")
     return chosen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -67,6 +67,7 @@ class Result:
     reason: str
     signal: signal.Signals | None = None  # what ended it early
     failed: bool = False  # it could not go on
+    onward: str = ""  # settings without which resuming it would end at once
 
     @property
     def exit_code(self) -> int:
@@ -205,8 +206,11 @@ class Session:
             self.runtime.close()
         runtime = self.runtime
         received = self._interrupts.received
-        self.place.log(f"finished: {reason}, {runtime.env_steps:,} env steps, score {self.scores.mean}")
-        return Result(self.place.path, runtime.env_steps, runtime.updates, self.scores.mean, reason, received, failed)
+        mean = self.scores.mean
+        score = "no score" if mean is None else f"score {mean:,.2f}"
+        self.place.log(f"finished: {reason}, {runtime.env_steps:,} env steps, {score}")
+        onward = " ".join(setting for _, setting in self._reached() if setting)
+        return Result(self.place.path, runtime.env_steps, runtime.updates, mean, reason, received, failed, onward)
 
     def _drive(self) -> str:
         config = self.config
@@ -242,18 +246,21 @@ class Session:
         return (self.runtime.env_steps // every + 1) * every
 
     def _stop_reason(self) -> str | None:
-        stop, minutes = self.config.stop, (time.monotonic() - self._started) / 60
         if self._interrupts.received is not None:
             return f"{self._interrupts.received.name} received"
+        return next((reason for reason, _ in self._reached()), None)
+
+    def _reached(self) -> Iterator[tuple[str, str]]:
+        """The stop conditions that hold, each with a setting that lifts it; minutes count anew in a resumed run."""
+        stop, minutes = self.config.stop, (time.monotonic() - self._started) / 60
         if stop.return_ is not None and self.scores.full and (self.scores.mean or 0.0) >= stop.return_:
-            return f"mean return {self.scores.mean:.1f} reached stop.return={stop.return_:g}"
+            yield f"mean return {self.scores.mean:.1f} reached stop.return={stop.return_:g}", "stop.return=null"
         if self.runtime.env_steps >= stop.env_steps:
-            return f"stop.env_steps={stop.env_steps:,} reached"
+            yield f"stop.env_steps={stop.env_steps:,} reached", f"stop.env_steps={2 * stop.env_steps}"
         if stop.updates is not None and self.runtime.updates >= stop.updates:
-            return f"stop.updates={stop.updates:,} reached"
+            yield f"stop.updates={stop.updates:,} reached", f"stop.updates={2 * stop.updates}"
         if stop.minutes is not None and minutes >= stop.minutes:
-            return f"stop.minutes={stop.minutes:g} reached"
-        return None
+            yield f"stop.minutes={stop.minutes:g} reached", ""
 
     def _listen(self) -> None:
         """Take in what happened since the last time."""

@@ -161,7 +161,8 @@ def _train(settings: list[str], runs: Path, name: str) -> subprocess.Popen[str]:
 def _wait(process: subprocess.Popen[str]) -> None:
     _, errors = process.communicate()
     if process.returncode:
-        raise UserError(f"the run failed:\n{errors.strip()}")
+        said = [line.removeprefix("error: ") for line in errors.strip().splitlines()]
+        raise UserError("\n".join(["the run failed:", *said] if len(said) != 1 else [f"the run failed: {said[0]}"]))
 
 
 def _killed_run(settings: list[str], runs: Path, steps: int) -> RunFolder:

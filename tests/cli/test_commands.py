@@ -64,6 +64,7 @@ def test_resume_of_a_finished_run_ends_at_once_and_says_so(trained):
     done = starling("resume", root / "a")
     assert done.returncode == 0
     assert "stop.env_steps=1,500 reached" in done.stdout
+    assert f"starling resume {root / 'a'} stop.env_steps=3000\n" in done.stdout
     assert RunFolder(root / "a").metrics_file.read_bytes() == before
 
 
@@ -76,6 +77,14 @@ def test_resume_of_a_finished_run_ends_at_once_and_says_so(trained):
         (["train", "impala-cartpole", "env.id=Pendulum-v1"], "impala needs a Discrete or MultiDiscrete action space"),
         (["train", "dqn-cartpole", "net.core.kind=lstm"], "dqn learns from single transitions"),
         (["train", "ppo-cartpole", "algo.minibatches=1000"], "algo.minibatches=1000 is more than"),
+        (["train", "ppo-cartpole", "run=.."], "run: '..' cannot be used (name of the run's folder"),
+        (["train", "ppo-cartpole", "device=abacus"], "device=abacus is no device that torch knows"),
+        (["train", "ppo-cartpole", "env.args.m=1"], "keyword argument 'm'; change or clear them"),
+        (["train"], "missing argument 'PRESET|FILE' (see "),
+        (["trian", "ppo-cartpole"], "no such command 'trian'; did you mean 'train'? (see "),
+        (["train", "ppo-cartpole", "--fast"], "no such option: --fast (see "),
+        (["eval", "no-such-run", "--episodes", "0"], "invalid value for '--episodes'"),
+        (["verify-resume", "dqn-cartpole", "env.id=CartPool-v1"], "unknown environment 'CartPool-v1'"),
         (["resume", "no-such-run"], "no such run: no-such-run"),
         (["eval", "/"], "/ is not a run"),
         (["train", "ppo-cartpole", "--runs", "/proc/nowhere"], "cannot write to /proc"),
@@ -103,6 +112,20 @@ def test_help_needs_no_torch():
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "verify-resume" in done.stdout
+
+
+def test_presets_are_summed_up_in_whole_sentences():
+    rows = json.loads(starling("presets", "--json").stdout)
+    assert [row["name"] for row in rows if not row["summary"].endswith(".")] == []
+
+
+def test_a_mistake_in_a_run_s_settings_names_their_file(trained, tmp_path):
+    root, _ = trained
+    copy = RunFolder(shutil.copytree(root / "a", tmp_path / "a"))
+    copy.config_file.write_text(copy.config_file.read_text() + "sede: 1\n")
+    done = starling("eval", copy.path)
+    assert done.returncode == 2
+    assert done.stderr == f"error: {copy.config_file}: unknown key 'sede'; did you mean 'seed'?\n"
 
 
 def test_a_damaged_checkpoint_is_skipped_by_name(trained, tmp_path):

@@ -57,7 +57,7 @@ def test_check_says_ok_or_names_every_mistake(starling, tmp_path):
         "error: 'nothing' is not an override",
         "error: unknown key 'sede'",
         "error: unknown key 'lr'",
-        "error: env.id: unknown environment 'CartPool-v1'",
+        "error: unknown environment 'CartPool-v1'",
     ]
     assert "'CartPole-v1'" in lines[3]
 

@@ -30,7 +30,7 @@ def run(tmp_path):
 
 def test_csv_has_every_key_once_and_gaps_are_empty(run, tmp_path, capsys):
     metrics(run.path, csv=str(tmp_path / "out.csv"))
-    assert capsys.readouterr().out == f"{tmp_path / 'out.csv'}: 3 rows\n"
+    assert capsys.readouterr().out == f"wrote {tmp_path / 'out.csv'}: 3 rows\n"
     assert (tmp_path / "out.csv").read_text().splitlines() == [
         "env_steps,updates,return,eval/return,loss/value,time/steps_per_s",
         "1000,0,,,,900.5",

@@ -17,7 +17,7 @@ def plan(*arguments, cwd):
 def test_json_adds_up(tmp_path):
     done = plan(*SMALL, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    made = json.loads(done.stdout)
+    made = json.loads(done.stdout.splitlines()[-1])
     memory = made["memory"]
     parts = sum(memory[name] for name in ("programs", "learning", "batches", "tables", "saving", "memories", "shared"))
     assert memory["total"] == parts < memory["free"]

@@ -9,7 +9,7 @@ import typer
 
 Source = Annotated[str, typer.Argument(metavar="PRESET|FILE", help="A preset's name or a YAML file.")]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, e.g. seed=3 algo.batch=64.")
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, e.g. seed=3 algo.batch=64.")
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
 Checkpoint = Annotated[str, typer.Option(help="Which one: newest, best, or its env steps.")]

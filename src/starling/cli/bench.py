@@ -53,7 +53,10 @@ def throughput(
 @bench_app.command("replay")
 def replay(
     games: Annotated[
-        list[str] | None, typer.Option("--games", metavar="GAME", help="An Atari game, e.g. Pong; may be given again.")
+        list[str] | None,
+        typer.Option(
+            "--games", metavar="GAME", help="An Atari game, e.g. Pong; may be given again.", show_default="six games"
+        ),
     ] = None,
     observations: Annotated[
         int, typer.Option(min=10_000, help="Observations in the replay whose memory is measured.")

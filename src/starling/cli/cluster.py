@@ -37,6 +37,11 @@ def check(
     from starling.config.load import load
 
     config = load(source, [*(overrides or []), "runtime=ray"])
+
+    from starling.cli.precheck import check_env
+
+    check_env(config)
+
     from starling.blueprint import build_model, draw, layout_of
     from starling.clusters import cluster_plan
 

@@ -21,7 +21,10 @@ def show(
     overrides: Overrides = None,
     plain: Annotated[bool, typer.Option("--plain", help="Leave out the comments.")] = False,
 ) -> None:
-    """Print every setting as YAML, with what it is: `starling config show ppo-cartpole > my.yaml`."""
+    """Print every setting as YAML, with what it is.
+
+    Example: starling config show ppo-cartpole > my.yaml
+    """
     from starling.config.load import load, to_yaml
 
     print(to_yaml(load(_located(source), overrides or []), comments=not plain), end="")
@@ -29,7 +32,10 @@ def show(
 
 @config_app.command("check")
 def check(source: Source, overrides: Overrides = None) -> None:
-    """Print ok, or every mistake: `starling config check my.yaml algo.batch=64`."""
+    """Print ok, or every mistake.
+
+    Example: starling config check my.yaml algo.batch=64
+    """
     from starling.cli.precheck import unknown_env
     from starling.config import load
     from starling.errors import UserError
@@ -46,9 +52,14 @@ def check(source: Source, overrides: Overrides = None) -> None:
 
 @config_app.command("schema")
 def schema(
-    algo: Annotated[str | None, typer.Option(metavar="NAME", help="Only the settings of this algorithm.")] = None,
+    algo: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only the settings of this algorithm.", show_default="all")
+    ] = None,
 ) -> None:
-    """Print the JSON Schema that editors check and complete with: `starling config schema > starling.json`."""
+    """Print the JSON Schema that editors check and complete with.
+
+    Example: starling config schema > starling.json
+    """
     from starling.config.describe import json_schema
 
     print(json.dumps(json_schema(algo), indent=2))
@@ -57,9 +68,12 @@ def schema(
 @config_app.command("diff")
 def diff(
     one: Annotated[str, typer.Argument(metavar="A", help="A preset's name, a YAML file or a run's folder.")],
-    other: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+    other: Annotated[str, typer.Argument(metavar="B", help="What it is compared with.")],
 ) -> None:
-    """Print the settings that differ: `starling config diff ppo-cartpole runs/mine`."""
+    """Print the settings that differ.
+
+    Example: starling config diff ppo-cartpole runs/mine
+    """
     from starling.config.load import as_yaml, differences, load, to_dict
 
     first, second = (to_dict(load(_located(source))) for source in (one, other))

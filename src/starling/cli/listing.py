@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from itertools import takewhile
 from typing import Annotated
 
 import typer
@@ -23,8 +24,7 @@ def presets(as_json: AsJson = False) -> None:
 
     rows = []
     for name in preset_names():
-        config, first = load(name), preset_text(name).partition("\n")[0]
-        about = first.removeprefix("#").strip() if first.startswith("#") else ""
+        config, about = load(name), _first_sentence(preset_text(name))
         rows.append({"name": name, "algorithm": config.algo.name, "env": config.env.id, "summary": about})
     _print(rows, as_json)
 
@@ -42,10 +42,13 @@ def algos(as_json: AsJson = False) -> None:
 
 
 def envs(
-    part: Annotated[str, typer.Argument(metavar="[FILTER]", help="Only ids with this in them.")] = "",
+    part: Annotated[str, typer.Argument(metavar="FILTER", help="Only ids with this in them.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List the environments that can be made here, which `env.id` takes: `starling envs pong`."""
+    """List the environments that can be made here, which `env.id` takes.
+
+    Example: starling envs pong
+    """
     from starling.envs.registry import known_ids
     from starling.errors import UserError, did_you_mean
 
@@ -65,6 +68,13 @@ def envs(
             print(f"{family} ({len(ids)})")
             print(_wrapped(ids))
     print("\nyour own: env.id=package.module:factory, a callable that returns a gymnasium.Env")
+
+
+def _first_sentence(text: str) -> str:
+    """The first sentence of the comment that a preset begins with."""
+    comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
+    first, end, _ = " ".join(line.removeprefix("#").strip() for line in comment).partition(". ")
+    return first + end.strip()
 
 
 def _wrapped(words: list[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,8 +31,10 @@ app = typer.Typer(
     help="Distributed deep reinforcement learning: write an agent once, run it anywhere.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
+UsageError: Any = typer.BadParameter.__mro__[1]  # typer does not export it
 app.command("train")(train.train)
 app.command("plan")(plan.plan)
 app.command("tune-throughput")(tune.tune_throughput)
@@ -67,16 +69,29 @@ def _root(
     pass
 
 
+def _usage_line(error: Any) -> str:
+    """What is wrong with the arguments, and where help is; empty where the help itself has just been shown."""
+    message: str = error.format_message().rstrip(".").replace(". Did you", "; did you")
+    if not message:
+        return ""
+    where = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
+    return f"{message[0].lower()}{message[1:]}{where}"
+
+
 def main() -> None:
-    """Run a command; a `UserError` is shown as its lines alone, with exit code 2.
+    """Run a command; what the user can mend is shown as its lines alone, with exit code 2.
 
     An `EnvFault` is shown as the env's own traceback and one line, with exit code 1.
     """
     with in_order():
         try:
-            app()
+            sys.exit(app(standalone_mode=False))
         except UserError as error:
             for line in str(error).splitlines():
+                print(f"error: {line}", file=sys.stderr)
+            sys.exit(2)
+        except UsageError as error:
+            if line := _usage_line(error):
                 print(f"error: {line}", file=sys.stderr)
             sys.exit(2)
         except EnvFault as fault:

@@ -18,7 +18,9 @@ LAST = ("time/steps_per_s",)
 
 def metrics(
     run: Run,
-    csv: Annotated[str | None, typer.Option(metavar="FILE", help="Write every row as CSV; - is stdout.")] = None,
+    csv: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write every row as CSV; - is stdout.", show_default="a table")
+    ] = None,
     last: Annotated[int, typer.Option(min=1, help="Rows of the table.")] = 10,
 ) -> None:
     """Show a run's last rows, or write all of them as CSV.
@@ -49,7 +51,7 @@ def _export(rows: Sequence[dict[str, Any]], target: str) -> None:
             write_csv(rows, stream)
     except OSError as error:
         raise UserError(f"cannot write {target}: {error.strerror}; choose another file with --csv") from None
-    print(f"{target}: {len(rows):,} rows")
+    print(f"wrote {target}: {len(rows):,} rows")
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:

@@ -41,7 +41,9 @@ def plan(
     blueprint = draw(config)
     set_up_torch(1)
     made = planning.plan(blueprint, runs, seconds)
-    print(json.dumps(as_values(made)) if as_json else as_table(made))
+    print(as_table(made))
+    if as_json:
+        print(json.dumps(as_values(made)))
 
 
 MEMORY = ("programs", "learning", "batches", "tables", "saving", "memories", "shared")

@@ -20,10 +20,11 @@ def play(
     checkpoint: Checkpoint = "newest",
     video: Annotated[
         Path | None,
-        typer.Option(help="Film it: out.mp4 or out.gif.", show_default="RUN/videos/step-N.mp4, unless there is --log"),
+        typer.Option(help="Film it: out.mp4 or out.gif.", show_default="into RUN/videos, unless there is --log"),
     ] = None,
     log: Annotated[
-        Path | None, typer.Option(help="Write every step with all outputs of the network: steps.json.")
+        Path | None,
+        typer.Option(help="Write every step with all outputs of the network: steps.json.", show_default="no log"),
     ] = None,
     fps: Annotated[float | None, typer.Option(help="Frames a second.", show_default="the game's own, else 30")] = None,
     max_steps: Annotated[

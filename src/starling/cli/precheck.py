@@ -17,7 +17,7 @@ def unknown_env(id: Any, algorithm: Any) -> str | None:
     import gymnasium
 
     known = list(gymnasium.registry)
-    return None if id in known else f"env.id: unknown environment {id!r}{did_you_mean(id, known)}"
+    return None if id in known else f"unknown environment {id!r}{did_you_mean(id, known)} (starling envs lists them)"
 
 
 def check_env(config: Config) -> None:

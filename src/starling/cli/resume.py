@@ -13,10 +13,10 @@ from starling.cli.arguments import Checkpoint, Run
 def resume(
     run: Run,
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change: the run is branched.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change: the run is branched.")
     ] = None,
     checkpoint: Checkpoint = "newest",
-    runs: Annotated[Path | None, typer.Option(help="Folder for a branch; default: beside the run.")] = None,
+    runs: Annotated[Path | None, typer.Option(help="Folder for a branch.", show_default="beside the run")] = None,
 ) -> None:
     """Go on with a run from a checkpoint.
 

@@ -65,13 +65,14 @@ def duration(seconds: float) -> str:
 
 def closing_lines(result: Result) -> str:
     """Why the run ended, its score, where it is and what can be done with it."""
-    score = "no episode has ended yet" if result.score is None else number(result.score)
+    steps = f"{result.env_steps:,} env steps"
+    mean = f"{number(result.score)} (mean return of the last 100 episodes, {steps})"
     return "\n".join(
         [
             f"\nfinished: {result.reason}",
-            f"score:    {score} (mean return of the last 100 episodes, {result.env_steps:,} env steps)",
+            f"score:    {mean if result.score is not None else f'none, no episode has ended yet ({steps})'}",
             f"run:      {result.folder}",
             f"next:     starling eval {result.folder} --episodes 20",
-            f"          starling resume {result.folder}",
+            f"          starling resume {result.folder} {result.onward}".rstrip(),
         ]
     )

@@ -29,7 +29,10 @@ def tune_throughput(
         bool, typer.Option("--rows", help="Vary env.num too, which may change what an on-policy batch is made of.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE.yaml", help="Write the whole configuration with the fastest settings.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.yaml", help="Write the whole configuration with the fastest settings.", show_default="none"
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

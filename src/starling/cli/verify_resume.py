@@ -14,13 +14,19 @@ def verify_resume(
     overrides: Overrides = None,
     steps: Annotated[int, typer.Option(min=1, help="N: env steps before and after the kill.")] = 5000,
 ) -> None:
-    """Prove that N steps, kill -9, resume and N more equal 2N: `starling verify-resume dqn-cartpole`.
+    """Prove that N steps, kill -9, resume and N more equal 2N.
 
     In one process every byte is compared, over several every counter.
+
+    Example: starling verify-resume dqn-cartpole --steps 2000
     """
     from starling.config.load import load
 
     config = load(source, overrides or [])
+
+    from starling.cli.precheck import check_env
+
+    check_env(config)
 
     from starling.verification import to_the_bit, verify
 

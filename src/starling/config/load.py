@@ -19,6 +19,7 @@ from starling.config.parts import Part
 from starling.config.schema import Config
 from starling.errors import UserError, did_you_mean
 
+LONGEST_WORDING = 300
 PRESETS = resources.files("starling.config") / "presets"
 
 _FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$")
@@ -66,7 +67,7 @@ def preset_text(name: str) -> str:
     if name not in preset_names():
         raise UserError(
             f"unknown preset {name!r}{did_you_mean(name, preset_names())}"
-            f" (known: {', '.join(preset_names())}; or a file ending in .yaml)"
+            " (starling presets lists them; a file of your own must end in .yaml)"
         )
     return (PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
 
@@ -275,10 +276,18 @@ def _explain(schema: describe.Node, values: dict[str, Any], problem: Any) -> str
     if kind in _BOUNDS:
         limit = next(iter(problem["ctx"].values()))
         return f"{key}: must be {_BOUNDS[kind]} {int(limit) if limit == int(limit) else limit:,}, not {_show(value)}"
+    if kind == "string_pattern_mismatch":
+        return f"{key}: {_show(value)} cannot be used ({node.get('description', describe.wording(schema, node))})"
     if kind.endswith(_WRONG_KIND):
         hint = _hint(describe.forms(schema, node), key, value)
-        return f"{key}: must be {describe.wording(schema, node)}, not {_show(value)}{hint}"
+        return f"{key}: must be {_readable(schema, node)}, not {_show(value)}{hint}"
     return f"{key and f'{key}: '}{problem['msg'].removeprefix('Value error, ').removeprefix('Assertion failed, ')}"
+
+
+def _readable(schema: describe.Node, node: describe.Node) -> str:
+    """What is expected; without the keys of sections where there are so many that nobody would read them."""
+    words = describe.wording(schema, node)
+    return words if len(words) <= LONGEST_WORDING else describe.wording(schema, node, brief=True)
 
 
 def _keys(schema: describe.Node, path: list[str]) -> list[str]:

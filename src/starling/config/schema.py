@@ -73,7 +73,10 @@ class Config(Part):
     """A run. `algo` is the settings class of the algorithm that `algo.name` names."""
 
     run: str | None = Field(
-        None, pattern=r"^[\w.\-]+$", description="name of the run's folder; null: made of env and time"
+        None,
+        pattern=r"^\w[\w.\-]*$",
+        description="name of the run's folder, of letters, digits, _, - and ., these two not first; null: made of env,"
+        " algorithm and time",
     )
     seed: int = Field(0, ge=0, lt=2**31, description="everything random follows from this")
     runtime: Literal["inline", "processes", "ray"] = Field(

@@ -32,7 +32,7 @@ def make_vector(config: EnvConfig, rows: int, threads: int) -> VectorEnv[Any, An
     """The ALE's vector env as `config.atari` asks; its seeds go through `seeds_int32`."""
     games = _games(config.id)
     if config.id not in games:
-        raise UserError(f"unknown environment {config.id!r}{did_you_mean(config.id, games)}")
+        raise UserError(f"unknown environment {config.id!r}{did_you_mean(config.id, games)} (starling envs lists them)")
     for name in config.args:
         if name not in _EXTRA_ARGS:
             raise UserError(

@@ -33,7 +33,7 @@ def make(id: str, args: dict[str, Any], render_mode: str | None = None) -> gymna
     """The game that `id` names; `args` are those of `MinAtarEnv` besides the game."""
     games = game_ids()
     if id not in games:
-        raise UserError(f"unknown environment {id!r}{did_you_mean(id, games)}")
+        raise UserError(f"unknown environment {id!r}{did_you_mean(id, games)} (starling envs lists them)")
     game, minimal = games[id]
     return MinAtarEnv(game, **{"minimal_actions": minimal, "render_mode": render_mode, **args})
 

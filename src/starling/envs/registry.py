@@ -140,10 +140,7 @@ def _gymnasium(config: EnvConfig) -> _Family:
     module = config.id.partition(":")[0]
     if module == config.id and config.id not in gymnasium.registry:
         known = known_ids()
-        raise UserError(
-            f"unknown environment {config.id!r}{did_you_mean(config.id, known)}"
-            " (a Gymnasium id, ALE/..., MinAtar/..., envpool/..., toy/... or package.module:factory)"
-        )
+        raise UserError(f"unknown environment {config.id!r}{did_you_mean(config.id, known)} (starling envs lists them)")
     if module != config.id:
         _import(config.id, module)
     spec = gymnasium.spec(config.id.rpartition(":")[2])
@@ -212,5 +209,6 @@ def _mendable(id: str, row: int | None = None) -> Iterator[None]:
         raise UserError(f"env {id!r}: {error}") from error
     except (Exception, SystemExit) as error:
         if isinstance(error, TypeError) and "argument" in str(error):
-            raise UserError(f"env {id!r} does not accept env.args: {error}") from error
+            what = str(error).partition(" was raised from the environment creator")[0]  # gymnasium's addition
+            raise UserError(f"env {id!r} does not accept env.args: {what}; change or clear them") from error
         raise raised(id, "construction", error, row) from error

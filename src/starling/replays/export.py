@@ -38,7 +38,7 @@ def export_replay(replay: SavedReplay, out: Path) -> Manifest:
         write_synced(draft / MANIFEST, manifest.model_dump_json(indent=1).encode())
         draft.rename(out)
     except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror or error}") from None
+        raise UserError(f"cannot write {out}: {error.strerror or error}; choose another folder with --out") from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return manifest

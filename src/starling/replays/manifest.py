@@ -81,6 +81,8 @@ class Manifest(Part):
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of an exported replay; refuses what is none, and files that are missing or cut short."""
+    if folder.is_file():
+        raise UserError(f"{folder} is a file; give the folder that starling replay export made")
     if not (folder / MANIFEST).is_file():
         raise UserError(f"{folder} is not an exported replay: it has no {MANIFEST} (starling replay export makes one)")
     try:

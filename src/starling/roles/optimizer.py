@@ -137,7 +137,7 @@ def _without_compiler(make: Callable[[], torch.optim.Optimizer]) -> torch.optim.
 def _make_optimizer(config: OptimizerConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     known = [n for n, c in vars(torch.optim).items() if isinstance(c, type) and issubclass(c, torch.optim.Optimizer)]
     if config.name not in known:
-        raise UserError(f"unknown optimizer {config.name!r}{did_you_mean(config.name, known)}")
+        raise UserError(f"unknown optimizer {config.name!r}{did_you_mean(config.name, known)} (a class in torch.optim)")
     args = dict(config.args)
     if config.name in FUSED and "foreach" not in args:
         args.setdefault("fused", True)
@@ -195,7 +195,8 @@ def _make_schedule(
     found = getattr(torch.optim.lr_scheduler, config.name, None)
     if config.name == "ReduceLROnPlateau" or not isinstance(found, type):
         names = [n for n, c in vars(torch.optim.lr_scheduler).items() if isinstance(c, type) and n[0].isupper()]
-        raise UserError(f"unknown or unsupported schedule {config.name!r}{did_you_mean(config.name, names)}")
+        near = did_you_mean(config.name, names)
+        raise UserError(f"unknown or unsupported schedule {config.name!r}{near} (a class in torch.optim.lr_scheduler)")
     try:
         return found(optimizer, **args)  # type: ignore[no-any-return]
     except (TypeError, ValueError) as error:

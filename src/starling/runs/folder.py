@@ -39,7 +39,11 @@ class RunFolder:
 
     def config(self) -> Config:
         """The resolved configuration that the run was started with."""
-        return config_load.load(str(self.config_file))
+        try:
+            return config_load.load(str(self.config_file))
+        except UserError as error:
+            lines = (line.removeprefix(f"{self.config_file} ") for line in str(error).splitlines())
+            raise UserError("\n".join(f"{self.config_file}: {line}" for line in lines)) from None
 
     def log(self, line: str) -> None:
         """Add a line with the time to `log.txt`."""
