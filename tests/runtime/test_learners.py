@@ -17,7 +17,7 @@ from starling.topology import build
 
 SMALL = ["learners=2", "env.id=toy/identity", "env.num=4", "actors=2", "net.torso.hidden=[8]", "stop.return=null"]
 IMPALA = ["algo.unroll=5", "algo.batch=4"]
-DQN = ["algo.learning_starts=100", "algo.fragment=4", "algo.prioritized.alpha=0.6"]
+DQN = ["algo.learning_starts=100", "algo.fragment=4", "algo.batch=16", "algo.prioritized.alpha=0.6"]
 
 
 @contextmanager
