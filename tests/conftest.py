@@ -1,10 +1,15 @@
 """One torch thread: two workers share two cores, and most networks here are tiny; every test finds torch as it was."""
 
+import shutil
+
 import pytest
 import torch
 
+import starling
 from starling.cli.main import app
+from starling.runs.folder import RunFolder
 from starling.runtime.ray import token
+from starling.verification import compare
 
 
 @pytest.fixture(autouse=True)
@@ -62,3 +67,21 @@ def made_when_asked():
         return run
 
     return among
+
+
+@pytest.fixture
+def differs_when_resumed(tmp_path):
+    """`differs_when_resumed(preset, settings, steps)`: how a run that is cut off halfway and resumed differs.
+
+    A copy without its last checkpoint is what a kill leaves: rows of metrics of which the one before knows nothing.
+    """
+
+    def differences(preset, settings, steps):
+        ends = [f"checkpoint.every={steps}", f"stop.env_steps={2 * steps}", "stop.return=null", "run=whole"]
+        whole = RunFolder(starling.train(preset, [*settings, *ends], runs=tmp_path).folder)
+        cut = RunFolder(shutil.copytree(whole.path, tmp_path / "cut"))
+        shutil.rmtree(max(cut.checkpoints.glob("step-*")))
+        starling.resume(cut.path)
+        return compare(whole, cut)
+
+    return differences

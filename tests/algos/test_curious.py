@@ -10,7 +10,6 @@ from starling.blueprint import draw
 from starling.config.load import load
 from starling.errors import UserError
 from starling.runs.metrics import Scoreboard
-from starling.verification import verify
 
 SMALL = ["env={id: toy/counting}", "env.num=3", "net.torso.hidden=[8]", "stop.return=null"]
 DQN = [*SMALL, "algo.learning_starts=5000", "algo.capacity=20000", "algo.fragment=4"]
@@ -104,7 +103,6 @@ def test_mistakes_are_one_clear_line(curiosity, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "settings"),
     [
@@ -112,11 +110,10 @@ def test_mistakes_are_one_clear_line(curiosity, message):
         ("r2d2-memory", ["env.args={}", "algo.learning_starts=50", "algo.batch=8", f"curiosity=[{RND}, {EPISODIC}]"]),
     ],
 )
-def test_a_curious_run_resumes_to_the_bit(preset, settings):
-    assert verify(preset, [*SMALL, "net.core.size=8", *settings], 600, lambda _: None) == []
+def test_a_curious_run_resumes_to_the_bit(differs_when_resumed, preset, settings):
+    assert differs_when_resumed(preset, [*SMALL, "net.core.size=8", *settings], 600) == []
 
 
-@pytest.mark.slow
 def test_deep_sea_is_solved_with_curiosity_and_not_without():
     """Acting at random finds the treasure of size 10 once in 1,024 episodes, and each move towards it costs."""
     last = {}

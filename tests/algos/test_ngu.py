@@ -17,7 +17,6 @@ from starling.config.load import load
 from starling.envs.toy import counting_reward
 from starling.errors import UserError
 from starling.types import Progress
-from starling.verification import verify
 
 SMALL = [
     *["env={id: toy/counting}", "env.num=3", "net.torso.hidden=[8]", "net.core.size=4", "stop.return=null"],
@@ -204,8 +203,7 @@ def test_a_family_of_agent57_that_is_too_small_is_refused():
         draw(load("ngu-deepsea", [*SMALL, "algo.family=agent57"]))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("separate", ["false", "true"])
-def test_it_resumes_to_the_bit(separate):
+def test_it_resumes_to_the_bit(differs_when_resumed, separate):
     settings = [*SMALL, META, f"algo.separate={separate}", "algo.learning_starts=50", "algo.updates_per_step=0.05"]
-    assert verify("ngu-deepsea", settings, 600, lambda _: None) == []
+    assert differs_when_resumed("ngu-deepsea", settings, 600) == []

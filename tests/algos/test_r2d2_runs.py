@@ -10,7 +10,6 @@ from starling import tree
 from starling.envs.toy import counting_reward
 from starling.nets.burn_in import unroll_burnt_in
 from starling.types import Batch, Progress
-from starling.verification import verify
 
 SMALL = ["net.torso.hidden=[8]", "net.core.size=4", "env.num=3", "algo.batch=64", "stop.return=null"]
 SHORT = ["algo.capacity=20000", "algo.burn_in=3", "algo.unroll=5", "algo.period=2", "algo.fragment=4"]
@@ -76,6 +75,6 @@ def test_replay_of_unmoved_weights_has_no_drift_and_of_others_has(untrained):
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])
-def test_a_killed_and_resumed_run_equals_one_in_one_go(core):
+def test_it_resumes_to_the_bit(differs_when_resumed, core):
     settings = [*SMALL, *SHORT, "algo.learning_starts=20", f"net.core.kind={core}", "algo.retrace=0.9"]
-    assert verify("r2d2-memory", ["env={id: toy/counting}", *settings], steps=300, say=lambda _: None) == []
+    assert differs_when_resumed("r2d2-memory", ["env={id: toy/counting}", *settings], 300) == []

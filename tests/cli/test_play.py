@@ -238,7 +238,6 @@ def test_ctrl_c_leaves_nothing_behind(runs, tmp_path):
     script += (
         "play(pathlib.Path(sys.argv[1]), episodes=100_000, video=pathlib.Path('a.mp4'), log=pathlib.Path('a.json'))"
     )
-    # Fault handling is Python's own here: a shell without job control would start its children deaf to Ctrl-C.
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(script), runs("cartpole")],
         cwd=tmp_path,

@@ -85,7 +85,6 @@ def test_an_unknown_game_is_named():
     assert "Pung" in str(done.exception)
 
 
-@pytest.mark.slow
 def test_the_command_ends_with_one_line_of_json():
     done = CliRunner().invoke(
         app, ["bench", "replay", "--games", "Pong", "--observations", "10000", "--seconds", "0.1", "--json"]

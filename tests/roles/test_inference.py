@@ -50,7 +50,7 @@ def recorded(settings: list[str], steps: int) -> list[Fragment]:
         found.append(tree.map(np.array, fragment))
         insert(fragment)
 
-    runtime.store.insert = keep  # type: ignore[method-assign]
+    runtime.store.insert = keep
     for _, _ in zip(range(steps), runtime.run(), strict=False):
         pass
     runtime.close()

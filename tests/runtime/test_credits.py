@@ -26,7 +26,7 @@ class Room:
 
 
 def seats(groups: int, slots: int = 2, rows: int = 4) -> dict[int, Seat]:
-    return {g: Seat(np.arange(g * rows, (g + 1) * rows), [None] * slots, f"actor {g}") for g in range(groups)}  # type: ignore[list-item]
+    return {g: Seat(np.arange(g * rows, (g + 1) * rows), [None] * slots, f"actor {g}") for g in range(groups)}
 
 
 def test_every_group_gets_one_before_any_gets_two():

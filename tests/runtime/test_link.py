@@ -55,7 +55,7 @@ def test_sending_to_a_dead_peer_says_so(monkeypatch):
     assert mine.send({"a": 1}) is False
 
 
-SPEC = Buffer({"x": ArraySpec((50_000,), np.dtype(np.int64)), "y": ArraySpec((3,), np.dtype(np.uint8))}, None)  # type: ignore[arg-type]
+SPEC = Buffer({"x": ArraySpec((50_000,), np.dtype(np.int64)), "y": ArraySpec((3,), np.dtype(np.uint8))}, None)
 
 
 def produce(end: Link, port: FragmentPort) -> None:

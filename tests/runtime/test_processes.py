@@ -46,9 +46,9 @@ def go_on(runtime: ProcessesRuntime, steps: int, seconds: float = 60.0) -> list[
     """Run until so many more env steps have come in; the notices on the way."""
     goal, end, notices = runtime.env_steps + steps, time.monotonic() + seconds, []
     if not hasattr(runtime, "_iteration"):
-        runtime._iteration = runtime.run()  # type: ignore[attr-defined]
+        runtime._iteration = runtime.run()
     while runtime.env_steps < goal:
-        next(runtime._iteration)  # type: ignore[attr-defined]
+        next(runtime._iteration)
         notices += runtime.notices()
         assert time.monotonic() < end, f"only {runtime.env_steps} of {goal} steps; {notices}"
     return notices + runtime.notices()
@@ -58,7 +58,7 @@ def until_notice(runtime: ProcessesRuntime, text: str, seconds: float = 60.0) ->
     end, notices = time.monotonic() + seconds, []
     while not any(text in line for line in notices):
         notices += go_on(runtime, 0)
-        next(runtime._iteration)  # type: ignore[attr-defined]
+        next(runtime._iteration)
         assert time.monotonic() < end, notices
     return notices
 

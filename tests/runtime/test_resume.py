@@ -1,5 +1,8 @@
-"""A run goes on after its end, with the same processes, with others, or with none."""
+"""A run goes on after its end: with the same processes and learners, with others, or in one process."""
 
+import shutil
+
+import numpy as np
 import pytest
 
 import starling
@@ -8,51 +11,76 @@ from starling.runs.metrics import read_rows
 from starling.training import branch
 
 SMALL = [
-    "env.id=toy/identity",
-    "env.num=4",
-    "net.torso.hidden=[16]",
-    "stop.env_steps=1500",
-    "stop.return=null",
-    "checkpoint.every=500",
-    "log.every=250",
+    *["env.id=toy/identity", "env.num=4", "net.torso.hidden=[8]", "stop.env_steps=800", "stop.return=null"],
+    *["checkpoint.every=400", "log.every=200"],
 ]
-DQN = [*SMALL, "algo.learning_starts=100", "algo.fragment=4"]
-IMPALA = [*SMALL, "algo.unroll=5", "algo.batch=4"]
-PROCESSES = ["runtime=processes", "actors=2"]
+DQN = ["algo.learning_starts=100", "algo.fragment=4", "algo.batch=16", "algo.prioritized.alpha=0.6"]
+AGENTS = {
+    "dqn": ("dqn-cartpole", [*SMALL, *DQN, "algo.updates_per_step=0.25"]),
+    "impala": ("impala-cartpole", [*SMALL, "algo.unroll=5", "algo.batch=4"]),
+}
+BEFORE = {
+    "inline": [],
+    "two groups": ["actors=2"],
+    "processes": ["runtime=processes", "actors=2"],
+    "two learners": ["learners=2", "actors=2"],
+}
+INLINE = ["learners=1", "runtime=inline", "actors=null"]
+ONE = ["learners=1", "runtime=processes"]
+CHANGES = [
+    *[("processes", change) for change in ([], ["inference=central"], ["actors=4"], INLINE, ["learners=2"])],
+    *[("two learners", change) for change in (["actors=4"], INLINE, ONE)],
+    *[("inline", ["runtime=processes"]), ("two groups", ["actors=1"])],
+]
 
 
-@pytest.mark.parametrize(("preset", "settings"), [("dqn-cartpole", DQN), ("impala-cartpole", IMPALA)])
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (PROCESSES, []),
-        (PROCESSES, ["inference=central"]),
-        (PROCESSES, ["actors=4"]),
-        (PROCESSES, ["runtime=inline", "actors=null"]),
-        ([], ["runtime=processes"]),
-        (["actors=2"], ["actors=1"]),
-    ],
-    ids=" ".join,
-)
-def test_a_run_goes_on_wherever_it_ran_before(tmp_path, preset, settings, before, after):
-    first = starling.train(preset, [*settings, *before, "run=first"], runs=tmp_path)
-    assert first.env_steps >= 1500
-    config = load(str(first.folder / "config.yaml"), ["stop.env_steps=3000", "run=second", *after])
-    second = branch(first.folder, config, tmp_path, starling.api.Quiet())
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """`finished(agent, before)`: a run that has come to its end, trained when first asked for."""
+    made = {}
+
+    def run(agent, before):
+        if (agent, before) not in made:
+            preset, settings = AGENTS[agent]
+            runs = tmp_path_factory.mktemp("runs")
+            made[agent, before] = starling.train(preset, [*settings, *BEFORE[before], "run=first"], runs=runs)
+        return made[agent, before]
+
+    return run
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize(("before", "after"), CHANGES, ids=lambda part: " ".join(part) if type(part) is list else part)
+def test_a_run_goes_on_wherever_it_ran_before(finished, tmp_path, agent, before, after):
+    goes_on(finished(agent, before), tmp_path, after)
+
+
+def test_four_learners_go_on_with_the_replay_of_two(finished, tmp_path):
+    goes_on(finished("dqn", "two learners"), tmp_path, ["learners=4", "actors=4"])
+
+
+def goes_on(first, runs, after):
+    """A branch of a run takes up its counters and its tables."""
+    config = load(str(first.folder / "config.yaml"), ["stop.env_steps=1600", "run=second", *after])
+    second = branch(first.folder, config, runs, starling.api.Quiet())
     rows = read_rows(second.folder / "metrics.jsonl")
-    assert second.env_steps >= 3000
+    assert first.env_steps >= 800
+    assert second.env_steps >= 1600
     assert second.updates > first.updates
-    steps = [row["env_steps"] for row in rows]
-    assert steps == sorted(steps)
+    assert np.all(np.diff([row["env_steps"] for row in rows]) >= 0)
     last = rows[-1]
-    table = "replay" if preset == "dqn-cartpole" else "unrolls"
-    assert last[f"store/{table}/duplicate"] == 0, "a new life is never taken for an old one"
-    if preset == "dqn-cartpole":
-        assert last["store/replay/size"] > 2500, "what was in the replay is still there"
+    replay = config.algo.name == "dqn"
+    assert last[f"store/{'replay' if replay else 'unrolls'}/duplicate"] == 0, "a new life is never taken for an old one"
+    if replay:
+        assert last["store/replay/size"] > 1300, "what was in the replay is still there"
 
 
-def test_resuming_goes_on_in_the_same_folder(tmp_path):
-    first = starling.train("impala-cartpole", [*IMPALA, *PROCESSES, "run=a"], runs=tmp_path)
-    again = starling.resume(first.folder)
-    assert again.env_steps >= first.env_steps
-    assert again.folder == first.folder
+def test_resuming_goes_on_in_the_same_folder(finished, tmp_path):
+    first = finished("impala", "processes")
+    folder = shutil.copytree(first.folder, tmp_path / "copy")
+    config = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(config.replace("env_steps: 800", "env_steps: 1600"))
+    again = starling.resume(folder)
+    assert again.folder == folder
+    assert again.env_steps >= 1600
+    assert again.updates > first.updates

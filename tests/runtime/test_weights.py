@@ -99,7 +99,7 @@ def test_a_reader_that_is_lapped_in_the_middle_copies_again():
             self.tensor.copy_(other)
 
     publish(1)
-    lapped = reader._view.mine[1] = Lapped(reader._view.mine[1])  # type: ignore[call-overload]
+    lapped = reader._view.mine[1] = Lapped(reader._view.mine[1])
     assert reader.refresh().version == 3
     assert lapped.times == 2
     assert all((tensor == 3).all() for tensor in copy.state_dict().values())
