@@ -146,3 +146,10 @@ def test_weights_of_another_network_are_named(trained, tmp_path):
     assert done.returncode == 2
     assert "are those of another env or network" in done.stderr
     assert "heads.extrinsic.q.weight is (2, 256) there and (2, 32) in this configuration" in done.stderr
+
+
+def test_ctrl_c_before_a_run_has_begun_ends_without_a_word(tmp_path):
+    (tmp_path / "late.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    done = starling("train", "ppo-cartpole", "env.id=late:make", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["late.py"]

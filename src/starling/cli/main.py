@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Annotated, Any
 
@@ -90,6 +91,8 @@ def main() -> None:
             for line in str(error).splitlines():
                 print(f"error: {line}", file=sys.stderr)
             sys.exit(2)
+        except KeyboardInterrupt:  # nothing had begun that could be saved
+            sys.exit(128 + signal.SIGINT)
         except UsageError as error:
             if line := _usage_line(error):
                 print(f"error: {line}", file=sys.stderr)
