@@ -197,6 +197,7 @@ def _make_schedule(
         names = [n for n, c in vars(torch.optim.lr_scheduler).items() if isinstance(c, type) and n[0].isupper()]
         raise UserError(f"unknown or unsupported schedule {config.name!r}{did_you_mean(config.name, names)}")
     try:
-        return found(optimizer, **args)  # type: ignore[no-any-return]
+        schedule: torch.optim.lr_scheduler.LRScheduler = found(optimizer, **args)
+        return schedule
     except (TypeError, ValueError) as error:
         raise UserError(f"schedule {config.name} with {config.args}: {error}") from None
