@@ -65,7 +65,8 @@ def test_priorities_and_evictions_go_to_the_table_that_the_key_names():
     sample = mixture.sample(8)
     assert set(sample.keys.slot[2:].tolist()) >= set(old.slot.tolist())
     assert sample.probability[2:].max() > 0.4
-    mixture.evict(both)
+    for table in mixture.tables:
+        table.evict(both)
     assert mixture.sizes == (8, 10)
     mixture.check_valid()
 

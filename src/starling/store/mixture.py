@@ -80,11 +80,6 @@ class Mixture:
         for table in self.tables:
             table.reprioritize(keys, priorities)
 
-    def evict(self, keys: Keys) -> None:
-        """Drop items, each from the table its key names."""
-        for table in self.tables:
-            table.evict(keys)
-
     def check_valid(self) -> None:
         for table in self.tables:
             table.check_valid()
