@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from gymnasium import spaces
@@ -193,4 +193,4 @@ class Network(nn.Module):
 
     @property
     def _trunks(self) -> dict[str, Trunk]:
-        return self.trunks._modules  # type: ignore[return-value]
+        return cast("dict[str, Trunk]", self.trunks._modules)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self, TypeVar
 
 import torch
 from torch.nn.functional import softplus
@@ -86,7 +87,7 @@ class Categorical:
         return {"logits": self.logits}
 
     @classmethod
-    def from_params(cls, params: Mapping[str, Tensor]) -> Categorical:
+    def from_params(cls, params: Mapping[str, Tensor]) -> Self:
         return cls(params["logits"])
 
 
@@ -132,7 +133,7 @@ class MultiCategorical:
         return {f"logits_{k}": logits for k, logits in enumerate(self.logits)}
 
     @classmethod
-    def from_params(cls, params: Mapping[str, Tensor]) -> MultiCategorical:
+    def from_params(cls, params: Mapping[str, Tensor]) -> Self:
         return cls(tuple(params[f"logits_{k}"] for k in range(len(params))))
 
 
@@ -178,7 +179,7 @@ class Gaussian:
         return {"mean": self.mean, "log_std": self.log_std.expand_as(self.mean)}
 
     @classmethod
-    def from_params(cls, params: Mapping[str, Tensor]) -> Gaussian:
+    def from_params(cls, params: Mapping[str, Tensor]) -> Self:
         return cls(params["mean"], params["log_std"])
 
 
@@ -238,8 +239,9 @@ class TanhGaussian:
         return self.base.params()
 
     @classmethod
-    def from_params(cls, params: Mapping[str, Tensor]) -> TanhGaussian:
+    def from_params(cls, params: Mapping[str, Tensor]) -> Self:
         return cls(params["mean"], params["log_std"])
 
 
-Distribution = Categorical | MultiCategorical | Gaussian | TanhGaussian
+Distribution = TypeVar("Distribution", Categorical, MultiCategorical, Gaussian, TanhGaussian)
+"""Any of these, and the same one throughout a signature."""

@@ -68,7 +68,7 @@ class FlatOptimizer:
     ) -> float:
         """Fill the gradient of `loss` for these parameters only, let `share` change it in place; its norm then."""
         self.gradient.zero_()
-        loss.backward(inputs=self.parameters, retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss, inputs=self.parameters, retain_graph=retain_graph)
         share(self.gradient)
         return float(torch.linalg.vector_norm(self.gradient))
 
