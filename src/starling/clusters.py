@@ -141,4 +141,4 @@ def build_shard(arguments: ShardArguments) -> Mixture:
     where = {"rows": arguments.rows, "seed": blueprint.config.seed, "shard": arguments.index}
     priority = blueprint.algorithm.priority
     tables = [Table(spec, layout, priority=priority, index=i, **where) for i, spec in enumerate(specs)]
-    return Mixture(tables, [spec.share for spec in specs])
+    return Mixture(tables)
