@@ -58,7 +58,7 @@ class Reinforce(starling.Algorithm):
 
     def loss(self, model: starling.Network, target: None, batch: starling.Batch) -> starling.Loss:
         steps = batch.trajectory
-        outputs, _, _ = model.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
+        outputs, _, _ = model.unroll_trajectory(steps)
         value = outputs["value"]  # [T+1, B]
         policy = tree.map(lambda leaf: leaf[:-1], outputs["policy"])  # the last observation only bootstraps
         terms = stream_terms(steps, self.streams()[0])

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from starling.blueprint import PREFETCH, SLOTS, Blueprint
-from starling.config.load import to_dict
+from starling.building import build_learner, build_stores
 from starling.errors import UserError
-from starling.nodes import RankArguments, Shared, build_learner
-from starling.portable import Part, parts_of
+from starling.nodes import RankArguments, RunSpec
 from starling.roles.policy import GroupSpec
 from starling.runtime.learners import LearnersRuntime
 from starling.runtime.meetings import Port
@@ -24,9 +23,8 @@ from starling.runtime.slab import Parcel, size_of
 from starling.runtime.weights import WeightBoard, side_of
 from starling.staffing import (
     RANK_SLOTS,
-    acting,
-    build_stores,
-    evaluator,
+    acting_specs,
+    evaluator_spec,
     learning_together,
     rank_batches,
     rank_spec,
@@ -34,32 +32,18 @@ from starling.staffing import (
 )
 from starling.store.mixture import Mixture
 from starling.store.table import Table
-from starling.types import EnvSpec, Layout
+from starling.types import Layout
 
 if TYPE_CHECKING:
     from starling.runtime.ray.system import Plan
 
 
 @dataclass(frozen=True)
-class Sent:
-    """What every Ray actor of a run gets."""
-
-    settings: dict[str, Any]  # the configuration as plain values
-    parts: tuple[Part, ...]  # the user's own that it names
-    env: EnvSpec
-    layout: Layout
-    side: int  # bytes of the weights
-
-    def shared(self, board: WeightBoard) -> Shared:
-        """For the workers that read this board."""
-        return Shared(self.settings, self.parts, self.env, self.layout, board)
-
-
-@dataclass(frozen=True)
 class HostArguments:
     """What a Ray actor that holds workers gets."""
 
-    sent: Sent
+    run: RunSpec
+    weights_bytes: int
     groups: dict[int, GroupSpec]  # none: it is the evaluator's
 
 
@@ -67,7 +51,7 @@ class HostArguments:
 class ShardArguments:
     """What a Ray actor that holds a part of the replay gets."""
 
-    sent: Sent
+    run: RunSpec
     index: int
     rows: int
 
@@ -76,7 +60,8 @@ class ShardArguments:
 class RankHostArguments:
     """What a Ray actor that holds one of several learners gets."""
 
-    sent: Sent
+    run: RunSpec
+    weights_bytes: int
     rank: int
     host: str  # where the ranks meet
     port: int
@@ -96,17 +81,15 @@ def cluster_plan(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Plan
         from starling.runtime.ray import system
     except ModuleNotFoundError as error:
         raise UserError("runtime=ray needs Ray: pip install 'starling-rl[ray]'") from error
-    settings, groups, shape = to_dict(blueprint.config), blueprint.groups(), blueprint.fragment_shape(layout)
-    parts, side = parts_of(settings), side_of(model)
-    for part in parts:
+    run, groups, shape = RunSpec.of(blueprint, layout), blueprint.groups(), blueprint.fragment_shape(layout)
+    weights_bytes = side_of(model)
+    for part in run.parts:
         if getattr(part.target, "__module__", None) == "__main__":
             raise UserError(f"{part.kind} {part.name!r} is in your script: runtime=ray needs it in a module of its own")
 
-    sent = Sent(settings, parts, blueprint.env, layout, side)
-
     def host(indices: Sequence[int], births: Mapping[int, int]) -> HostArguments:
         mine = {index: replace(groups[index], birth=births[index]) for index in indices}
-        return HostArguments(sent, mine)
+        return HostArguments(run, weights_bytes, mine)
 
     return system.Plan(
         config=blueprint.config,
@@ -115,7 +98,7 @@ def cluster_plan(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Plan
         shard_rows=blueprint.far_shards(),
         slots=SLOTS,
         fragment_bytes=sum(size_of(shape.buffer(len(group.rows))) for group in groups.values()),
-        weights_bytes=side,
+        weights_bytes=weights_bytes,
         prefetch=PREFETCH,
         builder="starling.clusters:staff_host",
         arguments=host,
@@ -123,41 +106,39 @@ def cluster_plan(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Plan
         scorer=lambda board: scorer(blueprint, board),
         tables=blueprint.tables,
         shard_builder="starling.clusters:build_shard",
-        shard=lambda index, rows: ShardArguments(sent, index, rows),
+        shard=lambda index, rows: ShardArguments(run, index, rows),
         learner=lambda source: build_learner(blueprint, model, source),
-        together=lambda crew, made, far: learning_together(blueprint, model, layout, crew, made, far),
+        together=lambda crew, made, far: learning_together(blueprint, model, run, crew, made, far),
         rank_builder="starling.clusters:staff_rank",
-        rank=lambda rank, host, port: RankHostArguments(sent, rank, host, port),
+        rank=lambda rank, host, port: RankHostArguments(run, weights_bytes, rank, host, port),
         rank_slots=RANK_SLOTS,
     )
 
 
 def staff_host(arguments: HostArguments) -> Staff:
     """The workers of one host, built where they will run."""
-    board = WeightBoard(arguments.sent.side)
-    shared = arguments.sent.shared(board)
+    run, board = arguments.run, WeightBoard(arguments.weights_bytes)
     if not arguments.groups:
-        return Staff([evaluator(shared)], {}, board)
-    blueprint = replace(shared).blueprint()  # a copy reads the configuration: what was read cannot be sent on
-    return Staff(*acting(blueprint, shared, arguments.groups), board)
+        return Staff([evaluator_spec(run, board)], {}, board)
+    return Staff(*acting_specs(run.blueprint(), run, board, arguments.groups), board)
 
 
 def staff_rank(arguments: RankHostArguments, state: bytes, address: str) -> RankStaff:
     """One learner, built where it will learn; `address` is that of its node."""
-    board, outbox, begin = WeightBoard(arguments.sent.side), Parcel(), Parcel(state)
-    shared, rank = arguments.sent.shared(board), arguments.rank
-    batches = rank_batches(replace(shared).blueprint(), shared.layout, rank)
+    board, outbox, begin = WeightBoard(arguments.weights_bytes), Parcel(), Parcel(state)
+    run, rank = arguments.run, arguments.rank
+    batches = rank_batches(run.blueprint(), run.layout, rank)
     place = Port(arguments.host, arguments.port, address)
-    spec = rank_spec(rank, lambda births: RankArguments(shared, rank, batches, begin, outbox, place))
+    spec = rank_spec(rank, lambda births: RankArguments(run, board, rank, batches, begin, outbox, place))
     return RankStaff(spec, batches.slots(), board, outbox)
 
 
 def build_shard(arguments: ShardArguments) -> Mixture:
     """The tables of one shard: as much of their size as it has of the env rows."""
-    blueprint = arguments.sent.shared(WeightBoard(0)).blueprint()
+    blueprint, layout = arguments.run.blueprint(), arguments.run.layout
     share = Fraction(arguments.rows, blueprint.config.env.num)
     specs = [replace(spec, capacity=int(spec.capacity * share), min_size=1) for spec in blueprint.tables]
     where = {"rows": arguments.rows, "seed": blueprint.config.seed, "shard": arguments.index}
     priority = blueprint.algorithm.priority
-    tables = [Table(spec, arguments.sent.layout, priority=priority, index=i, **where) for i, spec in enumerate(specs)]
-    return Mixture(tables, [spec.share for spec in specs])
+    tables = [Table(spec, layout, priority=priority, index=i, **where) for i, spec in enumerate(specs)]
+    return Mixture(tables)

@@ -13,16 +13,15 @@ from typing import Any
 from torch import nn
 
 from starling.blueprint import PREFETCH, SLOTS, Blueprint, build_model
-from starling.config.load import to_dict
+from starling.building import build_learner, build_stores
 from starling.nodes import (
     ActorArguments,
-    EnvLoopArguments,
+    EnvArguments,
+    EvaluatorArguments,
     InferenceArguments,
     RankArguments,
-    Shared,
-    build_learner,
+    RunSpec,
 )
-from starling.portable import parts_of
 from starling.roles.loader import Loader
 from starling.roles.policy import GroupSpec
 from starling.runtime.batches import BatchDesk, BatchPort, Desk, batch_spec
@@ -38,32 +37,12 @@ from starling.runtime.slab import Parcel, Slab, size_of
 from starling.runtime.upstream import FragmentPort
 from starling.runtime.weights import WeightBoard, WeightReader, WeightWriter, side_of
 from starling.runtime.workers import Worker, WorkerSpec
-from starling.store.shards import shard_rows
-from starling.store.store import Store
 from starling.types import Layout
 
 RANK_SLOTS = 1 + PREFETCH
 """Batches of one of several learners that may be out: the one it learns from, and those it learns from next."""
 Crew = tuple[Callable[[Inbox], list[Worker]], dict[int, Seat]]
 """How the workers of one learner are made, and the slots that they fill."""
-
-
-def build_stores(blueprint: Blueprint, layout: Layout) -> list[Store]:
-    """All tables that the algorithm asks for, empty: a shard each learner."""
-    config = blueprint.config
-    rows = [len(mine) for mine in shard_rows(config.env.num, blueprint.learners)]
-    return [
-        Store(
-            tables,
-            layout,
-            rows=rows[shard],
-            seed=config.seed,
-            priority=blueprint.algorithm.priority,
-            planned_env_steps=-(-config.stop.env_steps // blueprint.learners),
-            shard=shard,
-        )
-        for shard, tables in enumerate(blueprint.shards())
-    ]
 
 
 def ranks_items(blueprint: Blueprint) -> bool:
@@ -79,23 +58,22 @@ def scorer(blueprint: Blueprint, board: WeightBoard) -> Scorer | None:
     return Scorer(Loader(blueprint.algorithm, model, blueprint.tables), WeightReader(board, model))
 
 
-def shared_by_all(blueprint: Blueprint, layout: Layout, board: WeightBoard) -> Shared:
-    """What every worker that reads this board's weights gets."""
-    settings = to_dict(blueprint.config)
-    return Shared(settings, parts_of(settings), blueprint.env, layout, board)
+def evaluator_spec(run: RunSpec, board: WeightBoard) -> WorkerSpec:
+    arguments = EvaluatorArguments(run, board)
+    return WorkerSpec("evaluator", "evaluator", "starling.nodes:build_evaluation", lambda births: arguments)
 
 
-def evaluator(shared: Shared) -> WorkerSpec:
-    return WorkerSpec("evaluator", "evaluator", "starling.nodes:build_evaluation", lambda births: shared)
-
-
-def acting(
-    blueprint: Blueprint, shared: Shared, groups: Mapping[int, GroupSpec], server: str = "inference"
+def acting_specs(
+    blueprint: Blueprint,
+    run: RunSpec,
+    board: WeightBoard,
+    groups: Mapping[int, GroupSpec],
+    server: str = "inference",
 ) -> tuple[list[WorkerSpec], dict[int, Seat]]:
     """Whoever acts for these groups, and their slots; `server` is the name of central inference."""
     if blueprint.config.inference == "local":
-        return _local_workers(blueprint, shared, groups)
-    return _central_workers(blueprint, shared, groups, server)
+        return _local_workers(blueprint, run, board, groups)
+    return _central_workers(blueprint, run, board, groups, server)
 
 
 def _seats(
@@ -118,10 +96,10 @@ def _seats(
 
 
 def _local_workers(
-    blueprint: Blueprint, shared: Shared, groups: Mapping[int, GroupSpec]
+    blueprint: Blueprint, run: RunSpec, board: WeightBoard, groups: Mapping[int, GroupSpec]
 ) -> tuple[list[WorkerSpec], dict[int, Seat]]:
     """An actor a group: env loop and policy in one process."""
-    seats, ports = _seats(blueprint, shared.layout, groups, {f"actor {index}": [index] for index in groups})
+    seats, ports = _seats(blueprint, run.layout, groups, {f"actor {index}": [index] for index in groups})
 
     def actor(index: int) -> WorkerSpec:
         name = f"actor {index}"
@@ -129,7 +107,7 @@ def _local_workers(
             name,
             "actor",
             "starling.nodes:build_actor",
-            lambda births: ActorArguments(shared, index, replace(groups[index], birth=births[index]), ports[name]),
+            lambda births: ActorArguments(run, board, index, replace(groups[index], birth=births[index]), ports[name]),
             (index,),
         )
 
@@ -137,11 +115,11 @@ def _local_workers(
 
 
 def _central_workers(
-    blueprint: Blueprint, shared: Shared, groups: Mapping[int, GroupSpec], name: str
+    blueprint: Blueprint, run: RunSpec, board: WeightBoard, groups: Mapping[int, GroupSpec], name: str
 ) -> tuple[list[WorkerSpec], dict[int, Seat]]:
     """An env loop a group, and one inference server for all of them."""
-    seats, ports = _seats(blueprint, shared.layout, groups, {name: list(groups)})
-    desk = SharedDesk(shared.layout, {index: len(group.rows) for index, group in groups.items()})
+    seats, ports = _seats(blueprint, run.layout, groups, {name: list(groups)})
+    desk = SharedDesk(run.layout, {index: len(group.rows) for index, group in groups.items()})
 
     def alive(births: Mapping[int, int]) -> dict[int, GroupSpec]:
         return {index: replace(group, birth=births[index]) for index, group in groups.items()}
@@ -150,8 +128,8 @@ def _central_workers(
         return WorkerSpec(
             f"env {index}",
             "env",
-            "starling.nodes:build_env_loop",
-            lambda births: EnvLoopArguments(shared, index, alive(births)[index], desk.loop_port(index)),
+            "starling.nodes:build_env",
+            lambda births: EnvArguments(run, index, alive(births)[index], desk.loop_port(index)),
             (index,),
         )
 
@@ -159,7 +137,7 @@ def _central_workers(
         name,
         "inference",
         "starling.nodes:build_inference",
-        lambda births: InferenceArguments(shared, alive(births), ports[name], desk.server_port()),
+        lambda births: InferenceArguments(run, board, alive(births), ports[name], desk.server_port()),
         tuple(groups),
         dependents=tuple(f"env {index}" for index in groups),
     )
@@ -183,7 +161,7 @@ Ranking = tuple[Callable[[Inbox], list[Worker]], Desk]
 def learning_together(
     blueprint: Blueprint,
     model: nn.Module,
-    layout: Layout,
+    run: RunSpec,
     crew: Callable[[int, WeightBoard], Crew],
     made: Callable[..., LearnersRuntime] = LearnersRuntime,
     far: Callable[[RankSeat], Ranking] | None = None,
@@ -191,9 +169,9 @@ def learning_together(
     """Several learners, each with its shard, its weights and its own `crew`; on this machine, or as `far` says."""
     settings, events, newest = blueprint.config.supervision, queue.SimpleQueue[Event](), Newest()
     meetings = TemporaryDirectory(prefix="starling-")
-    near = partial(_near, blueprint, layout, Folder(Path(meetings.name)))
+    near = partial(_near, blueprint, run, Folder(Path(meetings.name)))
     hubs, writers, outboxes = [], [], []
-    for rank, store in enumerate(build_stores(blueprint, layout)):
+    for rank, store in enumerate(build_stores(blueprint, run.layout)):
         seat = RankSeat(rank, WeightBoard(side_of(model)), newest, Parcel())
         learner, desk = (far or near)(seat)
         others, seats = crew(rank, seat.board)
@@ -211,13 +189,12 @@ def _both(
     return lambda inbox: [*first(inbox), *others(inbox)]
 
 
-def _near(blueprint: Blueprint, layout: Layout, meetings: Folder, seat: RankSeat) -> Ranking:
+def _near(blueprint: Blueprint, run: RunSpec, meetings: Folder, seat: RankSeat) -> Ranking:
     """A rank in a process of this machine."""
-    batches = rank_batches(blueprint, layout, seat.rank)
-    shared = shared_by_all(blueprint, layout, seat.board)
+    rank, batches = seat.rank, rank_batches(blueprint, run.layout, seat.rank)
     spec = rank_spec(
-        seat.rank,
-        lambda births: RankArguments(shared, seat.rank, batches, seat.newest.parcel(), seat.outbox, meetings),
+        rank,
+        lambda births: RankArguments(run, seat.board, rank, batches, seat.newest.parcel(), seat.outbox, meetings),
     )
     settings = blueprint.config.supervision
     return lambda inbox: processes([spec], settings, inbox.selector), BatchDesk(batches)

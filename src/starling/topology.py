@@ -8,12 +8,19 @@ from torch import nn
 
 from starling import tree
 from starling.blueprint import PREFETCH, Blueprint, build_model, layout_of, plan_threads
+from starling.building import (
+    build_env_loop,
+    build_evaluator,
+    build_learner,
+    build_policy,
+    build_stores,
+    evaluation_seed,
+)
 from starling.capacity.fitting import refuse
 from starling.capacity.room import Room
 from starling.capacity.sizes import predict_sizes
 from starling.clusters import over_ray
-from starling.envs.registry import make_env
-from starling.nodes import Shared, build_evaluator, build_learner, env_loop, evaluation_seed, policy_core
+from starling.nodes import RunSpec
 from starling.roles.env_loop import EnvLoop
 from starling.roles.inference import Batcher, InferenceServer, LocalDesk
 from starling.roles.loader import Loader, RankedSource
@@ -27,13 +34,11 @@ from starling.runtime.processes import HubSource, ProcessesRuntime
 from starling.runtime.weights import WeightBoard, WeightWriter, side_of
 from starling.staffing import (
     Crew,
-    acting,
-    build_stores,
-    evaluator,
+    acting_specs,
+    evaluator_spec,
     learning_together,
     ranks_items,
     scorer,
-    shared_by_all,
 )
 from starling.types import Layout
 
@@ -51,12 +56,8 @@ def build(blueprint: Blueprint, room: Room | None = None) -> Runtime:
     if blueprint.config.runtime == "ray":
         return over_ray(blueprint, model, layout)
     if blueprint.learners > 1:
-        return learning_together(
-            blueprint,
-            model,
-            layout,
-            lambda rank, board: _crew(blueprint, shared_by_all(blueprint, layout, board), rank),
-        )
+        run = RunSpec.of(blueprint, layout)
+        return learning_together(blueprint, model, run, lambda rank, board: _crew(blueprint, run, board, rank))
     return _processes(blueprint, model, layout)
 
 
@@ -75,15 +76,14 @@ def _inline(blueprint: Blueprint, model: nn.Module, layout: Layout) -> InlineRun
     policies: list[PolicyCore | InferenceServer] = []
     desk = LocalDesk()
     if config.inference == "central":
-        core = policy_core(blueprint, model, layout, upstream, groups)
+        core = build_policy(blueprint, model, layout, upstream, groups)
         policies.append(InferenceServer(core, desk, groups, Batcher(budget=0.0), Usage()))
     for index, group in groups.items():
         acting: Any = desk
         if config.inference == "local":
-            acting = policy_core(blueprint, model, layout, upstream, {index: group})
+            acting = build_policy(blueprint, model, layout, upstream, {index: group})
             policies.append(acting)
-        env = make_env(config.env, len(group.rows), threads=plan_threads(blueprint))
-        loops.append(env_loop(config, env, acting, index, group, Usage()))
+        loops.append(build_env_loop(config, acting, index, group, Usage(), threads=plan_threads(blueprint)))
     evaluator = None
     if config.eval.every is not None:
         evaluator = build_evaluator(blueprint, model, config.eval, evaluation_seed(config))
@@ -93,18 +93,18 @@ def _inline(blueprint: Blueprint, model: nn.Module, layout: Layout) -> InlineRun
 def _processes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> ProcessesRuntime:
     """Actors, inference and evaluation in processes of their own; store and learner in this one."""
     board = WeightBoard(side_of(model))
-    hire, seats = _crew(blueprint, shared_by_all(blueprint, layout, board), 0)
+    hire, seats = _crew(blueprint, RunSpec.of(blueprint, layout), board, 0)
     (store,) = build_stores(blueprint, layout)
     hub = Hub(store, hire, seats, blueprint.config.supervision, PREFETCH, scorer(blueprint, board))
     source = HubSource(hub)
     return ProcessesRuntime(hub, build_learner(blueprint, model, source), source, WeightWriter(board, model))
 
 
-def _crew(blueprint: Blueprint, shared: Shared, learner: int) -> Crew:
+def _crew(blueprint: Blueprint, run: RunSpec, board: WeightBoard, learner: int) -> Crew:
     """Who acts for one learner, in processes of this machine; the first one's crew also has the evaluator."""
     config = blueprint.config
     server = "inference" if blueprint.learners == 1 else f"inference {learner}"
-    workers, seats = acting(blueprint, shared, blueprint.groups_by_learner()[learner], server)
+    workers, seats = acting_specs(blueprint, run, board, blueprint.groups_by_learner()[learner], server)
     if config.eval.every is not None and learner == 0:
-        workers.append(evaluator(shared))
+        workers.append(evaluator_spec(run, board))
     return lambda inbox: processes(workers, config.supervision, inbox.selector), seats

@@ -31,7 +31,8 @@ def _fields(kind: type) -> tuple[str, ...] | None:
 
 def map(fn: Callable[..., Any], tree: T, *others: Any) -> T:
     """`fn` applied to every leaf of `tree`, together with the leaves at the same place in `others`."""
-    return _map(fn, tree, *others)  # type: ignore[no-any-return]
+    mapped: T = _map(fn, tree, *others)
+    return mapped
 
 
 def _map(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:

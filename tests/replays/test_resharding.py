@@ -7,10 +7,10 @@ import pytest
 
 from starling import tree
 from starling.blueprint import build_model, draw, layout_of
+from starling.building import build_stores
 from starling.config.load import load
 from starling.replays.resharding import reshard, without_tables
 from starling.replays.steps import read_steps
-from starling.staffing import build_stores
 from starling.topology import build
 
 TOY = ["env.id=toy/identity", "env.num=5", "net.torso.hidden=[8]", "stop.return=null"]

@@ -18,9 +18,9 @@ def spec(name, sampler, **changes):
 
 
 def make_mixture(shares=(0.25, 0.75), **changes):
-    specs = [spec("new", "fifo"), spec("old", "prioritized", **changes)]
-    tables = [Table(s, LAYOUT, rows=2, seed=0, index=i) for i, s in enumerate(specs)]
-    return Mixture(tables, shares)
+    new, old = shares
+    specs = [spec("new", "fifo", share=new), spec("old", "prioritized", share=old, **changes)]
+    return Mixture([Table(s, LAYOUT, rows=2, seed=0, index=i) for i, s in enumerate(specs)])
 
 
 def make_stream(seed=0):
@@ -65,14 +65,15 @@ def test_priorities_and_evictions_go_to_the_table_that_the_key_names():
     sample = mixture.sample(8)
     assert set(sample.keys.slot[2:].tolist()) >= set(old.slot.tolist())
     assert sample.probability[2:].max() > 0.4
-    mixture.evict(both)
+    for table in mixture.tables:
+        table.evict(both)
     assert mixture.sizes == (8, 10)
     mixture.check_valid()
 
 
 def test_one_table_gives_its_own_sample():
     table = Table(spec("new", "fifo"), LAYOUT, rows=2, seed=0)
-    mixture = Mixture([table], [1.0])
+    mixture = Mixture([table])
     mixture.insert(make_stream().fragment(3))
     assert mixture.sample(3) is None
     assert mixture.sample(2).source.tolist() == [0, 0]
@@ -88,6 +89,6 @@ def test_a_table_without_a_share_is_left_alone():
 def test_tables_of_different_lengths_or_numbers_are_refused():
     tables = [Table(spec("a", "fifo"), LAYOUT, 2, 0, index=0)]
     with pytest.raises(UserError, match="one length"):
-        Mixture([*tables, Table(spec("b", "uniform", length=4, fragment=4), LAYOUT, 2, 0, index=1)], [1, 1])
+        Mixture([*tables, Table(spec("b", "uniform", length=4, fragment=4), LAYOUT, 2, 0, index=1)])
     with pytest.raises(ValueError, match="numbered"):
-        Mixture([*tables, *tables], [1, 1])
+        Mixture([*tables, *tables])

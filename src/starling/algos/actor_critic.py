@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 from gymnasium import spaces
 
@@ -16,8 +16,6 @@ from starling.ops.streams import stream_terms
 from starling.ops.vtrace import VTrace, vtrace
 from starling.store.spec import TableSpec
 from starling.types import EnvSpec, StreamSpec, Tensor, Trajectory, Tree
-
-D = TypeVar("D", bound=Distribution)
 
 POLICY = "policy"
 """The name of the policy head; value heads have the names of their streams."""
@@ -62,13 +60,12 @@ def policy_features(features: Tree) -> Tensor:
     return seen
 
 
-def behaviour_policy(policy: D, steps: Trajectory[Tensor]) -> D:
+def behaviour_policy(policy: Distribution, steps: Trajectory[Tensor]) -> Distribution:
     """The distribution [T, B] that chose the recorded actions, of the same kind as `policy`."""
-    recorded: D = type(policy).from_params(steps.extras[BEHAVIOUR])  # type: ignore[assignment]
-    return first_steps(recorded, steps.length)
+    return first_steps(type(policy).from_params(steps.extras[BEHAVIOUR]), steps.length)
 
 
-def first_steps(policy: D, length: int) -> D:
+def first_steps(policy: Distribution, length: int) -> Distribution:
     """A policy of T + 1 observations at the T where an action was taken, [T, B]; the last only bootstraps."""
     return tree.map(lambda leaf: leaf[:length], policy)
 

@@ -69,13 +69,13 @@ class DQN(Algorithm):
 
     def loss(self, model: Network, target: Network, batch: Batch) -> Loss:
         steps = batch.trajectory
-        q_t = self._q(model, steps, 0)
+        q_first = self._q(model, steps, 0)
         with torch.no_grad():
-            q_target = self._q(target, steps, -1)
-            chooser = self._q(model, steps, -1) if self.config.double else q_target
-            best = weighted_total(chooser, self._streams).argmax(-1)  # [B]
-        values = {name: take(q, steps.action[0]) for name, q in q_t.items()}
-        errors = self.errors(steps, values, {name: take(q, best) for name, q in q_target.items()})
+            q_last = self._q(target, steps, -1)
+            selector = self._q(model, steps, -1) if self.config.double else q_last
+            best = weighted_total(selector, self._streams).argmax(-1)  # [B]
+        values = {name: take(q, steps.action[0]) for name, q in q_first.items()}
+        errors = self.errors(steps, values, {name: take(q, best) for name, q in q_last.items()})
         loss = (batch.weight * total([huber(error, self.config.huber) for error in errors.values()])).mean()
         return Loss(
             losses={"q": loss},

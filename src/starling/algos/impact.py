@@ -68,7 +68,7 @@ class IMPACT(Algorithm):
     def prepare(self, model: Network, target: Network, batch: Batch) -> Batch:
         """How likely the target policy makes the actions taken, log p [T, B]."""
         steps = batch.trajectory
-        outputs, _, _ = target.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry, only=(POLICY,))
+        outputs, _, _ = target.unroll_trajectory(steps, only=(POLICY,))
         policy = first_steps(outputs[POLICY], steps.length)
         acted = behaviour_policy(policy, steps)
         prepared = {"target": policy.log_prob(steps.action), "behaviour": acted.log_prob(steps.action)}
@@ -77,7 +77,7 @@ class IMPACT(Algorithm):
     def loss(self, model: Network, target: Network, batch: Batch) -> Loss:
         """Algorithm 1: V-trace with ratios target / worker, and the surrogate on pi / max(target, worker / rho)."""
         steps, prepared, streams, config = batch.trajectory, batch.prepared, self._streams, self.config
-        outputs, _, _ = model.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
+        outputs, _, _ = model.unroll_trajectory(steps)
         policy = first_steps(outputs[POLICY], steps.length)
         log_rho = log_ratio(prepared["target"], prepared["behaviour"])  # [T, B]
         traces = stream_traces(outputs, log_rho, steps, streams, config.clip_rho, config.clip_c)

@@ -117,7 +117,7 @@ class IMPALA(Algorithm):
     def loss(self, model: Network, target: None, batch: Batch) -> Loss:
         """Policy, value and entropy in one pass over T + 1 observations; the last one only bootstraps."""
         steps, streams, config = batch.trajectory, self._streams, self.config
-        outputs, _, _ = model.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
+        outputs, _, _ = model.unroll_trajectory(steps)
         policy = first_steps(outputs[POLICY], steps.length)
         behaviour = behaviour_policy(policy, steps)
         log_prob = policy.log_prob(steps.action)  # [T, B]

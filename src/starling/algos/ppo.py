@@ -93,7 +93,7 @@ class PPO(Algorithm):
     def prepare(self, model: Network, target: None, batch: Batch) -> Batch:
         """Values of the present network in one pass, then advantages and returns a stream, [T, B] each."""
         steps = _normalised(model, batch.trajectory)
-        outputs, _, _ = model.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
+        outputs, _, _ = model.unroll_trajectory(steps)
         log_rho = _log_rho(outputs[POLICY], steps) if self.config.max_lag else None
         scaled = _scaled(model, steps)
         advantages, values, returns = {}, {}, {}

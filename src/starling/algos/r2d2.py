@@ -71,7 +71,7 @@ class R2D2(ApeX):
         steps = self._begun(model, batch.trajectory)
         q = unroll_burnt_in(model, steps, self.config.burn_in)
         with torch.no_grad():
-            q_target, _, _ = target.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
+            q_target, _, _ = target.unroll_trajectory(steps)
         trained_t = self._trained(steps)
         errors = self._errors(steps, q, q_target, trained_t)
         losses = self.losses({name: huber(error, self.config.huber) for name, error in errors.items()}, batch.weight)
@@ -110,18 +110,18 @@ class R2D2(ApeX):
 
     def _errors(self, steps: Trajectory[Tensor], q: Values, q_target: Values, trained_t: Tensor) -> Values:
         """Errors [T, B] a stream, 0 where nothing is trained; q, q_target: [T+1, B, A]."""
-        chooser = self.mixed(q if self.config.double else q_target, steps.carry)
+        selector = self.mixed(q if self.config.double else q_target, steps.carry)
         errors = {}
         for stream in self._streams:
-            goal = self._goal(steps, stream, chooser, q_target[stream.name])
+            goal = self._goal(steps, stream, selector, q_target[stream.name])
             errors[stream.name] = td_error(take(q[stream.name][:-1], steps.action), goal, trained_t)
         return errors
 
-    def _goal(self, steps: Trajectory[Tensor], stream: StreamSpec, chooser: Tensor, q_target: Tensor) -> Tensor:
-        """Targets [T, B] inside h, of the policy that prefers what `chooser` [T+1, B, A] does."""
+    def _goal(self, steps: Trajectory[Tensor], stream: StreamSpec, selector: Tensor, q_target: Tensor) -> Tensor:
+        """Targets [T, B] inside h, of the policy that prefers what `selector` [T+1, B, A] does."""
         terms, transform = self.terms(steps, stream), self._transform
         if self.config.retrace is None:
-            v = take(q_target, chooser.argmax(-1))  # [T+1, B]
+            v = take(q_target, selector.argmax(-1))  # [T+1, B]
             n = self.config.n_step
             return n_step_target(terms.r_t, terms.discount_t, v[:-1], v[1:], n, terms.valid_t, transform)
         return retrace(
@@ -129,7 +129,7 @@ class R2D2(ApeX):
             terms.discount_t,
             q_target,
             steps.action,
-            epsilon_greedy_policy(chooser, self.config.eval_epsilon),
+            epsilon_greedy_policy(selector, self.config.eval_epsilon),
             steps.extras[MU][:-1],
             terms.valid_t,
             lambda_t=self.config.retrace,

@@ -91,7 +91,7 @@ class Sources:
 
     def _elite(self, model: Network, source: SourceConfig, seen: Trajectory[Tensor]) -> Tensor:
         """How differently the present network sees the states than the one that acted [T, B]."""
-        outputs, features, _ = model.unroll(seen.obs, seen.first, seen.action, seen.rewards, seen.carry, only=(POLICY,))
+        outputs, features, _ = model.unroll_trajectory(seen, only=(POLICY,))
         if source.distance == "kl":
             policy = outputs[POLICY]
             divergence: Tensor = type(policy).from_params(seen.extras[BEHAVIOUR]).kl(policy)
@@ -114,7 +114,7 @@ class Sources:
 
 def _features(model: Network, steps: Trajectory[Tensor]) -> Tensor:
     """What the policy head sees of all observations of a trajectory [T, B, F] (T + 1, where it has its last one)."""
-    _, features, _ = model.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry, only=(POLICY,))
+    _, features, _ = model.unroll_trajectory(steps, only=(POLICY,))
     return policy_features(features)
 
 

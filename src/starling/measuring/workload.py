@@ -11,8 +11,8 @@ import numpy as np
 
 from starling import tree
 from starling.blueprint import Blueprint, build_model, layout_of
+from starling.building import build_policy
 from starling.envs.registry import make_env
-from starling.nodes import policy_core
 from starling.roles.env_loop import EnvLoop
 from starling.roles.learner import Learner
 from starling.roles.noise import seeds
@@ -31,7 +31,7 @@ class Work:
         config, model = blueprint.config, build_model(blueprint)
         layout, group = layout_of(blueprint, model), blueprint.groups()[0]
         upstream = Refill(blueprint, layout, len(group.rows))
-        core = policy_core(blueprint, model, layout, upstream, {0: group})
+        core = build_policy(blueprint, model, layout, upstream, {0: group})
         self._env = make_env(config.env, len(group.rows))
         loop = EnvLoop(self._env, core, group=0, rows=group.rows, seed=config.seed)
         while (sample := upstream.store.sample()) is None:

@@ -182,7 +182,8 @@ class Residual(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.inner(x)  # type: ignore[no-any-return]
+        inner: Tensor = self.inner(x)
+        return x + inner
 
 
 def impala_convs(shape: ImageShape, channels: Sequence[int], act: str, norm: str) -> nn.Sequential:

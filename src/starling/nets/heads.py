@@ -64,7 +64,8 @@ class ValueHead(nn.Module):
         self.value = _layers(inputs, 1, spec)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.value(x).squeeze(-1)  # type: ignore[no-any-return]
+        v: Tensor = self.value(x)  # [..., 1]
+        return v.squeeze(-1)
 
 
 class QHead(nn.Module):
@@ -75,7 +76,8 @@ class QHead(nn.Module):
         self.q = _layers(inputs, _discrete(spec.kind, space), spec)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.q(x)  # type: ignore[no-any-return]
+        q: Tensor = self.q(x)
+        return q
 
 
 class DuelingHead(nn.Module):
@@ -89,8 +91,9 @@ class DuelingHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.requires_grad:
             x = torch.lerp(x.detach(), x, GRADIENT_SCALE)  # equal to x to the bit, with a scaled gradient
-        advantage = self.advantage(x)  # [..., A]
-        return self.value(x) + advantage - advantage.mean(dim=-1, keepdim=True)  # type: ignore[no-any-return]
+        advantage: Tensor = self.advantage(x)  # [..., A]
+        v: Tensor = self.value(x)  # [..., 1]
+        return v + advantage - advantage.mean(dim=-1, keepdim=True)
 
 
 class CategoricalHead(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from gymnasium import spaces
@@ -12,7 +12,7 @@ from torch import nn
 from starling import tree
 from starling.nets.encoders import Flat, OneHot
 from starling.nets.normalisers import Normalised, ObservationNormaliser
-from starling.types import Tensor, Tree
+from starling.types import Tensor, Trajectory, Tree
 
 Outputs = dict[str, Any]
 """What every head said: a tensor or a distribution."""
@@ -148,6 +148,10 @@ class Network(nn.Module):
         features, state = self._through(Trunk.unroll, obs, extra, first, carry, () if self.recurrent else only)
         return self.decode(features, only), features, state
 
+    def unroll_trajectory(self, steps: Trajectory[Tensor], only: Sequence[str] = ()) -> tuple[Outputs, Tree, Tree]:
+        """`unroll` over all observations that a trajectory has."""
+        return self.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry, only)
+
     def _through(
         self,
         run: Run,
@@ -180,7 +184,8 @@ class Network(nn.Module):
             action_tm1 = _shifted(carry["action"], action, length)
         if self.previous.streams:
             r_tm1 = {name: _shifted(carry["rewards"][name], rewards[name], length) for name in self.previous.streams}
-        return self.previous(first, action_tm1, r_tm1)  # type: ignore[no-any-return]
+        extra: Tensor = self.previous(first, action_tm1, r_tm1)
+        return extra
 
     def _initial_state(self, rows: int) -> Tree:
         states = {name: trunk.core.initial_state(rows) for name, trunk in self._trunks.items()}
@@ -188,4 +193,4 @@ class Network(nn.Module):
 
     @property
     def _trunks(self) -> dict[str, Trunk]:
-        return self.trunks._modules  # type: ignore[return-value]
+        return cast("dict[str, Trunk]", self.trunks._modules)

@@ -38,7 +38,8 @@ def space_leaves(space: spaces.Space[Any], path: Path = ()) -> Iterator[tuple[Pa
 def _pick(tree: Tree, path: Path) -> Tensor:
     for key in path:
         tree = tree[key]
-    return tree  # type: ignore[no-any-return]
+    leaf: Tensor = tree
+    return leaf
 
 
 class Torso(nn.Module):
@@ -61,7 +62,8 @@ class Torso(nn.Module):
 
     def forward(self, obs: Tree) -> Tensor:
         parts = [encode(_pick(obs, path)) for path, encode in zip(self.paths, self.encoders, strict=True)]
-        return self.dense(parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1))  # type: ignore[no-any-return]
+        features: Tensor = self.dense(parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1))
+        return features
 
 
 def _images(space: spaces.Space[Any]) -> list[spaces.Box]:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self, TypeVar
 
 import torch
 from torch.nn.functional import softplus
@@ -78,7 +79,7 @@ class Categorical:
 
     def kl(self, other: Categorical) -> Tensor:
         """KL(self || other) [...]; very large, not infinite, where `other` forbids what self allows."""
-        check_shapes("Categorical.kl", logits=(self.logits, "... A"), other=(other.logits, "... A"))
+        check_shapes("Categorical.kl", "... A", logits=self.logits, other=other.logits)
         log_p, log_q = _log_probabilities(self.logits), _log_probabilities(other.logits)
         return (log_p.exp() * (log_p - log_q)).sum(-1)
 
@@ -86,7 +87,7 @@ class Categorical:
         return {"logits": self.logits}
 
     @classmethod
-    def from_params(cls, params: Mapping[str, Tensor]) -> Categorical:
+    def from_params(cls, params: Mapping[str, Tensor]) -> Self:
         return cls(params["logits"])
 
 
@@ -132,7 +133,7 @@ class MultiCategorical:
         return {f"logits_{k}": logits for k, logits in enumerate(self.logits)}
 
     @classmethod
-    def from_params(cls, params: Mapping[str, Tensor]) -> MultiCategorical:
+    def from_params(cls, params: Mapping[str, Tensor]) -> Self:
         return cls(tuple(params[f"logits_{k}"] for k in range(len(params))))
 
 
@@ -149,7 +150,7 @@ class Gaussian:
 
     def sample(self, noise: Tensor) -> Tensor:
         """Actions [..., D]; noise [..., D]; the gradient flows into mean and log-std."""
-        check_shapes("Gaussian.sample", mean=(self.mean, "... D"), noise=(noise, "... D"))
+        check_shapes("Gaussian.sample", "... D", mean=self.mean, noise=noise)
         return torch.addcmul(self.mean, self.log_std.exp(), torch.special.ndtri(_open_interval(noise)))
 
     def mode(self) -> Tensor:
@@ -158,7 +159,7 @@ class Gaussian:
 
     def log_prob(self, action: Tensor) -> Tensor:
         """log p(action) [...]; action [..., D]."""
-        check_shapes("Gaussian.log_prob", mean=(self.mean, "... D"), action=(action, "... D"))
+        check_shapes("Gaussian.log_prob", "... D", mean=self.mean, action=action)
         z = (action - self.mean) * torch.exp(-self.log_std)
         return -(0.5 * z.square() + self.log_std + _HALF_LOG_TWO_PI).sum(-1)
 
@@ -168,7 +169,7 @@ class Gaussian:
 
     def kl(self, other: Gaussian) -> Tensor:
         """KL(self || other) [...]."""
-        check_shapes("Gaussian.kl", mean=(self.mean, "... D"), other=(other.mean, "... D"))
+        check_shapes("Gaussian.kl", "... D", mean=self.mean, other=other.mean)
         log_ratio = self.log_std - other.log_std
         z = (self.mean - other.mean) * torch.exp(-other.log_std)
         return (0.5 * (torch.expm1(2.0 * log_ratio) + z.square()) - log_ratio).sum(-1)
@@ -178,7 +179,7 @@ class Gaussian:
         return {"mean": self.mean, "log_std": self.log_std.expand_as(self.mean)}
 
     @classmethod
-    def from_params(cls, params: Mapping[str, Tensor]) -> Gaussian:
+    def from_params(cls, params: Mapping[str, Tensor]) -> Self:
         return cls(params["mean"], params["log_std"])
 
 
@@ -211,7 +212,7 @@ class TanhGaussian:
 
         z itself gives the density of the Gaussian: nothing is to be divided by the deviation again.
         """
-        check_shapes("TanhGaussian.from_normal", mean=(self.mean, "... D"), z=(z, "... D"))
+        check_shapes("TanhGaussian.from_normal", "... D", mean=self.mean, z=z)
         pre_tanh = torch.addcmul(self.mean, self.log_std.exp(), z)
         constant = -0.5 * z.square() - _HALF_LOG_TWO_PI
         return pre_tanh.tanh(), (constant - self.log_std - _log_slope(pre_tanh)).sum(-1)
@@ -238,9 +239,9 @@ class TanhGaussian:
         return self.base.params()
 
     @classmethod
-    def from_params(cls, params: Mapping[str, Tensor]) -> TanhGaussian:
+    def from_params(cls, params: Mapping[str, Tensor]) -> Self:
         return cls(params["mean"], params["log_std"])
 
 
-Distribution = Categorical | MultiCategorical | Gaussian | TanhGaussian
-WithEntropy = Categorical | MultiCategorical | Gaussian
+Distribution = TypeVar("Distribution", Categorical, MultiCategorical, Gaussian, TanhGaussian)
+"""Any of these, and the same one throughout a signature."""

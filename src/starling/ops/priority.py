@@ -10,7 +10,7 @@ from starling.types import Tensor
 
 def importance_weights(probability: Tensor, table_size: Tensor | int, beta: float) -> Tensor:
     """(N P)^-beta over the batch's largest (1511.05952, section 3.4) [B]; from [B] and N a table or [B]."""
-    check_shapes("importance_weights", probability=(probability, "B"), table_size=(table_size, "B"))
+    check_shapes("importance_weights", "B", probability=probability, table_size=table_size)
     share = probability * table_size
     return (share.min() / share) ** beta  # the same quotient, without overflow
 
@@ -18,7 +18,7 @@ def importance_weights(probability: Tensor, table_size: Tensor | int, beta: floa
 @torch.no_grad()
 def sequence_priority(abs_td_t: Tensor, valid_t: Tensor, eta: float = 0.9) -> Tensor:
     """eta max + (1 - eta) mean of |delta| over the valid steps (R2D2, section 2.3) [B], from [T, B]; 0 if none is."""
-    check_shapes("sequence_priority", abs_td_t=(abs_td_t, "T B"), valid_t=(valid_t, "T B"))
+    check_shapes("sequence_priority", "T B", abs_td_t=abs_td_t, valid_t=valid_t)
     abs_td_t = torch.where(valid_t, abs_td_t, 0.0)
     mean = abs_td_t.sum(0) / valid_t.sum(0).clamp(min=1)
     return eta * abs_td_t.amax(0) + (1.0 - eta) * mean

@@ -29,18 +29,18 @@ def retrace(
 
     V = sum_a pi(a) h^-1(Q(a)) and c_{t+1} = lambda_t min(1, pi / mu) at t + 1: the first step is not weighted.
     """
-    axes, all_axes = "T B", "T+1 B A"
     check_shapes(
         "retrace",
-        r_t=(r_t, axes),
-        discount_t=(discount_t, axes),
-        action_t=(action_t, axes),
-        mu_t=(mu_t, axes),
-        valid_t=(valid_t, axes),
-        lambda_t=(lambda_t, axes),
-        acted_t=(acted_t, axes),
-        q=(q, all_axes),
-        pi=(pi, all_axes),
+        "T B",
+        r_t=r_t,
+        discount_t=discount_t,
+        action_t=action_t,
+        mu_t=mu_t,
+        valid_t=valid_t,
+        lambda_t=lambda_t,
+        acted_t=acted_t,
+        q=(q, "T+1 B A"),
+        pi=(pi, "T+1 B A"),
     )
     raw_q = transform.inverse(q)
     v = (pi * raw_q).sum(-1)  # [T+1, B]

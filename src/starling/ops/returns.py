@@ -33,7 +33,7 @@ def gae(
     valid_t: Tensor,  # [T, B] bool
 ) -> Tensor:  # [T, B]
     """Generalised advantage estimates (1506.02438, eq. 16), 0 on invalid rows."""
-    _check("gae", r_t, discount_t, v_t, v_tp1, valid_t, lambda_t)
+    check_shapes("gae", "T B", r_t=r_t, discount_t=discount_t, v_t=v_t, v_tp1=v_tp1, lambda_t=lambda_t, valid_t=valid_t)
     delta_t = torch.where(valid_t, r_t + discount_t * v_tp1 - v_t, 0.0)
     trace_t = torch.where(valid_t, discount_t * lambda_t, 0.0)
     return backward_recursion(delta_t, trace_t, torch.zeros_like(delta_t[0]))
@@ -49,7 +49,9 @@ def lambda_return(
     valid_t: Tensor,  # [T, B] bool
 ) -> Tensor:  # [T, B]
     """G_t = r_t + discount_t ((1 - lambda_t) v_tp1 + lambda_t G_{t+1}) (Sutton and Barto, eq. 12.18)."""
-    _check("lambda_return", r_t, discount_t, v_t, v_tp1, valid_t, lambda_t)
+    check_shapes(
+        "lambda_return", "T B", r_t=r_t, discount_t=discount_t, v_t=v_t, v_tp1=v_tp1, lambda_t=lambda_t, valid_t=valid_t
+    )
     goes_on_t = torch.cat([valid_t[1:], torch.zeros_like(valid_t[:1])])
     weight_t = torch.where(goes_on_t, discount_t * lambda_t, 0.0)
     base_t = torch.where(valid_t, r_t + (discount_t - weight_t) * v_tp1, 0.0)
@@ -67,7 +69,7 @@ def n_step_return(
     valid_t: Tensor,  # [T, B] bool
 ) -> Tensor:  # [T, B]
     """For every t the return of the next m <= n steps, as many as the window and the episode really have."""
-    _check("n_step_return", r_t, discount_t, v_t, v_tp1, valid_t)
+    check_shapes("n_step_return", "T B", r_t=r_t, discount_t=discount_t, v_t=v_t, v_tp1=v_tp1, valid_t=valid_t)
     if n < 1:
         raise ValueError(f"n_step_return: n must be at least 1, not {n}")
     one_step_t = r_t + discount_t * v_tp1
@@ -89,33 +91,9 @@ def window_return(
 
     A window lies in one episode and its padded tail repeats the final observation, so `v_last` follows the last step.
     """
-    axes = "T B"
-    check_shapes(
-        "window_return", r_t=(r_t, axes), discount_t=(discount_t, axes), valid_t=(valid_t, axes), v_last=(v_last, "B")
-    )
+    check_shapes("window_return", "T B", r_t=r_t, discount_t=discount_t, valid_t=valid_t, v_last=(v_last, "B"))
     r_t, discount_t = torch.where(valid_t, r_t, 0.0), torch.where(valid_t, discount_t, 1.0)
     g = v_last
     for r, discount in zip(reversed(r_t.unbind()), reversed(discount_t.unbind()), strict=True):
         g = torch.addcmul(r, discount, g)
     return g
-
-
-def _check(
-    op: str,
-    r_t: Tensor,
-    discount_t: Tensor,
-    v_t: Tensor,
-    v_tp1: Tensor,
-    valid_t: Tensor,
-    lambda_t: Tensor | float | None = None,
-) -> None:
-    axes = "T B"
-    check_shapes(
-        op,
-        r_t=(r_t, axes),
-        discount_t=(discount_t, axes),
-        v_t=(v_t, axes),
-        v_tp1=(v_tp1, axes),
-        lambda_t=(lambda_t, axes),
-        valid_t=(valid_t, axes),
-    )

@@ -6,19 +6,24 @@ from functools import lru_cache
 
 from starling.types import Tensor
 
-Named = tuple[Tensor | float | None, str]
-"""A tensor and its axes, `"T B"`; a plain number or None is not checked."""
+Shaped = Tensor | float | None
+"""What is checked; a plain number or None fits anything."""
 
 _Shape = tuple[int, ...]
 _Axis = tuple[str, int]  # its letter, and what is added to it: "T+1" is ("T", 1)
 
 
-def check_shapes(op: str, **named: Named) -> None:
-    """Raise ValueError unless every tensor fits its axes: `T`, one more `T+1`, a number `2`, and `...` in front."""
-    # The verdict is remembered by shapes, so that a call that was right before costs a look-up.
-    complaint = _complaint(
-        tuple([(name, value.shape, axes) for name, (value, axes) in named.items() if isinstance(value, Tensor)])
-    )
+def check_shapes(op: str, axes: str = "", /, **named: Shaped | tuple[Shaped, str]) -> None:
+    """Raise ValueError unless every tensor fits `axes`, or those that come with it.
+
+    Axes are `T`, one more `T+1`, a number `2`, and `...` in front: `"T B"`, `"... A"`.
+    """
+    shapes = []
+    for name, value in named.items():
+        tensor, own = value if isinstance(value, tuple) else (value, axes)
+        if isinstance(tensor, Tensor):
+            shapes.append((name, tensor.shape, own))
+    complaint = _complaint(tuple(shapes))  # remembered by shapes, so that a call that was right before is a look-up
     if complaint is not None:
         raise ValueError(f"{op}: {complaint}")
 

@@ -12,7 +12,7 @@ from starling.types import Tensor
 @torch.no_grad()
 def lp_distance(x: Tensor, y: Tensor, p: float) -> Tensor:
     """(sum |x - y|^p)^(1/p) over features, [...]; both [..., F]."""
-    check_shapes("lp_distance", x=(x, "... F"), y=(y, "... F"))
+    check_shapes("lp_distance", "... F", x=x, y=y)
     norm: Tensor = torch.linalg.vector_norm(x - y, ord=p, dim=-1)
     return norm
 
@@ -20,7 +20,7 @@ def lp_distance(x: Tensor, y: Tensor, p: float) -> Tensor:
 @torch.no_grad()
 def cosine_distance(x: Tensor, y: Tensor) -> Tensor:
     """1 - the cosine of the angle between x and y, [...]: 0 where they point the same way; both [..., F]."""
-    check_shapes("cosine_distance", x=(x, "... F"), y=(y, "... F"))
+    check_shapes("cosine_distance", "... F", x=x, y=y)
     return 1.0 - (normalize(x, dim=-1) * normalize(y, dim=-1)).sum(-1)
 
 
@@ -39,7 +39,7 @@ def nearest_cosine(x: Tensor, others: Tensor) -> Tensor:
 @torch.no_grad()
 def sequence_mean(distance_t: Tensor, valid_t: Tensor) -> Tensor:
     """The mean distance over the valid states of each sequence [B], infinite where there is none; both [T, B]."""
-    check_shapes("sequence_mean", distance_t=(distance_t, "T B"), valid_t=(valid_t, "T B"))
+    check_shapes("sequence_mean", "T B", distance_t=distance_t, valid_t=valid_t)
     count = valid_t.sum(0)
     mean = torch.where(valid_t, distance_t, 0.0).sum(0) / count.clamp(min=1)
     return torch.where(count > 0, mean, torch.inf)

@@ -12,13 +12,13 @@ from starling.types import Tensor
 
 def soft_value(q: Tensor, log_prob: Tensor, alpha: Tensor | float) -> Tensor:
     """q - alpha log pi(a) [...] for a sampled action (1812.05905, eq. 3); q is the lower of the two critics."""
-    check_shapes("soft_value", q=(q, "..."), log_prob=(log_prob, "..."))
+    check_shapes("soft_value", "...", q=q, log_prob=log_prob)
     return q - alpha * log_prob
 
 
 def expected_soft_value(q: Tensor, policy: Categorical, alpha: Tensor | float) -> Tensor:
     """sum_a pi(a) (q(a) - alpha log pi(a)) [...] (1910.07207, eq. 10); q [..., A]."""
-    check_shapes("expected_soft_value", q=(q, "... A"), logits=(policy.logits, "... A"))
+    check_shapes("expected_soft_value", "... A", q=q, logits=policy.logits)
     return (policy.logits.softmax(-1) * q).sum(-1) + alpha * policy.entropy()
 
 

@@ -33,7 +33,7 @@ def stream_terms(trajectory: Trajectory[Tensor], stream: StreamSpec) -> StreamTe
         raise ValueError(f"stream_terms: no rewards of stream {stream.name!r}, only {sorted(trajectory.rewards)}")
     r_t, valid_t = trajectory.rewards[stream.name], trajectory.valid
     terminated_t = trajectory.terminated
-    check_shapes("stream_terms", r_t=(r_t, "T B"), valid=(valid_t, "T B"), terminated=(terminated_t, "T B"))
+    check_shapes("stream_terms", "T B", r_t=r_t, valid=valid_t, terminated=terminated_t)
     if stream.episodic:
         discount_t = torch.full_like(r_t, stream.discount).masked_fill_(terminated_t, 0.0)
         return StreamTerms(r_t, discount_t, stream.lambda_, valid_t, valid_t)

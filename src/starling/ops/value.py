@@ -35,7 +35,7 @@ def n_step_target(
 
 def td_error(v_t: Tensor, target_t: Tensor, valid_t: Tensor) -> Tensor:
     """target - v [...], 0 on invalid rows; the gradient flows into v alone."""
-    check_shapes("td_error", v_t=(v_t, "..."), target_t=(target_t, "..."), valid_t=(valid_t, "..."))
+    check_shapes("td_error", "...", v_t=v_t, target_t=target_t, valid_t=valid_t)
     return torch.where(valid_t, target_t.detach() - v_t, 0.0)
 
 

@@ -35,18 +35,18 @@ def vtrace(
     acted_t: Tensor | None = None,  # [T, B] bool: False where a stream passes through a reset, rho = c = 1
 ) -> VTrace:
     """V-trace targets: vs_t = v_t + delta_t + discount_t c_t (vs_{t+1} - v_tp1) (1802.01561, remark 1)."""
-    axes = "T B"
     check_shapes(
         "vtrace",
-        log_rho_t=(log_rho_t, axes),
-        r_t=(r_t, axes),
-        discount_t=(discount_t, axes),
-        v_t=(v_t, axes),
-        v_tp1=(v_tp1, axes),
-        valid_t=(valid_t, axes),
-        lambda_t=(lambda_t, axes),
-        keep_t=(keep_t, axes),
-        acted_t=(acted_t, axes),
+        "T B",
+        log_rho_t=log_rho_t,
+        r_t=r_t,
+        discount_t=discount_t,
+        v_t=v_t,
+        v_tp1=v_tp1,
+        valid_t=valid_t,
+        lambda_t=lambda_t,
+        keep_t=keep_t,
+        acted_t=acted_t,
     )
     ratio_t = log_rho_t.exp()
     rho_t = _weight(ratio_t, clip_rho, keep_t, acted_t)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from starling.blueprint import Blueprint, build_model, layout_of
+from starling.building import build_stores
 from starling.replays.feed import feed_all, take_over
 from starling.replays.steps import read_steps
-from starling.staffing import build_stores
 from starling.store.shards import shard_rows
 from starling.store.store import Store
 from starling.store.table import Table

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from starling.blueprint import Blueprint, build_model, draw, layout_of
+from starling.building import build_stores
 from starling.errors import UserError
 from starling.replays.resharding import reshard
 from starling.runs import checkpoint, folder
-from starling.staffing import build_stores
 from starling.store.store import Store
 from starling.types import Layout
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from starling import tree
-from starling.algos.base import Algorithm, Loss, TargetSpec
+from starling.algos.base import Algorithm, Loss
 from starling.ops.priority import importance_weights
 from starling.roles.means import Means
 from starling.roles.optimizer import FlatOptimizer, flatten
@@ -117,7 +117,7 @@ class Learner:
         self._timeline.add(self.version, batch.progress.env_steps)
         for optimizer in self._optimizers.values():
             optimizer.end_version()
-        self._follow(self._learning.target)
+        self._follow()
         self._sample = None
         self.source.learnt(sample.keys, None if priorities is None else priorities.cpu().numpy())
         if self.version % CHECKED_EVERY == 0 and not self.ranks.all_same(self._fingerprint):
@@ -233,10 +233,10 @@ class Learner:
         if self.ranks.size > 1 and not self._learning.summed:
             gradient.div_(self.ranks.size)
 
-    def _follow(self, target: TargetSpec | None) -> None:
-        if target is None or self._target is None:
-            return
-        if target.every is not None and self.version % target.every:
+    def _follow(self) -> None:
+        """Let the target follow the model, where there is one and its time has come."""
+        target = self._learning.target
+        if target is None or (target.every is not None and self.version % target.every):
             return
         share = 1.0 if target.tau is None else target.tau
         with torch.no_grad():

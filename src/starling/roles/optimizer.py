@@ -68,7 +68,7 @@ class FlatOptimizer:
     ) -> float:
         """Fill the gradient of `loss` for these parameters only, let `share` change it in place; its norm then."""
         self.gradient.zero_()
-        loss.backward(inputs=self.parameters, retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss, inputs=self.parameters, retain_graph=retain_graph)
         share(self.gradient)
         return float(torch.linalg.vector_norm(self.gradient))
 
@@ -198,6 +198,7 @@ def _make_schedule(
         near = did_you_mean(config.name, names)
         raise UserError(f"unknown or unsupported schedule {config.name!r}{near} (a class in torch.optim.lr_scheduler)")
     try:
-        return found(optimizer, **args)  # type: ignore[no-any-return]
+        schedule: torch.optim.lr_scheduler.LRScheduler = found(optimizer, **args)
+        return schedule
     except (TypeError, ValueError) as error:
         raise UserError(f"schedule {config.name} with {config.args}: {error}") from None

@@ -190,6 +190,14 @@ def next_birth(births: Mapping[Any, int]) -> int:
     return 1 + max(births.values(), default=-1)
 
 
+@dataclass(frozen=True)
+class _Inferred:
+    """What the network said, and which weights it had."""
+
+    output: ActOutput
+    version: int
+
+
 class PolicyCore:
     """A policy that also records: fragments go upstream, and each is begun only with leave from there."""
 
@@ -210,8 +218,7 @@ class PolicyCore:
         self._specs = dict(groups)
         self._groups: dict[int, RowGroup] = {}
         self._recorders: dict[int, Recorder] = {}
-        self._waiting: dict[int, ActOutput] = {}  # acted on, but without leave to begin the next fragment
-        self._waiting_version: dict[int, int] = {}
+        self._waiting: dict[int, _Inferred] = {}  # acted on, but without leave to begin the next fragment
         for index, spec in groups.items():
             self.begin_life(index, spec)
 
@@ -248,8 +255,8 @@ class PolicyCore:
 
     def _infer(self, indices: Sequence[int]) -> None:
         outputs = self.policy.infer([self._groups[i] for i in indices])
-        self._waiting.update(zip(indices, outputs, strict=True))
-        self._waiting_version.update(dict.fromkeys(indices, self.policy.header.version))
+        version = self.policy.header.version
+        self._waiting.update({i: _Inferred(output, version) for i, output in zip(indices, outputs, strict=True)})
 
     def _reward(self, indices: Sequence[int]) -> None:
         """Record what the last actions led to, with the rewards of every stream."""
@@ -265,14 +272,14 @@ class PolicyCore:
         assert group.seen is not None
         obs, first = group.seen.obs, group.seen.first
         if recorder.full:
-            self.upstream.insert(index, recorder.seal(obs, first, group.carry, self._waiting[index].extras))
+            self.upstream.insert(index, recorder.seal(obs, first, group.carry, self._waiting[index].output.extras))
         if not recorder.open:
             buffer = self.upstream.begin(index)
             if buffer is None:
                 return None
             self._renew(index)
-            recorder.begin(buffer, group.carry, self._waiting_version[index])
-        output = self._waiting.pop(index)
+            recorder.begin(buffer, group.carry, self._waiting[index].version)
+        output = self._waiting.pop(index).output
         recorder.action(obs, first, group.carry, output.action, output.extras)
         group.settle(output)
         return output.action
@@ -280,7 +287,7 @@ class PolicyCore:
     def _renew(self, index: int) -> None:
         """Read the weights; a synchronous learner wants even the first action of a fragment to follow them."""
         self.policy.header = self.upstream.refresh()
-        if self._synchronous and self._waiting_version[index] != self.policy.header.version:
+        if self._synchronous and self._waiting[index].version != self.policy.header.version:
             self._infer([index])
 
     def begin_lives(self, births: Mapping[int, int]) -> None:

@@ -6,6 +6,7 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,8 +27,15 @@ def _place_spec(layout: Layout, rows: int) -> tuple[EnvStep, Tree]:
         return ArraySpec((rows, *spec.shape), spec.dtype)
 
     flag = ArraySpec((rows,), _FLAG)
-    step = EnvStep(tree.map(rowwise, layout.obs), flag, ArraySpec((rows,), _REWARD), flag, flag, flag)  # type: ignore[arg-type]
-    return step, tree.map(rowwise, layout.action)
+    specs: dict[str, Any] = {
+        "obs": tree.map(rowwise, layout.obs),
+        "first": flag,
+        "reward": ArraySpec((rows,), _REWARD),
+        "terminated": flag,
+        "truncated": flag,
+        "valid": flag,
+    }
+    return EnvStep(**specs), tree.map(rowwise, layout.action)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from starling.roles.recorder import Buffer
 from starling.roles.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.runtime.credits import Credits, Seat
 from starling.runtime.crew import ACTING, Crew
-from starling.runtime.inbox import Inbox
+from starling.runtime.inbox import Inbox, drain
 from starling.runtime.scoring import Scorer
 from starling.runtime.tables import Tables
 from starling.runtime.workers import Worker
@@ -85,13 +85,13 @@ class Hub:
         return answer.result(0) if answer.done() else function()
 
     def episodes(self) -> list[Episode]:
-        return _drain(self._episodes)
+        return drain(self._episodes)
 
     def evaluations(self) -> list[dict[str, float]]:
-        return _drain(self._evaluations)
+        return drain(self._evaluations)
 
     def notices(self) -> list[str]:
-        return _drain(self.crew.notices)
+        return drain(self.crew.notices)
 
     @property
     def evaluating(self) -> bool:
@@ -247,7 +247,3 @@ class Hub:
             for group in worker.spec.groups:
                 self.credits.pause(group)
                 self._send(self.credits.seats[group].writer, {"forget": group})
-
-
-def _drain(items: deque[R]) -> list[R]:
-    return [items.popleft() for _ in range(len(items))]

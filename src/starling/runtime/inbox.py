@@ -7,10 +7,11 @@ import selectors
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from starling.runtime.link import pipe
 
+T = TypeVar("T")
 Post = Callable[[Callable[[], None]], None]
 """Has something done by the inbox's thread, soon."""
 
@@ -45,3 +46,8 @@ class Inbox:
 
     def close(self) -> None:
         self.selector.close()
+
+
+def drain(items: deque[T]) -> list[T]:
+    """Take out all that is there now; another thread may add meanwhile."""
+    return [items.popleft() for _ in range(len(items))]

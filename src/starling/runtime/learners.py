@@ -21,6 +21,7 @@ from starling.frozen import pack, unpack
 from starling.roles.learner import Learner
 from starling.roles.policy import Header, next_birth
 from starling.runtime.gathering import Gathering
+from starling.runtime.inbox import drain
 from starling.runtime.processes import PATIENCE
 from starling.runtime.shard import Event, ShardHub
 from starling.runtime.slab import Parcel
@@ -177,8 +178,7 @@ class LearnersRuntime:
         return [episode for hub in self.hubs for episode in hub.episodes()]
 
     def notices(self) -> list[str]:
-        mine = [self._notices.popleft() for _ in range(len(self._notices))]
-        return [line for hub in self.hubs for line in hub.notices()] + mine
+        return [line for hub in self.hubs for line in hub.notices()] + drain(self._notices)
 
     def drain_metrics(self) -> dict[str, Any]:
         """Of the first rank what it learnt; of all shards sums, and means of how they spent their time."""

@@ -11,7 +11,6 @@ class Ledger:
     def __init__(self) -> None:
         self._inserted: dict[int, int] = defaultdict(int)  # of each life
         self._produced: dict[int, int] = {}  # of lives that have ended
-        self.duplicates = 0
 
     def inserted(self, life: int, steps: int) -> None:
         self._inserted[life] += steps

@@ -118,9 +118,9 @@ class Limiter:
             self._sizes[i] -= count
         self._unpublished.append(gone)
 
-    def published(self, batches: int = 1) -> None:
-        """The weights that so many more batches made, oldest first, are out."""
-        del self._unpublished[:batches]
+    def published(self) -> None:
+        """The weights that the oldest batch made are out."""
+        del self._unpublished[:1]
 
     def check_valid(self) -> None:
         assert self._in_flight >= 0, "more fragments came back than began"

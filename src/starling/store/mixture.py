@@ -25,14 +25,14 @@ class Draft:
 class Mixture:
     """Tables side by side: every fragment goes into all, every batch comes from all, joined on B."""
 
-    def __init__(self, tables: Sequence[Table], shares: Sequence[float]) -> None:
-        if [table.index for table in tables] != list(range(len(tables))) or len(tables) != len(shares):
-            raise ValueError("tables must be numbered from 0 in order, and have a share each")
+    def __init__(self, tables: Sequence[Table]) -> None:
+        if [table.index for table in tables] != list(range(len(tables))):
+            raise ValueError("tables must be numbered from 0 in order")
         if len({table.spec.length for table in tables}) > 1:
             lengths = {table.spec.name: table.spec.length for table in tables}
             raise UserError(f"tables that feed one batch must have one length, not {lengths}")
         self.tables = tuple(tables)
-        self.shares = tuple(shares)
+        self._shares = [table.spec.share for table in tables]
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -63,7 +63,7 @@ class Mixture:
 
     def draft(self, n: int, fraction: float = 0.0) -> Draft | None:
         """What a batch of `n` items is to be picked from, when `fraction` of the run is over; None as for `sample`."""
-        takes = {i: take for i, take in enumerate(split(n, self.shares)) if take}
+        takes = {i: take for i, take in enumerate(split(n, self._shares)) if take}
         if not all(self.tables[i].ready(take) for i, take in takes.items()):
             return None
         parts = {i: self.tables[i].candidates(take, fraction) for i, take in takes.items()}
@@ -79,11 +79,6 @@ class Mixture:
         """New priorities [B], each for the table its key names."""
         for table in self.tables:
             table.reprioritize(keys, priorities)
-
-    def evict(self, keys: Keys) -> None:
-        """Drop items, each from the table its key names."""
-        for table in self.tables:
-            table.evict(keys)
 
     def check_valid(self) -> None:
         for table in self.tables:

@@ -37,7 +37,7 @@ class Store:
             Table(spec, layout, rows, seed=seed, priority=priority, index=i, shard=shard)
             for i, spec in enumerate(specs)
         ]
-        self.mixture = Mixture(tables, [spec.share for spec in specs])
+        self.mixture = Mixture(tables)
         self._planned_steps = planned_env_steps
         self.env_steps = 0  # valid ones inserted so far
         self._drafts: deque[Draft] = deque()  # never outlives what is owed; inline empty whenever actors may go on

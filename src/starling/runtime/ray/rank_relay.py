@@ -13,7 +13,7 @@ import numpy as np
 
 from starling.config.schema import SupervisionConfig
 from starling.runtime.batches import BatchSlot, fill
-from starling.runtime.inbox import Inbox
+from starling.runtime.inbox import Inbox, drain
 from starling.runtime.process_worker import processes
 from starling.runtime.slab import Parcel
 from starling.runtime.weights import WeightBoard
@@ -139,6 +139,5 @@ class RankRelay:
         self._rang()
 
     def _news(self) -> RankNews:
-        said = [self._said.popleft() for _ in range(len(self._said))]
         (me,) = self._worker.members
-        return RankNews(said, np.array(me.cells), self._failure)
+        return RankNews(drain(self._said), np.array(me.cells), self._failure)

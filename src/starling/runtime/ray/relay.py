@@ -14,7 +14,7 @@ import numpy as np
 from starling.roles.recorder import Buffer
 from starling.runtime.credits import Seat
 from starling.runtime.crew import ACTING, Crew, RunFailedError
-from starling.runtime.inbox import Inbox
+from starling.runtime.inbox import Inbox, drain
 from starling.runtime.process_worker import processes
 from starling.runtime.ray.news import Credit, HostPlan, Life, Made, News, Report, Vitals
 from starling.runtime.weights import WeightBoard
@@ -134,9 +134,9 @@ class Relay:
             [Vitals(member.kind, member.name, np.array(member.cells)) for member in members],
             dict(self._crew.crashes),
             all(worker.ever_ready for worker in self._crew.workers.values()),
-            _drain(self._episodes),
-            _drain(self._evaluations),
-            _drain(self._crew.notices),
+            drain(self._episodes),
+            drain(self._evaluations),
+            drain(self._crew.notices),
             self._failure,
         )
 
@@ -182,7 +182,3 @@ class Relay:
             else:
                 self._crew.workers[self._seats[group].writer].send({"forget": group})
         self._rang()
-
-
-def _drain(items: deque[Any]) -> list[Any]:
-    return [items.popleft() for _ in range(len(items))]

@@ -105,6 +105,16 @@ class RemoteWorker(Worker):
             self.fault = self.fault or fault_of(error)
             self._post(self._crashed)
 
+    def _note_printed(self, lines: list[str]) -> None:
+        """What was printed where the actor is, for a person to see."""
+        self._messages += [{"notice": f"{self.name}: {line}"} for line in lines]
+
+    def _note_failure(self, failure: dict[str, str] | None) -> None:
+        """What the actor answers that it cannot go on for; see `Worker.fault`."""
+        if failure is not None and self.fault is None:
+            self.fault = failure
+            self._post(self._crashed)
+
     def wait_dead(self) -> None: ...
 
     def reap(self) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 import ray
 
 from starling.config.schema import Config
-from starling.roles.recorder import Buffer
 from starling.runtime.inbox import Post
 from starling.runtime.ray.host import Host
 from starling.runtime.ray.line import Line
@@ -56,7 +55,7 @@ class RemoteHost(RemoteWorker):
 
     def _take_news(self, found: tuple[News, list[str]]) -> None:
         news, printed = found
-        self._messages += [{"notice": f"{self.name}: {line}"} for line in printed]
+        self._note_printed(printed)
         self._take_in(news)
         if self.line is not None and news.failure is None:
             self._began(self.line)
@@ -73,9 +72,7 @@ class RemoteHost(RemoteWorker):
         self._messages += [{"evaluation": row} for row in news.evaluations]
         if news.episodes:
             self._messages.append({"episodes": [[e.row, e.total, e.length] for e in news.episodes]})
-        if news.failure is not None and self.fault is None:
-            self.fault = news.failure
-            self._post(self._crashed)
+        self._note_failure(news.failure)
 
     def _compare(self, group: int, before: Life, now: Life) -> None:
         missed = now.birth - before.birth
@@ -99,15 +96,16 @@ class RemoteHost(RemoteWorker):
         if self._deposit is None:
             self.line.call(self._take_fragment, report, buffer)
         else:
-            self.line.call(lambda found: self._pass_on(found, buffer), report)
+            self.line.call(lambda found: self._take_fragment(found, buffer), report)
 
-    def _pass_on(self, report: Report, buffer: Any) -> None:
-        """Hand a fragment's arrays to whoever keeps them, by reference."""
-        assert self._deposit is not None, "somebody keeps them"
+    def _take_fragment(self, report: Report, buffer: Any) -> None:
+        """The answer to a credit; `buffer` has the arrays, or refers to them where somebody else keeps them."""
         self._take_in(report.news)
         group, slot, made = report.credit.group, report.credit.slot, report.made
         if made is None:
             self._messages.append({"given_back": [group, [slot]]})
+        elif self._deposit is None:
+            self._messages.append({"fragment": [group, slot, made.actor, made.sequence], "buffer": buffer})
         else:
             self._messages.append({"deposited": [group, slot]})
             actor = made.actor
@@ -116,15 +114,6 @@ class RemoteHost(RemoteWorker):
 
     def _stored(self, actor: int, steps: int) -> None:
         self._messages.append({"stored": [actor, steps]})
-        self._hear()
-
-    def _take_fragment(self, report: Report, buffer: Buffer | None) -> None:
-        self._take_in(report.news)
-        group, slot, made = report.credit.group, report.credit.slot, report.made
-        if made is None:
-            self._messages.append({"given_back": [group, [slot]]})
-        else:
-            self._messages.append({"fragment": [group, slot, made.actor, made.sequence], "buffer": buffer})
         self._hear()
 
     @property

@@ -84,15 +84,13 @@ class RemoteRank(RemoteWorker):
 
     def _take_news(self, found: tuple[RankNews, list[str]]) -> None:
         news, printed = found
-        self._messages += [{"notice": f"{self.name}: {line}"} for line in printed]
+        self._note_printed(printed)
         self.ever_ready = self.ever_ready or bool(news.said)
         self._cells = news.cells
         for said in news.said:
             self._take(said)
-        if news.failure is not None and self.fault is None:
-            self.fault = news.failure
-            self._post(self._crashed)
-        elif self.line is not None:
+        self._note_failure(news.failure)
+        if self.line is not None and news.failure is None:
             self._began(self.line)
         self._hear()
 

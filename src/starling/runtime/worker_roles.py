@@ -1,0 +1,82 @@
+"""Roles that act in processes of their own: what each does in a step, what it tells, and what it waits for.
+
+The role of one that learns is in `rank.py`; `child.py` is the process around any of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starling.roles.env_loop import EnvLoop
+from starling.roles.evaluator import Evaluator
+from starling.roles.inference import InferenceServer
+from starling.roles.usage import WAIT_IN, WAIT_OUT
+from starling.runtime.link import Link
+from starling.runtime.upstream import LinkedUpstream
+from starling.runtime.weights import WeightReader
+
+
+class LoopWorker:
+    """An env loop in a process of its own; its policy is beside it, or in a server elsewhere."""
+
+    def __init__(self, loop: EnvLoop, link: Link, phase: str, watched: list[Any]) -> None:
+        self._loop, self._link = loop, link
+        self._dropped = 0  # told so far
+        self._phase, self._watched = phase, watched
+
+    def step(self) -> bool:
+        moved = self._loop.step()
+        finished = self._loop.finished()
+        if finished:
+            self._link.send({"episodes": [[e.row, e.total, e.length] for e in finished]})
+        if self._loop.dropped > self._dropped:
+            self._link.send({"dropped": self._loop.dropped - self._dropped, "notices": self._loop.notices()})
+            self._dropped = self._loop.dropped
+        return moved
+
+    def wait(self) -> tuple[str, list[Any], float | None]:
+        return self._phase, self._watched, None
+
+    def close(self) -> None:
+        self._loop.env.close()
+
+
+class InferenceWorker:
+    """An inference server in a process of its own."""
+
+    def __init__(self, server: InferenceServer, upstream: LinkedUpstream, watched: list[Any]) -> None:
+        self._server, self._upstream, self._watched = server, upstream, watched
+
+    def step(self) -> bool:
+        for group in self._upstream.lost_groups():
+            self._server.forget(group)
+            self._upstream.give_back(group)
+        return self._server.step()
+
+    def wait(self) -> tuple[str, list[Any], float | None]:
+        return (WAIT_OUT if self._server.blocked else WAIT_IN), self._watched, self._server.patience
+
+    def close(self) -> None: ...
+
+
+class EvaluatorWorker:
+    """An evaluator in a process of its own: evaluates the newest weights whenever it is told to."""
+
+    def __init__(self, evaluator: Evaluator, weights: WeightReader, link: Link) -> None:
+        self._evaluator, self._weights, self._link = evaluator, weights, link
+
+    def step(self) -> bool:
+        if not self._link.receive():
+            if self._link.ended:
+                raise EOFError("the main process is gone")
+            return False
+        header = self._weights.refresh()
+        row = self._evaluator.evaluate()
+        self._link.send({"evaluation": {**row, "eval/env_steps": header.progress.env_steps}})
+        return True
+
+    def wait(self) -> tuple[str, list[Any], float | None]:
+        return WAIT_IN, [self._link], None
+
+    def close(self) -> None:
+        self._evaluator.env.close()
