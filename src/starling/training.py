@@ -129,7 +129,7 @@ def _prepare(config: Config) -> None:
     """What can begin, or be refused, before anything is built."""
     check_precision(config)
     if config.runtime == "processes":
-        prewarm(learning=config.learners > 1)
+        prewarm()
 
 
 def _load(place: folder.RunFolder, which: str, blueprint: Blueprint, say: Callable[[str], None]) -> dict[str, Any]:

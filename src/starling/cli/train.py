@@ -33,7 +33,7 @@ def train(
     if config.runtime == "processes":
         from starling.runtime.prewarm import prewarm
 
-        prewarm(learning=config.learners > 1)  # it loads torch while this process does the same
+        prewarm()  # it loads torch while this process does the same
 
     from starling import training
     from starling.cli.progress import Progress

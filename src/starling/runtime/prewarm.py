@@ -9,14 +9,12 @@ from multiprocessing import current_process, forkserver, resource_tracker
 from starling.errors import UserError
 
 PRELOADED = ["torch", "numpy", "gymnasium", "starling.nodes"]
-LEARNING = ["torch._dynamo"]
-"""What torch imports besides when the first optimizer is made: as much as all the rest."""
 
 
-def prewarm(learning: bool = False) -> None:
-    """Start the fork server, unless it runs; it loads what workers need, those that learn too, in the background."""
+def prewarm() -> None:
+    """Start the fork server, unless it runs; it loads what workers need in the background."""
     _check_not_importing()
-    forkserver.set_forkserver_preload(PRELOADED + (LEARNING if learning else []))
+    forkserver.set_forkserver_preload(PRELOADED)
     resource_tracker.ensure_running()  # it sets the mask of signals itself, so it goes first
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
