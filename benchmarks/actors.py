@@ -21,8 +21,9 @@ from typing import Any
 
 from machine import describe, spread
 
-from starling.blueprint import draw, set_up_torch
+from starling.blueprint import draw
 from starling.config.load import load
+from starling.hardware import set_up_torch
 from starling.runtime.prewarm import prewarm
 from starling.runtime.process_worker import ProcessWorker
 from starling.runtime.processes import ProcessesRuntime

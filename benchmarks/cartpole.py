@@ -17,8 +17,9 @@ import torch
 from machine import describe, spread
 
 from starling import topology
-from starling.blueprint import draw, plan_threads, set_up_torch
+from starling.blueprint import draw, plan_threads
 from starling.config.load import load
+from starling.hardware import set_up_torch
 
 STEPS = {"ppo": 25_600, "dqn": 12_800}
 SETTINGS = {

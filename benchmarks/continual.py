@@ -18,8 +18,9 @@ from alternating import SYMBOLS, answer, observation
 from machine import describe, spread
 
 from starling import topology
-from starling.blueprint import draw, set_up_torch
+from starling.blueprint import draw
 from starling.config.load import load
+from starling.hardware import set_up_torch
 
 ROWS = 8
 SETTINGS = [

@@ -25,8 +25,9 @@ import torch
 import torch.distributed as dist
 from machine import describe, spread
 
-from starling.blueprint import draw, set_up_torch
+from starling.blueprint import draw
 from starling.config.load import load
+from starling.hardware import set_up_torch
 from starling.measuring.workload import Work
 from starling.roles.ranks import Alone
 from starling.roles.usage import Usage, read

@@ -21,10 +21,11 @@ from gymnasium import spaces
 from machine import describe, spread
 
 from starling import tree
-from starling.blueprint import build_model, draw, set_up_torch
+from starling.blueprint import build_model, draw
 from starling.config.load import load
 from starling.envs.registry import make_env
 from starling.envs.vector import VectorEnv
+from starling.hardware import set_up_torch
 from starling.roles import noise
 from starling.roles.policy import Policy, RowGroup
 

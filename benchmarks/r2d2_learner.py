@@ -23,8 +23,9 @@ import torch
 from machine import describe, spread
 
 from starling import topology, tree
-from starling.blueprint import draw, set_up_torch
+from starling.blueprint import draw
 from starling.config.load import load
+from starling.hardware import set_up_torch
 from starling.nets.burn_in import unroll_burnt_in
 from starling.roles.learner import Learner
 from starling.store.mixture import Mixture

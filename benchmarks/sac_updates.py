@@ -22,9 +22,10 @@ from gymnasium import spaces
 from machine import describe, spread
 
 from starling import topology
-from starling.blueprint import draw, set_up_torch
+from starling.blueprint import draw
 from starling.config.load import load
 from starling.envs.registry import register_env
+from starling.hardware import set_up_torch
 
 OBSERVATIONS, ACTIONS, BATCH, WIDTH = 17, 6, 256, 256
 FILLED = 5_000

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +17,7 @@ from starling.config.schema import Config
 from starling.envs.registry import env_spec
 from starling.envs.spaces import check_spaces, observation_layout
 from starling.errors import UserError
+from starling.hardware import cores, device
 from starling.roles.policy import GroupSpec
 from starling.roles.recorder import FragmentShape
 from starling.store.limiter import check as check_moves
@@ -35,8 +31,6 @@ SLOTS = 2
 
 PREFETCH = 2
 """Batches that are ready before the learner asks for them."""
-
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's names
 
 
 @dataclass(frozen=True)
@@ -134,11 +128,6 @@ def _check_minibatches(blueprint: Blueprint) -> None:
         )
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def build_model(blueprint: Blueprint, rank: int = 0) -> nn.Module:
     """The network, its weights a function of the seed; several learners' are on a GPU each, where there are so many."""
     config = blueprint.config
@@ -165,33 +154,6 @@ def load_weights(model: nn.Module, weights: dict[str, Any], source: str) -> None
     model.load_state_dict(weights)
 
 
-def device(config: Config) -> torch.device:
-    if config.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(config.device)
-    except RuntimeError:
-        raise UserError(
-            f"device={config.device} is no device that torch knows; use auto, cpu, cuda or cuda:1"
-        ) from None
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device={config.device} was asked for, but torch sees no GPU; use device=cpu")
-    return chosen
-
-
-BFLOAT16_TRIAL = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); print(float((a @ a)[0, 0]))"
-
-
-def check_precision(config: Config) -> None:
-    """Refuse mixed precision where it would kill the process: some machines claim instructions they do not have."""
-    if config.precision == "float32" or device(config).type != "cpu":
-        return
-    trial = subprocess.run([sys.executable, "-c", BFLOAT16_TRIAL], capture_output=True, check=False)
-    if trial.returncode < 0:
-        name = signal.Signals(-trial.returncode).name
-        raise UserError(f"precision=bfloat16 does not work on this CPU ({name} in a trial); use precision=float32")
-
-
 def plan_threads(blueprint: Blueprint) -> int:
     """Torch threads of a learner: images profit from every core that no actor uses, small networks from one alone."""
     specs: list[ArraySpec] = tree.leaves(observation_layout(blueprint.env.observation))
@@ -201,19 +163,6 @@ def plan_threads(blueprint: Blueprint) -> int:
     in_turns = blueprint.config.runtime == "inline" or blueprint.synchronous  # while it learns, actors rest
     taken = 0 if in_turns else blueprint.actors
     return max(1, (cores() - taken) // blueprint.learners) if images else 1
-
-
-def set_up_torch(threads: int) -> None:
-    """Settings of this whole process, for whoever owns it: torch's threads, no denormals, memory that is kept.
-
-    An optimizer's fading moments are full of denormals, and a CPU computes with them many times slower. The large
-    arrays of every update would be given back to the system and be fetched again, page by page, in the next.
-    """
-    torch.set_num_threads(threads)
-    torch.set_flush_denormal(True)
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(M_MMAP_MAX, 0)
-        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def layout_of(blueprint: Blueprint, model: Any) -> Layout:

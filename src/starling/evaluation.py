@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from starling.blueprint import Blueprint, build_model, draw, load_weights, plan_threads, set_up_torch
+from starling.blueprint import Blueprint, build_model, draw, load_weights, plan_threads
 from starling.building import build_evaluator
 from starling.config.schema import Config, EvalConfig
 from starling.errors import UserError
+from starling.hardware import set_up_torch
 from starling.roles.evaluator import Evaluator
 from starling.runs import checkpoint, folder
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from starling.blueprint import Blueprint, build_model, draw, plan_threads, set_up_torch
+from starling.blueprint import Blueprint, build_model, draw, plan_threads
 from starling.building import build_env_loop, build_evaluator, build_learner, build_policy, evaluation_seed
 from starling.config.load import from_dict, to_dict
 from starling.config.schema import Config
 from starling.frozen import unpack
+from starling.hardware import set_up_torch
 from starling.portable import Part, parts_of
 from starling.roles.inference import Batcher, InferenceServer
 from starling.roles.policy import GroupSpec

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from starling import tree
-from starling.blueprint import Blueprint, plan_threads, set_up_torch
+from starling.blueprint import Blueprint, plan_threads
 from starling.envs.registry import make_env
 from starling.envs.vector import VectorEnv
 from starling.errors import UserError
 from starling.evaluation import load_agent
+from starling.hardware import set_up_torch
 from starling.roles import noise
 from starling.roles.policy import Header, Policy, RowGroup
 from starling.runs.strip import Strip

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from starling import topology
-from starling.blueprint import Blueprint, build_model, check_precision, draw, load_weights, plan_threads, set_up_torch
+from starling.blueprint import Blueprint, build_model, draw, load_weights, plan_threads
 from starling.branching import check_branch
 from starling.capacity.room import find_room
 from starling.config.schema import Config
 from starling.envs.faults import EnvFault
 from starling.errors import UserError
+from starling.hardware import check_precision, set_up_torch
 from starling.replays.resharding import reshard, without_tables
 from starling.replays.start import begin_with_replay
 from starling.runs import checkpoint, folder

@@ -122,7 +122,8 @@ def replay_table(found: Found) -> str:
 
 def settings_of(blueprint: Blueprint) -> dict[str, Any]:
     """What decides a run's speed besides its algorithm and network."""
-    from starling.blueprint import device, plan_threads
+    from starling.blueprint import plan_threads
+    from starling.hardware import device
 
     config = blueprint.config
     return {

@@ -35,7 +35,8 @@ def plan(
 
     check_env(config)
 
-    from starling.blueprint import draw, set_up_torch
+    from starling.blueprint import draw
+    from starling.hardware import set_up_torch
     from starling.measuring import plan as planning
 
     blueprint = draw(config)

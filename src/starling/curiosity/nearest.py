@@ -14,7 +14,7 @@ def _distance(a: NDArray, b: NDArray) -> float:
     total = np.float32(0.0)
     for i in range(len(a)):
         total += (a[i] - b[i]) * (a[i] - b[i])
-    return total
+    return float(total)
 
 
 @njit(cache=True)

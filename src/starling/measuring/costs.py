@@ -19,11 +19,12 @@ from subprocess import PIPE, Popen
 
 import torch
 
-from starling.blueprint import Blueprint, cores, draw, set_up_torch
+from starling.blueprint import Blueprint, draw
 from starling.capacity.room import peak_memory
 from starling.config.load import from_dict, to_dict
 from starling.config.schema import Config
 from starling.errors import UserError
+from starling.hardware import cores, set_up_torch
 from starling.measuring.workload import Work
 
 LEARN, ACT = "learn", "act"

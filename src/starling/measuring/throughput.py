@@ -13,9 +13,10 @@ from statistics import fmean
 from typing import Any
 
 from starling import training
-from starling.blueprint import Blueprint, set_up_torch
+from starling.blueprint import Blueprint
 from starling.config.schema import Config, EvalConfig, LogConfig, StopConfig
 from starling.errors import UserError
+from starling.hardware import set_up_torch
 from starling.measuring.costs import Cost, Costs, measure
 from starling.measuring.plan import predict_speed
 from starling.runs.metrics import TIMING

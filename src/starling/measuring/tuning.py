@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from starling.blueprint import Blueprint, cores, plan_threads
+from starling.blueprint import Blueprint, plan_threads
 from starling.config.schema import Config
 from starling.errors import UserError
+from starling.hardware import cores
 from starling.measuring.throughput import Say, watch
 
 MARGIN = 1.03

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 
 import numpy as np
 
+from starling.hardware import cores
 from starling.types import NDArray
 
 WORTH_A_THREAD = 2**22
 """Bytes from which on a second thread saves more than it costs, and a compiled loop more than it takes to load."""
 
-SEVERAL_CORES = (os.cpu_count() or 1) > 1
+SEVERAL_CORES = cores() > 1
 
 
 def take(values: NDArray, index: NDArray) -> NDArray:

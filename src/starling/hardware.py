@@ -1,0 +1,59 @@
+"""This machine and this process: cores, devices, what torch is told before it works here."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+
+import torch
+
+from starling.config.schema import Config
+from starling.errors import UserError
+
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's names
+BFLOAT16_TRIAL = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); print(float((a @ a)[0, 0]))"
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def device(config: Config) -> torch.device:
+    if config.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(config.device)
+    except RuntimeError:
+        raise UserError(
+            f"device={config.device} is no device that torch knows; use auto, cpu, cuda or cuda:1"
+        ) from None
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device={config.device} was asked for, but torch sees no GPU; use device=cpu")
+    return chosen
+
+
+def check_precision(config: Config) -> None:
+    """Refuse mixed precision where it would kill the process: some machines claim instructions they do not have."""
+    if config.precision == "float32" or device(config).type != "cpu":
+        return
+    trial = subprocess.run([sys.executable, "-c", BFLOAT16_TRIAL], capture_output=True, check=False)
+    if trial.returncode < 0:
+        name = signal.Signals(-trial.returncode).name
+        raise UserError(f"precision=bfloat16 does not work on this CPU ({name} in a trial); use precision=float32")
+
+
+def set_up_torch(threads: int) -> None:
+    """Settings of this whole process, for whoever owns it: torch's threads, no denormals, memory that is kept.
+
+    An optimizer's fading moments are full of denormals, and a CPU computes with them many times slower. The large
+    arrays of every update would be given back to the system and be fetched again, page by page, in the next.
+    """
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
