@@ -7,7 +7,8 @@ from typing import Any
 
 from starling import tree
 from starling.blueprint import Blueprint, build_model, layout_of
-from starling.config.load import as_yaml, differences, to_dict
+from starling.config.dialect import on_one_line
+from starling.config.load import differences, to_dict
 from starling.errors import UserError
 from starling.store.spec import TableSpec
 
@@ -23,7 +24,9 @@ class BranchPlan:
     refill: bool
 
     def lines(self) -> list[str]:
-        changed = [f"changed: {key}: {as_yaml(old)} -> {as_yaml(new)}" for key, (old, new) in self.changes.items()]
+        changed = [
+            f"changed: {key}: {on_one_line(old)} -> {on_one_line(new)}" for key, (old, new) in self.changes.items()
+        ]
         note = ["the tables have another shape now: they are filled anew before learning goes on"]
         return changed + (note if self.refill else [])
 

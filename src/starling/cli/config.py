@@ -74,10 +74,11 @@ def diff(
 
     Example: starling config diff ppo-cartpole runs/mine
     """
-    from starling.config.load import as_yaml, differences, load, to_dict
+    from starling.config.dialect import on_one_line
+    from starling.config.load import differences, load, to_dict
 
     first, second = (to_dict(load(_located(source))) for source in (one, other))
-    lines = [f"{key}: {as_yaml(here)} -> {as_yaml(there)}" for key, (here, there) in differences(first, second)]
+    lines = [f"{key}: {on_one_line(here)} -> {on_one_line(there)}" for key, (here, there) in differences(first, second)]
     print("\n".join(lines or ["no difference"]))
 
 

@@ -1,0 +1,71 @@
+"""Mistakes in a configuration, in plain words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from starling.config import describe
+from starling.config.dialect import on_one_line, show
+from starling.errors import did_you_mean
+
+LONGEST_WORDING = 300
+_BOUNDS = {
+    "greater_than": "above",
+    "greater_than_equal": "at least",
+    "less_than": "below",
+    "less_than_equal": "at most",
+}
+_WRONG_KIND = ("_type", "_parsing", "_from_float", "_mismatch", "literal_error", "string_too_short", "finite_number")
+
+
+def explain(schema: describe.Node, values: dict[str, Any], problem: Any) -> str:
+    """One mistake in plain words: where, what is expected, what is there instead."""
+    kind, value, path = problem["type"], problem["input"], _keys(schema, [str(part) for part in problem["loc"]])
+    if path[-1:] == ["[key]"]:
+        return f"{'.'.join(path[:-1])}: the key must be text; put it in quotes"
+    if kind in ("extra_forbidden", "invalid_key"):
+        near = describe.nearest(schema, path, values)
+        return f"unknown key {'.'.join(path)!r}" + (f"; did you mean {' or '.join(map(repr, near))}?" if near else "")
+    known, node = describe.find(schema, path)
+    key = ".".join(known)
+    if kind == "missing":
+        return f"{key} is missing: {node.get('description') or describe.wording(schema, node)}"
+    if kind in _BOUNDS:
+        limit = next(iter(problem["ctx"].values()))
+        return f"{key}: must be {_BOUNDS[kind]} {int(limit) if limit == int(limit) else limit:,}, not {show(value)}"
+    if kind == "string_pattern_mismatch":
+        return f"{key}: {show(value)} cannot be used ({node.get('description', describe.wording(schema, node))})"
+    if kind.endswith(_WRONG_KIND):
+        hint = _hint(describe.forms(schema, node), key, value)
+        return f"{key}: must be {_readable(schema, node)}, not {show(value)}{hint}"
+    return f"{key and f'{key}: '}{problem['msg'].removeprefix('Value error, ').removeprefix('Assertion failed, ')}"
+
+
+def _readable(schema: describe.Node, node: describe.Node) -> str:
+    """What is expected; without the keys of sections where there are so many that nobody would read them."""
+    words = describe.wording(schema, node)
+    return words if len(words) <= LONGEST_WORDING else describe.wording(schema, node, brief=True)
+
+
+def _keys(schema: describe.Node, path: list[str]) -> list[str]:
+    """The path without the forms that pydantic tried on its way, which are no keys."""
+    node, keys = schema, []
+    for step in path[:-1]:
+        inner = describe.child(schema, node, step)
+        if inner is not None:
+            keys.append(step)
+            node = inner
+    return [*keys, *path[-1:]]
+
+
+def _hint(forms: list[describe.Node], key: str, value: Any) -> str:
+    """What was probably meant by a value of the wrong kind."""
+    if not isinstance(value, str):
+        text = any(form.get("type") == "string" for form in forms) and isinstance(value, int | float)
+        return f"; as text it is {key}='{json.dumps(on_one_line(value))}'" if text else ""
+    for form in forms:
+        first = next(iter(form.get("properties", ())), None)
+        if first and form["properties"][first].get("type") == "string":
+            return f"; did you mean {key}.{first}={value}?"
+    return did_you_mean(value, [str(option) for form in forms for option in form.get("enum", ())])
