@@ -53,10 +53,10 @@ class Episodic:
 
     def _nearest(self, query: Tensor, memory: dict[str, Tensor], count: Tensor) -> Tensor:
         """Squared distances [B, k] to the nearest entries; 0 in rows that have fewer, whose reward is 0."""
-        near = query.new_empty(len(query), self.config.neighbours)
         if query.device.type == "cpu":
             from starling.curiosity.nearest import nearest  # numba is loaded only where something is searched for
 
+            near = query.new_empty(len(query), self.config.neighbours)
             nearest(query.numpy(), memory["entries"].numpy(), count.numpy(), near.numpy())
         else:
             distance = torch.cdist(query[:, None], memory["entries"])[:, 0].square()  # [B, capacity]
