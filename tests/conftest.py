@@ -1,6 +1,7 @@
 """One torch thread: two workers share two cores, and most networks here are tiny; every test finds torch as it was."""
 
 import shutil
+import signal
 
 import pytest
 import torch
@@ -10,6 +11,9 @@ from starling.cli.main import app
 from starling.runs.folder import RunFolder
 from starling.runtime.ray import token
 from starling.verification import compare
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's job in the background is deaf, and so its children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

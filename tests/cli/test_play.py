@@ -244,8 +244,6 @@ def test_ctrl_c_leaves_nothing_behind(runs, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A job that a shell started in the background would be deaf to Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     with process:
         assert process.stdout.readline().startswith("episode 1:")

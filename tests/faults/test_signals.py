@@ -11,6 +11,7 @@ import pytest
 from starling.runs import checkpoint
 from starling.runs.folder import RunFolder
 from starling.runs.metrics import read_rows
+from starling.runs.signals import Interrupts
 
 ENDLESS = ["ppo-cartpole", "stop.env_steps=100000000", "stop.return=null", "checkpoint.every=50000000", "log.every=500"]
 
@@ -76,3 +77,17 @@ def test_a_closed_pipe_silences_the_display_and_not_the_run(tmp_path):
     process.stdout.close()
     process.wait(timeout=60)
     assert read_rows(RunFolder(tmp_path / "a").metrics_file)[-1]["env_steps"] >= 3000
+
+
+def end_early(sent):
+    with Interrupts() as interrupts:
+        if sent:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert interrupts.received == signal.SIGINT
+        raise LookupError
+
+
+@pytest.mark.parametrize(("sent", "ended"), [(True, KeyboardInterrupt), (False, LookupError)])
+def test_a_signal_comes_again_where_an_exception_ends_the_watch_first(sent, ended):
+    with pytest.raises(ended):
+        end_early(sent)
