@@ -10,6 +10,7 @@ import gymnasium
 import pytest
 
 import starling
+from starling import tree
 from starling.blueprint import draw
 from starling.config.load import load, preset_names
 from starling.errors import UserError
@@ -139,3 +140,14 @@ def test_an_agent_that_only_this_process_knows_cannot_be_measured_and_says_why()
     starling.register_env("only-here", lambda: gymnasium.make("CartPole-v1"))
     with pytest.raises(UserError, match=r"a second process ended early: .*only-here"):
         measure(draw(load("dqn-cartpole", ["env.id=only-here", *SMALL])), seconds=0.1)
+
+
+def test_what_acting_costs_includes_intrinsic_rewards():
+    work = Work(draw(load("ppo-cartpole", ["curiosity=[{kind: episodic, capacity: 100}]", "env.num=2"])))
+    try:
+        (count,) = (leaf for name, leaf in tree.items(work._group.memory) if name.endswith("count"))
+        before = count.clone()
+        work.infer()
+        assert (count == before + 1).all()
+    finally:
+        work.close()

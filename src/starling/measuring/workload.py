@@ -11,10 +11,9 @@ import numpy as np
 
 from starling import tree
 from starling.blueprint import Blueprint, build_model, layout_of
-from starling.building import build_policy
+from starling.building import build_learner, build_policy
 from starling.envs.registry import make_env
 from starling.roles.env_loop import EnvLoop
-from starling.roles.learner import Learner
 from starling.roles.noise import seeds
 from starling.roles.policy import Header
 from starling.roles.recorder import Buffer
@@ -36,18 +35,11 @@ class Work:
         loop = EnvLoop(self._env, core, group=0, rows=group.rows, seed=config.seed)
         while (sample := upstream.store.sample()) is None:
             loop.step()
-        self._policy, self._actions = core.policy, upstream.actions
+        self._policy, self._actions, self._clip = core.policy, upstream.actions, config.env.reward_clip
         self._group = core.policy.group(group.rows, config.seed)
         self._group.seen = self._env.reset(seeds(config.seed, group.rows, 0))
         self._steps_a_version = steps_a_version(blueprint.tables)
-        self.learner = Learner(
-            blueprint.algorithm,
-            model,
-            SameAgain(sample),
-            seed=config.seed,
-            planned_env_steps=config.stop.env_steps,
-            planned_versions=blueprint.planned_versions,
-        )
+        self.learner = build_learner(blueprint, model, SameAgain(sample))
         self.step_envs()
         self.infer()
         self.train()
@@ -56,9 +48,12 @@ class Work:
     def step_envs(self) -> float:
         """One step of all rows; a reset is no env step, but its time counts."""
         self._actions.rotate(-1)
-        return float(np.count_nonzero(self._env.step(self._actions[0]).valid))
+        self._group.seen = step = self._env.step(self._actions[0])
+        return float(np.count_nonzero(step.valid))
 
     def infer(self) -> float:
+        """What is done for one step of all rows besides stepping them; intrinsic rewards are part of it."""
+        self._policy.reward(self._group, self._clip)
         self._policy.infer([self._group])
         return float(len(self._group.rows))
 
