@@ -168,7 +168,7 @@ def test_a_pipe_gets_a_line_a_row_in_the_same_words(tmp_path):
         shown.message("run: here")
         shown.row(a_row(100, score=None))
         shown.tick(a_status(4900, frames=4))
-        shown.row(a_row(5000, score=3.25))
+        shown.row(a_row(5000, score=3.25, **{"loss/arm/7/return": 1.0}))  # of one among many: left to the files
     message, first, second = path.read_text().splitlines()
     assert message == "run: here"
     assert first.startswith("steps    100   1%  return       -  episodes      12  updates       10  steps/s   2,000  ")

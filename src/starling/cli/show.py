@@ -31,7 +31,8 @@ def counts(status: Status, goal: float | None = None) -> list[Fact]:
 def learning(metrics: dict[str, Any], config: Config) -> list[Fact]:
     """What the last row says of evaluation, losses, tables and how old the policy was that acted."""
     facts = [("eval", number(metrics["eval/return"]))] if "eval/return" in metrics else []
-    facts += [(key.removeprefix("loss/"), f"{metrics[key]:.3g}") for key in metrics if key.startswith("loss/")]
+    losses = [key for key in metrics if key.startswith("loss/") and not _of_many(key)]
+    facts += [(key.removeprefix("loss/"), f"{metrics[key]:.3g}") for key in losses]
     capacity = getattr(config.algo, "capacity", None)
     for key in [key for key in metrics if key.startswith("store/") and key.endswith("/size")]:
         whole = "" if capacity is None else f" of {capacity:,}"
@@ -41,6 +42,11 @@ def learning(metrics: dict[str, Any], config: Config) -> list[Fact]:
     if "learner/lag" in metrics:
         facts.append(("lag", f"{metrics['learner/lag']:.3g}"))
     return facts
+
+
+def _of_many(key: str) -> bool:
+    """Whether it is a number for one of many (`loss/arm/7/return`), which would fill the screen."""
+    return any(part.isdigit() for part in key.split("/"))
 
 
 def progress_line(status: Status, config: Config) -> str:
