@@ -153,3 +153,11 @@ def test_ctrl_c_before_a_run_has_begun_ends_without_a_word(tmp_path):
     done = starling("train", "ppo-cartpole", "env.id=late:make", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
     assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["late.py"]
+
+
+def test_help_loads_nothing_that_takes_long():
+    slow = (
+        "import sys, starling.cli.main; print([m for m in ('torch', 'numpy', 'pydantic', 'yaml') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", slow], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

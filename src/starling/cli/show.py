@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from starling.config.schema import Config
-from starling.runs.status import Status
-
 if TYPE_CHECKING:
+    from starling.config.schema import Config
+    from starling.runs.status import Status
     from starling.training import Result
 
 Fact = tuple[str, str]
