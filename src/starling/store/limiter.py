@@ -180,12 +180,18 @@ def _check_ring(spec: TableSpec, rows: int, groups: Sequence[int]) -> None:
         )
     most = rows * max(1, (ring_length(spec, rows) - spec.length) // spec.period)
     if spec.min_size > most:
-        raise UserError(f"table {spec.name!r}: min_size {spec.min_size} is never reached, it holds about {most} items")
+        raise UserError(
+            f"table {spec.name!r}: learning waits for {spec.min_size:,} items, and about {most:,} have room; raise the"
+            " capacity or begin sooner (learning_starts)"
+        )
 
 
 def _check_slots(spec: TableSpec, rows: int, groups: Sequence[int]) -> None:
     if spec.min_size > spec.capacity:
-        raise UserError(f"table {spec.name!r}: min_size {spec.min_size} is above capacity {spec.capacity}")
+        raise UserError(
+            f"table {spec.name!r}: learning waits for {spec.min_size:,} items, and {spec.capacity:,} have room;"
+            " raise the capacity or begin sooner"
+        )
     if max(groups) > spec.capacity:
         raise UserError(f"table {spec.name!r}: capacity {spec.capacity} is below an actor's {max(groups)} env rows")
 
