@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 
@@ -13,7 +12,6 @@ from starling.types import NDArray
 
 WORTH_A_THREAD = 2**22
 """Bytes from which on a second thread saves more than it costs, and a compiled loop more than it takes to load."""
-
 SEVERAL_CORES = cores() > 1
 
 
@@ -25,9 +23,11 @@ def take(values: NDArray, index: NDArray) -> NDArray:
     """
     if index.size * values[:1].nbytes < WORTH_A_THREAD:
         return np.take(values, index, axis=0)
+    from starling.store.copy_loop import copy_columns  # numba is loaded only where there is much to copy
+
     into = np.empty((*index.shape, *values.shape[1:]), values.dtype)
     columns = np.ascontiguousarray(index.reshape(len(index), -1))
-    copy = partial(_copy_columns(), _bytes(values, len(values)), columns, _bytes(into, *columns.shape))
+    copy = partial(copy_columns, _bytes(values, len(values)), columns, _bytes(into, *columns.shape))
     width = columns.shape[1]
     half = width // 2 if SEVERAL_CORES else 0
     other = _helper().submit(copy, 0, half)
@@ -38,12 +38,6 @@ def take(values: NDArray, index: NDArray) -> NDArray:
 
 def _bytes(array: NDArray, *lead: int) -> NDArray:
     return array.reshape(*lead, -1).view(np.uint8)
-
-
-def _copy_columns() -> Callable[..., None]:
-    from starling.store.reading import copy_columns  # numba is loaded only where there is much to copy
-
-    return copy_columns
 
 
 @cache
