@@ -2,7 +2,8 @@
 
 Every run is a process of its own, ours and theirs in turns: it trains for `--steps` env steps, says how long that took
 from its start (evaluation left out), and plays 10 episodes without exploration. Its result is a line of `--out`; a run
-that has one is not run again, so the benchmark may be stopped at any time and started again. It takes hours.
+that has one is not run again, so the benchmark may be stopped at any time and started again. It takes hours. Our runs
+stay beside it, to be looked at: `starling play RUN --video cheetah.mp4`.
 
     make bench-install && .venv-bench/bin/python benchmarks/halfcheetah.py --out halfcheetah.jsonl --json
 """
@@ -13,7 +14,6 @@ import argparse
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -26,32 +26,23 @@ ENV = "HalfCheetah-v5"
 EPISODES = 10
 ALGORITHMS = ("sac", "ppo")
 CONTESTANTS = ("starling", "stable-baselines3")
-OURS: dict[str, list[str]] = {
-    "sac": ["runtime=processes", "actors=1", "algo.fragment=4"],  # acts on one core while it learns on the other
-    "ppo": [],
-}
-"""What ours changes of its preset to use the machine."""
 
 
-def starling(algorithm: str, seed: int, steps: int) -> dict[str, Any]:
+def starling(algorithm: str, seed: int, steps: int, runs: Path) -> dict[str, Any]:
     """Ours, from the preset."""
     from starling import api
     from starling.evaluation import evaluate_run
 
     settings = [
-        *OURS[algorithm],
         f"seed={seed}",
         f"stop.env_steps={steps}",
         "eval.every=null",
         f"checkpoint.every={steps}",
     ]
-    with tempfile.TemporaryDirectory(prefix="halfcheetah-") as runs:
-        start = time.perf_counter()
-        done = api.train(f"{algorithm}-halfcheetah", settings, runs=runs)
-        seconds = time.perf_counter() - start
-        played = evaluate_run(
-            done.folder, episodes=EPISODES, seed=1_000, which="newest", protocol="as-trained", warn=print
-        )
+    start = time.perf_counter()
+    done = api.train(f"{algorithm}-halfcheetah", settings, runs=runs)
+    seconds = time.perf_counter() - start
+    played = evaluate_run(done.folder, episodes=EPISODES, seed=1_000, which="newest", protocol="as-trained", warn=print)
     return {"seconds": seconds, "return": played["mean"], "training_return": done.score}
 
 
@@ -92,10 +83,13 @@ def _peer(algorithm: str, env: Any, seed: int) -> Any:
     )  # fmt: skip
 
 
-def run_one(algorithm: str, contestant: str, seed: int, steps: int) -> None:
+def run_one(algorithm: str, contestant: str, seed: int, steps: int, runs: Path) -> None:
     """Train and print the result as the last line."""
     before = time.perf_counter()
-    found = (starling if contestant == "starling" else stable_baselines3)(algorithm, seed, steps)
+    if contestant == "starling":
+        found = starling(algorithm, seed, steps, runs)
+    else:
+        found = stable_baselines3(algorithm, seed, steps)
     print(json.dumps({**found, "process_seconds": time.perf_counter() - before}))
 
 
@@ -107,7 +101,7 @@ def play(out: Path, seeds: int, steps: int, only: str | None) -> None:
                 job = {"algorithm": algorithm, "contestant": contestant, "seed": seed, "steps": steps}
                 if has(out, job):
                     continue
-                command = [sys.executable, __file__, "--one", json.dumps(job)]
+                command = [sys.executable, __file__, "--out", str(out), "--one", json.dumps(job)]
                 said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
                 row = {**job, **json.loads(said.splitlines()[-1])}
                 note(out, row)
@@ -157,7 +151,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.one:
         job = json.loads(args.one)
-        run_one(job["algorithm"], job["contestant"], job["seed"], job["steps"])
+        run_one(**job, runs=args.out.with_suffix(""))
         return
     play(args.out, args.seeds, args.steps, args.only)
     report = summary(known(args.out), args.steps)

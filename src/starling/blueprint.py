@@ -155,14 +155,28 @@ def load_weights(model: nn.Module, weights: dict[str, Any], source: str) -> None
 
 
 def plan_threads(blueprint: Blueprint) -> int:
-    """Torch threads of a learner: images profit from every core that no actor uses, small networks from one alone."""
+    """Threads of a learner: images profit from every core that no actor uses, small networks from one a loss's part."""
+    config = blueprint.config
+    if config.threads is not None:
+        return config.threads
+    in_turns = config.runtime == "inline" or blueprint.synchronous  # while it learns, actors rest
+    taken = 0 if in_turns else blueprint.actors
+    free = max(1, (cores() - taken) // blueprint.learners)
     specs: list[ArraySpec] = tree.leaves(observation_layout(blueprint.env.observation))
     images = any(len(spec.shape) >= 3 and spec.shape[-1] >= 36 for spec in specs)
-    if blueprint.config.threads is not None:
-        return blueprint.config.threads
-    in_turns = blueprint.config.runtime == "inline" or blueprint.synchronous  # while it learns, actors rest
-    taken = 0 if in_turns else blueprint.actors
-    return max(1, (cores() - taken) // blueprint.learners) if images else 1
+    return free if images else min(free, blueprint.algorithm.learning().parts)
+
+
+def parts_abreast(blueprint: Blueprint) -> int:
+    """How many parts of the loss are computed at the same time."""
+    if device(blueprint.config).type != "cpu":
+        return 1
+    return min(plan_threads(blueprint), blueprint.algorithm.learning().parts)
+
+
+def torch_threads(blueprint: Blueprint) -> int:
+    """Threads of each product: all of the learner's, or those of one part of the loss where several are computed."""
+    return plan_threads(blueprint) // parts_abreast(blueprint)
 
 
 def layout_of(blueprint: Blueprint, model: Any) -> Layout:

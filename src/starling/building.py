@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from starling.blueprint import Blueprint
+from starling.blueprint import Blueprint, parts_abreast
 from starling.config.schema import Config, EvalConfig
 from starling.envs.registry import make_env
 from starling.roles.env_loop import Acting, EnvLoop
@@ -67,6 +67,7 @@ def build_learner(blueprint: Blueprint, model: nn.Module, source: Source) -> Lea
         planned_versions=blueprint.planned_versions,
         mixed=blueprint.config.precision == "bfloat16",
         compiled=blueprint.config.compile,
+        abreast=parts_abreast(blueprint),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from starling.blueprint import Blueprint, build_model, draw, load_weights, plan_threads
+from starling.blueprint import Blueprint, build_model, draw, load_weights, torch_threads
 from starling.building import build_evaluator
 from starling.config.schema import Config, EvalConfig
 from starling.errors import UserError
@@ -56,7 +56,7 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Raw scores of `episodes` whole games without exploration."""
     blueprint, model, chosen = load_agent(run, which=which, protocol=protocol, warn=warn)
-    set_up_torch(plan_threads(blueprint))
+    set_up_torch(torch_threads(blueprint))
     evaluator = build_evaluator(blueprint, model, EvalConfig(episodes=episodes), seed)
     try:
         return summarise(evaluator) | {

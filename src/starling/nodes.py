@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from starling.blueprint import Blueprint, build_model, draw, plan_threads
+from starling.blueprint import Blueprint, build_model, draw, torch_threads
 from starling.building import build_env_loop, build_evaluator, build_learner, build_policy, evaluation_seed
 from starling.config.load import from_dict, to_dict
 from starling.config.schema import Config
@@ -142,7 +142,7 @@ def build_evaluation(arguments: EvaluatorArguments, link: Link, usage: Usage) ->
 def build_rank(arguments: RankArguments, link: Link, usage: Usage) -> LearnerRank:
     """One learner of several."""
     blueprint, rank = arguments.run.blueprint(), arguments.rank
-    set_up_torch(plan_threads(blueprint))
+    set_up_torch(torch_threads(blueprint))
     model = build_model(blueprint, rank)
     source = RankSource(arguments.batches.slots())
     learner = build_learner(blueprint, model, source)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from starling import tree
-from starling.blueprint import Blueprint, plan_threads
+from starling.blueprint import Blueprint, torch_threads
 from starling.envs.registry import make_env
 from starling.envs.vector import VectorEnv
 from starling.errors import UserError
@@ -67,7 +67,7 @@ def play_run(
     if demand.video or not demand.log:
         _draw_without_a_screen()  # before an env is made for the first time, which may load what draws
     blueprint, model, chosen = load_agent(run, which=demand.checkpoint, protocol="as-trained", warn=warn)
-    set_up_torch(plan_threads(blueprint))
+    set_up_torch(torch_threads(blueprint))
     film = demand.video or (None if demand.log else run / "videos" / f"{chosen.name}.mp4")
     env = make_env(blueprint.config.env, 1, render=film is not None)
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from starling import topology
-from starling.blueprint import Blueprint, build_model, draw, load_weights, plan_threads
+from starling.blueprint import Blueprint, build_model, draw, load_weights, torch_threads
 from starling.branching import check_branch
 from starling.capacity.room import find_room
 from starling.config.schema import Config
@@ -80,7 +80,7 @@ def train(config: Config, runs: Path, display: Display) -> Result:
     """Start a new run in a folder under `runs`."""
     _prepare(config)
     blueprint = draw(config)
-    set_up_torch(plan_threads(blueprint))
+    set_up_torch(torch_threads(blueprint))
     runtime = topology.build(blueprint, find_room(runs))
     filled = begin_with_replay(blueprint, runtime)
     place = folder.create(runs, config)
@@ -98,7 +98,7 @@ def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST) -> Re
     _prepare(place.config())
     blueprint = draw(place.config())
     state = _load(place, which, blueprint, display.message)
-    set_up_torch(plan_threads(blueprint))
+    set_up_torch(torch_threads(blueprint))
     runtime = topology.build(blueprint, find_room(run))
     runtime.restore(state)
     return Session(blueprint, place, runtime, display, state["session"]).run()
@@ -113,7 +113,7 @@ def branch(run: Path, config: Config, runs: Path, display: Display, *, which: st
     state = _load(parent, which, new, display.message)
     kept = without_tables(state["store"]) if plan.refill else state["store"]
     state["store"] = reshard(old, new, kept)
-    set_up_torch(plan_threads(new))
+    set_up_torch(torch_threads(new))
     runtime = topology.build(new, find_room(runs))
     runtime.restore(state)
     runtime.learner.apply_settings()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from starling.algos.base import LearnSpec, Loss, OptimizerSpec, TargetSpec
+from starling.algos.base import Algorithm, LearnSpec, Loss, OptimizerSpec, TargetSpec
 from starling.config.parts import OptimizerConfig
 from starling.roles.learner import MAX_SKIPPED, DivergedError, Learner
 from starling.types import Keys, Sample, Trajectory
@@ -31,6 +31,8 @@ class Probe:
 
     def learning(self):
         return LearnSpec(**{"optimizers": {"all": OptimizerSpec(sgd())}, **self.spec})
+
+    parts = Algorithm.parts
 
     def prepare(self, model, target, batch):
         return batch

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from starling import tree
-from starling.algos.base import LearnSpec, Loss, OptimizerSpec
+from starling.algos.base import Algorithm, LearnSpec, Loss, OptimizerSpec
 from starling.blueprint import draw
 from starling.config.load import load
 from starling.config.parts import OptimizerConfig
@@ -91,6 +91,8 @@ class Probe:
         parts = {"a": lambda m: m.a.parameters(), "b": lambda m: m.b.parameters()}
         optimizers = {name: OptimizerSpec(config, part) for name, part in parts.items()}
         return LearnSpec(optimizers, summed=self.summed, importance_exponent=lambda progress: 0.7)
+
+    parts = Algorithm.parts
 
     def prepare(self, model, target, batch):
         model.count += batch.trajectory.rows

@@ -7,7 +7,7 @@ and what its loss is. It never sees an environment, a queue, a file or a clock.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -81,6 +81,7 @@ class LearnSpec:
     split: Literal["env", "step"] = "env"  # minibatches of whole rows (recurrent) or of single steps
     importance_exponent: Callable[[Progress], float] | None = None  # PER's beta
     summed: bool = False  # losses are sums over a batch's rows, not means: so are gradients of several learners
+    parts: int = 1  # of the loss: what `Algorithm.parts` gives
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,17 @@ class Loss:
     losses: dict[str, Tensor]
     metrics: Callable[[], dict[str, Tensor]] = dict
     priorities: Tensor | None = None  # [B]
+
+
+def together(losses: Sequence[Loss]) -> Loss:
+    """The parts of a loss as one; at most one of them has priorities."""
+    if len(losses) == 1:
+        return losses[0]
+    return Loss(
+        losses={name: value for loss in losses for name, value in loss.losses.items()},
+        metrics=lambda: {name: value for loss in losses for name, value in loss.metrics().items()},
+        priorities=next((loss.priorities for loss in losses if loss.priorities is not None), None),
+    )
 
 
 class Algorithm(ABC):
@@ -127,6 +139,14 @@ class Algorithm(ABC):
     @abstractmethod
     def loss(self, model: Any, target: Any, batch: Batch) -> Loss:
         """What the optimizers make smaller."""
+
+    def parts(self, model: Any, target: Any, batch: Batch) -> Sequence[Callable[[], Loss]]:
+        """The loss in parts that take about as long as each other, to be computed at the same time on several cores.
+
+        A part has optimizers of its own, whose parameters others only read. Random numbers are drawn here and not in a
+        part, so that results do not depend on who is first.
+        """
+        return (lambda: self.loss(model, target, batch),)
 
     def prepare(self, model: Any, target: Any, batch: Batch) -> Batch:
         """Once a batch, without gradient: advantages, statistics.

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from gymnasium import spaces
 from torch import nn
 
 from starling import tree
-from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec, TargetSpec
+from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec, TargetSpec, together
 from starling.algos.transitions import importance_exponent, replay
 from starling.config.algo.sac import SACConfig
 from starling.config.parts import NetConfig
@@ -75,12 +76,15 @@ class Continuous:
         q: Tensor = critics(features, action)
         return q
 
+    def draw(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Standard normal numbers [B, D], a sample of what `value` needs."""
+        return torch.randn(rows, self.noise_size, generator=generator, device=generator.device)
+
     def value(
-        self, policy: TanhGaussian, critics: Critics, features: Tensor, alpha: Tensor, generator: torch.Generator
+        self, policy: TanhGaussian, critics: Critics, features: Tensor, alpha: Tensor, drawn: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The soft value [B] by the lower of the critics, and the entropy [B], a sample of both."""
-        z = torch.randn(policy.mean.shape, generator=generator, device=features.device)
-        action, log_prob = policy.from_normal(z)
+        action, log_prob = policy.from_normal(drawn)
         return soft_value(torch.minimum(*critics(features, action)), log_prob, alpha), -log_prob
 
 
@@ -105,8 +109,12 @@ class Discrete:
         every = critics(features)
         return take(every, action.expand(every.shape[:-1]))
 
+    def draw(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Nothing [B, 0]: `value` samples nothing."""
+        return torch.empty(rows, 0, device=generator.device)
+
     def value(
-        self, policy: Categorical, critics: Critics, features: Tensor, alpha: Tensor, generator: torch.Generator
+        self, policy: Categorical, critics: Critics, features: Tensor, alpha: Tensor, drawn: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The soft value [B] by the lower of the critics, and the entropy [B], both exact."""
         return expected_soft_value(torch.minimum(*critics(features)), policy, alpha), policy.entropy()
@@ -156,6 +164,7 @@ class SAC(Algorithm):
             },
             target=TargetSpec(tau=config.tau),
             importance_exponent=importance_exponent(config.prioritized),
+            parts=2,
         )
 
     def act(self, model: SoftActorCritic, inputs: ActInput) -> ActOutput:
@@ -170,33 +179,38 @@ class SAC(Algorithm):
         return ActOutput(action, {ENTROPY: entropy} if self.config.n_step > 1 else {})
 
     def loss(self, model: SoftActorCritic, target: SoftActorCritic, batch: Batch) -> Loss:
+        return together([part() for part in self.parts(model, target, batch)])
+
+    def parts(
+        self, model: SoftActorCritic, target: SoftActorCritic, batch: Batch
+    ) -> tuple[Callable[[], Loss], Callable[[], Loss]]:
+        """The critics' loss, and that of the policy and the temperature: half of the work each."""
         steps, alpha = batch.trajectory, model.log_alpha.detach().exp()
         obs = tree.map(lambda leaf: leaf[0], steps.obs)
-        with torch.no_grad():
-            goal = self._goal(model, target, steps, alpha, batch.generator)
         features = model.critics.encode(obs)  # [B, F]
-        q = self._form.q(model.critics, features, steps.action[0])  # [2, B]
-        errors = goal - q
-        policy = model.policy(obs, steps.first[0])
-        value, entropy = self._form.value(policy, model.critics, features.detach(), alpha, batch.generator)
-        goal_entropy = self.config.target_entropy
-        wanted = self._form.target_entropy if goal_entropy is None else goal_entropy
-        losses = {
-            "critic": 0.5 * (batch.weight * errors.square().sum(0)).mean(),
-            "actor": -value.mean(),
-            "temperature": temperature_loss(model.log_alpha, entropy, wanted).mean(),
-        }
-        return Loss(
-            losses,
-            metrics=lambda: {
-                "critic": losses["critic"],
-                "actor": losses["actor"],
-                "temperature": alpha,
-                "entropy": entropy.mean(),
-                "value": q.mean(),
-            },
-            priorities=errors.detach().abs().mean(0) if self.config.prioritized else None,
-        )
+        ahead, now = (self._form.draw(steps.rows, batch.generator) for _ in range(2))
+
+        def critic() -> Loss:
+            with torch.no_grad():
+                goal = self._goal(model, target, steps, alpha, ahead)
+            q = self._form.q(model.critics, features, steps.action[0])  # [2, B]
+            errors = goal - q
+            loss = 0.5 * (batch.weight * errors.square().sum(0)).mean()
+            priorities = errors.detach().abs().mean(0) if self.config.prioritized else None
+            return Loss({"critic": loss}, lambda: {"critic": loss, "value": q.mean()}, priorities)
+
+        def actor() -> Loss:
+            policy = model.policy(obs, steps.first[0])
+            value, entropy = self._form.value(policy, model.critics, features.detach(), alpha, now)
+            wanted = self.config.target_entropy
+            wanted = self._form.target_entropy if wanted is None else wanted
+            losses = {
+                "actor": -value.mean(),
+                "temperature": temperature_loss(model.log_alpha, entropy, wanted).mean(),
+            }
+            return Loss(losses, lambda: {"actor": losses["actor"], "temperature": alpha, "entropy": entropy.mean()})
+
+        return critic, actor
 
     def _goal(
         self,
@@ -204,7 +218,7 @@ class SAC(Algorithm):
         target: SoftActorCritic,
         steps: Trajectory[Tensor],
         alpha: Tensor,
-        generator: torch.Generator,
+        drawn: Tensor,
     ) -> Tensor:
         """What the critics are to say [B]: the window's rewards, then the target critics' soft value of its last state.
 
@@ -212,7 +226,7 @@ class SAC(Algorithm):
         """
         last = tree.map(lambda leaf: leaf[-1], steps.obs)
         policy = model.policy(last, steps.first[-1])
-        value, _ = self._form.value(policy, target.critics, target.critics.encode(last), alpha, generator)
+        value, _ = self._form.value(policy, target.critics, target.critics.encode(last), alpha, drawn)
         terms = stream_terms(steps, self._stream)
         r_t = terms.r_t
         if steps.length > 1:

@@ -128,7 +128,8 @@ def _moments(spec: OptimizerSpec) -> float:
     """How many times the size of its parameters an optimizer keeps: found out by one step of it with a small matrix."""
     small = nn.Parameter(torch.zeros(16, 16))
     optimizer = FlatOptimizer(spec.config, [small], planned_versions=1)
-    optimizer.apply(optimizer.differentiate(small.sum(), retain_graph=False))
+    optimizer.differentiate(small.sum(), retain_graph=False)
+    optimizer.apply(optimizer.gradient_norm())
     return _bytes_of(tree.leaves(optimizer.get_state()["moments"])) / _bytes_of([small])
 
 

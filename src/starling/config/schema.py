@@ -101,7 +101,9 @@ class Config(Part):
     )
     compile: bool = Field(False, description="compile the loss with torch.compile; needs a C++ compiler on a CPU")
     threads: int | None = Field(
-        None, ge=1, description="torch threads; null: 1 for small networks, all cores for images"
+        None,
+        ge=1,
+        description="of a learner; null: all cores for images, one for small networks (sac: two, for its two losses)",
     )
     algo: AlgoConfig = Field(description="the algorithm and its settings")
     env: EnvConfig = Field(description="the environment")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,8 +16,9 @@ import torch
 from torch import nn
 
 from starling import tree
-from starling.algos.base import Algorithm, Loss
+from starling.algos.base import Algorithm, Loss, together
 from starling.ops.priority import importance_weights
+from starling.roles.abreast import Abreast
 from starling.roles.means import Means
 from starling.roles.optimizer import FlatOptimizer, flatten
 from starling.roles.ranks import Alone, Ranks
@@ -59,12 +61,14 @@ class Learner:
         planned_versions: int,
         mixed: bool = False,  # mixed precision: bfloat16 where autocast finds it safe
         compiled: bool = False,
+        abreast: int = 1,  # parts of the loss that are computed at the same time
     ) -> None:
         self.algorithm, self.model, self.source = algorithm, model, source
         self.ranks: Ranks = Alone()  # who else learns the same
         self._seed = seed
         self._mixed = mixed
-        self._loss = torch.compile(algorithm.loss) if compiled else algorithm.loss
+        self._parts = _as_one_part(torch.compile(algorithm.loss)) if compiled else algorithm.parts
+        self._abreast = Abreast(abreast)
         self._learning = algorithm.learning()
         self._target = copy.deepcopy(model).requires_grad_(False) if self._learning.target else None
         self._optimizers = {
@@ -180,9 +184,7 @@ class Learner:
             batch = _steps_as_rows(batch)
         for _ in range(self._learning.epochs):
             for rows, part in self._minibatches(batch):
-                with self._precision():
-                    loss = self._loss(self.model, self._target, part)
-                self._optimise(loss)
+                loss = self._optimise(part)
                 if loss.priorities is not None:
                     priorities = torch.zeros_like(batch.weight) if priorities is None else priorities
                     priorities[rows] = loss.priorities.detach().to(priorities.dtype)
@@ -205,16 +207,32 @@ class Learner:
         for rows in order.tensor_split(parts):
             yield rows, _take_rows(batch, rows)
 
-    def _optimise(self, loss: Loss) -> None:
-        """All losses are taken at the same parameters, each differentiated for its own optimizer alone.
+    def _optimise(self, batch: Batch) -> Loss:
+        """One step of every optimizer, all losses taken at the same parameters. The loss as it was before."""
+        with self._precision():
+            parts = self._parts(self.model, self._target, batch)
+        loss = together(self._abreast([partial(self._differentiate, part) for part in parts]))
+        self._move({name: self._shared_norm(self._optimizers[name]) for name in loss.losses})
+        return loss
 
-        Where a gradient is not finite nothing moves.
-        """
+    def _differentiate(self, part: Callable[[], Loss]) -> Loss:
+        """A part of the loss, each of its losses differentiated for its own optimizer alone."""
+        with self._precision():
+            loss = part()
         last = list(loss.losses)[-1]
-        norms = {
-            name: self._optimizers[name].differentiate(value, retain_graph=name != last, share=self._share)
-            for name, value in loss.losses.items()
-        }
+        for name, value in loss.losses.items():
+            self._optimizers[name].differentiate(value, retain_graph=name != last)
+        return loss
+
+    def _shared_norm(self, optimizer: FlatOptimizer) -> float:
+        """The norm of the gradient of the whole batch, of which every rank had an equal part and has all now."""
+        self.ranks.add_up(optimizer.gradient)
+        if self.ranks.size > 1 and not self._learning.summed:
+            optimizer.gradient.div_(self.ranks.size)
+        return optimizer.gradient_norm()
+
+    def _move(self, norms: dict[str, float]) -> None:
+        """Let optimizers move their parameters by gradients of these norms; where one is not finite nothing moves."""
         self._moves += 1
         if all(math.isfinite(norm) for norm in norms.values()):
             self._skipped = 0
@@ -226,12 +244,6 @@ class Learner:
         self.skipped_in_all += 1
         if self._skipped >= MAX_SKIPPED:
             raise DivergedError(f"gradients were not finite {self._skipped} times in a row (norms: {norms})")
-
-    def _share(self, gradient: Tensor) -> None:
-        """Put in its place the gradient of the whole batch, of which every rank has an equal part."""
-        self.ranks.add_up(gradient)
-        if self.ranks.size > 1 and not self._learning.summed:
-            gradient.div_(self.ranks.size)
 
     def _follow(self) -> None:
         """Let the target follow the model, where there is one and its time has come."""
@@ -296,6 +308,10 @@ class Learner:
         self._means.set_state(state["means"])
         if "timeline" in state:  # checkpoints of earlier versions have none: from 0 to now is then a straight line
             self._timeline.set_state(state["timeline"])
+
+
+def _as_one_part(loss: Callable[..., Loss]) -> Callable[..., Sequence[Callable[[], Loss]]]:
+    return lambda model, target, batch: (partial(loss, model, target, batch),)
 
 
 def _take_rows(batch: Batch, rows: Tensor) -> Batch:

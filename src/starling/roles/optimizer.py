@@ -63,13 +63,12 @@ class FlatOptimizer:
         whole.grad = self.gradient
         return [whole]
 
-    def differentiate(
-        self, loss: Tensor, retain_graph: bool, share: Callable[[Tensor], None] = lambda gradient: None
-    ) -> float:
-        """Fill the gradient of `loss` for these parameters only, let `share` change it in place; its norm then."""
+    def differentiate(self, loss: Tensor, retain_graph: bool) -> None:
+        """Fill the gradient of `loss` for these parameters only."""
         self.gradient.zero_()
         torch.autograd.backward(loss, inputs=self.parameters, retain_graph=retain_graph)
-        share(self.gradient)
+
+    def gradient_norm(self) -> float:
         return float(torch.linalg.vector_norm(self.gradient))
 
     def apply(self, norm: float) -> None:

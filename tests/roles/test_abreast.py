@@ -1,0 +1,85 @@
+"""Parts of a loss at the same time: the same results to the bit, and no lost errors."""
+
+import threading
+
+import pytest
+import torch
+
+from starling import topology
+from starling.blueprint import draw, parts_abreast, plan_threads, torch_threads
+from starling.config.load import load
+from starling.roles.abreast import Abreast
+
+
+def test_functions_run_at_the_same_time_and_results_keep_their_order():
+    meeting = threading.Barrier(3)
+
+    def meet(name):
+        meeting.wait(timeout=20)  # nobody passes it alone
+        return name, threading.current_thread() is threading.main_thread()
+
+    results = Abreast(3)([lambda name=name: meet(name) for name in "abc"])
+    assert results == [("a", True), ("b", False), ("c", False)]
+
+
+def test_more_functions_than_threads_and_one_thread():
+    for threads in (1, 2):
+        assert Abreast(threads)([lambda i=i: i for i in range(5)]) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_an_error_is_raised_once_all_have_ended(failing):
+    ended = threading.Event()
+
+    def fail():
+        raise ValueError("no good")
+
+    parts = [ended.set, fail] if failing else [fail, ended.set]
+    with pytest.raises(ValueError, match="no good"):
+        Abreast(2)(parts)
+    assert ended.is_set()
+
+
+def test_denormals_are_flushed_in_every_thread():
+    torch.set_flush_denormal(True)
+    small = torch.tensor([1e-38])
+    assert Abreast(2)([lambda: float(small / 100)] * 2) == [0.0, 0.0]
+
+
+SETTINGS = ["algo.learning_starts=300", "net.torso.hidden=[32,32]", "eval.every=null"]
+
+
+def learnt(threads):
+    runtime = topology.build(draw(load("sac-pendulum", [*SETTINGS, f"threads={threads}"])))
+    for _ in runtime.run():
+        if runtime.updates >= 40:
+            break
+    return runtime
+
+
+def test_sac_learns_the_same_bits_on_two_cores_as_on_one(monkeypatch):
+    seen = set()
+    begin = torch.autograd.backward
+    monkeypatch.setattr(
+        torch.autograd, "backward", lambda *a, **k: (seen.add(threading.current_thread().name), begin(*a, **k))
+    )
+    alone, abreast = learnt(1), learnt(2)
+    assert len(seen) == 2, "the second learns in two threads"
+    assert alone.updates == abreast.updates == 40
+    for one, other in zip(alone.learner.model.parameters(), abreast.learner.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_threads_are_for_parts_first_and_for_products_then(monkeypatch):
+    monkeypatch.setattr("starling.blueprint.cores", lambda: 4)
+
+    def planned(preset, *settings):
+        blueprint = draw(load(preset, list(settings)))
+        return plan_threads(blueprint), parts_abreast(blueprint), torch_threads(blueprint)
+
+    assert planned("sac-pendulum") == (2, 2, 1)
+    assert planned("sac-pendulum", "threads=1") == (1, 1, 1)
+    assert planned("sac-pendulum", "threads=4") == (4, 2, 2)
+    assert planned("sac-pendulum", "runtime=processes", "env.num=3", "actors=3") == (1, 1, 1)
+    assert planned("dqn-cartpole") == (1, 1, 1)
+    assert planned("dqn-cartpole", "threads=2") == (2, 1, 2)
