@@ -170,16 +170,17 @@ def learning_together(
     settings, events, newest = blueprint.config.supervision, queue.SimpleQueue[Event](), Newest()
     meetings = TemporaryDirectory(prefix="starling-")
     near = partial(_near, blueprint, run, Folder(Path(meetings.name)))
-    hubs, writers, outboxes = [], [], []
+    hubs, boards, outboxes = [], [], []
     for rank, store in enumerate(build_stores(blueprint, run.layout)):
         seat = RankSeat(rank, WeightBoard(side_of(model)), newest, Parcel())
         learner, desk = (far or near)(seat)
         others, seats = crew(rank, seat.board)
         hire = _both(learner, others)
         hubs.append(ShardHub(rank, store, hire, seats, settings, desk, events, scorer(blueprint, seat.board)))
-        writers.append(WeightWriter(seat.board, model))
+        boards.append(seat.board)
         outboxes.append(seat.outbox)
     main = build_learner(blueprint, model, Total(hubs))
+    writers = [WeightWriter(board, model) for board in boards]  # now that the learner has moved the parameters
     return made(hubs, main, writers, outboxes, newest, events, meetings, settings)
 
 

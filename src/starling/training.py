@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from starling.errors import UserError
 from starling.hardware import check_precision, set_up_torch
 from starling.replays.resharding import reshard, without_tables
 from starling.replays.start import begin_with_replay
+from starling.roles.learner import DivergedError
 from starling.runs import checkpoint, folder
 from starling.runs.bottleneck import KEY, bottleneck
 from starling.runs.metrics import TIMING, MetricsFile, Scoreboard, read_rows
@@ -82,26 +84,36 @@ def train(config: Config, runs: Path, display: Display) -> Result:
     blueprint = draw(config)
     set_up_torch(torch_threads(blueprint))
     runtime = topology.build(blueprint, find_room(runs))
-    filled = begin_with_replay(blueprint, runtime)
-    place = folder.create(runs, config)
-    display = Logged(display, place)
-    display.message(f"run: {place.path}")
-    if filled is not None:
-        display.message(filled)
-    return Session(blueprint, place, runtime, display).run()
+    with _closing_if_it_fails(runtime):
+        filled = begin_with_replay(blueprint, runtime)
+        place = folder.create(runs, config)
+        display = Logged(display, place)
+        display.message(f"run: {place.path}")
+        if filled is not None:
+            display.message(filled)
+        session = Session(blueprint, place, runtime, display)
+    return session.run()
 
 
 def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST) -> Result:
     """Go on with a run, in its own folder, from its newest sound checkpoint or the one called `which`."""
     place = folder.find(run)
-    display = Logged(display, place)
-    _prepare(place.config())
-    blueprint = draw(place.config())
+    display, config = Logged(display, place), place.config()
+    _prepare(config)
+    blueprint = draw(config)
+    later = checkpoint.later_than(place.checkpoints, which)
+    if later:
+        raise UserError(
+            f"there are checkpoints after {which!r} ({', '.join(later)}), which going on from it would contradict: add"
+            " run=NAME to go on in a folder of its own, or remove them"
+        )
     state = _load(place, which, blueprint, display.message)
     set_up_torch(torch_threads(blueprint))
     runtime = topology.build(blueprint, find_room(run))
-    runtime.restore(state)
-    return Session(blueprint, place, runtime, display, state["session"]).run()
+    with _closing_if_it_fails(runtime):
+        runtime.restore(state)
+        session = Session(blueprint, place, runtime, display, state["session"])
+    return session.run()
 
 
 def branch(run: Path, config: Config, runs: Path, display: Display, *, which: str = checkpoint.NEWEST) -> Result:
@@ -115,15 +127,27 @@ def branch(run: Path, config: Config, runs: Path, display: Display, *, which: st
     state["store"] = reshard(old, new, kept)
     set_up_torch(torch_threads(new))
     runtime = topology.build(new, find_room(runs))
-    runtime.restore(state)
-    runtime.learner.apply_settings()
-    place = folder.create(runs, config)
-    place.copy_history(parent, state["session"]["rows"], plan.changes)
-    display = Logged(display, place)
-    for line in plan.lines():
-        display.message(line)
-    display.message(f"run: {place.path}, a branch of {run}")
-    return Session(new, place, runtime, display, state["session"]).run()
+    with _closing_if_it_fails(runtime):
+        runtime.restore(state)
+        runtime.learner.apply_settings()
+        place = folder.create(runs, config)
+        place.copy_history(parent, state["session"]["rows"], plan.changes)
+        display = Logged(display, place)
+        for line in plan.lines():
+            display.message(line)
+        display.message(f"run: {place.path}, a branch of {run}")
+        session = Session(new, place, runtime, display, state["session"])
+    return session.run()
+
+
+@contextmanager
+def _closing_if_it_fails(runtime: topology.Runtime) -> Iterator[None]:
+    """A system that was built is closed, whatever keeps its run from beginning."""
+    try:
+        yield
+    except BaseException:
+        runtime.close()
+        raise
 
 
 def _prepare(config: Config) -> None:
@@ -192,7 +216,7 @@ class Session:
             with self._interrupts:
                 try:
                     reason = self._drive()
-                except RunFailedError as error:
+                except (RunFailedError, DivergedError) as error:
                     failed, reason = True, f"failed: {error}"
                     self._listen()
                     self._save()
@@ -201,10 +225,9 @@ class Session:
             self.place.log(f"{fault}\n{fault.details}".rstrip())
             raise
         finally:
-            self._saver.close()
-            self.metrics.close()
-            self.board.close()
-            self.runtime.close()
+            with ExitStack() as closing:  # one after the other, also if one of them fails
+                for part in (self.runtime, self.board, self.metrics, self._saver):
+                    closing.callback(part.close)
         runtime = self.runtime
         received = self._interrupts.received
         mean = self.scores.mean
@@ -228,6 +251,8 @@ class Session:
             reason = self._stop_reason()  # asked once a round: what is saved at the end must not be missed
             stopping = reason is not None
             if eval_every is not None and (now >= eval_at or stopping) and self._interrupts.received is None:
+                if stopping:
+                    self._save()  # whatever becomes of the last evaluation, which may take long
                 self.runtime.evaluate(wait=stopping)
                 eval_at = self._after(eval_every)
             if stopping:

@@ -95,6 +95,9 @@ def runtime_config():
         ("[{kind: rnd, weigth: 1}]", "unknown key 'curiosity.0.weigth'; did you mean 'curiosity.0.weight'"),
         ("[{kind: rnd, weight: -1}]", "curiosity.0.weight: must be at least 0, not -1"),
         ("[{kind: nowhere.at:All}]", "cannot import 'nowhere.at:All'"),
+        ("[{kind: rnd, name: ppo}]", "curiosity: 'ppo' is a name that the algorithm uses itself"),
+        ("[{kind: rnd, name: policy}]", "curiosity: 'policy' is a name that the algorithm uses itself"),
+        ("[{kind: episodic, capacity: 5}]", "capacity=5 holds fewer than neighbours=10"),
     ],
 )
 def test_mistakes_are_one_clear_line(curiosity, message):
@@ -114,16 +117,53 @@ def test_a_curious_run_resumes_to_the_bit(differs_when_resumed, preset, settings
     assert differs_when_resumed(preset, [*SMALL, "net.core.size=8", *settings], 600) == []
 
 
+def test_an_agent_with_novelty_of_its_own_has_no_other_curiosity():
+    with pytest.raises(UserError, match="NGU has intrinsic rewards of its own: leave out curiosity"):
+        draw(load("ngu-deepsea", [f"curiosity=[{RND}]"]))
+
+
+@pytest.mark.parametrize("curiosity", [ICM, EPISODIC])
+def test_curiosity_sees_observations_as_they_are_where_the_agent_normalises_its_own(curiosity):
+    settings = ["algo.rollout=16", "algo.normalize_observations=true", f"curiosity=[{curiosity}]"]
+    runtime = run("ppo-cartpole", 150, *SMALL, *settings)
+    (part,) = runtime.learner.algorithm._parts.values()
+    seen, learn = [], part.loss
+
+    def keep(module, batch, next_obs):
+        seen.append([leaf[batch.trajectory.valid] for leaf in (batch.trajectory.obs, next_obs)])
+        return learn(module, batch, next_obs)
+
+    part.loss = keep
+    updates = runtime.updates
+    for _ in runtime.run():
+        if runtime.updates > updates:
+            break
+    before, after = seen[0]  # toy/counting: whose it is, episode, step
+    assert torch.equal(after - before, torch.tensor([0.0, 0.0, 1.0]).expand_as(before))
+
+
+def test_rewards_that_enter_the_network_are_those_it_acted_on():
+    """Ratios of a first epoch begin at 1, also where rewards are inputs and curiosity scales its own."""
+    settings = ["algo.rollout=16", "algo.minibatches=1", "algo.epochs=1", "net.inputs=[reward]", f"curiosity=[{RND}]"]
+    runtime = run("ppo-cartpole", 600, *SMALL, *settings, "net.core={kind: lstm, size: 8}", "net.shared=true")
+    assert float(runtime.learner.model.scale("rnd")) != pytest.approx(1.0, abs=0.05)
+    assert runtime.learner.drain_metrics()["loss/kl"] == pytest.approx(0.0, abs=1e-6)
+
+
 def test_deep_sea_is_solved_with_curiosity_and_not_without():
     """Acting at random finds the treasure of size 10 once in 1,024 episodes, and each move towards it costs."""
-    last = {}
-    for curiosity in ([], ["curiosity=[]"]):
-        runtime = topology.build(draw(load("ppo-rnd-deepsea", ["env.args.size=10", "seed=1", *curiosity])))
-        scores = Scoreboard(100)
-        for _ in runtime.run():
-            scores.add(runtime.episodes())
-            if runtime.env_steps >= 60_000:
-                break
-        last[len(curiosity)] = scores.mean
-    assert last[0] > 0.9
-    assert last[1] < 0.1
+    with_it, steps = last_scores_of([], 60_000)
+    without, _ = last_scores_of(["curiosity=[]"], steps)
+    assert with_it > 0.9
+    assert without < 0.1
+
+
+def last_scores_of(settings, most):
+    """The mean score of the last 100 episodes once it is near 1, or after `most` env steps; and how many it took."""
+    runtime = topology.build(draw(load("ppo-rnd-deepsea", ["env.args.size=10", "seed=1", *settings])))
+    scores = Scoreboard(100)
+    for _ in runtime.run():
+        scores.add(runtime.episodes())
+        if (scores.full and scores.mean > 0.9) or runtime.env_steps >= most:
+            break
+    return scores.mean, runtime.env_steps

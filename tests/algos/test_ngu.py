@@ -131,16 +131,31 @@ def test_policies_may_differ_in_epsilon_alone():
         load("ngu-deepsea", [*settings, "algo.separate=true"])
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("algo.meta={window: 3}", "meta.window=3 forgets policies before policies=4 have played"),
+        ("algo.lifelong={weight: 2}", "lifelong.weight means nothing here"),
+        ("algo.episodic={lambda: 0.5}", "episodic.lambda means nothing here"),
+    ],
+)
+def test_settings_without_a_use_are_refused(setting, message):
+    with pytest.raises(UserError, match=message):
+        load("ngu-deepsea", [*SMALL, setting])
+
+
 def test_novelty_is_that_of_the_episode_modulated_within_limits():
     blueprint = draw(load("ngu-deepsea", [*SMALL, "algo.lifelong_limit=3"]))
     algorithm, model = blueprint.algorithm, build_model(blueprint)
-    model.update(torch.tensor([1.0, 3.0]))  # mean 2, deviation 1
     memory = algorithm.memory(4)
     algorithm._episodic = SimpleNamespace(reward=lambda *_: torch.tensor([0.5, 0.5, 0.5, 0.5]))
-    model.lifelong = type(
-        "Fixed", (torch.nn.Module,), {"forward": lambda self, obs: torch.tensor([0.0, 3.5, 9.0, 9.0])}
-    )()
+    errors = torch.tensor([0.0, 3.5, 9.0, 9.0])
+    fixed = {"forward": lambda self, obs: errors, "warm": torch.tensor(True)}
+    model.lifelong = type("Fixed", (torch.nn.Module,), fixed)()
     looked = seen([False, False, False, True], [0.0] * 4)
+    unknown = algorithm.intrinsic(model, looked, memory)
+    assert unknown[NOVELTY].tolist() == [0.5, 0.5, 0.5, 0.0], "no error is unusual before any was seen"
+    model.update(torch.tensor([1.0, 3.0]))  # mean 2, deviation 1
     found = algorithm.intrinsic(model, looked, memory)
     assert found[NOVELTY].tolist() == pytest.approx([0.5 * 1, 0.5 * 2.5, 0.5 * 3, 0.0], rel=1e-4)
 
@@ -184,8 +199,9 @@ def test_what_is_unrolled_is_what_was_acted_on():
 
 
 def test_every_part_is_moved_and_the_random_network_is_not():
-    learnt = run(300, "algo.learning_starts=20", "algo.updates_per_step=0.1", "algo.separate=true")
-    fresh = build_model(draw(load("ngu-deepsea", [*SMALL, "algo.separate=true"])))
+    settings = ["env={id: toy/deep-sea, num: 3, args: {size: 5}}", "algo.separate=true"]
+    learnt = run(300, "algo.learning_starts=20", "algo.updates_per_step=0.1", *settings)
+    fresh = build_model(draw(load("ngu-deepsea", [*SMALL, *settings])))
     before = dict(fresh.named_parameters())
     moved = {
         ".".join(name.split(".")[:3])

@@ -59,9 +59,8 @@ def test_a_difference_of_one_bit_or_one_number_is_found(tmp_path):
     assert "step-000000000011" in compare(one, other)[0]
 
 
-@pytest.mark.parametrize("settings", [["runtime=processes"], ["learners=2"]])
-def test_over_processes_every_counter_adds_up(settings):
-    assert verify("dqn-cartpole", ["env.num=4", "actors=2", *SHARED[1:], *DQN, *settings], 1200, say=str) == []
+def test_over_processes_every_counter_adds_up():
+    assert verify("dqn-cartpole", ["env.num=4", "actors=2", *SHARED[1:], *DQN, "learners=2"], 1200, say=str) == []
 
 
 def test_a_counter_that_does_not_add_up_is_found():

@@ -32,7 +32,7 @@ def batch_of(obs, action):
 
 def test_it_learns_what_an_action_does_and_leaves_out_what_none_explains():
     torch.manual_seed(0)
-    icm = ICM(ICMConfig(hidden=64, eta=1.0))
+    icm = ICM(ICMConfig(hidden=64))
     module = icm.build(ENV)
     optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
     for step in range(300):
@@ -51,7 +51,7 @@ def test_it_learns_what_an_action_does_and_leaves_out_what_none_explains():
 
 def test_the_reward_is_the_surprise_between_two_observations_of_a_row():
     torch.manual_seed(0)
-    icm = ICM(ICMConfig(eta=0.5))
+    icm = ICM(ICMConfig())
     module = icm.build(ENV)
     obs, action = walk(3, 2)
     memory, never = icm.memory(2), torch.zeros(2, dtype=torch.bool)
@@ -61,7 +61,7 @@ def test_the_reward_is_the_surprise_between_two_observations_of_a_row():
         before, after = module.inverse.encode(obs[t]), module.inverse.encode(obs[t + 1])
         taken = torch.nn.functional.one_hot(action[t], 3).float()
         error = module.forward_model(torch.cat((before, taken), dim=-1)) - after
-        torch.testing.assert_close(found, 0.5 * 0.5 * error.square().sum(-1))
+        torch.testing.assert_close(found, 0.5 * error.square().sum(-1))
 
 
 def test_the_forward_model_does_not_shape_the_features():

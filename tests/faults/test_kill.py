@@ -11,13 +11,13 @@ from pathlib import Path
 from starling.runs.folder import RunFolder
 from starling.runs.metrics import read_rows
 
-KILLS = int(os.environ.get("STARLING_KILLS", "3"))
+KILLS = int(os.environ.get("STARLING_KILLS", "2"))
 """How often the training run is killed; 20 takes about two minutes."""
 
 
 def test_a_save_killed_at_any_moment_leaves_a_sound_checkpoint(tmp_path):
     script = Path(__file__).with_name("kill_while_saving.py")
-    subprocess.run([sys.executable, script, tmp_path, "24"], check=True, timeout=120)
+    subprocess.run([sys.executable, script, tmp_path, "12"], check=True, timeout=120)
 
 
 def starling(*arguments):

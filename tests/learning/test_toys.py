@@ -42,40 +42,26 @@ def train(preset, env, steps, overrides):
     raise AssertionError
 
 
-@pytest.mark.parametrize(
-    ("preset", "overrides"),
-    [
-        ("ppo-cartpole", PPO),
-        ("ppo-cartpole", [*PPO, "algo.rows=4", "algo.max_lag=1"]),
-        ("impala-cartpole", IMPALA),
-        ("dqn-cartpole", DQN),
-        ("dqn-cartpole", [*DQN, "algo.double=true", "algo.dueling=true", "algo.prioritized.alpha=0.6"]),
-        ("sac-pendulum", [*SAC, *COOLING, "algo.target_entropy=0.2"]),
-    ],
-)
-def test_identity_is_learnt(preset, overrides):
-    """16 rounds of one in four: 4 by chance, 16 at best."""
-    _, score = train(preset, "toy/identity", 6_000, overrides)
+def test_sac_learns_identity_with_discrete_actions():
+    """16 rounds of one in four: 4 by chance, 16 at best. That other agents learn it shows the matrix."""
+    _, score = train("sac-pendulum", "toy/identity", 6_000, [*SAC, *COOLING, "algo.target_entropy=0.2"])
     assert score > 14
 
 
 CONTINUOUS = {
     "sac": ("sac-pendulum", [*SAC, *COOLING, "algo.target_entropy=-4"]),
-    "sac n-step": ("sac-pendulum", [*SAC, *COOLING, "algo.target_entropy=-4", "algo.n_step=3"]),
     "ppo": ("ppo-cartpole", [*GAUSSIAN, "algo.normalize_rewards=true"]),
 }
 
 
-@pytest.mark.parametrize("agent", CONTINUOUS)
-def test_the_place_that_is_named_is_found_between_uneven_bounds(agent):
-    """16 rounds: 5.3 by chance, 16 at best; the scores are those of exploring policies."""
-    preset, overrides = CONTINUOUS[agent]
-    _, score = train(preset, "toy/match", 8_000, overrides)
+def test_sac_finds_the_place_that_is_named_between_uneven_bounds_by_several_steps():
+    """16 rounds: 5.3 by chance, 16 at best, of a policy that explores. Single steps are in the matrix."""
+    preset, overrides = CONTINUOUS["sac"]
+    _, score = train(preset, "toy/match", 8_000, [*overrides, "algo.n_step=3"])
     assert score > 13.5
 
 
-@pytest.mark.parametrize("agent", ["sac", "ppo"])
-@pytest.mark.parametrize("leaf", ["vector", "image"])
+@pytest.mark.parametrize(("agent", "leaf"), [("sac", "image"), ("ppo", "vector")])
 def test_a_dict_of_vectors_and_images_is_read_where_the_answer_is(agent, leaf):
     """8 rounds: at most 4 without the leaf, 8 at best."""
     preset, overrides = CONTINUOUS[agent]
@@ -104,10 +90,10 @@ VALUES = {"truncated": 10.0, "terminated": 1 / (1 - 0.9 * 7 / 8)}
 
 
 @pytest.mark.parametrize("ends", VALUES)
-@pytest.mark.parametrize("lambda_", [0.0, 0.9, 1.0])
+@pytest.mark.parametrize("lambda_", [0.0, 1.0])
 def test_ppo_values_a_truncation_as_a_future_and_a_termination_as_none(ends, lambda_):
     settings = [*PPO, "algo.discount=0.9", f"algo.gae_lambda={lambda_}", f"env.args={{ends: {ends}}}"]
-    runtime, _ = train("ppo-cartpole", "toy/truncation", 30_000, [*settings, "algo.rollout=64"])
+    runtime, _ = train("ppo-cartpole", "toy/truncation", 15_000, [*settings, "algo.rollout=64"])
     outputs, _ = runtime.learner.model.step(torch.ones(1, 1), torch.zeros(1, dtype=torch.bool), {})
     assert outputs["extrinsic"].item() == pytest.approx(VALUES[ends], rel=0.1)
 
@@ -116,7 +102,7 @@ def test_ppo_values_a_truncation_as_a_future_and_a_termination_as_none(ends, lam
 @pytest.mark.parametrize("lambda_", [0.0, 1.0])
 def test_impala_values_a_truncation_as_a_future_and_a_termination_as_none(ends, lambda_):
     settings = [*IMPALA, "algo.discount=0.9", f"algo.trace_lambda={lambda_}", f"env.args={{ends: {ends}}}"]
-    runtime, _ = train("impala-cartpole", "toy/truncation", 30_000, settings)
+    runtime, _ = train("impala-cartpole", "toy/truncation", 15_000, settings)
     outputs, _ = runtime.learner.model.step(torch.ones(1, 1), torch.zeros(1, dtype=torch.bool), {})
     assert outputs["extrinsic"].item() == pytest.approx(VALUES[ends], rel=0.1)
 
@@ -137,9 +123,10 @@ def test_dqn_values_a_truncation_as_a_future_and_a_termination_as_none(ends, n_s
     np.testing.assert_allclose(outputs["extrinsic"].detach().numpy(), VALUES[ends], rtol=0.15)
 
 
-@pytest.mark.parametrize("ends", VALUES)
-@pytest.mark.parametrize("n_step", [1, 5])
-@pytest.mark.parametrize("continuous", [False, True])
+@pytest.mark.parametrize(
+    ("ends", "n_step", "continuous"),
+    [("truncated", 1, False), ("truncated", 5, True), ("terminated", 1, True), ("terminated", 5, False)],
+)
 def test_sac_values_what_comes_and_how_freely_it_may_act(ends, n_step, continuous):
     """Nothing depends on actions, so the policy is as random as can be, log 2 in both forms, at alpha = 0.5 for ever.
 

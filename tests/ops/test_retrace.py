@@ -113,19 +113,6 @@ def test_garbage_in_invalid_rows_changes_nothing(make_rollout, seed):
     assert dirty[~valid].equal(own[~valid])
 
 
-def test_a_passing_stream_takes_the_reset_row_as_no_action():
-    """Row 1 is a reset whose ignored action was impossible under pi; the return still passes through it."""
-    q = torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]], [[5.0, 6.0]], [[7.0, 8.0]]])
-    pi = torch.tensor([1.0, 0.0]).expand(4, 1, 2)
-    action, mu = torch.tensor([[0], [1], [0]]), torch.ones(3, 1)
-    r, d = torch.tensor([[1.0], [0.0], [2.0]]), torch.tensor([[0.5], [1.0], [0.5]])
-    acted, valid = torch.tensor([[True], [False], [True]]), torch.ones(3, 1, dtype=torch.bool)
-    target = retrace(r, d, q, action, pi, mu, valid, acted_t=acted)
-    assert target.flatten().tolist() == [1.0 + 0.5 * (2.0 + 0.5 * 7.0), 5.5, 5.5]
-    blind = retrace(r, d, q, action, pi, mu, valid)
-    assert blind[0].item() == 1.0 + 0.5 * 3.0
-
-
 def test_the_transform_is_inverted_inside_the_expectation():
     """sum_a pi(a) h^-1(Q(a)), not h^-1 of the mean: with squares (1 + 9) / 2 = 5 against 4."""
     square = Transform(apply=lambda x: x.sqrt(), inverse=lambda x: x.square())

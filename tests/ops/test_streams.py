@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -51,6 +53,15 @@ def test_a_non_episodic_stream_passes_through_resets(make_rollout):
     assert (terms.lambda_t[~valid] == 1).all()
     assert terms.valid_t.all()
     assert terms.acted_t.equal(valid)
+
+
+def test_a_non_episodic_stream_of_a_window_takes_the_end_of_its_episode_for_a_cut(make_rollout):
+    rollout = make_rollout(0)
+    steps = as_trajectory(rollout)
+    window, cut = stream_terms(steps, RND, whole=False), replace(RND, episodic=True)
+    steps.terminated.zero_()
+    for mine, other in zip(vars(window).values(), vars(stream_terms(steps, cut)).values(), strict=True):
+        assert mine.equal(other) if torch.is_tensor(mine) else mine == other
 
 
 def without_resets(rollout, row):

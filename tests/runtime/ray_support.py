@@ -23,7 +23,8 @@ def cluster(*nodes: dict[str, Any]) -> Iterator[Any]:
     """
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 0, "object_store_memory": STORE, "include_dashboard": False, "_system_config": QUICK}
+    fewer = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}  # processes of the head
+    head = {"num_cpus": 0, "object_store_memory": STORE, "_system_config": QUICK, **fewer}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MODE, os.environ.get(MODE, "token"))
         made = Cluster(initialize_head=True, connect=False, head_node_args=head)

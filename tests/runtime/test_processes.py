@@ -80,30 +80,35 @@ def pid(runtime: ProcessesRuntime, name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("inference", "victim"),
-    [("local", "actor 1"), ("central", "env 1"), ("central", "inference"), ("local", "evaluator")],
+    ("inference", "victims"), [("local", ["actor 1", "evaluator"]), ("central", ["env 1", "inference"])]
 )
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_worker_is_lost_and_the_run_goes_on(inference, victim, blow):
+def test_workers_are_lost_and_the_run_goes_on(inference, victims, blow):
     patience = 20 if blow == signal.SIGKILL else 2  # who still starts on a busy machine has not hung
     with running(f"inference={inference}", "eval.every=1000000", f"supervision.timeout={patience}") as runtime:
-        go_on(runtime, 400)
-        before = runtime.updates
-        os.kill(pid(runtime, victim), blow)
-        notices = until_notice(runtime, f"{victim} died")
-        assert ("killed by SIGKILL" if blow == signal.SIGKILL else "hung") in notices[0]
-        assert "again in 0.5 s" in notices[0]
-        go_on(runtime, 600)
-        assert runtime.updates > before
-        books = balance(runtime)
-        assert books["lost"] <= 2 * 4 * 6, "at most what was under way"
-        workers = runtime.hub.crew.workers.values()
-        end = time.monotonic() + 20
-        while not all(worker.process is not None for worker in workers):
-            go_on(runtime, 1)
-            assert time.monotonic() < end
+        for victim in victims:
+            go_on(runtime, 400)
+            all_at_work(runtime)
+            before = runtime.updates
+            os.kill(pid(runtime, victim), blow)
+            notices = until_notice(runtime, f"{victim} died")
+            said = next(line for line in notices if f"{victim} died" in line)
+            assert ("killed by SIGKILL" if blow == signal.SIGKILL else "hung") in said
+            assert "again in 0.5 s" in said
+            go_on(runtime, 600)
+            assert runtime.updates > before
+        assert balance(runtime)["lost"] <= len(victims) * 2 * 4 * 6, "at most what was under way"
+        all_at_work(runtime)
         runtime.evaluate(wait=True)
         assert runtime.evaluations()[-1]["eval/return"] >= 0
+
+
+def all_at_work(runtime: ProcessesRuntime) -> None:
+    """Go on until every worker has a process."""
+    end = time.monotonic() + 20
+    while not all(worker.process is not None for worker in runtime.hub.crew.workers.values()):
+        go_on(runtime, 1)
+        assert time.monotonic() < end
 
 
 @pytest.mark.parametrize(("inference", "victim"), [("local", "actor 0"), ("central", "env 0")])
@@ -130,8 +135,13 @@ def test_too_few_actors_end_the_run():
             go_on(runtime, 10**9)
 
 
-@pytest.mark.parametrize("inference", ["local", "central"])
-@pytest.mark.parametrize("what", ["raise_step", "shape", "exit", "hang", "raise_construct"])
+@pytest.mark.parametrize(
+    ("inference", "what"),
+    [
+        *[("local", what) for what in ("raise_step", "shape", "exit", "hang", "raise_construct")],
+        *[("central", what) for what in ("raise_step", "hang")],  # env processes: an error, and a silence
+    ],
+)
 def test_an_env_that_misbehaves_once_is_named_and_begun_anew(tmp_path, inference, what):
     mark = tmp_path / "done"
     args = f"{{what: {what}, when: 30, once: {mark}}}"
@@ -164,7 +174,7 @@ def test_an_env_that_always_raises_ends_the_run_with_its_traceback_once():
         with pytest.raises(RunFailedError):
             notices.extend(line for _ in runtime.run() for line in runtime.notices())
         notices += runtime.notices()
-    assert sum("Traceback" in line for line in notices) <= 2  # the two actors' rows may be named apart
+    assert 1 <= sum("Traceback" in line for line in notices) <= 2  # the two actors' rows may be named apart
     assert any("given up after repeated crashes" in line for line in notices)
 
 
@@ -205,10 +215,8 @@ def alive(pids: set[int]) -> set[int]:
     return living
 
 
-@pytest.mark.parametrize("inference", ["local", "central"])
-def test_no_child_survives_the_main_process(tmp_path, inference):
-    shared_before = set(os.listdir("/dev/shm"))
-    overrides = [*SMALL, f"inference={inference}", "stop.env_steps=100000000", "eval.every=1000000", "log.every=500"]
+def test_no_child_survives_the_main_process(tmp_path):
+    overrides = [*SMALL, "inference=central", "stop.env_steps=100000000", "eval.every=1000000", "log.every=500"]
     command = [sys.executable, "-m", "starling", "train", "impala-cartpole", *overrides, "--runs", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -230,9 +238,6 @@ def test_no_child_survives_the_main_process(tmp_path, inference):
     while alive(family) and time.monotonic() < end:
         time.sleep(0.05)
     assert not alive(family)
-    assert set(os.listdir("/dev/shm")) <= shared_before | {
-        name for name in os.listdir("/dev/shm") if "starling" not in name
-    }
 
 
 def test_nothing_is_left_open_when_a_run_ends():
@@ -249,10 +254,9 @@ def test_nothing_is_left_open_when_a_run_ends():
     assert len(os.listdir("/proc/self/fd")) <= before + 2
 
 
-@pytest.mark.parametrize("inference", ["local", "central"])
-def test_ctrl_c_reaches_the_main_process_alone(tmp_path, inference):
+def test_ctrl_c_reaches_the_main_process_alone(tmp_path):
     """A terminal sends SIGINT to every process of the group: the run saves and ends with 0, and no worker complains."""
-    overrides = [*SMALL, f"inference={inference}", "stop.env_steps=100000000", "log.every=500", "run=a"]
+    overrides = [*SMALL, "inference=central", "stop.env_steps=100000000", "log.every=500", "run=a"]
     command = [sys.executable, "-m", "starling", "train", "impala-cartpole", *overrides, "--runs", str(tmp_path)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True

@@ -38,7 +38,7 @@ def build_actor_critic(
     if policy is None and not isinstance(env.action, FINITE):
         raise UserError(f"{name} needs a Discrete or MultiDiscrete action space; {env.id} has {env.action}")
     heads = {POLICY: policy or HeadSpec("policy"), **{stream.name: HeadSpec("value") for stream in streams}}
-    return build_network(env, net, heads, tuple(stream.name for stream in streams), normalise)
+    return build_network(env, net, heads, normalise=normalise)
 
 
 def choose(model: Network, inputs: ActInput) -> tuple[Any, Tree, Tree]:

@@ -68,6 +68,7 @@ class OptimizerSpec:
 
     config: OptimizerConfig
     parameters: Callable[[nn.Module], Iterable[nn.Parameter]] = lambda model: model.parameters()
+    summed: bool = False  # its loss is a sum over a batch's rows, not a mean: so is the gradient of several learners
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,6 @@ class LearnSpec:
     minibatches: int = 1
     split: Literal["env", "step"] = "env"  # minibatches of whole rows (recurrent) or of single steps
     importance_exponent: Callable[[Progress], float] | None = None  # PER's beta
-    summed: bool = False  # losses are sums over a batch's rows, not means: so are gradients of several learners
     parts: int = 1  # of the loss: what `Algorithm.parts` gives
 
 

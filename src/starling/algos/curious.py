@@ -16,11 +16,14 @@ from gymnasium import spaces
 from torch import nn
 
 from starling import tree
+from starling.algos.actor_critic import POLICY
 from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec, Seen
 from starling.config.curiosity import CuriosityConfig, OwnCuriosityConfig
 from starling.curiosity.episodic import Episodic
 from starling.curiosity.icm import ICM
 from starling.curiosity.rnd import RND
+from starling.errors import UserError
+from starling.nets.network import SHARED
 from starling.nets.normalisers import Moments
 from starling.registry import Entry, Registry
 from starling.store.spec import TableSpec
@@ -97,8 +100,12 @@ class Curious(Algorithm):
     """An algorithm and its curiosity."""
 
     def __init__(self, agent: Algorithm, curiosity: Sequence[CuriosityConfig]) -> None:
+        if agent.recorded_rewards():
+            raise UserError(f"{type(agent).__name__} has intrinsic rewards of its own: leave out curiosity")
         self._agent = agent
         self._configs = {config.stream: config for config in curiosity}
+        for name in {*agent.learning().optimizers, POLICY, SHARED} & self._configs.keys():
+            raise UserError(f"curiosity: {name!r} is a name that the algorithm uses itself; give the stream another")
         self._parts = {name: make_curiosity(config) for name, config in self._configs.items()}
         self._model: CuriousModel | None = None
         self._no_action = torch.zeros(())  # of the env, once it is known
@@ -124,7 +131,7 @@ class Curious(Algorithm):
     def learning(self) -> LearnSpec:
         spec = self._agent.learning()
         optimizers = {
-            name: OptimizerSpec(optimizer.config, _of_agent(optimizer.parameters))
+            name: replace(optimizer, parameters=_of_agent(optimizer.parameters))
             for name, optimizer in spec.optimizers.items()
         }
         for name, config in self._configs.items():
@@ -162,8 +169,10 @@ class Curious(Algorithm):
             part.prepare(model.curiosity[name], steps)
         scaled = replace(batch, trajectory=self._scaled(model, steps))
         ready = self._agent.prepare(model.agent, None if target is None else target.agent, scaled)
-        next_obs = tree.map(lambda leaf: leaf[1:], steps.obs)
-        return replace(ready, prepared={"agent": ready.prepared, "next_obs": next_obs})
+        prepared = {"agent": ready.prepared, "next_obs": tree.map(lambda leaf: leaf[1:], steps.obs)}
+        if ready.trajectory.obs is not steps.obs:  # the agent sees them in a form of its own
+            prepared["obs"] = tree.map(lambda leaf: leaf[: steps.length], steps.obs)
+        return replace(ready, prepared=prepared)
 
     def _scaled(self, model: CuriousModel, steps: Trajectory[Any]) -> Trajectory[Any]:
         """The steps with intrinsic rewards as they are learnt from."""
@@ -173,12 +182,12 @@ class Curious(Algorithm):
     def loss(self, model: CuriousModel, target: CuriousModel | None, batch: Batch) -> Loss:
         agents = replace(batch, prepared=batch.prepared["agent"])
         loss = self._agent.loss(model.agent, None if target is None else target.agent, agents)
-        next_obs = batch.prepared["next_obs"]
-        mine = {name: part.loss(model.curiosity[name], batch, next_obs) for name, part in self._parts.items()}
+        steps, next_obs = batch.trajectory, batch.prepared["next_obs"]
+        raw = replace(batch, trajectory=replace(steps, obs=batch.prepared.get("obs", steps.obs)))
+        mine = {name: part.loss(model.curiosity[name], raw, next_obs) for name, part in self._parts.items()}
 
         def metrics() -> dict[str, Tensor]:
             said = {f"curiosity/{name}": value for name, value in mine.items()}
-            steps = batch.trajectory
             earned = {f"reward/{name}": steps.rewards[name][steps.valid].mean() for name in self._parts}
             return {**loss.metrics(), **said, **earned}
 
@@ -190,10 +199,12 @@ class Curious(Algorithm):
         return self._agent.score(model.agent, table, candidates, recent)
 
     def priority(self, window: Trajectory[NDArray]) -> NDArray | None:
-        assert self._model is not None, "tables are filled after the model is built"
-        scales = {name: np.float32(self._model.scale(name)) for name in self._parts}
-        rewards = {name: window.rewards[name] / scale for name, scale in scales.items()}
-        return self._agent.priority(replace(window, rewards={**window.rewards, **rewards}))
+        """The agent's, by rewards as learnt from, or as recorded where a table has no model beside it."""
+        if self._model is not None:
+            scales = {name: np.float32(self._model.scale(name)) for name in self._parts}
+            rewards = {name: window.rewards[name] / scale for name, scale in scales.items()}
+            window = replace(window, rewards={**window.rewards, **rewards})
+        return self._agent.priority(window)
 
 
 def _no_action(env: EnvSpec) -> Tensor:

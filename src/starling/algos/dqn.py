@@ -42,7 +42,7 @@ class DQN(Algorithm):
         return build_network(env, self.net, {stream.name: HeadSpec(kind) for stream in streams})
 
     def tables(self, rows: int) -> tuple[TableSpec, ...]:
-        return (replay(self.config, reads_past_end=not all(stream.episodic for stream in self._streams)),)
+        return (replay(self.config),)
 
     def learning(self) -> LearnSpec:
         return LearnSpec(
@@ -89,7 +89,7 @@ class DQN(Algorithm):
         """n-step errors [B] a stream, from Q of the first action [B] and the value of the last observation [B]."""
         errors = {}
         for stream in self._streams:
-            terms = stream_terms(steps, stream)
+            terms = stream_terms(steps, stream, whole=False)
             goal = window_return(terms.r_t, terms.discount_t, bootstrap[stream.name], terms.valid_t)
             errors[stream.name] = goal - values[stream.name]
         return errors

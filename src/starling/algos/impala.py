@@ -93,9 +93,8 @@ class IMPALA(Algorithm):
     def learning(self) -> LearnSpec:
         beta = None if self._sources is None else self._sources.importance_exponent
         return LearnSpec(
-            optimizers={"impala": OptimizerSpec(self.config.optimizer)},
+            optimizers={"impala": OptimizerSpec(self.config.optimizer, summed=True)},
             importance_exponent=None if beta is None else lambda progress: beta,
-            summed=True,
         )
 
     def act(self, model: Network, inputs: ActInput) -> ActOutput:

@@ -26,7 +26,7 @@ from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network, build_network
 from starling.ops.arms import discounts, long_discounts, novelty_weights
 from starling.ops.explore import ladder
-from starling.ops.streams import StreamTerms, stream_terms
+from starling.ops.streams import StreamTerms
 from starling.types import EXTRINSIC, Batch, EnvSpec, StreamSpec, Tensor, Trajectory, Tree
 
 SPEED = 0.01
@@ -56,10 +56,11 @@ class NGUModel(nn.Module):
         return {**carry, "arm": torch.zeros(rows, dtype=torch.int64, device=next(self.parameters()).device)}
 
     def modulation(self, error: Tensor) -> Tensor:
-        """How unusual errors [B] are: 1 + (error - mean) / deviation."""
+        """How unusual errors [B] are: 1 + (error - mean) / deviation; 1 while too little was seen to say."""
         usual = self.error / self.error[0].clamp(min=1e-12)
         mean, square = usual[1], usual[2]
-        return 1.0 + (error - mean) / (square - mean.square()).clamp(min=1e-12).sqrt()
+        unusual = 1.0 + (error - mean) / (square - mean.square()).clamp(min=1e-12).sqrt()
+        return torch.where((self.error[0] > 0) & self.lifelong.warm, unusual, 1.0)
 
     @torch.no_grad()
     def update(self, error: Tensor) -> None:
@@ -233,9 +234,9 @@ class NGU(R2D2):
         return q[EXTRINSIC] + self._of_arm(self._beta, carry)[:, None] * q[NOVELTY]
 
     def terms(self, steps: Trajectory[Tensor], stream: StreamSpec) -> StreamTerms:
-        terms = stream_terms(steps, stream)
+        terms = super().terms(steps, stream)
         gamma = self._of_arm(self._gamma, steps.carry)  # [B]
-        discount_t = torch.where(terms.discount_t == 0, 0.0, gamma)
+        discount_t = torch.where(steps.terminated, 0.0, gamma)
         if self.config.separate:
             return replace(terms, discount_t=discount_t)
         r_t = terms.r_t + self._of_arm(self._beta, steps.carry) * steps.rewards[NOVELTY]

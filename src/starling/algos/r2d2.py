@@ -90,7 +90,7 @@ class R2D2(ApeX):
 
     def terms(self, steps: Trajectory[Tensor], stream: StreamSpec) -> StreamTerms:
         """Rewards and discounts of one stream."""
-        return stream_terms(steps, stream)
+        return stream_terms(steps, stream, whole=False)
 
     def losses(self, errors_t: Values, weight: Tensor) -> Values:
         """A scalar an optimizer: penalties [T, B] a stream, summed over a sequence, a mean by weight [B]."""
@@ -134,7 +134,6 @@ class R2D2(ApeX):
             terms.valid_t,
             lambda_t=self.config.retrace,
             transform=transform,
-            acted_t=terms.acted_t,
         )
 
     def _begun(self, model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:

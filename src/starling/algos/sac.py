@@ -126,7 +126,7 @@ class SAC(Algorithm):
     def __init__(self, config: SACConfig, net: NetConfig) -> None:
         if net.core.kind != "none" or net.inputs:
             raise UserError(f"{config.name} learns from single transitions: set net.core.kind=none and net.inputs=[]")
-        torso = net.torso.model_copy(update={"hidden": net.torso.hidden or WIDTHS})
+        torso = net.torso.model_copy(update={"hidden": WIDTHS if net.torso.hidden is None else net.torso.hidden})
         self.config, self.net = config, net.model_copy(update={"torso": torso})
         (self._stream,) = self.streams()
         self._form: Continuous | Discrete = Discrete(1)  # until the env is known
@@ -152,7 +152,7 @@ class SAC(Algorithm):
         )
 
     def tables(self, rows: int) -> tuple[TableSpec, ...]:
-        return (replay(self.config, reads_past_end=False),)
+        return (replay(self.config),)
 
     def learning(self) -> LearnSpec:
         config = self.config

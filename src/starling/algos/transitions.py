@@ -10,7 +10,7 @@ from starling.store.spec import TableSpec
 from starling.types import Progress
 
 
-def replay(config: DQNConfig | SACConfig, *, reads_past_end: bool) -> TableSpec:
+def replay(config: DQNConfig | SACConfig) -> TableSpec:
     """Windows of `n_step` steps, drawn uniformly or by priority."""
     prioritized = config.prioritized
     return TableSpec(
@@ -25,7 +25,7 @@ def replay(config: DQNConfig | SACConfig, *, reads_past_end: bool) -> TableSpec:
         min_size=max(config.learning_starts, config.batch),
         updates_per_step=config.updates_per_step,
         codec=config.codec,
-        reads_past_end=reads_past_end,
+        reads_past_end=False,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from starling.config.parts import OptimizerConfig, Part, TorsoConfig
 
@@ -47,7 +47,6 @@ class ICMConfig(CuriosityConfig):
     torso: TorsoConfig = Field(default_factory=TorsoConfig, description="of the features that the inverse model shapes")
     hidden: int = Field(256, ge=1, description="width of the forward and of the inverse model")
     beta: float = Field(0.2, ge=0, le=1, description="weight of the forward model's loss against the inverse model's")
-    eta: float = Field(0.01, gt=0, description="scale of the reward: eta / 2 times the squared error")
 
 
 class EpisodicConfig(CuriosityConfig):
@@ -64,6 +63,12 @@ class EpisodicConfig(CuriosityConfig):
     cluster: float = Field(0.008, ge=0, description="distances below this share of the usual one are none")
     constant: float = Field(1e-3, gt=0, description="added to the similarity")
     most: float = Field(8.0, gt=0, description="similarity above which the reward is 0")
+
+    @model_validator(mode="after")
+    def _neighbours_are_remembered(self) -> EpisodicConfig:
+        if self.capacity < self.neighbours:
+            raise ValueError(f"capacity={self.capacity} holds fewer than neighbours={self.neighbours}: raise it")
+        return self
 
 
 class OwnCuriosityConfig(CuriosityConfig):

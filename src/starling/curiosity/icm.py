@@ -34,7 +34,10 @@ class World(nn.Module):
 
 
 class ICM:
-    """The reward is eta times the forward model's error; only the inverse model shapes the features."""
+    """The reward is the forward model's error; only the inverse model shapes the features.
+
+    The paper's factor eta would be divided out again: rewards are learnt from by their deviation.
+    """
 
     def __init__(self, config: ICMConfig) -> None:
         self.config = config
@@ -53,7 +56,7 @@ class ICM:
         features = module.inverse.encode(seen.obs)
         surprise = module.surprise(memory["features"], seen.action, features)
         memory["features"].copy_(features)
-        return self.config.eta * surprise
+        return surprise
 
     def prepare(self, module: World, steps: Trajectory[Tensor]) -> None:
         """There are no statistics."""

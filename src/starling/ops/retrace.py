@@ -23,7 +23,6 @@ def retrace(
     *,
     lambda_t: Tensor | float = 1.0,  # [T, B]
     transform: Transform = IDENTITY,
-    acted_t: Tensor | None = None,  # [T, B] bool: False where a stream passes through a reset
 ) -> Tensor:  # [T, B] inside the transform; an invalid row's own Q
     """Q targets h(G_t), G_t = r_t + discount_t (V_{t+1} + c_{t+1} (G_{t+1} - Q_{t+1})) (1606.02647, eq. 3).
 
@@ -38,7 +37,6 @@ def retrace(
         mu_t=mu_t,
         valid_t=valid_t,
         lambda_t=lambda_t,
-        acted_t=acted_t,
         q=(q, "T+1 B A"),
         pi=(pi, "T+1 B A"),
     )
@@ -46,8 +44,6 @@ def retrace(
     v = (pi * raw_q).sum(-1)  # [T+1, B]
     q_t = take(raw_q[:-1], action_t)
     rho_t = (take(pi[:-1], action_t) / mu_t.clamp(min=torch.finfo(mu_t.dtype).tiny)).clamp(max=1.0)
-    if acted_t is not None:  # nothing hangs on the action of a reset row: its Q is its V
-        q_t, rho_t = torch.where(acted_t, q_t, v[:-1]), torch.where(acted_t, rho_t, 1.0)
     rho_tp1 = torch.cat([rho_t[1:], torch.zeros_like(rho_t[:1])])
     delta_t = torch.where(valid_t, r_t + discount_t * v[1:] - q_t, 0.0)
     trace_t = torch.where(valid_t, discount_t * lambda_t * rho_tp1, 0.0)

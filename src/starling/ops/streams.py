@@ -27,8 +27,12 @@ class StreamTerms:
     acted_t: Tensor  # [T, B] bool
 
 
-def stream_terms(trajectory: Trajectory[Tensor], stream: StreamSpec) -> StreamTerms:
-    """The terms of `stream`; a non-episodic one passes through resets: reward 0, discount 1, lambda 1."""
+def stream_terms(trajectory: Trajectory[Tensor], stream: StreamSpec, *, whole: bool = True) -> StreamTerms:
+    """The terms of `stream`; a non-episodic one passes through resets: reward 0, discount 1, lambda 1.
+
+    A window that ends with its episode is not `whole`: there is no next episode to pass to, so the value of the last
+    observation stands for all that would come, as it does where an episode is cut.
+    """
     if stream.name not in trajectory.rewards:
         raise ValueError(f"stream_terms: no rewards of stream {stream.name!r}, only {sorted(trajectory.rewards)}")
     r_t, valid_t = trajectory.rewards[stream.name], trajectory.valid
@@ -37,6 +41,8 @@ def stream_terms(trajectory: Trajectory[Tensor], stream: StreamSpec) -> StreamTe
     if stream.episodic:
         discount_t = torch.full_like(r_t, stream.discount).masked_fill_(terminated_t, 0.0)
         return StreamTerms(r_t, discount_t, stream.lambda_, valid_t, valid_t)
+    if not whole:
+        return StreamTerms(r_t, torch.full_like(r_t, stream.discount), stream.lambda_, valid_t, valid_t)
     reset_t = ~valid_t
     discount_t = torch.full_like(r_t, stream.discount).masked_fill_(reset_t, 1.0)
     lambda_t = torch.full_like(r_t, stream.lambda_).masked_fill_(reset_t, 1.0)

@@ -74,7 +74,10 @@ def _restored(blueprint: Blueprint, part: State, shard: int, index: int, layout:
     spec = replace(blueprint.shards()[shard][index], min_size=1, max_uses=1)
     rows = shard_rows(blueprint.config.env.num, blueprint.learners)[shard]
     table = Table(spec, layout, len(rows), blueprint.config.seed, index=index, shard=shard)
-    table.set_state(part["tables"][spec.name])
+    state = part["tables"][spec.name]
+    if spec.sampler == "fifo":
+        state = {**state, "sampler": {**state["sampler"], "uses": np.zeros_like(state["sampler"]["uses"])}}
+    table.set_state(state)
     return table
 
 

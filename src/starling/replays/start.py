@@ -32,14 +32,7 @@ def begin_with_replay(blueprint: Blueprint, runtime: Runtime) -> str | None:
     """
     if blueprint.config.replay_from is None:
         return None
-    try:
-        return _begin(blueprint, runtime, Path(blueprint.config.replay_from))
-    except UserError:
-        runtime.close()  # nobody else will: there is no run
-        raise
-
-
-def _begin(blueprint: Blueprint, runtime: Runtime, source: Path) -> str:
+    source = Path(blueprint.config.replay_from)
     refuse_queues(blueprint, "replay_from cannot be used")
     manifest = read_manifest(source)
     layout = layout_of(blueprint, build_model(blueprint))

@@ -21,7 +21,7 @@ from starling.ops.priority import importance_weights
 from starling.roles.abreast import Abreast
 from starling.roles.means import Means
 from starling.roles.optimizer import FlatOptimizer, flatten
-from starling.roles.ranks import Alone, Ranks
+from starling.roles.ranks import Alone, RankLostError, Ranks
 from starling.roles.timeline import Timeline
 from starling.tree import map_trajectory
 from starling.types import Batch, Keys, NDArray, Progress, Sample, Tensor
@@ -114,9 +114,16 @@ class Learner:
         if self._sample is None or steps is None:
             return False
         sample = self._sample
-        batch = self._prepare(self._batch(sample, self._progress(steps)))
+        before = [buffer.clone() for buffer in self._statistics] if self.ranks.size > 1 else []
+        try:
+            batch = self._prepare(self._batch(sample, self._progress(steps)), before)
+            priorities = self._epochs(batch)
+        except RankLostError:
+            if self._moves == 0:  # the same batch will be prepared again
+                for buffer, then in zip(self._statistics, before, strict=True):
+                    buffer.copy_(then)
+            raise
         self._note_age(sample.trajectory.version, batch.progress)
-        priorities = self._epochs(batch)
         self.version, self._moves = self.version + 1, 0
         self._timeline.add(self.version, batch.progress.env_steps)
         for optimizer in self._optimizers.values():
@@ -135,9 +142,8 @@ class Learner:
             crc = zlib.crc32(optimizer.flat.cpu().numpy().data, crc)
         return crc
 
-    def _prepare(self, batch: Batch) -> Batch:
-        """What the algorithm adds; statistics that it gathers on the way are those of all ranks."""
-        before = [buffer.to(torch.float64, copy=True) for buffer in self._statistics] if self.ranks.size > 1 else []
+    def _prepare(self, batch: Batch, before: list[Tensor]) -> Batch:
+        """What the algorithm adds; statistics, which were `before`, change by what all ranks gather on the way."""
         with torch.no_grad(), self._precision():
             batch = self.algorithm.prepare(self.model, self._target, batch)
         if before:
@@ -147,11 +153,11 @@ class Learner:
     def _add_up_statistics(self, before: list[Tensor]) -> None:
         """Let the buffers, which were `before`, have changed by what all ranks changed them together."""
         pairs = zip(self._statistics, before, strict=True)
-        changes = torch.cat([(now - then).flatten() for now, then in pairs])  # [n] float64
+        changes = torch.cat([(now.double() - then.double()).flatten() for now, then in pairs])  # [n]
         self.ranks.add_up(changes)
         parts = torch.split(changes, [then.numel() for then in before])
         for buffer, then, change in zip(self._statistics, before, parts, strict=True):
-            buffer.copy_(then + change.view_as(then))
+            buffer.copy_(then.double() + change.view_as(then))
 
     def _note_age(self, versions: NDArray, now: Progress) -> None:
         """How long ago the weights [B] that acted were made, in versions and in env steps."""
@@ -212,7 +218,7 @@ class Learner:
         with self._precision():
             parts = self._parts(self.model, self._target, batch)
         loss = together(self._abreast([partial(self._differentiate, part) for part in parts]))
-        self._move({name: self._shared_norm(self._optimizers[name]) for name in loss.losses})
+        self._move({name: self._shared_norm(name) for name in loss.losses})
         return loss
 
     def _differentiate(self, part: Callable[[], Loss]) -> Loss:
@@ -224,10 +230,11 @@ class Learner:
             self._optimizers[name].differentiate(value, retain_graph=name != last)
         return loss
 
-    def _shared_norm(self, optimizer: FlatOptimizer) -> float:
+    def _shared_norm(self, name: str) -> float:
         """The norm of the gradient of the whole batch, of which every rank had an equal part and has all now."""
+        optimizer = self._optimizers[name]
         self.ranks.add_up(optimizer.gradient)
-        if self.ranks.size > 1 and not self._learning.summed:
+        if self.ranks.size > 1 and not self._learning.optimizers[name].summed:
             optimizer.gradient.div_(self.ranks.size)
         return optimizer.gradient_norm()
 

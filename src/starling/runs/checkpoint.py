@@ -56,20 +56,23 @@ def write(root: Path, env_steps: int, frozen: Frozen, *, retention: Retention, s
     _sweep(root)
     name = f"{_PREFIX}{env_steps:012d}"
     draft, final = root / f"{_UNFINISHED}{name}", root / name
-    if final.exists() and is_sound(final):
-        return final
     write_segments(root, [part for leaf in _segments(frozen).values() for part in leaf.parts])
     draft.mkdir()
     _fill(draft, env_steps, frozen)
-    if final.exists():
-        shutil.rmtree(final)
+    if final.exists():  # of the same env steps: updates may have been made since, or it is damaged
+        _remove(final)
     draft.rename(final)
     sync(root)
     if retention.best and score is not None:
         _note_best(root, name, score)
-    _prune(root, retention)
+    _prune(root, name, retention)
     _sweep(root)
     return final
+
+
+def _remove(folder: Path) -> None:
+    """Under its proper name a checkpoint is whole until it is gone."""
+    shutil.rmtree(folder.rename(folder.with_name(f"{_UNFINISHED}{folder.name}.old")))
 
 
 def _fill(draft: Path, env_steps: int, frozen: Frozen) -> None:
@@ -125,8 +128,9 @@ def best(root: Path) -> tuple[str, float] | None:
     return (name, score) if (root / name).is_dir() else None
 
 
-def _prune(root: Path, retention: Retention) -> None:
-    folders = list(_newest_first(root))
+def _prune(root: Path, written: str, retention: Retention) -> None:
+    """Remove old checkpoints; one that is later than what was just `written` is damaged, and may yet be mended."""
+    folders = [folder for folder in _newest_first(root) if folder.name <= written]
     kept = {folder.name for folder in folders[: retention.newest]}
     if retention.best and (known := best(root)) is not None:
         kept.add(known[0])
@@ -135,7 +139,7 @@ def _prune(root: Path, retention: Retention) -> None:
         kept |= {name for (before, _), (age, name) in pairwise([(0, ""), *oldest_first]) if age != before}
     for folder in folders:
         if folder.name not in kept:
-            shutil.rmtree(folder)
+            _remove(folder)
 
 
 def load(folder: Path, parts: Collection[str] | None = None) -> dict[str, Any]:
@@ -173,16 +177,30 @@ def find(
     """
     if which == NEWEST:
         return _load_newest(root, parts)
+    chosen = _called(root, which)
+    try:
+        return chosen, load(chosen, parts), []
+    except BrokenCheckpointError as error:
+        raise UserError(f"{error}; choose another with --checkpoint") from None
+
+
+def _called(root: Path, which: str) -> Path:
+    """The checkpoint that is the best, or that has these env steps or this name."""
     known = {folder.name: folder for folder in _newest_first(root)}
     top = best(root)
     name = (top[0] if top else "") if which == BEST else f"{_PREFIX}{int(which):012d}" if which.isdigit() else which
     if name not in known:
         steps = ", ".join(str(int(n.removeprefix(_PREFIX))) for n in sorted(known)) or "none"
         raise UserError(f"no checkpoint {which!r} in {root} (there are: newest, {'best, ' if top else ''}{steps})")
-    try:
-        return known[name], load(known[name], parts), []
-    except BrokenCheckpointError as error:
-        raise UserError(f"{error}; choose another with --checkpoint") from None
+    return known[name]
+
+
+def later_than(root: Path, which: str) -> list[str]:
+    """The env steps of sound checkpoints that are later than the one called `which`."""
+    if which == NEWEST:
+        return []
+    chosen = _called(root, which)
+    return [str(int(f.name.removeprefix(_PREFIX))) for f in _newest_first(root) if f.name > chosen.name and is_sound(f)]
 
 
 def _load_newest(root: Path, parts: Collection[str] | None) -> tuple[Path, dict[str, Any], list[str]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from starling.errors import UserError
 from starling.types import Episode
 
 TIMING = "time/"
@@ -67,12 +69,17 @@ class MetricsFile:
         self._handle = path.open("a", encoding="utf-8")
 
     def write(self, row: dict[str, Any]) -> None:
-        self._handle.write(json.dumps(row) + "\n")
-        self._handle.flush()
+        try:
+            self._handle.write(json.dumps(row) + "\n")
+            self._handle.flush()
+        except OSError as error:
+            advice = "make room, then resume the run from its last checkpoint"
+            raise UserError(f"cannot write to {self._handle.name}: {error.strerror}; {advice}") from None
         self.rows += 1
 
     def close(self) -> None:
-        self._handle.close()
+        with suppress(OSError):  # what could not be written was said
+            self._handle.close()
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

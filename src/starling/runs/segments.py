@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -30,13 +31,18 @@ class Stored(Segment):
 
 def write_segments(root: Path, segments: Iterable[Segment]) -> None:
     """Have all `segments` on disk, under a name each; only those that are not there yet are read and written."""
-    folder = root / _FOLDER
+    folder, left = root / _FOLDER, deque(segments)
     written: set[str] = set()
-    for segment in segments:
-        if segment.name is None or not _is_there(root, segment.name, segment.size):
-            folder.mkdir(exist_ok=True)
-            segment.name = _write(root, segment.read(), written)
-        segment.release()
+    try:
+        while left:
+            segment = left[0]
+            if segment.name is None or not _is_there(root, segment.name, segment.size):
+                folder.mkdir(exist_ok=True)
+                segment.name = _write(root, segment.read(), written)
+            left.popleft().release()
+    finally:
+        for segment in left:  # nobody will read what could not be written
+            segment.release()
     if written:
         sync(folder)
 

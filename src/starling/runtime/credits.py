@@ -100,4 +100,5 @@ class Credits:
     def returned(self, group: int, slot: int) -> None:
         """A slot was filled and read: it may be lent again."""
         self.seats[group].lent.discard(slot)
-        self._free.append((group, slot))
+        if group not in self._paused:  # else `go_on` finds it
+            self._free.append((group, slot))

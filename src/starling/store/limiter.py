@@ -163,8 +163,14 @@ def check(specs: Sequence[TableSpec], rows: int, groups: Sequence[int]) -> None:
     for spec, take in zip(specs, takes, strict=True):
         if take == 0:
             raise UserError(f"table {spec.name!r}: its share {spec.share} of a batch of {spec.batch} is no item")
-        (_check_queue if spec.sampler == "fifo" else _check_replay)(spec, take, groups)
-        (_check_ring if spec.storage == "ring" else _check_slots)(spec, rows, groups)
+        if spec.sampler == "fifo":
+            _check_queue(spec, take, groups)
+        else:
+            _check_replay(spec, take)
+        if spec.storage == "ring":
+            _check_ring(spec, rows)
+        else:
+            _check_slots(spec, groups)
     queues = [(spec, take) for spec, take in zip(specs, takes, strict=True) if spec.sampler == "fifo"]
     if queues and any(spec.updates_per_step is not None for spec in specs):
         raise UserError("updates_per_step is set beside a fifo table, which sets the pace already; leave it out")
@@ -172,7 +178,7 @@ def check(specs: Sequence[TableSpec], rows: int, groups: Sequence[int]) -> None:
         raise UserError("several fifo tables must use up fragments equally fast: make share / max_uses the same")
 
 
-def _check_ring(spec: TableSpec, rows: int, groups: Sequence[int]) -> None:
+def _check_ring(spec: TableSpec, rows: int) -> None:
     if spec.capacity // rows <= spec.length:
         raise UserError(
             f"table {spec.name!r}: capacity {spec.capacity} over {rows} env rows is too small for windows of"
@@ -186,7 +192,7 @@ def _check_ring(spec: TableSpec, rows: int, groups: Sequence[int]) -> None:
         )
 
 
-def _check_slots(spec: TableSpec, rows: int, groups: Sequence[int]) -> None:
+def _check_slots(spec: TableSpec, groups: Sequence[int]) -> None:
     if spec.min_size > spec.capacity:
         raise UserError(
             f"table {spec.name!r}: learning waits for {spec.min_size:,} items, and {spec.capacity:,} have room;"
@@ -221,7 +227,7 @@ def _check_queue(spec: TableSpec, take: int, groups: Sequence[int]) -> None:
         )
 
 
-def _check_replay(spec: TableSpec, take: int, groups: Sequence[int]) -> None:
+def _check_replay(spec: TableSpec, take: int) -> None:
     if spec.max_lag is not None:
         raise UserError(f"table {spec.name!r}: max_lag is for fifo tables; for replay set updates_per_step")
     if spec.capacity < take:

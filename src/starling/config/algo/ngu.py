@@ -1,4 +1,4 @@
-"""Settings of NGU; the defaults are those of 2002.06038, appendix A, with two networks those of 2003.13350."""
+"""Settings of NGU; the defaults are those of 2002.06038, appendix A, also with the two networks of 2003.13350."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 from starling.config.algo.r2d2 import R2D2Config
 from starling.config.curiosity import EpisodicConfig, RNDConfig
 from starling.config.parts import OptimizerConfig, Part
+
+UNUSED = {"name", "weight", "discount", "lambda_", "share"}
+"""Settings of a curiosity that is a stream of its own; `episodic` is a name that a section has too."""
 
 
 class MetaConfig(Part):
@@ -31,8 +34,8 @@ class NGUConfig(R2D2Config):
         " do else, which is R2D2 with a bandit over epsilons where there is a meta",
     )
     novelty: float = Field(0.3, ge=0, description="weight of novelty for the most curious policy, beta")
-    discount: float = Field(0.997, ge=0, lt=1, description="gamma of the policy that exploits")
-    least_discount: float = Field(0.99, ge=0, lt=1, description="gamma of the most curious policy")
+    discount: float = Field(0.997, ge=0, lt=1, description="gamma of the policy that exploits, if family=ngu")
+    least_discount: float = Field(0.99, ge=0, lt=1, description="gamma of the most curious policy, if family=ngu")
     family: Literal["ngu", "agent57"] = Field(
         "ngu", description="how discounts lie between the two; agent57: its own, from 0.9999 to 0.99"
     )
@@ -55,7 +58,16 @@ class NGUConfig(R2D2Config):
     target_every: int = Field(1_500, ge=1, description="updates between copies into the target network")
 
     @model_validator(mode="after")
-    def _two_networks_have_two_uses(self) -> NGUConfig:
+    def _settings_have_a_use(self) -> NGUConfig:
         if self.varies == "epsilon" and self.separate:
             raise ValueError("with varies=epsilon no policy follows novelty: set separate=false")
+        if self.meta is not None and self.meta.window < self.policies:
+            raise ValueError(
+                f"meta.window={self.meta.window} forgets policies before policies={self.policies} have played: raise it"
+            )
+        for section, stream in (("lifelong", self.lifelong), ("episodic", self.episodic)):
+            for key in UNUSED & type(stream).model_fields.keys():
+                if getattr(stream, key) == type(stream).model_fields[key].default:
+                    continue
+                raise ValueError(f"{section}.{key.rstrip('_')} means nothing here: novelty is one reward; leave it out")
         return self

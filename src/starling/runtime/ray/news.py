@@ -68,6 +68,7 @@ class News:
     episodes: list[Episode]
     evaluations: list[dict[str, float]]
     notices: list[str]
+    dropped: int  # episodes in which an env gave no numbers
     failure: dict[str, str] | None  # it cannot go on; see `Worker.fault`
 
 

@@ -50,6 +50,7 @@ class Relay:
         self._ended: dict[int, list[int]] = defaultdict(list)
         self._episodes: deque[Episode] = deque()
         self._evaluations: deque[dict[str, float]] = deque()
+        self._dropped = 0  # episodes in which an env gave no numbers, since it was told last
         self._number = self._weights = 0
         self._failure: dict[str, str] | None = None
         self._stopping = self._evaluating = False
@@ -97,7 +98,8 @@ class Relay:
     def _fail(self, error: BaseException) -> None:
         """The workers cannot go on: whoever asks is told so."""
         details = "" if isinstance(error, RunFailedError) else "".join(traceback.format_exception(error))
-        self._failure = {"fault": str(error), "kind": type(error).__name__, "details": details}
+        told = {"fault": str(error), "kind": type(error).__name__, "details": details}
+        self._failure = self._failure or told  # what comes after the first may only follow from it
         for group, slot in list(self._lent):
             self._give_back(group, slot)
         self._rang()
@@ -137,8 +139,13 @@ class Relay:
             drain(self._episodes),
             drain(self._evaluations),
             drain(self._crew.notices),
+            self._dropped_since(),
             self._failure,
         )
+
+    def _dropped_since(self) -> int:
+        dropped, self._dropped = self._dropped, 0
+        return dropped
 
     # What the crew tells.
 
@@ -151,6 +158,9 @@ class Relay:
                 self._give_back(group, slot)
         elif "episodes" in message:
             self._episodes.extend(Episode(int(row), total, int(n)) for row, total, n in message["episodes"])
+        elif "dropped" in message:
+            self._crew.notices.extend(message["notices"])
+            self._dropped += message["dropped"]
         elif "evaluation" in message:
             self._evaluating = False
             self._evaluations.append(message["evaluation"])
@@ -158,7 +168,9 @@ class Relay:
 
     def _deliver(self, group: int, slot: int, actor: int, sequence: int) -> None:
         """The arrays stay in their slot until they are sent: it is lent again only after they have arrived."""
-        deliver = self._lent.pop((group, slot))
+        deliver = self._lent.pop((group, slot), None)
+        if deliver is None:  # given back when the workers failed
+            return
         buffer = self._seats[group].buffers[slot]
         deliver((Report(Credit(group, slot), Made(actor, sequence), self._news()), buffer))
 

@@ -70,6 +70,8 @@ class RemoteHost(RemoteWorker):
             self.ever_ready = self.ever_ready or news.ready
         self._messages += [{"notice": line} for line in news.notices]
         self._messages += [{"evaluation": row} for row in news.evaluations]
+        if news.dropped:
+            self._messages.append({"dropped": news.dropped, "notices": []})
         if news.episodes:
             self._messages.append({"episodes": [[e.row, e.total, e.length] for e in news.episodes]})
         self._note_failure(news.failure)
