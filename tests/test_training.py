@@ -129,6 +129,21 @@ def test_evaluating_changes_nothing_in_training(tmp_path):
     assert last[0]["return"] == last[1]["return"]
 
 
+def test_weights_that_diverge_end_the_run_with_a_reason(tmp_path):
+    absurd = ["algo.optimizer={name: SGD, args: {lr: 1.0e+38}}", "run=a", "eval.every=null"]
+    done = starling.train("ppo-cartpole", [*TINY, "algo.rollout=8", *absurd], runs=tmp_path)
+    assert done.failed
+    assert "gradients were not finite" in done.reason
+    assert "gradients were not finite" in (done.folder / "log.txt").read_text()
+
+
+def test_going_on_from_an_older_checkpoint_needs_a_folder_of_its_own(parent, tmp_path):
+    with pytest.raises(UserError, match=r"there are checkpoints after '400' \(800, 600\).* add run=NAME"):
+        starling.resume(parent, checkpoint="400")
+    child = branch(parent, changed(parent, "stop.env_steps=900"), tmp_path, Listening(), which="400")
+    assert child.env_steps >= 900
+
+
 def test_mixed_precision_learns(tmp_path):
     """In a process of its own, which is told to use only instructions that every machine with AVX-512 really has."""
     settings = ["precision=bfloat16", "stop.env_steps=30000", "run=mixed", "--runs", str(tmp_path)]

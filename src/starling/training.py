@@ -216,10 +216,12 @@ class Session:
             with self._interrupts:
                 try:
                     reason = self._drive()
-                except (RunFailedError, DivergedError) as error:
+                except RunFailedError as error:
                     failed, reason = True, f"failed: {error}"
                     self._listen()
                     self._save()
+                except DivergedError as error:  # in the middle of a step, and nothing worth saving
+                    failed, reason = True, f"failed: {error}"
                 self._saver.finish()
         except EnvFault as fault:
             self.place.log(f"{fault}\n{fault.details}".rstrip())

@@ -80,13 +80,37 @@ def test_no_sound_checkpoint_is_a_clear_error(tmp_path):
         checkpoint.find(tmp_path)
 
 
-def test_a_broken_checkpoint_is_written_again_and_a_sound_one_is_left_alone(tmp_path):
+def test_a_checkpoint_of_the_same_steps_is_replaced_unless_it_is_the_same(tmp_path):
+    """Over processes updates go on while no env step comes in."""
     folder = save(tmp_path, 1, a_state(1), retention=KEEP)
+    before = (folder / "manifest.json").stat().st_ino
+    save(tmp_path, 1, a_state(1), retention=KEEP)
+    assert (folder / "manifest.json").stat().st_ino == before
     save(tmp_path, 1, a_state(2), retention=KEEP)
-    assert_same(checkpoint.load(folder), a_state(1))
+    assert_same(checkpoint.load(folder), a_state(2))
     flip(folder / "store.safetensors")
-    save(tmp_path, 1, a_state(3), retention=KEEP)
-    assert_same(checkpoint.load(folder), a_state(3))
+    save(tmp_path, 1, a_state(2), retention=KEEP)
+    assert_same(checkpoint.load(folder), a_state(2))
+    assert [file.name for file in tmp_path.iterdir()] == [folder.name]
+
+
+def test_a_run_that_fell_back_to_an_older_checkpoint_keeps_its_new_ones(tmp_path):
+    for step in (10, 20):
+        damaged = save(tmp_path, step, a_state(step), retention=Retention(newest=1))
+    flip(damaged / "store.safetensors")
+    save(tmp_path, 15, a_state(15), retention=Retention(newest=1))
+    chosen, _, problems = checkpoint.find(tmp_path)
+    assert chosen.name.endswith("15")
+    assert len(problems) == 1
+
+
+def test_checkpoints_after_a_chosen_one_are_named(tmp_path):
+    for step in (10, 20, 30):
+        folder = save(tmp_path, step, a_state(step), retention=KEEP)
+    assert checkpoint.later_than(tmp_path, "newest") == []
+    assert checkpoint.later_than(tmp_path, "10") == ["30", "20"]
+    flip(folder / "store.safetensors")
+    assert checkpoint.later_than(tmp_path, "10") == ["20"], "nobody would go on from a damaged one"
 
 
 def test_leftovers_of_a_killed_save_are_ignored_and_removed(tmp_path):

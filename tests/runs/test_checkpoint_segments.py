@@ -7,7 +7,7 @@ from saved import flip, save, truncate
 from starling.errors import UserError
 from starling.runs import checkpoint
 from starling.runs.checkpoint import Retention
-from starling.segments import Block, Joined, Segmented
+from starling.segments import Block, Joined, Segmented, SegmentLostError
 
 KEEP = Retention(newest=2)
 
@@ -164,3 +164,22 @@ def test_a_block_is_copied_only_if_it_changes_before_its_reader_is_done():
     free.detach()
     array[:] = 2
     assert free.read() == bytes([2] * 8), "nobody reads it any more, so nothing was copied"
+
+
+def test_what_cannot_be_written_is_let_go_all_the_same(tmp_path):
+    """A block with a reader is copied before it is overwritten: it must not stay one for ever."""
+
+    class Lost(Joined):
+        def read(self):
+            raise SegmentLostError("its node is gone")
+
+    class Released(Counted):
+        released = False
+
+        def release(self):
+            self.released = True
+
+    parts = [Released((b"a",)), Lost((b"b",)), Released((b"c",))]
+    with pytest.raises(SegmentLostError):
+        save(tmp_path, 1, a_state(*parts), retention=KEEP)
+    assert [part.released for part in parts[::2]] == [True, True]

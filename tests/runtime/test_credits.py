@@ -142,6 +142,20 @@ def test_what_was_lent_for_a_lost_env_loop_comes_back_and_waits_for_the_next():
     assert [group for _, group, _ in credits.grant()] == [1]
 
 
+def test_a_fragment_that_arrives_after_its_env_loop_is_gone_frees_its_slot_once():
+    room = Room(100)
+    all_seats = seats(1)
+    all_seats[0].writer = "inference"
+    credits = Credits(all_seats, room.begin, room.lost)
+    credits.writer_begins("inference")
+    assert len(list(credits.grant())) == 2
+    credits.pause(0)
+    credits.returned(0, 1)
+    assert list(credits.grant()) == [], "nothing is lent for whoever is gone"
+    credits.go_on(0)
+    assert [slot for _, _, slot in credits.grant()] == [1]
+
+
 def test_an_env_loop_that_comes_back_before_its_writer_is_lent_nothing():
     room = Room(100)
     all_seats = seats(1)

@@ -111,6 +111,18 @@ def test_a_rank_that_dies_again_and_again_ends_the_run_but_what_was_learnt_is_sa
     assert state["learner"]["version"] >= 20, "the other rank tells it"
 
 
+def test_what_actors_are_given_first_is_what_was_restored():
+    runtime = build(draw(load("impala-cartpole", [*SMALL, *IMPALA])))
+    try:
+        with torch.no_grad():
+            for parameter in runtime.learner.model.parameters():
+                parameter.fill_(0.25)
+        for writer in runtime._weights:
+            assert all((tensor == 0.25).all() for tensor in writer._view.mine if tensor.is_floating_point())
+    finally:
+        runtime.close()
+
+
 def test_synchronous_learning_stays_synchronous():
     with running("ppo-cartpole", "algo.rollout=8", "algo.minibatches=2") as runtime:
         updates(runtime, 20)

@@ -59,15 +59,23 @@ def write(root: Path, env_steps: int, frozen: Frozen, *, retention: Retention, s
     write_segments(root, [part for leaf in _segments(frozen).values() for part in leaf.parts])
     draft.mkdir()
     _fill(draft, env_steps, frozen)
-    if final.exists():  # of the same env steps: updates may have been made since, or it is damaged
-        _remove(final)
-    draft.rename(final)
+    if _is_same(final, draft):
+        shutil.rmtree(draft)
+    else:
+        if final.exists():  # of the same env steps: updates were made since, or it is damaged
+            _remove(final)
+        draft.rename(final)
     sync(root)
     if retention.best and score is not None:
         _note_best(root, name, score)
     _prune(root, name, retention)
     _sweep(root)
     return final
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Whether a checkpoint is there, sound and equal to another."""
+    return one.exists() and is_sound(one) and _read_manifest(one) == _read_manifest(other)
 
 
 def _remove(folder: Path) -> None:
