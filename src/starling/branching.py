@@ -18,17 +18,21 @@ FIXED = ("algo.name", "env.id", "env.num", "env.args", "env.wrappers", "env.atar
 
 @dataclass(frozen=True)
 class BranchPlan:
-    """The keys that changed, with their old and new values, and whether the tables are filled anew."""
+    """The keys that changed, with their old and new values, and which tables are filled anew."""
 
     changes: dict[str, tuple[Any, Any]]
     refill: bool
+    emptied: tuple[str, ...] = ()  # tables that cannot be dealt to another number of learners
 
     def lines(self) -> list[str]:
         changed = [
             f"changed: {key}: {on_one_line(old)} -> {on_one_line(new)}" for key, (old, new) in self.changes.items()
         ]
-        note = ["the tables have another shape now: they are filled anew before learning goes on"]
-        return changed + (note if self.refill else [])
+        if self.refill:
+            changed.append("the tables have another shape now: they are filled anew before learning goes on")
+        elif self.emptied:
+            changed.append(f"old unrolls are not dealt to other learners: {', '.join(self.emptied)} begin empty")
+        return changed
 
 
 def check_branch(old: Blueprint, new: Blueprint) -> BranchPlan:
@@ -43,7 +47,8 @@ def check_branch(old: Blueprint, new: Blueprint) -> BranchPlan:
         raise UserError(
             "a branch cannot change what is recorded beside the actions (algo.clear, features of algo.sources)"
         )
-    return BranchPlan(changes, refill=_kept(old) != _kept(new))
+    unrolls = tuple(spec.name for spec in new.tables if spec.storage == "slots" and spec.sampler != "fifo")
+    return BranchPlan(changes, _kept(old) != _kept(new), unrolls if old.learners != new.learners else ())
 
 
 def _recorded(blueprint: Blueprint) -> Any:

@@ -68,7 +68,7 @@ class RankHostArguments:
 
 
 def over_ray(blueprint: Blueprint, model: nn.Module, layout: Layout) -> ProcessesRuntime | LearnersRuntime:
-    """Actors, inference, evaluation and replay in a Ray cluster as it is asked for; who learns is on this machine."""
+    """Actors, inference, evaluation, replay and learners, as far as it is asked for, in a Ray cluster."""
     plan = cluster_plan(blueprint, model, layout)
     from starling.runtime.ray import system
 

@@ -70,8 +70,9 @@ class Counters:
     def of(cls, run: RunFolder) -> Counters:
         _, state, _ = checkpoint.find(run.checkpoints, parts=("store", "learner", "session"))
         store, session = state["store"], state["session"]
-        shards = [shard for shard in store.get("shards", {"0": store}).values() if "tables" in shard]
-        tables = zip(*([table["steps"] for table in shard["tables"].values()] for shard in shards), strict=True)
+        shards = [shard for shard in store.get("shards", {"0": store}).values() if "limiter" in shard]
+        parts = store["parts"].values() if "parts" in store else [shard["tables"] for shard in shards]  # in a cluster
+        tables = zip(*([table["steps"] for table in part.values()] for part in parts), strict=True)
         return cls(
             rows=session["rows"],
             episodes=session["scores"]["episodes"],

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import starling
+from starling.blueprint import draw
+from starling.branching import check_branch
 from starling.config.load import load
 from starling.runs.folder import RunFolder
 from starling.runs.metrics import read_rows
@@ -63,6 +65,11 @@ def test_a_run_goes_on_wherever_it_ran_before(finished, tmp_path, agent, before,
 
 def test_four_learners_go_on_with_the_replay_of_two(finished, tmp_path):
     goes_on(finished("dqn", "two learners"), tmp_path, ["learners=4", "actors=4"])
+
+
+def test_old_unrolls_that_cannot_be_dealt_to_two_learners_are_named():
+    blueprints = [draw(load("impala-clear-cartpole", [*after, "actors=2"])) for after in ([], ["learners=2"])]
+    assert check_branch(*blueprints).lines()[-1] == "old unrolls are not dealt to other learners: uniform begin empty"
 
 
 def goes_on(first, runs, after):

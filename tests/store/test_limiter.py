@@ -209,7 +209,7 @@ def test_a_lost_actors_credits_are_dealt_again():
     assert not limiter.may_begin(2)
     limiter.lost(2)
     assert limiter.may_begin(2)
-    assert limiter.in_flight == 2
+    assert limiter.get_state()["in_flight"] == 2
 
 
 @pytest.mark.parametrize(

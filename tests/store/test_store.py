@@ -90,7 +90,7 @@ def test_a_fragment_that_comes_twice_counts_once():
     fill(store, [1])
     store.insert(fragment(1))
     assert store.env_steps == 8
-    assert store.limiter.in_flight == 0
+    assert store.limiter.get_state()["in_flight"] == 0
     assert store.metrics()["store/replay/duplicate"] == 1
 
 

@@ -36,6 +36,8 @@ def load_replay(run: Path, *, which: str, warn: Callable[[str], None]) -> SavedR
     chosen, state, problems = checkpoint.find(place.checkpoints, which, parts=("store", "learner"))
     for problem in problems:
         warn(f"checkpoint skipped: {problem}")
+    if "parts" in state["store"]:
+        raise UserError(f"{run} keeps its replay in shards of a cluster (ray.shards), which this command cannot read")
     if not all("tables" in shard for shard in state["store"].get("shards", {"0": state["store"]}).values()):
         raise UserError(f"{run} ({chosen.name}) was saved without its replay: train with checkpoint.replay=true")
     layout = layout_of(blueprint, build_model(blueprint))

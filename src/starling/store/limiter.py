@@ -36,11 +36,6 @@ class Limiter:
         self._sizes = [0] * len(specs)  # items in each table, as `may_sample` was told; queues are counted on
         self._unpublished: list[list[int]] = []  # a batch each: items it took from each queue
 
-    @property
-    def in_flight(self) -> int:
-        """Env rows whose fragment has begun and is neither inserted nor lost."""
-        return self._in_flight
-
     def may_begin(self, rows: int) -> bool:
         """Whether a fragment of so many env rows may begin now."""
         if any(self._sizes[i] < self._specs[i].min_size for i in self._replays):

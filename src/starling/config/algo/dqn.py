@@ -26,7 +26,7 @@ class DQNConfig(AlgoConfig):
     actions: ClassVar[tuple[str, ...]] = ("Discrete",)
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
     double: bool = Field(False, description="choose the next action online, value it with the target (1509.06461)")
-    dueling: bool = Field(False, description="state value and advantages in separate streams (1511.06581)")
+    dueling: bool = Field(False, description="state value and advantages from a layer each (1511.06581)")
     n_step: int = Field(1, ge=1, description="rewards summed before the bootstrap")
     prioritized: PrioritizedConfig | None = Field(None, description="prioritized replay; null: uniform")
     batch: int = Field(32, ge=1, description="transitions an update")

@@ -1,4 +1,4 @@
-"""Settings of PPO; the defaults are those for Atari (1707.06347)."""
+"""Settings of PPO; the defaults are those in use for Atari (1707.06347 has 3 epochs and a value coefficient of 1)."""
 
 from __future__ import annotations
 

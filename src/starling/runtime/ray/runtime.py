@@ -1,4 +1,4 @@
-"""Runs whose actors and evaluator are in a Ray cluster; who learns is on this machine."""
+"""Runs whose actors, evaluator and, if wanted, learners are in a Ray cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RayRuntime(ProcessesRuntime):
 
 
 class RayLearnersRuntime(LearnersRuntime):
-    """Several learners on this machine, whose actors are in a cluster."""
+    """Several learners, on this machine or in the cluster, whose actors are in the cluster."""
 
     def __init__(self, tenancy: Tenancy, *parts: Any) -> None:
         super().__init__(*parts)

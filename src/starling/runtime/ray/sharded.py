@@ -197,15 +197,9 @@ class ShardedStore:
         }
 
     def saved_of(self, index: int) -> dict[str, Any] | None:
-        """What was saved last of a shard."""
-        state: dict[str, Any] | None = self._began_with.get(str(index))
-        return state or (self.last_saved() or {}).get("parts", {}).get(str(index))
-
-    def begin_state(self, index: int) -> dict[str, Any] | None:
-        """What a shard that is started begins with: what the run began with, later what was saved last."""
-        state = self.saved_of(index)
-        self._began_with.pop(str(index), None)
-        return state
+        """What was saved last of a shard; until this run has saved anything, what it began with."""
+        state: dict[str, Any] | None = (self.last_saved() or {}).get("parts", {}).get(str(index))
+        return state or self._began_with.get(str(index))
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.env_steps = state["env_steps"]

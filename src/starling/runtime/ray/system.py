@@ -186,7 +186,7 @@ def _hire(
         if spec.kind == "shard":
             assert store is not None, "shards belong to a store"
             index = len(shards)
-            saved = partial(store.begin_state, index)
+            saved = partial(store.saved_of, index)
             shards.append(RemoteShard(spec, plan.config, place, post, plan.shard_rows[index], saved))
             workers.append(shards[-1])
         else:
