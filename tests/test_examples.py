@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from starling.cli.main import app
 from starling.runs.folder import RunFolder
 from starling.runs.metrics import read_rows
 
@@ -23,19 +24,29 @@ EXAMPLES = ("own_algorithm", "own_curiosity", "own_network", "own_sampler")
 PAIRS = list(product(EXAMPLES, RUNTIMES) if WHOLE else zip(EXAMPLES, RUNTIMES, strict=True))
 
 
-def rows_of(example, runtime, runs):
-    """The metrics of its training, with the command that the example names and the settings of a runtime."""
-    said = [f"examples/{example}.yaml", "run=own", "--runs", runs, *RUNTIMES[runtime]]
-    command = [sys.executable, "-m", "starling", "train", *said]
+def train_in_a_process(arguments):
     env = {**os.environ, "PYTHONPATH": "examples"}  # relative, as in the README
+    command = [sys.executable, "-m", "starling", "train", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return read_rows(RunFolder(runs / "own").metrics_file)
+
+
+@pytest.fixture
+def train_here(monkeypatch):
+    def train(arguments):
+        monkeypatch.chdir(ROOT)
+        monkeypatch.syspath_prepend(ROOT / "examples")
+        assert app(["train", *arguments], standalone_mode=False) == 0
+
+    return train
 
 
 @pytest.mark.parametrize(("example", "runtime"), PAIRS)
-def test_what_is_ones_own_trains_under_every_runtime(example, runtime, tmp_path):
-    rows = rows_of(example, runtime, tmp_path)
+def test_what_is_ones_own_trains_under_every_runtime(example, runtime, tmp_path, train_here):
+    alone = WHOLE or runtime in ("inline", "ray")
+    said = [f"examples/{example}.yaml", "run=own", "--runs", str(tmp_path), *RUNTIMES[runtime]]
+    (train_in_a_process if alone else train_here)(said)
+    rows = read_rows(RunFolder(tmp_path / "own").metrics_file)
     if example == "own_curiosity":  # an intrinsic reward is earned, and its network learns
         told = [row for row in rows if "loss/reward/restoration" in row]
         assert told[0]["loss/reward/restoration"] > 0

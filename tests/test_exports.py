@@ -23,3 +23,14 @@ def test_the_list_and_the_homes_agree():
 def test_importing_starling_imports_nothing_heavy():
     code = "import sys, starling; sys.exit(any(m in sys.modules for m in ('torch', 'numpy', 'pydantic')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_is_known_without_networks_needs_no_torch():
+    code = """
+import importlib, sys
+for name in ("config.env", "runs.bottleneck", "runs.warnings", "cli.play", "runs.video"):
+    importlib.import_module(f"starling.{name}")
+    assert "torch" not in sys.modules, name
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

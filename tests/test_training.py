@@ -146,7 +146,7 @@ def test_going_on_from_an_older_checkpoint_needs_a_folder_of_its_own(parent, tmp
 
 def test_mixed_precision_learns(tmp_path):
     """In a process of its own, which is told to use only instructions that every machine with AVX-512 really has."""
-    settings = ["precision=bfloat16", "stop.env_steps=30000", "run=mixed", "--runs", str(tmp_path)]
+    settings = ["precision=bfloat16", "stop.env_steps=15000", "run=mixed", "--runs", str(tmp_path)]
     command = [sys.executable, "-m", "starling", "train", "ppo-cartpole", *settings]
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)

@@ -11,7 +11,7 @@ import pytest
 from starling.runs.folder import RunFolder
 from starling.runs.metrics import TIMING, read_rows
 
-SHORT = ["stop.env_steps=1500", "stop.return=null", "algo.learning_starts=200"]
+RUN = ["dqn-cartpole", "seed=3", "run=a", "stop.env_steps=1500", "stop.return=null", "algo.learning_starts=200"]
 
 
 def starling(*arguments, cwd=None):
@@ -21,11 +21,11 @@ def starling(*arguments, cwd=None):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """One short run, made twice with the same seed and the same name."""
+    """One short run."""
     root = tmp_path_factory.mktemp("runs")
-    first, second = (starling("train", "dqn-cartpole", "seed=3", "run=a", *SHORT, "--runs", root) for _ in range(2))
-    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
-    return root, first
+    done = starling("train", *RUN, "--runs", root)
+    assert done.returncode == 0, done.stderr
+    return root, done
 
 
 def test_train_ends_with_the_score_the_folder_and_what_to_do_next(trained):
@@ -36,8 +36,11 @@ def test_train_ends_with_the_score_the_folder_and_what_to_do_next(trained):
     assert done.stderr == ""
 
 
-def test_the_same_seed_gives_the_same_metrics_and_never_overwrites(trained):
+def test_the_same_seed_gives_the_same_metrics_and_never_overwrites(trained, in_process):
+    """Also in another process."""
     root, _ = trained
+    code, _, complaint = in_process("train", *RUN, "--runs", root)
+    assert code == 0, complaint
     one, two = (read_rows(RunFolder(root / name).metrics_file) for name in ("a", "a-2"))
     assert len(one) > 10
     for row in one + two:
@@ -48,23 +51,23 @@ def test_the_same_seed_gives_the_same_metrics_and_never_overwrites(trained):
     assert one[-1]["updates"] > 100
 
 
-def test_eval_prints_json_on_its_last_line(trained):
+def test_eval_prints_json_on_its_last_line(trained, in_process):
     root, _ = trained
-    done = starling("eval", root / "a", "--episodes", 11, "--json")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
+    code, printed, complaint = in_process("eval", root / "a", "--episodes", 11, "--json")
+    assert code == 0, complaint
+    result = json.loads(printed.splitlines()[-1])
     assert {"mean", "median", "std", "episodes", "protocol"} <= result.keys()
     assert result["episodes"] == 11
     assert 1 <= result["mean"] <= 500
 
 
-def test_resume_of_a_finished_run_ends_at_once_and_says_so(trained):
+def test_resume_of_a_finished_run_ends_at_once_and_says_so(trained, in_process):
     root, _ = trained
     before = RunFolder(root / "a").metrics_file.read_bytes()
-    done = starling("resume", root / "a")
-    assert done.returncode == 0
-    assert "stop.env_steps=1,500 reached" in done.stdout
-    assert f"starling resume {root / 'a'} stop.env_steps=3000\n" in done.stdout
+    code, printed, _ = in_process("resume", root / "a")
+    assert code == 0
+    assert "stop.env_steps=1,500 reached" in printed
+    assert f"starling resume {root / 'a'} stop.env_steps=3000\n" in printed
     assert RunFolder(root / "a").metrics_file.read_bytes() == before
 
 
@@ -92,13 +95,15 @@ def test_resume_of_a_finished_run_ends_at_once_and_says_so(trained):
         (["train", "dqn-cartpole", "env.id=Pendulum-v1"], "dqn needs a Discrete action space"),
     ],
 )
-def test_bad_input_is_one_clear_line_exit_code_2_and_writes_nothing(arguments, message, tmp_path):
-    done = starling(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith("error: ")
-    assert message in done.stderr
+def test_bad_input_is_one_clear_line_exit_code_2_and_writes_nothing(
+    in_process, monkeypatch, arguments, message, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    code, printed, complaint = in_process(*arguments)
+    assert (code, printed) == (2, "")
+    assert len(complaint.splitlines()) == 1
+    assert complaint.startswith("error: ")
+    assert message in complaint
     assert list(tmp_path.iterdir()) == []
 
 
@@ -114,38 +119,38 @@ def test_help_needs_no_torch():
     assert "verify-resume" in done.stdout
 
 
-def test_presets_are_summed_up_in_whole_sentences():
-    rows = json.loads(starling("presets", "--json").stdout)
+def test_presets_are_summed_up_in_whole_sentences(in_process):
+    rows = json.loads(in_process("presets", "--json")[1])
     assert [row["name"] for row in rows if not row["summary"].endswith(".")] == []
 
 
-def test_a_mistake_in_a_run_s_settings_names_their_file(trained, tmp_path):
+def test_a_mistake_in_a_run_s_settings_names_their_file(trained, tmp_path, in_process):
     root, _ = trained
     copy = RunFolder(shutil.copytree(root / "a", tmp_path / "a"))
     copy.config_file.write_text(copy.config_file.read_text() + "sede: 1\n")
-    done = starling("eval", copy.path)
-    assert done.returncode == 2
-    assert done.stderr == f"error: {copy.config_file}: unknown key 'sede'; did you mean 'seed'?\n"
+    code, _, complaint = in_process("eval", copy.path)
+    assert code == 2
+    assert complaint == f"error: {copy.config_file}: unknown key 'sede'; did you mean 'seed'?\n"
 
 
-def test_a_damaged_checkpoint_is_skipped_by_name(trained, tmp_path):
+def test_a_damaged_checkpoint_is_skipped_by_name(trained, tmp_path, in_process):
     root, _ = trained
     copy = shutil.copytree(root / "a", tmp_path / "a")
     newest = max((copy / "checkpoints").glob("step-*"))
     (newest / "learner.safetensors").write_bytes(b"")
-    done = starling("eval", copy, "--episodes", 2)
-    assert done.returncode == 0, done.stderr
-    assert f"checkpoint skipped: {newest.name}: learner.safetensors has 0 bytes" in done.stdout
+    code, printed, complaint = in_process("eval", copy, "--episodes", 2)
+    assert code == 0, complaint
+    assert f"checkpoint skipped: {newest.name}: learner.safetensors has 0 bytes" in printed
 
 
-def test_weights_of_another_network_are_named(trained, tmp_path):
+def test_weights_of_another_network_are_named(trained, tmp_path, in_process):
     root, _ = trained
     copy = RunFolder(shutil.copytree(root / "a", tmp_path / "a"))
     copy.config_file.write_text(copy.config_file.read_text().replace("- 256", "- 32"))
-    done = starling("eval", copy.path)
-    assert done.returncode == 2
-    assert "are those of another env or network" in done.stderr
-    assert "heads.extrinsic.q.weight is (2, 256) there and (2, 32) in this configuration" in done.stderr
+    code, _, complaint = in_process("eval", copy.path)
+    assert code == 2
+    assert "are those of another env or network" in complaint
+    assert "heads.extrinsic.q.weight is (2, 256) there and (2, 32) in this configuration" in complaint
 
 
 def test_ctrl_c_before_a_run_has_begun_ends_without_a_word(tmp_path):

@@ -3,34 +3,20 @@
 import json
 import subprocess
 import sys
+import textwrap
 
 import pytest
 import yaml
 
-from starling.cli import main
 from starling.config.load import load, preset_names, to_yaml
 
 SHORT = "algo: {name: ppo}\nenv: {id: CartPole-v1}\n"
 
 
-@pytest.fixture
-def starling(monkeypatch, capsys):
-    """Runs one command in this process: its exit code, what it printed, what it complained of."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["starling", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main.main()
-        printed = capsys.readouterr()
-        return ended.value.code or 0, printed.out, printed.err
-
-    return run
-
-
 @pytest.mark.parametrize("preset", preset_names())
 @pytest.mark.parametrize("options", [[], ["--plain"]])
-def test_show_prints_what_train_accepts(starling, preset, options, tmp_path):
-    code, printed, _ = starling("config", "show", preset, "seed=3", *options)
+def test_show_prints_what_train_accepts(in_process, preset, options, tmp_path):
+    code, printed, _ = in_process("config", "show", preset, "seed=3", *options)
     assert code == 0
     file = tmp_path / "saved.yaml"
     file.write_text(printed)
@@ -38,19 +24,19 @@ def test_show_prints_what_train_accepts(starling, preset, options, tmp_path):
     assert ("#" in printed) is (not options)
 
 
-def test_show_describes_every_key(starling):
-    _, printed, _ = starling("config", "show", "ppo-cartpole")
+def test_show_describes_every_key(in_process):
+    _, printed, _ = in_process("config", "show", "ppo-cartpole")
     lines = printed.splitlines()
     assert len(lines) > 60
     assert [line for line in lines if "  # " not in line] == []
     assert any(line.startswith("  discount: 0.98 ") and line.endswith("# gamma") for line in lines)
 
 
-def test_check_says_ok_or_names_every_mistake(starling, tmp_path):
-    assert starling("config", "check", "dqn-cartpole", "algo.optimizer.args.lr=1e-4") == (0, "ok\n", "")
+def test_check_says_ok_or_names_every_mistake(in_process, tmp_path):
+    assert in_process("config", "check", "dqn-cartpole", "algo.optimizer.args.lr=1e-4") == (0, "ok\n", "")
     file = tmp_path / "my.yaml"
     file.write_text(SHORT + "sede: 1\n")
-    code, printed, complaint = starling("config", "check", file, "lr=1", "env.id=CartPool-v1", "nothing")
+    code, printed, complaint = in_process("config", "check", file, "lr=1", "env.id=CartPool-v1", "nothing")
     assert (code, printed) == (2, "")
     lines = complaint.splitlines()
     assert [line.partition(";")[0] for line in lines] == [
@@ -63,47 +49,48 @@ def test_check_says_ok_or_names_every_mistake(starling, tmp_path):
 
 
 @pytest.mark.parametrize("id", ["toy/memory", "ALE/Pong-v5", "MinAtar/Breakout-v1", "own.module:make"])
-def test_check_leaves_alone_what_it_cannot_know(starling, id):
-    assert starling("config", "check", "ppo-cartpole", f"env.id={id}")[0] == 0
+def test_check_leaves_alone_what_it_cannot_know(in_process, id):
+    assert in_process("config", "check", "ppo-cartpole", f"env.id={id}")[0] == 0
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["config", "show", "ppo-cartpole"],
-        ["config", "check", "ppo-cartpole", "seed=1"],
-        ["config", "schema"],
-        ["config", "diff", "ppo-cartpole", "dqn-cartpole"],
-        ["presets"],
-        ["algos"],
-    ],
-)
-def test_no_torch_is_needed(arguments):
-    code = f"import sys; from starling.cli.main import app; app({arguments}, standalone_mode=False)"
-    code += "; sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+def test_no_torch_is_needed():
+    script = """
+        import sys
+        from starling.cli.main import app
+        for arguments in [
+            ["config", "show", "ppo-cartpole"],
+            ["config", "check", "ppo-cartpole", "seed=1"],
+            ["config", "schema"],
+            ["config", "diff", "ppo-cartpole", "dqn-cartpole"],
+            ["presets"],
+            ["algos"],
+        ]:
+            app(arguments, standalone_mode=False)
+            assert "torch" not in sys.modules, arguments
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_schema_is_for_one_algorithm_or_for_all(starling):
-    code, printed, _ = starling("config", "schema")
+def test_schema_is_for_one_algorithm_or_for_all(in_process):
+    code, printed, _ = in_process("config", "schema")
     assert code == 0
     assert {"DQNConfig", "PPOConfig", "EnvConfig"} <= json.loads(printed)["$defs"].keys()
-    narrowed = json.loads(starling("config", "schema", "--algo", "ppo")[1])
+    narrowed = json.loads(in_process("config", "schema", "--algo", "ppo")[1])
     assert "DQNConfig" not in narrowed["$defs"]
     assert narrowed["properties"]["algo"]["anyOf"] == [{"$ref": "#/$defs/PPOConfig"}]
     assert narrowed["properties"]["stop"]["default"]["return"] is None
-    code, _, complaint = starling("config", "schema", "--algo", "pppo")
+    code, _, complaint = in_process("config", "schema", "--algo", "pppo")
     assert code == 2
     assert "unknown algorithm 'pppo'; did you mean 'ppo'" in complaint
 
 
-def test_diff_names_what_differs_between_a_preset_a_file_and_a_run(starling, tmp_path):
+def test_diff_names_what_differs_between_a_preset_a_file_and_a_run(in_process, tmp_path):
     run = tmp_path / "runs" / "mine"
     run.mkdir(parents=True)
     changed = ["seed=3", "algo.clip=0.3", "algo.optimizer.args.lr=1e-2", "net.torso.hidden=[8]"]
     (run / "config.yaml").write_text(to_yaml(load("ppo-cartpole", changed)))
-    code, printed, _ = starling("config", "diff", "ppo-cartpole", run)
+    code, printed, _ = in_process("config", "diff", "ppo-cartpole", run)
     assert code == 0
     assert printed.splitlines() == [
         "seed: 0 -> 3",
@@ -112,8 +99,8 @@ def test_diff_names_what_differs_between_a_preset_a_file_and_a_run(starling, tmp
         "algo.optimizer.args.lr: 0.0015 -> 0.01",
         "net.torso.hidden: [64, 64] -> [8]",
     ]
-    assert starling("config", "diff", run, run / "config.yaml") == (0, "no difference\n", "")
-    across = starling("config", "diff", "ppo-cartpole", "dqn-cartpole")[1].splitlines()
+    assert in_process("config", "diff", run, run / "config.yaml") == (0, "no difference\n", "")
+    across = in_process("config", "diff", "ppo-cartpole", "dqn-cartpole")[1].splitlines()
     assert {"algo.name: ppo -> dqn", "algo.rollout: 32 -> (none)", "algo.batch: (none) -> 64"} <= set(across)
 
 
@@ -127,45 +114,45 @@ def test_diff_names_what_differs_between_a_preset_a_file_and_a_run(starling, tmp
         (["envs", "no-such-env"], "no environment has 'no-such-env' in its id"),
     ],
 )
-def test_bad_input_is_one_clear_line(starling, arguments, message):
-    code, printed, complaint = starling(*arguments)
+def test_bad_input_is_one_clear_line(in_process, arguments, message):
+    code, printed, complaint = in_process(*arguments)
     assert (code, printed) == (2, "")
     assert len(complaint.splitlines()) == 1
     assert message in complaint
 
 
-def test_presets_are_listed_with_what_they_are(starling):
-    code, printed, _ = starling("presets")
+def test_presets_are_listed_with_what_they_are(in_process):
+    code, printed, _ = in_process("presets")
     assert code == 0
     line = next(line for line in printed.splitlines() if line.startswith("ppo-cartpole "))
     assert line.split()[1:3] == ["ppo", "CartPole-v1"]
     assert "PPO on CartPole" in line
-    rows = json.loads(starling("presets", "--json")[1])
+    rows = json.loads(in_process("presets", "--json")[1])
     assert [row["name"] for row in rows] == preset_names()
     assert all(row["summary"] and row["algorithm"] and row["env"] for row in rows)
 
 
-def test_algorithms_are_listed(starling):
-    rows = json.loads(starling("algos", "--json")[1])
+def test_algorithms_are_listed(in_process):
+    rows = json.loads(in_process("algos", "--json")[1])
     assert {"dqn", "ppo"} <= {row["name"] for row in rows}
-    printed = starling("algos")[1]
+    printed = in_process("algos")[1]
     assert all(row["name"] in printed and row["summary"] in printed for row in rows)
     assert "algo.name=package.module:Class" in printed
 
 
-def test_environments_are_listed_by_family(starling):
-    rows = json.loads(starling("envs", "--json")[1])
+def test_environments_are_listed_by_family(in_process):
+    rows = json.loads(in_process("envs", "--json")[1])
     family = {row["id"]: row["family"] for row in rows}
     assert family["CartPole-v1"] == "Gymnasium"
     assert family["MinAtar/Breakout-v1"] == "MinAtar"
     assert family["toy/memory"] == "toy"
-    code, printed, _ = starling("envs", "CARTPOLE-V1")
+    code, printed, _ = in_process("envs", "CARTPOLE-V1")
     assert code == 0
     assert "CartPole-v1" in printed
     assert "toy/memory" not in printed
     assert "env.id=package.module:factory" in printed
 
 
-def test_the_plain_form_is_ordinary_yaml(starling):
-    printed = starling("config", "show", "dqn-cartpole", "--plain")[1]
+def test_the_plain_form_is_ordinary_yaml(in_process):
+    printed = in_process("config", "show", "dqn-cartpole", "--plain")[1]
     assert yaml.safe_load(printed)["algo"]["optimizer"]["args"]["lr"] == 0.001

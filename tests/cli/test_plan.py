@@ -1,23 +1,22 @@
 """`starling plan` as a person runs it."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 SMALL = ["dqn-cartpole", "env.id=toy/identity", "net.torso.hidden=[16]", "--seconds", "0.3"]
 
 
-def plan(*arguments, cwd):
-    command = [sys.executable, "-m", "starling", "plan", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+@pytest.fixture
+def plan(in_process, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: in_process("plan", *arguments)
 
 
-def test_json_adds_up(tmp_path):
-    done = plan(*SMALL, "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    made = json.loads(done.stdout.splitlines()[-1])
+def test_json_adds_up(plan, tmp_path):
+    code, printed, complaint = plan(*SMALL, "--json")
+    assert code == 0, complaint
+    made = json.loads(printed.splitlines()[-1])
     memory = made["memory"]
     parts = sum(memory[name] for name in ("programs", "learning", "batches", "tables", "saving", "memories", "shared"))
     assert memory["total"] == parts < memory["free"]
@@ -29,24 +28,22 @@ def test_json_adds_up(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_table_for_people(tmp_path):
-    done = plan(*SMALL, "stop.minutes=0.01", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+def test_the_table_for_people(plan):
+    code, printed, complaint = plan(*SMALL, "stop.minutes=0.01")
+    assert code == 0, complaint
+    lines = printed.splitlines()
     names = [line[:10].strip() for line in lines]
     assert names == ["memory", "shared", "disk", "env step", "inference", "training", "speed", "time"]
     assert "0:00:01" in lines[-1]  # stop.minutes ends it
 
 
-def test_what_cannot_fit_is_one_line_and_code_2(tmp_path):
-    done = plan("dqn-cartpole", "algo.capacity=1000000000000", "--json", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert "of them for the tables" in done.stderr
-    assert "lower algo.capacity from 1000000000000 to " in done.stderr
+def test_what_cannot_fit_is_one_line_and_code_2(plan):
+    code, printed, complaint = plan("dqn-cartpole", "algo.capacity=1000000000000", "--json")
+    assert (code, printed) == (2, "")
+    assert len(complaint.splitlines()) == 1
+    assert "of them for the tables" in complaint
+    assert "lower algo.capacity from 1000000000000 to " in complaint
 
 
-def test_help_has_an_example(tmp_path):
-    done = plan("--help", cwd=tmp_path)
-    assert "Example: starling plan" in done.stdout
+def test_help_has_an_example(plan):
+    assert "Example: starling plan" in plan("--help")[1]

@@ -1,5 +1,6 @@
 """The configuration in words: the schema agrees with the checks, the reference with the code."""
 
+import functools
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from starling.config.algo.base import AlgoConfig
 from starling.config.describe import child, find, forms, json_schema, markdown, walk, wording
 from starling.config.load import check, load, preset_names, preset_text, to_dict
 
+schema_for = functools.cache(json_schema)
 REFERENCE = Path(__file__).parents[2] / "docs" / "configuration.md"
 KINDS = {
     "object": dict,
@@ -59,7 +61,7 @@ def is_valid(schema, node, value):
 @pytest.mark.parametrize("preset", preset_names())
 def test_presets_and_resolved_configurations_fit_the_schema(preset):
     resolved = to_dict(load(preset))
-    for schema in (json_schema(), json_schema(resolved["algo"]["name"])):
+    for schema in (schema_for(), schema_for(resolved["algo"]["name"])):
         assert is_valid(schema, schema, resolved)
         assert is_valid(schema, schema, yaml.safe_load(preset_text(preset)))
 
@@ -96,14 +98,14 @@ def test_schema_and_checks_refuse_the_same(path, value):
         place = place[section]
     place[last] = value
     accepted = check(values)[0] is not None
-    assert is_valid(json_schema(), json_schema(), values) is accepted
-    assert is_valid(json_schema("ppo"), json_schema("ppo"), values) is accepted
+    assert is_valid(schema_for(), schema_for(), values) is accepted
+    assert is_valid(schema_for("ppo"), schema_for("ppo"), values) is accepted
 
 
 def test_an_algorithm_of_ones_own_fits_the_schema_for_all():
     own = {"algo": {"name": "package.module:Class", "anything": 1}, "env": {"id": "CartPole-v1"}}
-    assert is_valid(json_schema(), json_schema(), own)
-    assert not is_valid(json_schema("dqn"), json_schema("dqn"), own)
+    assert is_valid(schema_for(), schema_for(), own)
+    assert not is_valid(schema_for("dqn"), schema_for("dqn"), own)
 
 
 class Shape:
@@ -129,7 +131,7 @@ def test_types_that_json_does_not_know_do_no_harm(monkeypatch):
 
 
 def test_places_are_found_by_their_path():
-    schema = json_schema("dqn")
+    schema = schema_for("dqn")
     assert find(schema, ["algo", "prioritized", "beta", "start"])[0] == ["algo", "prioritized", "beta", "start"]
     assert find(schema, ["algo", "prioritized", "gamma", "start"])[0] == ["algo", "prioritized"]
     assert wording(schema, find(schema, ["env", "wrappers", "0", "name"])[1]) == "text"
@@ -151,7 +153,7 @@ def test_places_are_found_by_their_path():
     ],
 )
 def test_what_may_stand_somewhere_is_said_in_plain_words(path, words):
-    schema = json_schema("dqn")
+    schema = schema_for("dqn")
     assert wording(schema, find(schema, path.split("."))[1]) == words
 
 
@@ -163,7 +165,7 @@ def test_the_reference_in_docs_is_what_the_code_says():
 
 
 def test_the_reference_has_every_key_of_every_algorithm():
-    text, schema = markdown(), json_schema()
+    text, schema = markdown(), schema_for()
     assert {
         "| `stop.return` |",
         "| `env.atari.size` |",

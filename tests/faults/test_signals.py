@@ -37,10 +37,8 @@ def running(tmp_path):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_ends_within_ten_seconds(running, number, code):
     process, run = running
-    started = time.monotonic()
     process.send_signal(number)
     out, err = process.communicate(timeout=10)
-    assert time.monotonic() - started < 10
     assert process.returncode == code
     assert err == ""
     assert f"finished: {number.name} received" in out

@@ -85,7 +85,8 @@ def test_an_unknown_game_is_named():
     assert "Pung" in str(done.exception)
 
 
-def test_the_command_ends_with_one_line_of_json():
+def test_the_command_ends_with_one_line_of_json(monkeypatch):
+    monkeypatch.setattr("starling.measuring.replay.RECORDED", 1_000)
     done = CliRunner().invoke(
         app, ["bench", "replay", "--games", "Pong", "--observations", "10000", "--seconds", "0.1", "--json"]
     )

@@ -78,7 +78,7 @@ def test_a_ring_lists_its_items_by_env_row_and_time():
     np.testing.assert_allclose(table.priorities(items.slots), expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**31),
     length=st.integers(1, 5),

@@ -74,22 +74,22 @@ def test_state_resumes_to_the_bit_with_its_schedule():
         assert torch.equal(mine, theirs)
 
 
-@pytest.mark.parametrize("name", ["Adam", "RMSprop"])
-def test_torchs_compiler_is_not_loaded_for_what_is_not_compiled(name):
-    code = f"""
+def test_torchs_compiler_is_not_loaded_for_what_is_not_compiled():
+    code = """
 import sys, torch
 from starling.config.parts import OptimizerConfig, ScheduleConfig
 from starling.roles.optimizer import FlatOptimizer
-x = torch.nn.Parameter(torch.ones(3))
-schedule = ScheduleConfig(name="LinearLR", args={{"total_iters": "run"}})
-ours = FlatOptimizer(OptimizerConfig(name="{name}", schedule=schedule), [x], 5)
-for _ in range(2):
-    ours.differentiate(x.square().sum(), retain_graph=False)
-    ours.apply(ours.gradient_norm())
-    ours.end_version()
-ours.set_state(ours.get_state())
-assert (x < 1).all()
-sys.exit("torch._dynamo" in sys.modules)
+schedule = ScheduleConfig(name="LinearLR", args={"total_iters": "run"})
+for name in ("Adam", "RMSprop"):
+    x = torch.nn.Parameter(torch.ones(3))
+    ours = FlatOptimizer(OptimizerConfig(name=name, schedule=schedule), [x], 5)
+    for _ in range(2):
+        ours.differentiate(x.square().sum(), retain_graph=False)
+        ours.apply(ours.gradient_norm())
+        ours.end_version()
+    ours.set_state(ours.get_state())
+    assert (x < 1).all(), name
+    assert "torch._dynamo" not in sys.modules, name
 """
     assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0
 

@@ -1,8 +1,5 @@
 """The line that says what limits a run: every rule, and what the row may lack."""
 
-import subprocess
-import sys
-
 import pytest
 
 from starling.config.load import load
@@ -108,8 +105,3 @@ def test_one_process_is_told_its_two_shares(learning, acting, expected):
 @pytest.mark.parametrize("shares", [{}, {"learner__busy": 0.9}, {"actors__busy": 0.9}, {"steps_per_s": 100.0}])
 def test_nothing_is_said_where_too_little_is_known(overrides, shares):
     assert line("ppo-cartpole", overrides, **shares) is None
-
-
-def test_it_needs_no_torch():
-    script = "import sys, starling.runs.bottleneck; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -1,8 +1,5 @@
 """What is said of stale experience and of sequences that never fill: when, in which words, and how often."""
 
-import subprocess
-import sys
-
 import pytest
 
 from starling.config.load import load
@@ -107,8 +104,3 @@ def test_a_resumed_run_does_not_say_it_again():
 
 def test_rows_of_an_earlier_version_are_understood():
     assert lines(REPLAY, [{"env_steps": 5, "episodes": 900, "episode_length": 4.0}] * ROWS, 49) == []
-
-
-def test_it_needs_no_torch():
-    script = "import sys, starling.runs.warnings; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
