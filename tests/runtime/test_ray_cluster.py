@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -57,11 +59,19 @@ def said(run: Path, text: str) -> int:
     return (run / "log.txt").read_text().count(text) if (run / "log.txt").exists() else 0
 
 
-def hang(node) -> None:
-    """Stop everything that runs on a node."""
+@contextmanager
+def hanging(node) -> Iterator[None]:
+    """Everything that runs on a node is stopped; in the end it is killed, for what is stopped outlives its cluster."""
     raylet = node.all_processes["raylet"][0].process.pid
-    for pid in [raylet, *children(raylet)]:
+    stopped = [raylet, *children(raylet)]
+    for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in stopped:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def children(parent: int) -> list[int]:
@@ -87,10 +97,10 @@ def test_a_node_is_lost_and_comes_back_and_a_lost_head_ends_the_run_which_goes_o
             lost = rows(run)[-1]["ledger/lost"]
             assert lost <= 2 * 2 * 6, "at most what was under way"
             deaths = said(run, "died (")
-            hang(third)
-            wait_for(lambda: said(run, "died (") > deaths, driver)
-            known = len(rows(run))
-            wait_for(lambda: len(rows(run)) > known + 1, driver)
+            with hanging(third):
+                wait_for(lambda: said(run, "died (") > deaths, driver)
+                known = len(rows(run))
+                wait_for(lambda: len(rows(run)) > known + 1, driver)
             wait_for(lambda: list((run / "checkpoints").glob("step-*")), driver)
             nodes.head_node.kill_gcs_server()
             output, _ = driver.communicate(timeout=PATIENCE)
