@@ -1,9 +1,8 @@
-"""SAC updates a second, on one core or more, against Stable-Baselines3: batch 256, 256 x 256, HalfCheetah's shapes.
+"""SAC updates a second on one core, against Stable-Baselines3: batch 256, networks of 256 x 256, HalfCheetah's shapes.
 
 Both have a replay full of random transitions and learn from it: sampling, losses, gradients, optimizers and targets are
-counted, acting and the env are not. They take turns in one process; what counts is the ratio. With `--threads 2` ours
-computes its two losses at the same time, the others use torch's threads. `products` is the least that any
-implementation must do: the matrix products of one update, alone.
+counted, acting and the env are not. They take turns in one process with one torch thread; what counts is the ratio.
+`products` is the least that any implementation must do: the matrix products of one update, alone.
 
     make bench-install && .venv-bench/bin/python benchmarks/sac_updates.py --json
 """
@@ -23,7 +22,7 @@ from gymnasium import spaces
 from machine import describe, spread
 
 from starling import topology
-from starling.blueprint import draw, torch_threads
+from starling.blueprint import draw
 from starling.config.load import load
 from starling.envs.registry import register_env
 from starling.hardware import set_up_torch
@@ -48,12 +47,11 @@ class Shapes(gymnasium.Env[Any, Any]):
         return self.np_random.normal(size=OBSERVATIONS), float(action[0]), False, self._step == 1000, {}
 
 
-def ours(threads: int) -> Callable[[int], None]:
+def ours() -> Callable[[int], None]:
     """The learner's step, from drawing a batch to moving the targets."""
     register_env("bench/shapes", Shapes)
-    settings = ["env.id=bench/shapes", f"algo.learning_starts={FILLED}", f"threads={threads}"]
-    blueprint = draw(load("sac-halfcheetah", settings))
-    runtime: Any = topology.build(blueprint)
+    settings = ["env.id=bench/shapes", f"algo.learning_starts={FILLED}", "threads=1"]
+    runtime: Any = topology.build(draw(load("sac-halfcheetah", settings)))
     for _ in runtime.run():
         if runtime.updates:
             break
@@ -70,10 +68,8 @@ def ours(threads: int) -> Callable[[int], None]:
     runtime.learner.source = Unlimited()
 
     def update(times: int) -> None:
-        torch.set_num_threads(torch_threads(blueprint))
         for _ in range(times):
             runtime.learner.step()
-        torch.set_num_threads(threads)
 
     return update
 
@@ -134,12 +130,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--updates", type=int, default=100, help="of each contestant in a round")
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     args = parser.parse_args()
-    set_up_torch(args.threads)
-    contestants = {"starling": ours(args.threads), "stable-baselines3": theirs(), "products": products()}
-    found = rates(contestants, args.updates, args.rounds)
+    set_up_torch(1)
+    found = rates(
+        {"starling": ours(), "stable-baselines3": theirs(), "products": products()}, args.updates, args.rounds
+    )
     mine = found["starling"]
     results: dict[str, Any] = {name: spread(values) for name, values in found.items()}
     for name in ("stable-baselines3", "products"):
@@ -147,8 +143,7 @@ def main() -> None:
     for name, value in results.items():
         print(f"{name}: {value['median']} [{value['low']}, {value['high']}]")
     if args.json:
-        numbers = {"rounds": args.rounds, "updates": args.updates, "threads": args.threads}
-        settings = {"batch": BATCH, "width": WIDTH, **numbers}
+        settings = {"batch": BATCH, "width": WIDTH, "rounds": args.rounds, "updates": args.updates, "threads": 1}
         said = describe("starling-rl", "stable-baselines3", "torch", "numpy")
         print(json.dumps({**said, "settings": settings, "updates_per_s": results}))
 

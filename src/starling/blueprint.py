@@ -164,14 +164,14 @@ def plan_threads(blueprint: Blueprint) -> int:
     free = max(1, (cores() - taken) // blueprint.learners)
     specs: list[ArraySpec] = tree.leaves(observation_layout(blueprint.env.observation))
     images = any(len(spec.shape) >= 3 and spec.shape[-1] >= 36 for spec in specs)
-    return free if images else min(free, blueprint.algorithm.learning().parts)
+    return free if images else min(free, blueprint.algorithm.learning().abreast)
 
 
 def parts_abreast(blueprint: Blueprint) -> int:
     """How many parts of the loss are computed at the same time."""
     if device(blueprint.config).type != "cpu":
         return 1
-    return min(plan_threads(blueprint), blueprint.algorithm.learning().parts)
+    return min(plan_threads(blueprint), blueprint.algorithm.learning().abreast)
 
 
 def torch_threads(blueprint: Blueprint) -> int:

@@ -81,7 +81,7 @@ class LearnSpec:
     minibatches: int = 1
     split: Literal["env", "step"] = "env"  # minibatches of whole rows (recurrent) or of single steps
     importance_exponent: Callable[[Progress], float] | None = None  # PER's beta
-    parts: int = 1  # of the loss: what `Algorithm.parts` gives
+    abreast: int = 1  # parts of the loss (`Algorithm.parts`) that take long enough to be worth a core each
 
 
 @dataclass(frozen=True)

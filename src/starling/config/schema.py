@@ -103,7 +103,7 @@ class Config(Part):
     threads: int | None = Field(
         None,
         ge=1,
-        description="of a learner; null: all cores for images, one for small networks (sac: two, for its two losses)",
+        description="of a learner; null: all cores for images, else one, or one a loss (sac with large networks)",
     )
     algo: AlgoConfig = Field(description="the algorithm and its settings")
     env: EnvConfig = Field(description="the environment")
