@@ -11,7 +11,7 @@ from starling.config.curiosity import EpisodicConfig, RNDConfig
 from starling.config.parts import OptimizerConfig, Part
 
 UNUSED = {"name", "weight", "discount", "lambda_", "share"}
-"""Settings of a curiosity that is a stream of its own; `episodic` is a name that a section has too."""
+"""Settings of a curiosity that would be a reward stream of its own."""
 
 
 class MetaConfig(Part):
