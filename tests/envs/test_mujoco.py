@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from starling.config.env import EnvConfig
-from starling.envs.registry import make_env
+from starling.envs.registry import _gymnasium, make_env
 
 IDS = ["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5"]
 
@@ -24,6 +24,17 @@ def test_a_limit_of_time_truncates_and_never_terminates(id, tmp_path, monkeypatc
         assert not step.terminated.any()
     env.close()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("id", "args", "camera"),
+    [("HalfCheetah-v5", {}, 0), ("Ant-v5", {}, 0), ("Hopper-v5", {}, -1), ("HalfCheetah-v5", {"camera_id": -1}, -1)],
+)
+def test_a_camera_follows_what_would_run_out_of_the_picture(id, args, camera):
+    """Hopper's free camera has a body to follow; whoever names a camera gets it."""
+    env = _gymnasium(EnvConfig(id=id, args=args)).single("rgb_array")
+    assert env.unwrapped.mujoco_renderer.camera_id == camera
+    env.close()
 
 
 def test_actions_are_rescaled_to_the_bounds_of_the_motors():

@@ -148,12 +148,25 @@ def _gymnasium(config: EnvConfig) -> _Family:
 
     def single(mode: str | None) -> gymnasium.Env[Any, Any]:
         args = config.args if mode is None else {"render_mode": mode, **config.args}
-        return gymnasium.make(spec, disable_env_checker=True, **args)
+        env = gymnasium.make(spec, disable_env_checker=True, **args)
+        if mode is not None and not {"camera_id", "camera_name"} & args.keys():
+            _let_the_camera_follow(env)
+        return env
 
     def vector(rows: int, threads: int) -> GymVectorEnv[Any, Any, Any]:
         return gymnasium.make_vec(spec, rows, vectorization_mode="vector_entry_point", **config.args)
 
     return _Family(single, vector if spec.vector_entry_point else None, vector_from=VECTOR_FROM)
+
+
+def _let_the_camera_follow(env: gymnasium.Env[Any, Any]) -> None:
+    """Film a MuJoCo env by the camera that goes with its body, where gymnasium's stays behind (HalfCheetah, Ant)."""
+    renderer = getattr(env.unwrapped, "mujoco_renderer", None)
+    if renderer is None or "trackbodyid" in (renderer.default_cam_config or {}):
+        return
+    import mujoco
+
+    renderer.camera_id = mujoco.mj_name2id(renderer.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")  # -1: there is none
 
 
 def _factory(config: EnvConfig, factory: Any) -> _Family:
