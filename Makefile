@@ -22,7 +22,7 @@ lint: install
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 3 --dist worksteal
 
 # Every algorithm under every topology, every example under every runtime; `make test` covers every pair of choices.
 .PHONY: matrix
