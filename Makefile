@@ -22,9 +22,10 @@ lint: install
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest -n 3 --dist worksteal
+	$(BIN)/pytest -n 2
 
-# Every algorithm under every topology, every example under every runtime; `make test` covers every pair of choices.
+# Every algorithm and variant under every topology, every example under every runtime; `make test` covers every pair of
+# choices, over Ray with one agent of each kind.
 .PHONY: matrix
 matrix: install
 	STARLING_MATRIX=whole $(BIN)/pytest -n 2 tests/matrix tests/test_examples.py
