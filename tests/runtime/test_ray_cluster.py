@@ -111,7 +111,8 @@ def test_a_node_is_lost_and_comes_back_and_a_lost_head_ends_the_run_which_goes_o
     assert f"starling resume {run}" in output
     saved = max(int(path.name.removeprefix("step-")) for path in (run / "checkpoints").glob("step-*"))
     with cluster({"num_cpus": 5}, {"num_cpus": 4}) as nodes:
-        other = ["actors=4", "learners=2", "supervision.reduction=60", f"stop.env_steps={saved + 400}"]
+        patient = ["supervision.reduction=60", "ray.timeout=60"]
+        other = ["actors=4", "learners=2", *patient, f"stop.env_steps={saved + 400}"]
         resumed = starling("resume", str(run), f"ray.address={nodes.address}", *other)
         output, _ = resumed.communicate(timeout=PATIENCE)
     assert resumed.returncode == 0, output
