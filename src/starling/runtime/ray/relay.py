@@ -168,9 +168,9 @@ class Relay:
 
     def _deliver(self, group: int, slot: int, actor: int, sequence: int) -> None:
         """The arrays stay in their slot until they are sent: it is lent again only after they have arrived."""
-        deliver = self._lent.pop((group, slot), None)
-        if deliver is None:  # given back when the workers failed
+        if self._failure is not None:  # all credits were given back
             return
+        deliver = self._lent.pop((group, slot))
         buffer = self._seats[group].buffers[slot]
         deliver((Report(Credit(group, slot), Made(actor, sequence), self._news()), buffer))
 
