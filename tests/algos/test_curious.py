@@ -145,9 +145,14 @@ def test_curiosity_sees_observations_as_they_are_where_the_agent_normalises_its_
 def test_rewards_that_enter_the_network_are_those_it_acted_on():
     """Ratios of a first epoch begin at 1, also where rewards are inputs and curiosity scales its own."""
     settings = ["algo.rollout=16", "algo.minibatches=1", "algo.epochs=1", "net.inputs=[reward]", f"curiosity=[{RND}]"]
-    runtime = run("ppo-cartpole", 600, *SMALL, *settings, "net.core={kind: lstm, size: 8}", "net.shared=true")
-    assert float(runtime.learner.model.scale("rnd")) != pytest.approx(1.0, abs=0.05)
-    assert runtime.learner.drain_metrics()["loss/kl"] == pytest.approx(0.0, abs=1e-6)
+    runtime = run("ppo-cartpole", 200, *SMALL, *settings, "net.core={kind: lstm, size: 8}", "net.shared=true")
+    runtime.learner.model.scale = lambda name: torch.tensor(1e-7)  # so that scaled rewards are far from those recorded
+    runtime.learner.drain_metrics()
+    updates = runtime.updates
+    for _ in runtime.run():
+        if runtime.updates > updates:
+            break
+    assert runtime.learner.drain_metrics()["loss/kl"] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_deep_sea_is_solved_with_curiosity_and_not_without():

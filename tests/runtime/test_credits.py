@@ -29,6 +29,16 @@ def seats(groups: int, slots: int = 2, rows: int = 4) -> dict[int, Seat]:
     return {g: Seat(np.arange(g * rows, (g + 1) * rows), [None] * slots, f"actor {g}") for g in range(groups)}
 
 
+def served(groups: int, room: Room) -> Credits:
+    """Credits of groups whose writer is a server of all of them, which has begun."""
+    all_seats = seats(groups)
+    for seat in all_seats.values():
+        seat.writer = "inference"
+    credits = Credits(all_seats, room.begin, room.lost)
+    credits.writer_begins("inference")
+    return credits
+
+
 def test_every_group_gets_one_before_any_gets_two():
     room = Room(12)
     credits = Credits(seats(3), room.begin, room.lost)
@@ -44,11 +54,7 @@ def test_every_group_gets_one_before_any_gets_two():
 
 def test_one_writer_of_many_groups_deals_evenly():
     room = Room(12)
-    all_seats = seats(3)
-    for seat in all_seats.values():
-        seat.writer = "inference"
-    credits = Credits(all_seats, room.begin, room.lost)
-    credits.writer_begins("inference")
+    credits = served(3, room)
     assert [group for _, group, _ in credits.grant()] == [0, 1, 2]
 
 
@@ -125,11 +131,7 @@ def test_crashes_long_ago_are_forgiven():
 
 def test_what_was_lent_for_a_lost_env_loop_comes_back_and_waits_for_the_next():
     room = Room(8)
-    all_seats = seats(2)
-    for seat in all_seats.values():
-        seat.writer = "inference"
-    credits = Credits(all_seats, room.begin, room.lost)
-    credits.writer_begins("inference")
+    credits = served(2, room)
     assert [group for _, group, _ in credits.grant()] == [0, 1]
     credits.pause(1)
     assert list(credits.grant()) == []
@@ -144,10 +146,7 @@ def test_what_was_lent_for_a_lost_env_loop_comes_back_and_waits_for_the_next():
 
 def test_a_fragment_that_arrives_after_its_env_loop_is_gone_frees_its_slot_once():
     room = Room(100)
-    all_seats = seats(1)
-    all_seats[0].writer = "inference"
-    credits = Credits(all_seats, room.begin, room.lost)
-    credits.writer_begins("inference")
+    credits = served(1, room)
     assert len(list(credits.grant())) == 2
     credits.pause(0)
     credits.returned(0, 1)
@@ -158,10 +157,7 @@ def test_a_fragment_that_arrives_after_its_env_loop_is_gone_frees_its_slot_once(
 
 def test_an_env_loop_that_comes_back_before_its_writer_is_lent_nothing():
     room = Room(100)
-    all_seats = seats(1)
-    all_seats[0].writer = "inference"
-    credits = Credits(all_seats, room.begin, room.lost)
-    credits.writer_begins("inference")
+    credits = served(1, room)
     list(credits.grant())
     credits.writer_ends("inference")
     credits.pause(0)
