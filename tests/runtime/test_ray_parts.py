@@ -6,9 +6,13 @@ import stat
 import pytest
 
 from starling.config.cluster import PlaceConfig
+from starling.config.load import load
 from starling.errors import UserError
-from starling.runtime.ray.placement import Need, check, need
+from starling.runtime.ray.news import Credit, Life, Made, News, Report
+from starling.runtime.ray.placement import Need, Place, check, need
+from starling.runtime.ray.remote_host import RemoteHost
 from starling.runtime.ray.token import MODE, PATH, TOKEN, check_token_file, ensure_token, token_file
+from starling.runtime.workers import WorkerSpec
 
 
 def test_a_need_is_the_sum_of_its_parts():
@@ -52,3 +56,32 @@ def test_a_token_is_made_that_nobody_else_may_read(tmp_path, monkeypatch):
     token_file().chmod(0o640)
     with pytest.raises(UserError, match="chmod 600"):
         check_token_file()
+
+
+def news(number, *notices):
+    return News(number, {0: Life(0, 0, (), True, False)}, [], {}, True, [], [], list(notices), 0, None)
+
+
+def a_host(deposit=None):
+    spec = WorkerSpec("host 0", "host", "nobody:builds", lambda births: None, (0,))
+    place = Place(need("host 0", (PlaceConfig(), 1)), None, 0)
+    return RemoteHost(spec, load("ppo-cartpole", []), place, lambda task: None, None, deposit)
+
+
+def test_answers_of_a_host_are_taken_in_the_order_they_were_given():
+    host = a_host()
+    host._hear_fragment(Report(Credit(0, 1), Made(7, 1), news(2)), "second")
+    host._hear_beat((news(4, "fourth"), []))
+    assert host.receive() == [], "what was given before is still on its way"
+    host._hear_fragment(Report(Credit(0, 0), Made(7, 0), news(1)), "first")
+    assert [(m["fragment"][3], m["buffer"]) for m in host.receive()] == [(0, "first"), (1, "second")]
+    host._hear_beat((news(3, "third"), []))
+    assert [m["notice"] for m in host.receive()] == ["third", "fourth"]
+
+
+def test_fragments_are_deposited_in_the_order_they_were_made():
+    deposited = []
+    host = a_host(lambda group, made, buffer, stored: deposited.append(made.sequence))
+    for number in (3, 1, 2):
+        host._hear_fragment(Report(Credit(0, number), Made(7, number - 1), news(number)), None)
+    assert deposited == [0, 1, 2]

@@ -60,7 +60,7 @@ class Vitals:
 class News:
     """The state of a host now, and what happened since it was asked last."""
 
-    number: int  # of this answer: a later state has a larger one
+    number: int  # of this answer, from 1 on without a gap
     lives: dict[int, Life]
     vitals: list[Vitals]
     faults: dict[str, int]  # crashes by kind

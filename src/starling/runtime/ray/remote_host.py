@@ -11,7 +11,7 @@ import ray
 from starling.config.schema import Config
 from starling.runtime.inbox import Post
 from starling.runtime.ray.host import Host
-from starling.runtime.ray.line import Line
+from starling.runtime.ray.line import Line, Turns
 from starling.runtime.ray.news import Credit, HostPlan, Life, Made, News, Report
 from starling.runtime.ray.placement import Place
 from starling.runtime.ray.remote import RemoteWorker
@@ -40,21 +40,25 @@ class RemoteHost(RemoteWorker):
         self._past_faults: Counter[str] = Counter()
         self._news: News | None = None
         self._lives = {group: Life(0, 0, (), True, False) for group in spec.groups}
+        self._turns = Turns()
 
     def _create(self, births: Mapping[int, int], options: dict[str, Any]) -> Any:
         mine = {group: births[group] for group in self.spec.groups}
         self._past_faults.update(self._news.faults if self._news else {})
-        self._news = None
+        self._news, self._turns = None, Turns()
         self._lives = {group: Life(birth, 0, (), True, False) for group, birth in mine.items()}
         plan = HostPlan(self.name, self.spec.builder, self.spec.arguments(births), mine, self._supervision)
         under_way = 4 * len(mine) + 16  # calls that wait for a fragment must not keep others out
         return ray.remote(Host).options(max_concurrency=under_way, **options).remote(plan)
 
     def _began(self, line: Line) -> None:
-        line.call(self._take_news, line.handle.beat.remote())
+        line.call(self._hear_beat, line.handle.beat.remote())
 
-    def _take_news(self, found: tuple[News, list[str]]) -> None:
+    def _hear_beat(self, found: tuple[News, list[str]]) -> None:
         news, printed = found
+        self._turns.came(news.number, lambda: self._take_beat(news, printed))
+
+    def _take_beat(self, news: News, printed: list[str]) -> None:
         self._note_printed(printed)
         self._take_in(news)
         if self.line is not None and news.failure is None:
@@ -63,11 +67,10 @@ class RemoteHost(RemoteWorker):
 
     def _take_in(self, news: News) -> None:
         """Turn a state into what happened since the last one, and pass on what was sent."""
-        if self._news is None or news.number > self._news.number:
-            for group, life in news.lives.items():
-                self._compare(group, self._lives[group], life)
-            self._news, self._lives = news, news.lives
-            self.ever_ready = self.ever_ready or news.ready
+        for group, life in news.lives.items():
+            self._compare(group, self._lives[group], life)
+        self._news, self._lives = news, news.lives
+        self.ever_ready = self.ever_ready or news.ready
         self._messages += [{"notice": line} for line in news.notices]
         self._messages += [{"evaluation": row} for row in news.evaluations]
         if news.dropped:
@@ -96,9 +99,12 @@ class RemoteHost(RemoteWorker):
         """Have the arrays fetched too, unless they are to go elsewhere."""
         assert self.line is not None, "there is somebody who makes it"
         if self._deposit is None:
-            self.line.call(self._take_fragment, report, buffer)
+            self.line.call(self._hear_fragment, report, buffer)
         else:
-            self.line.call(lambda found: self._take_fragment(found, buffer), report)
+            self.line.call(lambda found: self._hear_fragment(found, buffer), report)
+
+    def _hear_fragment(self, report: Report, buffer: Any) -> None:
+        self._turns.came(report.news.number, lambda: self._take_fragment(report, buffer))
 
     def _take_fragment(self, report: Report, buffer: Any) -> None:
         """The answer to a credit; `buffer` has the arrays, or refers to them where somebody else keeps them."""
