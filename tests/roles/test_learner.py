@@ -1,6 +1,7 @@
 """The one optimisation step: epochs, minibatches, several optimizers, targets, priorities, non-finite gradients."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -171,6 +172,22 @@ def test_importance_weights_follow_the_exponent():
     algorithm = Probe(importance_exponent=lambda progress: 1.0)
     a_learner(algorithm).step()
     assert torch.equal(algorithm.seen[0].weight, torch.ones(ROWS))  # equal chances: all 1
+
+
+def test_importance_weights_are_relative_to_the_largest_of_their_own_table():
+    """Rows from a queue keep their weight, however rare the rows of a prioritized table beside them are."""
+
+    class Mixed(OneBatch):
+        def sample(self):
+            chances = np.array([0.5, 0.5, 0.01, 0.04, 0.16, 0.25])
+            sizes, sources = np.array([2, 2, 100, 100, 100, 100]), np.array([0, 0, 1, 1, 1, 1])
+            return replace(super().sample(), probability=chances, table_size=sizes, source=sources)
+
+    algorithm = Probe(importance_exponent=lambda progress: 0.5)
+    learner = a_learner(algorithm)
+    learner.source = Mixed()
+    learner.step()
+    torch.testing.assert_close(algorithm.seen[0].weight, torch.tensor([1.0, 1.0, 1.0, 0.5, 0.25, 0.2]))
 
 
 def test_the_age_of_a_batch_is_told_in_versions_and_in_env_steps():

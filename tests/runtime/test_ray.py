@@ -215,6 +215,23 @@ def test_what_is_saved_is_restored(shards):
             assert other.hub.metrics()["store/replay/size"] >= sizes
 
 
+def test_not_even_the_first_action_follows_weights_that_nobody_trained():
+    with running(*DQN, "eval.every=null") as runtime:
+        runtime.learner.version = 7  # as if it were resumed
+        versions, insert, begin = [], runtime.hub.store.insert, runtime.hub.credits._begin
+        hosts, there = runtime.hub.crew.workers.values(), []
+
+        def begin_late(rows):  # a second after everybody is there, as where a learner has to catch up first
+            if not there and all(host.ever_ready for host in hosts):
+                there.append(time.monotonic())
+            return bool(there) and time.monotonic() > there[0] + 1 and begin(rows)
+
+        runtime.hub.credits._begin = begin_late
+        runtime.hub.store.insert = lambda new: (versions.append(new.trajectory.version.min()), insert(new))
+        go_on(runtime, 40)
+        assert min(versions) >= 7
+
+
 def test_an_env_that_always_raises_ends_the_run_with_its_traceback():
     faulty = ["env.id=toy/faulty", "env.args={what: raise_step, when: 3}", "supervision.restarts=1"]
     with running(*IMPALA, *faulty, "eval.every=null") as runtime:

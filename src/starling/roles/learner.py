@@ -179,10 +179,15 @@ class Learner:
         )
 
     def _importance(self, sample: Sample, beta: float) -> Tensor:
-        """Importance weights [B], of which the largest in the batch of all ranks is 1."""
+        """Importance weights [B], of which the largest of each table in the batch of all ranks is 1."""
+        weight, source = torch.empty(len(sample.keys), dtype=torch.float64), torch.from_numpy(sample.source)
         probability, size = torch.from_numpy(sample.probability), torch.from_numpy(sample.table_size)
-        least = float((probability * size).min())
-        return importance_weights(probability, size, beta) * float((self.ranks.least(least) / least) ** beta)
+        for table in np.unique(sample.source).tolist():
+            rows = source == table
+            least = float((probability[rows] * size[rows]).min())
+            usual = importance_weights(probability[rows], size[rows], beta)
+            weight[rows] = usual * float((self.ranks.least(least) / least) ** beta)
+        return weight
 
     def _epochs(self, batch: Batch) -> Tensor | None:
         priorities, loss = None, None

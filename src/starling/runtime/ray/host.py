@@ -68,12 +68,14 @@ class Answers:
 class Host:
     """Methods are called over Ray; each answers when there is something to answer."""
 
-    def __init__(self, plan: HostPlan) -> None:
+    def __init__(self, plan: HostPlan, weights: tuple[int, Any]) -> None:
         self._output = settle_in()
         from starling.runtime.ray.relay import Relay
 
         self._answers = Answers()
-        self._relay = Relay(import_path(plan.builder)(plan.arguments), plan, self._answers.ring)
+        staff = import_path(plan.builder)(plan.arguments)
+        staff.board.accept(weights[1])  # before anybody acts
+        self._relay = Relay(staff, plan, weights[0], self._answers.ring)
 
     async def lend(self, credit: Credit, weights: tuple[int, Any]) -> tuple[Report, Buffer | None]:
         """The fragment that this credit leads to, made with these weights or newer ones."""

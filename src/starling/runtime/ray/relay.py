@@ -39,7 +39,7 @@ class Staff:
 class Relay:
     """Everything between a host's workers and the driver; one thread runs it."""
 
-    def __init__(self, staff: Staff, plan: HostPlan, rang: Callable[[], None]) -> None:
+    def __init__(self, staff: Staff, plan: HostPlan, weights: int, rang: Callable[[], None]) -> None:
         self._seats, self._board = staff.seats, staff.board
         self._rang = rang  # told when there is news that should not wait
         self._inbox = Inbox()
@@ -51,7 +51,7 @@ class Relay:
         self._episodes: deque[Episode] = deque()
         self._evaluations: deque[dict[str, float]] = deque()
         self._dropped = 0  # episodes in which an env gave no numbers, since it was told last
-        self._number = self._weights = 0
+        self._number, self._weights = 0, weights  # of the last answer, and of the weights that workers can see
         self._failure: dict[str, str] | None = None
         self._stopping = self._evaluating = False
         self._crew.supervise()  # nobody gets a credit before there is somebody to take it

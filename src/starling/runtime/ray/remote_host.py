@@ -49,7 +49,7 @@ class RemoteHost(RemoteWorker):
         self._lives = {group: Life(birth, 0, (), True, False) for group, birth in mine.items()}
         plan = HostPlan(self.name, self.spec.builder, self.spec.arguments(births), mine, self._supervision)
         under_way = 4 * len(mine) + 16  # calls that wait for a fragment must not keep others out
-        return ray.remote(Host).options(max_concurrency=under_way, **options).remote(plan)
+        return ray.remote(Host).options(max_concurrency=under_way, **options).remote(plan, self._weights.newest())
 
     def _began(self, line: Line) -> None:
         line.call(self._hear_beat, line.handle.beat.remote())
