@@ -71,35 +71,26 @@ class Stacked:
         return np.asarray((as_words(self._newest.take(cells), 1) == as_words(newest, 1)).all(axis=1))
 
     def gather(self, run: Run) -> NDArray:
-        since = self._since[run.cells]  # [T+1, B]
-        frames = self._frames(run, since[0])
+        from starling.store.frame_loop import locate  # numba is loaded only where there are stacks
+
+        n, rows = self._n, len(run.steps)
+        cells, early = np.empty((rows, len(run.cells) + n - 1), np.int64), np.empty((2, rows * (n - 1)), np.int64)
+        apart = np.empty(rows, bool)
+        count = locate(run.cells[0], run.steps, run.unread, self._since, self._grid.length, n, cells, early, apart)
+        frames = self._newest.take(cells.T)  # [T+n, B, frame]
+        if count:
+            frame, row = early[:, :count]
+            age = self._since[run.cells[0, row]]
+            frames[frame, row] = self._whole.get(self._grid.shift(run.cells[0, row], -age), frame + age)
         stacks = np.lib.stride_tricks.as_strided(
             frames,
-            (*since.shape, self._n, *frames.shape[2:]),
+            (*run.cells.shape, n, *frames.shape[2:]),
             (*frames.strides[:2], frames.strides[0], *frames.strides[2:]),
         )  # [T+1, B, n, frame]: frame i of stack t is frame t + i of all
-        apart = ~self._share(run, since)
         if apart.any():
             stacks = stacks.copy()
             stacks[:, apart] = self._one_by_one(run.cells[:, apart])
         return self._join(stacks)
-
-    def _frames(self, run: Run, since: NDArray) -> NDArray:
-        """The frames of windows that slide, oldest first: those of the first stack and one a step, [T+n, B, frame]."""
-        step = np.arange(1 - self._n, len(run.cells))[:, None]  # of each frame, from the first observation on
-        shift = np.maximum(np.minimum(step, run.steps), -since)
-        frames = self._newest.take(self._grid.shift(run.cells[0], shift))
-        early = np.nonzero(step < -since)  # older than the last whole stack: they stand in that stack
-        if len(early[0]):
-            age, row = since[early[1]], early[1]
-            frames[early] = self._whole.get(self._grid.shift(run.cells[0, row], -age), early[0] + age)
-        return frames
-
-    def _share(self, run: Run, since: NDArray) -> NDArray:
-        """Whether every stack of a window, until nobody looks any more, is its predecessor shifted by one: bool [B]."""
-        slides = since[1:] == np.minimum(since[:-1] + 1, self._n - 1)
-        padding = np.arange(1, len(since))[:, None] > run.steps
-        return np.asarray(np.where(padding, run.unread, slides).all(axis=0))
 
     def _one_by_one(self, cells: NDArray) -> NDArray:
         """The stacks of `cells` [T+1, B], each by itself: [T+1, B, n, frame]."""
@@ -121,7 +112,7 @@ class Stacked:
     def _join(self, frames: NDArray) -> NDArray:
         """[T, B, n, frame] back to [T, B, leaf]."""
         merged = frames.reshape(*frames.shape[:2], self._n * frames.shape[3], *frames.shape[4:])
-        return np.moveaxis(merged, 2, 2 + self._axis)
+        return merged if self._axis == 0 else np.moveaxis(merged, 2, 2 + self._axis)
 
     def check_valid(self, cells: NDArray) -> None:
         self._whole.check_valid()

@@ -151,13 +151,13 @@ class Ring:
         length = self._windows.steps[slots]  # [B]
         step = np.arange(self._length + 1)[:, None]
         cells = self._grid.shift(slots, np.minimum(step, length))  # [T+1, B]
-        valid = step[:-1] < length  # [T, B]
-        whole = bool(valid.all())
+        valid, taken = step[:-1] < length, cells[:-1]  # [T, B]
+        past = np.nonzero(~valid)
 
         def take(array: NDArray) -> NDArray:
-            values = np.take(array, cells[:-1], axis=0)
-            if not whole:
-                values[~valid] = 0
+            values = array.take(taken, axis=0)
+            if len(past[0]):
+                values[past] = 0
             return values
 
         flags = take(self._cells["flags"])
@@ -175,7 +175,7 @@ class Ring:
             valid=valid,
             extras=tree.map(lambda array: np.take(array, cells, axis=0), self._cells["extras"]),
             carry=self._no_carry if self._carry is None else self._carry.get(slots),
-            version=(version if whole else np.where(valid, version, version[0])).min(axis=0),
+            version=np.where(valid, version, version[0]).min(axis=0),
         )
 
     def generation(self, slots: NDArray) -> NDArray:
