@@ -21,8 +21,8 @@ def locate(
 ) -> int:
     """The cells of every frame of windows that slide, oldest first: those of the first stack and one a step.
 
-    Frames older than the last whole stack stand in that stack: which they are goes to `early`, as (frame, window); gives
-    how many. A window is `apart` where a stack that somebody looks at is not its predecessor shifted by one.
+    Frames older than the last whole stack stand in that stack: which they are goes to `early`, as (frame, window), and
+    how many is given. A window is `apart` where a stack that somebody looks at does not slide.
     """
     found = 0
     for b in range(len(begin)):
