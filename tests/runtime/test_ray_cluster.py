@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("ray_here")  # once this process has met a 
 SMALL = [
     *["impala-cartpole", "runtime=ray", "env.id=toy/identity", "env.num=4", "actors=2", "algo.unroll=5"],
     *["algo.batch=4", "net.torso.hidden=[8]", "stop.return=null", "stop.env_steps=100000000", "log.every=200"],
-    *["checkpoint.every=2000", "ray.timeout=5"],
+    *["checkpoint.every=2000", "ray.timeout=5", "eval.every=null"],
 ]
 
 PATIENCE = 240.0
