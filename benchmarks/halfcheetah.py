@@ -2,8 +2,9 @@
 
 Every run is a process of its own, ours and theirs in turns: it trains for `--steps` env steps, says how long that took
 from its start (evaluation left out), and plays 10 episodes without exploration. Its result is a line of `--out`; a run
-that has one is not run again, so the benchmark may be stopped at any time and started again. It takes hours. Our runs
-stay beside it, to be looked at: `starling play RUN --video cheetah.mp4`.
+that has one is not run again, so the benchmark may be stopped at any time and started again. It takes hours. A line with
+`"disturbed": true` (put there by hand: the run had other work beside it, or was stopped for a while) counts for returns
+alone. Our runs stay beside it, to be looked at: `starling play RUN --video cheetah.mp4`.
 
     make bench-install && .venv-bench/bin/python benchmarks/halfcheetah.py --out halfcheetah.jsonl --json
 """
@@ -130,14 +131,18 @@ def summary(rows: list[dict[str, Any]], steps: int) -> dict[str, Any]:
             name: {
                 "return": round(float(np.mean([row["return"] for row in found])), 1),
                 "ci95": interval([row["return"] for row in found]),
-                "seconds": spread([row["seconds"] for row in found]),
+                "seconds": spread(_seconds(found)) if _seconds(found) else None,
                 "seeds": len(found),
             }
             for name, found in each.items()
         }
-        mine, peer = (float(np.mean([row["seconds"] for row in each[name]])) for name in CONTESTANTS)
-        report[algorithm]["seconds_ratio"] = round(mine / peer, 3)
+        mine, peer = (_seconds(each[name]) for name in CONTESTANTS)
+        report[algorithm]["seconds_ratio"] = round(float(np.mean(mine) / np.mean(peer)), 3) if mine and peer else None
     return report
+
+
+def _seconds(rows: list[dict[str, Any]]) -> list[float]:
+    return [row["seconds"] for row in rows if not row.get("disturbed")]
 
 
 def main() -> None:
