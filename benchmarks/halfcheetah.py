@@ -2,9 +2,9 @@
 
 Every run is a process of its own, ours and theirs in turns: it trains for `--steps` env steps, says how long that took
 from its start (evaluation left out), and plays 10 episodes without exploration. Its result is a line of `--out`; a run
-that has one is not run again, so the benchmark may be stopped at any time and started again. It takes hours. A line with
-`"disturbed": true` (put there by hand: the run had other work beside it, or was stopped for a while) counts for returns
-alone. Our runs stay beside it, to be looked at: `starling play RUN --video cheetah.mp4`.
+that has one is not run again, so the benchmark may be stopped at any time and started again. It takes hours. A line
+with `"disturbed": true` (put there by hand: the run had other work beside it, or was stopped for a while) counts for
+returns alone. Our runs stay beside it, to be looked at: `starling play RUN --video cheetah.mp4`.
 
     make bench-install && .venv-bench/bin/python benchmarks/halfcheetah.py --out halfcheetah.jsonl --json
 """
