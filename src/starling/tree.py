@@ -37,6 +37,8 @@ def map(fn: Callable[..., Any], tree: T, *others: Any) -> T:
 
 def _map(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
     kind = type(tree)
+    if kind is torch.Tensor or kind is np.ndarray:  # by far the most frequent, and small networks wait for this
+        return fn(tree, *others)
     if kind is dict:
         return {key: _map(fn, child, *[other[key] for other in others]) for key, child in tree.items()}
     if kind is tuple:
@@ -101,12 +103,12 @@ def map_trajectory(
 ) -> Trajectory[A]:
     """A trajectory whose time-major fields [T, B, ...] went through `by_step`, the others [B, ...] through `by_row`."""
     fields = {
-        field.name: map(
-            by_row if field.name in Trajectory.ONCE_A_ROW else by_step,
-            getattr(steps, field.name),
-            *(getattr(other, field.name) for other in others),
+        name: _map(
+            by_row if name in Trajectory.ONCE_A_ROW else by_step,
+            getattr(steps, name),
+            *[getattr(other, name) for other in others],
         )
-        for field in dataclasses.fields(steps)
+        for name in _fields(Trajectory) or ()
     }
     return Trajectory(**fields)
 

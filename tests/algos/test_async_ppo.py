@@ -5,9 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from inline_runs import run
 from policy_batches import ACTIONS, LENGTH, env_spec, make_batch, outputs_step_by_step, slow_vtrace
 
-from starling.algos.ppo import PPO
+from starling.algos.actor_critic import choose
+from starling.algos.base import ActOutput
+from starling.algos.ppo import LOG_PROB, PPO
 from starling.config.algo.ppo import PPOConfig
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.ops.returns import gae
@@ -90,18 +93,51 @@ def test_without_lag_it_is_gae_to_the_bit_whatever_was_recorded():
 
 @pytest.mark.parametrize("max_lag", [0, 2])
 def test_the_surrogate_is_against_the_policy_that_acted(max_lag):
+    """Without lag that is the network as it was when the batch came, whatever was recorded."""
     algorithm, model = make(max_lag=max_lag, value_coef=0.0, entropy_coef=0.0)
     batch = make_batch(model, stale)
     steps = batch.trajectory
+    behaviour = steps.extras["log_prob"][:LENGTH] if max_lag else present_log_prob(model, steps)
     with torch.no_grad():
         batch = algorithm.prepare(model, None, batch)
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
         loss = algorithm.loss(model, None, batch).losses["ppo"].item()
     advantage, surrogates = batch.prepared["advantage"], []
-    ratio = (present_log_prob(model, steps) - steps.extras["log_prob"][:LENGTH]).exp()
+    ratio = (present_log_prob(model, steps) - behaviour).exp()
     for t, b in steps.valid.nonzero().tolist():
         r, a = ratio[t, b].item(), advantage[t, b].item()
         surrogates.append(min(r * a, min(max(r, 1 - CLIP), 1 + CLIP) * a))
     assert loss == pytest.approx(-np.mean(surrogates), rel=1e-4)
+    assert ratio[steps.valid].max() > 1 + CLIP > 1 - CLIP > ratio[steps.valid].min()
+
+
+class Recording(PPO):
+    """PPO that records what it need not, and compares."""
+
+    compared = 0
+
+    def act(self, model, inputs):
+        policy, action, state = choose(model, inputs)
+        return ActOutput(action, {LOG_PROB: policy.log_prob(action)}, state)
+
+    def prepare(self, model, target, batch):
+        prepared, steps = super().prepare(model, target, batch), batch.trajectory
+        recorded = steps.extras[LOG_PROB][: steps.length]
+        torch.testing.assert_close(prepared.prepared[LOG_PROB][steps.valid], recorded[steps.valid])
+        Recording.compared += 1
+        return prepared
+
+
+@pytest.mark.parametrize(
+    "settings", [["env.id=Pendulum-v1", "algo.normalize_observations=true"], ["net.core.kind=lstm"]]
+)
+def test_without_lag_the_policy_that_learns_is_the_one_that_acted(monkeypatch, settings):
+    monkeypatch.setattr("starling.algos.ppo.PPO", Recording)
+    monkeypatch.setattr(Recording, "compared", 0)
+    short = ["env.num=4", "algo.rollout=16", "algo.epochs=2", "algo.minibatches=2"]
+    run("ppo-cartpole", 5 * 4 * 16, *short, *settings)
+    assert Recording.compared >= 3
 
 
 def test_actors_may_run_so_many_batches_ahead():

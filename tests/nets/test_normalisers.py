@@ -40,6 +40,23 @@ def test_moments_of_several_batches_are_those_of_all_valid_numbers():
     np.testing.assert_allclose(moments.std(), everything.std(0), rtol=1e-5)
 
 
+def test_moments_follow_their_sums_however_those_were_written():
+    moments, other = Moments((2,)), Moments((2,))
+    x = torch.tensor([[1.0, 4.0], [3.0, 4.0]])
+    other.update(x, torch.ones(2, dtype=torch.bool))
+    with torch.inference_mode():
+        assert moments.mean().tolist() == [0, 0]
+    for mine, theirs in zip(moments.buffers(), other.buffers(), strict=True):
+        mine.numpy()[...] = theirs.numpy()  # as weights arrive from another process
+    with torch.inference_mode():
+        assert moments.mean().tolist() == [2, 4]
+    scaled = (torch.ones(2, requires_grad=True) - moments.mean()) / moments.std()  # what acting knew serves learning
+    scaled.sum().backward()
+    other.total += 2
+    moments.load_state_dict(other.state_dict())
+    assert moments.mean().tolist() == [3, 5]
+
+
 def test_moments_of_two_learners_add_up():
     one, other, both = Moments(()), Moments(()), Moments(())
     x, valid = torch.randn(8, 2), torch.ones(8, dtype=torch.bool)

@@ -9,6 +9,7 @@ from starling import topology
 from starling.blueprint import draw, parts_abreast, plan_threads, torch_threads
 from starling.config.load import load
 from starling.roles.abreast import Abreast
+from starling.roles.optimizer import FlatOptimizer
 
 
 def test_functions_run_at_the_same_time_and_results_keep_their_order():
@@ -60,10 +61,13 @@ def learnt(threads):
 
 def test_sac_learns_the_same_bits_on_two_cores_as_on_one(monkeypatch):
     seen = set()
-    begin = torch.autograd.backward
-    monkeypatch.setattr(
-        torch.autograd, "backward", lambda *a, **k: (seen.add(threading.current_thread().name), begin(*a, **k))
-    )
+    begin = FlatOptimizer.differentiate
+
+    def differentiate(*args, **named):
+        seen.add(threading.current_thread().name)
+        begin(*args, **named)
+
+    monkeypatch.setattr(FlatOptimizer, "differentiate", differentiate)
     alone, abreast = learnt(1), learnt(2)
     assert len(seen) == 2, "the second learns in two threads"
     assert alone.updates == abreast.updates == 40

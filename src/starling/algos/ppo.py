@@ -18,7 +18,6 @@ from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network
 from starling.nets.normalisers import Normalised, RewardScale
-from starling.ops.distributions import Distribution
 from starling.ops.policy import (
     clipped_value_loss,
     disagreement,
@@ -36,6 +35,9 @@ from starling.ops.streams import stream_terms, total, weighted_total
 from starling.ops.vtrace import vtrace
 from starling.store.spec import TableSpec
 from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory
+
+LOG_PROB = "log_prob"
+"""How likely the policy that acted made an action: recorded where actors run ahead, else as likely as it is now."""
 
 
 class PPO(Algorithm):
@@ -88,13 +90,21 @@ class PPO(Algorithm):
 
     def act(self, model: Network, inputs: ActInput) -> ActOutput:
         policy, action, state = choose(model, inputs)
-        return ActOutput(action, extras={"log_prob": policy.log_prob(action)}, state=state)
+        extras = {LOG_PROB: policy.log_prob(action)} if self.config.max_lag else {}
+        return ActOutput(action, extras, state)
 
     def prepare(self, model: Network, target: None, batch: Batch) -> Batch:
-        """Values of the present network in one pass, then advantages and returns a stream, [T, B] each."""
+        """Values of the present network in one pass, then advantages and returns a stream, [T, B] each.
+
+        Unless actors run ahead, the present policy is the one that acted.
+        """
         steps = _normalised(model, batch.trajectory)
         outputs, _, _ = model.unroll_trajectory(steps)
-        log_rho = _log_rho(outputs[POLICY], steps) if self.config.max_lag else None
+        log_prob = first_steps(outputs[POLICY], steps.length).log_prob(steps.action)
+        log_rho = None
+        if self.config.max_lag:
+            behaviour = steps.extras[LOG_PROB][: steps.length]
+            log_prob, log_rho = behaviour, log_ratio(log_prob, behaviour)
         scaled = _scaled(model, steps)
         advantages, values, returns = {}, {}, {}
         for stream in self._streams:
@@ -104,7 +114,7 @@ class PPO(Algorithm):
         advantage = weighted_total(advantages, self._streams)
         if self.config.normalize_advantages and self.config.minibatches == 1:
             advantage = normalise(advantage, steps.valid)  # the one minibatch is the same in every epoch
-        prepared = {"advantage": advantage, "values": values, "returns": returns}
+        prepared = {"advantage": advantage, "values": values, "returns": returns, LOG_PROB: log_prob}
         if log_rho is not None:
             prepared["off_policy"] = disagreement(log_rho)  # before this batch moves the policy any further
         return replace(batch, trajectory=steps, prepared=prepared)
@@ -115,7 +125,7 @@ class PPO(Algorithm):
         obs = tree.map(lambda leaf: leaf[:length], steps.obs)
         outputs, _, _ = model.unroll(obs, steps.first[:length], steps.action, steps.rewards, steps.carry)
         policy = outputs[POLICY]
-        log_rho = log_ratio(policy.log_prob(steps.action), steps.extras["log_prob"][:length])
+        log_rho = log_ratio(policy.log_prob(steps.action), prepared[LOG_PROB])
         advantage = prepared["advantage"]
         if self.config.normalize_advantages and self.config.minibatches > 1:
             advantage = normalise(advantage, valid)
@@ -159,12 +169,6 @@ def _scaled(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
         scale.update(rewards[name], steps.first, steps.valid)
         rewards[name] = scale(rewards[name])
     return replace(steps, rewards=rewards)
-
-
-def _log_rho(policy: Distribution, steps: Trajectory[Tensor]) -> Tensor:
-    """How much likelier the present policy [T+1, B] makes the actions taken, as log ratios [T, B]."""
-    present = first_steps(policy, steps.length).log_prob(steps.action)
-    return log_ratio(present, steps.extras["log_prob"][: steps.length])
 
 
 def _estimates(

@@ -59,8 +59,8 @@ class Distillation(nn.Module):
         def scaled(path: str, leaf: Tensor) -> Tensor:
             if path not in known:
                 return leaf
-            moments = known[path]
-            return ((leaf.float() - moments.mean()) / moments.std()).clamp_(-self._clip, self._clip)
+            mean, std = known[path].mean_and_std()
+            return ((leaf.float() - mean) / std).clamp_(-self._clip, self._clip)
 
         parts = iter([scaled(path, leaf) for path, leaf in tree.items(obs)])
         return tree.map(lambda _: next(parts), obs)

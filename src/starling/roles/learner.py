@@ -215,8 +215,10 @@ class Learner:
             yield slice(None), batch
             return
         order = torch.from_numpy(self._rng.permutation(batch.trajectory.rows)).to(self._device)
+        shuffled, begin = _take_rows(batch, order), 0
         for rows in order.tensor_split(parts):
-            yield rows, _take_rows(batch, rows)
+            yield rows, _narrow_rows(shuffled, begin, len(rows))
+            begin += len(rows)
 
     def _optimise(self, batch: Batch) -> Loss:
         """One step of every optimizer, all losses taken at the same parameters. The loss as it was before."""
@@ -336,6 +338,11 @@ def _take_rows(batch: Batch, rows: Tensor) -> Batch:
         return leaf.index_select(0, rows)
 
     return _map_batch(batch, by_step, by_row)
+
+
+def _narrow_rows(batch: Batch, begin: int, count: int) -> Batch:
+    """The batch of `count` rows from `begin` on, a view."""
+    return _map_batch(batch, lambda leaf: leaf.narrow(1, begin, count), lambda leaf: leaf.narrow(0, begin, count))
 
 
 def _steps_as_rows(batch: Batch) -> Batch:

@@ -46,9 +46,11 @@ class FlatOptimizer:
             raise ValueError("an optimizer needs at least one parameter")
         self.flat = flatten(self.parameters)
         self.gradient = torch.zeros_like(self.flat)
+        self._gradients: list[Tensor] = []  # a view of it a parameter
         offset = 0
         for parameter in self.parameters:
             parameter.grad = self.gradient.as_strided(parameter.shape, parameter.stride(), offset)
+            self._gradients.append(parameter.grad)
             offset += parameter.numel()
         self._clip, self._args = config.clip_norm, config.args
         self._optimizer = _make_optimizer(config, self._moved(config.name))
@@ -65,8 +67,11 @@ class FlatOptimizer:
 
     def differentiate(self, loss: Tensor, retain_graph: bool) -> None:
         """Fill the gradient of `loss` for these parameters only."""
-        self.gradient.zero_()
-        torch.autograd.backward(loss, inputs=self.parameters, retain_graph=retain_graph)
+        found = torch.autograd.grad(loss, self.parameters, retain_graph=retain_graph, allow_unused=True)
+        if any(gradient is None for gradient in found):
+            self.gradient.zero_()
+        pairs = [(mine, new) for mine, new in zip(self._gradients, found, strict=True) if new is not None]
+        torch._foreach_copy_([mine for mine, _ in pairs], [new for _, new in pairs])
 
     def gradient_norm(self) -> float:
         return float(torch.linalg.vector_norm(self.gradient))
