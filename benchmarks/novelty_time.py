@@ -1,7 +1,8 @@
 """What share of an actor's time NGU's intrinsic reward takes, with memories of an episode that are full.
 
-One actor, one thread, the networks and the env of a preset; processor time of this process, so that what else the
-machine does counts little. Each step is timed in its parts, and the shares are those of all steps together.
+One actor as it is in a run, envs, policy and recorder, on one thread with the networks and the env of a preset; only
+nobody takes its fragments. Processor time of this process, so that what else the machine does counts little. Each step
+is timed in its parts, and the shares are those of all steps together.
 
     python benchmarks/novelty_time.py [--preset ngu-montezuma] [--rows 16] [--steps 200] [--json] [KEY=VALUE ...]
 """
@@ -12,8 +13,8 @@ import argparse
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,26 +22,51 @@ from gymnasium import spaces
 from machine import describe, spread
 
 from starling import tree
-from starling.blueprint import build_model, draw
+from starling.blueprint import build_model, draw, layout_of
+from starling.building import build_policy
 from starling.config.load import load
 from starling.envs.registry import make_env
 from starling.envs.vector import VectorEnv
 from starling.hardware import set_up_torch
 from starling.roles import noise
-from starling.roles.policy import Policy, RowGroup
+from starling.roles.env_loop import EnvLoop
+from starling.roles.policy import Header, Policy, RowGroup
+from starling.roles.recorder import Buffer
+from starling.types import Fragment, Progress
 
 
 class Stopwatch:
-    """Processor seconds by name, a number a step."""
+    """Processor seconds by name, a number a call."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = defaultdict(list)
 
-    @contextmanager
-    def time(self, name: str) -> Iterator[None]:
-        start = time.process_time()
-        yield
-        self.seconds[name].append(time.process_time() - start)
+    def timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The same call, with its time noted."""
+
+        def measured(*args: Any) -> Any:
+            start = time.process_time()
+            result = call(*args)
+            self.seconds[name].append(time.process_time() - start)
+            return result
+
+        return measured
+
+
+class Nowhere:
+    """An upstream that always gives leave, and lets fragments fall."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._buffer = buffer
+
+    def begin(self, group: int) -> Buffer:
+        return self._buffer
+
+    def refresh(self) -> Header:
+        return Header(progress=Progress(updates=1))
+
+    def insert(self, group: int, fragment: Fragment) -> None:
+        """It is not wanted."""
 
 
 def fill(policy: Policy, group: RowGroup, env: VectorEnv, actions: int) -> None:
@@ -65,31 +91,32 @@ def keep_full(group: RowGroup) -> None:
 
 def act(preset: str, overrides: list[str], rows: int, steps: int) -> dict[str, list[float]]:
     """Seconds of every step, part by part."""
-    blueprint = draw(load(preset, [f"env.num={rows}", *overrides]))
+    blueprint = draw(load(preset, [f"env.num={rows}", "actors=1", *overrides]))
     set_up_torch(1)
-    policy = Policy(blueprint.algorithm, build_model(blueprint), total_rows=rows, explore=True)
-    env, watch = make_env(blueprint.config.env, rows), Stopwatch()
-    ids = np.arange(rows)
-    group = policy.group(ids, 0)
+    model = build_model(blueprint)
+    layout, spec = layout_of(blueprint, model), blueprint.groups()[0]
+    upstream = Nowhere(tree.zeros(blueprint.fragment_shape(layout).buffer(rows)))
+    core, env = build_policy(blueprint, model, layout, upstream, {0: spec}), make_env(blueprint.config.env, rows)
     assert isinstance(blueprint.env.action, spaces.Discrete), "what NGU needs"
-    fill(policy, group, env, int(blueprint.env.action.n))
-    seen = env.reset(noise.seeds(0, ids, 0))
+    group: RowGroup = core._groups[0]
+    fill(core.policy, group, env, int(blueprint.env.action.n))
+    loop, watch = EnvLoop(env, core, group=0, rows=spec.rows, seed=0), Stopwatch()
+    parts = {"intrinsic": (core.policy, "reward"), "inference": (core.policy, "infer"), "env": (env, "step")}
+    for name, (owner, method) in parts.items():
+        setattr(owner, method, watch.timed(name, getattr(owner, method)))
+    step = watch.timed("all", loop.step)
     try:
-        for step in range(steps + 1):
-            if step == 1:  # what is compiled and loaded once has been
+        for i in range(steps + 1):
+            if i == 1:  # what is compiled and loaded once has been
                 watch.seconds.clear()
             keep_full(group)
-            group.seen = seen
-            with watch.time("intrinsic"):
-                policy.reward(group, None)
-            with watch.time("inference"):
-                (output,) = policy.infer([group])
-                group.settle(output)
-            with watch.time("env"):
-                seen = env.step(output.action)
+            step()
     finally:
         env.close()
-    return watch.seconds
+    seconds = watch.seconds
+    each = zip(*(seconds[name] for name in parts), strict=True)
+    seconds["the rest"] = [whole - sum(known) for whole, known in zip(seconds.pop("all"), each, strict=True)]
+    return seconds
 
 
 def main() -> None:

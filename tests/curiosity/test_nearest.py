@@ -6,10 +6,10 @@ import pytest
 from starling.curiosity.nearest import nearest
 
 
-@pytest.mark.parametrize("kinds", [2, 10**6])  # many distances are equal, or none
+@pytest.mark.parametrize("kinds", [2, 2000])  # many distances are equal, or none
 def test_the_nearest_are_those_of_sorting(kinds):
     rng, there = np.random.default_rng(0), np.array([0, 3, 4, 5, 500])
-    entries = rng.integers(0, kinds, (5, 500, 7)).astype(np.float32)
+    entries = rng.integers(0, kinds, (5, 500, 7)).astype(np.float16)
     query = rng.integers(0, kinds, (5, 7)).astype(np.float32)
     found = np.empty((5, 4), np.float32)
     nearest(query, entries, there, found)

@@ -19,13 +19,14 @@ class Episodic:
         self.config = config
 
     def build(self, env: EnvSpec) -> InverseModel:
+        """The embedding sees the newest frame of a stack alone: the paper has no stacks."""
         config = self.config
-        return InverseModel("episodic", env, config.torso, config.hidden, config.features)
+        return InverseModel("episodic", env, config.torso, config.hidden, config.features, newest=True)
 
     def memory(self, rows: int) -> dict[str, Tensor]:
         config = self.config
         return {
-            "entries": torch.zeros(rows, config.capacity, config.features),
+            "entries": torch.zeros(rows, config.capacity, config.features, dtype=torch.float16),
             "count": torch.zeros(rows, dtype=torch.int64),  # entries written in this episode, also those overwritten
             "distance": torch.zeros(rows),  # sum of the distances to neighbours, over all episodes
             "queries": torch.zeros(rows),  # that it is the sum of
@@ -40,35 +41,43 @@ class Episodic:
 
     def novelty(self, query: Tensor, memory: dict[str, Tensor]) -> Tensor:
         """How new embeddings [B, F] are [B]; 0 while an episode has fewer entries than neighbours are wanted."""
+        from starling.curiosity.nearest import novelty_of  # numba is loaded only where something is looked for
+
         config = self.config
-        count, k = memory["count"].clamp(max=config.capacity), config.neighbours
-        near = self._nearest(query, memory, count)  # [B, k]
-        known = count >= k
-        memory["distance"] += torch.where(known, near.mean(1), 0.0)
-        memory["queries"] += known
-        usual = (memory["distance"] / memory["queries"].clamp(min=1.0)).clamp(min=1e-8)
-        relative = (near / usual[:, None] - config.cluster).clamp(min=0.0)
-        similarity = (config.kernel / (relative + config.kernel)).sum(1).sqrt() + config.constant
-        return torch.where(known & (similarity <= config.most), 1.0 / similarity, 0.0)
+        count = memory["count"].clamp(max=config.capacity)
+        near, reward = self._nearest(query, memory, count).cpu(), torch.empty(len(query))
+        distance, queries = memory["distance"].cpu(), memory["queries"].cpu()  # themselves, where they are there
+        known = (count >= config.neighbours).cpu()
+        novelty_of(
+            near.numpy(),
+            known.numpy(),
+            distance.numpy(),
+            queries.numpy(),
+            (config.cluster, config.kernel, config.constant, config.most),
+            reward.numpy(),
+        )
+        if query.device.type != "cpu":
+            memory["distance"].copy_(distance), memory["queries"].copy_(queries)
+        return reward.to(query.device)
 
     def _nearest(self, query: Tensor, memory: dict[str, Tensor], count: Tensor) -> Tensor:
-        """Squared distances [B, k] to the nearest entries; 0 in rows that have fewer, whose reward is 0."""
+        """Squared distances [B, k] to the nearest entries; inf where there are fewer."""
+        query = query.half().float()  # as it will be remembered: what is seen again has a distance of 0
         if query.device.type == "cpu":
-            from starling.curiosity.nearest import nearest  # numba is loaded only where something is searched for
+            from starling.curiosity.nearest import nearest
 
             near = query.new_empty(len(query), self.config.neighbours)
             nearest(query.numpy(), memory["entries"].numpy(), count.numpy(), near.numpy())
-        else:
-            distance = torch.cdist(query[:, None], memory["entries"])[:, 0].square()  # [B, capacity]
-            distance.masked_fill_(torch.arange(distance.shape[1], device=query.device) >= count[:, None], torch.inf)
-            near = distance.topk(self.config.neighbours, dim=1, largest=False).values
-        return near.masked_fill(near.isinf(), 0.0)
+            return near
+        distance = torch.cdist(query[:, None], memory["entries"].float())[:, 0].square()  # [B, capacity]
+        distance.masked_fill_(torch.arange(distance.shape[1], device=query.device) >= count[:, None], torch.inf)
+        return distance.topk(self.config.neighbours, dim=1, largest=False).values
 
     def remember(self, embedding: Tensor, memory: dict[str, Tensor]) -> None:
         """Keep embeddings [B, F]; the oldest of an episode make room."""
         rows = torch.arange(len(embedding), device=embedding.device)
         place = memory["count"] % self.config.capacity
-        memory["entries"][rows, place] = embedding
+        memory["entries"][rows, place] = embedding.half()
         memory["count"] += 1
 
     def prepare(self, module: InverseModel, steps: Trajectory[Tensor]) -> None:

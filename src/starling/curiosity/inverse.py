@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from starling import tree
 from starling.config.parts import TorsoConfig
+from starling.curiosity.views import Newest, newest_space
 from starling.errors import UserError
 from starling.nets.torsos import build_torso
 from starling.ops.policy import masked_mean
@@ -20,11 +21,21 @@ from starling.types import EnvSpec, Tensor, Tree
 class InverseModel(nn.Module):
     """Features of observations, and which action leads from one to the next (1705.05363)."""
 
-    def __init__(self, kind: str, env: EnvSpec, torso: TorsoConfig, hidden: int, features: int | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        env: EnvSpec,
+        torso: TorsoConfig,
+        hidden: int,
+        features: int | None = None,
+        *,
+        newest: bool = False,  # of a stack of frames only the last is seen
+    ) -> None:
         super().__init__()
         if not isinstance(env.action, spaces.Discrete):
             raise UserError(f"curiosity {kind} needs a Discrete action space; {env.id} has {env.action}: use kind: rnd")
-        built: Any = build_torso(env.observation, torso)
+        self.newest = Newest(env) if newest else None
+        built: Any = build_torso(newest_space(env) if newest else env.observation, torso)
         self.actions = int(env.action.n)
         self.size: int = built.size if features is None else features
         self.encoder = built if features is None else nn.Sequential(built, nn.Linear(built.size, features))
@@ -32,7 +43,7 @@ class InverseModel(nn.Module):
 
     def encode(self, obs: Tree) -> Tensor:
         """Features [N, F] of obs [N, ...]."""
-        features: Tensor = self.encoder(obs)
+        features: Tensor = self.encoder(obs if self.newest is None else self.newest(obs, lead=1))
         return features
 
     def encode_steps(self, obs: Tree) -> Tensor:

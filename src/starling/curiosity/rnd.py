@@ -10,7 +10,7 @@ from torch import nn
 from starling import tree
 from starling.config.curiosity import RNDConfig
 from starling.config.parts import TorsoConfig
-from starling.curiosity.views import Newest, boxes, newest_space
+from starling.curiosity.views import Newest, as_floats, boxes, newest_space
 from starling.nets.layers import orthogonal
 from starling.nets.normalisers import Moments
 from starling.nets.torsos import build_torso
@@ -23,7 +23,7 @@ class Distillation(nn.Module):
 
     def __init__(self, env: EnvSpec, config: RNDConfig) -> None:
         super().__init__()
-        space = newest_space(env)
+        space = as_floats(newest_space(env))
         self.newest, self._clip, self._warm_up = Newest(env), config.clip, config.warm_up
         self.moments = nn.ModuleList(Moments(shape) for shape in boxes(space).values())
         self._boxes = list(boxes(space))
@@ -60,7 +60,7 @@ class Distillation(nn.Module):
             if path not in known:
                 return leaf
             mean, std = known[path].mean_and_std()
-            return ((leaf.float() - mean) / std).clamp_(-self._clip, self._clip)
+            return ((leaf - mean) / std).clamp_(-self._clip, self._clip)
 
         parts = iter([scaled(path, leaf) for path, leaf in tree.items(obs)])
         return tree.map(lambda _: next(parts), obs)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from starling import tree
-from starling.nets.torsos import space_leaves
+from starling.nets.torsos import Path, space_leaves
 from starling.types import EnvSpec, Tensor, Tree
 
 
@@ -35,21 +36,33 @@ class Newest:
 
 
 def newest_space(env: EnvSpec) -> spaces.Space[Any]:
-    """The space of what `Newest` leaves, as floats wherever there are numbers, since they will be normalised."""
-    return _rebuilt(env, env.observation, ())
+    """The space of what `Newest` leaves."""
+
+    def newest(path: Path, leaf: spaces.Box) -> spaces.Box:
+        stack = env.stack
+        if stack is None or "/".join(map(str, path)) != stack.path:
+            return leaf
+        size = leaf.shape[stack.axis] // stack.n
+        low, high = (np.split(bound, [-size], axis=stack.axis)[1] for bound in (leaf.low, leaf.high))
+        return spaces.Box(low, high, dtype=leaf.dtype.type)
+
+    return _rebuilt(env.observation, newest, ())
 
 
-def _rebuilt(env: EnvSpec, space: spaces.Space[Any], path: tuple[str | int, ...]) -> spaces.Space[Any]:
+def as_floats(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """The same with numbers that may be any, since they will be normalised."""
+    return _rebuilt(space, lambda _, leaf: spaces.Box(-np.inf, np.inf, leaf.shape, np.float32), ())
+
+
+def _rebuilt(
+    space: spaces.Space[Any], change: Callable[[Path, spaces.Box], spaces.Box], path: Path
+) -> spaces.Space[Any]:
+    """The space with every Box in it changed."""
     if isinstance(space, spaces.Dict):
-        return spaces.Dict({key: _rebuilt(env, part, (*path, key)) for key, part in space.spaces.items()})
+        return spaces.Dict({key: _rebuilt(part, change, (*path, key)) for key, part in space.spaces.items()})
     if isinstance(space, spaces.Tuple):
-        return spaces.Tuple(tuple(_rebuilt(env, part, (*path, i)) for i, part in enumerate(space.spaces)))
-    if not isinstance(space, spaces.Box):
-        return space
-    shape = list(space.shape)
-    if env.stack is not None and "/".join(map(str, path)) == env.stack.path:
-        shape[env.stack.axis] //= env.stack.n
-    return spaces.Box(-np.inf, np.inf, tuple(shape), np.float32)
+        return spaces.Tuple(tuple(_rebuilt(part, change, (*path, i)) for i, part in enumerate(space.spaces)))
+    return change(path, space) if isinstance(space, spaces.Box) else space
 
 
 def boxes(space: spaces.Space[Any]) -> dict[str, tuple[int, ...]]:
