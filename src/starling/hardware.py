@@ -49,11 +49,18 @@ def check_precision(config: Config) -> None:
 def set_up_torch(threads: int) -> None:
     """Settings of this whole process, for whoever owns it: torch's threads, no denormals, memory that is kept.
 
-    An optimizer's fading moments are full of denormals, and a CPU computes with them many times slower. The large
-    arrays of every update would be given back to the system and be fetched again, page by page, in the next.
+    An optimizer's fading moments are full of denormals, and a CPU computes with them many times slower.
     """
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
+    keep_memory()
+
+
+def keep_memory() -> None:
+    """Let this process keep the memory that it frees, where the system's allocator can be told.
+
+    The large arrays of every update would be given back to the system and be fetched again, page by page, in the next.
+    """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(M_MMAP_MAX, 0)
         libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)

@@ -10,10 +10,12 @@ from typer.testing import CliRunner
 from starling.cli.main import app
 from starling.config.env import EnvConfig
 from starling.envs.registry import make_env
+from starling.errors import UserError
 from starling.measuring.random_play import FRAGMENT, Recording, record
-from starling.measuring.replay import Found, Speed
+from starling.measuring.replay import Found
 from starling.measuring.replay_memory import Full, Seconds, table_of
 from starling.measuring.replay_peers import transitions
+from starling.measuring.replay_speed import Speed, compare
 from starling.roles.noise import seeds
 
 
@@ -71,12 +73,13 @@ def test_fragments_go_on_for_ever_and_fill_a_table():
 
 def test_the_figures_are_means_and_ratios():
     full = [Full(200_000, Seconds(2.0, 3.0, 1.0), Seconds(1.0, 1.0, 1.0)), Full(400_000, *[Seconds(1.0, 1.0, 1.0)] * 2)]
-    speeds = {"starling": Speed(300.0, 1.0), "a": Speed(100.0, 1.0), "b": Speed(200.0, 1.0)}
+    speeds = {"starling": Speed(300.0, 300.0, 1.0), "a": Speed(100.0, 250.0, 1.0), "b": Speed(200.0, 200.0, 1.0)}
     found = Found(dict(zip("xy", full, strict=True)), 1_000, speeds)
     assert found.gigabytes_per_million == pytest.approx({"x": 0.2, "y": 0.4, "mean": 0.3})
     assert found.ratio_to_best_peer == 1.5
+    assert found.ratio_where_memory_is_kept == 1.2
     assert found.growth == {"insert": 1.5, "sample": 2.0, "update": 1.0}
-    assert Found({}, 1, {"starling": Speed(1.0, 1.0)}).ratio_to_best_peer is None
+    assert Found({}, 1, {"starling": Speed(1.0, 1.0, 1.0)}).ratio_to_best_peer is None
 
 
 def test_an_unknown_game_is_named():
@@ -94,3 +97,10 @@ def test_the_command_ends_with_one_line_of_json(monkeypatch):
     values = json.loads(done.stdout.splitlines()[-1])
     assert values["gigabytes_per_million"].keys() == {"Pong", "mean"}
     assert values["items_per_s"] > 0
+    assert values["where_memory_is_kept"]["items_per_s"]["starling"] > 0
+
+
+def test_a_replay_that_cannot_be_measured_is_named(monkeypatch):
+    monkeypatch.setattr("starling.measuring.replay_speed.installed", lambda: ["nobody"])
+    with pytest.raises(UserError, match=r"cannot measure the replay of nobody: KeyError: 'nobody'"):
+        compare(record("Pong", 2 * FRAGMENT * 8), 1_000, 0.1, lambda line: None)

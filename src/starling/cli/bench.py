@@ -66,6 +66,8 @@ def replay(
 ) -> None:
     """Memory of a million compressed observations, and items a second beside replays of other libraries.
 
+    Every library has a process of its own, as it comes; then the same where freed memory is kept, as in our processes.
+
     Real frames of random play: some are recorded and inserted over and over until a replay is full and partly
     overwritten. The default games take some minutes each.
 
@@ -86,8 +88,8 @@ def replay_values(found: Found, setting: Setting) -> dict[str, Any]:
     from dataclasses import asdict
 
     from starling.measuring.machine import describe
-    from starling.measuring.replay import OURS
     from starling.measuring.replay_memory import BATCH, N_STEP, ROWS
+    from starling.measuring.replay_speed import OURS
     from starling.store.codec import CHUNK, LEVEL
 
     ours = found.speeds[OURS]
@@ -97,6 +99,10 @@ def replay_values(found: Found, setting: Setting) -> dict[str, Any]:
         "items_per_s": ours.items_per_s,
         "peers": {name: speed.items_per_s for name, speed in found.speeds.items() if name != OURS},
         "ratio_to_best_peer": found.ratio_to_best_peer,
+        "where_memory_is_kept": {
+            "items_per_s": {name: speed.kept for name, speed in found.speeds.items()},
+            "ratio_to_best_peer": found.ratio_where_memory_is_kept,
+        },
         "bytes_per_item": {name: speed.bytes_per_item for name, speed in found.speeds.items()},
         "times_longer_than_10k": found.growth,
         "seconds": {
@@ -112,9 +118,11 @@ def replay_table(found: Found) -> str:
     """The measurement for people: what it is, how much, and what is behind it."""
     rows = [(name, f"{size:.3f}", "GB a million observations") for name, size in found.gigabytes_per_million.items()]
     for name, speed in found.speeds.items():
-        rows.append((name, f"{speed.items_per_s:,.0f}", f"items/s, {speed.bytes_per_item:,.0f} bytes an item"))
-    ratio = found.ratio_to_best_peer
-    rows.append(("ratio", "-" if ratio is None else f"{ratio:.2f}", "to the fastest other library that is installed"))
+        held = f"{speed.kept:,.0f} where memory is kept; {speed.bytes_per_item:,.0f} bytes an item"
+        rows.append((name, f"{speed.items_per_s:,.0f}", f"items/s, {held}"))
+    ratios = {"ratio": found.ratio_to_best_peer, "memory kept": found.ratio_where_memory_is_kept}
+    for name, ratio in ratios.items():
+        rows.append((name, "-" if ratio is None else f"{ratio:.2f}", "to the fastest other library that is installed"))
     for name, growth in found.growth.items():
         rows.append((name, f"{growth:.2f}", "times as long as in a replay of 10,000 items"))
     return "\n".join(f"{name:<18} {value:>12}  {about}" for name, value, about in rows)
