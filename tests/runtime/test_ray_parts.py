@@ -2,16 +2,21 @@
 
 import os
 import stat
+from types import SimpleNamespace
 
 import pytest
 
 from starling.config.cluster import PlaceConfig
 from starling.config.load import load
 from starling.errors import UserError
+from starling.runtime.inbox import Inbox
 from starling.runtime.ray.news import Credit, Life, Made, News, Report
 from starling.runtime.ray.placement import Need, Place, check, need
+from starling.runtime.ray.rank_relay import RankRelay
 from starling.runtime.ray.remote_host import RemoteHost
+from starling.runtime.ray.remote_rank import RemoteRank
 from starling.runtime.ray.token import MODE, PATH, TOKEN, check_token_file, ensure_token, token_file
+from starling.runtime.ray.turns import Turns
 from starling.runtime.workers import WorkerSpec
 
 
@@ -85,3 +90,20 @@ def test_fragments_are_deposited_in_the_order_they_were_made():
     for number in (3, 1, 2):
         host._hear_fragment(Report(Credit(0, number), Made(7, number - 1), news(number)), None)
     assert deposited == [0, 1, 2]
+
+
+def test_messages_to_a_rank_are_passed_on_in_the_order_they_were_sent(monkeypatch):
+    """A batch takes longer to arrive than a few words: here everything arrives backwards."""
+    relay = object.__new__(RankRelay)  # without the process that it would start
+    relay._inbox, relay._turns, passed_on = Inbox(), Turns(), []
+    monkeypatch.setattr(relay, "_tell", lambda message, sample: passed_on.append(message["said"]), raising=False)
+    sent = []
+    rank = object.__new__(RemoteRank)
+    rank._told = 0
+    rank.line = SimpleNamespace(handle=SimpleNamespace(tell=SimpleNamespace(remote=lambda *call: sent.append(call))))
+    for word in ("one", "two", "three"):
+        rank.send({"said": word})
+    for call in reversed(sent):
+        relay.tell(*call)
+        relay._inbox.run(relay._inbox.wait(0))
+    assert passed_on == ["one", "two", "three"]

@@ -115,12 +115,12 @@ def test_a_side_travels_as_bytes_to_another_board_and_a_lapped_copy_is_made_agai
         fill(source, version)
         writer.publish(Header(version))
 
-    def take(number, side):
+    def take(number):
         tries.append(number)
         if len(tries) == 1:
             publish(2)
             publish(3)
-        return number, side.copy()
+        return number, here.bytes_of(number).copy()
 
     publish(1)
     number, side = here.newest(0, take)

@@ -51,27 +51,32 @@ class WeightBoard:
         """All of a side [bytes], its header first: how weights travel to another machine."""
         return self.slab.array(ArraySpec((self.side,), np.dtype(np.uint8)), ALIGN + number % 2 * self.side)
 
-    def newest(self, known: int, copy: Callable[[int, NDArray], T]) -> T | None:
-        """What `copy` makes of the number and the bytes of what was published last; None where that is `known`."""
-        while (number := int(self.counts[FINISHED])) != known:
-            made = copy(number, self.bytes_of(number))
-            if self.counts[BEGUN] < number + 2:
-                return made  # nobody wrote there meanwhile
+    def publish(self, write: Callable[[int], None]) -> None:
+        """Have the side of the next number written; whoever looks finds it once that is done."""
+        counts = self.counts
+        number = int(counts[FINISHED]) + 1
+        counts[BEGUN] = number
+        write(number)
+        counts[FINISHED] = number
+
+    def newest(self, known: int, copy: Callable[[int], T]) -> T | None:
+        """What `copy` makes of the side of the number that was published last; None where that is `known`."""
+        counts = self.counts
+        while (number := int(counts[FINISHED])) != known:
+            made = copy(number)
+            if counts[BEGUN] < number + 2:
+                return made  # whole, if perhaps no longer the newest: nobody wrote there meanwhile
         return None
 
     def accept(self, side: NDArray) -> None:
-        """Publish what another board's `newest` gave."""
-        number = int(self.counts[FINISHED]) + 1
-        self.counts[BEGUN] = number
-        self.bytes_of(number)[:] = side
-        self.counts[FINISHED] = number
+        """Publish the bytes of another board's side."""
+        self.publish(lambda number: np.copyto(self.bytes_of(number), side))
 
 
 class _View:
     """A model's tensors beside those of both sides."""
 
     def __init__(self, board: WeightBoard, model: nn.Module) -> None:
-        self.counts = board.counts
         self.headers: list[NDArray] = []
         self.sides: list[list[Tensor]] = []
         self.mine = _state(model)
@@ -90,38 +95,37 @@ class WeightWriter:
     """Publishes a model's weights."""
 
     def __init__(self, board: WeightBoard, model: nn.Module) -> None:
-        self._view = _View(board, model)
+        self._board, self._view = board, _View(board, model)
 
     def publish(self, header: Header) -> None:
-        view = self._view
-        number = int(view.counts[FINISHED]) + 1
-        view.counts[BEGUN] = number
-        progress = header.progress
+        self._board.publish(lambda number: self._write(number, header))
+
+    @torch.no_grad()
+    def _write(self, number: int, header: Header) -> None:
+        view, progress = self._view, header.progress
         view.headers[number % 2][:] = header.version, progress.env_steps, progress.updates, progress.fraction
-        with torch.no_grad():
-            for theirs, mine in zip(view.sides[number % 2], view.mine, strict=True):
-                theirs.copy_(mine)
-        view.counts[FINISHED] = number
+        for theirs, mine in zip(view.sides[number % 2], view.mine, strict=True):
+            theirs.copy_(mine)
 
 
 class WeightReader:
     """Brings published weights into a model."""
 
     def __init__(self, board: WeightBoard, model: nn.Module) -> None:
-        self._view = _View(board, model)
+        self._board, self._view = board, _View(board, model)
         self._known = 0
         self._header = Header()
 
     def refresh(self) -> Header:
         """Copy the newest weights, unless they are here already; says which they are."""
-        view = self._view
-        while (number := int(view.counts[FINISHED])) != self._known:
-            version, env_steps, updates, fraction = view.headers[number % 2].tolist()
-            with torch.no_grad():
-                for mine, theirs in zip(view.mine, view.sides[number % 2], strict=True):
-                    mine.copy_(theirs)
-            if view.counts[BEGUN] < number + 2:
-                self._known = number
-                self._header = Header(int(version), Progress(int(env_steps), int(updates), fraction))
-                break  # whole, if perhaps no longer the newest
+        read = self._board.newest(self._known, self._read)
+        if read is not None:
+            self._known, self._header = read
         return self._header
+
+    @torch.no_grad()
+    def _read(self, number: int) -> tuple[int, Header]:
+        version, env_steps, updates, fraction = self._view.headers[number % 2].tolist()
+        for mine, theirs in zip(self._view.mine, self._view.sides[number % 2], strict=True):
+            mine.copy_(theirs)
+        return number, Header(int(version), Progress(int(env_steps), int(updates), fraction))

@@ -24,21 +24,6 @@ class _Call:
     done: Callable[..., None]
 
 
-class Turns:
-    """Numbered answers in the order in which they were given: arrays take longer to arrive than a few words."""
-
-    def __init__(self) -> None:
-        self._taken = 0
-        self._early: dict[int, Callable[[], None]] = {}
-
-    def came(self, number: int, take: Callable[[], None]) -> None:
-        """Have an answer taken in as soon as all of smaller numbers have been; the first is 1."""
-        self._early[number] = take
-        while (next_one := self._early.pop(self._taken + 1, None)) is not None:
-            self._taken += 1
-            next_one()
-
-
 class Line:
     """Calls to an actor whose answers are taken in by one thread: the one that `post` leads to."""
 

@@ -37,9 +37,9 @@ class RankHost:
         staff = import_path(plan.builder)(plan.arguments, plan.state, address_here())
         self._relay = RankRelay(staff, plan.supervision, self._answers.ring)
 
-    async def tell(self, message: dict[str, Any], sample: Sample | None) -> None:
-        """What the rank is told; a batch that it names comes with it."""
-        self._relay.tell(message, sample)
+    async def tell(self, number: int, message: dict[str, Any], sample: Sample | None) -> None:
+        """What the rank is told, its how-manieth message; a batch that it names comes with it."""
+        self._relay.tell(number, message, sample)
 
     async def beat(self) -> tuple[RankNews, list[str]]:
         """The news as soon as there are some, and what was printed; also a sign of life."""

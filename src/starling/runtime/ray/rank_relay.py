@@ -15,6 +15,7 @@ from starling.config.schema import SupervisionConfig
 from starling.runtime.batches import BatchSlot, fill
 from starling.runtime.inbox import Inbox, drain
 from starling.runtime.process_worker import processes
+from starling.runtime.ray.turns import Turns
 from starling.runtime.slab import Parcel
 from starling.runtime.weights import WeightBoard
 from starling.runtime.workers import ENDED, WorkerSpec
@@ -63,6 +64,7 @@ class RankRelay:
         (self._worker,) = processes([staff.spec], supervision, self._inbox.selector)
         self._said: deque[Said] = deque()
         self._known = 0  # the number of the weights that were sent on last
+        self._turns = Turns()
         self._failure: dict[str, str] | None = None
         self._stopping = False
         self._worker.start({}, self._hear, self._ended)
@@ -71,9 +73,9 @@ class RankRelay:
 
     # For other threads.
 
-    def tell(self, message: dict[str, Any], sample: Sample | None) -> None:
-        """Pass a message on; a batch that it names comes with it."""
-        self._inbox.post(lambda: self._tell(message, sample))
+    def tell(self, number: int, message: dict[str, Any], sample: Sample | None) -> None:
+        """Pass a message on, after those of smaller numbers; a batch that it names comes with it."""
+        self._inbox.post(lambda: self._turns.came(number, lambda: self._tell(message, sample)))
 
     def news(self, deliver: Callable[[RankNews], None]) -> None:
         """Have the news delivered, from another thread."""
@@ -119,7 +121,8 @@ class RankRelay:
         if "learnt" in message:
             slot, with_priorities, _ = message["learnt"]
             priorities = self._staff.slots[slot].priorities.copy() if with_priorities else None
-        fresh = self._staff.board.newest(self._known, lambda number, side: (number, side.copy()))
+        board = self._staff.board
+        fresh = board.newest(self._known, lambda number: (number, board.bytes_of(number).copy()))
         if fresh is None:
             return Said(message, priorities, None, state)
         self._known, side = fresh

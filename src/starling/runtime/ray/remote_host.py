@@ -11,10 +11,11 @@ import ray
 from starling.config.schema import Config
 from starling.runtime.inbox import Post
 from starling.runtime.ray.host import Host
-from starling.runtime.ray.line import Line, Turns
+from starling.runtime.ray.line import Line
 from starling.runtime.ray.news import Credit, HostPlan, Life, Made, News, Report
 from starling.runtime.ray.placement import Place
 from starling.runtime.ray.remote import RemoteWorker
+from starling.runtime.ray.turns import Turns
 from starling.runtime.ray.weights import RayWeights
 from starling.runtime.workers import Member, WorkerSpec
 

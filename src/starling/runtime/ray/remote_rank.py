@@ -74,8 +74,10 @@ class RemoteRank(RemoteWorker):
         self._supervision = config.supervision
         self._desk, self._board, self._outbox, self._state = desk, board, outbox, state
         self._cells: NDArray = np.zeros(len(CELLS), np.int64)
+        self._told = 0  # messages that the present actor was sent
 
     def _create(self, births: Mapping[int, int], options: dict[str, Any]) -> Any:
+        self._told = 0
         plan = RankPlan(self.spec.builder, self.spec.arguments(births), self._state(), self._supervision)
         return ray.remote(RankHost).options(max_concurrency=CALLS, **options).remote(plan)
 
@@ -106,7 +108,8 @@ class RemoteRank(RemoteWorker):
     def send(self, message: dict[str, Any]) -> None:
         if self.line is not None:
             sample = self._desk.sample(message["batch"][0]) if "batch" in message else None
-            self.line.handle.tell.remote(message, sample)
+            self._told += 1
+            self.line.handle.tell.remote(self._told, message, sample)
 
     @property
     def produced(self) -> dict[int, int]:

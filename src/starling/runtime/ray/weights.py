@@ -20,7 +20,8 @@ class RayWeights:
 
     def newest(self) -> Any:
         """A reference to (number, bytes of a side), see `WeightBoard.bytes_of`."""
-        put = self._board.newest(self._number, lambda number, side: (number, ray.put((number, side))))
+        board = self._board
+        put = board.newest(self._number, lambda number: (number, ray.put((number, board.bytes_of(number)))))
         if put is not None:
             self._number, self._reference = put
             self.puts += 1
