@@ -5,7 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from policy_batches import ACTIONS, LENGTH, env_spec, make_batch, outputs_step_by_step, slow_vtrace
+from policy_batches import (
+    ACTIONS,
+    LENGTH,
+    env_spec,
+    gradient_at_resets,
+    make_batch,
+    outputs_step_by_step,
+    slow_vtrace,
+)
 
 from starling.algos.ppo import PPO
 from starling.config.algo.ppo import PPOConfig
@@ -102,6 +110,17 @@ def test_the_surrogate_is_against_the_policy_that_acted(max_lag):
         r, a = ratio[t, b].item(), advantage[t, b].item()
         surrogates.append(min(r * a, min(max(r, 1 - CLIP), 1 + CLIP) * a))
     assert loss == pytest.approx(-np.mean(surrogates), rel=1e-4)
+
+
+@pytest.mark.parametrize("max_lag", [0, 2])
+@pytest.mark.parametrize("episodic", [True, False])
+def test_final_observations_are_learnt_from_where_returns_go_on_behind_them(max_lag, episodic):
+    algorithm, _ = make(max_lag=max_lag)
+    model = algorithm.build(env_spec(), (replace(algorithm.streams()[0], episodic=episodic),))
+    with torch.no_grad():
+        batch = algorithm.prepare(model, None, make_batch(model, stale))
+    pull = gradient_at_resets(lambda batch: algorithm.loss(model, None, batch).losses["ppo"], batch)
+    assert (pull == 0).all() if episodic else (pull != 0).any(-1).all()
 
 
 def test_actors_may_run_so_many_batches_ahead():
