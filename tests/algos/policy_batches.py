@@ -1,5 +1,7 @@
 """Batches with every kind of end in them, and V-trace written as in the paper, for policy-gradient losses."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -46,6 +48,13 @@ def make_batch(model, extras, actions="discrete", seed=0):
         version=torch.zeros(ROWS, dtype=torch.int64),
     )
     return Batch(steps, torch.ones(ROWS), torch.zeros(ROWS, dtype=torch.int64), Progress(), random)
+
+
+def gradient_at_resets(loss, batch):
+    """How loss(batch) depends on the observation of every reset, an episode's last, [resets, 5]."""
+    obs = batch.trajectory.obs.clone().requires_grad_()
+    loss(replace(batch, trajectory=replace(batch.trajectory, obs=obs))).backward()
+    return obs.grad[:-1][marked(RESETS)]
 
 
 def episodes(valid):

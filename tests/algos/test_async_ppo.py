@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 import torch
 from inline_runs import run
-from policy_batches import ACTIONS, LENGTH, env_spec, make_batch, outputs_step_by_step, slow_vtrace
+from policy_batches import (
+    ACTIONS,
+    LENGTH,
+    env_spec,
+    gradient_at_resets,
+    make_batch,
+    outputs_step_by_step,
+    slow_vtrace,
+)
 
 from starling.algos.actor_critic import choose
 from starling.algos.base import ActOutput
@@ -138,6 +146,17 @@ def test_without_lag_the_policy_that_learns_is_the_one_that_acted(monkeypatch, s
     short = ["env.num=4", "algo.rollout=16", "algo.epochs=2", "algo.minibatches=2"]
     run("ppo-cartpole", 5 * 4 * 16, *short, *settings)
     assert Recording.compared >= 3
+
+
+@pytest.mark.parametrize("max_lag", [0, 2])
+@pytest.mark.parametrize("episodic", [True, False])
+def test_final_observations_are_learnt_from_where_returns_go_on_behind_them(max_lag, episodic):
+    algorithm, _ = make(max_lag=max_lag)
+    model = algorithm.build(env_spec(), (replace(algorithm.streams()[0], episodic=episodic),))
+    with torch.no_grad():
+        batch = algorithm.prepare(model, None, make_batch(model, stale))
+    pull = gradient_at_resets(lambda batch: algorithm.loss(model, None, batch).losses["ppo"], batch)
+    assert (pull == 0).all() if episodic else (pull != 0).any(-1).all()
 
 
 def test_actors_may_run_so_many_batches_ahead():

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from policy_batches import RESETS, env_spec, make_batch, marked, outputs_step_by_step, slow_vtrace
+from policy_batches import RESETS, env_spec, gradient_at_resets, make_batch, marked, outputs_step_by_step, slow_vtrace
 
 from starling import topology
 from starling.algos.impact import IMPACT
@@ -97,6 +97,15 @@ def test_garbage_on_reset_rows_changes_nothing():
     clean, spoiled = (loss_of(algorithm, model, target, replace(batch, trajectory=t)) for t in (steps, dirty))
     assert clean.losses["impact"].item() == spoiled.losses["impact"].item()
     assert clean.metrics() == spoiled.metrics()
+
+
+@pytest.mark.parametrize("episodic", [True, False])
+def test_final_observations_are_learnt_from_where_returns_go_on_behind_them(episodic):
+    algorithm, _, target = make()
+    model = algorithm.build(env_spec(), (replace(algorithm.streams()[0], episodic=episodic),))
+    batch = algorithm.prepare(model, target, make_batch(model, recorded))
+    pull = gradient_at_resets(lambda batch: algorithm.loss(model, target, batch).losses["impact"], batch)
+    assert (pull == 0).all() if episodic else (pull != 0).any(-1).all()
 
 
 @pytest.mark.parametrize(("buffer", "uses", "rows"), [(1, 1, 4), (4, 2, 4), (2, 3, 16), (3, 4, 5)])

@@ -30,7 +30,7 @@ from starling.ops.policy import (
     ppo_surrogate,
     value_loss,
 )
-from starling.ops.streams import total, weighted_total
+from starling.ops.streams import loss_at_ends, total, weighted_total
 from starling.store.spec import TableSpec
 from starling.types import Batch, EnvSpec, StreamSpec, Tensor
 
@@ -86,12 +86,14 @@ class IMPACT(Algorithm):
         log_pi = policy.log_prob(steps.action)
         ratio = log_ratio(log_pi, reference)
         clip = config.clip.at(batch.progress.env_steps, batch.progress.fraction)
+        errors = {s.name: value_loss(outputs[s.name][:-1], traces[s.name].vs) for s in streams}
         terms = {
             "policy": ppo_surrogate(ratio, advantage, clip),
-            "value": total([value_loss(outputs[s.name][:-1], traces[s.name].vs) for s in streams]),
+            "value": total(list(errors.values())),
             "entropy": policy.entropy(),
         }  # [T, B] each
         loss = terms["policy"] + config.value_coef * terms["value"] - config.entropy_coef * terms["entropy"]
+        mean = masked_mean(loss, steps.valid) + config.value_coef * loss_at_ends(errors, streams, steps.valid)
 
         def metrics() -> dict[str, Tensor]:
             stale = {
@@ -101,4 +103,4 @@ class IMPACT(Algorithm):
             }
             return masked_means({**terms, **stale}, steps.valid)
 
-        return Loss(losses={"impact": masked_mean(loss, steps.valid)}, metrics=metrics)
+        return Loss(losses={"impact": mean}, metrics=metrics)

@@ -31,7 +31,7 @@ from starling.ops.policy import (
     value_loss,
 )
 from starling.ops.returns import gae
-from starling.ops.streams import stream_terms, total, weighted_total
+from starling.ops.streams import loss_at_ends, stream_terms, total, weighted_total
 from starling.ops.vtrace import vtrace
 from starling.store.spec import TableSpec
 from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory
@@ -130,19 +130,21 @@ class PPO(Algorithm):
         if self.config.normalize_advantages and self.config.minibatches > 1:
             advantage = normalise(advantage, valid)
         clip = self.config.clip.at(batch.progress.env_steps, batch.progress.fraction)
+        errors = {s.name: self._value_loss(outputs[s.name], prepared, s.name) for s in self._streams}
         terms = {
             "policy": ppo_surrogate(log_rho, advantage, clip),
-            "value": total([self._value_loss(outputs[s.name], prepared, s.name) for s in self._streams]),
+            "value": total(list(errors.values())),
             "entropy": policy.entropy(),
         }  # [T, B] each
         loss = terms["policy"] + self.config.value_coef * terms["value"] - self.config.entropy_coef * terms["entropy"]
+        mean = masked_mean(loss, valid) + self.config.value_coef * loss_at_ends(errors, self._streams, valid)
 
         def metrics() -> dict[str, Tensor]:
             drift = {"kl": kl_estimate(log_rho), "clipped": is_clipped(log_rho, clip)}
             stale = {name: prepared[name] for name in ("off_policy",) if name in prepared}
             return masked_means({**terms, **drift, **stale}, valid)
 
-        return Loss(losses={"ppo": masked_mean(loss, valid)}, metrics=metrics)
+        return Loss(losses={"ppo": mean}, metrics=metrics)
 
     def _value_loss(self, v: Tensor, prepared: dict[str, dict[str, Tensor]], stream: str) -> Tensor:
         goal, clip = prepared["returns"][stream], self.config.value_clip

@@ -8,6 +8,7 @@ from functools import reduce
 
 import torch
 
+from starling.ops.policy import masked_sum
 from starling.ops.shapes import check_shapes
 from starling.types import StreamSpec, Tensor, Trajectory
 
@@ -58,3 +59,12 @@ def total(parts: Sequence[Tensor]) -> Tensor:
 def weighted_total(parts: Mapping[str, Tensor], streams: Sequence[StreamSpec]) -> Tensor:
     """The streams' parts by weight; of one stream with weight 1 it is that tensor itself."""
     return total([parts[s.name] if s.weight == 1 else s.weight * parts[s.name] for s in streams])
+
+
+def loss_at_ends(errors: Mapping[str, Tensor], streams: Sequence[StreamSpec], valid_t: Tensor) -> Tensor | float:
+    """What value losses [T, B] of non-episodic streams add [] on resets to a mean over valid steps [T, B].
+
+    Their returns go on behind an end, so V(final obs), which is bootstrapped from there, has a target too.
+    """
+    endless = [errors[stream.name] for stream in streams if not stream.episodic]
+    return masked_sum(total(endless), ~valid_t) / valid_t.sum().clamp(min=1) if endless else 0.0
