@@ -15,7 +15,8 @@ from starling.blueprint import draw
 from starling.config.load import load
 from starling.errors import UserError
 from starling.runtime.crew import RunFailedError
-from starling.runtime.ray.runtime import RayLearnersRuntime, RayRuntime
+from starling.runtime.learners import LearnersRuntime
+from starling.runtime.processes import ProcessesRuntime
 from starling.topology import build
 
 pytestmark = pytest.mark.usefixtures("ray_here")
@@ -29,9 +30,9 @@ DQN = ["dqn-cartpole", "env.id=toy/identity", "algo.learning_starts=50", "algo.f
 
 
 @contextmanager
-def running(preset: str, *settings: str) -> Iterator[RayRuntime]:
+def running(preset: str, *settings: str) -> Iterator[ProcessesRuntime]:
     runtime = build(draw(load(preset, [*SMALL, *settings])))
-    assert isinstance(runtime, RayRuntime | RayLearnersRuntime)
+    assert isinstance(runtime, ProcessesRuntime | LearnersRuntime)
     runtime.iteration = runtime.run()
     try:
         yield runtime
@@ -39,7 +40,7 @@ def running(preset: str, *settings: str) -> Iterator[RayRuntime]:
         runtime.close()
 
 
-def go_on(runtime: RayRuntime, steps: int, seconds: float = 240.0) -> list[str]:
+def go_on(runtime: ProcessesRuntime, steps: int, seconds: float = 240.0) -> list[str]:
     """Run until so many more env steps have come in; the notices on the way."""
     goal, end, notices = runtime.env_steps + steps, time.monotonic() + seconds, []
     while runtime.env_steps < goal:
@@ -49,7 +50,7 @@ def go_on(runtime: RayRuntime, steps: int, seconds: float = 240.0) -> list[str]:
     return notices
 
 
-def until_notice(runtime: RayRuntime, text: str, seconds: float = 240.0) -> list[str]:
+def until_notice(runtime: ProcessesRuntime, text: str, seconds: float = 240.0) -> list[str]:
     end, notices = time.monotonic() + seconds, []
     while not any(text in line for line in notices):
         next(runtime.iteration)
@@ -59,7 +60,7 @@ def until_notice(runtime: RayRuntime, text: str, seconds: float = 240.0) -> list
     return notices
 
 
-def balance(runtime: RayRuntime) -> dict[str, int]:
+def balance(runtime: ProcessesRuntime) -> dict[str, int]:
     row, steps = runtime.hub.call(lambda: (runtime.hub.metrics(), runtime.env_steps))
     books = {key: row[f"ledger/{key}"] for key in ("produced", "inserted", "lost", "open")}
     assert books["produced"] == books["inserted"] + books["lost"] + books["open"]

@@ -22,6 +22,7 @@ from starling.roles.learner import Learner
 from starling.roles.policy import Header, next_birth
 from starling.runtime.gathering import Gathering
 from starling.runtime.inbox import drain
+from starling.runtime.premises import Premises
 from starling.runtime.processes import PATIENCE
 from starling.runtime.shard import Event, ShardHub
 from starling.runtime.slab import Parcel
@@ -75,6 +76,7 @@ class LearnersRuntime:
         events: queue.SimpleQueue[Event],
         meetings: TemporaryDirectory[str],
         settings: SupervisionConfig,
+        premises: Premises | None = None,
     ) -> None:
         self.hubs, self.learner, self._weights, self._outboxes = hubs, learner, weights, outboxes
         self._newest, self._events, self._meetings = newest, events, meetings
@@ -85,6 +87,8 @@ class LearnersRuntime:
         self._lost: set[int] = set()  # ranks without a process
         self._version: int | None = None
         self._last: tuple[dict[str, Any], dict[str, Any]] | None = None  # state and metrics after `halt`
+        self._premises = premises or Premises()
+        self._premises.begin(hubs)
 
     @property
     def env_steps(self) -> int:
@@ -187,7 +191,7 @@ class LearnersRuntime:
         for row in rows:
             if f"{TIMED}learner/wait_out" in row:
                 row[f"{TIMED}learner/reduction"] = row.pop(f"{TIMED}learner/wait_out")
-        return {**learnt, **_joined(rows)}
+        return {**learnt, **_joined(rows), **self._premises.metrics()}
 
     def save(self, with_tables: bool) -> dict[str, Any]:
         """As one learner over processes does, with a state a shard."""
@@ -231,6 +235,7 @@ class LearnersRuntime:
             hub.halt()
 
     def close(self) -> None:
+        self._premises.before_end()
         for hub in self.hubs:
             hub.halt()
         for hub in self.hubs:
@@ -238,6 +243,7 @@ class LearnersRuntime:
         for hub in self.hubs:
             hub.stop()
         self._meetings.cleanup()
+        self._premises.end()
 
 
 def _joined(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from starling.roles.learner import Learner
 from starling.roles.policy import Header, next_birth
 from starling.roles.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.runtime.hub import Hub
+from starling.runtime.premises import Premises
 from starling.runtime.tables import Tables
 from starling.runtime.weights import WeightWriter
 from starling.types import Episode, Keys, NDArray, Sample
@@ -50,11 +51,15 @@ class HubSource:
 class ProcessesRuntime:
     """Lets the learner learn while the hub's thread and the workers do everything else."""
 
-    def __init__(self, hub: Hub, learner: Learner, source: HubSource, weights: WeightWriter) -> None:
+    def __init__(
+        self, hub: Hub, learner: Learner, source: HubSource, weights: WeightWriter, premises: Premises | None = None
+    ) -> None:
         self.hub, self.learner, self._source, self._weights = hub, learner, source, weights
+        self._premises = premises or Premises()
         self._shares = Shares()
         self.last_saved: Callable[[], dict[str, Any] | None] = lambda: None  # tables on disk, where parts may be lost
         source.before_report = self.publish
+        self._premises.begin([hub])
 
     @property
     def env_steps(self) -> int:
@@ -92,7 +97,7 @@ class ProcessesRuntime:
     def drain_metrics(self) -> dict[str, Any]:
         shares = self._shares.look("learner", self._source.usage.cells)
         timed = {f"time/learner/{phase}": round(shares[phase], 3) for phase in (BUSY, WAIT_IN) if shares}
-        return {**self.learner.drain_metrics(), **self.hub.metrics(), **timed}
+        return {**self.learner.drain_metrics(), **self.hub.metrics(), **timed, **self._premises.metrics()}
 
     def save(self, with_tables: bool) -> dict[str, Any]:
         """What a later run needs: fragments under way are lost with it, everything that has arrived is kept."""
@@ -130,4 +135,6 @@ class ProcessesRuntime:
         self.hub.halt()
 
     def close(self) -> None:
+        self._premises.before_end()
         self.hub.stop()
+        self._premises.end()

@@ -18,7 +18,7 @@ from starling.runtime.hub import Hub
 from starling.runtime.inbox import Inbox, Post
 from starling.runtime.learners import LearnersRuntime
 from starling.runtime.meetings import OpenPort
-from starling.runtime.processes import HubSource
+from starling.runtime.processes import HubSource, ProcessesRuntime
 from starling.runtime.ray.check import check_versions
 from starling.runtime.ray.cluster import Cluster, address_here
 from starling.runtime.ray.news import Made
@@ -26,7 +26,6 @@ from starling.runtime.ray.placement import Need, Place, Reservation, check, need
 from starling.runtime.ray.remote_host import Deposit, RemoteHost
 from starling.runtime.ray.remote_rank import FarDesk, RemoteRank
 from starling.runtime.ray.remote_shard import RemoteShard
-from starling.runtime.ray.runtime import RayLearnersRuntime, RayRuntime
 from starling.runtime.ray.shard import Empty
 from starling.runtime.ray.sharded import ShardedStore
 from starling.runtime.ray.tenancy import Tenancy
@@ -100,7 +99,7 @@ class Plan:
         return LEAST_STORE + 2 * self.under_way()
 
 
-def build(plan: Plan, model: nn.Module) -> RayRuntime | RayLearnersRuntime:
+def build(plan: Plan, model: nn.Module) -> ProcessesRuntime | LearnersRuntime:
     """Connect, find out whether there is room, and put the parts together; nothing is started yet."""
     config, several = plan.config, len(plan.learners) > 1
     if several and config.ray.shards:
@@ -134,12 +133,15 @@ def build(plan: Plan, model: nn.Module) -> RayRuntime | RayLearnersRuntime:
         plan.scorer(board),
     )
     source = HubSource(hub)
-    return RayRuntime(tenancy, hub, plan.learner(source), source, WeightWriter(board, model))
+    runtime = ProcessesRuntime(hub, plan.learner(source), source, WeightWriter(board, model), tenancy)
+    if store is not None:
+        store.last_saved = lambda: runtime.last_saved()
+    return runtime
 
 
 def _learners(
     plan: Plan, staff: Mapping[WorkerSpec, Place], places: Mapping[str, Place], tenancy: Tenancy
-) -> RayLearnersRuntime:
+) -> LearnersRuntime:
     """Several learners, each with its own of the hosts; the evaluator sees the first one's weights."""
 
     def crew(rank: int, board: WeightBoard) -> tuple[Callable[[Inbox], list[Worker]], dict[int, Seat]]:
@@ -153,9 +155,7 @@ def _learners(
         return lambda inbox: _hire(plan, mine, sent, None, inbox.post), _seats(plan, list(mine))
 
     far = None if plan.config.ray.learner is None else _far(plan, places)
-    runtime = plan.together(crew, partial(RayLearnersRuntime, tenancy), far)
-    assert isinstance(runtime, RayLearnersRuntime), "that is what was asked for"
-    return runtime
+    return plan.together(crew, partial(LearnersRuntime, premises=tenancy), far)
 
 
 def _far(plan: Plan, places: Mapping[str, Place]) -> Far:

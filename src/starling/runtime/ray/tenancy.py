@@ -7,13 +7,14 @@ from typing import Any
 
 from starling.runtime.crew import RunFailedError
 from starling.runtime.hub import Hub
+from starling.runtime.premises import Premises
 from starling.runtime.ray.cluster import Cluster
 from starling.runtime.ray.placement import Reservation
 from starling.runtime.ray.remote import RemoteWorker
 from starling.runtime.ray.weights import RayWeights
 
 
-class Tenancy:
+class Tenancy(Premises):
     """Watched for as long as it lasts: a head that does not answer ends the run."""
 
     def __init__(self, cluster: Cluster, reservation: Reservation, timeout: float) -> None:
