@@ -20,7 +20,7 @@ RUNTIMES = {
     "central": ["runtime=processes", "inference=central"],
     "ray": ["runtime=ray"],
 }
-EXAMPLES = ("own_algorithm", "own_curiosity", "own_network", "own_sampler")
+EXAMPLES = ("own_algorithm", "own_sampler", "own_network", "own_curiosity")
 PAIRS = list(product(EXAMPLES, RUNTIMES) if WHOLE else zip(EXAMPLES, RUNTIMES, strict=True))
 
 

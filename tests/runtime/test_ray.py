@@ -8,9 +8,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import pytest
 
+import starling
+from starling.api import Quiet
 from starling.blueprint import draw
 from starling.config.load import load
 from starling.errors import UserError
@@ -182,6 +185,37 @@ def test_a_shard_is_lost_and_the_run_goes_on_without_it_until_it_is_back():
             assert runtime.updates > updates
             runtime.hub.call(lambda: runtime.hub.store.limiter.check_valid())
             balance(runtime)
+
+
+class KillsAShard(Quiet):
+    """Kills one once there is a checkpoint, and ends the run a few rows after there is a new one."""
+
+    def __init__(self, checkpoints: Path, before: set[int]) -> None:
+        self._checkpoints, self._before = checkpoints, before
+        self._told, self.rows = False, []
+        self.since: int | None = None  # env steps since the checkpoint when it was killed
+
+    def row(self, row) -> None:
+        if self._told:
+            self.rows.append(row)
+            if len(self.rows) == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+        elif self.since is None and (saved := list(self._checkpoints.glob("step-*"))):
+            os.kill(mine("ray::Shard", self._before), signal.SIGKILL)
+            self.since = row["env_steps"] - int(max(saved).name.removeprefix("step-"))
+
+    def message(self, line) -> None:
+        self._told = self._told or "begins with what the newest checkpoint holds of it" in line
+
+
+def test_a_shard_that_is_lost_begins_with_what_was_saved_of_it(tmp_path):
+    settings = [*SMALL, *DQN[1:], "ray.shards=2", "algo.capacity=40000", "algo.updates_per_step=0.05"]
+    until = ["eval.every=null", "log.every=200", "checkpoint.every=2000", "stop.env_steps=100000000", "stop.minutes=4"]
+    seen = KillsAShard(tmp_path / "a" / "checkpoints", set(pids("ray::Shard")))
+    done = starling.train(DQN[0], [*settings, *until, "run=a"], runs=tmp_path, display=seen)
+    assert done.reason == "SIGINT received"
+    gone = seen.rows[-1]["env_steps"] - seen.rows[-1]["store/replay/size"]
+    assert 0 < gone < seen.since + 400, "no more is missing than came since"
 
 
 def test_a_learner_of_two_is_lost_and_both_go_on_from_where_they_were():
