@@ -41,6 +41,7 @@ def train_here(monkeypatch):
     return train
 
 
+@pytest.mark.usefixtures("ray_token")
 @pytest.mark.parametrize(("example", "runtime"), PAIRS)
 def test_what_is_ones_own_trains_under_every_runtime(example, runtime, tmp_path, train_here):
     alone = WHOLE or runtime in ("inline", "ray")
