@@ -75,14 +75,6 @@ def hanging(node) -> Iterator[None]:
                 os.kill(pid, signal.SIGKILL)
 
 
-def acts(node) -> bool:
-    """Whether there is an actor on a node."""
-    with suppress(OSError):
-        names = [Path(f"/proc/{pid}/comm").read_text() for pid in children(node.all_processes["raylet"][0].process.pid)]
-        return any(name.startswith("starling actor") for name in names)
-    return False
-
-
 def children(parent: int) -> list[int]:
     """All processes that come from one, and theirs."""
     mine = [int(one) for one in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
@@ -106,7 +98,6 @@ def test_a_node_is_lost_and_comes_back_and_a_lost_head_ends_the_run_which_goes_o
             lost = rows(run)[-1]["ledger/lost"]
             assert lost <= 2 * 2 * 6, "at most what was under way"
             deaths = said(run, "died (")
-            wait_for(lambda: acts(third), driver)  # else Ray has to find out, which takes its time
             with hanging(third):
                 wait_for(lambda: said(run, "died (") > deaths, driver)
                 known = len(rows(run))
