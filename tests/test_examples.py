@@ -20,7 +20,7 @@ RUNTIMES = {
     "central": ["runtime=processes", "inference=central"],
     "ray": ["runtime=ray"],
 }
-EXAMPLES = ("own_algorithm", "own_curiosity", "own_network", "own_sampler")
+EXAMPLES = ("own_algorithm", "own_sampler", "own_network", "own_curiosity")
 PAIRS = list(product(EXAMPLES, RUNTIMES) if WHOLE else zip(EXAMPLES, RUNTIMES, strict=True))
 
 
@@ -41,6 +41,7 @@ def train_here(monkeypatch):
     return train
 
 
+@pytest.mark.usefixtures("ray_token")
 @pytest.mark.parametrize(("example", "runtime"), PAIRS)
 def test_what_is_ones_own_trains_under_every_runtime(example, runtime, tmp_path, train_here):
     alone = WHOLE or runtime in ("inline", "ray")

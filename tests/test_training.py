@@ -145,10 +145,15 @@ def test_going_on_from_an_older_checkpoint_needs_a_folder_of_its_own(parent, tmp
 
 
 def test_mixed_precision_learns(tmp_path):
-    """In a process of its own, which is told to use only instructions that every machine with AVX-512 really has."""
-    settings = ["precision=bfloat16", "stop.env_steps=15000", "run=mixed", "--runs", str(tmp_path)]
-    command = [sys.executable, "-m", "starling", "train", "ppo-cartpole", *settings]
+    """In a process of its own, which is told to use only instructions that every machine with AVX-512 really has.
+
+    16 rounds of one in four: 4 by chance.
+    """
+    agent = ["env={id: toy/identity, num: 8}", "net.torso.hidden=[32]", "algo.rollout=32", "algo.discount=0.5"]
+    settings = ["precision=bfloat16", "algo.optimizer.args.lr=0.005", "stop={env_steps: 4000}", "log.every=500"]
+    command = [sys.executable, "-m", "starling", "train", "ppo-cartpole", *agent, *settings]
     environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}
+    command += ["run=mixed", "--runs", str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert read_rows(tmp_path / "mixed" / "metrics.jsonl")[-1]["return"] > 60
+    assert read_rows(tmp_path / "mixed" / "metrics.jsonl")[-1]["return"] > 10

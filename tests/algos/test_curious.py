@@ -109,7 +109,7 @@ def test_mistakes_are_one_clear_line(curiosity, message):
 @pytest.mark.parametrize(
     ("preset", "settings"),
     [
-        ("ppo-cartpole", ["algo.rollout=16", "net.inputs=[reward]", f"curiosity=[{RND}, {ICM}]"]),
+        ("ppo-cartpole", ["algo.rollout=16", "algo.epochs=2", "net.inputs=[reward]", f"curiosity=[{RND}, {ICM}]"]),
         ("r2d2-memory", ["env.args={}", "algo.learning_starts=50", "algo.batch=8", f"curiosity=[{RND}, {EPISODIC}]"]),
     ],
 )

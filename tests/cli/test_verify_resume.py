@@ -25,7 +25,7 @@ GAUSSIAN = ["env.id=Pendulum-v1", "algo.normalize_observations=true", "algo.norm
 
 def test_a_run_really_killed_and_resumed_equals_one_in_one_go():
     said = []
-    assert verify("dqn-cartpole", [*SHARED, *DQN, "algo.dueling=true"], steps=800, say=said.append) == []
+    assert verify("dqn-cartpole", [*SHARED, *DQN, "algo.dueling=true"], steps=400, say=said.append) == []
     assert len(said) == 3
 
 
@@ -60,7 +60,7 @@ def test_a_difference_of_one_bit_or_one_number_is_found(tmp_path):
 
 
 def test_over_processes_every_counter_adds_up():
-    assert verify("dqn-cartpole", ["env.num=4", "actors=2", *SHARED[1:], *DQN, "learners=2"], 1200, say=str) == []
+    assert verify("dqn-cartpole", ["env.num=4", "actors=2", *SHARED[1:], *DQN, "learners=2"], 600, say=str) == []
 
 
 def test_a_counter_that_does_not_add_up_is_found():

@@ -23,15 +23,17 @@ def running(tmp_path):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     run = RunFolder(tmp_path / "a")
     deadline = time.monotonic() + 60
-    while not (run.metrics_file.exists() and run.metrics_file.stat().st_size):
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    yield process, run
-    process.kill()
-    process.wait()
-    process.stdout.close()
-    process.stderr.close()
+    try:
+        while not (run.metrics_file.exists() and run.metrics_file.stat().st_size):
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield process, run
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])

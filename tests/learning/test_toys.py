@@ -29,14 +29,14 @@ COOLING = ["algo.discount=0.5", "algo.temperature=0.1", "algo.temperature_optimi
 GAUSSIAN = [*PPO, "algo.policy=gaussian", "algo.log_std=-1", "algo.discount=0.5", "algo.normalize_observations=true"]
 
 
-def train(preset, env, steps, overrides):
-    """An inline system after `steps` env steps, and the score of its last episodes."""
+def train(preset, env, steps, overrides, enough=np.inf):
+    """An inline system after `steps` env steps, or once its score is `enough`; and the score of its last episodes."""
     config = load(preset, [*overrides, f"env.id={env}", f"stop.env_steps={steps}"])
     runtime = topology.build(draw(config))
     scores = Scoreboard(window=50)
     for _ in runtime.run():
         scores.add(runtime.episodes())
-        if runtime.env_steps >= steps:
+        if runtime.env_steps >= steps or (scores.full and scores.mean > enough):
             runtime.close()
             return runtime, scores.mean
     raise AssertionError
@@ -44,7 +44,7 @@ def train(preset, env, steps, overrides):
 
 def test_sac_learns_identity_with_discrete_actions():
     """16 rounds of one in four: 4 by chance, 16 at best. That other agents learn it shows the matrix."""
-    _, score = train("sac-pendulum", "toy/identity", 6_000, [*SAC, *COOLING, "algo.target_entropy=0.2"])
+    _, score = train("sac-pendulum", "toy/identity", 6_000, [*SAC, *COOLING, "algo.target_entropy=0.2"], enough=14)
     assert score > 14
 
 
@@ -57,7 +57,7 @@ CONTINUOUS = {
 def test_sac_finds_the_place_that_is_named_between_uneven_bounds_by_several_steps():
     """16 rounds: 5.3 by chance, 16 at best, of a policy that explores. Single steps are in the matrix."""
     preset, overrides = CONTINUOUS["sac"]
-    _, score = train(preset, "toy/match", 8_000, [*overrides, "algo.n_step=3"])
+    _, score = train(preset, "toy/match", 8_000, [*overrides, "algo.n_step=3"], enough=13.5)
     assert score > 13.5
 
 
@@ -66,9 +66,8 @@ def test_a_dict_of_vectors_and_images_is_read_where_the_answer_is(agent, leaf):
     """8 rounds: at most 4 without the leaf, 8 at best."""
     preset, overrides = CONTINUOUS[agent]
     picture = ["net.torso={kind: cnn, channels: [8], kernels: [4], strides: [4], hidden: [32], activation: tanh}"]
-    _, score = train(
-        preset, "toy/dict", 8_000, [*overrides, *picture, f"env.args={{answer: {leaf}, continuous: true}}"]
-    )
+    where = f"env.args={{answer: {leaf}, continuous: true}}"
+    _, score = train(preset, "toy/dict", 8_000, [*overrides, *picture, where], enough=6)
     assert score > 6
 
 
@@ -79,7 +78,8 @@ def test_a_dict_of_vectors_and_images_is_read_where_the_answer_is(agent, leaf):
 def test_memory_is_solved_with_a_core_and_not_without(preset, overrides):
     """Return 1 needs the cue; without memory the mean is 0, whatever is learnt."""
     settings = [*overrides, "algo.discount=0.95", "net.shared=true"]
-    _, with_memory = train(preset, "toy/memory", 25_000, [*settings, "net.core={kind: lstm, size: 32}"])
+    core = "net.core={kind: lstm, size: 32}"
+    _, with_memory = train(preset, "toy/memory", 25_000, [*settings, core], enough=0.9)
     _, without = train(preset, "toy/memory", 10_000, settings)
     assert with_memory > 0.9
     assert abs(without) < 0.5

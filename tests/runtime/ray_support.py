@@ -16,20 +16,20 @@ QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "hea
 
 
 @contextmanager
-def cluster(*nodes: dict[str, Any]) -> Iterator[Any]:
-    """A head without CPUs and so many nodes, each a raylet of its own; this process does not connect to it.
+def cluster(first: dict[str, Any], *others: dict[str, Any]) -> Iterator[Any]:
+    """A head, which is the first node, and the others, each a raylet of its own; this process does not connect to it.
 
     They ask for the token, as do processes that are started meanwhile, unless the environment says otherwise.
     """
     from ray.cluster_utils import Cluster
 
     fewer = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}  # processes of the head
-    head = {"num_cpus": 0, "object_store_memory": STORE, "_system_config": QUICK, **fewer}
+    head = {"object_store_memory": STORE, "_system_config": QUICK, **fewer, **first}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MODE, os.environ.get(MODE, "token"))
         made = Cluster(initialize_head=True, connect=False, head_node_args=head)
         try:
-            for node in nodes:
+            for node in others:
                 made.add_node(object_store_memory=STORE, wait=True, **node)
             yield made
         finally:

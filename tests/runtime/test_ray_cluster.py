@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import ray
 from ray_support import STORE, cluster
 
 from starling.runs.metrics import read_rows
@@ -87,13 +88,13 @@ def test_a_node_is_lost_and_comes_back_and_a_lost_head_ends_the_run_which_goes_o
         driver = train(nodes.address, tmp_path)
         try:
             wait_for(lambda: len(rows(run)) >= 3, driver)
-            assert rows(run)[-1]["ray/nodes"] == 3
+            assert rows(run)[-1]["ray/nodes"] == 2
             nodes.remove_node(second, allow_graceful=False)
             wait_for(lambda: said(run, "died ("), driver)
             known = len(rows(run))
             wait_for(lambda: len(rows(run)) > known + 1, driver)  # the other host goes on alone
             third = nodes.add_node(num_cpus=1, object_store_memory=STORE)
-            wait_for(lambda: rows(run)[-1]["ray/nodes"] == 3, driver)
+            wait_for(lambda: rows(run)[-1]["ray/nodes"] == 2, driver)
             lost = rows(run)[-1]["ledger/lost"]
             assert lost <= 2 * 2 * 6, "at most what was under way"
             deaths = said(run, "died (")
@@ -110,46 +111,21 @@ def test_a_node_is_lost_and_comes_back_and_a_lost_head_ends_the_run_which_goes_o
     assert "does not answer" in output
     assert f"starling resume {run}" in output
     saved = max(int(path.name.removeprefix("step-")) for path in (run / "checkpoints").glob("step-*"))
-    with cluster({"num_cpus": 5}, {"num_cpus": 4}) as nodes:
-        patient = ["supervision.reduction=60", "ray.timeout=60"]
-        other = ["actors=4", "learners=2", *patient, f"stop.env_steps={saved + 400}"]
-        resumed = starling("resume", str(run), f"ray.address={nodes.address}", *other)
-        output, _ = resumed.communicate(timeout=PATIENCE)
+    here = ray.get_runtime_context().gcs_address
+    patient = ["supervision.reduction=60", "ray.timeout=60"]
+    other = ["actors=4", "learners=2", *patient, f"stop.env_steps={saved + 400}"]
+    resumed = starling("resume", str(run), f"ray.address={here}", *other)
+    output, _ = resumed.communicate(timeout=PATIENCE)
     assert resumed.returncode == 0, output
     assert f"stop.env_steps={saved + 400:,} reached" in output
 
 
-def test_a_shard_that_is_lost_begins_with_what_was_saved_of_it(tmp_path):
-    run = tmp_path / "a"
-    replay = ["dqn-cartpole", "env.id=toy/identity", "env.num=4", "algo.learning_starts=50", "algo.capacity=40000"]
-    settings = ["runtime=ray", "actors=2", "ray.shards=2", "net.torso.hidden=[8]", "eval.every=null", "log.every=200"]
-    until = ["stop.return=null", "stop.env_steps=100000000", "checkpoint.every=2000", "run=a", "--runs", str(tmp_path)]
-    driver = starling("train", *replay, *settings, *until)
-    try:
-        wait_for(lambda: list((run / "checkpoints").glob("step-*")), driver)
-        (shard, *_) = [
-            pid for pid in children(driver.pid) if Path(f"/proc/{pid}/cmdline").read_text().startswith("ray::Shard")
-        ]
-        os.kill(shard, signal.SIGKILL)
-        wait_for(lambda: said(run, "begins with what the newest checkpoint holds of it"), driver)
-        known = len(rows(run))
-        wait_for(lambda: len(rows(run)) > known + 2, driver)
-        row = rows(run)[-1]
-        gone = row["env_steps"] - row["store/replay/size"]
-        assert 0 < gone < 2000 + 400, "no more is missing than came since"
-        driver.send_signal(signal.SIGINT)
-        output, _ = driver.communicate(timeout=PATIENCE)
-    finally:
-        end(driver)
-    assert driver.returncode == 0, output
-
-
-def test_parts_are_placed_by_what_nodes_have_and_what_they_lack_is_said_in_one_line(tmp_path):
+def test_parts_are_placed_by_what_nodes_have(tmp_path):
     """Actors go where their resource is, together or apart, and the evaluator to the only node with an `eye`."""
     settings = ["ray.actor.resources={simulator: 1}", "ray.evaluator.resources={eye: 1}", "ray.hosts=2"]
-    with cluster() as made:
-        have = [{"simulator": 2}, {"simulator": 2}, {"eye": 1}]
-        nodes = [made.add_node(num_cpus=4, object_store_memory=STORE, resources=resources) for resources in have]
+    have = [{"eye": 1}, {"simulator": 2}, {"simulator": 2}]
+    with cluster(*({"num_cpus": 4, "resources": resources} for resources in have)) as made:
+        nodes = made.list_all_nodes()
         for placement, expected in (("pack", [0, 2]), ("spread", [1, 1])):
             where = f"ray.placement={placement}"
             driver = train(made.address, tmp_path / placement, *settings, where, "eval.every=1000000")
@@ -158,17 +134,12 @@ def test_parts_are_placed_by_what_nodes_have_and_what_they_lack_is_said_in_one_l
                 held = [hosts_on(node) for node in nodes]
             finally:
                 end(driver)
-            assert held[2] == 1, "the evaluator"
-            assert sorted(held[:2]) == expected
+            assert held[0] == 1, "the evaluator"
+            assert sorted(held[1:]) == expected
             limit = time.monotonic() + PATIENCE
             while sum(map(hosts_on, nodes)):  # what a killed driver leaves, Ray takes away
                 assert time.monotonic() < limit
                 time.sleep(0.1)
-        refused = train(made.address, tmp_path, "ray.actor.gpus=1", "ray.hosts=1")
-        output, _ = refused.communicate(timeout=PATIENCE)
-    assert refused.returncode == 2, output
-    assert "0 of 2 GPU" in output.strip().splitlines()[-1]
-    assert "Traceback" not in output
 
 
 def hosts_on(node) -> int:
@@ -190,7 +161,7 @@ def test_a_node_with_other_versions_is_refused_and_named_by_the_check(tmp_path):
         refused, _ = driver.communicate(timeout=PATIENCE)
     assert (check.returncode, driver.returncode) == (2, 2), output + refused
     assert "token authentication: on" in output
-    assert output.count("node 1") == 3 + 1, output
+    assert output.count("node 1") == 2 + 1, output
     assert "MB/s" in output
     for text in (output, refused):
         assert "has gymnasium 0.0.1 and this machine" in text.strip().splitlines()[-1]
@@ -214,10 +185,11 @@ def test_an_address_that_does_not_answer_is_one_line(tmp_path):
     output, _ = driver.communicate(timeout=PATIENCE)
     assert driver.returncode == 2, output
     assert "ray.address=127.0.0.1:9: nothing answers there" in output.strip().splitlines()[-1]
+    assert "Traceback" not in output
 
 
 def test_ctrl_c_ends_a_ray_of_its_own_with_all_that_belongs_to_it(tmp_path):
-    arguments = ["train", *SMALL, "run=a", "--runs", str(tmp_path), "eval.every=1000000"]
+    arguments = ["train", *SMALL, "run=a", "--runs", str(tmp_path), "eval.every=1000000", "ray.timeout=60"]
     command = [sys.executable, "-m", "starling", *arguments]
     elsewhere = os.environ | {"RAY_ADDRESS": "127.0.0.1:9"}  # as if this machine were part of a cluster
     with subprocess.Popen(
