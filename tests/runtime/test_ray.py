@@ -98,7 +98,7 @@ def mine(kind: str, before: set[int]) -> int:
 
 
 @contextmanager
-def impatient(runtime: RayRuntime, seconds: float = 2.5) -> Iterator[None]:
+def impatient(runtime: ProcessesRuntime, seconds: float = 2.5) -> Iterator[None]:
     """For now a Ray actor that is silent for so long counts as hung; whoever starts on a busy machine has its time."""
     workers = runtime.hub.crew.workers.values()
     for worker in workers:
