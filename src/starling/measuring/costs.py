@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from subprocess import PIPE, Popen
+from subprocess import Popen
 
 import torch
 
@@ -25,6 +25,7 @@ from starling.config.load import from_dict, to_dict
 from starling.config.schema import Config
 from starling.errors import UserError
 from starling.hardware import cores, set_up_torch
+from starling.measuring.helpers import helper, last_words
 from starling.measuring.workload import Work
 
 LEARN, ACT = "learn", "act"
@@ -120,16 +121,7 @@ def _neighbours(config: Config, count: int) -> Iterator[list[Popen[str]]]:
     """So many other processes that work as they are told; see `_tell`."""
     command = [sys.executable, "-m", "starling.measuring.costs", json.dumps(to_dict(config))]
     with ExitStack() as started:
-        yield [started.enter_context(_worker(command)) for _ in range(count)]
-
-
-@contextmanager
-def _worker(command: list[str]) -> Iterator[Popen[str]]:
-    with Popen(command, text=True, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+        yield [started.enter_context(helper(command)) for _ in range(count)]
 
 
 def _tell(processes: list[Popen[str]], words: list[str]) -> None:
@@ -141,10 +133,9 @@ def _tell(processes: list[Popen[str]], words: list[str]) -> None:
             process.stdin.flush()
     for process in processes:
         assert process.stdout is not None
-        assert process.stderr is not None
         if not process.stdout.readline():
-            said = process.stderr.read().strip().splitlines() or ["no reason was given"]
-            raise UserError(f"cannot measure with every core busy, a second process ended early: {said[-1]}")
+            why = last_words(process)
+            raise UserError(f"cannot measure with every core busy, a second process ended early: {why}")
 
 
 def _keep_busy(config: Config) -> None:

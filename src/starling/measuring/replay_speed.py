@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from statistics import median
-from subprocess import PIPE, Popen
+from subprocess import Popen
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from starling.errors import UserError
 from starling.hardware import keep_memory, set_up_torch
+from starling.measuring.helpers import helper, last_words
 from starling.measuring.random_play import Recording
 from starling.measuring.replay_memory import BATCH, N_STEP, resident_memory, table_of
 from starling.measuring.replay_peers import PEERS, Step, installed, transitions
@@ -64,7 +65,8 @@ def _contest(
         contestants, held = {}, {}
         for name in names:
             say(f"filling the replay of {name}" + (", which keeps freed memory" if KEEP in args else ""))
-            contestants[name] = started.enter_context(_contestant([name, *args]))
+            command = [sys.executable, "-m", "starling.measuring.replay_speed", name, *args]
+            contestants[name] = started.enter_context(helper(command))
             held[name] = _answer(name, contestants[name])
         return _take_turns(contestants, seconds / (TURNS * len(names))), held
 
@@ -81,23 +83,11 @@ def _take_turns(contestants: dict[str, Popen[str]], seconds: float) -> dict[str,
     return {name: median(each) for name, each in rates.items()}
 
 
-@contextmanager
-def _contestant(args: list[str]) -> Iterator[Popen[str]]:
-    command = [sys.executable, "-m", "starling.measuring.replay_speed", *args]
-    with Popen(command, text=True, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 def _answer(name: str, process: Popen[str]) -> float:
     assert process.stdout is not None
-    assert process.stderr is not None
     line = process.stdout.readline()
     if not line:
-        said = process.stderr.read().strip().splitlines() or ["no reason was given"]
-        raise UserError(f"cannot measure the replay of {name}: {said[-1]}")
+        raise UserError(f"cannot measure the replay of {name}: {last_words(process)}")
     return float(line)
 
 

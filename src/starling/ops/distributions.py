@@ -160,12 +160,12 @@ class Gaussian:
     def log_prob(self, action: Tensor) -> Tensor:
         """log p(action) [...]; action [..., D]."""
         check_shapes("Gaussian.log_prob", "... D", mean=self.mean, action=action)
-        z = (action - self.mean) / self.log_std.exp()
-        return -self.noise_size * _HALF_LOG_TWO_PI - torch.addcmul(self.log_std, z, z, value=0.5).sum(-1)
+        z = (action - self.mean) * torch.exp(-self.log_std)
+        return -(0.5 * z.square() + self.log_std + _HALF_LOG_TWO_PI).sum(-1)
 
     def entropy(self) -> Tensor:
         """Sum of log std + log(2 pi e) / 2 [...]."""
-        return self.log_std.expand_as(self.mean).sum(-1) + self.noise_size * (0.5 + _HALF_LOG_TWO_PI)
+        return (self.log_std.expand_as(self.mean) + (0.5 + _HALF_LOG_TWO_PI)).sum(-1)
 
     def kl(self, other: Gaussian) -> Tensor:
         """KL(self || other) [...]."""
@@ -214,10 +214,8 @@ class TanhGaussian:
         """
         check_shapes("TanhGaussian.from_normal", "... D", mean=self.mean, z=z)
         pre_tanh = torch.addcmul(self.mean, self.log_std.exp(), z)
-        # -z^2 / 2 - log std - log(1 - tanh^2 x), halved, but for constants: as few operations as it can be.
-        halves = torch.sub(pre_tanh + softplus(-2.0 * pre_tanh), self.log_std, alpha=0.5)
-        sums = torch.addcmul(halves, z, z, value=-0.25).sum(-1)
-        return pre_tanh.tanh(), 2.0 * sums - self.noise_size * (_HALF_LOG_TWO_PI + 2.0 * _LOG_TWO)
+        constant = -0.5 * z.square() - _HALF_LOG_TWO_PI
+        return pre_tanh.tanh(), (constant - self.log_std - _log_slope(pre_tanh)).sum(-1)
 
     def mode(self) -> Tensor:
         """tanh of the mean [..., D]."""
