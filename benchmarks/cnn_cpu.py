@@ -1,7 +1,8 @@
-"""How long convolutional networks take on a CPU, with plain and with channels-last inputs.
+"""How long convolutional networks take on a CPU: with plain and channels-last inputs, and in mixed precision.
 
-Training is forward, backward and an optimizer step on uint8 images of 4x84x84; inference is forward alone. Both layouts
-take turns in changing order, so that a busy machine slows them alike. What wins is kept in starling.nets.encoders.
+Training is forward, backward and an optimizer step on uint8 images of 4x84x84; inference is forward alone. All take
+turns, so that a busy machine slows them alike. The faster layout is kept in starling.nets.encoders; mixed precision,
+with channels-last inputs, is `precision=bfloat16`, which is for training alone.
 
     python benchmarks/cnn_cpu.py [--kind nature] [--rounds 10] [--threads 1 2] [--json]
 """
@@ -12,7 +13,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,10 @@ from starling.types import EnvSpec
 
 ENV = EnvSpec("images", spaces.Box(0, 255, (4, 84, 84), np.uint8), spaces.Discrete(6))
 WORK = [("training", 256), ("training", 32), ("inference", 8), ("inference", 32), ("inference", 256)]
+PLAIN, LAST, MIXED = "plain", "channels_last", "bfloat16"
 
 
-def training(net: Network, batch: int) -> Callable[[], None]:
+def training(net: Network, batch: int, mixed: bool) -> Callable[[], None]:
     """A step of Adam on a loss of [B] images."""
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-4)
     obs = torch.randint(0, 256, (1, batch, 4, 84, 84), dtype=torch.uint8)
@@ -37,7 +39,9 @@ def training(net: Network, batch: int) -> Callable[[], None]:
 
     def once() -> None:
         optimizer.zero_grad()
-        net.unroll(obs, first, None, {}, {})[0]["q"].square().mean().backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            loss = net.unroll(obs, first, None, {}, {})[0]["q"].float().square().mean()
+        loss.backward()
         optimizer.step()
 
     return once
@@ -56,14 +60,14 @@ def inference(net: Network, batch: int, channels_last: bool) -> Callable[[], Non
     return once
 
 
-def timer(kind: str, work: str, batch: int, channels_last: bool) -> Callable[[], float]:
+def timer(kind: str, work: str, batch: int, way: str) -> Callable[[], float]:
     """A function that does the work a few times and says what one took, in milliseconds; warmed up."""
     torch.manual_seed(0)
     net = build_network(ENV, NetConfig(torso=TorsoConfig(kind=kind)), {"q": HeadSpec("q")})
     for module in net.modules():
         if isinstance(module, Image):
-            module.channels_last = channels_last
-    once = training(net, batch) if work == "training" else inference(net, batch, channels_last)
+            module.channels_last = way != PLAIN
+    once = training(net, batch, way == MIXED) if work == "training" else inference(net, batch, way != PLAIN)
     repeats = max(1, 256 // batch)
 
     def timed() -> float:
@@ -77,28 +81,29 @@ def timer(kind: str, work: str, batch: int, channels_last: bool) -> Callable[[],
 
 
 def compare(kind: str, work: str, batch: int, threads: int, rounds: int) -> dict[str, Any]:
-    """Both layouts in turns, and how many times as long the plain one takes."""
+    """Every way in turns, and how many times as fast each is as the one before it."""
     torch.set_num_threads(threads)
-    timers = {last: timer(kind, work, batch, last) for last in (False, True)}
-    times: dict[bool, list[float]] = {False: [], True: []}
+    ways = [PLAIN, LAST, MIXED] if work == "training" else [PLAIN, LAST]
+    timers = {way: timer(kind, work, batch, way) for way in ways}
+    times: dict[str, list[float]] = {way: [] for way in ways}
     for i in range(rounds):
-        for last in (i % 2 == 0, i % 2 == 1):
-            times[last].append(timers[last]())
-    ratios = [plain / last for plain, last in zip(times[False], times[True], strict=True)]
-    case = {"work": work, "batch": batch, "threads": threads}
-    return {**case, "plain_ms": spread(times[False]), "channels_last_ms": spread(times[True]), "ratio": spread(ratios)}
+        for way in ways if i % 2 else ways[::-1]:
+            times[way].append(timers[way]())
+    ratios = {
+        f"{before} / {way}": spread([a / b for a, b in zip(times[before], times[way], strict=True)])
+        for before, way in pairwise(ways)
+    }
+    milliseconds = {way: spread(taken) for way, taken in times.items()}
+    return {"work": work, "batch": batch, "threads": threads, "milliseconds": milliseconds, "ratios": ratios}
 
 
 def line(result: dict[str, Any]) -> str:
     """One comparison for people: medians, and the extremes in brackets."""
-    shown = {
-        name: f"{result[name]['median']:.2f} [{result[name]['low']:.2f}, {result[name]['high']:.2f}]"
-        for name in ("plain_ms", "channels_last_ms", "ratio")
-    }
-    return (
-        f"{result['work']} batch {result['batch']} threads {result['threads']}: plain {shown['plain_ms']} ms,"
-        f" channels-last {shown['channels_last_ms']} ms, ratio {shown['ratio']}"
-    )
+    shown = [
+        f"{name} {value['median']:.2f} [{value['low']:.2f}, {value['high']:.2f}]"
+        for name, value in {**result["milliseconds"], **result["ratios"]}.items()
+    ]
+    return f"{result['work']} batch {result['batch']} threads {result['threads']}, ms: {', '.join(shown)}"
 
 
 def main() -> None:

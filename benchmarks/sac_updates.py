@@ -2,7 +2,8 @@
 
 Both have a replay full of random transitions and learn from it: sampling, losses, gradients, optimizers and targets are
 counted, acting and the env are not. They take turns in one process with one torch thread; what counts is the ratio.
-`products` is the least that any implementation must do: the matrix products of one update, alone.
+`products` is the least that any implementation must do: the matrix products of one update, alone. `bfloat16` is ours
+with `precision=bfloat16`, which pays where the CPU has instructions for it (`avx512_bf16` in /proc/cpuinfo).
 
     make bench-install && .venv-bench/bin/python benchmarks/sac_updates.py --json
 """
@@ -47,10 +48,9 @@ class Shapes(gymnasium.Env[Any, Any]):
         return self.np_random.normal(size=OBSERVATIONS), float(action[0]), False, self._step == 1000, {}
 
 
-def ours() -> Callable[[int], None]:
+def ours(precision: str) -> Callable[[int], None]:
     """The learner's step, from drawing a batch to moving the targets."""
-    register_env("bench/shapes", Shapes)
-    settings = ["env.id=bench/shapes", f"algo.learning_starts={FILLED}", "threads=1"]
+    settings = ["env.id=bench/shapes", f"algo.learning_starts={FILLED}", "threads=1", f"precision={precision}"]
     runtime: Any = topology.build(draw(load("sac-halfcheetah", settings)))
     for _ in runtime.run():
         if runtime.updates:
@@ -133,13 +133,18 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     args = parser.parse_args()
     set_up_torch(1)
-    found = rates(
-        {"starling": ours(), "stable-baselines3": theirs(), "products": products()}, args.updates, args.rounds
-    )
-    mine = found["starling"]
+    register_env("bench/shapes", Shapes)
+    contestants = {
+        "starling": ours("float32"),
+        "starling, bfloat16": ours("bfloat16"),
+        "stable-baselines3": theirs(),
+        "products": products(),
+    }
+    found = rates(contestants, args.updates, args.rounds)
     results: dict[str, Any] = {name: spread(values) for name, values in found.items()}
-    for name in ("stable-baselines3", "products"):
-        results[f"starling / {name}"] = spread([a / b for a, b in zip(mine, found[name], strict=True)])
+    pairs = [("starling", "stable-baselines3"), ("starling", "products"), ("starling, bfloat16", "stable-baselines3")]
+    for mine, other in pairs:
+        results[f"{mine} / {other}"] = spread([a / b for a, b in zip(found[mine], found[other], strict=True)])
     for name, value in results.items():
         print(f"{name}: {value['median']} [{value['low']}, {value['high']}]")
     if args.json:
