@@ -122,7 +122,7 @@ class IMPALA(Algorithm):
         log_prob = policy.log_prob(steps.action)  # [T, B]
         log_rho = log_ratio(log_prob, behaviour.log_prob(steps.action))
         keep = None if config.laser is None else relevance(policy, behaviour, config.clip_rho, config.laser)
-        traces = stream_traces(outputs, log_rho, steps, streams, config.clip_rho, config.clip_c, keep)
+        traces = stream_traces(outputs, log_rho, steps, streams, config, keep)
         advantage = weighted_total({name: trace.pg_advantage for name, trace in traces.items()}, streams)
         value = total([value_loss(outputs[s.name][:-1], traces[s.name].vs) for s in streams])
         parts = {
