@@ -86,7 +86,7 @@ class DQN(Algorithm):
     def errors(
         self, steps: Trajectory[Tensor], values: dict[str, Tensor], bootstrap: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        """n-step errors [B] a stream, from Q of the first action [B] and the value of the last observation [B]."""
+        """Goals less Q of the first action [B] a stream; a goal is n rewards, then the last observation's value [B]."""
         errors = {}
         for stream in self._streams:
             terms = stream_terms(steps, stream, whole=False)
