@@ -35,11 +35,15 @@ class DQN(Algorithm):
         return (StreamSpec(discount=self.config.discount),)
 
     def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> Network:
+        self._streams = streams
+        return build_network(env, self.net, self.heads(env))
+
+    def heads(self, env: EnvSpec) -> dict[str, HeadSpec]:
+        """A Q head a stream, for one choice out of finitely many."""
         if not isinstance(env.action, spaces.Discrete):
             raise UserError(f"{self.config.name} needs a Discrete action space; {env.id} has {env.action}")
-        self._streams = streams
         kind = "dueling" if self.config.dueling else "q"
-        return build_network(env, self.net, {stream.name: HeadSpec(kind) for stream in streams})
+        return {stream.name: HeadSpec(kind) for stream in self._streams}
 
     def tables(self, rows: int) -> tuple[TableSpec, ...]:
         return (replay(self.config),)
