@@ -68,9 +68,9 @@ class Result:
     updates: int
     score: float | None  # mean return of the last 100 episodes
     reason: str
-    signal: signal.Signals | None = None  # what ended it early
-    failed: bool = False  # it could not go on
-    onward: str = ""  # settings without which resuming it would end at once
+    signal: signal.Signals | None  # what ended it early
+    failed: bool  # it could not go on
+    onward: str  # settings without which resuming it would end at once
 
     @property
     def exit_code(self) -> int:
