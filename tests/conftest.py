@@ -2,7 +2,9 @@
 
 import shutil
 import signal
+import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -71,6 +73,22 @@ def made_when_asked():
         return run
 
     return among
+
+
+@pytest.fixture
+def read_mp4():
+    """`read_mp4(path)`: what ffmpeg says about a film, and its frames [T, height, width, 3]."""
+    import imageio_ffmpeg
+
+    def read(path):
+        with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # the reader leaves its pipes open
+            reader = imageio_ffmpeg.read_frames(path)
+            about, *data = reader
+            del reader
+        width, height = about["size"]
+        return about, np.frombuffer(b"".join(data), np.uint8).reshape(len(data), height, width, 3)
+
+    return read
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from starling.envs.wrappers import WRAPPERS
 from starling.nets.torsos import TORSOS
 from starling.roles.policy import Policy
 from starling.runs.status import Status
+from starling.session import Display, Result
 from starling.types import EXTRINSIC, EnvStep, Tree
 
 
@@ -39,8 +40,8 @@ def train(
     overrides: Sequence[str] = (),
     *,
     runs: str | Path = "runs",
-    display: training.Display | None = None,
-) -> training.Result:
+    display: Display | None = None,
+) -> Result:
     """Train a preset, a YAML file, a nested dict or a `Config`, as `starling train` does.
 
     It sets torch's threads for this process; Ctrl-C saves and returns early.
@@ -54,7 +55,7 @@ def train(
     return training.train(config, Path(runs), display or Quiet())
 
 
-def resume(run: str | Path, *, checkpoint: str = "newest", display: training.Display | None = None) -> training.Result:
+def resume(run: str | Path, *, checkpoint: str = "newest", display: Display | None = None) -> Result:
     """Go on with a run in its own folder, as `starling resume` does."""
     return training.resume(Path(run), display or Quiet(), which=checkpoint)
 

@@ -22,7 +22,7 @@ class BranchPlan:
 
     changes: dict[str, tuple[Any, Any]]
     refill: bool
-    emptied: tuple[str, ...] = ()  # tables that cannot be dealt to another number of learners
+    emptied: tuple[str, ...]  # tables that cannot be dealt to another number of learners
 
     def lines(self) -> list[str]:
         changed = [

@@ -35,15 +35,15 @@ _ROW = np.zeros(1, np.int64)  # the one row that is played
 class Demand:
     """What is to be played, and what is to be kept of it; with neither video nor log, a video in the run's folder."""
 
-    episodes: int = 1
-    seed: int = 1_000_000
-    explore: bool = False
-    max_steps: int | None = None  # of an episode; None: to its end
-    checkpoint: str = "newest"
-    video: Path | None = None
-    log: Path | None = None
-    fps: float | None = None  # None: as quick as the game, where it is known
-    streams: bool = False  # whether a film shows every reward stream below its pictures
+    episodes: int
+    seed: int
+    explore: bool
+    max_steps: int | None  # of an episode; None: to its end
+    checkpoint: str
+    video: Path | None
+    log: Path | None
+    fps: float | None  # None: as quick as the game, where it is known
+    streams: bool  # whether a film shows every reward stream below its pictures
 
 
 @dataclass

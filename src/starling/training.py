@@ -1,81 +1,24 @@
-"""A run from beginning to end: builds the system, drives it, writes rows and checkpoints, knows when to stop."""
+"""How a run begins: anew, from a checkpoint of its own, or as a branch of another; a session then drives it."""
 
 from __future__ import annotations
 
-import signal
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from starling import topology
 from starling.blueprint import Blueprint, build_model, draw, load_weights, torch_threads
 from starling.branching import check_branch
 from starling.capacity.room import find_room
 from starling.config.schema import Config
-from starling.envs.faults import EnvFault
 from starling.errors import UserError
 from starling.hardware import check_precision, set_up_torch
 from starling.replays.resharding import reshard, without_tables
 from starling.replays.start import begin_with_replay
-from starling.roles.learner import DivergedError
 from starling.runs import checkpoint, folder
-from starling.runs.bottleneck import KEY, bottleneck
-from starling.runs.metrics import TIMING, MetricsFile, Scoreboard, read_rows
-from starling.runs.saving import Saver
-from starling.runs.signals import Interrupts
-from starling.runs.status import Status
-from starling.runs.tensorboard import TensorBoardFile
-from starling.runs.warnings import KEY as WARNINGS
-from starling.runs.warnings import Watch
-from starling.runtime.crew import RunFailedError
 from starling.runtime.prewarm import prewarm
-from starling.runtime.processes import ProcessesRuntime
-
-TICK_SECONDS = 0.25
-
-
-class Display(Protocol):
-    """Whoever watches a run."""
-
-    def tick(self, status: Status) -> None: ...
-
-    def row(self, row: dict[str, Any]) -> None: ...
-
-    def message(self, line: str) -> None: ...
-
-
-class Logged:
-    """A display whose messages also go into the run's log."""
-
-    def __init__(self, display: Display, place: folder.RunFolder) -> None:
-        self.tick, self.row = display.tick, display.row
-        self._display, self._place = display, place
-
-    def message(self, line: str) -> None:
-        self._place.log(line)
-        self._display.message(line)
-
-
-@dataclass(frozen=True)
-class Result:
-    """How a run ended."""
-
-    folder: Path
-    env_steps: int
-    updates: int
-    score: float | None  # mean return of the last 100 episodes
-    reason: str
-    signal: signal.Signals | None = None  # what ended it early
-    failed: bool = False  # it could not go on
-    onward: str = ""  # settings without which resuming it would end at once
-
-    @property
-    def exit_code(self) -> int:
-        """0, also after Ctrl-C, a person's own wish; 143 after SIGTERM, so that a scheduler notices; 1: it failed."""
-        return 128 + signal.SIGTERM if self.signal == signal.SIGTERM else int(self.failed)
+from starling.session import Display, Logged, Result, Session
 
 
 def train(config: Config, runs: Path, display: Display) -> Result:
@@ -164,203 +107,3 @@ def _load(place: folder.RunFolder, which: str, blueprint: Blueprint, say: Callab
     load_weights(build_model(blueprint), state["learner"]["model"], f"{place.path} ({chosen.name})")
     say(f"resuming from {chosen}")
     return state
-
-
-class Session:
-    """One process's part of a run: from its start or a checkpoint to its end."""
-
-    def __init__(
-        self,
-        blueprint: Blueprint,
-        place: folder.RunFolder,
-        runtime: topology.Runtime,
-        display: Display,
-        state: dict[str, Any] | None = None,
-    ) -> None:
-        self.config, self.place, self.runtime, self.display = blueprint.config, place, runtime, display
-        self._frames_per_step = blueprint.env.frames_per_step
-        self.scores = Scoreboard()
-        self._evaluated: float | None = None
-        if state is not None:
-            self.scores.set_state(state["scores"])
-            self._evaluated = state["evaluated"]
-        settings = self.config.checkpoint
-        retention = checkpoint.Retention(settings.keep, settings.keep_every, settings.best)
-        self._saver = Saver(place.checkpoints, retention)
-        self.metrics = MetricsFile(place.metrics_file, 0 if state is None else state["rows"])
-        window = max((table.length for table in blueprint.tables if table.storage == "ring"), default=0)
-        self._watch = Watch(self.config, window, read_rows(place.metrics_file))
-        self.board = TensorBoardFile(place.path, None if state is None else runtime.env_steps, display.message)
-        self._started = time.monotonic()
-        self._start_steps, self._start_updates = runtime.env_steps, runtime.updates
-        self._last_row: dict[str, Any] = {}
-        self._pace = (self._started, runtime.env_steps)
-        self._next_tick = 0.0
-        self._interrupts = Interrupts()
-        if isinstance(runtime, ProcessesRuntime):
-            runtime.last_saved = self._last_saved
-
-    def _last_saved(self) -> dict[str, Any] | None:
-        """The tables of the newest sound checkpoint, for a part of them that was lost; None: there is none yet."""
-        try:
-            _, state, _ = checkpoint.find(self.place.checkpoints, parts=("store",))
-        except UserError:
-            return None
-        tables: dict[str, Any] = state["store"]
-        return tables
-
-    def run(self) -> Result:
-        """Drive the system until a stop condition holds; the last state is saved."""
-        failed = False
-        try:
-            with self._interrupts:
-                try:
-                    reason = self._drive()
-                except RunFailedError as error:
-                    failed, reason = True, f"failed: {error}"
-                    self._listen()
-                    self._save()
-                except DivergedError as error:  # in the middle of a step, and nothing worth saving
-                    failed, reason = True, f"failed: {error}"
-                self._saver.finish()
-        except EnvFault as fault:
-            self.place.log(f"{fault}\n{fault.details}".rstrip())
-            raise
-        finally:
-            with ExitStack() as closing:  # one after the other, also if one of them fails
-                for part in (self.runtime, self.board, self.metrics, self._saver):
-                    closing.callback(part.close)
-        runtime = self.runtime
-        received = self._interrupts.received
-        mean = self.scores.mean
-        score = "no score" if mean is None else f"score {mean:,.2f}"
-        self.place.log(f"finished: {reason}, {runtime.env_steps:,} env steps, {score}")
-        onward = " ".join(setting for _, setting in self._reached() if setting)
-        return Result(self.place.path, runtime.env_steps, runtime.updates, mean, reason, received, failed, onward)
-
-    def _drive(self) -> str:
-        config = self.config
-        row_at, save_at = self._after(config.log_every), self._after(config.checkpoint_every)
-        eval_every = config.eval.every
-        eval_at = 0 if eval_every is None else self._after(eval_every)
-        steps = self.runtime.run()
-        reason = self._stop_reason()
-        while reason is None:
-            next(steps)
-            self._saver.check()
-            self._listen()
-            now = self.runtime.env_steps
-            reason = self._stop_reason()  # asked once a round: what is saved at the end must not be missed
-            stopping = reason is not None
-            if eval_every is not None and (now >= eval_at or stopping) and self._interrupts.received is None:
-                if stopping:
-                    self._save()  # whatever becomes of the last evaluation, which may take long
-                self.runtime.evaluate(wait=stopping)
-                eval_at = self._after(eval_every)
-            if stopping:
-                self.runtime.halt()
-            evaluated = self._take_evaluations()
-            if now >= row_at or stopping or evaluated:
-                self._write_row(evaluated)
-                row_at = self._after(config.log_every)
-            if now >= save_at or stopping:
-                self._save()
-                save_at = self._after(config.checkpoint_every)
-            self._tick()
-        return reason
-
-    def _after(self, every: int) -> int:
-        """The next multiple of `every` env steps: a function of the count alone, so that resuming agrees."""
-        return (self.runtime.env_steps // every + 1) * every
-
-    def _stop_reason(self) -> str | None:
-        if self._interrupts.received is not None:
-            return f"{self._interrupts.received.name} received"
-        return next((reason for reason, _ in self._reached()), None)
-
-    def _reached(self) -> Iterator[tuple[str, str]]:
-        """The stop conditions that hold, each with a setting that lifts it; minutes count anew in a resumed run."""
-        stop, minutes = self.config.stop, (time.monotonic() - self._started) / 60
-        if stop.return_ is not None and self.scores.full and (self.scores.mean or 0.0) >= stop.return_:
-            yield f"mean return {self.scores.mean:.1f} reached stop.return={stop.return_:g}", "stop.return=null"
-        if self.runtime.env_steps >= stop.env_steps:
-            yield f"stop.env_steps={stop.env_steps:,} reached", f"stop.env_steps={2 * stop.env_steps}"
-        if stop.updates is not None and self.runtime.updates >= stop.updates:
-            yield f"stop.updates={stop.updates:,} reached", f"stop.updates={2 * stop.updates}"
-        if stop.minutes is not None and minutes >= stop.minutes:
-            yield f"stop.minutes={stop.minutes:g} reached", ""
-
-    def _listen(self) -> None:
-        """Take in what happened since the last time."""
-        self.scores.add(self.runtime.episodes())
-        for line in self.runtime.notices():
-            self.display.message(line)
-
-    def _take_evaluations(self) -> dict[str, float]:
-        """The newest evaluation that has come in; empty: none."""
-        rows = self.runtime.evaluations()
-        if rows:
-            self._evaluated = rows[-1]["eval/return"]
-        return rows[-1] if rows else {}
-
-    def _write_row(self, evaluation: dict[str, float]) -> None:
-        seconds = time.monotonic() - self._started
-        row: dict[str, Any] = {
-            "env_steps": self.runtime.env_steps,
-            "updates": self.runtime.updates,
-            **self.scores.row(),
-            **evaluation,
-            **self.runtime.drain_metrics(),
-            **self._saver.metrics(),
-            f"{TIMING}seconds": round(seconds, 3),
-            f"{TIMING}steps_per_s": round((self.runtime.env_steps - self._start_steps) / max(seconds, 1e-9), 1),
-            f"{TIMING}updates_per_s": round((self.runtime.updates - self._start_updates) / max(seconds, 1e-9), 1),
-        }
-        if line := bottleneck(row, self.config):
-            row[KEY] = line
-        wrong, unsaid = self._watch.look(row)
-        if wrong:
-            row[WARNINGS] = " | ".join(wrong)
-        for warning in unsaid:
-            self.display.message(f"warning: {warning}")
-        self.metrics.write(row)
-        self.board.write(row)
-        self.display.row(row)
-        self._last_row = row
-
-    def _save(self) -> None:
-        if self._interrupts.received is not None:
-            self.display.message("saving; once more ends at once, without")
-        self._saver.save(self._take_state, self._evaluated if self.config.eval.every is not None else self.scores.mean)
-
-    def _take_state(self) -> tuple[int, dict[str, Any]]:
-        """The env steps so far and all that is saved of them."""
-        state = self.runtime.save(with_tables=self.config.checkpoint.replay)
-        state["session"] = {
-            "scores": self.scores.get_state(),
-            "evaluated": self._evaluated,
-            "rows": self.metrics.rows,
-        }
-        return self.runtime.env_steps, state
-
-    def _tick(self) -> None:
-        """Tell the display how it goes, now and then."""
-        now = time.monotonic()
-        if now < self._next_tick:
-            return
-        self._next_tick = now + TICK_SECONDS
-        since, steps = self._pace
-        pace = (self.runtime.env_steps - steps) / max(now - since, 1e-9)
-        if now - since > 5:
-            self._pace = (now, self.runtime.env_steps)
-        self.display.tick(
-            Status(
-                env_steps=self.runtime.env_steps,
-                updates=self.runtime.updates,
-                episodes=self.scores.episodes,
-                score=self.scores.mean,
-                steps_per_s=pace,
-                frames_per_s=pace * self._frames_per_step,
-                metrics=self._last_row,
-            )
-        )

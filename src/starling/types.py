@@ -206,4 +206,4 @@ class Batch:
     source: Tensor  # [B] int64: index of the table in the mixture
     progress: Progress
     generator: torch.Generator  # for losses that sample: the learner's own, so that a resumed run draws the same
-    prepared: Tree = None  # [T, B, ...] what prepare() added: advantages, targets
+    prepared: Tree = None  # [T, B, ...] what prepare() added: advantages, goals of values

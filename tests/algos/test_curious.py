@@ -28,6 +28,14 @@ def cells(runtime):
     return rewards, flags, head
 
 
+def learn_once_more(runtime):
+    """Go on until there is another update."""
+    updates = runtime.updates
+    for _ in runtime.run():
+        if runtime.updates > updates:
+            break
+
+
 def test_returns_are_the_discounted_sums_of_what_was_recorded_over_the_ends_of_episodes():
     runtime = run("dqn-cartpole", 300, *DQN, f"curiosity=[{RND.replace('20', '0')}, {EPISODIC}]")
     rewards, flags, head = cells(runtime)
@@ -134,10 +142,7 @@ def test_curiosity_sees_observations_as_they_are_where_the_agent_normalises_its_
         return learn(module, batch, next_obs)
 
     part.loss = keep
-    updates = runtime.updates
-    for _ in runtime.run():
-        if runtime.updates > updates:
-            break
+    learn_once_more(runtime)
     before, after = seen[0]  # toy/counting: whose it is, episode, step
     assert torch.equal(after - before, torch.tensor([0.0, 0.0, 1.0]).expand_as(before))
 
@@ -148,10 +153,7 @@ def test_rewards_that_enter_the_network_are_those_it_acted_on():
     runtime = run("ppo-cartpole", 200, *SMALL, *settings, "net.core={kind: lstm, size: 8}", "net.shared=true")
     runtime.learner.model.scale = lambda name: torch.tensor(1e-7)  # so that scaled rewards are far from those recorded
     runtime.learner.drain_metrics()
-    updates = runtime.updates
-    for _ in runtime.run():
-        if runtime.updates > updates:
-            break
+    learn_once_more(runtime)
     assert runtime.learner.drain_metrics()["loss/kl"] == pytest.approx(0.0, abs=1e-9)
 
 

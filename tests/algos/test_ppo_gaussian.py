@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from inline_runs import run
 
-from starling import topology
 from starling.algos.ppo import PPO
 from starling.api import train
-from starling.blueprint import draw
 from starling.config.algo.ppo import PPOConfig
-from starling.config.load import load
 from starling.config.parts import NetConfig, TorsoConfig
 from starling.errors import UserError
 from starling.evaluation import evaluate_run
@@ -24,14 +22,6 @@ PENDULUM = [
     *["env={id: Pendulum-v1, num: 4}", "algo.rollout=64", "algo.epochs=2", "algo.minibatches=2", "algo.log_std=-0.5"],
     *["algo.policy=gaussian", "algo.normalize_observations=true", "algo.normalize_rewards=true", "stop.return=null"],
 ]
-
-
-def run(steps, overrides=()):
-    runtime = topology.build(draw(load("ppo-cartpole", [*PENDULUM, *overrides])))
-    for _ in runtime.run():
-        if runtime.env_steps >= steps:
-            return runtime
-    raise AssertionError
 
 
 def sampled(runtime):
@@ -51,7 +41,7 @@ def sampled(runtime):
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_ratios_begin_at_one_although_the_statistics_move(core):
-    runtime = run(1100, [f"net.core={{kind: {core}, size: 8}}"])
+    runtime = run("ppo-cartpole", 1100, *PENDULUM, f"net.core={{kind: {core}, size: 8}}")
     model, algorithm = runtime.learner.model, runtime.learner.algorithm
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.no_grad():
@@ -65,7 +55,7 @@ def test_ratios_begin_at_one_although_the_statistics_move(core):
 
 def test_the_learner_sees_rewards_in_deviations_of_the_return():
     """With lambda 0 the target is one reward and the next value, all in the scale of the values."""
-    runtime = run(1100, ["algo.gae_lambda=0"])
+    runtime = run("ppo-cartpole", 1100, *PENDULUM, "algo.gae_lambda=0")
     batch, model = sampled(runtime), runtime.learner.model
     with torch.no_grad():
         seen = model.normaliser(batch.trajectory.obs)
@@ -76,7 +66,7 @@ def test_the_learner_sees_rewards_in_deviations_of_the_return():
     assert scale > 3.0
     raw, valid = batch.trajectory.rewards["extrinsic"], batch.trajectory.valid
     expected = torch.where(valid, raw / scale + 0.98 * v[1:], v[:-1])
-    torch.testing.assert_close(prepared["returns"]["extrinsic"], expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(prepared["goals"]["extrinsic"], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_statistics_are_in_the_checkpoint_and_stay_as_they_are_when_evaluated(tmp_path):

@@ -10,8 +10,8 @@ from gymnasium import spaces
 
 from starling.algos.base import ActInput
 from starling.algos.sac import SAC
-from starling.config.algo.dqn import PrioritizedConfig
 from starling.config.algo.sac import SACConfig
+from starling.config.algo.transitions import PrioritizedConfig
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
 from starling.ops.distributions import TanhGaussian

@@ -8,10 +8,8 @@ import subprocess
 import sys
 import textwrap
 import time
-import warnings
 from pathlib import Path
 
-import imageio_ffmpeg
 import numpy as np
 import pytest
 from PIL import Image
@@ -49,22 +47,13 @@ def runs(tmp_path_factory, made_when_asked):
     return made_when_asked(tmp_path_factory.mktemp("runs"), RUNS)
 
 
-def read_mp4(path):
-    with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # the reader leaves its pipes open
-        reader = imageio_ffmpeg.read_frames(path)
-        about, *data = reader
-        del reader
-    width, height = about["size"]
-    return about, np.frombuffer(b"".join(data), np.uint8).reshape(len(data), height, width, 3)
-
-
 def scores(printed):
     """Score and length of every episode that was printed."""
     lines = [line.split() for line in printed.splitlines() if line.startswith("episode")]
     return [(float(words[3]), int(words[5])) for words in lines]
 
 
-def test_a_film_goes_to_the_run_s_own_folder_and_never_over_another(runs, capsys):
+def test_a_film_goes_to_the_run_s_own_folder_and_never_over_another(runs, read_mp4, capsys):
     run = runs("cartpole")
     play(run)
     play(run, seed=7)
@@ -79,7 +68,7 @@ def test_a_film_goes_to_the_run_s_own_folder_and_never_over_another(runs, capsys
         assert (frames[0] != frames[-1]).any()
 
 
-def test_mujoco_is_filmed_without_a_screen(runs, tmp_path, monkeypatch):
+def test_mujoco_is_filmed_without_a_screen(runs, read_mp4, tmp_path, monkeypatch):
     """A process of its own, since what draws is chosen once in each."""
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
         monkeypatch.delenv(name, raising=False)
@@ -114,7 +103,7 @@ def test_small_pictures_are_enlarged_and_a_gif_lasts_as_long_as_was_played(runs,
     assert shown == 100 * (sum(lengths) + 2)
 
 
-def test_the_log_has_every_step_and_what_every_head_said(runs, tmp_path, capsys):
+def test_the_log_has_every_step_and_what_every_head_said(runs, read_mp4, tmp_path, capsys):
     log = tmp_path / "steps.json"
     play(runs("cartpole"), episodes=2, seed=5, log=log, video=tmp_path / "out.mp4")
     written = json.loads(log.read_text())
@@ -167,7 +156,7 @@ def test_exploring_is_as_far_on_its_schedule_as_the_checkpoint(runs, tmp_path):
     assert 0.9 < best < 1
 
 
-def test_every_reward_stream_is_shown_below_the_picture_by_switch(runs, tmp_path):
+def test_every_reward_stream_is_shown_below_the_picture_by_switch(runs, read_mp4, tmp_path):
     log, film = tmp_path / "steps.json", tmp_path / "out.mp4"
     play(runs("curious"), video=film, log=log)
     _, plain = read_mp4(film)
@@ -183,7 +172,7 @@ def test_every_reward_stream_is_shown_below_the_picture_by_switch(runs, tmp_path
     assert (bars[-1] != bars[1]).any()
 
 
-def test_a_game_is_played_over_its_lives_and_cut_off_where_asked(runs, tmp_path, capsys):
+def test_a_game_is_played_over_its_lives_and_cut_off_where_asked(runs, read_mp4, tmp_path, capsys):
     log, film = tmp_path / "steps.json", tmp_path / "out.mp4"
     play(runs("lives"), log=log, video=film, explore=True)
     (episode,) = json.loads(log.read_text())["episodes"]

@@ -5,9 +5,7 @@ import subprocess
 import sys
 import textwrap
 import tracemalloc
-import warnings
 
-import imageio_ffmpeg
 import numpy as np
 import pytest
 from PIL import Image
@@ -24,15 +22,6 @@ def clip(length, height=84, width=84):
     return frames
 
 
-def read_mp4(path):
-    with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # the reader leaves its pipes open
-        reader = imageio_ffmpeg.read_frames(path)
-        about, *data = reader
-        del reader
-    width, height = about["size"]
-    return about, [np.frombuffer(picture, np.uint8).reshape(height, width, 3) for picture in data]
-
-
 def read_gif(path):
     with Image.open(path) as film:
         shown = []
@@ -42,7 +31,7 @@ def read_gif(path):
     return shown
 
 
-def test_an_mp4_holds_every_frame_in_order_enlarged_without_blur(tmp_path):
+def test_an_mp4_holds_every_frame_in_order_enlarged_without_blur(read_mp4, tmp_path):
     frames = clip(40)
     film = write_video(tmp_path / "deep" / "er" / "a.mp4", frames, fps=15)
     about, decoded = read_mp4(film)
@@ -80,7 +69,7 @@ def test_a_gif_shows_what_stands_still_for_as_long(tmp_path):
         ((64, 64, 4), (256, 256)),
     ],
 )
-def test_any_size_and_any_kind_of_picture_fits(tmp_path, shape, size):
+def test_any_size_and_any_kind_of_picture_fits(read_mp4, tmp_path, shape, size):
     frames = np.random.default_rng(0).integers(0, 256, (3, *shape), np.uint8)
     about, decoded = read_mp4(write_video(tmp_path / "a.mp4", frames, fps=30))
     assert about["size"] == size

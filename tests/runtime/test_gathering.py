@@ -15,6 +15,15 @@ def a_gathering(size=3, patience=30.0):
     return Gathering(size, patience, clock), clock
 
 
+def a_group_at_work():
+    """Three ranks that have begun together."""
+    group, clock = a_gathering()
+    for rank in range(3):
+        group.waits(rank, (0, 0), late=False)
+    group.order()
+    return group, clock
+
+
 def test_all_begin_together_from_the_one_who_came_furthest():
     group, _ = a_gathering()
     group.waits(0, (7, 0), late=False)
@@ -36,10 +45,7 @@ def test_a_rank_that_dies_while_it_waits_is_waited_for_again():
 
 
 def test_who_does_not_notice_a_late_gradient_is_named_once():
-    group, clock = a_gathering()
-    for rank in range(3):
-        group.waits(rank, (0, 0), late=False)
-    group.order()
+    group, clock = a_group_at_work()
     group.waits(0, (5, 0), late=True)
     clock.now = GRACE / 2
     group.waits(2, (5, 0), late=True)
@@ -50,10 +56,7 @@ def test_who_does_not_notice_a_late_gradient_is_named_once():
 
 
 def test_a_rank_that_is_gone_is_not_silent_and_one_that_computes_has_time():
-    group, clock = a_gathering()
-    for rank in range(3):
-        group.waits(rank, (0, 0), late=False)
-    group.order()
+    group, clock = a_group_at_work()
     group.gone(1)
     group.waits(0, (5, 0), late=False)  # its connection broke
     clock.now = GRACE + 1

@@ -163,6 +163,14 @@ def run_ring(spec, layout, fragments, length, seed=0, **rows):
     return ring, model, stream
 
 
+def assert_holds(ring, model, layout):
+    """Every window of the model is in the ring."""
+    windows = model.windows()
+    got = ring.gather(np.array([slot for slot, _ in windows]))
+    for b, window in enumerate(windows.values()):
+        assert_same(model.expected(*window, layout), column(got, b))
+
+
 def test_short_episodes_make_padded_windows_that_repeat_the_final_observation():
     layout = make_layout()
     ring, model, _ = run_ring(ring_spec(length=5, capacity=80), layout, 4, 8, end=0.6)
@@ -247,10 +255,7 @@ def test_sliding_stacks_keep_one_frame_a_step(padding, axis):
     whole = ring.get_state()["obs"]["1"]["whole"]["entry"]
     begun = sum(r["first"] for records in model.records.values() for r in records[-60:])
     assert (whole >= 0).sum() == begun  # no warning was raised: warnings are errors here
-    windows = model.windows()
-    got = ring.gather(np.array([slot for slot, _ in windows]))
-    for b, window in enumerate(windows.values()):
-        assert_same(model.expected(*window, layout), column(got, b))
+    assert_holds(ring, model, layout)
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
@@ -294,10 +299,7 @@ def test_a_stack_that_does_not_slide_warns_once_and_is_exact():
     for _ in range(9):
         ring.append(stream.fragment(8), continues=True)  # no second warning: it would be an error here
         model.append(stream.numbers, stream.records, [True] * 2)
-    windows = model.windows()
-    got = ring.gather(np.array([slot for slot, _ in windows]))
-    for b, window in enumerate(windows.values()):
-        assert_same(model.expected(*window, layout), column(got, b))
+    assert_holds(ring, model, layout)
 
 
 def test_a_single_leaf_observation_can_be_a_stack():

@@ -8,6 +8,7 @@ from gymnasium import spaces
 
 from starling import tree
 from starling.algos.base import ActInput
+from starling.config.algo.vtrace import VTraceConfig
 from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network, build_network
@@ -75,11 +76,10 @@ def stream_traces(
     log_rho: Tensor,  # [T, B]
     steps: Trajectory[Tensor],
     streams: tuple[StreamSpec, ...],
-    clip_rho: float,
-    clip_c: float,
+    config: VTraceConfig,
     keep: Tensor | None = None,  # [T, B] bool
 ) -> dict[str, VTrace]:
-    """V-trace's targets and advantages [T, B] of every stream."""
+    """V-trace's goals of values and advantages [T, B] of every stream."""
 
     def trace(stream: StreamSpec) -> VTrace:
         terms, v = stream_terms(steps, stream), outputs[stream.name]
@@ -91,8 +91,8 @@ def stream_traces(
             v[1:],
             terms.valid_t,
             lambda_t=terms.lambda_t,
-            clip_rho=clip_rho,
-            clip_c=clip_c,
+            clip_rho=config.clip_rho,
+            clip_c=config.clip_c,
             keep_t=keep,
             acted_t=terms.acted_t,
         )

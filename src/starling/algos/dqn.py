@@ -35,11 +35,15 @@ class DQN(Algorithm):
         return (StreamSpec(discount=self.config.discount),)
 
     def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> Network:
+        self._streams = streams
+        return build_network(env, self.net, self.heads(env))
+
+    def heads(self, env: EnvSpec) -> dict[str, HeadSpec]:
+        """A Q head a stream, for one choice out of finitely many."""
         if not isinstance(env.action, spaces.Discrete):
             raise UserError(f"{self.config.name} needs a Discrete action space; {env.id} has {env.action}")
-        self._streams = streams
         kind = "dueling" if self.config.dueling else "q"
-        return build_network(env, self.net, {stream.name: HeadSpec(kind) for stream in streams})
+        return {stream.name: HeadSpec(kind) for stream in self._streams}
 
     def tables(self, rows: int) -> tuple[TableSpec, ...]:
         return (replay(self.config),)
@@ -86,7 +90,7 @@ class DQN(Algorithm):
     def errors(
         self, steps: Trajectory[Tensor], values: dict[str, Tensor], bootstrap: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        """n-step errors [B] a stream, from Q of the first action [B] and the value of the last observation [B]."""
+        """Goals less Q of the first action [B] a stream; a goal is n rewards, then the last observation's value [B]."""
         errors = {}
         for stream in self._streams:
             terms = stream_terms(steps, stream, whole=False)

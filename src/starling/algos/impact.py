@@ -80,7 +80,7 @@ class IMPACT(Algorithm):
         outputs, _, _ = model.unroll_trajectory(steps)
         policy = first_steps(outputs[POLICY], steps.length)
         log_rho = log_ratio(prepared["target"], prepared["behaviour"])  # [T, B]
-        traces = stream_traces(outputs, log_rho, steps, streams, config.clip_rho, config.clip_c)
+        traces = stream_traces(outputs, log_rho, steps, streams, config)
         advantage = weighted_total({name: trace.pg_advantage for name, trace in traces.items()}, streams)
         reference = torch.maximum(prepared["target"], prepared["behaviour"] - math.log(config.largest_ratio))
         log_pi = policy.log_prob(steps.action)

@@ -122,7 +122,7 @@ class IMPALA(Algorithm):
         log_prob = policy.log_prob(steps.action)  # [T, B]
         log_rho = log_ratio(log_prob, behaviour.log_prob(steps.action))
         keep = None if config.laser is None else relevance(policy, behaviour, config.clip_rho, config.laser)
-        traces = stream_traces(outputs, log_rho, steps, streams, config.clip_rho, config.clip_c, keep)
+        traces = stream_traces(outputs, log_rho, steps, streams, config, keep)
         advantage = weighted_total({name: trace.pg_advantage for name, trace in traces.items()}, streams)
         value = total([value_loss(outputs[s.name][:-1], traces[s.name].vs) for s in streams])
         parts = {
@@ -134,7 +134,7 @@ class IMPALA(Algorithm):
         cost, clones = self._policy_cost(now, parts, batch)
         if self._prioritized:
             cost, value = cost * batch.weight, value * batch.weight
-        # Values need no mask: where a stream has no target, vs is the value itself.
+        # Values need no mask: where a stream has no goal, vs is the value itself.
         loss = masked_sum(cost, steps.valid) + config.value_coef * value.sum()
 
         def metrics() -> dict[str, Tensor]:
@@ -201,11 +201,11 @@ def relevance(policy: D, behaviour: D, clip_rho: float, laser: LaserConfig) -> T
     return relevant(policy, implied_policy(policy, behaviour, clip_rho), laser.threshold)
 
 
-def explained_variance(v_t: Tensor, target_t: Tensor, valid_t: Tensor) -> Tensor:
-    """The share of the targets' variance that the values account for []: 1 at best, 0 for any constant; all [T, B]."""
-    error_t = target_t - v_t
+def explained_variance(v_t: Tensor, goal_t: Tensor, valid_t: Tensor) -> Tensor:
+    """The share of the goals' variance that the values account for []: 1 at best, 0 for any constant; all [T, B]."""
+    error_t = goal_t - v_t
 
     def variance(x: Tensor) -> Tensor:
         return masked_mean((x - masked_mean(x, valid_t)).square(), valid_t)
 
-    return 1.0 - variance(error_t) / variance(target_t).clamp(min=1e-8)
+    return 1.0 - variance(error_t) / variance(goal_t).clamp(min=1e-8)

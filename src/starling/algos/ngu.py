@@ -23,7 +23,7 @@ from starling.curiosity.episodic import Episodic
 from starling.curiosity.inverse import InverseModel
 from starling.curiosity.rnd import RND, Distillation
 from starling.errors import UserError
-from starling.nets.build import HeadSpec, Network, build_network
+from starling.nets.build import Network, build_network
 from starling.ops.arms import discounts, long_discounts, novelty_weights
 from starling.ops.explore import ladder
 from starling.ops.streams import StreamTerms
@@ -110,13 +110,9 @@ class NGU(R2D2):
         return (StreamSpec(discount=self.config.discount), *novelty)
 
     def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> Any:
-        if not isinstance(env.action, spaces.Discrete):
-            raise UserError(f"{self.config.name} needs a Discrete action space; {env.id} has {env.action}")
         self._streams = streams
-        kind = "dueling" if self.config.dueling else "q"
         seen = spaces.Dict({"obs": env.observation, "arm": spaces.Discrete(self.config.policies)})
-        heads = {stream.name: HeadSpec(kind) for stream in streams}
-        agent = build_network(replace(env, observation=seen), self.net, heads, (EXTRINSIC, NOVELTY))
+        agent = build_network(replace(env, observation=seen), self.net, self.heads(env), (EXTRINSIC, NOVELTY))
         arms = ArmReturns(self.config.policies, SPEED)
         return NGUModel(agent, self._lifelong.build(env), self._episodic.build(env), arms, told=self._apart)
 

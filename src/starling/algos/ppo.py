@@ -94,7 +94,7 @@ class PPO(Algorithm):
         return ActOutput(action, extras, state)
 
     def prepare(self, model: Network, target: None, batch: Batch) -> Batch:
-        """Values of the present network in one pass, then advantages and returns a stream, [T, B] each.
+        """Values of the present network in one pass, then advantages and goals a stream, [T, B] each.
 
         Unless actors run ahead, the present policy is the one that acted.
         """
@@ -106,15 +106,15 @@ class PPO(Algorithm):
             behaviour = steps.extras[LOG_PROB][: steps.length]
             log_prob, log_rho = behaviour, log_ratio(log_prob, behaviour)
         scaled = _scaled(model, steps)
-        advantages, values, returns = {}, {}, {}
+        advantages, values, goals = {}, {}, {}
         for stream in self._streams:
             v = outputs[stream.name]
             values[stream.name] = v[:-1]
-            advantages[stream.name], returns[stream.name] = _estimates(scaled, stream, v, log_rho)
+            advantages[stream.name], goals[stream.name] = _estimates(scaled, stream, v, log_rho)
         advantage = weighted_total(advantages, self._streams)
         if self.config.normalize_advantages and self.config.minibatches == 1:
             advantage = normalise(advantage, steps.valid)  # the one minibatch is the same in every epoch
-        prepared = {"advantage": advantage, "values": values, "returns": returns, LOG_PROB: log_prob}
+        prepared = {"advantage": advantage, "values": values, "goals": goals, LOG_PROB: log_prob}
         if log_rho is not None:
             prepared["off_policy"] = disagreement(log_rho)  # before this batch moves the policy any further
         return replace(batch, trajectory=steps, prepared=prepared)
@@ -147,7 +147,7 @@ class PPO(Algorithm):
         return Loss(losses={"ppo": mean}, metrics=metrics)
 
     def _value_loss(self, v: Tensor, prepared: dict[str, dict[str, Tensor]], stream: str) -> Tensor:
-        goal, clip = prepared["returns"][stream], self.config.value_clip
+        goal, clip = prepared["goals"][stream], self.config.value_clip
         return value_loss(v, goal) if clip is None else clipped_value_loss(v, prepared["values"][stream], goal, clip)
 
 
@@ -176,7 +176,7 @@ def _scaled(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
 def _estimates(
     steps: Trajectory[Tensor], stream: StreamSpec, v: Tensor, log_rho: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Advantages and value targets [T, B] of one stream from its values [T+1, B]: GAE, or V-trace given log ratios.
+    """Advantages and goals of values [T, B] of one stream from its values [T+1, B]: GAE, or V-trace given log ratios.
 
     V-trace's advantage leaves its own step unweighted, because the surrogate weights it with the same ratio; where all
     ratios are 1 it is GAE.

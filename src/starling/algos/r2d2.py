@@ -104,12 +104,12 @@ class R2D2(ApeX):
         return sequence_priority(self.surprise(errors), trained_t, self.config.eta).numpy()
 
     def _trained(self, steps: Trajectory[Tensor]) -> Tensor:
-        """Which steps have a target, bool [T, B]: those after the burn-in, or all where a window begins an episode."""
+        """Which steps have a goal, bool [T, B]: those after the burn-in, or all where a window begins an episode."""
         after = torch.arange(steps.length, device=steps.valid.device) >= self.config.burn_in  # [T]
         return steps.valid & (after.unsqueeze(1) | steps.first[0])
 
     def _errors(self, steps: Trajectory[Tensor], q: Values, q_target: Values, trained_t: Tensor) -> Values:
-        """Errors [T, B] a stream, 0 where nothing is trained; q, q_target: [T+1, B, A]."""
+        """Goal less Q of the action taken [T, B] a stream, 0 where nothing is trained; q, q_target: [T+1, B, A]."""
         selector = self.mixed(q if self.config.double else q_target, steps.carry)
         errors = {}
         for stream in self._streams:
@@ -118,7 +118,7 @@ class R2D2(ApeX):
         return errors
 
     def _goal(self, steps: Trajectory[Tensor], stream: StreamSpec, selector: Tensor, q_target: Tensor) -> Tensor:
-        """Targets [T, B] inside h, of the policy that prefers what `selector` [T+1, B, A] does."""
+        """Goals of the Q taken [T, B], inside h, for the policy that prefers what `selector` [T+1, B, A] does."""
         terms, transform = self.terms(steps, stream), self._transform
         if self.config.retrace is None:
             v = take(q_target, selector.argmax(-1))  # [T+1, B]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from starling.config.algo.dqn import DQNConfig, PrioritizedConfig
+from starling.config.algo.dqn import DQNConfig
 from starling.config.algo.sac import SACConfig
+from starling.config.algo.transitions import PrioritizedConfig
 from starling.store.spec import TableSpec
 from starling.types import Progress
 

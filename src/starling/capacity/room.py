@@ -62,8 +62,17 @@ def _left(place: Path, limit: str, used: str) -> int | None:
     return int(most) - max(0, now - cache) if most.isdigit() else None
 
 
-def peak_memory(proc: Path = Path("/proc")) -> int:
-    """The most memory that this process has had at a time; 0 where the system does not say."""
-    status = proc / "self" / "status"
+def resident_memory() -> int:
+    """Bytes of memory that this process has now; 0 where the system does not say."""
+    return _status("VmRSS:")
+
+
+def peak_memory() -> int:
+    """The most that it has had at a time; 0 where the system does not say."""
+    return _status("VmHWM:")
+
+
+def _status(key: str) -> int:
+    status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))

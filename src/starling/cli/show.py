@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from starling.config.schema import Config
     from starling.runs.status import Status
-    from starling.training import Result
+    from starling.session import Result
 
 Fact = tuple[str, str]
 """What it is, and its value."""

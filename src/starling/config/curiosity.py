@@ -17,7 +17,7 @@ class CuriosityConfig(Part):
     name: str | None = Field(None, pattern=r"^\w+$", description="name of the reward stream; null: its kind")
     weight: float = Field(1.0, ge=0, description="weight of the stream in what the policy follows")
     discount: float = Field(0.99, ge=0, lt=1, description="gamma of the stream")
-    lambda_: float = Field(0.95, ge=0, le=1, alias="lambda", description="trace of the stream (PPO, IMPALA)")
+    lambda_: float = Field(0.95, ge=0, le=1, alias="lambda", description="trace of the stream (PPO, IMPALA, IMPACT)")
     episodic: bool = Field(False, description="whether the stream ends with the episode")
     optimizer: OptimizerConfig = Field(
         OptimizerConfig(name="Adam", args={"lr": 1e-4}), description="optimizer of its networks"

@@ -34,7 +34,7 @@ class EnvFault(RuntimeError):  # noqa: N818 (the env's fault, whatever the error
         return f"env {self.env!r} {self.what}{where}"
 
 
-def raised(env: str, doing: str, error: BaseException, row: int | None = None) -> EnvFault:
+def raised(env: str, doing: str, error: BaseException, row: int | None) -> EnvFault:
     """`error` came out of the env while it was `doing` something: "step", "reset" or "construction"."""
     return EnvFault(env, f"raised in {doing}: {in_one_line(error)}", row, _own_traceback(error))
 

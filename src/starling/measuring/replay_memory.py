@@ -13,12 +13,12 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import median
 from subprocess import run
 
 import numpy as np
 
+from starling.capacity.room import resident_memory
 from starling.errors import UserError
 from starling.measuring.random_play import FRAGMENT, LAYOUT, record
 from starling.store.spec import Codec, TableSpec
@@ -51,7 +51,7 @@ class Full:
     small: Seconds  # of a replay of 10,000 items
 
 
-def table_of(observations: int, codec: Codec, seed: int = 0) -> Table:
+def table_of(observations: int, codec: Codec) -> Table:
     """Prioritized replay of n-step transitions."""
     spec = TableSpec(
         "replay",
@@ -64,7 +64,7 @@ def table_of(observations: int, codec: Codec, seed: int = 0) -> Table:
         codec=codec,
         reads_past_end=False,
     )
-    return Table(spec, LAYOUT, ROWS, seed=seed)
+    return Table(spec, LAYOUT, ROWS, seed=0)
 
 
 def measure_game(game: str, observations: int, steps: int) -> Full:
@@ -121,13 +121,6 @@ def _give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
     if trim is not None:
         trim(0)
-
-
-def resident_memory(proc: Path = Path("/proc")) -> int:
-    """Bytes of memory that this process has now; 0 where the system does not say."""
-    status = proc / "self" / "status"
-    lines = status.read_text().splitlines() if status.exists() else []
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
 
 
 if __name__ == "__main__":

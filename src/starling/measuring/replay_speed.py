@@ -20,11 +20,12 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from starling.capacity.room import resident_memory
 from starling.errors import UserError
 from starling.hardware import keep_memory, set_up_torch
 from starling.measuring.helpers import helper, last_words
 from starling.measuring.random_play import Recording
-from starling.measuring.replay_memory import BATCH, N_STEP, resident_memory, table_of
+from starling.measuring.replay_memory import BATCH, N_STEP, table_of
 from starling.measuring.replay_peers import PEERS, Step, installed, transitions
 
 OURS = "starling"

@@ -159,7 +159,7 @@ class Network(nn.Module):
         extra: Tensor | None,
         first: Tensor,
         carry: dict[str, Tree],
-        only: Sequence[str] = (),
+        only: Sequence[str],
     ) -> tuple[Tree, Tree]:
         """Features and state of the one trunk, or a dict of each by head."""
         if isinstance(obs, Normalised):

@@ -35,11 +35,11 @@ def masked_means(named: Mapping[str, Tensor], valid: Tensor) -> dict[str, Tensor
 
 
 @torch.no_grad()
-def normalise(advantage: Tensor, valid: Tensor, eps: float = 1e-8) -> Tensor:
-    """(advantage - mean) / (std + eps) over valid steps, 0 elsewhere; [...]."""
+def normalise(advantage: Tensor, valid: Tensor) -> Tensor:
+    """(advantage - mean) / (std + 1e-8) over valid steps, 0 elsewhere; [...]."""
     centred = torch.where(valid, advantage - masked_mean(advantage, valid), 0.0)
     std = masked_mean(centred.square(), valid).sqrt()
-    return centred / (std + eps)
+    return centred / (std + 1e-8)
 
 
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:

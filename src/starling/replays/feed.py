@@ -26,7 +26,7 @@ class Feed:
     `rows` env rows share the table. `own`: the weights that acted were this run's, so it is known how old steps are.
     """
 
-    def __init__(self, table: Table, layout: Layout, row: int, rows: int, own: bool = False) -> None:
+    def __init__(self, table: Table, layout: Layout, row: int, rows: int, own: bool) -> None:
         self._own = own
         stack = layout.stack.n if layout.stack else 1
         self._table, self._row = table, np.array([row])

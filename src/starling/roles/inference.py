@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -81,9 +81,8 @@ class InferenceServer:
         groups: Mapping[int, GroupSpec],
         batcher: Batcher,
         usage: Usage,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.core, self._desk, self._batcher, self._usage, self._clock = core, desk, batcher, usage, clock
+        self.core, self._desk, self._batcher, self._usage = core, desk, batcher, usage
         self._groups = dict(groups)
         self._pending: dict[int, float] = {}  # observed and not acted on, and since when
         self._blocked: list[int] = []  # acted on, but without leave to begin the next fragment
@@ -94,11 +93,11 @@ class InferenceServer:
         answered = self._act(self._blocked)
         if self._pending and self._due():
             rows = self._rows(self._pending)
-            waited = self._clock() - min(self._pending.values())
+            waited = time.monotonic() - min(self._pending.values())
             fresh, self._pending = list(self._pending), {}
-            before = self._clock()
+            before = time.monotonic()
             answered += self._act(fresh)
-            self._batcher.took(rows, self._clock() - before)
+            self._batcher.took(rows, time.monotonic() - before)
             self._measure(rows, waited)
         return answered > 0
 
@@ -116,7 +115,7 @@ class InferenceServer:
     def set_state(self, state: dict[str, Any]) -> None:
         self._take_in()  # what loops that have just begun left there: the state overrides it
         self.core.set_state(state)
-        self._pending = dict.fromkeys(self._groups, self._clock())
+        self._pending = dict.fromkeys(self._groups, time.monotonic())
 
     @property
     def blocked(self) -> bool:
@@ -128,7 +127,7 @@ class InferenceServer:
         """Seconds until something is to be done though nobody comes; None: nothing waits."""
         if not self._pending:
             return None
-        return max(0.0, self._batcher.budget - (self._clock() - min(self._pending.values())))
+        return max(0.0, self._batcher.budget - (time.monotonic() - min(self._pending.values())))
 
     def _take_in(self) -> None:
         for arrival in self._desk.arrivals():
@@ -140,11 +139,11 @@ class InferenceServer:
                 self.core.begin_life(group, self._groups[group])
                 self._blocked = [other for other in self._blocked if other != group]
             self.core.observe(group, arrival.step)
-            self._pending[group] = self._clock()
+            self._pending[group] = time.monotonic()
 
     def _due(self) -> bool:
         possible = self._rows(self._groups) - self._rows(self._blocked)
-        return self._batcher.due(self._rows(self._pending), possible, self._clock() - min(self._pending.values()))
+        return self._batcher.due(self._rows(self._pending), possible, time.monotonic() - min(self._pending.values()))
 
     def _act(self, groups: list[int]) -> int:
         """How many of these groups got their actions."""

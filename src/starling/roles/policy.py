@@ -50,7 +50,7 @@ OTHER = 0x5EED
 class RowGroup:
     """Rows that step together (one env loop's): what they see now and the carry that goes with it."""
 
-    def __init__(self, rows: NDArray, carry: Tree, memory: Tree, seed: int, start: int = 0) -> None:
+    def __init__(self, rows: NDArray, carry: Tree, memory: Tree, seed: int, start: int) -> None:
         self.rows = rows
         self.row_ids = torch.from_numpy(rows)
         self.noise, self.other_noise = Noise(seed, rows), Noise(seed ^ OTHER, rows)

@@ -11,7 +11,7 @@ from starling.types import Tensor
 class RankLostError(RuntimeError):
     """Another rank is gone, or does not answer in time (`late`): nothing more can be done together with these."""
 
-    def __init__(self, message: str, late: bool = False) -> None:
+    def __init__(self, message: str, late: bool) -> None:
         super().__init__(message)
         self.late = late
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable
@@ -20,8 +19,8 @@ class TensorBoardFile:
     its `EventFileWriter` would spend on a thread that blocks on a full queue and dies with a traceback on a full disk.
     """
 
-    def __init__(self, folder: Path, start_step: int | None, warn: Callable[[str], None] | None = None) -> None:
-        self._warn = warn or logging.getLogger(__name__).warning
+    def __init__(self, folder: Path, start_step: int | None, warn: Callable[[str], None]) -> None:
+        self._warn = warn
         self._writer: Any = None
         try:
             self._open(folder, start_step)

@@ -15,8 +15,6 @@ ACTING = ("actor", "env", "host")
 """Kinds of workers that step envs."""
 NEEDED = ("inference", "learner")
 """Kinds of workers without which a run cannot go on."""
-
-
 HOPELESS = ("DivergedError",)
 """Faults that a restart would only repeat."""
 
@@ -44,10 +42,8 @@ class Crew:
         settings: SupervisionConfig,
         listener: Listener,
         births: Callable[[], Mapping[int, int]],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings, self._listener = settings, listener
-        self._births, self._clock = births, clock
+        self._settings, self._listener, self._births = settings, listener, births
         self.workers = {worker.name: worker for worker in workers}
         self.notices: deque[str] = deque()
         self.crashes: Counter[str] = Counter()  # by kind
@@ -57,7 +53,7 @@ class Crew:
 
     def supervise(self) -> None:
         """Kill who hangs, start whose time has come; ends the run where too few are left."""
-        now, before = self._clock(), self._looked
+        now, before = time.monotonic(), self._looked
         self._looked = now
         idle = 0.0 if before is None else now - before
         for worker in self.workers.values():
@@ -67,7 +63,7 @@ class Crew:
             if worker.running and worker.silent_seconds > worker.timeout and not slept:
                 worker.hung = True
                 worker.kill()
-            if worker.start_at is not None and self._clock() >= worker.start_at:
+            if worker.start_at is not None and time.monotonic() >= worker.start_at:
                 self._start(worker)
         self._check_enough()
 
@@ -106,7 +102,7 @@ class Crew:
         if worker.running:
             worker.kill()
             self._bury(worker)
-            worker.start_at = self._clock()
+            worker.start_at = time.monotonic()
 
     def _bury(self, worker: Worker) -> str:
         """Take what a dead process still sent and put it away; says what it died of."""

@@ -41,7 +41,7 @@ class Hub:
         seats: dict[int, Seat],
         settings: SupervisionConfig,
         prefetch: int,
-        scorer: Scorer | None = None,  # where tables rank what they hold
+        scorer: Scorer | None,  # where tables rank what they hold
     ) -> None:
         self.store = store
         self.credits = Credits(seats, store.begin, store.lost)

@@ -52,8 +52,8 @@ class InlineRuntime:
         store: Store,
         learner: Learner,
         learning: Usage,
-        evaluator: Evaluator | None = None,
-        loader: Loader | None = None,
+        evaluator: Evaluator | None,
+        loader: Loader | None,
     ) -> None:
         self.loops, self.store, self.learner, self.evaluator = list(loops), store, learner, evaluator
         self._policies = list(policies)

@@ -34,7 +34,7 @@ class ShardHub(Hub):
         settings: SupervisionConfig,
         desk: Desk,
         events: queue.SimpleQueue[Event],
-        scorer: Scorer | None = None,
+        scorer: Scorer | None,
     ) -> None:
         super().__init__(store, hire, seats, settings, 0, scorer)
         self._index, self._desk, self._events = index, desk, events

@@ -63,11 +63,9 @@ class Member:
 class Worker(ABC):
     """One worker: what is known of it, and when it may try again; a subclass knows where it runs."""
 
-    def __init__(
-        self, spec: WorkerSpec, *, restarts: int, timeout: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, spec: WorkerSpec, *, restarts: int, timeout: float) -> None:
         self.spec, self.timeout = spec, timeout
-        self._clock, self._restarts = clock, Restarts(restarts)
+        self._restarts = Restarts(restarts)
         self.given_up = False
         self.start_at: float | None = 0.0  # when the next start is due; None: it runs or is given up
         self.fault: dict[str, str] | None = None  # what it told before it died
@@ -153,9 +151,10 @@ class Worker(ABC):
 
     def rest(self) -> float | None:
         """Plan the next start after a crash; None: the worker is given up."""
-        pause = self._restarts.crashed(self._clock())
+        now = time.monotonic()
+        pause = self._restarts.crashed(now)
         self.given_up = pause is None
-        self.start_at = None if pause is None else self._clock() + pause
+        self.start_at = None if pause is None else now + pause
         return pause
 
 

@@ -43,9 +43,17 @@ class Slots:
         self._born[born] = np.arange(self._count, self._count + new.rows)
         self._count += new.rows
         self._generation[born] += 1
-        tree.map(lambda mine, leaf: mine.__setitem__((slice(None), born), leaf), *_timed(self._items, new))
-        tree.map(lambda mine, leaf: mine.__setitem__(born, leaf), *_untimed(self._items, new))
+        self._write(born, new)
         return Change(dead, born)
+
+    def _write(self, slots: NDArray, new: Trajectory[NDArray]) -> None:
+        """Copy the rows of `new` [T, B] into `slots` [B]."""
+        tree.map_trajectory(
+            self._items,
+            lambda mine, leaf: mine.__setitem__((slice(None), slots), leaf),
+            lambda mine, leaf: mine.__setitem__(slots, leaf),
+            new,
+        )
 
     def _oldest(self, n: int) -> NDArray:
         """The `n` items that were born first: slots [n]."""
@@ -56,10 +64,9 @@ class Slots:
 
     def gather(self, slots: NDArray, with_obs: bool = True) -> Trajectory[NDArray]:
         items = self._items if with_obs else replace(self._items, obs=None)
-        (timed,), (untimed,) = _timed(items), _untimed(items)
-        timed = tree.map(lambda array: np.take(array, slots, axis=1), timed)
-        untimed = tree.map(lambda array: np.take(array, slots, axis=0), untimed)
-        return Trajectory(**timed, **untimed)
+        return tree.map_trajectory(
+            items, lambda array: np.take(array, slots, axis=1), lambda array: np.take(array, slots, axis=0)
+        )
 
     def generation(self, slots: NDArray) -> NDArray:
         return self._generation[slots]
@@ -92,21 +99,7 @@ class Slots:
 
     def set_state(self, state: dict[str, Any]) -> None:
         saved = iter([state["items"][str(i)] for i in range(len(state["items"]))])
-        items = tree.map(lambda _: next(saved), self._items)
-        live = state["live"]
-        tree.map(lambda mine, leaf: mine.__setitem__((slice(None), live), leaf), *_timed(self._items, items))
-        tree.map(lambda mine, leaf: mine.__setitem__(live, leaf), *_untimed(self._items, items))
+        self._write(state["live"], tree.map(lambda _: next(saved), self._items))
         self._free = np.array(state["free"])
         self._born[:], self._generation[:] = state["born"], state["generation"]
         self._count = int(state["count"])
-
-
-def _timed(*items: Trajectory[NDArray]) -> list[dict[str, Any]]:
-    """What has an axis of time, [T or T+1, B, ...]."""
-    names = ("obs", "first", "action", "rewards", "terminated", "truncated", "valid", "extras")
-    return [{name: getattr(item, name) for name in names} for item in items]
-
-
-def _untimed(*items: Trajectory[NDArray]) -> list[dict[str, Any]]:
-    """What a trajectory has once, [B, ...]."""
-    return [{"carry": item.carry, "version": item.version} for item in items]

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from starling.config.algo.dqn import DQNConfig, PrioritizedConfig
+from starling.config.algo.dqn import DQNConfig
+from starling.config.algo.transitions import PrioritizedConfig
 from starling.config.parts import Linear, OptimizerConfig
 
 

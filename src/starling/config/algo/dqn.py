@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 
-from starling.config.algo.base import AlgoConfig
-from starling.config.parts import Linear, OptimizerConfig, Part
+from starling.config.algo.transitions import TransitionsConfig
+from starling.config.parts import Linear, OptimizerConfig
 
 
-class PrioritizedConfig(Part):
-    """Prioritized replay (1511.05952)."""
-
-    alpha: float = Field(0.6, ge=0, le=1, description="how far priorities shape sampling; 0 is uniform")
-    beta: Linear = Field(
-        Linear(start=0.4, end=1.0, fraction=1.0), description="importance correction; 1 is a full correction"
-    )
-
-
-class DQNConfig(AlgoConfig):
+class DQNConfig(TransitionsConfig):
     """Deep Q-learning; double, dueling, n-step and prioritized replay are one switch each."""
 
     implementation: ClassVar[str] = "starling.algos.dqn:DQN"
     actions: ClassVar[tuple[str, ...]] = ("Discrete",)
-    discount: float = Field(0.99, ge=0, lt=1, description="gamma")
     double: bool = Field(False, description="choose the next action online, value it with the target (1509.06461)")
     dueling: bool = Field(False, description="state value and advantages from a layer each (1511.06581)")
-    n_step: int = Field(1, ge=1, description="rewards summed before the bootstrap")
-    prioritized: PrioritizedConfig | None = Field(None, description="prioritized replay; null: uniform")
     batch: int = Field(32, ge=1, description="transitions an update")
-    capacity: int = Field(1_000_000, ge=1, description="env steps kept in replay, over all envs")
-    codec: Literal["none", "zstd"] = Field(
-        "none", description="how replay keeps observations: zstd needs a small part of the memory of none"
-    )
     learning_starts: int = Field(50_000, ge=1, description="transitions in replay before the first update")
     fragment: int = Field(4, ge=1, description="steps every env takes between two inserts into replay")
     updates_per_step: float = Field(0.25, gt=0, description="updates an env step allows")

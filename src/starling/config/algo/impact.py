@@ -6,19 +6,14 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from starling.config.algo.base import AlgoConfig
+from starling.config.algo.vtrace import VTraceConfig
 from starling.config.parts import Linear, OptimizerConfig
 
 
-class IMPACTConfig(AlgoConfig):
+class IMPACTConfig(VTraceConfig):
     """Asynchronous PPO with a target policy: each batch is used several times, and no ratio goes astray."""
 
     implementation: ClassVar[str] = "starling.algos.impact:IMPACT"
-    actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete")
-    discount: float = Field(0.99, ge=0, lt=1, description="gamma")
-    trace_lambda: float = Field(1.0, ge=0, le=1, description="lambda of V-trace; 1: to the unroll's end")
-    clip_rho: float = Field(1.0, gt=0, description="largest importance weight of a step: which policy is valued")
-    clip_c: float = Field(1.0, ge=0, description="largest importance weight of a trace: how far a value looks ahead")
     unroll: int = Field(50, ge=1, description="steps every env takes for one item of a batch")
     batch: int = Field(10, ge=1, description="unrolls an update")
     buffer: int = Field(4, ge=1, description="batches of the circular buffer (N), which take turns")
@@ -31,8 +26,6 @@ class IMPACTConfig(AlgoConfig):
     largest_ratio: float = Field(
         2.0, ge=1, description="rho: a ratio is taken against max(target policy, acting policy / rho)"
     )
-    value_coef: float = Field(0.5, ge=0, description="weight of the value loss, half the squared error")
-    entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
     optimizer: OptimizerConfig = Field(
         OptimizerConfig(name="Adam", args={"lr": 5e-4, "eps": 1e-5}, clip_norm=40.0),
         description="optimizer of policy and value; losses are means over steps and rows",

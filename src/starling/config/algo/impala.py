@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from starling.config.algo.base import AlgoConfig
 from starling.config.algo.sources import SourceConfig, check_sources
+from starling.config.algo.vtrace import VTraceConfig
 from starling.config.parts import OptimizerConfig, Part, ScheduleConfig
 
 
@@ -28,20 +28,13 @@ class LaserConfig(Part):
     )
 
 
-class IMPALAConfig(AlgoConfig):
+class IMPALAConfig(VTraceConfig):
     """Actors that run ahead of the learner, corrected by V-trace; losses are summed over steps and rows."""
 
     implementation: ClassVar[str] = "starling.algos.impala:IMPALA"
-    actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete")
-    discount: float = Field(0.99, ge=0, lt=1, description="gamma")
-    trace_lambda: float = Field(1.0, ge=0, le=1, description="lambda of V-trace (remark 2); 1: to the unroll's end")
-    clip_rho: float = Field(1.0, gt=0, description="largest importance weight of a step: which policy is valued")
-    clip_c: float = Field(1.0, ge=0, description="largest importance weight of a trace: how far a value looks ahead")
     unroll: int = Field(20, ge=1, description="steps every env takes for one item of a batch")
     batch: int = Field(32, ge=1, description="unrolls an update")
     max_lag: int = Field(1, ge=0, description="batches that actors may run ahead of the learner; 0: synchronous")
-    value_coef: float = Field(0.5, ge=0, description="weight of the value loss, half the squared error")
-    entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
     sources: list[SourceConfig] | None = Field(
         None, description="what a batch is mixed from, each by its share; null: the newest alone"
     )

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from starling.config.algo.apex import ApeXConfig
-from starling.config.algo.dqn import PrioritizedConfig
+from starling.config.algo.transitions import PrioritizedConfig
 from starling.config.parts import Linear, OptimizerConfig
 
 

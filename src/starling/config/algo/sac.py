@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 
-from starling.config.algo.base import AlgoConfig
-from starling.config.algo.dqn import PrioritizedConfig
+from starling.config.algo.transitions import TransitionsConfig
 from starling.config.parts import OptimizerConfig
 
 
-class SACConfig(AlgoConfig):
+class SACConfig(TransitionsConfig):
     """Soft actor-critic: a policy as random as it can afford, two critics, a learned temperature.
 
     Policy and critics share nothing, whatever `net.shared` says; `net.torso.hidden` is [256, 256] where it is null.
@@ -20,14 +19,7 @@ class SACConfig(AlgoConfig):
 
     implementation: ClassVar[str] = "starling.algos.sac:SAC"
     actions: ClassVar[tuple[str, ...]] = ("Box", "Discrete")
-    discount: float = Field(0.99, ge=0, lt=1, description="gamma")
-    n_step: int = Field(1, ge=1, description="rewards summed before the bootstrap")
-    prioritized: PrioritizedConfig | None = Field(None, description="prioritized replay; null: uniform")
     batch: int = Field(256, ge=1, description="transitions an update")
-    capacity: int = Field(1_000_000, ge=1, description="env steps kept in replay, over all envs")
-    codec: Literal["none", "zstd"] = Field(
-        "none", description="how replay keeps observations: zstd needs a small part of the memory of none"
-    )
     learning_starts: int = Field(10_000, ge=1, description="transitions in replay before the first update")
     fragment: int = Field(1, ge=1, description="steps every env takes between two inserts into replay")
     updates_per_step: float = Field(1.0, gt=0, description="updates an env step allows")

@@ -40,9 +40,9 @@ class Said:
     """A rank's message, with what it means that lies in memory: priorities, weights, its state."""
 
     message: dict[str, Any]
-    priorities: NDArray | None = None
-    weights: NDArray | None = None
-    state: bytes | None = None
+    priorities: NDArray | None
+    weights: NDArray | None
+    state: bytes | None
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ class RankRelay:
             priorities = self._staff.slots[slot].priorities.copy() if with_priorities else None
         board = self._staff.board
         fresh = board.newest(self._known, lambda number: (number, board.bytes_of(number).copy()))
-        if fresh is None:
-            return Said(message, priorities, None, state)
-        self._known, side = fresh
+        side = None
+        if fresh is not None:
+            self._known, side = fresh
         return Said(message, priorities, side, state)
 
     def _ended(self) -> None:

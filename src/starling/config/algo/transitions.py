@@ -1,0 +1,31 @@
+"""Settings of what is learnt from replayed transitions: how long they are, how they are kept and drawn."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from starling.config.algo.base import AlgoConfig
+from starling.config.parts import Linear, Part
+
+
+class PrioritizedConfig(Part):
+    """Prioritized replay (1511.05952)."""
+
+    alpha: float = Field(0.6, ge=0, le=1, description="how far priorities shape sampling; 0 is uniform")
+    beta: Linear = Field(
+        Linear(start=0.4, end=1.0, fraction=1.0), description="importance correction; 1 is a full correction"
+    )
+
+
+class TransitionsConfig(AlgoConfig):
+    """Values that are learnt from windows of a replay."""
+
+    discount: float = Field(0.99, ge=0, lt=1, description="gamma")
+    n_step: int = Field(1, ge=1, description="rewards summed before the bootstrap")
+    prioritized: PrioritizedConfig | None = Field(None, description="prioritized replay; null: uniform")
+    capacity: int = Field(1_000_000, ge=1, description="env steps kept in replay, over all envs")
+    codec: Literal["none", "zstd"] = Field(
+        "none", description="how replay keeps observations: zstd needs a small part of the memory of none"
+    )

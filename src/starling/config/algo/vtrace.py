@@ -1,0 +1,23 @@
+"""Settings of actor-critics whose actors run ahead of the learner: V-trace's, and the weights of the loss."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from starling.config.algo.base import AlgoConfig
+
+
+class VTraceConfig(AlgoConfig):
+    """What is learnt from unrolls of a policy that lags behind, corrected by V-trace."""
+
+    actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete")
+    discount: float = Field(0.99, ge=0, lt=1, description="gamma")
+    trace_lambda: float = Field(
+        1.0, ge=0, le=1, description="lambda of V-trace (1802.01561, remark 2); 1: to the unroll's end"
+    )
+    clip_rho: float = Field(1.0, gt=0, description="largest importance weight of a step: which policy is valued")
+    clip_c: float = Field(1.0, ge=0, description="largest importance weight of a trace: how far a value looks ahead")
+    value_coef: float = Field(0.5, ge=0, description="weight of the value loss, half the squared error")
+    entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
