@@ -14,6 +14,7 @@ from starling import tree
 from starling.blueprint import draw
 from starling.config.load import load, preset_names
 from starling.errors import UserError
+from starling.hardware import cores
 from starling.measuring.costs import ACT, LEARN, _neighbours, _tell, measure
 from starling.measuring.workload import Work, steps_a_version
 from starling.store.spec import TableSpec
@@ -136,6 +137,7 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.skipif(cores() < 2, reason="on one core nobody works beside what is measured")
 def test_an_agent_that_only_this_process_knows_cannot_be_measured_and_says_why():
     starling.register_env("only-here", lambda: gymnasium.make("CartPole-v1"))
     with pytest.raises(UserError, match=r"a second process ended early: .*only-here"):
