@@ -18,6 +18,11 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's job in the ba
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items):
+    """What starts a Ray comes first: then one worker has all of it, and nobody waits for it in the end."""
+    items.sort(key=lambda item: item.get_closest_marker("ray") is None)
+
+
 @pytest.fixture(autouse=True)
 def _torch_as_it_was():
     torch.set_num_threads(1)

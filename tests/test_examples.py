@@ -21,7 +21,10 @@ RUNTIMES = {
     "ray": ["runtime=ray"],
 }
 EXAMPLES = ("own_algorithm", "own_sampler", "own_network", "own_curiosity")
-PAIRS = list(product(EXAMPLES, RUNTIMES) if WHOLE else zip(EXAMPLES, RUNTIMES, strict=True))
+PAIRS = [
+    pytest.param(example, runtime, marks=[pytest.mark.ray] if runtime == "ray" else [])
+    for example, runtime in (product(EXAMPLES, RUNTIMES) if WHOLE else zip(EXAMPLES, RUNTIMES, strict=True))
+]
 
 
 def train_in_a_process(arguments):

@@ -133,7 +133,10 @@ def test_every_pair_is_covered():
         assert set(choices) == set(axis)
 
 
-@pytest.mark.parametrize(("agent", "runtime", "inference", "actors"), ROWS)
+@pytest.mark.parametrize(
+    ("agent", "runtime", "inference", "actors"),
+    [pytest.param(*row, marks=[pytest.mark.ray] if "ray" in row[1] else []) for row in ROWS],
+)
 def test_the_agent_learns_identity(agent, runtime, inference, actors, request):
     """16 rounds of one in four: 4 by chance, 16 at best; of toy/match 5.3 by chance."""
     if "ray" in runtime:

@@ -22,7 +22,7 @@ from starling.runtime.learners import LearnersRuntime
 from starling.runtime.processes import ProcessesRuntime
 from starling.topology import build
 
-pytestmark = pytest.mark.usefixtures("ray_here")
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here")]
 
 SMALL = [
     *["runtime=ray", "env.num=4", "actors=2", "stop.return=null", "supervision.timeout=20", "ray.timeout=30"],

@@ -17,7 +17,8 @@ from ray_support import STORE, cluster
 
 from starling.runs.metrics import read_rows
 
-pytestmark = pytest.mark.usefixtures("ray_here")  # once this process has met a Ray with a token it asks others for one
+# Once this process has met a Ray with a token it asks others for one.
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here")]
 
 SMALL = [
     *["impala-cartpole", "runtime=ray", "env.id=toy/identity", "env.num=4", "actors=2", "algo.unroll=5"],

@@ -67,6 +67,7 @@ def two_machines() -> Iterator[tuple[str, str]]:
         yield first, second
 
 
+@pytest.mark.ray
 def test_the_recipe_for_two_machines_makes_a_cluster_that_learns(tmp_path):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     common = os.environ | {PATH: str(tmp_path / "token"), MODE: "token", "PATH": path}
