@@ -85,10 +85,11 @@ def test_lives_have_ids_of_their_own():
     assert credits.births == {0: 5, 1: 5}
 
 
+EVENTS = ("step", "insert", "lose", "die")
+
+
 @settings(max_examples=200, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.sampled_from(["step", "insert", "die"])), max_size=60)
-)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.sampled_from(EVENTS)), max_size=60))
 def test_the_books_balance_whatever_happens(events):
     ledger, lives, produced = Ledger(), {0: 0, 1: 100, 2: 200}, {0: 0, 1: 0, 2: 0}
     open_, total_in, total_lost = dict.fromkeys(produced, 0), 0, 0
@@ -101,6 +102,11 @@ def test_the_books_balance_whatever_happens(events):
             ledger.inserted(lives[group], taken)
             open_[group] -= taken
             total_in += taken
+        elif event == "lose":
+            taken = min(steps, open_[group])
+            ledger.lost(lives[group], taken)
+            open_[group] -= taken
+            total_lost += taken
         else:
             ledger.ended(lives[group], produced[group])
             total_lost += open_[group]

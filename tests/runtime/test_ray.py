@@ -185,7 +185,8 @@ def test_a_shard_is_lost_and_the_run_goes_on_without_it_until_it_is_back():
             go_on(runtime, 300)
             assert runtime.updates > updates
             runtime.hub.call(lambda: runtime.hub.store.limiter.check_valid())
-            balance(runtime)
+            books = balance(runtime)
+        assert books["lost"] > 0, "what was sent to the one that hung"
 
 
 class KillsAShard(Quiet):

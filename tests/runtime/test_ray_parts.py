@@ -75,10 +75,10 @@ def a_host(deposit=None):
 
 def test_answers_of_a_host_are_taken_in_the_order_they_were_given():
     host = a_host()
-    host._hear_fragment(Report(Credit(0, 1), Made(7, 1), news(2)), "second")
+    host._hear_fragment(Report(Credit(0, 1), Made(7, 1, 5), news(2)), "second")
     host._hear_beat((news(4, "fourth"), []))
     assert host.receive() == [], "what was given before is still on its way"
-    host._hear_fragment(Report(Credit(0, 0), Made(7, 0), news(1)), "first")
+    host._hear_fragment(Report(Credit(0, 0), Made(7, 0, 5), news(1)), "first")
     assert [(m["fragment"][3], m["buffer"]) for m in host.receive()] == [(0, "first"), (1, "second")]
     host._hear_beat((news(3, "third"), []))
     assert [m["notice"] for m in host.receive()] == ["third", "fourth"]
@@ -86,10 +86,19 @@ def test_answers_of_a_host_are_taken_in_the_order_they_were_given():
 
 def test_fragments_are_deposited_in_the_order_they_were_made():
     deposited = []
-    host = a_host(lambda group, made, buffer, stored: deposited.append(made.sequence))
+    host = a_host(lambda group, made, buffer, settled: deposited.append(made.sequence))
     for number in (3, 1, 2):
-        host._hear_fragment(Report(Credit(0, number), Made(7, number - 1), news(number)), None)
+        host._hear_fragment(Report(Credit(0, number), Made(7, number - 1, 5), news(number)), None)
     assert deposited == [0, 1, 2]
+
+
+def test_what_a_shard_has_lost_is_told_with_its_steps():
+    answers = iter([5, 0, None])  # new, there already, gone with its shard
+    host = a_host(lambda group, made, buffer, settled: settled(next(answers)))
+    for number in (1, 2, 3):
+        host._hear_fragment(Report(Credit(0, number), Made(7, number - 1, 5), news(number)), None)
+    told = [message for message in host.receive() if "deposited" not in message]
+    assert told == [{"stored": [7, 5]}, {"stored": [7, 0]}, {"lost": [7, 5]}]
 
 
 def test_messages_to_a_rank_are_passed_on_in_the_order_they_were_sent(monkeypatch):

@@ -214,6 +214,8 @@ class Hub:
             self.credits.returned(*message["deposited"])
         elif "stored" in message:
             self.credits.ledger.inserted(*message["stored"])
+        elif "lost" in message:
+            self.credits.ledger.lost(*message["lost"])
         elif "life_ended" in message:
             self.credits.life_ends(*message["life_ended"])
         elif "paused" in message:

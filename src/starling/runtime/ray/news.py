@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,11 @@ class Made:
 
     actor: int
     sequence: int
+    steps: int  # valid ones
+
+
+Settled = Callable[[int | None], None]
+"""Is told how many steps of a fragment were stored; None: it is lost."""
 
 
 @dataclass(frozen=True)

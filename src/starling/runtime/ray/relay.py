@@ -172,7 +172,9 @@ class Relay:
             return
         deliver = self._lent.pop((group, slot))
         buffer = self._seats[group].buffers[slot]
-        deliver((Report(Credit(group, slot), Made(actor, sequence), self._news()), buffer))
+        assert buffer is not None, "a fragment lies in its slot"
+        made = Made(actor, sequence, int(buffer.steps.valid.sum()))
+        deliver((Report(Credit(group, slot), made, self._news()), buffer))
 
     def _evaluate(self) -> None:
         self._evaluating = True

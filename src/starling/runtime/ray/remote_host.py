@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import ray
@@ -12,15 +13,15 @@ from starling.config.schema import Config
 from starling.runtime.inbox import Post
 from starling.runtime.ray.host import Host
 from starling.runtime.ray.line import Line
-from starling.runtime.ray.news import Credit, HostPlan, Life, Made, News, Report
+from starling.runtime.ray.news import Credit, HostPlan, Life, Made, News, Report, Settled
 from starling.runtime.ray.placement import Place
 from starling.runtime.ray.remote import RemoteWorker
 from starling.runtime.ray.turns import Turns
 from starling.runtime.ray.weights import RayWeights
 from starling.runtime.workers import Member, WorkerSpec
 
-Deposit = Callable[[int, Made, Any, Callable[[int], None]], None]
-"""Takes over a group's fragment whose arrays are wherever a reference says; tells how many steps were stored."""
+Deposit = Callable[[int, Made, Any, Settled], None]
+"""Takes over a group's fragment whose arrays are wherever a reference says."""
 
 
 class RemoteHost(RemoteWorker):
@@ -117,12 +118,12 @@ class RemoteHost(RemoteWorker):
             self._messages.append({"fragment": [group, slot, made.actor, made.sequence], "buffer": buffer})
         else:
             self._messages.append({"deposited": [group, slot]})
-            actor = made.actor
-            self._deposit(group, made, buffer, lambda steps: self._stored(actor, steps))
+            self._deposit(group, made, buffer, partial(self._settled, made))
         self._hear()
 
-    def _stored(self, actor: int, steps: int) -> None:
-        self._messages.append({"stored": [actor, steps]})
+    def _settled(self, made: Made, stored: int | None) -> None:
+        kind, steps = ("lost", made.steps) if stored is None else ("stored", stored)
+        self._messages.append({kind: [made.actor, steps]})
         self._hear()
 
     @property

@@ -15,6 +15,7 @@ import numpy as np
 
 from starling import tree
 from starling.errors import UserError
+from starling.runtime.ray.news import Settled
 from starling.runtime.ray.remote_shard import RemoteShard
 from starling.runtime.ray.shard import Empty, Holds
 from starling.store.joining import join
@@ -54,7 +55,7 @@ class ShardedStore:
         self._draws = 0  # under way
         self._drawn: deque[Sample] = deque()
         self._turn = 0
-        self._inserting: dict[RemoteShard, list[int]] = {}  # env rows of every fragment on its way there
+        self._inserting: dict[RemoteShard, list[tuple[int, Settled]]] = {}  # env rows of every fragment under way
         self._began_with: dict[str, Any] = {}
         self.last_saved: Callable[[], dict[str, Any] | None] = lambda: None  # the state that is on disk
 
@@ -82,23 +83,27 @@ class ShardedStore:
     def abandon(self) -> None:
         self.limiter.abandon()
 
-    def deposit(self, fragment: Empty, buffer: Any, stored: Callable[[int], None]) -> None:
+    def deposit(self, fragment: Empty, buffer: Any, settled: Settled) -> None:
         """Have a fragment's arrays, wherever `buffer` refers to, copied into the shard of its rows."""
         shard, rows = next(shard for shard in self.shards if fragment.rows[0] in shard.rows), len(fragment.rows)
 
         def done(steps: int, holds: Holds) -> None:
-            self._inserting[shard].remove(rows)
+            self._inserting[shard].remove((rows, settled))
             if steps:
                 self.env_steps += steps
                 self.limiter.inserted(steps, rows)
             else:
                 self.limiter.lost(rows)  # it had come before
-            stored(steps)
+            settled(steps)
 
         if shard.insert(fragment, buffer, done):
-            self._inserting[shard].append(rows)
+            self._inserting[shard].append((rows, settled))
         else:
-            self.limiter.lost(rows)
+            self._lost(rows, settled)
+
+    def _lost(self, rows: int, settled: Settled) -> None:
+        self.limiter.lost(rows)
+        settled(None)
 
     def insert(self, fragment: Fragment) -> None:
         raise AssertionError("fragments are deposited in shards, they do not come by here")
@@ -164,7 +169,8 @@ class ShardedStore:
         """What was asked of a shard that is gone is asked of another; what was on its way there is lost."""
         self._unplaced += self._asked[shard]
         self._asked[shard] = []
-        self.limiter.lost(sum(self._inserting[shard]))
+        for rows, settled in self._inserting[shard]:
+            self._lost(rows, settled)
         self._inserting[shard] = []
 
     def learnt(self, keys: Keys, priorities: NDArray | None) -> None:

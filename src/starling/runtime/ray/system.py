@@ -21,7 +21,7 @@ from starling.runtime.meetings import OpenPort
 from starling.runtime.processes import HubSource, ProcessesRuntime
 from starling.runtime.ray.check import check_versions
 from starling.runtime.ray.cluster import Cluster, address_here
-from starling.runtime.ray.news import Made
+from starling.runtime.ray.news import Made, Settled
 from starling.runtime.ray.placement import Need, Place, Reservation, check, need
 from starling.runtime.ray.remote_host import Deposit, RemoteHost
 from starling.runtime.ray.remote_rank import FarDesk, RemoteRank
@@ -197,8 +197,8 @@ def _hire(
 
 
 def _deposit(plan: Plan, store: ShardedStore) -> Deposit:
-    def deposit(group: int, made: Made, buffer: Any, stored: Callable[[int], None]) -> None:
-        store.deposit(Empty(plan.rows[group], made.actor, made.sequence), buffer, stored)
+    def deposit(group: int, made: Made, buffer: Any, settled: Settled) -> None:
+        store.deposit(Empty(plan.rows[group], made.actor, made.sequence), buffer, settled)
 
     return deposit
 
