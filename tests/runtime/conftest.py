@@ -1,4 +1,4 @@
-"""Makes the small Ray clusters beside the tests importable."""
+"""Makes what is shared beside the tests importable."""
 
 import sys
 from pathlib import Path

@@ -3,10 +3,10 @@
 import os
 import signal
 import time
-from contextlib import contextmanager
 
 import pytest
 import torch
+from driving import go_on_until, run_of, until_notice
 
 from starling.blueprint import draw
 from starling.config.load import load
@@ -20,38 +20,13 @@ IMPALA = ["algo.unroll=5", "algo.batch=4"]
 DQN = ["algo.learning_starts=100", "algo.fragment=4", "algo.batch=16", "algo.prioritized.alpha=0.6"]
 
 
-@contextmanager
 def running(preset, *settings):
-    runtime = build(draw(load(preset, [*SMALL, *settings])))
-    runtime.steps = runtime.run()
-    try:
-        yield runtime
-    finally:
-        runtime.close()
-
-
-def go_on(runtime, until, seconds=300.0):
-    """Run until a condition holds; the notices on the way."""
-    notices, end = [], time.monotonic() + seconds
-    while not until():
-        next(runtime.steps)
-        notices += runtime.notices()
-        assert time.monotonic() < end, (runtime.env_steps, runtime.updates, notices)
-    return notices + runtime.notices()
+    return run_of(preset, *SMALL, *settings)
 
 
 def updates(runtime, more):
     goal = runtime.updates + more
-    return go_on(runtime, lambda: runtime.updates >= goal)
-
-
-def until_notice(runtime, text, seconds=300.0):
-    notices, end = [], time.monotonic() + seconds
-    while not any(text in line for line in notices):
-        next(runtime.steps)
-        notices += runtime.notices()
-        assert time.monotonic() < end, (runtime.env_steps, runtime.updates, notices)
-    return notices
+    return go_on_until(runtime, lambda: runtime.updates >= goal)
 
 
 def rank(runtime, number):
@@ -90,7 +65,7 @@ def states_of_one_version(runtime):
         one, other = (unpack(state) for state in states)
         if one["version"] == other["version"]:
             return one, other
-        next(runtime.steps)
+        next(runtime.rounds)
 
 
 def kill_again_and_again(runtime):
@@ -99,7 +74,7 @@ def kill_again_and_again(runtime):
         if process is not None:
             os.kill(process.pid, signal.SIGKILL)
         for _ in range(20):
-            next(runtime.steps)
+            next(runtime.rounds)
 
 
 def test_a_rank_that_dies_again_and_again_ends_the_run_but_what_was_learnt_is_saved():

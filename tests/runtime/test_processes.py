@@ -9,17 +9,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from driving import balance, go_on, run_of, until_notice
 
-from starling.blueprint import draw
-from starling.config.load import load
 from starling.runtime.crew import RunFailedError
 from starling.runtime.processes import ProcessesRuntime
-from starling.topology import build
 
 SMALL = [
     "runtime=processes",
@@ -33,43 +31,8 @@ SMALL = [
 ]
 
 
-@contextmanager
-def running(*settings: str) -> Iterator[ProcessesRuntime]:
-    runtime = build(draw(load("impala-cartpole", [*SMALL, *settings])))
-    try:
-        yield runtime
-    finally:
-        runtime.close()
-
-
-def go_on(runtime: ProcessesRuntime, steps: int, seconds: float = 60.0) -> list[str]:
-    """Run until so many more env steps have come in; the notices on the way."""
-    goal, end, notices = runtime.env_steps + steps, time.monotonic() + seconds, []
-    if not hasattr(runtime, "_iteration"):
-        runtime._iteration = runtime.run()
-    while runtime.env_steps < goal:
-        next(runtime._iteration)
-        notices += runtime.notices()
-        assert time.monotonic() < end, f"only {runtime.env_steps} of {goal} steps; {notices}"
-    return notices + runtime.notices()
-
-
-def until_notice(runtime: ProcessesRuntime, text: str, seconds: float = 60.0) -> list[str]:
-    end, notices = time.monotonic() + seconds, []
-    while not any(text in line for line in notices):
-        notices += go_on(runtime, 0)
-        next(runtime._iteration)
-        assert time.monotonic() < end, notices
-    return notices
-
-
-def balance(runtime: ProcessesRuntime) -> dict[str, int]:
-    row, steps = runtime.hub.call(lambda: (runtime.hub.metrics(), runtime.env_steps))
-    books = {key: row[f"ledger/{key}"] for key in ("produced", "inserted", "lost", "open")}
-    assert books["produced"] == books["inserted"] + books["lost"] + books["open"]
-    assert books["inserted"] == steps
-    assert books["open"] >= 0
-    return books
+def running(*settings: str) -> AbstractContextManager[Any]:
+    return run_of("impala-cartpole", *SMALL, *settings)
 
 
 def pid(runtime: ProcessesRuntime, name: str) -> int:
@@ -115,16 +78,13 @@ def all_at_work(runtime: ProcessesRuntime) -> None:
 def test_synchronous_learning_goes_on_without_one_of_its_actors(inference, victim):
     """A dead actor's credit is dealt to a living one: nobody waits for the dead."""
     settings = ["runtime=processes", f"inference={inference}", "env.num=4", "actors=2", "algo.rollout=8"]
-    runtime = build(draw(load("ppo-cartpole", [*settings, "stop.return=null", "supervision.restarts=0"])))
-    try:
+    with run_of("ppo-cartpole", *settings, "stop.return=null", "supervision.restarts=0") as runtime:
         go_on(runtime, 200)
         os.kill(pid(runtime, victim), signal.SIGKILL)
         until_notice(runtime, "given up")
         go_on(runtime, 400)
         row = runtime.drain_metrics()
         assert row["learner/lag"] == 0
-    finally:
-        runtime.close()
 
 
 def test_too_few_actors_end_the_run():
@@ -172,7 +132,7 @@ def test_an_env_that_always_raises_ends_the_run_with_its_traceback_once():
     with running("env.id=toy/faulty", "env.args={what: raise_step, when: 3}", "supervision.restarts=1") as runtime:
         notices: list[str] = []
         with pytest.raises(RunFailedError):
-            notices.extend(line for _ in runtime.run() for line in runtime.notices())
+            notices.extend(line for _ in runtime.rounds for line in runtime.notices())
         notices += runtime.notices()
     assert 1 <= sum("Traceback" in line for line in notices) <= 2  # the two actors' rows may be named apart
     assert any("given up after repeated crashes" in line for line in notices)

@@ -1,0 +1,57 @@
+"""Runs over several processes that a test drives step by step, and does things to meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from starling.blueprint import draw
+from starling.config.load import load
+from starling.topology import build
+
+PATIENCE = 240.0
+"""Seconds that anything may take on a machine that has much else to do."""
+
+
+@contextmanager
+def run_of(preset: str, *settings: str) -> Iterator[Any]:
+    """A run that goes on only while `go_on` and the like are at work."""
+    runtime: Any = build(draw(load(preset, settings)))
+    runtime.rounds, runtime.seen = runtime.run(), []
+    try:
+        yield runtime
+    finally:
+        runtime.close()
+
+
+def go_on_until(runtime: Any, over: Callable[[], bool]) -> list[str]:
+    """Run until it is over; the notices on the way, which are `seen` also where something is raised."""
+    runtime.seen, end = [], time.monotonic() + PATIENCE
+    while not over():
+        next(runtime.rounds)
+        runtime.seen += runtime.notices()
+        assert time.monotonic() < end, (runtime.env_steps, runtime.updates, runtime.seen)
+    return runtime.seen + runtime.notices()
+
+
+def go_on(runtime: Any, steps: int) -> list[str]:
+    """Run until so many more env steps have come in; the notices on the way."""
+    goal = runtime.env_steps + steps
+    return go_on_until(runtime, lambda: runtime.env_steps >= goal)
+
+
+def until_notice(runtime: Any, text: str) -> list[str]:
+    """Run until something is said; all notices on the way."""
+    return go_on_until(runtime, lambda: any(text in line for line in runtime.seen))
+
+
+def balance(runtime: Any) -> dict[str, int]:
+    """The books of the env steps, which must add up."""
+    row, steps = runtime.hub.call(lambda: (runtime.hub.metrics(), runtime.env_steps))
+    books = {key: row[f"ledger/{key}"] for key in ("produced", "inserted", "lost", "open")}
+    assert books["produced"] == books["inserted"] + books["lost"] + books["open"]
+    assert books["inserted"] == steps
+    assert books["open"] >= 0
+    return books
