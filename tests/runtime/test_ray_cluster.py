@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import ray
+from driving import PATIENCE
 from ray_support import STORE, cluster
 
 from starling.runs.metrics import read_rows
@@ -25,9 +26,6 @@ SMALL = [
     *["algo.batch=4", "net.torso.hidden=[8]", "stop.return=null", "stop.env_steps=100000000", "log.every=200"],
     *["checkpoint.every=2000", "ray.timeout=5", "eval.every=null"],
 ]
-
-PATIENCE = 240.0
-"""Seconds that anything may take on a machine that has much else to do."""
 
 
 def starling(*arguments: str) -> subprocess.Popen[str]:
