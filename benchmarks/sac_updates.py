@@ -1,9 +1,10 @@
 """SAC updates a second on one core, against Stable-Baselines3: batch 256, networks of 256 x 256, HalfCheetah's shapes.
 
 Both have a replay full of random transitions and learn from it: sampling, losses, gradients, optimizers and targets are
-counted, acting and the env are not. They take turns in one process with one torch thread; what counts is the ratio.
-`products` is the least that any implementation must do: the matrix products of one update, alone. `bfloat16` is ours
-with `precision=bfloat16`, which pays where the CPU has instructions for it (`avx512_bf16` in /proc/cpuinfo).
+counted, acting and the env are not. Each has a process of its own with one torch thread, as those who use it have it,
+and they take turns; what counts is the ratio. `starling` is the preset as it comes, compiled; `not compiled` and
+`bfloat16` are what they say, the latter pays where the CPU has instructions for it (`avx512_bf16` in /proc/cpuinfo).
+`products` is the least that any implementation must do: the matrix products of one update, alone.
 
     make bench-install && .venv-bench/bin/python benchmarks/sac_updates.py --json
 """
@@ -12,8 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from subprocess import Popen
 from typing import Any
 
 import gymnasium
@@ -27,6 +32,7 @@ from starling.blueprint import draw
 from starling.config.load import load
 from starling.envs.registry import register_env
 from starling.hardware import set_up_torch
+from starling.measuring.helpers import helper, last_words
 
 OBSERVATIONS, ACTIONS, BATCH, WIDTH = 17, 6, 256, 256
 FILLED = 5_000
@@ -48,9 +54,11 @@ class Shapes(gymnasium.Env[Any, Any]):
         return self.np_random.normal(size=OBSERVATIONS), float(action[0]), False, self._step == 1000, {}
 
 
-def ours(precision: str) -> Callable[[int], None]:
+def ours(*choices: str) -> Callable[[int], None]:
     """The learner's step, from drawing a batch to moving the targets."""
-    settings = ["env.id=bench/shapes", f"algo.learning_starts={FILLED}", "threads=1", f"precision={precision}"]
+    set_up_torch(1)
+    register_env("bench/shapes", Shapes)
+    settings = ["env.id=bench/shapes", f"algo.learning_starts={FILLED}", "threads=1", *choices]
     runtime: Any = topology.build(draw(load("sac-halfcheetah", settings)))
     for _ in runtime.run():
         if runtime.updates:
@@ -78,6 +86,7 @@ def theirs() -> Callable[[int], None]:
     """`SAC.train` with its defaults, which are these sizes."""
     from stable_baselines3 import SAC
 
+    torch.set_num_threads(1)
     model = SAC("MlpPolicy", Shapes(), learning_starts=FILLED, buffer_size=1_000_000, device="cpu", seed=0)
     model.learn(FILLED + 1)
     return lambda times: model.train(gradient_steps=times, batch_size=BATCH)
@@ -85,6 +94,7 @@ def theirs() -> Callable[[int], None]:
 
 def products() -> Callable[[int], None]:
     """Every matrix product of an update, forward and backward, once each, with one set of random operands."""
+    set_up_torch(1)
     wide, small = OBSERVATIONS + ACTIONS, torch.randn
     x, h, grad = small(BATCH, wide), small(BATCH, WIDTH), small(BATCH, WIDTH)
     first, hidden, last = small(wide, WIDTH), small(WIDTH, WIDTH), small(WIDTH, 2 * ACTIONS)
@@ -113,38 +123,67 @@ def products() -> Callable[[int], None]:
     return update
 
 
-def rates(contestants: dict[str, Callable[[int], None]], updates: int, rounds: int) -> dict[str, list[float]]:
+OURS, PEER = "starling", "stable-baselines3"
+CONTESTANTS: dict[str, Callable[[], Callable[[int], None]]] = {
+    OURS: partial(ours, "compile=true"),
+    "starling, not compiled": partial(ours, "compile=false"),
+    "starling, bfloat16": partial(ours, "compile=true", "precision=bfloat16"),
+    PEER: theirs,
+    "products": products,
+}
+WARM = 50
+"""Updates before any is timed."""
+
+
+def contest(name: str) -> None:
+    """Answer every line of updates with the updates a second that they took."""
+    update = CONTESTANTS[name]()
+    update(WARM)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        start = time.perf_counter()
+        update(int(line))
+        print(int(line) / (time.perf_counter() - start), flush=True)
+
+
+def answer(process: Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip() or sys.exit(last_words(process))
+
+
+def rates(updates: int, rounds: int) -> dict[str, list[float]]:
     """Updates a second of each, `rounds` times, in turns."""
-    found: dict[str, list[float]] = {name: [] for name in contestants}
-    for i in range(rounds + 1):
-        for name in list(contestants) if i % 2 else list(contestants)[::-1]:
-            torch.set_flush_denormal(name != "stable-baselines3")  # ours is set up so, torch's default is not
-            start = time.perf_counter()
-            contestants[name](updates)
-            if i > 0:  # the first round warms up
-                found[name].append(updates / (time.perf_counter() - start))
+    found: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
+    with ExitStack() as started:
+        processes = {}
+        for name in CONTESTANTS:
+            print(f"getting ready: {name}", file=sys.stderr)
+            processes[name] = started.enter_context(helper([sys.executable, __file__, "--contest", name]))
+            while answer(processes[name]) != "ready":
+                pass
+        for i in range(rounds):
+            for name in list(processes)[:: 1 if i % 2 else -1]:
+                asked = processes[name].stdin
+                assert asked is not None
+                print(updates, file=asked, flush=True)
+                found[name].append(float(answer(processes[name])))
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--updates", type=int, default=100, help="of each contestant in a round")
+    parser.add_argument("--contest", choices=CONTESTANTS, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     args = parser.parse_args()
-    set_up_torch(1)
-    register_env("bench/shapes", Shapes)
-    contestants = {
-        "starling": ours("float32"),
-        "starling, bfloat16": ours("bfloat16"),
-        "stable-baselines3": theirs(),
-        "products": products(),
-    }
-    found = rates(contestants, args.updates, args.rounds)
+    if args.contest is not None:
+        contest(args.contest)
+        return
+    found = rates(args.updates, args.rounds)
     results: dict[str, Any] = {name: spread(values) for name, values in found.items()}
-    pairs = [("starling", "stable-baselines3"), ("starling", "products"), ("starling, bfloat16", "stable-baselines3")]
-    for mine, other in pairs:
-        results[f"{mine} / {other}"] = spread([a / b for a, b in zip(found[mine], found[other], strict=True)])
+    for name in [name for name in CONTESTANTS if name.startswith(OURS)]:
+        results[f"{name} / {PEER}"] = spread([a / b for a, b in zip(found[name], found[PEER], strict=True)])
     for name, value in results.items():
         print(f"{name}: {value['median']} [{value['low']}, {value['high']}]")
     if args.json:

@@ -17,7 +17,7 @@ from starling.config.schema import Config
 from starling.envs.registry import env_spec
 from starling.envs.spaces import check_spaces, observation_layout
 from starling.errors import UserError
-from starling.hardware import cores, device
+from starling.hardware import compiles, cores, device
 from starling.roles.policy import GroupSpec
 from starling.roles.recorder import FragmentShape
 from starling.store.limiter import check as check_moves
@@ -168,8 +168,8 @@ def plan_threads(blueprint: Blueprint) -> int:
 
 
 def parts_abreast(blueprint: Blueprint) -> int:
-    """How many parts of the loss are computed at the same time."""
-    if device(blueprint.config).type != "cpu":
+    """How many parts of the loss are computed at the same time; compiled they are one."""
+    if device(blueprint.config).type != "cpu" or compiles(blueprint.config):
         return 1
     return min(plan_threads(blueprint), blueprint.algorithm.learning().abreast)
 

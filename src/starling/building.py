@@ -9,6 +9,7 @@ from torch import nn
 from starling.blueprint import Blueprint, parts_abreast
 from starling.config.schema import Config, EvalConfig
 from starling.envs.registry import make_env
+from starling.hardware import compiles
 from starling.roles.env_loop import Acting, EnvLoop
 from starling.roles.evaluator import MAX_ROWS, Evaluator
 from starling.roles.learner import Learner, Source
@@ -66,7 +67,7 @@ def build_learner(blueprint: Blueprint, model: nn.Module, source: Source) -> Lea
         planned_env_steps=blueprint.config.stop.env_steps,
         planned_versions=blueprint.planned_versions,
         mixed=blueprint.config.precision == "bfloat16",
-        compiled=blueprint.config.compile,
+        compiled=compiles(blueprint.config),
         abreast=parts_abreast(blueprint),
     )
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
+from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 
@@ -44,6 +48,28 @@ def check_precision(config: Config) -> None:
     if trial.returncode < 0:
         name = signal.Signals(-trial.returncode).name
         raise UserError(f"precision=bfloat16 does not work on this CPU ({name} in a trial); use precision=float32")
+
+
+def compiles(config: Config) -> bool:
+    """Whether the loss is compiled: `auto` does where it can."""
+    return config.compile is True or (config.compile == "auto" and _missing_to_compile(config) is None)
+
+
+def check_compiler(config: Config) -> None:
+    """Refuse to compile where that would fail at the first update."""
+    missing = _missing_to_compile(config) if config.compile is True else None
+    if missing is not None:
+        raise UserError(f"compile=true needs {missing}, which is not here; install it or use compile=false")
+
+
+def _missing_to_compile(config: Config) -> str | None:
+    if device(config).type != "cpu":
+        return None if find_spec("triton") else "the package triton"
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # what torch looks for
+    if shutil.which(compiler) is None:
+        return f"a C++ compiler ({compiler}, or another that CXX names)"
+    headers = Path(sysconfig.get_path("include"), "Python.h")
+    return None if headers.exists() else f"Python's headers ({headers})"
 
 
 def set_up_torch(threads: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from starling.blueprint import Blueprint
 from starling.envs.faults import EnvFault
 from starling.errors import UserError
+from starling.hardware import compiles
 from starling.roles.learner import DivergedError
 from starling.runs import checkpoint, folder
 from starling.runs.bottleneck import KEY, bottleneck
@@ -117,6 +118,8 @@ class Session:
     def run(self) -> Result:
         """Drive the system until a stop condition holds; the last state is saved."""
         failed = False
+        if compiles(self.config):
+            self.display.message("the loss is compiled at the first update, which takes up to half a minute")
         try:
             with self._interrupts:
                 try:

@@ -13,7 +13,7 @@ from starling.branching import check_branch
 from starling.capacity.room import find_room
 from starling.config.schema import Config
 from starling.errors import UserError
-from starling.hardware import check_precision, set_up_torch
+from starling.hardware import check_compiler, check_precision, set_up_torch
 from starling.replays.resharding import reshard, without_tables
 from starling.replays.start import begin_with_replay
 from starling.runs import checkpoint, folder
@@ -96,6 +96,7 @@ def _closing_if_it_fails(runtime: topology.Runtime) -> Iterator[None]:
 def _prepare(config: Config) -> None:
     """What can begin, or be refused, before anything is built."""
     check_precision(config)
+    check_compiler(config)
     if config.runtime == "processes":
         prewarm()
 

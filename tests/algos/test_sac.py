@@ -2,6 +2,7 @@
 
 import copy
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from starling.config.algo.transitions import PrioritizedConfig
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
 from starling.ops.distributions import TanhGaussian
-from starling.roles.optimizer import FlatOptimizer
+from starling.roles.gradients import differentiate
 from starling.types import Batch, EnvSpec, Progress, Trajectory
 
 DISCOUNT, ALPHA = 0.9, 0.3
@@ -145,16 +146,16 @@ def test_every_parameter_has_one_optimizer(actions):
     assert sorted(map(id, moved)) == sorted(map(id, model.parameters()))
 
 
-def test_a_loss_moves_nothing_but_its_own():
-    """What the learner does with it: the gradient of the actor's loss must leave the critics' alone."""
+def test_a_part_of_the_loss_has_optimizers_of_its_own():
+    """What the learner does with it: all that the actor's part moves is the actor and the temperature."""
     algorithm, model, target = make("box")
     specs = algorithm.learning().optimizers
-    optimizers = {name: FlatOptimizer(spec.config, spec.parameters(model), 1) for name, spec in specs.items()}
-    loss = algorithm.loss(model, target, make_batch("box", 1))
-    optimizers["actor"].differentiate(loss.losses["actor"], retain_graph=True)
-    assert optimizers["actor"].gradient.any()
-    assert not optimizers["critic"].gradient.any()
-    assert not optimizers["temperature"].gradient.any()
+    parameters = {name: list(spec.parameters(model)) for name, spec in specs.items()}
+    moved = [
+        differentiate(part, parameters, nullcontext)[1] for part in algorithm.parts(model, target, make_batch("box", 1))
+    ]
+    assert [set(gradients) for gradients in moved] == [{"critic"}, {"actor", "temperature"}]
+    assert all(gradient.any() for gradients in moved for found in gradients.values() for gradient in found)
 
 
 def see(rows=2000, explore=True, updates=1):

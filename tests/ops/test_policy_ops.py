@@ -28,11 +28,12 @@ def data():
     return tensors | {"valid": torch.from_numpy(rng.random((7, 5)) < 0.7)}
 
 
+CLIP = torch.tensor(0.2)
 STEPS = [(t, b) for t in range(7) for b in range(5)]
 
 
 def test_ppo_surrogate_reads_as_the_paper(data):
-    loss = ppo_surrogate(log_ratio(data["log_prob"], data["old"]), data["advantage"], 0.2)
+    loss = ppo_surrogate(log_ratio(data["log_prob"], data["old"]), data["advantage"], CLIP)
     clipped = 0
     for i in STEPS:
         ratio, a = math.exp(data["log_prob"][i] - data["old"][i]), data["advantage"][i].item()
@@ -47,7 +48,7 @@ def test_ppo_surrogate_reads_as_the_paper(data):
 )
 def test_ppo_stops_only_gradients_that_would_go_further_out(ratio, advantage, moves):
     log_prob = torch.tensor([math.log(ratio)], requires_grad=True)
-    ppo_surrogate(log_prob, torch.tensor([advantage]), 0.2).sum().backward()
+    ppo_surrogate(log_prob, torch.tensor([advantage]), CLIP).sum().backward()
     assert log_prob.grad.item() == pytest.approx(-ratio * advantage if moves else 0.0)
 
 
@@ -65,7 +66,7 @@ def test_value_losses(data):
 def test_gradients_flow_into_the_present_network_alone(data):
     leaf = {name: tensor.clone().requires_grad_() for name, tensor in data.items() if name != "valid"}
     losses = [
-        ppo_surrogate(log_ratio(leaf["log_prob"], leaf["old"]), leaf["advantage"], 0.2),
+        ppo_surrogate(log_ratio(leaf["log_prob"], leaf["old"]), leaf["advantage"], CLIP),
         policy_gradient_loss(leaf["log_prob"], leaf["advantage"]),
         value_loss(leaf["v"], leaf["target"]),
         clipped_value_loss(leaf["v"], leaf["v_old"], leaf["target"], 0.1),
@@ -104,7 +105,7 @@ def test_a_masked_row_spoils_no_gradient():
     """The ratio of a reset row may overflow; 0 x inf in its backward pass would be NaN."""
     log_prob = torch.tensor([0.1, 500.0], requires_grad=True)
     valid = torch.tensor([True, False])
-    loss = ppo_surrogate(log_ratio(log_prob, torch.zeros(2)), torch.tensor([1.0, -1e9]), 0.2)
+    loss = ppo_surrogate(log_ratio(log_prob, torch.zeros(2)), torch.tensor([1.0, -1e9]), CLIP)
     masked_mean(loss, valid).backward()
     assert log_prob.grad.tolist() == [pytest.approx(-math.exp(0.1)), 0.0]
 
@@ -113,13 +114,13 @@ def test_metrics(data):
     log_prob, old, valid = data["log_prob"], data["old"], data["valid"]
     ratio = np.exp((log_prob - old).numpy()[valid.numpy()])
     log_rho = torch.where(valid, log_ratio(log_prob, old), 70.0).requires_grad_()
-    means = masked_means({"kl": kl_estimate(log_rho), "clipped": is_clipped(log_rho, 0.3)}, valid)
+    means = masked_means({"kl": kl_estimate(log_rho), "clipped": is_clipped(log_rho, torch.tensor(0.3))}, valid)
     assert means["kl"].item() == pytest.approx((ratio - 1 - np.log(ratio)).mean())
     assert means["clipped"].item() == pytest.approx((np.abs(ratio - 1) > 0.3).mean())
     assert not any(mean.requires_grad for mean in means.values())
     same = log_ratio(old, old)
     assert (kl_estimate(same) == 0).all()
-    assert (is_clipped(same, 0.3) == 0).all()
+    assert (is_clipped(same, CLIP) == 0).all()
 
 
 def test_kl_estimates_the_kl_of_the_behaviour():
@@ -137,7 +138,7 @@ def test_disagreement_estimates_the_total_variation():
 
 def test_shape_errors_are_clear():
     with pytest.raises(ValueError, match=r"ppo_surrogate: advantage has shape \(3, 1\), expected \[\.\.\.\] = \(3,\)"):
-        ppo_surrogate(torch.zeros(3), torch.zeros(3, 1), 0.2)
+        ppo_surrogate(torch.zeros(3), torch.zeros(3, 1), CLIP)
     with pytest.raises(ValueError, match="log_ratio: behaviour_log_prob has shape"):
         log_ratio(torch.zeros(3), torch.zeros(1))
     with pytest.raises(ValueError, match="masked_mean: valid has shape"):

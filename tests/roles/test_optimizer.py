@@ -30,7 +30,7 @@ def test_updates_equal_plain_torch(name):
     ours = FlatOptimizer(OptimizerConfig(name=name, args={"lr": 0.01}, clip_norm=0.05), net.parameters(), 10)
     theirs = getattr(torch.optim, name)(plain.parameters(), lr=0.01)
     for step in range(5):
-        ours.differentiate(a_loss(net, step), retain_graph=False)
+        ours.take(torch.autograd.grad(a_loss(net, step), ours.parameters))
         ours.apply(ours.gradient_norm())
         theirs.zero_grad()
         a_loss(plain, step).backward()
@@ -57,7 +57,7 @@ def test_state_resumes_to_the_bit_with_its_schedule():
 
     def advance(optimizer, module, steps):
         for step in steps:
-            optimizer.differentiate(a_loss(module, step), retain_graph=False)
+            optimizer.take(torch.autograd.grad(a_loss(module, step), optimizer.parameters))
             optimizer.apply(optimizer.gradient_norm())
             optimizer.end_version()
 
@@ -84,7 +84,7 @@ for name in ("Adam", "RMSprop"):
     x = torch.nn.Parameter(torch.ones(3))
     ours = FlatOptimizer(OptimizerConfig(name=name, schedule=schedule), [x], 5)
     for _ in range(2):
-        ours.differentiate(x.square().sum(), retain_graph=False)
+        ours.take(torch.autograd.grad(x.square().sum(), [x]))
         ours.apply(ours.gradient_norm())
         ours.end_version()
     ours.set_state(ours.get_state())

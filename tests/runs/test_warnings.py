@@ -1,4 +1,4 @@
-"""What is said of stale experience and of sequences that never fill: when, in which words, and how often."""
+"""What is said of stale experience, of sequences that never fill and of losses not compiled: when, how, how often."""
 
 import pytest
 
@@ -55,6 +55,13 @@ def rows_of(count=ROWS, **keys):
             120,
             "no episode fills a sequence of 120 steps: the last ones took 30 on average, 48 at most;"
             " let algo.burn_in + algo.unroll be no more than that",
+        ),
+        (
+            REPLAY,
+            {"learner__compiled": 0.0},
+            1,
+            "torch cannot compile this loss as a whole, so it is computed as with compile=false"
+            " (TORCH_LOGS=graph_breaks says what is in the way)",
         ),
     ],
 )

@@ -25,6 +25,7 @@ from starling.curiosity.rnd import RND
 from starling.errors import UserError
 from starling.nets.network import SHARED
 from starling.nets.normalisers import Moments
+from starling.ops.policy import masked_mean
 from starling.registry import Entry, Registry
 from starling.store.spec import TableSpec
 from starling.types import Batch, EnvSpec, NDArray, StreamSpec, Tensor, Trajectory, Tree
@@ -188,7 +189,7 @@ class Curious(Algorithm):
 
         def metrics() -> dict[str, Tensor]:
             said = {f"curiosity/{name}": value for name, value in mine.items()}
-            earned = {f"reward/{name}": steps.rewards[name][steps.valid].mean() for name in self._parts}
+            earned = {f"reward/{name}": masked_mean(steps.rewards[name], steps.valid) for name in self._parts}
             return {**loss.metrics(), **said, **earned}
 
         return Loss({**loss.losses, **mine}, metrics, loss.priorities)

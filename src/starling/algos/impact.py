@@ -72,7 +72,8 @@ class IMPACT(Algorithm):
         policy = first_steps(outputs[POLICY], steps.length)
         acted = behaviour_policy(policy, steps)
         prepared = {"target": policy.log_prob(steps.action), "behaviour": acted.log_prob(steps.action)}
-        return replace(batch, prepared=prepared)
+        clip = self.config.clip.at(batch.progress.env_steps, batch.progress.fraction)
+        return replace(batch, prepared=prepared | {"clip": torch.full_like(prepared["target"], clip)})
 
     def loss(self, model: Network, target: Network, batch: Batch) -> Loss:
         """Algorithm 1: V-trace with ratios target / worker, and the surrogate on pi / max(target, worker / rho)."""
@@ -85,7 +86,7 @@ class IMPACT(Algorithm):
         reference = torch.maximum(prepared["target"], prepared["behaviour"] - math.log(config.largest_ratio))
         log_pi = policy.log_prob(steps.action)
         ratio = log_ratio(log_pi, reference)
-        clip = config.clip.at(batch.progress.env_steps, batch.progress.fraction)
+        clip = prepared["clip"]
         errors = {s.name: value_loss(outputs[s.name][:-1], traces[s.name].vs) for s in streams}
         terms = {
             "policy": ppo_surrogate(ratio, advantage, clip),

@@ -114,7 +114,8 @@ class PPO(Algorithm):
         advantage = weighted_total(advantages, self._streams)
         if self.config.normalize_advantages and self.config.minibatches == 1:
             advantage = normalise(advantage, steps.valid)  # the one minibatch is the same in every epoch
-        prepared = {"advantage": advantage, "values": values, "goals": goals, LOG_PROB: log_prob}
+        clip = torch.full_like(advantage, self.config.clip.at(batch.progress.env_steps, batch.progress.fraction))
+        prepared = {"advantage": advantage, "values": values, "goals": goals, LOG_PROB: log_prob, "clip": clip}
         if log_rho is not None:
             prepared["off_policy"] = disagreement(log_rho)  # before this batch moves the policy any further
         return replace(batch, trajectory=steps, prepared=prepared)
@@ -129,7 +130,7 @@ class PPO(Algorithm):
         advantage = prepared["advantage"]
         if self.config.normalize_advantages and self.config.minibatches > 1:
             advantage = normalise(advantage, valid)
-        clip = self.config.clip.at(batch.progress.env_steps, batch.progress.fraction)
+        clip = prepared["clip"]
         errors = {s.name: self._value_loss(outputs[s.name], prepared, s.name) for s in self._streams}
         terms = {
             "policy": ppo_surrogate(log_rho, advantage, clip),

@@ -99,7 +99,11 @@ class Config(Part):
     precision: Literal["float32", "bfloat16"] = Field(
         "float32", description="of the learner's matrix products; bfloat16: mixed precision by torch.autocast"
     )
-    compile: bool = Field(False, description="compile the loss with torch.compile; needs a C++ compiler on a CPU")
+    compile: bool | Literal["auto"] = Field(
+        False,
+        description="compile the loss and its gradients with torch.compile, which takes half a minute at the first"
+        " update; needs a C++ compiler and Python's headers on a CPU; auto: where these are",
+    )
     threads: int | None = Field(
         None,
         ge=1,

@@ -60,7 +60,7 @@ class Moments(nn.Module):
         Acting asks at every step, and comparing bytes takes a tenth as long as the dozen operations they would need.
         The sums themselves are looked at because weights may arrive in them from anywhere.
         """
-        if self.total.device.type != "cpu":
+        if self.total.device.type != "cpu" or torch.compiler.is_compiling():
             return self._mean_and_std()
         sums = b"".join(part.numpy().tobytes() for part in (self.count, self.total, self.squares))
         if self._known is None or sums != self._sums:

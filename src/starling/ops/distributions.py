@@ -67,9 +67,15 @@ class Categorical:
         """log p(action) [...]; action [...] int."""
         return take(self._log_p, action)
 
-    @cached_property
+    @property
     def _log_p(self) -> Tensor:
         """log p [..., A], computed once: a loss asks for both the probability and the entropy."""
+        if torch.compiler.is_compiling():  # which finds that out by itself, and cannot follow how it is kept
+            return self.logits.log_softmax(-1)
+        return self._kept_log_p
+
+    @cached_property
+    def _kept_log_p(self) -> Tensor:
         return self.logits.log_softmax(-1)
 
     def entropy(self) -> Tensor:

@@ -55,8 +55,11 @@ def log_ratio(log_prob: Tensor, behaviour_log_prob: Tensor) -> Tensor:
     return (log_prob - behaviour_log_prob.detach()).clamp(max=80.0)
 
 
-def ppo_surrogate(log_rho: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """The negated clipped surrogate (1707.06347, eq. 7) [...], a loss, from log ratios and advantages [...]."""
+def ppo_surrogate(log_rho: Tensor, advantage: Tensor, clip: Tensor) -> Tensor:
+    """The negated clipped surrogate (1707.06347, eq. 7) [...], a loss, from log ratios and advantages [...].
+
+    `clip` [...] or [] is a tensor because it may change with time, and what is compiled takes a number for a constant.
+    """
     check_shapes("ppo_surrogate", "...", log_rho=log_rho, advantage=advantage)
     rho, advantage = log_rho.exp(), advantage.detach()
     return -torch.minimum(rho * advantage, rho.clamp(1.0 - clip, 1.0 + clip) * advantage)
@@ -83,7 +86,7 @@ def kl_estimate(log_rho: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def is_clipped(log_rho: Tensor, clip: float) -> Tensor:
+def is_clipped(log_rho: Tensor, clip: Tensor) -> Tensor:
     """1 where the ratio lies outside 1 +- clip, else 0 [...]."""
     return (torch.expm1(log_rho).abs() > clip).to(log_rho.dtype)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import torch
+
 from starling.types import Tensor
 
 Shaped = Tensor | float | None
@@ -18,6 +20,8 @@ def check_shapes(op: str, axes: str = "", /, **named: Shaped | tuple[Shaped, str
 
     Axes are `T`, one more `T+1`, a number `2`, and `...` in front: `"T B"`, `"... A"`.
     """
+    if torch.compiler.is_compiling():  # which checks shapes as well, and cannot follow how they are remembered here
+        return
     shapes = []
     for name, value in named.items():
         tensor, own = value if isinstance(value, tuple) else (value, axes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import zlib
-from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ from starling import tree
 from starling.algos.base import Algorithm, Loss, together
 from starling.ops.priority import importance_weights
 from starling.roles.abreast import Abreast
+from starling.roles.gradients import Compiled, Part, as_one, differentiate
 from starling.roles.means import Means
 from starling.roles.minibatches import minibatches, steps_as_rows
 from starling.roles.optimizer import FlatOptimizer, flatten
@@ -66,7 +66,6 @@ class Learner:
         self.ranks: Ranks = Alone()  # who else learns the same
         self._seed = seed
         self._mixed = mixed
-        self._parts = _as_one_part(torch.compile(algorithm.loss)) if compiled else algorithm.parts
         self._abreast = Abreast(abreast)
         self._learning = algorithm.learning()
         self._target = copy.deepcopy(model).requires_grad_(False) if self._learning.target else None
@@ -74,6 +73,9 @@ class Learner:
             name: FlatOptimizer(spec.config, spec.parameters(model), planned_versions)
             for name, spec in self._learning.optimizers.items()
         }
+        self._parameters = {name: optimizer.parameters for name, optimizer in self._optimizers.items()}
+        self._compiled = Compiled() if compiled else None
+        self._settled = True  # nobody waits here for another rank's compiler
         self._target_flat = self._flatten_target()
         copied = () if self._target is None else self._target.buffers()
         self._target_buffers = list(zip(copied, model.buffers(), strict=False))  # finding them takes longer than a copy
@@ -210,18 +212,20 @@ class Learner:
     def _optimise(self, batch: Batch) -> Loss:
         """One step of every optimizer, all losses taken at the same parameters. The loss as it was before."""
         with self._precision():
-            parts = self._parts(self.model, self._target, batch)
-        loss = together(self._abreast([partial(self._differentiate, part) for part in parts]))
+            parts = self.algorithm.parts(self.model, self._target, batch)
+        pieces = parts if self._compiled is None else [as_one(parts)]  # of which products are worth all threads
+        loss = together(self._abreast([partial(self._work_out, piece) for piece in pieces]))
+        if not self._settled:  # a compiler takes longer than a rank may be late with its gradient
+            self.ranks.least(0.0)
+            self._settled = True
         self._move({name: self._shared_norm(name) for name in loss.losses})
         return loss
 
-    def _differentiate(self, part: Callable[[], Loss]) -> Loss:
-        """A part of the loss, each of its losses differentiated for its own optimizer alone."""
-        with self._precision():
-            loss = part()
-        last = list(loss.losses)[-1]
-        for name, value in loss.losses.items():
-            self._optimizers[name].differentiate(value, retain_graph=name != last)
+    def _work_out(self, part: Part) -> Loss:
+        """The loss, or a part of it, whose gradients its optimizers have then."""
+        loss, gradients = (self._compiled or differentiate)(part, self._parameters, self._precision)
+        for name, found in gradients.items():
+            self._optimizers[name].take(found)
         return loss
 
     def _shared_norm(self, name: str) -> float:
@@ -270,7 +274,7 @@ class Learner:
 
     def join(self, ranks: Ranks, rank: int) -> None:
         """Learn together with others from now on, whose state this learner has been given, but for random numbers."""
-        self.ranks, self._moves = ranks, 0
+        self.ranks, self._moves, self._settled = ranks, 0, self._compiled is None
         if rank:
             seeds = np.random.SeedSequence([self._seed, rank, self.version])
             self._rng = np.random.Generator(np.random.PCG64(seeds))
@@ -280,6 +284,8 @@ class Learner:
         """Means since the last call."""
         means = self._means.drain()
         means["learner/skipped"] = self.skipped_in_all
+        if self._compiled is not None:
+            means["learner/compiled"] = float(self._compiled.pays)
         means |= {f"learner/{name}/learning_rate": opt.learning_rate for name, opt in self._optimizers.items()}
         return means
 
@@ -309,7 +315,3 @@ class Learner:
         self._means.set_state(state["means"])
         if "timeline" in state:  # checkpoints of earlier versions have none: from 0 to now is then a straight line
             self._timeline.set_state(state["timeline"])
-
-
-def _as_one_part(loss: Callable[..., Loss]) -> Callable[..., Sequence[Callable[[], Loss]]]:
-    return lambda model, target, batch: (partial(loss, model, target, batch),)

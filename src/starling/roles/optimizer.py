@@ -7,7 +7,7 @@ instead of one a tensor, which on small networks is most of a step.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import MethodType
 from typing import Any
 
@@ -65,12 +65,11 @@ class FlatOptimizer:
         whole.grad = self.gradient
         return [whole]
 
-    def differentiate(self, loss: Tensor, retain_graph: bool) -> None:
-        """Fill the gradient of `loss` for these parameters only."""
-        found = torch.autograd.grad(loss, self.parameters, retain_graph=retain_graph, allow_unused=True)
-        if any(gradient is None for gradient in found):
+    def take(self, gradients: Sequence[Tensor | None]) -> None:
+        """Have these gradients of the parameters; None are 0."""
+        if any(gradient is None for gradient in gradients):
             self.gradient.zero_()
-        pairs = [(mine, new) for mine, new in zip(self._gradients, found, strict=True) if new is not None]
+        pairs = [(mine, new) for mine, new in zip(self._gradients, gradients, strict=True) if new is not None]
         torch._foreach_copy_([mine for mine, _ in pairs], [new for _, new in pairs])
 
     def gradient_norm(self) -> float:

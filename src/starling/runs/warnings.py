@@ -1,4 +1,4 @@
-"""What is wrong with the experience a run learns from, and what to change about it: from its last rows of metrics."""
+"""What is wrong with how a run learns and what it learns from, and what to change about it: from its last rows."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ def warnings(rows: Sequence[Row], config: Config, window: int) -> list[Warned]:
         "behind": _behind(rows, config),
         "old": _old(rows, config),
         "short": _short(rows, config, window),
+        "uncompiled": _uncompiled(rows),
     }
     return [Warned(kind, line) for kind, line in lines.items() if line is not None]
 
@@ -94,6 +95,15 @@ def _short(rows: Sequence[Row], config: Config, window: int) -> str | None:
     return (
         f"no episode fills a sequence of {window} steps: the last ones took {row['episode_length']:.0f} on average,"
         f" {longest} at most; let {setting} be no more than that"
+    )
+
+
+def _uncompiled(rows: Sequence[Row]) -> str | None:
+    if rows[-1].get("learner/compiled", 1.0) > 0:
+        return None
+    return (
+        "torch cannot compile this loss as a whole, so it is computed as with compile=false"
+        " (TORCH_LOGS=graph_breaks says what is in the way)"
     )
 
 
