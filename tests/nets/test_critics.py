@@ -31,13 +31,16 @@ def member(ensemble, index):
 
 
 @pytest.mark.parametrize("norm", ["none", "layer"])
-def test_members_are_networks_of_their_own(norm):
+@pytest.mark.parametrize("compiling", [False, True])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_members_are_networks_of_their_own(norm, compiling, outputs, monkeypatch):
     torch.manual_seed(0)
-    ensemble, x = Ensemble(3, [5, 8, 7, 2], "tanh", norm), torch.randn(6, 5)
+    ensemble, x = Ensemble(3, [5, 8, 7, outputs], "tanh", norm), torch.randn(6, 5)
     for parameter in ensemble.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
+    monkeypatch.setattr("torch.compiler.is_compiling", lambda: compiling)  # what is compiled, as it is written
     together = ensemble(x)
-    assert together.shape == (3, 6, 2)
+    assert together.shape == (3, 6, outputs)
     for i in range(3):
         torch.testing.assert_close(together[i], member(ensemble, i)(x))
     assert not torch.equal(together[0], together[1])

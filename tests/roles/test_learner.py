@@ -10,7 +10,7 @@ from torch import nn
 
 from starling.algos.base import Algorithm, LearnSpec, Loss, OptimizerSpec, TargetSpec
 from starling.config.parts import OptimizerConfig
-from starling.roles.learner import MAX_SKIPPED, DivergedError, Learner
+from starling.roles.learner import AGE_EVERY, MAX_SKIPPED, DivergedError, Learner
 from starling.types import Keys, Sample, Trajectory
 
 ROWS, LENGTH = 6, 3
@@ -200,6 +200,16 @@ def test_the_age_of_a_batch_is_told_in_versions_and_in_env_steps():
     metrics = learner.drain_metrics()
     assert metrics["learner/lag"] == 7 - 2.5
     assert metrics["learner/lag_steps"] == 80 - 25
+
+
+def test_the_age_is_looked_at_once_a_row_and_every_so_many_versions():
+    learner = a_learner(Probe())
+    for _ in range(2 * AGE_EVERY + 1):  # versions 0, 8 and 16
+        learner.step()
+    assert learner.drain_metrics()["learner/lag"] == AGE_EVERY - 2.5
+    learner.step()
+    learner.step()
+    assert learner.drain_metrics()["learner/lag"] == 2 * AGE_EVERY + 1 - 2.5
 
 
 def test_a_restored_learner_goes_on_to_the_bit():

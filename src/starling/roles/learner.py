@@ -31,6 +31,11 @@ CHECKED_EVERY = 100
 """Versions after which several learners make sure that their weights are still the same."""
 
 
+AGE_EVERY = 8
+"""Versions after which the age of a batch is looked at again; a row of metrics has one age at least."""
+LAG = "learner/lag"
+
+
 class DivergedError(RuntimeError):
     """Gradients stayed non-finite, or learners' weights differ; going on would train nothing."""
 
@@ -84,6 +89,7 @@ class Learner:
         self._generator = torch.Generator(self._device).manual_seed(seed)  # for losses that sample
         kept = model.state_dict()
         self._statistics = [buffer for name, buffer in model.named_buffers() if name in kept]
+        self._ones = torch.empty(0)
         self._sample: Sample | None = None  # what is to be learnt from next
         self._means = Means()
         self._timeline = Timeline()
@@ -162,13 +168,16 @@ class Learner:
 
     def _note_age(self, versions: NDArray, now: Progress) -> None:
         """How long ago the weights [B] that acted were made, in versions and in env steps."""
-        self._means.add("learner/lag", float(now.updates - versions.mean()))
-        self._means.add("learner/lag_steps", float(now.env_steps - self._timeline.at(versions).mean()))
+        if self.version % AGE_EVERY and LAG in self._means:
+            return
+        rows = len(versions)
+        self._means.add(LAG, now.updates - float(versions.sum()) / rows)
+        self._means.add("learner/lag_steps", now.env_steps - float(self._timeline.at(versions).sum()) / rows)
 
     def _batch(self, sample: Sample, progress: Progress) -> Batch:
         exponent = self._learning.importance_exponent
         if exponent is None:
-            weight = torch.ones(len(sample.keys), device=self._device)
+            weight = self._equal_weights(len(sample.keys))
         else:
             weight = self._importance(sample, exponent(progress)).float().to(self._device)
         return Batch(
@@ -178,6 +187,12 @@ class Learner:
             progress=progress,
             generator=self._generator,
         )
+
+    def _equal_weights(self, rows: int) -> Tensor:
+        """Ones [B], the same again and again: between updates even so little is far from any cache."""
+        if len(self._ones) != rows:
+            self._ones = torch.ones(rows, device=self._device)
+        return self._ones
 
     def _importance(self, sample: Sample, beta: float) -> Tensor:
         """Importance weights [B], of which the largest of each table in the batch of all ranks is 1."""

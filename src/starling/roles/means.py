@@ -25,6 +25,10 @@ class Means:
         else:
             self._numbers[name].append(value)
 
+    def __contains__(self, name: str) -> bool:
+        """Whether a number of this name was added since."""
+        return name in self._numbers
+
     def drain(self) -> dict[str, float]:
         """The mean of every name, exact whatever the order; then begin anew."""
         self._read()
