@@ -172,8 +172,8 @@ def rates(updates: int, rounds: int) -> dict[str, list[float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--updates", type=int, default=100, help="of each contestant in a round")
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--updates", type=int, default=20, help="of each contestant in a round")
     parser.add_argument("--contest", choices=CONTESTANTS, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     args = parser.parse_args()
