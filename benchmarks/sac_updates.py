@@ -14,11 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
-from subprocess import Popen
 from typing import Any
 
 import gymnasium
@@ -26,13 +23,13 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from machine import describe, spread
+from turns import repeated, serve, take_turns
 
 from starling import topology
 from starling.blueprint import draw
 from starling.config.load import load
 from starling.envs.registry import register_env
 from starling.hardware import set_up_torch
-from starling.measuring.helpers import helper, last_words
 
 OBSERVATIONS, ACTIONS, BATCH, WIDTH = 17, 6, 256, 256
 FILLED = 5_000
@@ -54,7 +51,7 @@ class Shapes(gymnasium.Env[Any, Any]):
         return self.np_random.normal(size=OBSERVATIONS), float(action[0]), False, self._step == 1000, {}
 
 
-def ours(*choices: str) -> Callable[[int], None]:
+def ours(*choices: str) -> Callable[[int], object]:
     """The learner's step, from drawing a batch to moving the targets."""
     set_up_torch(1)
     register_env("bench/shapes", Shapes)
@@ -74,15 +71,10 @@ def ours(*choices: str) -> Callable[[int], None]:
         learnt = staticmethod(lambda keys, priorities: None)
 
     runtime.learner.source = Unlimited()
-
-    def update(times: int) -> None:
-        for _ in range(times):
-            runtime.learner.step()
-
-    return update
+    return repeated(runtime.learner.step)
 
 
-def theirs() -> Callable[[int], None]:
+def theirs() -> Callable[[int], object]:
     """`SAC.train` with its defaults, which are these sizes."""
     from stable_baselines3 import SAC
 
@@ -92,7 +84,7 @@ def theirs() -> Callable[[int], None]:
     return lambda times: model.train(gradient_steps=times, batch_size=BATCH)
 
 
-def products() -> Callable[[int], None]:
+def products() -> Callable[[int], object]:
     """Every matrix product of an update, forward and backward, once each, with one set of random operands."""
     set_up_torch(1)
     wide, small = OBSERVATIONS + ACTIONS, torch.randn
@@ -109,22 +101,21 @@ def products() -> Callable[[int], None]:
     def to_weights() -> None:
         h.T @ out, h.T @ grad, x.T @ grad
 
-    def update(times: int) -> None:
-        for _ in range(times):
-            for _ in range(8):  # policy here and there, two targets, two critics of what was done and of what would be
-                forward()
-            for _ in range(5):  # both critics for themselves, both for the policy, the policy
-                to_inputs()
-            for _ in range(2):
-                grad @ first.T  # as far as the action
-            for _ in range(3):
-                to_weights()
+    def update() -> None:
+        for _ in range(8):  # policy here and there, two targets, two critics of what was done and of what would be
+            forward()
+        for _ in range(5):  # both critics for themselves, both for the policy, the policy
+            to_inputs()
+        for _ in range(2):
+            grad @ first.T  # as far as the action
+        for _ in range(3):
+            to_weights()
 
-    return update
+    return repeated(update)
 
 
 OURS, PEER = "starling", "stable-baselines3"
-CONTESTANTS: dict[str, Callable[[], Callable[[int], None]]] = {
+CONTESTANTS: dict[str, Callable[[], Callable[[int], object]]] = {
     OURS: partial(ours, "compile=true"),
     "starling, not compiled": partial(ours, "compile=false"),
     "starling, bfloat16": partial(ours, "compile=true", "precision=bfloat16"),
@@ -135,41 +126,6 @@ WARM = 50
 """Updates before any is timed."""
 
 
-def contest(name: str) -> None:
-    """Answer every line of updates with the updates a second that they took."""
-    update = CONTESTANTS[name]()
-    update(WARM)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        start = time.perf_counter()
-        update(int(line))
-        print(int(line) / (time.perf_counter() - start), flush=True)
-
-
-def answer(process: Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip() or sys.exit(last_words(process))
-
-
-def rates(updates: int, rounds: int) -> dict[str, list[float]]:
-    """Updates a second of each, `rounds` times, in turns."""
-    found: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
-    with ExitStack() as started:
-        processes = {}
-        for name in CONTESTANTS:
-            print(f"getting ready: {name}", file=sys.stderr)
-            processes[name] = started.enter_context(helper([sys.executable, __file__, "--contest", name]))
-            while answer(processes[name]) != "ready":
-                pass
-        for i in range(rounds):
-            for name in list(processes)[:: 1 if i % 2 else -1]:
-                asked = processes[name].stdin
-                assert asked is not None
-                print(updates, file=asked, flush=True)
-                found[name].append(float(answer(processes[name])))
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=50)
@@ -178,9 +134,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     args = parser.parse_args()
     if args.contest is not None:
-        contest(args.contest)
+        serve(CONTESTANTS[args.contest](), WARM)
         return
-    found = rates(args.updates, args.rounds)
+    commands = {name: [sys.executable, __file__, "--contest", name] for name in CONTESTANTS}
+    found = take_turns(commands, args.updates, args.rounds)
     results: dict[str, Any] = {name: spread(values) for name, values in found.items()}
     for name in [name for name in CONTESTANTS if name.startswith(OURS)]:
         results[f"{name} / {PEER}"] = spread([a / b for a, b in zip(found[name], found[PEER], strict=True)])

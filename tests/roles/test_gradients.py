@@ -110,6 +110,24 @@ def test_a_loss_that_is_not_one_piece_is_differentiated_as_it_is(parameters):
         compiled(part, parameters, nullcontext)
 
 
+@needs_compiler
+def test_what_a_loss_remembers_is_not_in_the_way(parameters):
+    """As `tree` does of classes: reading a file stands for what torch cannot compile."""
+    (a, _), (b,) = parameters.values()
+    known = {}
+
+    def part():
+        if "scale" not in known:
+            with open(__file__) as file:
+                known["scale"] = float(len(file.readline()) > 0)
+        return two_losses(a, b, torch.ones(2) * known["scale"])
+
+    compiled = Compiled()
+    loss, _ = compiled(part, parameters, nullcontext)
+    assert loss.losses["first"].item() == 13.0
+    assert compiled.pays
+
+
 def test_what_is_compiled_is_one_and_has_all_threads():
     large = draw(load("sac-halfcheetah", ["threads=2", "compile=true"]))
     assert (parts_abreast(large), torch_threads(large)) == (1, 2)

@@ -50,11 +50,15 @@ class Compiled:
 
         dynamo.trace_autograd_ops = True
         self._code = torch.compile(_evaluate, fullgraph=True)
+        self._known = False
         self.pays = True
 
     def __call__(self, part: Part, parameters: Parameters, precision: Precision) -> tuple[Loss, Gradients]:
         from torch._dynamo.exc import BackendCompilerFailed
 
+        if not self._known:  # once for nothing: whatever the loss remembers is not to be found out while it is compiled
+            _evaluate(part, parameters, precision)
+            self._known = True
         if self.pays:
             try:
                 losses, metrics, priorities, gradients = self._code(part, parameters, precision)

@@ -1,0 +1,103 @@
+"""What `compile=true` does to the updates of every algorithm: the learner's step, compiled and not, in turns.
+
+Each has a process of its own with one torch thread, and learns again and again from the first batch that its run made,
+so that acting, the env and the replay do not count. A ratio above 1 is what compiling gains; R2D2 is there to show that
+it costs nothing where torch cannot compile a loss as a whole, which is then computed as it is.
+
+    make install && .venv/bin/python benchmarks/compiled.py --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from statistics import median
+from typing import Any
+
+from machine import describe, spread
+from turns import repeated, serve, take_turns
+
+from starling import topology
+from starling.blueprint import draw
+from starling.config.load import load
+from starling.hardware import set_up_torch
+
+EARLY = "algo.learning_starts=300"
+PRESETS: dict[str, list[str]] = {
+    "ppo-cartpole": [],
+    "ppo-halfcheetah": [],
+    "ppo-minatar-breakout": [],
+    "ppo-rnd-deepsea": [],
+    "dqn-cartpole": [EARLY],
+    "dqn-minatar-breakout": [EARLY],
+    "impala-cartpole": [],
+    "impala-minatar-breakout": [],
+    "impact-cartpole": [],
+    "sac-pendulum": [EARLY],
+    "sac-halfcheetah": [EARLY],
+    "r2d2-cartpole": ["algo.learning_starts=10"],
+}
+WARM = 10
+
+
+def learner_of(preset: str, compiled: bool) -> Any:
+    """A learner that has made its first update, and gets the batch of that again whenever it asks."""
+    set_up_torch(1)
+    choices = ["runtime=inline", "threads=1", "eval.every=null", f"compile={str(compiled).lower()}"]
+    runtime: Any = topology.build(draw(load(preset, [*PRESETS[preset], *choices])))
+    learner, source = runtime.learner, runtime.learner.source
+    drawn: list[Any] = []
+
+    class Noting:
+        env_steps = property(lambda self: source.env_steps)
+        learnt = staticmethod(source.learnt)
+
+        @staticmethod
+        def sample() -> Any:
+            sample = source.sample()
+            drawn.extend([] if sample is None else [sample])
+            return sample
+
+    class Again:
+        env_steps = source.env_steps
+        sample = staticmethod(lambda: drawn[0])
+        learnt = staticmethod(lambda keys, priorities: None)
+
+    learner.source = Noting()
+    for _ in runtime.run():
+        if runtime.updates:
+            break
+    learner.source = Again()
+    return learner
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--only", choices=PRESETS, action="append", help="a preset; may be given again")
+    parser.add_argument("--contest", nargs=2, metavar=("PRESET", "COMPILE"), help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
+    args = parser.parse_args()
+    if args.contest is not None:
+        preset, wanted = args.contest
+        learner = learner_of(preset, wanted == "compiled")
+        serve(repeated(learner.step), WARM)
+        return
+    results: dict[str, Any] = {}
+    for preset in args.only or PRESETS:
+        commands = {name: [sys.executable, __file__, "--contest", preset, name] for name in ("plain", "compiled")}
+        updates = 3 if preset.startswith("ppo") else 20  # one of PPO is all its epochs and minibatches
+        found = take_turns(commands, updates, args.rounds)
+        milliseconds = {name: round(1e3 / median(rates), 2) for name, rates in found.items()}
+        ratio = spread([a / b for a, b in zip(found["compiled"], found["plain"], strict=True)])
+        results[preset] = {**milliseconds, "ratio": ratio}
+        print(
+            f"{preset}: {milliseconds} ms an update, {ratio['median']} [{ratio['low']}, {ratio['high']}] times as many"
+        )
+    if args.json:
+        print(json.dumps({**describe("starling-rl", "torch"), "settings": {"threads": 1}, "updates": results}))
+
+
+if __name__ == "__main__":
+    main()
