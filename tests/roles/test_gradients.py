@@ -4,8 +4,10 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -64,9 +66,9 @@ def test_compiled_it_says_the_same_again_and_again(parameters):
         assert float(same.metrics()["y"]) == 103.0 * scale
 
 
-SETTINGS = {
-    "sac-pendulum": ["algo.learning_starts=100", "algo.prioritized.alpha=0.6"],  # two parts, three optimizers
-    "ppo-cartpole": ["algo.rollout=32", "algo.clip={start: 0.2, end: 0.0, fraction: 0.1}"],  # what changes with time
+SETTINGS = {  # two parts with three optimizers; what changes with time
+    "sac-pendulum": ["algo.learning_starts=100", "algo.batch=64", "algo.prioritized.alpha=0.6"],
+    "ppo-cartpole": ["algo.rollout=32", "algo.clip={start: 0.2, end: 0.0, fraction: 0.1}"],
 }
 
 
@@ -87,6 +89,29 @@ def test_a_compiled_learner_learns_the_same_from_one_piece_of_code(preset):
     assert metrics[1] == pytest.approx(metrics[0], rel=1e-3, abs=1e-5)
     for mine, other in zip(plain.learner.model.parameters(), compiled.learner.model.parameters(), strict=True):
         torch.testing.assert_close(other, mine, rtol=1e-3, atol=1e-5)
+
+
+class PartOfMore:
+    """A source whose arrays are parts of larger ones, as those of batches that are drawn together."""
+
+    env_steps = 500
+
+    def __init__(self, source):
+        self._source, self.learnt = source, source.learnt
+
+    def sample(self):
+        sample = self._source.mixture.sample(64)
+        wider = np.concatenate([sample.trajectory.obs] * 3, axis=1)
+        return replace(sample, trajectory=replace(sample.trajectory, obs=wider[:, :64]))
+
+
+@needs_compiler
+def test_arrays_in_another_layout_are_learnt_from_by_the_same_code():
+    runtime = train("sac-pendulum", "compile=true")
+    runtime.learner.source = PartOfMore(runtime.store)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert runtime.learner.step()
+    assert runtime.learner.drain_metrics()["learner/compiled"] == 1.0
 
 
 @needs_compiler
