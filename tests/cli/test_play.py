@@ -28,7 +28,7 @@ RUNS = {
     ],
     "cheetah": [
         "ppo-halfcheetah", "stop.env_steps=64", "algo.rollout=32", "algo.minibatches=1", "algo.epochs=1",
-        "net.torso.hidden=[8]", "eval.every=null",
+        "net.torso.hidden=[8]", "eval.every=null", "compile=false",
     ],
     "curious": [
         "ppo-rnd-deepsea", "env={id: toy/rooms, num: 4, args: {limit: 20}}", "stop.env_steps=128", "algo.rollout=16",

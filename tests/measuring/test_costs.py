@@ -33,7 +33,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
 def test_every_kind_of_agent_can_be_measured(case):
-    blueprint = draw(load(case[0], case[1:]))
+    blueprint = draw(load(case[0], [*case[1:], "compile=false"]))
     work = Work(blueprint)
     rows = len(blueprint.groups()[0].rows)
     stepped, inferred, trained = work.step_envs(), work.infer(), work.train()

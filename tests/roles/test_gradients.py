@@ -21,7 +21,6 @@ from starling.hardware import check_compiler, compiles
 from starling.roles.gradients import Compiled, differentiate
 
 CAN_COMPILE = compiles(load("sac-pendulum", ["compile=auto"]))
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch's compiler, to itself
 needs_compiler = pytest.mark.skipif(not CAN_COMPILE, reason="torch needs a C++ compiler and Python's headers")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -19,6 +20,8 @@ Gradients = dict[str, tuple[Tensor | None, ...]]
 """Of every optimizer's parameters; None for those that the loss does not depend on."""
 Parameters = dict[str, list[nn.Parameter]]
 Precision = Callable[[], AbstractContextManager[Any]]
+Evaluated = tuple[dict[str, Tensor], dict[str, Tensor], Tensor | None, Gradients]
+"""Losses, metrics, priorities and gradients."""
 
 
 def differentiate(part: Part, parameters: Parameters, precision: Precision) -> tuple[Loss, Gradients]:
@@ -48,20 +51,17 @@ class Compiled:
     def __init__(self) -> None:
         import torch._dynamo.config as dynamo
 
-        dynamo.trace_autograd_ops = True
-        self._code = torch.compile(_evaluate, fullgraph=True)
-        self._known = False
+        if hasattr(dynamo, "trace_autograd_ops"):  # which older versions of torch have not, and pay nothing then
+            dynamo.trace_autograd_ops = True
+        self._code: Callable[..., Evaluated] | None = None
         self.pays = True
 
     def __call__(self, part: Part, parameters: Parameters, precision: Precision) -> tuple[Loss, Gradients]:
         from torch._dynamo.exc import BackendCompilerFailed
 
-        if not self._known:  # once for nothing: whatever the loss remembers is not to be found out while it is compiled
-            _evaluate(part, parameters, precision)
-            self._known = True
         if self.pays:
             try:
-                losses, metrics, priorities, gradients = self._code(part, parameters, precision)
+                losses, metrics, priorities, gradients = (self._code or self._compile)(part, parameters, precision)
                 return Loss(losses, lambda: metrics, priorities), gradients
             except BackendCompilerFailed as error:
                 reason = " ".join(str(error).strip().splitlines()[:2])
@@ -70,10 +70,18 @@ class Compiled:
                 self.pays = False
         return differentiate(part, parameters, precision)
 
+    def _compile(self, *args: Any) -> Evaluated:
+        """The first evaluation by the code."""
+        _evaluate(*args)  # for nothing: whatever the loss remembers is not to be found out while it is compiled
+        code = torch.compile(_evaluate, fullgraph=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's compiler has much to say, and all of it to itself
+            found = code(*args)
+        self._code = code
+        return found
 
-def _evaluate(
-    part: Part, parameters: Parameters, precision: Precision
-) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor | None, Gradients]:
+
+def _evaluate(part: Part, parameters: Parameters, precision: Precision) -> Evaluated:
     """All that a loss says, and its gradients: metrics cannot wait, what they are made of does not outlive the code."""
     loss, gradients = differentiate(part, parameters, precision)
     priorities = None if loss.priorities is None else loss.priorities.detach()
