@@ -114,19 +114,29 @@ def map_trajectory(
 
 
 @overload
-def to_torch(tree: Trajectory[NDArray], device: torch.device | str = "cpu") -> Trajectory[torch.Tensor]: ...
+def to_torch(
+    tree: Trajectory[NDArray], device: torch.device | str = "cpu", *, contiguous: bool = False
+) -> Trajectory[torch.Tensor]: ...
 
 
 @overload
-def to_torch(tree: T, device: torch.device | str = "cpu") -> T: ...
+def to_torch(tree: T, device: torch.device | str = "cpu", *, contiguous: bool = False) -> T: ...
 
 
-def to_torch(tree: Any, device: torch.device | str = "cpu") -> Any:
-    """Numpy leaves as tensors on `device`: shared memory on the CPU, one copy elsewhere; dtypes are kept."""
-    tensors = _map(torch.from_numpy, tree)
+def to_torch(tree: Any, device: torch.device | str = "cpu", *, contiguous: bool = False) -> Any:
+    """Numpy leaves as tensors on `device`: shared memory on the CPU, one copy elsewhere; dtypes are kept.
+
+    `contiguous` ones are copied where they are parts of larger arrays, as batches are that were drawn together: code
+    that is compiled for one layout is compiled again for the next.
+    """
+    tensors = _map(_contiguous if contiguous else torch.from_numpy, tree)
     if torch.device(device).type == "cpu":
         return tensors
     return map(lambda leaf: leaf.to(device, non_blocking=True), tensors)
+
+
+def _contiguous(leaf: NDArray) -> torch.Tensor:
+    return torch.from_numpy(leaf).contiguous()
 
 
 def to_numpy(tree: T) -> T:

@@ -180,11 +180,8 @@ class Learner:
             weight = self._equal_weights(len(sample.keys))
         else:
             weight = self._importance(sample, exponent(progress)).float().to(self._device)
-        steps = tree.to_torch(sample.trajectory, self._device)
-        if self._compiled is not None:  # for one layout: batches that were drawn together are parts of larger arrays
-            steps = tree.map(lambda leaf: leaf.contiguous(), steps)
         return Batch(
-            trajectory=steps,
+            trajectory=tree.to_torch(sample.trajectory, self._device, contiguous=self._compiled is not None),
             weight=weight,
             source=torch.from_numpy(sample.source).to(self._device),
             progress=progress,
