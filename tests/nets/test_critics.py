@@ -46,6 +46,46 @@ def test_members_are_networks_of_their_own(norm, compiling, outputs, monkeypatch
     assert not torch.equal(together[0], together[1])
 
 
+@pytest.mark.parametrize("hidden", [[8], [8, 7], [8, 7, 9]])
+@pytest.mark.parametrize("members", [2, 3])
+def test_a_row_goes_back_through_its_lowest_critic_alone(hidden, members, monkeypatch):
+    """By hand, as it is compiled, and by torch's own backward pass."""
+    torch.manual_seed(0)
+    critics = build_critics(EnvSpec("x", VECTOR, BOX), NetConfig(torso=TorsoConfig(hidden=hidden)), members)
+    features, action = torch.randn(40, 5), torch.rand(40, 2, requires_grad=True)
+    with torch.no_grad():
+        critics.ensemble.last.bias -= critics(features, action).mean(1)[:, None, None]
+    q = critics(features, action)
+    assert len(q.argmin(0).unique()) == members, "every critic is the lowest somewhere"
+    expected, upstream = q.amin(0), torch.randn(40)
+    (slope,) = torch.autograd.grad(expected, action, upstream)
+    for compiling in (False, True):
+        monkeypatch.setattr("torch.compiler.is_compiling", lambda compiling=compiling: compiling)
+        found = critics.lowest(features, action)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(torch.autograd.grad(found, action, upstream)[0], slope)
+
+
+def test_a_critic_that_is_never_the_lowest_has_no_say(monkeypatch):
+    monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)
+    critics = build_critics(EnvSpec("x", VECTOR, BOX), NetConfig(torso=TorsoConfig(hidden=[8, 7])), members=2)
+    with torch.no_grad():
+        critics.ensemble.last.bias[1] += 100.0
+    features, action = torch.randn(6, 5), torch.rand(6, 2, requires_grad=True)
+    lowest, first = critics.lowest(features, action), critics(features, action)[0]
+    torch.testing.assert_close(lowest, first)
+    slopes = [torch.autograd.grad(q.sum(), action)[0] for q in (lowest, first)]
+    torch.testing.assert_close(*slopes)
+
+
+@pytest.mark.parametrize("torso", [TorsoConfig(hidden=[8], norm="layer"), TorsoConfig(hidden=[8], activation="tanh")])
+def test_other_layers_go_back_as_torch_does_it(torso, monkeypatch):
+    monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)
+    critics = build_critics(EnvSpec("x", VECTOR, BOX), NetConfig(torso=torso), members=2)
+    features, action = torch.randn(6, 5), torch.rand(6, 2, requires_grad=True)
+    torch.testing.assert_close(critics.lowest(features, action), critics(features, action).amin(0))
+
+
 def test_weights_begin_as_torch_s_own_and_differently_in_every_member():
     ensemble = Ensemble(2, [100, 50, 1], "relu")
     weight = ensemble.hidden[0].weight.detach()

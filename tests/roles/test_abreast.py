@@ -1,5 +1,7 @@
 """Parts of a loss at the same time: the same results to the bit, and no lost errors."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -45,6 +47,30 @@ def test_denormals_are_flushed_in_every_thread():
     torch.set_flush_denormal(True)
     small = torch.tensor([1e-38])
     assert Abreast(2)([lambda: float(small / 100)] * 2) == [0.0, 0.0]
+
+
+TWO_WAYS = """
+import torch
+from starling.roles.abreast import Abreast
+
+torch.set_num_threads(1)
+weights = [torch.nn.Parameter(torch.randn(8, 8)) for _ in range(8)]
+abreast = Abreast(2, weights)
+
+def transposed():  # without Python's lock
+    return [weight.t() for weight in weights for _ in range(4)]
+
+def indexed():  # with it
+    return [weight[0] for weight in weights for _ in range(4)]
+
+for _ in range(5_000):
+    abreast([transposed, indexed])
+"""
+
+
+def test_parameters_that_are_indexed_in_one_thread_and_differentiated_in_another():
+    """Both need two locks, Python's and the parameter's; in a process of its own, which could not be ended else."""
+    subprocess.run([sys.executable, "-c", TWO_WAYS], timeout=60, check=True)
 
 
 LARGE = "net.torso.hidden=[128,128]"

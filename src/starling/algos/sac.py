@@ -88,7 +88,7 @@ class Continuous:
     ) -> tuple[Tensor, Tensor]:
         """The soft value [B] by the lower of the critics, and the entropy [B], a sample of both."""
         action, log_prob = policy.from_normal(drawn)
-        return soft_value(torch.minimum(*critics(features, action)), log_prob, alpha), -log_prob
+        return soft_value(critics.lowest(features, action), log_prob, alpha), -log_prob
 
 
 class Discrete:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
 
 import torch
 
+from starling.types import Tensor
+
 Result = TypeVar("Result")
 
 
 class Abreast:
-    """At most `threads` functions at once, the first of them in the thread that calls."""
+    """At most `threads` functions at once, the first of them in the thread that calls.
 
-    def __init__(self, threads: int) -> None:
+    Parameters that several of them differentiate are `shared`. The first use of one makes torch's node for its
+    gradient, for which a thread waits for Python's lock while it has the parameter's; one that has Python's and indexes
+    the parameter would wait for the other for ever. While a view of it is kept, the node is there.
+    """
+
+    def __init__(self, threads: int, shared: Iterable[Tensor] = ()) -> None:
+        self._kept = [parameter.view_as(parameter) for parameter in shared] if threads > 1 else []
         self._others = ThreadPoolExecutor(threads - 1, "abreast", _flush_denormals) if threads > 1 else None
 
     def __call__(self, functions: Sequence[Callable[[], Result]]) -> list[Result]:

@@ -53,6 +53,7 @@ class Compiled:
 
         if hasattr(dynamo, "trace_autograd_ops"):  # which older versions of torch have not, and pay nothing then
             dynamo.trace_autograd_ops = True
+        dynamo.capture_dynamic_output_shape_ops = True  # rows that a condition picks
         self._code: Callable[..., Evaluated] | None = None
         self.pays = True
 

@@ -71,7 +71,6 @@ class Learner:
         self.ranks: Ranks = Alone()  # who else learns the same
         self._seed = seed
         self._mixed = mixed
-        self._abreast = Abreast(abreast)
         self._learning = algorithm.learning()
         self._target = copy.deepcopy(model).requires_grad_(False) if self._learning.target else None
         self._optimizers = {
@@ -79,6 +78,7 @@ class Learner:
             for name, spec in self._learning.optimizers.items()
         }
         self._parameters = {name: optimizer.parameters for name, optimizer in self._optimizers.items()}
+        self._abreast = Abreast(abreast, model.parameters())  # once the optimizers have moved them to where they stay
         self._compiled = Compiled() if compiled else None
         self._settled = True  # nobody waits here for another rank's compiler
         self._target_flat = self._flatten_target()
