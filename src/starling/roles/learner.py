@@ -91,7 +91,7 @@ class Learner:
         self._statistics = [buffer for name, buffer in model.named_buffers() if name in kept]
         self._ones = torch.empty(0)
         self._sample: Sample | None = None  # what is to be learnt from next
-        self._means = Means()
+        self._means = Means(later=self._device.type != "cpu")
         self._timeline = Timeline()
         self._skipped = self.skipped_in_all = 0
         self._moves = 0  # optimizer steps of the version that is being made

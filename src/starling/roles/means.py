@@ -13,17 +13,24 @@ from starling.types import Tensor
 
 
 class Means:
-    """Collects numbers and scalar tensors by name; tensors are read only when asked for, so nothing waits for a GPU."""
+    """Collects numbers and scalar tensors by name.
 
-    def __init__(self) -> None:
+    Tensors are read `later`, when asked for, where reading would wait for a GPU. Else they are read at once: small ones
+    that stay behind would lie between the large ones of an update, which then move on from one update to the next.
+    """
+
+    def __init__(self, *, later: bool) -> None:
+        self._later = later
         self._numbers: dict[str, list[float]] = defaultdict(list)
         self._tensors: dict[str, list[Tensor]] = defaultdict(list)
 
     def add(self, name: str, value: Tensor | float) -> None:
-        if isinstance(value, Tensor):
+        if not isinstance(value, Tensor):
+            self._numbers[name].append(value)
+        elif self._later:
             self._tensors[name].append(value.detach())
         else:
-            self._numbers[name].append(value)
+            self._numbers[name].append(value.item())
 
     def __contains__(self, name: str) -> bool:
         """Whether a number of this name was added since."""
