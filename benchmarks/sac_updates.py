@@ -1,7 +1,7 @@
 """SAC updates a second on one core, against Stable-Baselines3: batch 256, networks of 256 x 256, HalfCheetah's shapes.
 
 Both have a replay full of random transitions and learn from it: sampling, losses, gradients, optimizers and targets are
-counted, acting and the env are not. Each has a process of its own with one torch thread, as those who use it have it,
+counted, acting and the env are not. Each has processes of its own with one torch thread, as those who use it have it,
 and they take turns; what counts is the ratio. `starling` is the preset as it comes, compiled; `not compiled` and
 `bfloat16` are what they say, the latter pays where the CPU has instructions for it (`avx512_bf16` in /proc/cpuinfo).
 `products` is the least that any implementation must do: the matrix products of one update, alone.
@@ -128,8 +128,9 @@ WARM = 50
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--updates", type=int, default=20, help="of each contestant in a round")
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--processes", type=int, default=3, help="of each contestant")
+    parser.add_argument("--updates", type=int, default=20, help="of each process in a round")
     parser.add_argument("--contest", choices=CONTESTANTS, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     args = parser.parse_args()
@@ -137,14 +138,15 @@ def main() -> None:
         serve(CONTESTANTS[args.contest](), WARM)
         return
     commands = {name: [sys.executable, __file__, "--contest", name] for name in CONTESTANTS}
-    found = take_turns(commands, args.updates, args.rounds)
+    found = take_turns(commands, args.updates, args.rounds, args.processes)
     results: dict[str, Any] = {name: spread(values) for name, values in found.items()}
     for name in [name for name in CONTESTANTS if name.startswith(OURS)]:
         results[f"{name} / {PEER}"] = spread([a / b for a, b in zip(found[name], found[PEER], strict=True)])
     for name, value in results.items():
         print(f"{name}: {value['median']} [{value['low']}, {value['high']}]")
     if args.json:
-        settings = {"batch": BATCH, "width": WIDTH, "rounds": args.rounds, "updates": args.updates, "threads": 1}
+        chosen = {"rounds": args.rounds, "updates": args.updates, "processes": args.processes}
+        settings = {"batch": BATCH, "width": WIDTH, "threads": 1, **chosen}
         said = describe("starling-rl", "stable-baselines3", "torch", "numpy")
         print(json.dumps({**said, "settings": settings, "updates_per_s": results}))
 
