@@ -49,15 +49,11 @@ def starling(algorithm: str, seed: int, steps: int, runs: Path) -> dict[str, Any
 
 def stable_baselines3(algorithm: str, seed: int, steps: int) -> dict[str, Any]:
     """Theirs, with the settings of its own collection of tuned ones."""
-    from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
-    from stable_baselines3.common.vec_env import VecNormalize
 
-    env: Any = make_vec_env(ENV, 1, seed=seed)
-    other: Any = make_vec_env(ENV, 1, seed=1_000)
-    if algorithm == "ppo":
-        env, other = VecNormalize(env, gamma=0.98), VecNormalize(other, training=False, norm_reward=False)
-    model = _peer(algorithm, env, seed)
+    env = peer_env(algorithm, seed, gamma=0.98)
+    other = peer_env(algorithm, 1_000, training=False, norm_reward=False)
+    model = peer(algorithm, env, seed)
     start = time.perf_counter()
     model.learn(steps)
     seconds = time.perf_counter() - start
@@ -68,7 +64,16 @@ def stable_baselines3(algorithm: str, seed: int, steps: int) -> dict[str, Any]:
     return {"seconds": seconds, "return": float(mean), "training_return": float(np.mean(training))}
 
 
-def _peer(algorithm: str, env: Any, seed: int) -> Any:
+def peer_env(algorithm: str, seed: int, **normalised: Any) -> Any:
+    """Their env; PPO's normalises observations and rewards."""
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.vec_env import VecNormalize
+
+    env = make_vec_env(ENV, 1, seed=seed)
+    return VecNormalize(env, **normalised) if algorithm == "ppo" else env
+
+
+def peer(algorithm: str, env: Any, seed: int) -> Any:
     from stable_baselines3 import PPO, SAC
     from torch import nn
 

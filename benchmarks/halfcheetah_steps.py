@@ -1,0 +1,88 @@
+"""What an env step of HalfCheetah takes with all that is learnt from it, against Stable-Baselines3: SAC and PPO.
+
+The presets as they come against the peer with its tuned settings (`halfcheetah.py`, which trains both to the end), with
+as many threads as each takes by itself. Each has a process of its own, and they take turns; what counts is the ratio.
+SAC begins to learn after 1,000 steps instead of 10,000; PPO's turns are whole rollouts.
+
+    make bench-install && .venv-bench/bin/python benchmarks/halfcheetah_steps.py --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from halfcheetah import ALGORITHMS, CONTESTANTS, peer, peer_env
+from machine import describe, spread
+from turns import serve, take_turns
+
+TURN = {"sac": 500, "ppo": 5_120}
+"""Env steps of a turn."""
+WARM = {"sac": 1_200, "ppo": 1_024}
+"""Env steps before any is timed: more than SAC waits for, two of PPO's rollouts."""
+STARTS = 1_000
+
+
+def ours(algorithm: str) -> Callable[[int], object]:
+    """A run without what is around it: no evaluation, no files."""
+    from starling import topology
+    from starling.blueprint import draw, torch_threads
+    from starling.config.load import load
+    from starling.hardware import set_up_torch
+
+    settings = [f"algo.learning_starts={STARTS}"] if algorithm == "sac" else []
+    blueprint = draw(load(f"{algorithm}-halfcheetah", [*settings, "eval.every=null"]))
+    set_up_torch(torch_threads(blueprint))
+    runtime: Any = topology.build(blueprint)
+    going = runtime.run()
+
+    def run(steps: int) -> None:
+        goal = runtime.env_steps + steps
+        while runtime.env_steps < goal:
+            next(going)
+
+    return run
+
+
+def theirs(algorithm: str) -> Callable[[int], object]:
+    model = peer(algorithm, peer_env(algorithm, 0, gamma=0.98), seed=0)
+    if algorithm == "sac":
+        model.learning_starts = STARTS
+    return lambda steps: model.learn(steps, reset_num_timesteps=False)
+
+
+def compare(algorithm: str, rounds: int) -> dict[str, Any]:
+    """Milliseconds of a step, and ours divided by theirs."""
+    commands = {name: [sys.executable, __file__, "--contest", algorithm, name] for name in CONTESTANTS}
+    found = take_turns(commands, TURN[algorithm], rounds)
+    mine, other = (found[name] for name in CONTESTANTS)
+    return {
+        **{f"{name}, ms": spread([1e3 / speed for speed in found[name]]) for name in CONTESTANTS},
+        "time ratio": spread([b / a for a, b in zip(mine, other, strict=True)]),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--only", choices=ALGORITHMS, help="one algorithm")
+    parser.add_argument("--contest", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
+    args = parser.parse_args()
+    if args.contest is not None:
+        algorithm, name = args.contest
+        serve((ours if name == CONTESTANTS[0] else theirs)(algorithm), WARM[algorithm])
+        return
+    results = {algorithm: compare(algorithm, args.rounds) for algorithm in ((args.only,) if args.only else ALGORITHMS)}
+    for algorithm, found in results.items():
+        print(f"{algorithm}: {json.dumps(found)}")
+    if args.json:
+        said = describe("starling-rl", "stable-baselines3", "torch", "gymnasium", "mujoco", "numpy")
+        print(json.dumps({**said, "settings": {"rounds": args.rounds, "turn": TURN}, "results": results}))
+
+
+if __name__ == "__main__":
+    main()
