@@ -107,7 +107,8 @@ class Config(Part):
     threads: int | None = Field(
         None,
         ge=1,
-        description="of a learner; null: all cores for images, else one, or one a loss (sac with large networks)",
+        description="of a learner; null: all cores for images, else one, or one a loss (sac with large networks); 1 is"
+        " best where the cores have other work too",
     )
     algo: AlgoConfig = Field(description="the algorithm and its settings")
     env: EnvConfig = Field(description="the environment")
