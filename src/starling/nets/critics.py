@@ -51,7 +51,7 @@ class Ensemble(nn.Module):
         *hidden, last = pairwise(sizes)
         self.members = members
         self.activation = ACTIVATIONS[activation]
-        self.rectified = activation == "relu" and norm == "none" and len(sizes) > 2
+        self.rectified = activation == "relu" and norm == "none" and len(sizes) > 2  # what `lowest` can do
         self.hidden = nn.ModuleList(Layer(members, inputs, outputs, norm) for inputs, outputs in hidden)
         self.last = Layer(members, *last)
 
@@ -139,7 +139,10 @@ class Critics(nn.Module):
         return q if action is None else q.squeeze(-1)
 
     def lowest(self, features: Tensor, action: Tensor) -> Tensor:
-        """The lowest Q [N] of action [N, D]; its gradient is meant for the action alone."""
+        """The lowest Q [N] of action [N, D], for a gradient of the action alone.
+
+        Compiled there is no other: the critics' own parameters and the features have none then.
+        """
         if not (self.ensemble.rectified and torch.is_grad_enabled() and torch.compiler.is_compiling()):
             lowest: Tensor = reduce(torch.minimum, self(features, action))
             return lowest
