@@ -78,6 +78,7 @@ bench: bench-install
 	.venv-bench/bin/python benchmarks/sum_tree.py --json
 	.venv-bench/bin/python benchmarks/cnn_cpu.py --json
 	.venv-bench/bin/python benchmarks/sac_updates.py --json
+	.venv-bench/bin/python benchmarks/sac_lockstep.py --json
 	.venv-bench/bin/python benchmarks/halfcheetah_steps.py --json
 
 # Hours; stop it at any time and start it again.
