@@ -177,14 +177,16 @@ class SAC(Algorithm):
 
     def act(self, model: SoftActorCritic, inputs: ActInput) -> ActOutput:
         """What the policy likes best when nothing is explored; anything at all before the first update."""
-        noise = inputs.noise(self._form.noise_size)
+        noise, records_entropy = inputs.noise(self._form.noise_size), self.config.n_step > 1
         if inputs.explore and inputs.progress.updates == 0:
             action, entropy = self._form.choose_blindly(noise)
-        else:
-            policy = model.policy(inputs.obs, inputs.first)
-            action, entropy = self._form.choose(policy, noise)
-            action = action if inputs.explore else policy.mode()
-        return ActOutput(action, {ENTROPY: entropy} if self.config.n_step > 1 else {})
+            return ActOutput(action, {ENTROPY: entropy} if records_entropy else {})
+        policy, extras = model.policy(inputs.obs, inputs.first), {}
+        if records_entropy:
+            action, extras[ENTROPY] = self._form.choose(policy, noise)
+        elif inputs.explore:
+            action = policy.sample(noise)
+        return ActOutput(action if inputs.explore else policy.mode(), extras)
 
     def loss(self, model: SoftActorCritic, target: SoftActorCritic, batch: Batch) -> Loss:
         return together([part() for part in self.parts(model, target, batch)])
