@@ -1,9 +1,10 @@
 """Whether SAC here is SAC there: a run's own batches and noise, given to Stable-Baselines3's `train`.
 
-Ours trains on HalfCheetah, as the preset comes. The peer begins with the same weights and learns from the same
-transitions with the same noise, by its own losses, optimizers and targets. After some updates both have gone a way from
-where they began; `apart` is how far they are from each other then, as a share of the way. Three things are different
-by intention, and `as ours` is the peer with these changed, `as it comes` without:
+Ours trains on HalfCheetah, as the preset comes but for the learning rates, which are the peer's. The peer begins with
+the same weights and learns from the same transitions with the same noise, by its own losses, optimizers and targets.
+After some updates both have gone a way from where they began; `apart` is how far they are from each other then, as a
+share of the way. Three things are different by intention, and `as ours` is the peer with these changed, `as it comes`
+without:
 
 - it moves its critics before its policy climbs them; ours computes all gradients before anything moves;
 - it keeps the logarithm in its density finite by a constant of 1e-6; ours is exact wherever tanh has gone;
@@ -42,6 +43,7 @@ from starling.types import Batch, Tensor
 
 Weights = dict[str, Tensor]
 FILLED = 3_000
+PEERS_RATES = [f"algo.{part}_optimizer.args={{lr: 0.0003}}" for part in ("actor", "critic", "temperature")]
 SIMULATED_EVERY = 40
 
 
@@ -64,7 +66,7 @@ def record(updates: int, seed: int) -> list[Update]:
     """The first updates of a run of ours, and one more, for what the last of them left."""
     set_up_torch(1)
     settings = [f"seed={seed}", f"algo.learning_starts={FILLED}", "eval.every=null", "threads=1"]
-    runtime: Any = topology.build(draw(load("sac-halfcheetah", settings)))
+    runtime: Any = topology.build(draw(load("sac-halfcheetah", [*settings, *PEERS_RATES])))
     algorithm, seen = runtime.learner.algorithm, list[Update]()
     parts = algorithm.parts
 
