@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,14 +44,32 @@ class Blueprint:
     streams: tuple[StreamSpec, ...]
     tables: tuple[TableSpec, ...]
 
-    @property
+    @cached_property
     def actors(self) -> int:
-        """Env loops that share the rows."""
+        """Env loops that share the envs.
+
+        By default one inline, else one per core. Where the tables refuse that number (a synchronous one needs equal
+        groups that fill a batch exactly), the nearest smaller one, or else larger one, that they accept.
+        """
         if self.config.actors is not None:
             return self.config.actors
-        if self.config.runtime == "inline":
-            return 1
-        return min(max(self.learners, cores() - self.learners), self.config.env.num)
+        fewest, most = max(self.learners, self._num_shard_actors), self.config.env.num
+        preferred = 1 if self.config.runtime == "inline" else min(max(fewest, cores()), most)
+        fitting = filter(self._actors_fit, [*range(preferred, fewest - 1, -1), *range(preferred + 1, most + 1)])
+        return next(fitting, preferred)
+
+    def _actors_fit(self, actors: int) -> bool:
+        try:
+            self.check_tables(actors)
+        except UserError:
+            return False
+        return True
+
+    def check_tables(self, actors: int) -> None:
+        """Refuse tables that could never be filled or drawn from with so many env loops."""
+        for tables, groups in zip(self.shards(), self._deal_envs(actors), strict=True):
+            sizes = [len(group.rows) for group in groups.values()]
+            check_moves(tables, sum(sizes), groups=sizes)
 
     @property
     def learners(self) -> int:
@@ -61,8 +80,12 @@ class Blueprint:
         return {index: group for mine in self.groups_by_learner() for index, group in mine.items()}
 
     def groups_by_learner(self) -> list[dict[int, GroupSpec]]:
-        """The same, each learner's by themselves: rows are dealt to learners, and then to the env loops of each."""
-        numbers = np.array_split(np.arange(self.actors), self.learners)
+        """The same for each learner."""
+        return self._deal_envs(self.actors)
+
+    def _deal_envs(self, actors: int) -> list[dict[int, GroupSpec]]:
+        """Divide the envs among the learners, and each learner's among its env loops."""
+        numbers = np.array_split(np.arange(actors), self.learners)
         shards = shard_rows(self.config.env.num, self.learners)
         return [
             {int(i): GroupSpec(rows) for i, rows in zip(mine, np.array_split(shard, len(mine)), strict=True)}
@@ -75,11 +98,16 @@ class Blueprint:
 
     def far_shards(self) -> list[NDArray]:
         """The env rows of every Ray actor that holds a part of the replay: those of whole groups."""
-        shards, groups = self.config.ray.shards if self.config.runtime == "ray" else 0, self.groups()
+        shards, groups = self._num_shard_actors, self.groups()
         if shards > len(groups):
             raise UserError(f"ray.shards={shards} is more than the {len(groups)} actors whose experience they share")
         dealt = np.array_split(np.array(list(groups)), max(1, shards))[:shards]
         return [np.concatenate([groups[group].rows for group in mine.tolist()]) for mine in dealt]
+
+    @property
+    def _num_shard_actors(self) -> int:
+        """Ray actors that hold parts of the replay."""
+        return self.config.ray.shards if self.config.runtime == "ray" else 0
 
     @property
     def synchronous(self) -> bool:
@@ -110,9 +138,7 @@ def draw(config: Config, env: EnvSpec | None = None) -> Blueprint:
         raise UserError(f"actors={blueprint.actors} is more than the env.num={config.env.num} rows they share")
     if blueprint.actors < config.learners:
         raise UserError(f"actors={blueprint.actors} is less than learners={config.learners}, which need one each")
-    for tables, groups in zip(blueprint.shards(), blueprint.groups_by_learner(), strict=True):
-        sizes = [len(group.rows) for group in groups.values()]
-        check_moves(tables, sum(sizes), groups=sizes)
+    blueprint.check_tables(blueprint.actors)
     _check_minibatches(blueprint)
     return blueprint
 

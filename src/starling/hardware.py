@@ -18,12 +18,18 @@ from starling.config.schema import Config
 from starling.errors import UserError
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's names
+CORES = "STARLING_CORES"
 BFLOAT16_TRIAL = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); print(float((a @ a)[0, 0]))"
 
 
 def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that this process may use, or as many as the environment variable `STARLING_CORES` says."""
+    wanted = os.environ.get(CORES, "").strip()
+    if not wanted:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not wanted.isdecimal() or int(wanted) < 1:
+        raise UserError(f"{CORES}={wanted} is not a number of cores: set it to 1 or more, or leave it out")
+    return int(wanted)
 
 
 def device(config: Config) -> torch.device:

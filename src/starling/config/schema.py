@@ -87,7 +87,10 @@ class Config(Part):
         "local", description="where the network acts: local (beside the envs) or central (one server for all actors)"
     )
     actors: int | None = Field(
-        None, ge=1, description="env loops that share env.num; null: 1 inline, else one a core of this machine but one"
+        None,
+        ge=1,
+        description="env loops that share env.num; null: 1 inline, else one per core of this machine, or the nearest"
+        " number by which a synchronous algorithm can divide its batch",
     )
     learners: int = Field(
         1,

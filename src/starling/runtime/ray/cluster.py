@@ -18,6 +18,7 @@ from ray.exceptions import RayError
 
 from starling.config.cluster import RayConfig
 from starling.errors import UserError
+from starling.hardware import cores
 from starling.leaving import leave_at_once
 from starling.runtime.ray.placement import Need
 from starling.runtime.ray.token import MODE, PATH, TOKEN, check_token_file, ensure_token
@@ -92,7 +93,7 @@ def _start(settings: RayConfig, needs: Sequence[Need], object_store: int) -> Non
     ensure_token()
     cpus = math.ceil(sum(need.resources.get("CPU", 0.0) for need in needs)) + 1
     try:
-        cpus = max(cpus, os.cpu_count() or 1)
+        cpus = max(cpus, cores())
         ray.init(  # "local": also where another one runs
             "local", num_cpus=cpus, object_store_memory=object_store, _system_config={"worker_niceness": 0}, **_QUIET
         )  # by default Ray's workers yield (15) to everything else here, this run's learner first of all

@@ -1,0 +1,82 @@
+"""The default number of actors works on every machine."""
+
+import pytest
+
+from starling.blueprint import draw
+from starling.config.load import load, preset_names
+from starling.envs.registry import env_spec
+from starling.errors import UserError
+from starling.hardware import cores
+
+CORES = [*range(1, 17), 24, 32, 48, 64, 96, 127, 128]
+TOPOLOGIES = [
+    ["runtime=inline"],
+    ["runtime=processes"],
+    ["runtime=processes", "inference=central"],
+    ["runtime=processes", "learners=2"],
+    ["runtime=processes", "learners=3"],
+    ["runtime=ray"],
+    ["runtime=ray", "ray.shards=2"],
+]
+
+
+def works_with_some_number(config, env, fewest):
+    for actors in range(fewest, config.env.num + 1):
+        try:
+            draw(config.model_copy(update={"actors": actors}), env)
+        except UserError:
+            continue
+        return True
+    return False
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_the_default_number_of_actors_works_wherever_any_number_does(preset, monkeypatch):
+    env = None
+    for settings in TOPOLOGIES:
+        config = load(preset, settings)
+        env = env or env_spec(config.env)
+        fewest = max(config.learners, config.ray.shards if config.runtime == "ray" else 1)
+        possible = works_with_some_number(config, env, fewest)
+        assert possible or config.learners > 1 or fewest > config.env.num, (preset, settings)
+        for number in CORES if possible else ():
+            monkeypatch.setenv("STARLING_CORES", str(number))
+            blueprint = draw(config, env)
+            assert fewest <= blueprint.actors <= config.env.num, (settings, number)
+            if config.runtime == "inline":
+                assert blueprint.actors == 1
+            elif not blueprint.synchronous:
+                assert blueprint.actors == min(max(fewest, number), config.env.num), (settings, number)
+
+
+@pytest.mark.parametrize(("number", "actors"), [(1, 1), (2, 2), (3, 2), (4, 4), (6, 4), (8, 8), (16, 8)])
+def test_synchronous_actors_form_equal_groups(number, actors, monkeypatch):
+    monkeypatch.setenv("STARLING_CORES", str(number))
+    blueprint = draw(load("ppo-cartpole", ["runtime=processes", "env.num=8"]))
+    assert blueprint.actors == actors
+    assert {len(group.rows) for group in blueprint.groups().values()} == {8 // actors}
+
+
+def test_more_actors_than_cores_where_fewer_cannot_fill_a_batch(monkeypatch):
+    monkeypatch.setenv("STARLING_CORES", "1")
+    blueprint = draw(load("ppo-cartpole", ["runtime=processes", "env.num=4", "algo.rows=6", "algo.minibatches=2"]))
+    assert blueprint.actors == 2  # one brings 4 rows, of which no number makes 6
+
+
+def test_a_number_of_actors_that_is_asked_for_is_taken_or_refused():
+    with pytest.raises(UserError, match="equally many env rows"):
+        draw(load("ppo-cartpole", ["runtime=processes", "env.num=8", "actors=3"]))
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "two", "1.5"])
+def test_a_wrong_number_of_cores_is_one_clear_line(wrong, monkeypatch):
+    monkeypatch.setenv("STARLING_CORES", wrong)
+    with pytest.raises(UserError, match=f"STARLING_CORES={wrong} is not a number of cores"):
+        cores()
+
+
+def test_cores_are_those_that_this_process_may_use(monkeypatch):
+    monkeypatch.delenv("STARLING_CORES", raising=False)
+    assert cores() >= 1
+    monkeypatch.setenv("STARLING_CORES", "7")
+    assert cores() == 7
