@@ -104,8 +104,8 @@ def differs_when_resumed(tmp_path):
     """
 
     def differences(preset, settings, steps):
-        ends = [f"checkpoint.every={steps}", f"stop.env_steps={2 * steps}", "stop.return=null", "run=whole"]
-        whole = RunFolder(starling.train(preset, [*settings, *ends], runs=tmp_path).folder)
+        ends = [f"checkpoint.every={steps}", "checkpoint.exact=true", f"stop.env_steps={2 * steps}", "stop.return=null"]
+        whole = RunFolder(starling.train(preset, [*settings, *ends, "run=whole"], runs=tmp_path).folder)
         cut = RunFolder(shutil.copytree(whole.path, tmp_path / "cut"))
         shutil.rmtree(max(cut.checkpoints.glob("step-*")))
         starling.resume(cut.path)

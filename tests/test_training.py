@@ -46,7 +46,9 @@ class Listening:
 
 @pytest.fixture(scope="module")
 def parent(tmp_path_factory):
-    return starling.train("dqn-cartpole", [*DQN, "run=parent"], runs=tmp_path_factory.mktemp("runs")).folder
+    return starling.train(
+        "dqn-cartpole", [*DQN, "checkpoint.exact=true", "run=parent"], runs=tmp_path_factory.mktemp("runs")
+    ).folder
 
 
 def changed(parent, *overrides):

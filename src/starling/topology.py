@@ -87,7 +87,7 @@ def _inline(blueprint: Blueprint, model: nn.Module, layout: Layout) -> InlineRun
     evaluator = None
     if config.eval.every is not None:
         evaluator = build_evaluator(blueprint, model, config.eval, evaluation_seed(config))
-    return InlineRuntime(loops, policies, store, learner, learning, evaluator, loader)
+    return InlineRuntime(loops, policies, store, learner, learning, evaluator, loader, config.checkpoint.exact)
 
 
 def _processes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> ProcessesRuntime:

@@ -31,6 +31,7 @@ def verify(source: str, overrides: Sequence[str], steps: int, say: Callable[[str
         settings = [source, *overrides, f"checkpoint.every={steps}", f"stop.env_steps={2 * steps}", "stop.return=null"]
         if not to_the_bit(load(source, overrides)):
             return _verify_counters(settings, Path(scratch), steps, say)
+        settings.append("checkpoint.exact=true")
         say(f"one run of {2 * steps:,} env steps")
         whole = _train(settings, Path(scratch), "whole")
         _wait(whole)
@@ -42,7 +43,7 @@ def verify(source: str, overrides: Sequence[str], steps: int, say: Callable[[str
 
 
 def to_the_bit(config: Config) -> bool:
-    """Whether a resumed run is the same in every byte."""
+    """Whether a run can be resumed to the same bytes, which needs `checkpoint.exact`."""
     return config.runtime == "inline"
 
 

@@ -62,9 +62,9 @@ def test_the_nearest_of_the_candidates_are_picked():
 
 
 def test_a_resumed_run_goes_on_to_the_bit():
-    one = run(system(), 20)
+    one = run(system("checkpoint.exact=true"), 20)
     state = copy.deepcopy(one.save(with_tables=True))  # as a file would, it shares nothing with the run
-    other = system()
+    other = system("checkpoint.exact=true")
     other.restore(state)
     ends = []
     for runtime in (one, other):

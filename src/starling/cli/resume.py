@@ -20,7 +20,8 @@ def resume(
 ) -> None:
     """Go on with a run from a checkpoint.
 
-    Without settings it goes on in its own folder, from the newest checkpoint. With settings it branches: a new run
+    Without settings it goes on in its own folder, from the newest checkpoint; envs start new episodes, unless the run
+    has checkpoint.exact=true, which resumes bit for bit. With settings it branches: a new run
     begins where the checkpoint is, says what changed, and the old one stays as it is; run=NAME alone is enough.
 
     Example: starling resume runs/mine

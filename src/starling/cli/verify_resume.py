@@ -16,7 +16,7 @@ def verify_resume(
 ) -> None:
     """Prove that N steps, kill -9, resume and N more equal 2N.
 
-    In one process every byte is compared, over several every counter.
+    With runtime=inline it sets checkpoint.exact=true and compares every byte, with others every counter.
 
     Example: starling verify-resume dqn-cartpole --steps 2000
     """

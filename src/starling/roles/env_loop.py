@@ -124,4 +124,4 @@ class EnvLoop:
         self.cut()
         self._finished.clear()
         self.env_steps = state["env_steps"]
-        self.dropped = state.get("dropped", 0)  # states of earlier versions, or of other runtimes, have none
+        self.dropped = state["dropped"]

@@ -54,17 +54,22 @@ class InlineRuntime:
         learning: Usage,
         evaluator: Evaluator | None,
         loader: Loader | None,
+        exact: bool,
     ) -> None:
         self.loops, self.store, self.learner, self.evaluator = list(loops), store, learner, evaluator
         self._policies = list(policies)
         self._cores = [policy.core if isinstance(policy, InferenceServer) else policy for policy in policies]
         self._servers = [policy for policy in policies if isinstance(policy, InferenceServer)]
-        self._learning, self._shares, self._loader = learning, Shares(), loader
+        self._learning, self._shares, self._loader, self._exact = learning, Shares(), loader, exact
         self._evaluations: list[dict[str, float]] = []
 
     @property
     def env_steps(self) -> int:
         return sum(loop.env_steps for loop in self.loops)
+
+    @property
+    def _dropped(self) -> int:
+        return sum(loop.dropped for loop in self.loops)
 
     @property
     def stores(self) -> list[Store]:
@@ -99,7 +104,7 @@ class InlineRuntime:
         return {
             **self.learner.drain_metrics(),
             **self.store.metrics(),
-            "envs/dropped": sum(loop.dropped for loop in self.loops),
+            "envs/dropped": self._dropped,
             **(self._loader.metrics() if self._loader is not None else {}),
             **(
                 {"time/learner/busy": round(busy[BUSY], 3), "time/actors/busy": round(busy[WAIT_IN], 3)} if busy else {}
@@ -107,16 +112,23 @@ class InlineRuntime:
         }
 
     def save(self, with_tables: bool) -> dict[str, Any]:
-        """Cut all episodes and describe everything that decides what happens next."""
-        for loop in self.loops:
-            loop.cut()
-        return {
+        """State for a later run. Exact: truncates all episodes and adds everything that decides what happens next.
+
+        Otherwise nothing changes here; the later run starts new episodes, and open fragments are not in it.
+        """
+        if self._exact:
+            for loop in self.loops:
+                loop.cut()
+        state = {
             "store": self.store.get_state(with_tables),
             "learner": self.learner.get_state(),
-            "loops": {str(i): loop.get_state() for i, loop in enumerate(self.loops)},
-            "policies": {str(i): policy.get_state() for i, policy in enumerate(self._policies)},
             "births": {str(group): birth for core in self._cores for group, birth in core.births.items()},
+            "env": {"steps": self.env_steps, "dropped": self._dropped},
         }
+        if self._exact:
+            state["loops"] = {str(i): loop.get_state() for i, loop in enumerate(self.loops)}
+            state["policies"] = {str(i): policy.get_state() for i, policy in enumerate(self._policies)}
+        return state
 
     def restore(self, state: dict[str, Any]) -> None:
         self.store.set_state(state["store"])
@@ -129,31 +141,37 @@ class InlineRuntime:
             for i, policy in enumerate(self._policies):
                 policy.set_state(state["policies"][str(i)])
         else:
-            self._take_over(births)
+            self._take_over(births, state.get("env", {"steps": self.store.env_steps, "dropped": 0}))
 
     def _is_mine(self, state: dict[str, Any]) -> bool:
         """Whether a state is that of a run with the same loops and policies."""
         mine = [{str(i) for i in range(len(parts))} for parts in (self.loops, self._policies)]
         return [state.get(key, {}).keys() for key in ("loops", "policies")] == mine
 
-    def _take_over(self, births: Mapping[int, int]) -> None:
-        """Go on with what another runtime, or another number of loops, left: all rows begin a new life."""
+    def _take_over(self, births: Mapping[int, int], taken: Mapping[str, int]) -> None:
+        """Go on after a checkpoint that is not exact, or that another runtime wrote: all envs start new episodes."""
         self.store.abandon()
         birth = next_birth(births)
         self._begin_lives({group: birth for core in self._cores for group in core.births})
-        share, rest = divmod(self.store.env_steps, len(self.loops))
-        for i, loop in enumerate(self.loops):
-            loop.set_state({"env_steps": share + (rest if i == 0 else 0)})
+        share, rest = divmod(taken["steps"], len(self.loops))
+        first, *others = self.loops
+        first.set_state({"env_steps": share + rest, "dropped": taken["dropped"]})
+        for loop in others:
+            loop.set_state({"env_steps": share, "dropped": 0})
 
     def _begin_lives(self, births: Mapping[int, int]) -> None:
         for core in self._cores:
             core.begin_lives(births)
 
-    def evaluate(self, wait: bool) -> None:
-        """Find out what the agent as it is scores without exploration."""
-        if self.evaluator is not None:
-            row = self.evaluator.evaluate()
-            self._evaluations.append({**row, "eval/env_steps": self.env_steps})
+    def evaluate(self, wait: bool) -> Iterator[None]:
+        """Evaluate the present weights without exploration; yields after every step of the envs.
+
+        Whoever stops iterating drops the evaluation.
+        """
+        for row in self.evaluator.evaluate() if self.evaluator is not None else ():
+            if row is not None:
+                self._evaluations.append({**row, "eval/env_steps": self.env_steps})
+            yield
 
     def evaluations(self) -> list[dict[str, float]]:
         """Evaluations that came in since the last call."""

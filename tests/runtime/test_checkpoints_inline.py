@@ -1,0 +1,74 @@
+"""Inline checkpoints: by default they change nothing; exact ones truncate episodes and resume to the bit."""
+
+import shutil
+
+import pytest
+
+import starling
+from starling.config.load import load
+from starling.errors import UserError
+from starling.runs import checkpoint
+from starling.runs.folder import RunFolder
+from starling.runs.metrics import TIMING, read_rows
+
+SHORT = ["stop.return=null", "stop.env_steps=1600", "log.every=200", "eval.every=800", "eval.episodes=2"]
+AGENTS = {
+    "dqn": ["dqn-cartpole", "algo.learning_starts=300", "algo.prioritized.alpha=0.6"],
+    "ppo": ["ppo-cartpole", "env.num=4", "algo.rollout=100"],
+    "ppo central, two loops": ["ppo-cartpole", "env.num=4", "algo.rollout=100", "inference=central", "actors=2"],
+    "r2d2": ["r2d2-cartpole", "algo.learning_starts=300"],
+    "impala elite": ["impala-elite-cartpole"],
+}
+
+
+def rows_of(path):
+    rows = read_rows(RunFolder(path).metrics_file)
+    return [{key: value for key, value in row.items() if not key.startswith(TIMING)} for row in rows]
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_rows_do_not_depend_on_how_often_a_run_is_saved(agent, tmp_path):
+    preset, *settings = AGENTS[agent]
+    often, rarely = (
+        starling.train(preset, [*settings, *SHORT, f"checkpoint.every={every}"], runs=tmp_path / str(every))
+        for every in (70, 100_000)
+    )
+    assert rows_of(often.folder) == rows_of(rarely.folder)
+    assert rows_of(often.folder)[-1]["episodes"] > 0
+
+
+def test_a_short_run_with_long_episodes_has_a_score(tmp_path):
+    settings = ["stop.env_steps=1000", "checkpoint.every=100", "algo.learning_starts=1000"]
+    result = starling.train("sac-pendulum", settings, runs=tmp_path)  # an episode takes 200 steps
+    assert result.score is not None
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_resumed_run_starts_new_episodes_and_loses_no_count(agent, tmp_path):
+    preset, *settings = AGENTS[agent]
+    whole = starling.train(preset, [*settings, *SHORT, "checkpoint.every=800", "run=a"], runs=tmp_path).folder
+    cut = shutil.copytree(whole, tmp_path / "cut")
+    for folder in sorted(RunFolder(cut).checkpoints.glob("step-*"))[1:]:
+        shutil.rmtree(folder)
+    _, state, _ = checkpoint.find(RunFolder(cut).checkpoints, parts=("session",))
+    known = state["session"]["rows"]
+    assert starling.resume(cut).env_steps >= 1600
+    after = rows_of(cut)
+    assert after[:known] == rows_of(whole)[:known]
+    assert after[known:] != rows_of(whole)[known:]
+    for key in ("env_steps", "updates", "episodes"):
+        values = [row[key] for row in after]
+        assert values == sorted(values), key
+    assert len({row["env_steps"] for row in after}) == len(after)  # no row is written twice
+
+
+def test_an_exact_checkpoint_truncates_episodes(tmp_path):
+    settings = ["stop.env_steps=1000", "checkpoint.every=100", "algo.learning_starts=1000", "checkpoint.exact=true"]
+    result = starling.train("sac-pendulum", settings, runs=tmp_path)
+    assert result.score is None
+
+
+@pytest.mark.parametrize("runtime", ["processes", "ray"])
+def test_exact_checkpoints_are_refused_where_nothing_is_exact(runtime):
+    with pytest.raises(UserError, match=r"checkpoint\.exact needs runtime=inline"):
+        load("ppo-cartpole", [f"runtime={runtime}", "checkpoint.exact=true"])
