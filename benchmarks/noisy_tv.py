@@ -55,7 +55,8 @@ def rooms_seen(run: Path) -> float:
     env = make_env(blueprint.config.env, 8)
     policy = Policy(blueprint.algorithm, model, total_rows=8, explore=True)
     try:
-        games = play_episodes(policy, env, episodes=EPISODES, seed=1_000, reward_clip=None)
+        played = play_episodes(policy, env, episodes=EPISODES, seed=1_000, reward_clip=None)
+        games = [game for ended in played for game in ended]
     finally:
         env.close()
     return fmean(float(game.info["rooms"]) for game in games)

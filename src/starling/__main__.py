@@ -1,5 +1,20 @@
-"""`python -m starling`"""
+"""The command `starling`, also as `python -m starling`: signals end it without a traceback from its first line on."""
 
-from starling.cli.main import main
+import signal
+import sys
 
-main()
+from starling.leaving import exit_on_signals
+
+
+def main() -> None:
+    exit_on_signals()
+    try:
+        from starling.cli.main import main as run  # takes a while
+
+        run()
+    except KeyboardInterrupt:  # nothing had begun that could be saved
+        sys.exit(128 + signal.SIGINT)
+
+
+if __name__ == "__main__":
+    main()

@@ -71,7 +71,7 @@ def evaluate_run(
 
 def summarise(evaluator: Evaluator) -> dict[str, Any]:
     """Mean, median, deviation and a 95% confidence interval of the mean."""
-    totals = [game.total for game in evaluator.play()]
+    totals = [game.total for ended in evaluator.play() for game in ended]
     low, high = _interval(np.array(totals))
     return {
         "mean": statistics.fmean(totals),

@@ -135,7 +135,6 @@ def build_evaluation(arguments: EvaluatorArguments, link: Link, usage: Usage) ->
     blueprint = arguments.run.blueprint()
     model, config = build_model(blueprint), blueprint.config
     evaluator = build_evaluator(blueprint, model, config.eval, evaluation_seed(config))
-    evaluator.beat = usage.beat
     return EvaluatorWorker(evaluator, WeightReader(arguments.board, model), link)
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+import numpy as np
 
 from starling.blueprint import Blueprint
 from starling.envs.faults import EnvFault
 from starling.errors import UserError
 from starling.hardware import compiles
 from starling.roles.learner import DivergedError
-from starling.runs import checkpoint, folder
+from starling.runs import checkpoint, divergence, folder
 from starling.runs.bottleneck import KEY, bottleneck
 from starling.runs.metrics import TIMING, MetricsFile, Scoreboard, read_rows
 from starling.runs.saving import Saver
@@ -68,8 +70,11 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """0, also after Ctrl-C, a person's own wish; 143 after SIGTERM, so that a scheduler notices; 1: it failed."""
-        return 128 + signal.SIGTERM if self.signal == signal.SIGTERM else int(self.failed)
+        """0, also after Ctrl-C, a person's own wish; 143 after SIGTERM and 129 after SIGHUP, so that a scheduler
+        notices; 1: it failed."""
+        if self.failed:
+            return 1
+        return 0 if self.signal in (None, signal.SIGINT) else 128 + self.signal
 
 
 class Session:
@@ -82,7 +87,9 @@ class Session:
         runtime: Runtime,
         display: Display,
         state: dict[str, Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock  # seconds
         self.config, self.place, self.runtime, self.display = blueprint.config, place, runtime, display
         self._frames_per_step = blueprint.env.frames_per_step
         self.scores = Scoreboard()
@@ -97,7 +104,7 @@ class Session:
         window = max((table.length for table in blueprint.tables if table.storage == "ring"), default=0)
         self._watch = Watch(self.config, window, read_rows(place.metrics_file))
         self.board = TensorBoardFile(place.path, None if state is None else runtime.env_steps, display.message)
-        self._started = time.monotonic()
+        self._started = self._clock()
         self._start_steps, self._start_updates = runtime.env_steps, runtime.updates
         self._last_row: dict[str, Any] = {}
         self._pace = (self._started, runtime.env_steps)
@@ -117,7 +124,7 @@ class Session:
 
     def run(self) -> Result:
         """Drive the system until a stop condition holds; the last state is saved."""
-        failed = False
+        failed, diverged = False, None
         if compiles(self.config):
             self.display.message("the loss is compiled at the first update, which takes up to half a minute")
         try:
@@ -130,7 +137,10 @@ class Session:
                     self._save()
                 except DivergedError as error:  # in the middle of a step, and nothing worth saving
                     failed, reason = True, f"failed: {error}"
+                    diverged = error
                 self._saver.finish()
+                if diverged is not None:
+                    self._explain(diverged)
         except EnvFault as fault:
             self.place.log(f"{fault}\n{fault.details}".rstrip())
             raise
@@ -146,6 +156,18 @@ class Session:
         onward = " ".join(setting for _, setting in self._reached() if setting)
         return Result(self.place.path, runtime.env_steps, runtime.updates, mean, reason, received, failed, onward)
 
+    def _explain(self, error: DivergedError) -> None:
+        """Write down what training diverged at, and say what to do."""
+        dump = self.place.path / "diverged"
+        counts = {"env_steps": self.runtime.env_steps, "updates": self.runtime.updates}
+        try:
+            divergence.write_dump(dump, reason=str(error), norms=error.norms, batch=error.batch, **counts)
+        except OSError as problem:
+            self.display.message(f"cannot write {dump}: {problem.strerror}")
+        saved = checkpoint.newest_sound(self.place.checkpoints)
+        where = "no checkpoint was written before" if saved is None else f"the last sound checkpoint is {saved.name}"
+        self.display.message(f"training diverged: {error}; {where}; lower the learning rate, or look at {dump}")
+
     def _drive(self) -> str:
         config = self.config
         row_at, save_at = self._after(config.log_every), self._after(config.checkpoint_every)
@@ -159,12 +181,10 @@ class Session:
             self._listen()
             now = self.runtime.env_steps
             reason = self._stop_reason()  # asked once a round: what is saved at the end must not be missed
-            stopping = reason is not None
-            if eval_every is not None and (now >= eval_at or stopping) and self._interrupts.received is None:
-                if stopping:
-                    self._save()  # whatever becomes of the last evaluation, which may take long
-                self.runtime.evaluate(wait=stopping)
+            if eval_every is not None and (now >= eval_at or reason is not None) and self._interrupts.received is None:
+                reason = self._evaluate(reason)
                 eval_at = self._after(eval_every)
+            stopping = reason is not None
             if stopping:
                 self.runtime.halt()
             evaluated = self._take_evaluations()
@@ -175,6 +195,26 @@ class Session:
                 self._save()
                 save_at = self._after(config.checkpoint_every)
             self._tick()
+        return reason
+
+    def _evaluate(self, reason: str | None) -> str | None:
+        """Evaluate the present weights, for the last time if there is a `reason` to stop; returns that reason.
+
+        Where evaluating keeps training waiting, a signal drops the evaluation, and one during which `stop.minutes` is
+        reached becomes the last. Before the last one, which may take long, the state is saved.
+        """
+        last = reason is not None
+        if last:
+            self._save()
+        for _ in self.runtime.evaluate(wait=last):
+            self._listen()
+            self._tick(evaluating=True)
+            reason = reason or self._stop_reason()
+            if self._interrupts.received is not None:
+                return self._stop_reason()
+            if reason is not None and not last:
+                last = True
+                self._save()
         return reason
 
     def _after(self, every: int) -> int:
@@ -188,7 +228,7 @@ class Session:
 
     def _reached(self) -> Iterator[tuple[str, str]]:
         """The stop conditions that hold, each with a setting that lifts it; minutes count anew in a resumed run."""
-        stop, minutes = self.config.stop, (time.monotonic() - self._started) / 60
+        stop, minutes = self.config.stop, (self._clock() - self._started) / 60
         if stop.return_ is not None and self.scores.full and (self.scores.mean or 0.0) >= stop.return_:
             yield f"mean return {self.scores.mean:.1f} reached stop.return={stop.return_:g}", "stop.return=null"
         if self.runtime.env_steps >= stop.env_steps:
@@ -212,7 +252,7 @@ class Session:
         return rows[-1] if rows else {}
 
     def _write_row(self, evaluation: dict[str, float]) -> None:
-        seconds = time.monotonic() - self._started
+        seconds = self._clock() - self._started
         row: dict[str, Any] = {
             "env_steps": self.runtime.env_steps,
             "updates": self.runtime.updates,
@@ -244,6 +284,8 @@ class Session:
     def _take_state(self) -> tuple[int, dict[str, Any]]:
         """The env steps so far and all that is saved of them."""
         state = self.runtime.save(with_tables=self.config.checkpoint.replay)
+        if odd := [name for name, value in state["learner"]["model"].items() if np.isnan(np.asarray(value)).any()]:
+            raise DivergedError(f"{odd[0]} is NaN after update {self.runtime.updates:,}")
         state["session"] = {
             "scores": self.scores.get_state(),
             "evaluated": self._evaluated,
@@ -251,9 +293,9 @@ class Session:
         }
         return self.runtime.env_steps, state
 
-    def _tick(self) -> None:
+    def _tick(self, evaluating: bool = False) -> None:
         """Tell the display how it goes, now and then."""
-        now = time.monotonic()
+        now = self._clock()
         if now < self._next_tick:
             return
         self._next_tick = now + TICK_SECONDS
@@ -270,5 +312,6 @@ class Session:
                 steps_per_s=pace,
                 frames_per_s=pace * self._frames_per_step,
                 metrics=self._last_row,
+                evaluating=evaluating,
             )
         )

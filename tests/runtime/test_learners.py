@@ -114,7 +114,8 @@ def test_metrics_are_those_of_all_learners(inference):
         assert row["ledger/produced"] == row["ledger/inserted"] + row["ledger/open"] + row["ledger/lost"]
         assert 0 < row["time/learner/reduction"] < 1
         assert row["loss/policy"] is not None
-        runtime.evaluate(wait=True)
+        for _ in runtime.evaluate(wait=True):
+            pass
         assert runtime.evaluations()[-1]["eval/return"] >= 0
 
 

@@ -62,7 +62,8 @@ def test_workers_are_lost_and_the_run_goes_on(inference, victims, blow):
             assert runtime.updates > before
         assert balance(runtime)["lost"] <= len(victims) * 2 * 4 * 6, "at most what was under way"
         all_at_work(runtime)
-        runtime.evaluate(wait=True)
+        for _ in runtime.evaluate(wait=True):
+            pass
         assert runtime.evaluations()[-1]["eval/return"] >= 0
 
 

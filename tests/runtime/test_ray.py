@@ -111,7 +111,8 @@ def test_a_server_is_killed_it_and_then_its_host_hang_all_are_replaced_and_an_ev
             go_on(runtime, 400)
             assert runtime.updates > updates
             balance(runtime)
-        runtime.evaluate(wait=True)
+        for _ in runtime.evaluate(wait=True):
+            pass
         assert runtime.evaluations()[-1]["eval/return"] >= 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from typing import Annotated, Any
 
@@ -91,8 +90,8 @@ def main() -> None:
             for line in str(error).splitlines():
                 print(f"error: {line}", file=sys.stderr)
             sys.exit(2)
-        except KeyboardInterrupt:  # nothing had begun that could be saved
-            sys.exit(128 + signal.SIGINT)
+        except typer.Abort:  # what typer makes of Ctrl-C
+            raise KeyboardInterrupt from None
         except UsageError as error:
             if line := _usage_line(error):
                 print(f"error: {line}", file=sys.stderr)

@@ -150,7 +150,8 @@ class _Picture:
         return width - len(self._name) - len(GAP) - 1 - len(words)
 
     def _steps(self) -> Text:
-        return Text(f"{self._share:4.0%}{GAP}{self.status.env_steps:,} of {self.config.stop.env_steps:,} steps")
+        steps = f"{self._share:4.0%}{GAP}{self.status.env_steps:,} of {self.config.stop.env_steps:,} steps"
+        return Text(f"{steps}{GAP}evaluating" if self.status.evaluating else steps)
 
     def _times(self) -> list[Fact]:
         left, speed = max(0, self.config.stop.env_steps - self.status.env_steps), self.status.steps_per_s

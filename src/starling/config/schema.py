@@ -27,10 +27,15 @@ class CheckpointConfig(Part):
     """What is saved, and when."""
 
     every: int | None = Field(None, ge=1, description="env steps between checkpoints; null: a tenth of stop.env_steps")
+    exact: bool = Field(
+        False,
+        description="truncate all episodes at a checkpoint, so that a resumed run equals one that never stopped, bit"
+        " for bit (runtime=inline only); false: nothing is truncated, and a resumed run starts new episodes",
+    )
     keep: int = Field(3, ge=1, description="newest checkpoints that are kept")
     keep_every: int | None = Field(None, ge=1, description="env steps between checkpoints that are kept for ever")
     best: bool = Field(True, description="keep the checkpoint with the best score too")
-    replay: bool = Field(True, description="save the tables too, so that resuming is exact")
+    replay: bool = Field(True, description="save the tables too; false: a resumed run fills them again")
 
 
 class LogConfig(Part):
@@ -151,6 +156,15 @@ class Config(Part):
     def _one_process_has_one_learner(self) -> Config:
         if self.learners > 1 and self.runtime == "inline":
             raise ValueError(f"learners={self.learners} need processes of their own: set runtime=processes")
+        return self
+
+    @model_validator(mode="after")
+    def _exact_is_inline(self) -> Config:
+        if self.checkpoint.exact and self.runtime != "inline":
+            raise ValueError(
+                f"checkpoint.exact needs runtime=inline: with runtime={self.runtime} nothing comes twice in the same"
+                " order; leave it out"
+            )
         return self
 
     @property

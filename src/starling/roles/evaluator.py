@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import Any
@@ -34,9 +34,8 @@ def play_episodes(
     episodes: int,
     seed: int,
     reward_clip: float | None,
-    beat: Callable[[], None] = lambda: None,
-) -> list[Played]:
-    """Play `episodes` games to their end; `beat` is called at every step.
+) -> Iterator[list[Played]]:
+    """Play `episodes` games to their end; yields the games that ended, after every step of the envs.
 
     Every row plays its own share: taking whichever end first would favour short games. `reward_clip` only concerns what
     a network that takes rewards as input is shown.
@@ -46,14 +45,13 @@ def play_episodes(
     group = policy.group(rows, seed)
     step = env.reset(noise.seeds(seed, rows, 0))
     totals, lengths = np.zeros(env.num), np.zeros(env.num, np.int64)
-    played: list[Played] = []
-    while len(played) < episodes:
+    while share.any():
         group.seen = step
         policy.reward(group, reward_clip)
         (output,) = policy.infer([group])
         group.settle(output)
         step = env.step(output.action)
-        beat()
+        played: list[Played] = []
         totals += step.reward
         lengths += step.valid
         totals[env.dropped] = lengths[env.dropped] = 0  # played again from its beginning
@@ -63,7 +61,7 @@ def play_episodes(
                 played.append(Played(float(totals[i]), int(lengths[i]), info))
                 share[i] -= 1
             totals[i] = lengths[i] = 0
-    return played
+        yield played
 
 
 class Evaluator:
@@ -73,22 +71,28 @@ class Evaluator:
         self, policy: Policy, env: VectorEnv, config: EvalConfig, *, seed: int, reward_clip: float | None
     ) -> None:
         self.env = env
-        self.beat: Callable[[], None] = lambda: None  # a sign of life at every step, where somebody watches
         self._policy, self._config, self._seed, self._reward_clip = policy, config, seed, reward_clip
 
-    def play(self) -> list[Played]:
+    def play(self) -> Iterator[list[Played]]:
+        """Play all episodes; yields the games that ended, after every step of the envs."""
         return play_episodes(
             self._policy,
             self.env,
             episodes=self._config.episodes,
             seed=self._seed,
             reward_clip=self._reward_clip,
-            beat=self.beat,
         )
 
-    def evaluate(self) -> dict[str, float]:
-        """Mean and deviation of raw returns, mean length, and the mean of every metric asked for."""
-        played = self.play()
+    def evaluate(self) -> Iterator[dict[str, float] | None]:
+        """Play all episodes; yields None after every step of the envs, and the result last."""
+        played: list[Played] = []
+        for ended in self.play():
+            played += ended
+            yield None
+        yield self._summarize(played)
+
+    def _summarize(self, played: Sequence[Played]) -> dict[str, float]:
+        """Mean and standard deviation of raw returns, mean length, and the mean of every metric asked for."""
         totals = [game.total for game in played]
         row = {
             "eval/return": fmean(totals),

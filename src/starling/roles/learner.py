@@ -37,7 +37,18 @@ LAG = "learner/lag"
 
 
 class DivergedError(RuntimeError):
-    """Gradients stayed non-finite, or learners' weights differ; going on would train nothing."""
+    """Gradients stayed non-finite, weights became so, or learners' weights differ: going on would train nothing.
+
+    `batch` holds the arrays of the last (mini)batch by name and `norms` its gradient norms by optimizer, where known.
+    """
+
+    def __init__(self, reason: str, batch: Batch | None = None, norms: dict[str, float] | None = None) -> None:
+        super().__init__(reason)
+        self.norms = norms or {}
+        self.batch: dict[str, NDArray] = {}
+        if batch is not None:
+            arrays = tree.to_numpy({"trajectory": batch.trajectory, "weight": batch.weight, "source": batch.source})
+            self.batch = {name.replace("/", "."): array for name, array in tree.items(arrays)}
 
 
 class Source(Protocol):
@@ -233,8 +244,17 @@ class Learner:
         if not self._settled:  # a compiler takes longer than a rank may be late with its gradient
             self.ranks.least(0.0)
             self._settled = True
-        self._move({name: self._shared_norm(name) for name in loss.losses})
+        norms = {name: self._shared_norm(name) for name in loss.losses}
+        self._move(norms)
+        if self._skipped >= MAX_SKIPPED:
+            raise DivergedError(f"gradients were not finite {self._skipped} times in a row", batch, norms)
+        if not self._weights_finite():
+            raise DivergedError(f"weights are not finite after update {self.version + 1:,}", batch, norms)
         return loss
+
+    def _weights_finite(self) -> bool:
+        """One sum per optimizer, which a NaN or an infinity anywhere makes non-finite too."""
+        return math.isfinite(sum(optimizer.flat.sum() for optimizer in self._optimizers.values()))
 
     def _work_out(self, part: Part) -> Loss:
         """The loss, or a part of it, whose gradients its optimizers have then."""
@@ -262,8 +282,6 @@ class Learner:
             return
         self._skipped += 1
         self.skipped_in_all += 1
-        if self._skipped >= MAX_SKIPPED:
-            raise DivergedError(f"gradients were not finite {self._skipped} times in a row (norms: {norms})")
 
     def _follow(self) -> None:
         """Let the target follow the model, where there is one and its time has come."""

@@ -222,6 +222,11 @@ def _load_newest(root: Path, parts: Collection[str] | None) -> tuple[Path, dict[
     raise UserError(f"no usable checkpoint in {root}: {detail}")
 
 
+def newest_sound(root: Path) -> Path | None:
+    """The newest checkpoint of which every byte is as it was written."""
+    return next(filter(is_sound, _newest_first(root)), None)
+
+
 def _newest_first(root: Path) -> Iterator[Path]:
     yield from sorted(root.glob(f"{_PREFIX}*"), reverse=True)
 

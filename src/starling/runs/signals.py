@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks a run to save and end, the second ends the process at once."""
+"""Signals while a run goes on: the first asks it to save and end, the second ends the process at once."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-WATCHED = (signal.SIGINT, signal.SIGTERM)
+from starling.leaving import ENDING, heeded
 
 
 class Interrupts:
-    """While entered, notes the first signal in `received`; outside the main thread it watches nothing.
+    """While entered, notes the first of `ENDING` in `received`; outside the main thread it watches nothing.
 
-    Where an exception ends it before anybody has looked, the signal comes again, to whoever handles it outside.
+    A signal that was ignored before stays ignored. Where an exception ends it before anybody has looked, the signal
+    comes again, to whoever handles it outside.
     """
 
     def __init__(self) -> None:
@@ -23,7 +24,7 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in WATCHED}
+            self._before = {number: signal.signal(number, self._note) for number in filter(heeded, ENDING)}
         return self
 
     def __exit__(

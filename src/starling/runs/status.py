@@ -17,3 +17,4 @@ class Status:
     steps_per_s: float
     frames_per_s: float
     metrics: dict[str, Any]
+    evaluating: bool = False  # training waits for an evaluation

@@ -54,7 +54,7 @@ class Node:
 
 def main(node: Node) -> None:
     """The life of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's business, which then tells us
+    _leave_signals_to_the_main_process()
     _die_with_main_process()
     _show_name(node.name)
     usage = Usage(node.status.array(*node.cells))
@@ -73,6 +73,17 @@ def main(node: Node) -> None:
     finally:
         if role is not None:
             role.close()
+
+
+def _leave_signals_to_the_main_process() -> None:
+    """Signals to the whole process group are the main process's business, which then tells us.
+
+    SIGTERM gets a handler that does nothing, because programs that an env starts would inherit an ignored signal.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def _work(role: WorkerRole, usage: Usage) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from starling.config.schema import SupervisionConfig
+from starling.roles.learner import DivergedError
 from starling.roles.usage import Shares, mean
 from starling.runtime.workers import Member, Worker, stop_all
 
@@ -15,8 +16,6 @@ ACTING = ("actor", "env", "host")
 """Kinds of workers that step envs."""
 NEEDED = ("inference", "learner")
 """Kinds of workers without which a run cannot go on."""
-HOPELESS = ("DivergedError",)
-"""Faults that a restart would only repeat."""
 
 
 class RunFailedError(RuntimeError):
@@ -90,8 +89,8 @@ class Crew:
         if not worker.ever_ready and not worker.may_mend:
             self._show_details(worker, reason)
             raise RunFailedError(f"{worker.name} could not be started: {reason}")
-        if worker.fault is not None and worker.fault["kind"] in HOPELESS:
-            raise RunFailedError(f"{worker.name}: {worker.fault['fault']}")
+        if worker.fault is not None and worker.fault["kind"] == DivergedError.__name__:  # a restart would repeat it
+            raise DivergedError(f"{worker.name}: {worker.fault['fault']}")
         self.crashes[worker.spec.kind] += 1
         self._announce(worker, reason, worker.rest())
         for name in worker.spec.dependents:

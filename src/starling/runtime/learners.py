@@ -211,17 +211,18 @@ class LearnersRuntime:
             for seat in hub.credits.seats.values():
                 seat.birth = birth
 
-    def evaluate(self, wait: bool) -> None:
-        """Have the agent as it is evaluated, beside training; `wait` for it."""
+    def evaluate(self, wait: bool) -> Iterator[None]:
+        """Have the present weights evaluated, beside training; with `wait` yields until that is done."""
         if wait:
-            self._await_evaluation()  # an earlier one, of older weights
+            yield from self._await_evaluation()  # an earlier one, of older weights
         self.hubs[0].evaluate()
         if wait:
-            self._await_evaluation()
+            yield from self._await_evaluation()
 
-    def _await_evaluation(self) -> None:
+    def _await_evaluation(self) -> Iterator[None]:
         while self.hubs[0].evaluating and self._failure() is None:
             self._turn()
+            yield
 
     def evaluations(self) -> list[dict[str, float]]:
         return self.hubs[0].evaluations()

@@ -7,6 +7,7 @@ import sys
 from multiprocessing import current_process, forkserver, resource_tracker
 
 from starling.errors import UserError
+from starling.leaving import ENDING
 
 PRELOADED = ["torch", "numpy", "gymnasium", "starling.nodes"]
 
@@ -15,10 +16,11 @@ def prewarm() -> None:
     """Start the fork server, unless it runs; it loads what workers need in the background."""
     _check_not_importing()
     forkserver.set_forkserver_preload(PRELOADED)
-    resource_tracker.ensure_running()  # it sets the mask of signals itself, so it goes first
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
-        forkserver.ensure_running()  # its children keep the mask: Ctrl-C is this process's business
+        resource_tracker.ensure_running()  # it blocks the others itself, and lets them through again
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        forkserver.ensure_running()  # its children keep the mask: signals are this process's business
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -115,17 +115,18 @@ class ProcessesRuntime:
         for seat in self.hub.credits.seats.values():
             seat.birth = birth
 
-    def evaluate(self, wait: bool) -> None:
-        """Have the agent as it is evaluated, beside training; `wait` for it."""
+    def evaluate(self, wait: bool) -> Iterator[None]:
+        """Have the present weights evaluated, beside training; with `wait` yields until that is done."""
         if wait:
-            self._await_evaluation()  # an earlier one, of older weights
+            yield from self._await_evaluation()  # an earlier one, of older weights
         self.hub.evaluate()
         if wait:
-            self._await_evaluation()
+            yield from self._await_evaluation()
 
-    def _await_evaluation(self) -> None:
+    def _await_evaluation(self) -> Iterator[None]:
         while self.hub.evaluating and self.hub.failure is None:
             time.sleep(PATIENCE)
+            yield
 
     def evaluations(self) -> list[dict[str, float]]:
         return self.hub.evaluations()

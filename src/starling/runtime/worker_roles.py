@@ -5,6 +5,7 @@ The role of one that learns is in `rank.py`; `child.py` is the process around an
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from starling.roles.env_loop import EnvLoop
@@ -60,19 +61,25 @@ class InferenceWorker:
 
 
 class EvaluatorWorker:
-    """An evaluator in a process of its own: evaluates the newest weights whenever it is told to."""
+    """An evaluator in a process of its own: evaluates the newest weights whenever it is told to, a step at a time."""
 
     def __init__(self, evaluator: Evaluator, weights: WeightReader, link: Link) -> None:
         self._evaluator, self._weights, self._link = evaluator, weights, link
+        self._evaluation: Iterator[dict[str, float] | None] | None = None  # the one under way
+        self._env_steps = 0  # of the weights that it evaluates
 
     def step(self) -> bool:
-        if not self._link.receive():
-            if self._link.ended:
-                raise EOFError("the main process is gone")
+        if self._link.receive():
+            self._env_steps = self._weights.refresh().progress.env_steps
+            self._evaluation = self._evaluator.evaluate()
+        if self._link.ended:
+            raise EOFError("the main process is gone")
+        if self._evaluation is None:
             return False
-        header = self._weights.refresh()
-        row = self._evaluator.evaluate()
-        self._link.send({"evaluation": {**row, "eval/env_steps": header.progress.env_steps}})
+        row = next(self._evaluation)
+        if row is not None:
+            self._link.send({"evaluation": {**row, "eval/env_steps": self._env_steps}})
+            self._evaluation = None
         return True
 
     def wait(self) -> tuple[str, list[Any], float | None]:
