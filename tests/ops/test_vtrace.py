@@ -14,7 +14,7 @@ def log_rhos(rollout, seed=7):
     return torch.from_numpy(np.random.default_rng(seed).normal(size=rollout.r_t.shape))
 
 
-def slow_vtrace(rollout, rho, c):
+def slow_vtrace(rollout, rho, c, lam=1.0):
     """vs_s = V_s + sum_t gamma^(t-s) (prod_{i<t} c_i) rho_t delta_t (1802.01561, eq. 1), each episode by itself."""
     r, d, v = rollout.r_t.numpy(), rollout.discount_t.numpy(), rollout.v.numpy()
     vs, pg = v[:-1].copy(), np.zeros_like(r)
@@ -25,7 +25,7 @@ def slow_vtrace(rollout, rho, c):
                 vs[s, b] += weight * rho[t, b] * (r[t, b] + d[t, b] * v[t + 1, b] - v[t, b])
                 weight *= d[t, b] * c[t, b]
         for s in range(start, stop):
-            following = vs[s + 1, b] if s + 1 < stop else v[stop, b]
+            following = lam * vs[s + 1, b] + (1 - lam) * v[s + 1, b] if s + 1 < stop else v[stop, b]
             pg[s, b] = rho[s, b] * (r[s, b] + d[s, b] * following - v[s, b])
     return torch.from_numpy(vs), torch.from_numpy(pg)
 
@@ -40,7 +40,7 @@ def test_vtrace_equals_its_definition(make_rollout, seed, clip_rho, clip_c, lam)
     rollout = make_rollout(seed)
     log_rho = log_rhos(rollout)
     ratio = np.exp(log_rho.numpy())
-    vs, pg = slow_vtrace(rollout, np.minimum(clip_rho, ratio), lam * np.minimum(clip_c, ratio))
+    vs, pg = slow_vtrace(rollout, np.minimum(clip_rho, ratio), lam * np.minimum(clip_c, ratio), lam)
     out = run(rollout, log_rho, lambda_t=lam, clip_rho=clip_rho, clip_c=clip_c)
     torch.testing.assert_close(out.vs, vs)
     torch.testing.assert_close(out.pg_advantage, pg)
@@ -57,6 +57,42 @@ def test_on_policy_it_is_the_n_step_return_to_the_end(make_rollout, seed):
     half = run(rollout, torch.zeros_like(rollout.r_t), lambda_t=0.5)
     torch.testing.assert_close(half.vs, lambda_return(*args, 0.5, rollout.valid_t))
     torch.testing.assert_close(half.vs - rollout.v_t, gae(*args, 0.5, rollout.valid_t))
+    torch.testing.assert_close(half.pg_advantage, gae(*args, 0.5, rollout.valid_t))
+
+
+V = [-0.793, 0.241, -1.896, 1.396, 0.638, -0.292, -0.312]
+R = [0.304, -0.268, -0.226, 0.72, 0.515, -0.064]
+DISCOUNT = [0.9, 0.9, 0.95, 0.0, 0.9, 0.8]
+RHO = [0.918, 1.175, 0.541, 0.668, 1.73, 0.878]
+RLAX = {
+    (1.0, 1.0): (
+        [0.408525853295, -0.96542525624, 1.3888608264, -0.451568, -0.40286832, -0.0189648],
+        [0.408525853295, -0.96542525624, 1.3888608264, -0.451568, -0.40286832, -0.0189648],
+    ),
+    (0.9, 1.0): (
+        [0.409322042919, -1.071623977354, 1.41206916376, -0.451568, -0.401161488, -0.0189648],
+        [0.409322042919, -1.071623977354, 1.41206916376, -0.451568, -0.401161488, -0.0189648],
+    ),
+    (0.5, 2.0): (
+        [0.410575508191, -1.92588886906, 1.5049025132, -0.451568, -0.67596816, -0.0189648],
+        [0.410575508191, -1.807377796145, 1.5049025132, -0.451568, -0.6821980968, -0.0189648],
+    ),
+    (0.0, 1.0): (
+        [1.2061602, -2.2154, 1.6209442, -0.451568, -0.3858, -0.0189648],
+        [1.2061602, -2.2154, 1.6209442, -0.451568, -0.3858, -0.0189648],
+    ),
+}
+"""Errors vs - v and advantages of `rlax.vtrace_td_error_and_advantage` in float64, by lambda and both clips of rho."""
+
+
+@pytest.mark.parametrize(("lam", "clip"), RLAX)
+def test_it_equals_rlax_for_any_lambda(lam, clip):
+    v, r, d, rho = (torch.tensor(x, dtype=torch.float64)[:, None] for x in (V, R, DISCOUNT, RHO))
+    valid = torch.ones_like(r, dtype=torch.bool)
+    out = vtrace(rho.log(), r, d, v[:-1], v[1:], valid, lambda_t=lam, clip_rho=clip, clip_c=1.0)
+    errors, advantages = (torch.tensor(x, dtype=torch.float64)[:, None] for x in RLAX[lam, clip])
+    torch.testing.assert_close(out.vs - v[:-1], errors, rtol=0, atol=1e-11)
+    torch.testing.assert_close(out.pg_advantage, advantages, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

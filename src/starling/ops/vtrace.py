@@ -16,7 +16,7 @@ class VTrace:
     """Value targets and policy-gradient advantages, both without gradient."""
 
     vs: Tensor  # [T, B] eq. 1; an invalid row's own value
-    pg_advantage: Tensor  # [T, B] rho_t (r_t + discount_t vs_{t+1} - v_t), section 4.2; 0 on invalid rows
+    pg_advantage: Tensor  # [T, B] rho_t (r_t + discount_t q_{t+1} - v_t), section 4.2; 0 on invalid rows
 
 
 @torch.no_grad()
@@ -34,7 +34,13 @@ def vtrace(
     keep_t: Tensor | None = None,  # [T, B] bool: False cuts the trace, rho = c = 0 (LASER, 1909.11583)
     acted_t: Tensor | None = None,  # [T, B] bool: False where a stream passes through a reset, rho = c = 1
 ) -> VTrace:
-    """V-trace targets: vs_t = v_t + delta_t + discount_t c_t (vs_{t+1} - v_tp1) (1802.01561, remark 1)."""
+    """Compute V-trace targets and policy-gradient advantages (1802.01561, remark 1 and section 4.2).
+
+        vs_t = v_t + delta_t + discount_t c_t (vs_{t+1} - v_tp1),  c_t = lambda_t min(clip_c, pi / mu)
+        q_{t+1} = lambda_t vs_{t+1} + (1 - lambda_t) v_tp1
+
+    The paper has lambda = 1. For less, the advantage bootstraps from q, as in rlax: on-policy it is GAE.
+    """
     check_shapes(
         "vtrace",
         "T B",
@@ -55,9 +61,9 @@ def vtrace(
     trace_t = torch.where(valid_t, discount_t * c_t, 0.0)
     zero = torch.zeros_like(delta_t[0])
     error_t = backward_recursion(delta_t, trace_t, zero)  # vs - v
-    # vs_{t+1} as v_tp1 + error_{t+1}: the last row of an episode or of the rollout bootstraps from its own v_tp1.
-    vs_tp1 = v_tp1 + torch.cat([error_t[1:], zero[None]])
-    pg_advantage = torch.where(valid_t, rho_t * (r_t + discount_t * vs_tp1 - v_t), 0.0)
+    # vs_{t+1} is v_tp1 + error_{t+1}: the last row of an episode or of the rollout bootstraps from its own v_tp1.
+    q_tp1 = v_tp1 + lambda_t * torch.cat([error_t[1:], zero[None]])
+    pg_advantage = torch.where(valid_t, rho_t * (r_t + discount_t * q_tp1 - v_t), 0.0)
     return VTrace(v_t + error_t, pg_advantage)
 
 
