@@ -42,8 +42,8 @@ class DQN(Algorithm):
         """A Q head a stream, for one choice out of finitely many."""
         if not isinstance(env.action, spaces.Discrete):
             raise UserError(f"{self.config.name} needs a Discrete action space; {env.id} has {env.action}")
-        kind = "dueling" if self.config.dueling else "q"
-        return {stream.name: HeadSpec(kind) for stream in self._streams}
+        head = HeadSpec("dueling", hidden=tuple(self.config.dueling_hidden)) if self.config.dueling else HeadSpec("q")
+        return dict.fromkeys((stream.name for stream in self._streams), head)
 
     def tables(self, rows: int) -> tuple[TableSpec, ...]:
         return (replay(self.config),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from starling.config.algo.transitions import TransitionsConfig
 from starling.config.parts import Linear, OptimizerConfig
@@ -16,7 +16,12 @@ class DQNConfig(TransitionsConfig):
     implementation: ClassVar[str] = "starling.algos.dqn:DQN"
     actions: ClassVar[tuple[str, ...]] = ("Discrete",)
     double: bool = Field(False, description="choose the next action online, value it with the target (1509.06461)")
-    dueling: bool = Field(False, description="state value and advantages from a layer each (1511.06581)")
+    dueling: bool = Field(False, description="Q as a state value and advantages, each with hidden layers of its own (1511.06581)")
+    dueling_hidden: list[PositiveInt] = Field(
+        [512],
+        description="widths of these hidden layers; []: none, which is no more than a plain Q head. The paper has them"
+        " right after the convolutions: net.torso.hidden=[]",
+    )
     batch: int = Field(32, ge=1, description="transitions an update")
     learning_starts: int = Field(50_000, ge=1, description="transitions in replay before the first update")
     fragment: int = Field(4, ge=1, description="steps every env takes between two inserts into replay")
