@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from gymnasium import spaces
 
@@ -14,16 +16,20 @@ from starling.config.algo.dqn import DQNConfig
 from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network, build_network
+from starling.nets.normalisers import MovingMean
 from starling.ops.explore import epsilon_greedy
 from starling.ops.returns import window_return
-from starling.ops.streams import stream_terms, total, weighted_total
+from starling.ops.streams import bootstrap_from_reset, stream_terms, total, weighted_total
+from starling.ops.transforms import IDENTITY, Transform
 from starling.ops.value import huber, take
 from starling.store.spec import TableSpec
 from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory, Tree
 
 
 class DQN(Algorithm):
-    """A Q head a stream; the policy is greedy in their weighted sum."""
+    """One Q head per stream; the policy is greedy in their weighted sum."""
+
+    _transform: Transform = IDENTITY  # networks predict transform.apply(value)
 
     def __init__(self, config: DQNConfig, net: NetConfig) -> None:
         if net.core.kind != "none" or net.inputs:
@@ -36,7 +42,9 @@ class DQN(Algorithm):
 
     def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> Network:
         self._streams = streams
-        return build_network(env, self.net, self.heads(env))
+        network = build_network(env, self.net, self.heads(env))
+        network.reset_values.update({stream.name: MovingMean() for stream in streams if not stream.episodic})
+        return network
 
     def heads(self, env: EnvSpec) -> dict[str, HeadSpec]:
         """A Q head a stream, for one choice out of finitely many."""
@@ -71,12 +79,32 @@ class DQN(Algorithm):
         """What to keep beside an action [B]: of its Q values [B, A] a stream and their weighted sum [B, A], nothing."""
         return {}
 
+    def prepare(self, model: Network, target: Network, batch: Batch) -> Batch:
+        """Keep the mean of max_a Q_target(s_0, a) over first observations: non-episodic streams bootstrap from it."""
+        steps = batch.trajectory
+        starts = steps.first[0].nonzero().flatten() if model.reset_values else ()  # [n]
+        if len(starts):
+            obs, first, carry = tree.map(
+                lambda leaf: leaf[starts], (tree.map(lambda leaf: leaf[0], steps.obs), steps.first[0], steps.carry)
+            )
+            q, _ = target.step(obs, first, carry)
+            best = weighted_total(q, self._streams).argmax(-1)
+            for name, mean in _reset_values(model):
+                mean.update(self._transform.inverse(take(q[name], best)), batch.weight[starts])
+        return batch
+
+    def _at_ends(self, model: Network, q: dict[str, Tensor], ended_t: Tensor) -> dict[str, Tensor]:
+        """Q values in which the observation after an end is worth, to non-episodic streams, what a new episode is."""
+        values = {name: self._transform.apply(mean.value()) for name, mean in _reset_values(model)}
+        return q | {name: bootstrap_from_reset(q[name], ended_t, value) for name, value in values.items()}
+
     def loss(self, model: Network, target: Network, batch: Batch) -> Loss:
         steps = batch.trajectory
         q_first = self._q(model, steps, 0)
         with torch.no_grad():
-            q_last = self._q(target, steps, -1)
-            selector = self._q(model, steps, -1) if self.config.double else q_last
+            ended = (steps.terminated | steps.truncated).any(0)  # [B]
+            q_last = self._at_ends(model, self._q(target, steps, -1), ended)
+            selector = self._at_ends(model, self._q(model, steps, -1), ended) if self.config.double else q_last
             best = weighted_total(selector, self._streams).argmax(-1)  # [B]
         values = {name: take(q, steps.action[0]) for name, q in q_first.items()}
         errors = self.errors(steps, values, {name: take(q, best) for name, q in q_last.items()})
@@ -107,3 +135,10 @@ class DQN(Algorithm):
         """Q values [B, A] a stream at the observations of row `t`."""
         outputs, _ = network.step(tree.map(lambda leaf: leaf[t], steps.obs), steps.first[t], {})
         return outputs
+
+
+def _reset_values(model: Network) -> Iterator[tuple[str, MovingMean]]:
+    """The mean value of an episode's first observation, of every non-episodic stream by name."""
+    for name, mean in model.reset_values.items():
+        assert isinstance(mean, MovingMean)
+        yield name, mean

@@ -183,7 +183,7 @@ class NGU(R2D2):
 
     # Learning.
 
-    def prepare(self, model: NGUModel, target: NGUModel, batch: Batch) -> Batch:
+    def prepare(self, model: Any, target: Any, batch: Batch) -> Batch:
         """Statistics of what the predictor sees, of its errors, and of the episodes that end in this batch."""
         steps = batch.trajectory
         learnt_t = self._curious(steps)

@@ -72,7 +72,8 @@ class R2D2(ApeX):
         q = unroll_burnt_in(model, steps, self.config.burn_in)
         with torch.no_grad():
             q_target, _, _ = target.unroll_trajectory(steps)
-        trained_t = self._trained(steps)
+        trained_t, ended_t = self._trained(steps), steps.terminated | steps.truncated
+        q, q_target = (self._at_ends(model, values, ended_t) for values in (q, q_target))
         errors = self._errors(steps, q, q_target, trained_t)
         losses = self.losses({name: huber(error, self.config.huber) for name, error in errors.items()}, batch.weight)
         with torch.no_grad():

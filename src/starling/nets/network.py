@@ -96,6 +96,7 @@ class Network(nn.Module):
         super().__init__()
         self.normaliser = normaliser
         self.reward_scales = nn.ModuleDict()  # a stream each, where an algorithm puts them; nothing here reads them
+        self.reset_values = nn.ModuleDict()  # per non-episodic stream, where Q-learning puts them
         self.trunks = nn.ModuleDict(trunks)
         self.heads = nn.ModuleDict(heads)
         self.previous = previous

@@ -118,6 +118,28 @@ class ObservationNormaliser(nn.Module):
         return found
 
 
+class MovingMean(nn.Module):
+    """The mean of what was recently seen, weighted; sums decay, so that several learners can add up their changes."""
+
+    SPEED = 0.02
+    sums: Tensor  # [2] of the weights and of the weighted values
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("sums", torch.zeros(2))
+
+    @torch.no_grad()
+    def update(self, values: Tensor, weight: Tensor) -> None:
+        """Take in values [n] with their weight [n]; nothing happens where there are none."""
+        if len(values):
+            seen = torch.stack([weight.sum(), (weight * values).sum()]) / len(values)
+            self.sums.lerp_(seen.to(self.sums), self.SPEED)
+
+    def value(self) -> Tensor:
+        """The mean [], 0 before anything was seen."""
+        return self.sums[1] / self.sums[0].clamp(min=torch.finfo(self.sums.dtype).tiny)
+
+
 class RewardScale(nn.Module):
     """Rewards divided by the deviation of the discounted return up to each step; no mean is subtracted.
 

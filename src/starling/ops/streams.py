@@ -51,6 +51,17 @@ def stream_terms(trajectory: Trajectory[Tensor], stream: StreamSpec, *, whole: b
     return StreamTerms(r_t, discount_t, lambda_t, torch.ones_like(valid_t), valid_t)
 
 
+def bootstrap_from_reset(q: Tensor, ended_t: Tensor, value: Tensor) -> Tensor:
+    """Q values [T+1, B, A] or [B, A] in which observations that an end [T, B] or [B] led to are worth `value` [].
+
+    A non-episodic stream goes on with the next episode's first observation, which a window that ends with its episode
+    does not hold. The final observation itself never gets a target, because no action follows it.
+    """
+    if ended_t.dim() == 2:
+        ended_t = torch.cat([torch.zeros_like(ended_t[:1]), ended_t])  # [T+1, B]
+    return torch.where(ended_t.unsqueeze(-1), value.to(q), q)
+
+
 def total(parts: Sequence[Tensor]) -> Tensor:
     """The sum of what every stream says, all of one shape; of one stream it is that tensor itself."""
     return reduce(torch.add, parts)

@@ -16,7 +16,9 @@ class ApeXConfig(DQNConfig):
 
     implementation: ClassVar[str] = "starling.algos.apex:ApeX"
     double: bool = Field(True, description="choose the next action online, value it with the target (1509.06461)")
-    dueling: bool = Field(True, description="Q as a state value and advantages, each with hidden layers of its own (1511.06581)")
+    dueling: bool = Field(
+        True, description="Q as a state value and advantages, each with hidden layers of its own (1511.06581)"
+    )
     n_step: int = Field(3, ge=1, description="rewards summed before the bootstrap")
     prioritized: PrioritizedConfig | None = Field(
         PrioritizedConfig(alpha=0.6, beta=Linear(start=0.4, end=0.4, fraction=1.0)),

@@ -16,7 +16,9 @@ class DQNConfig(TransitionsConfig):
     implementation: ClassVar[str] = "starling.algos.dqn:DQN"
     actions: ClassVar[tuple[str, ...]] = ("Discrete",)
     double: bool = Field(False, description="choose the next action online, value it with the target (1509.06461)")
-    dueling: bool = Field(False, description="Q as a state value and advantages, each with hidden layers of its own (1511.06581)")
+    dueling: bool = Field(
+        False, description="Q as a state value and advantages, each with hidden layers of its own (1511.06581)"
+    )
     dueling_hidden: list[PositiveInt] = Field(
         [512],
         description="widths of these hidden layers; []: none, which is no more than a plain Q head. The paper has them"
