@@ -1,0 +1,52 @@
+"""DQN's and Ape-X's loss, gradient and priorities against the papers written as loops, switch by switch."""
+
+import pytest
+import torch
+from policy_batches import env_spec
+from slow_losses import assert_losses_match, build, build_target, float64_net, in_float64, slow_dqn
+from window_batches import make_windows
+
+from starling.algos.apex import ApeX
+from starling.algos.dqn import DQN
+from starling.config.algo.apex import ApeXConfig
+from starling.config.algo.dqn import DQNConfig
+from starling.config.algo.transitions import PrioritizedConfig
+
+DISCOUNT = 0.8
+
+
+def make(kind=DQN, **settings):
+    config = {DQN: DQNConfig, ApeX: ApeXConfig}[kind]
+    settings = {"discount": DISCOUNT, "prioritized": PrioritizedConfig(), **settings}
+    algorithm = kind(config(name=kind.__name__.lower(), **settings), float64_net())
+    return algorithm, build(algorithm, env_spec()), build_target(algorithm, env_spec())
+
+
+@pytest.mark.parametrize("kind", [DQN, ApeX])
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize(
+    "settings", [{"n_step": 1}, {"n_step": 3, "dueling": True}, {"n_step": 3, "huber": 0.8}], ids=str
+)
+def test_loss_gradient_and_priorities_are_those_of_the_papers(kind, double, settings):
+    algorithm, model, target = make(kind, double=double, **settings)
+    batch = in_float64(make_windows("discrete", algorithm.config.n_step))
+    slow, priorities = slow_dqn(model, target, batch, algorithm.config, algorithm.streams())
+    assert priorities.min() < algorithm.config.huber < priorities.max()  # both regimes of the loss
+    loss = assert_losses_match(algorithm, model, target, batch, {"q": slow})
+    torch.testing.assert_close(loss.priorities, priorities)
+
+
+@pytest.mark.parametrize("settings", [{"double": True}, {"huber": 0.8}, {"discount": 0.7}], ids=str)
+def test_the_batch_tells_every_setting_apart(settings):
+    """Were a loss with one of these the same as without, the comparison above would not notice that it is ignored."""
+    batch = in_float64(make_windows("discrete", 3))
+    losses = []
+    for changed in ({}, settings):
+        algorithm, model, target = make(n_step=3, **changed)
+        losses.append(algorithm.loss(model, target, batch).losses["q"].item())
+    assert losses[0] != pytest.approx(losses[1], rel=1e-3)
+
+
+def test_uniform_replay_gets_no_priorities():
+    algorithm, model, target = make(prioritized=None)
+    assert algorithm.loss(model, target, in_float64(make_windows("discrete", 1))).priorities is None
