@@ -242,3 +242,33 @@ def slow_relevance(pi, mu, config):
     (p,), (m,) = ([one.probs.tolist() for one in policy] for policy in (pi, mu))
     least = [min(config.clip_rho * m_a, p_a) for p_a, m_a in zip(p, m, strict=True)]
     return sum(p_a * math.log(p_a / (l_a / sum(least))) for p_a, l_a in zip(p, least, strict=True))
+
+
+def slow_impact(model, target, batch, config, streams, clip):
+    """IMPACT's loss (1912.00167, algorithm 1 and section 3.1); what the target network says is a plain number."""
+    steps, cells = batch.trajectory, valid_cells(batch.trajectory)
+    seen, slow = outputs_step_by_step(model, steps), outputs_step_by_step(target, steps)
+    pi = {(t, b): choices(seen[t]["policy"].params(), b) for t, b in cells}
+    p_pi = {cell: log_prob(pi[cell], steps.action[cell]).exp() for cell in cells}
+    worker = {
+        cell: log_prob(choices(steps.extras["behaviour"], *cell), steps.action[cell]).exp().item() for cell in cells
+    }
+    aim = {(t, b): log_prob(choices(slow[t]["policy"].params(), b), steps.action[t, b]).exp().item() for t, b in cells}
+    ratio, advantage, errors = np.ones((steps.length, steps.rows)), 0.0, {}
+    for cell in cells:
+        ratio[cell] = aim[cell] / worker[cell]
+    assert ratio.min() < 1 / config.largest_ratio < config.clip_c < config.clip_rho < ratio.max(), "not all are clipped"
+    for s in streams:
+        vs, own = slow_vtrace(
+            steps, ratio, values_of(seen, s.name), s.discount, s.lambda_, config.clip_rho, config.clip_c,
+            stream=s.name, episodic=s.episodic,
+        )  # fmt: skip
+        advantage = advantage + s.weight * np.minimum(config.clip_rho, ratio) * own
+        every = cells if s.episodic else product(range(steps.length), range(steps.rows))
+        errors[s.name] = sum((vs[t, b] - seen[t][s.name][b]) ** 2 / 2 for t, b in every)
+    total = config.value_coef * sum(errors.values())
+    for cell in cells:
+        r = p_pi[cell] / max(aim[cell], worker[cell] / config.largest_ratio)
+        total = total - torch.minimum(r * advantage[cell], r.clamp(1 - clip, 1 + clip) * advantage[cell])
+        total = total - config.entropy_coef * entropy(pi[cell])
+    return total / len(cells)

@@ -5,19 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from policy_batches import RESETS, env_spec, gradient_at_resets, make_batch, marked, outputs_step_by_step, slow_vtrace
-from slow_losses import (
-    assert_losses_match,
-    build,
-    build_target,
-    choices,
-    entropy,
-    float64_net,
-    in_float64,
-    log_prob,
-    valid_cells,
-    values_of,
-)
+from policy_batches import RESETS, env_spec, gradient_at_resets, make_batch, marked
+from slow_losses import assert_losses_match, build, build_target, float64_net, in_float64, slow_impact
 
 from starling import topology
 from starling.algos.impact import IMPACT
@@ -58,33 +47,6 @@ def loss_of(algorithm, model, target, batch):
     return algorithm.loss(model, target, algorithm.prepare(model, target, batch))
 
 
-def slow_loss(model, target, batch, config):
-    """1912.00167, algorithm 1 and section 3.1, one step after another; what the target says is a plain number."""
-    steps, cells = batch.trajectory, valid_cells(batch.trajectory)
-    seen, slow = outputs_step_by_step(model, steps), outputs_step_by_step(target, steps)
-
-    def probability(policy, t, b):
-        return log_prob(policy, steps.action[t, b]).exp()
-
-    pi = {(t, b): choices(seen[t]["policy"].params(), b) for t, b in cells}
-    worker = {(t, b): probability(choices(steps.extras["behaviour"], t, b), t, b).item() for t, b in cells}
-    aim = {(t, b): probability(choices(slow[t]["policy"].params(), b), t, b).item() for t, b in cells}
-    ratio = np.ones((steps.length, steps.rows))
-    for cell in cells:
-        ratio[cell] = aim[cell] / worker[cell]
-    assert ratio.min() < 1 / config.largest_ratio < config.clip_c < config.clip_rho < ratio.max()
-    v = values_of(seen, "extrinsic")
-    vs, advantage = slow_vtrace(steps, ratio, v, config.discount, config.trace_lambda, config.clip_rho, config.clip_c)
-    total = torch.zeros((), dtype=torch.float64)
-    for t, b in cells:
-        r = probability(pi[t, b], t, b) / max(aim[t, b], worker[t, b] / config.largest_ratio)
-        a = min(config.clip_rho, ratio[t, b]) * advantage[t, b]
-        total = total - torch.minimum(r * a, r.clamp(1 - CLIP, 1 + CLIP) * a)
-        total = total + config.value_coef * (vs[t, b] - seen[t]["extrinsic"][b]) ** 2 / 2
-        total = total - config.entropy_coef * entropy(pi[t, b])
-    return total / len(cells)
-
-
 def make_float64(core="none", **settings):
     """The algorithm, its network, another as the target, and a batch from the middle of a run."""
     algorithm = IMPACT(IMPACTConfig(name="impact", **{**SETTINGS, **settings}), float64_net(core, shared=False))
@@ -101,7 +63,7 @@ def prepare(algorithm, model, target, batch):
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_loss_and_gradient_are_those_of_the_paper(core):
     algorithm, model, target, batch = make_float64(core)
-    slow = slow_loss(model, target, batch, algorithm.config)
+    slow = slow_impact(model, target, batch, algorithm.config, algorithm.streams(), CLIP)
     ready = prepare(algorithm, model, target, batch)
     loss = assert_losses_match(algorithm, model, target, ready, {"impact": slow})
     assert 0 < loss.metrics()["clipped"] < 1
@@ -112,7 +74,7 @@ def test_with_lambda_the_value_network_is_trained_on_the_lambda_return():
     algorithm, model, target, batch = make_float64(trace_lambda=0.6)
     mine = [parameter for name, parameter in model.named_parameters() if ".extrinsic." in name]
     fast = algorithm.loss(model, target, prepare(algorithm, model, target, batch)).losses["impact"]
-    slow = slow_loss(model, target, batch, algorithm.config)
+    slow = slow_impact(model, target, batch, algorithm.config, algorithm.streams(), CLIP)
     for one, other in zip(*(torch.autograd.grad(loss, mine) for loss in (fast, slow)), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
