@@ -98,11 +98,10 @@ class SlowStream:
     weight: list[float]
 
 
-def slow_streams(algorithm, steps):
+def slow_streams(specs, steps):
     """The streams of an algorithm whose rows are all alike."""
     return [
-        SlowStream(s.name, steps.rewards[s.name], [s.discount] * steps.rows, [s.weight] * steps.rows)
-        for s in algorithm.streams()
+        SlowStream(s.name, steps.rewards[s.name], [s.discount] * steps.rows, [s.weight] * steps.rows) for s in specs
     ]
 
 

@@ -38,7 +38,7 @@ from starling.config.algo.impala import IMPALAConfig
 from starling.config.algo.ppo import PPOConfig
 from starling.config.algo.r2d2 import R2D2Config
 from starling.config.curiosity import ICMConfig, RNDConfig
-from starling.types import Progress
+from starling.types import Progress, StreamSpec
 
 CLIP, RATIOS = 0.15, {"clip_rho": 1.2, "clip_c": 0.9, "value_coef": 0.6, "entropy_coef": 0.04, "discount": 0.9}
 RECORDED = ("rnd", "icm", "rnd" + RETURN, "icm" + RETURN)
@@ -50,6 +50,15 @@ def curiosity(*, episodic, lambda_):
     rnd = {"weight": 0.5, "discount": 0.7, "lambda_": lambda_, "episodic": episodic, "clip": OBS_CLIP, "features": 3}
     icm = {"weight": 0.3, "discount": 0.8, "lambda_": lambda_, "episodic": True, "beta": BETA, "hidden": 5}
     return [RNDConfig(torso=TORSO, **rnd), ICMConfig(torso=TORSO, **icm)]
+
+
+def streams(*, episodic, lambda_, own_lambda=1.0):
+    """What the settings above stand for, beside the environment's own rewards."""
+    return [
+        StreamSpec("extrinsic", discount=0.9, lambda_=own_lambda),
+        StreamSpec("rnd", discount=0.7, lambda_=lambda_, episodic=episodic, weight=0.5),
+        StreamSpec("icm", discount=0.8, lambda_=lambda_, episodic=True, weight=0.3),
+    ]
 
 
 def make(agent, batch_of, *, target=False, episodic=False, lambda_=1.0):
@@ -122,7 +131,8 @@ def test_dqn():
     algorithm, model, target, batch = make(
         agent, lambda _: make_windows("discrete", 3, intrinsic=RECORDED), target=True, episodic=True
     )
-    slow, _ = slow_dqn(model.agent, target.agent, scaled(batch), agent.config, algorithm.streams())
+    every = streams(episodic=True, lambda_=1.0)
+    slow, _ = slow_dqn(model.agent, target.agent, scaled(batch), agent.config, every)
     assert_is_the_papers(algorithm, model, target, batch, "q", slow)
 
 
@@ -131,8 +141,8 @@ def test_r2d2():
     algorithm, model, target, batch = make(
         agent, lambda model: make_sequences(model, rewards=("extrinsic", *RECORDED)), target=True, episodic=True
     )
-    streams = slow_streams(algorithm, scaled(batch).trajectory)
-    slow, _ = slow_losses(model.agent, target.agent, batch, agent.config, streams)
+    every = slow_streams(streams(episodic=True, lambda_=1.0), scaled(batch).trajectory)
+    slow, _ = slow_losses(model.agent, target.agent, batch, agent.config, every)
     assert_is_the_papers(algorithm, model, target, batch, "q", sum(slow.values()))
 
 
@@ -147,7 +157,8 @@ def test_ppo(episodic, max_lag):
     with torch.no_grad():
         for parameter in model.agent.parameters():
             parameter += 0.2 * torch.randn_like(parameter)
-    slow = slow_ppo(before, model.agent, scaled(batch), agent.config, algorithm.streams(), CLIP)
+    every = streams(episodic=episodic, lambda_=0.6, own_lambda=0.8)
+    slow = slow_ppo(before, model.agent, scaled(batch), agent.config, every, CLIP)
     assert_is_the_papers(algorithm, model, None, batch, "ppo", slow, ready)
 
 
@@ -155,7 +166,8 @@ def test_ppo(episodic, max_lag):
 def test_impala(episodic):
     agent = IMPALA(IMPALAConfig(name="impala", **RATIOS), float64_net())
     algorithm, model, _, batch = make(agent, rollouts, episodic=episodic)
-    slow = slow_impala(model.agent, scaled(batch), agent.config, algorithm.streams(), replayed=[])
+    every = streams(episodic=episodic, lambda_=1.0)
+    slow = slow_impala(model.agent, scaled(batch), agent.config, every, replayed=[])
     assert_is_the_papers(algorithm, model, None, batch, "impala", slow)
 
 
@@ -163,5 +175,6 @@ def test_impala(episodic):
 def test_impact(episodic):
     agent = IMPACT(IMPACTConfig(name="impact", clip=CLIP, largest_ratio=1.5, **RATIOS), float64_net())
     algorithm, model, target, batch = make(agent, rollouts, target=True, episodic=episodic)
-    slow = slow_impact(model.agent, target.agent, scaled(batch), agent.config, algorithm.streams(), CLIP)
+    every = streams(episodic=episodic, lambda_=1.0)
+    slow = slow_impact(model.agent, target.agent, scaled(batch), agent.config, every, CLIP)
     assert_is_the_papers(algorithm, model, target, batch, "impact", slow)

@@ -11,6 +11,8 @@ from starling.algos.dqn import DQN
 from starling.config.algo.apex import ApeXConfig
 from starling.config.algo.dqn import DQNConfig
 from starling.config.algo.transitions import PrioritizedConfig
+from starling.nets.heads import DuelingHead
+from starling.types import StreamSpec
 
 DISCOUNT = 0.8
 
@@ -30,7 +32,7 @@ def make(kind=DQN, **settings):
 def test_loss_gradient_and_priorities_are_those_of_the_papers(kind, double, settings):
     algorithm, model, target = make(kind, double=double, **settings)
     batch = in_float64(make_windows("discrete", algorithm.config.n_step))
-    slow, priorities = slow_dqn(model, target, batch, algorithm.config, algorithm.streams())
+    slow, priorities = slow_dqn(model, target, batch, algorithm.config, [StreamSpec(discount=DISCOUNT)])
     assert priorities.min() < algorithm.config.huber < priorities.max()  # both regimes of the loss
     loss = assert_losses_match(algorithm, model, target, batch, {"q": slow})
     torch.testing.assert_close(loss.priorities, priorities)
@@ -45,6 +47,12 @@ def test_the_batch_tells_every_setting_apart(settings):
         algorithm, model, target = make(n_step=3, **changed)
         losses.append(algorithm.loss(model, target, batch).losses["q"].item())
     assert losses[0] != pytest.approx(losses[1], rel=1e-3)
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_the_head_is_dueling_where_that_is_wanted(dueling):
+    _, model, _ = make(dueling=dueling)
+    assert isinstance(model.heads["extrinsic"], DuelingHead) == dueling
 
 
 def test_uniform_replay_gets_no_priorities():

@@ -14,7 +14,7 @@ from starling.blueprint import draw
 from starling.config.algo.impact import IMPACTConfig
 from starling.config.load import load
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
-from starling.types import Progress
+from starling.types import Progress, StreamSpec
 
 SETTINGS = {
     "discount": 0.9,
@@ -63,7 +63,7 @@ def prepare(algorithm, model, target, batch):
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_loss_and_gradient_are_those_of_the_paper(core):
     algorithm, model, target, batch = make_float64(core)
-    slow = slow_impact(model, target, batch, algorithm.config, algorithm.streams(), CLIP)
+    slow = slow_impact(model, target, batch, algorithm.config, [StreamSpec(discount=0.9)], CLIP)
     ready = prepare(algorithm, model, target, batch)
     loss = assert_losses_match(algorithm, model, target, ready, {"impact": slow})
     assert 0 < loss.metrics()["clipped"] < 1
@@ -74,7 +74,7 @@ def test_with_lambda_the_value_network_is_trained_on_the_lambda_return():
     algorithm, model, target, batch = make_float64(trace_lambda=0.6)
     mine = [parameter for name, parameter in model.named_parameters() if ".extrinsic." in name]
     fast = algorithm.loss(model, target, prepare(algorithm, model, target, batch)).losses["impact"]
-    slow = slow_impact(model, target, batch, algorithm.config, algorithm.streams(), CLIP)
+    slow = slow_impact(model, target, batch, algorithm.config, [StreamSpec(discount=0.9, lambda_=0.6)], CLIP)
     for one, other in zip(*(torch.autograd.grad(loss, mine) for loss in (fast, slow)), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 

@@ -18,7 +18,7 @@ from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
 from starling.store.limiter import Limiter, check
 from starling.tree import map_trajectory
-from starling.types import EnvSpec
+from starling.types import EnvSpec, StreamSpec
 
 SETTINGS = {"discount": 0.9, "clip_rho": 1.5, "clip_c": 0.7, "entropy_coef": 0.03, "value_coef": 0.7}
 CORES = ["none", "lstm", "gru"]
@@ -60,7 +60,7 @@ def gradient(model, loss):
 
 
 def assert_is_the_papers(algorithm, model, batch):
-    slow = slow_impala(model, batch, algorithm.config, algorithm.streams(), REPLAYED)
+    slow = slow_impala(model, batch, algorithm.config, [StreamSpec(discount=0.9)], REPLAYED)
     assert_losses_match(algorithm, model, None, batch, {"impala": slow})
 
 
@@ -93,7 +93,7 @@ def test_with_old_rows_they_are_those_of_clear_laser_and_prioritized_replay(sett
 def test_with_lambda_the_value_network_is_trained_on_the_lambda_return():
     """Heads share nothing, so the value network's gradient is that of its own targets alone."""
     algorithm, model, batch = make_float64(net={"shared": False}, trace_lambda=0.6)
-    slow = slow_impala(model, batch, algorithm.config, algorithm.streams(), REPLAYED)
+    slow = slow_impala(model, batch, algorithm.config, [StreamSpec(discount=0.9, lambda_=0.6)], REPLAYED)
     mine = [parameter for name, parameter in model.named_parameters() if ".extrinsic." in name]
     losses = algorithm.loss(model, None, batch).losses["impala"], slow
     for one, other in zip(*(torch.autograd.grad(loss, mine) for loss in losses), strict=True):

@@ -16,7 +16,7 @@ from starling.config.algo.r2d2 import R2D2Config
 from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.ops.explore import ladder
-from starling.types import EnvSpec, Progress
+from starling.types import EnvSpec, Progress, StreamSpec
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])
@@ -39,7 +39,9 @@ def test_loss_gradient_and_priorities_are_those_of_the_papers(core, settings):
 
 
 def assert_is_the_papers(algorithm, model, target, batch):
-    slow, priorities = slow_losses(model, target, batch, algorithm.config, slow_streams(algorithm, batch.trajectory))
+    slow, priorities = slow_losses(
+        model, target, batch, algorithm.config, slow_streams([StreamSpec(discount=0.9)], batch.trajectory)
+    )
     loss = assert_losses_match(algorithm, model, target, batch, {"q": slow["extrinsic"]})
     torch.testing.assert_close(loss.priorities, priorities)
 
