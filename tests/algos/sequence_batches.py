@@ -37,7 +37,7 @@ def make(core="lstm", inputs=("action", "reward"), **settings):
 def make_batch(model, length=LENGTH, seed=0, begins=BEGINS, rewards=("extrinsic",), arms=1):
     """A random batch of windows; what was recorded when acting is random too.
 
-    The padding has rewards and actions as well, which a loss must leave out.
+    The padding has rewards and actions as well, which a loss must ignore.
     """
     random = torch.Generator().manual_seed(seed)
     steps = torch.tensor([min(n, length) for n in STEPS])
@@ -168,17 +168,17 @@ def slow_losses(model, target, batch, config, streams):
     losses = {stream.name: torch.zeros((), dtype=torch.float64) for stream in streams}
     for b in range(steps.rows):
         q, q_target = slow_q(model, steps, b, config), slow_q(target, steps, b, config)
-        chooser, best, errors = q if config.double else q_target, [], []
+        selector, best, errors = q if config.double else q_target, [], []
         for i in range(steps.length + 1):
-            worth = [sum(s.weight[b] * chooser[s.name][i][a].item() for s in streams) for a in range(3)]
-            best.append(worth.index(max(worth)))
+            mixed_q = [sum(s.weight[b] * selector[s.name][i][a].item() for s in streams) for a in range(3)]
+            best.append(mixed_q.index(max(mixed_q)))
         for t in range(int(steps.valid[:, b].sum())):
             if t < config.burn_in and not steps.first[0, b]:
                 continue
             errors.append(0.0)
             for s in streams:
-                goal = slow_target(steps, b, t, s, best, q_target[s.name], config)
-                error = goal - q[s.name][t][steps.action[t, b]]
+                td_target = slow_target(steps, b, t, s, best, q_target[s.name], config)
+                error = td_target - q[s.name][t][steps.action[t, b]]
                 losses[s.name] = losses[s.name] + batch.weight[b] * slow_huber(error, config.huber) / steps.rows
                 errors[-1] += s.weight[b] * abs(error.item())
                 sizes.append(abs(error.item()))

@@ -1,6 +1,6 @@
-"""Losses as the papers write them: loops over steps and rows, a plain number wherever the gradient stops.
+"""Slow reference losses that read like the papers: loops over t and b, plain numbers where the gradient stops.
 
-Networks and batches are float64 throughout, so that losses and gradients agree to nine digits or are different.
+Networks and batches are float64, so that losses and gradients can be compared to nine digits.
 """
 
 import math
@@ -45,7 +45,7 @@ def float64_net(core="none", **settings):
 
 
 def build(algorithm, env, seed=3):
-    """A model whose weights are large enough for values to differ by more than rounding, and for policies to prefer."""
+    """A float64 model with weights large enough that values differ and policies are far from uniform."""
     torch.manual_seed(seed)
     model = algorithm.build(env, algorithm.streams()).double()
     with torch.no_grad():
@@ -55,7 +55,7 @@ def build(algorithm, env, seed=3):
 
 
 def build_target(algorithm, env):
-    """Other weights, without gradient, as the learner's target network has none."""
+    """A target network with other weights and, like the learner's, without gradient."""
     return build(algorithm, env, seed=4).requires_grad_(False)
 
 
@@ -71,16 +71,16 @@ def assert_losses_match(algorithm, model, target, batch, expected, rtol=1e-9):
     loss, specs = algorithm.loss(model, target, batch), algorithm.learning().optimizers
     assert loss.losses.keys() == expected.keys() == specs.keys()
     for name, spec in specs.items():
-        torch.testing.assert_close(loss.losses[name], expected[name], rtol=rtol, atol=rtol, msg=_told(name, "loss"))
+        torch.testing.assert_close(loss.losses[name], expected[name], rtol=rtol, atol=rtol, msg=_prefixed(name, "loss"))
         parameters = [parameter for parameter in spec.parameters(model) if parameter.requires_grad]
         mine, theirs = (_gradient(value, parameters) for value in (loss.losses[name], expected[name]))
         assert any(gradient.any() for gradient in theirs), f"{name}: the gradient is 0, so nothing is compared"
         for one, other in zip(mine, theirs, strict=True):
-            torch.testing.assert_close(one, other, rtol=rtol, atol=rtol, msg=_told(name, "gradient"))
+            torch.testing.assert_close(one, other, rtol=rtol, atol=rtol, msg=_prefixed(name, "gradient"))
     return loss
 
 
-def _told(name, what):
+def _prefixed(name, what):
     return lambda message: f"{what} of {name}: {message}"
 
 
@@ -98,7 +98,7 @@ def slow_huber(error, delta):
 
 
 def choices(params, *at):
-    """The policy with these parameters at one place: one of torch's own distributions per dimension of the action."""
+    """The policy with these parameters at one index: one of torch's own distributions per action dimension."""
     if "mean" in params:
         mean, std = params["mean"][at], params["log_std"][at].exp()
         return [distributions.Normal(*both) for both in zip(mean, std, strict=True)]
@@ -118,12 +118,12 @@ def kl(policy, other):
 
 
 def values_of(seen, name):
-    """What one value head says to every observation, as plain numbers [T+1, B]."""
+    """The outputs of one value head as plain numbers [T+1, B]."""
     return np.array([outputs[name].tolist() for outputs in seen])
 
 
 def slow_dqn(model, target, batch, config, streams):
-    """Loss and priorities of n-step Q-learning (Mnih 2015; double: 1509.06461, eq. 4), one window after another.
+    """Loss and priorities of n-step Q-learning (Mnih 2015; double: 1509.06461, eq. 4), one transition at a time.
 
     r_1 + gamma r_2 + ... + gamma^m Q_target(s_m, argmax_a Q(s_m, a)) - Q(s_0, a_0), with the m steps really taken.
     """
@@ -135,16 +135,16 @@ def slow_dqn(model, target, batch, config, streams):
     for b in range(steps.rows):
         taken = int(steps.valid[:, b].sum())
         first, last = q(model, 0, b), q(target, taken, b)
-        chooser = q(model, taken, b) if config.double else last
-        worth = [sum(s.weight * chooser[s.name][0, a].item() for s in streams) for a in range(3)]
-        best, priority = worth.index(max(worth)), 0.0
+        selector = q(model, taken, b) if config.double else last
+        mixed_q = [sum(s.weight * selector[s.name][0, a].item() for s in streams) for a in range(3)]
+        best, priority = mixed_q.index(max(mixed_q)), 0.0
         for stream in streams:
-            goal, discount = 0.0, 1.0
+            td_target, discount = 0.0, 1.0
             for t in range(taken):
-                goal += discount * steps.rewards[stream.name][t, b].item()
+                td_target += discount * steps.rewards[stream.name][t, b].item()
                 discount *= 0.0 if steps.terminated[t, b] else stream.discount
-            goal += discount * last[stream.name][0, best].item()
-            error = goal - first[stream.name][0, steps.action[0, b]]
+            td_target += discount * last[stream.name][0, best].item()
+            error = td_target - first[stream.name][0, steps.action[0, b]]
             loss = loss + batch.weight[b] * slow_huber(error, config.huber) / steps.rows
             priority += stream.weight * abs(error.item())
         priorities.append(priority)
@@ -168,21 +168,21 @@ def slow_ppo(before, model, batch, config, streams, clip, cells=None):
     ratio = np.ones((steps.length, steps.rows))
     for cell in every:
         ratio[cell] = math.exp(log_old[cell] - log_mu[cell])
-    total, goals, advantage = torch.zeros((), dtype=torch.float64), {}, 0.0
+    total, targets, advantage = torch.zeros((), dtype=torch.float64), {}, 0.0
     for s in streams:
         vs, own = slow_vtrace(
             steps, ratio, values_of(old, s.name), s.discount, s.lambda_, stream=s.name, episodic=s.episodic
         )
-        goals[s.name], advantage = vs, advantage + s.weight * own
+        targets[s.name], advantage = vs, advantage + s.weight * own
     used = np.array([advantage[cell] for cell in cells])
     mean, std = (used.mean(), used.std() + 1e-8) if config.normalize_advantages else (0.0, 1.0)
 
     def value_loss(name, t, b):
-        v, v_old, goal = seen[t][name][b], old[t][name][b].item(), goals[name][t, b]
+        v, v_old, vs = seen[t][name][b], old[t][name][b].item(), targets[name][t, b]
         if config.value_clip is None:
-            return (v - goal) ** 2 / 2
-        held = v_old + (v - v_old).clamp(-config.value_clip, config.value_clip)
-        return torch.maximum((v - goal) ** 2, (held - goal) ** 2) / 2
+            return (v - vs) ** 2 / 2
+        clipped = v_old + (v - v_old).clamp(-config.value_clip, config.value_clip)
+        return torch.maximum((v - vs) ** 2, (clipped - vs) ** 2) / 2
 
     for t, b in cells:
         policy = choices(seen[t]["policy"].params(), b)
@@ -190,7 +190,7 @@ def slow_ppo(before, model, batch, config, streams, clip, cells=None):
         total = total - torch.minimum(rho * a, rho.clamp(1 - clip, 1 + clip) * a)
         total = total + config.value_coef * sum(value_loss(s.name, t, b) for s in streams)
         total = total - config.entropy_coef * entropy(policy)
-    for s in streams:  # the final observation has a value of its own where returns go on behind it
+    for s in streams:  # a non-episodic return continues after the final observation, so its value has a target
         if not s.episodic:
             total = total + config.value_coef * sum(value_loss(s.name, t, b) for t, b in resets)
     return total / len(cells)
@@ -245,7 +245,7 @@ def slow_relevance(pi, mu, config):
 
 
 def slow_impact(model, target, batch, config, streams, clip):
-    """IMPACT's loss (1912.00167, algorithm 1 and section 3.1); what the target network says is a plain number."""
+    """IMPACT's loss (1912.00167, algorithm 1 and section 3.1); the target network's outputs are plain numbers."""
     steps, cells = batch.trajectory, valid_cells(batch.trajectory)
     seen, slow = outputs_step_by_step(model, steps), outputs_step_by_step(target, steps)
     pi = {(t, b): choices(seen[t]["policy"].params(), b) for t, b in cells}

@@ -56,11 +56,11 @@ def test_returns_are_the_discounted_sums_of_what_was_recorded_over_the_ends_of_e
 def divided(model, steps):
     """The rewards with each intrinsic one divided by the standard deviation of its returns so far."""
     scales = {name: model.returns[name].std() for name in ("rnd", "icm")}
-    assert all(not 0.5 < scale < 2.0 for scale in scales.values())  # or dividing would change little
+    assert all(not 0.5 < scale < 2.0 for scale in scales.values())  # otherwise dividing would change little
     return {**steps.rewards, **{name: steps.rewards[name] / float(scale) for name, scale in scales.items()}}
 
 
-def test_what_is_learnt_from_is_scaled_by_the_deviation_of_the_returns():
+def test_intrinsic_rewards_are_divided_by_the_std_of_their_returns_before_learning():
     runtime = run("ppo-cartpole", 200, *SMALL, "algo.rollout=16", "algo.minibatches=1", f"curiosity=[{RND}, {ICM}]")
     algorithm, model = runtime.learner.algorithm, runtime.learner.model
     ready, prepare = [], algorithm.prepare
@@ -76,7 +76,7 @@ def test_what_is_learnt_from_is_scaled_by_the_deviation_of_the_returns():
         torch.testing.assert_close(batch.trajectory.rewards[name], rewards)
 
 
-def test_first_priorities_are_those_of_scaled_rewards():
+def test_initial_priorities_use_scaled_intrinsic_rewards():
     settings = ["algo.name=apex", "algo.fragment=4", "algo.learning_starts=50", f"curiosity=[{RND}, {ICM}]"]
     runtime = run("dqn-cartpole", 300, *SMALL, *settings)
     algorithm, steps = runtime.learner.algorithm, windows(runtime)

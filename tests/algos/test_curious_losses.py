@@ -1,4 +1,4 @@
-"""The losses of algorithms with intrinsic rewards beside the environment's, against the papers written as loops."""
+"""Losses and gradients of algorithms with intrinsic reward streams, against slow references."""
 
 import copy
 from dataclasses import replace
@@ -24,7 +24,7 @@ from slow_losses import (
     slow_ppo,
     valid_cells,
 )
-from window_batches import make_windows
+from transition_batches import make_transitions
 
 from starling.algos.curious import RETURN, Curious
 from starling.algos.dqn import DQN
@@ -46,14 +46,14 @@ OBS_CLIP, BETA = 1.5, 0.3
 
 
 def curiosity(*, episodic, lambda_):
-    """RND and ICM with streams that differ from each other and from the environment's in everything."""
+    """RND and ICM whose streams differ from each other and from the extrinsic one in every setting."""
     rnd = {"weight": 0.5, "discount": 0.7, "lambda_": lambda_, "episodic": episodic, "clip": OBS_CLIP, "features": 3}
     icm = {"weight": 0.3, "discount": 0.8, "lambda_": lambda_, "episodic": True, "beta": BETA, "hidden": 5}
     return [RNDConfig(torso=TORSO, **rnd), ICMConfig(torso=TORSO, **icm)]
 
 
 def streams(*, episodic, lambda_, own_lambda=1.0):
-    """What the settings above stand for, beside the environment's own rewards."""
+    """The reward streams that these settings describe, after the extrinsic one."""
     return [
         StreamSpec("extrinsic", discount=0.9, lambda_=own_lambda),
         StreamSpec("rnd", discount=0.7, lambda_=lambda_, episodic=episodic, weight=0.5),
@@ -62,7 +62,7 @@ def streams(*, episodic, lambda_, own_lambda=1.0):
 
 
 def make(agent, batch_of, *, target=False, episodic=False, lambda_=1.0):
-    """The algorithm, its model, its target if it has one, and a batch in which intrinsic returns have any scale."""
+    """The algorithm, its model, its target or None, and a batch whose intrinsic returns have a std far from 1."""
     algorithm = Curious(agent, curiosity(episodic=episodic, lambda_=lambda_))
     model = build(algorithm, env_spec())
     batch = in_float64(batch_of(model))
@@ -72,7 +72,7 @@ def make(agent, batch_of, *, target=False, episodic=False, lambda_=1.0):
 
 
 def acted(shape, random):
-    """What policies recorded when acting: logits, and the log-probability of an action."""
+    """What acting recorded: the logits, and the log-probability of the action."""
     return {
         "behaviour": {"logits": torch.randn(*shape, 3, generator=random)},
         "log_prob": -3.0 * torch.rand(*shape, generator=random),
@@ -126,17 +126,17 @@ def prepare(algorithm, model, target, batch):
         return algorithm.prepare(model, target, batch)
 
 
-def test_dqn():
+def test_dqn_with_intrinsic_streams_matches_the_reference():
     agent = DQN(DQNConfig(name="dqn", discount=0.9, n_step=3, double=True, huber=0.8), float64_net())
     algorithm, model, target, batch = make(
-        agent, lambda _: make_windows("discrete", 3, intrinsic=RECORDED), target=True, episodic=True
+        agent, lambda _: make_transitions("discrete", 3, intrinsic=RECORDED), target=True, episodic=True
     )
     every = streams(episodic=True, lambda_=1.0)
     slow, _ = slow_dqn(model.agent, target.agent, scaled(batch), agent.config, every)
     assert_is_the_papers(algorithm, model, target, batch, "q", slow)
 
 
-def test_r2d2():
+def test_r2d2_with_intrinsic_streams_matches_the_reference():
     agent = R2D2(R2D2Config(name="r2d2", delta_q=False, **SEQUENCES), float64_net("lstm", inputs=["action"]))
     algorithm, model, target, batch = make(
         agent, lambda model: make_sequences(model, rewards=("extrinsic", *RECORDED)), target=True, episodic=True
@@ -148,7 +148,7 @@ def test_r2d2():
 
 @pytest.mark.parametrize("episodic", [True, False])
 @pytest.mark.parametrize("max_lag", [0, 2])
-def test_ppo(episodic, max_lag):
+def test_ppo_with_intrinsic_streams_matches_the_reference(episodic, max_lag):
     settings = {"gae_lambda": 0.8, "clip": CLIP, "minibatches": 1, "max_lag": max_lag, "value_clip": 0.3}
     agent = PPO(PPOConfig(name="ppo", discount=0.9, value_coef=0.6, entropy_coef=0.04, **settings), float64_net())
     algorithm, model, _, batch = make(agent, rollouts, episodic=episodic, lambda_=0.6)
@@ -163,7 +163,7 @@ def test_ppo(episodic, max_lag):
 
 
 @pytest.mark.parametrize("episodic", [True, False])
-def test_impala(episodic):
+def test_impala_with_intrinsic_streams_matches_the_reference(episodic):
     agent = IMPALA(IMPALAConfig(name="impala", **RATIOS), float64_net())
     algorithm, model, _, batch = make(agent, rollouts, episodic=episodic)
     every = streams(episodic=episodic, lambda_=1.0)
@@ -172,7 +172,7 @@ def test_impala(episodic):
 
 
 @pytest.mark.parametrize("episodic", [True, False])
-def test_impact(episodic):
+def test_impact_with_intrinsic_streams_matches_the_reference(episodic):
     agent = IMPACT(IMPACTConfig(name="impact", clip=CLIP, largest_ratio=1.5, **RATIOS), float64_net())
     algorithm, model, target, batch = make(agent, rollouts, target=True, episodic=episodic)
     every = streams(episodic=episodic, lambda_=1.0)

@@ -1,10 +1,10 @@
-"""DQN's and Ape-X's loss, gradient and priorities against the papers written as loops, switch by switch."""
+"""DQN's and Ape-X's loss, gradient and priorities against a slow reference, switch by switch."""
 
 import pytest
 import torch
 from policy_batches import env_spec
 from slow_losses import assert_losses_match, build, build_target, float64_net, in_float64, slow_dqn
-from window_batches import make_windows
+from transition_batches import make_transitions
 
 from starling.algos.apex import ApeX
 from starling.algos.dqn import DQN
@@ -31,7 +31,7 @@ def make(kind=DQN, **settings):
 )
 def test_loss_gradient_and_priorities_are_those_of_the_papers(kind, double, settings):
     algorithm, model, target = make(kind, double=double, **settings)
-    batch = in_float64(make_windows("discrete", algorithm.config.n_step))
+    batch = in_float64(make_transitions("discrete", algorithm.config.n_step))
     slow, priorities = slow_dqn(model, target, batch, algorithm.config, [StreamSpec(discount=DISCOUNT)])
     assert priorities.min() < algorithm.config.huber < priorities.max()  # both regimes of the loss
     loss = assert_losses_match(algorithm, model, target, batch, {"q": slow})
@@ -39,9 +39,9 @@ def test_loss_gradient_and_priorities_are_those_of_the_papers(kind, double, sett
 
 
 @pytest.mark.parametrize("settings", [{"double": True}, {"huber": 0.8}, {"discount": 0.7}], ids=str)
-def test_the_batch_tells_every_setting_apart(settings):
-    """Were a loss with one of these the same as without, the comparison above would not notice that it is ignored."""
-    batch = in_float64(make_windows("discrete", 3))
+def test_the_loss_on_this_batch_depends_on_each_setting(settings):
+    """Otherwise the comparison above could not notice that one of them is ignored."""
+    batch = in_float64(make_transitions("discrete", 3))
     losses = []
     for changed in ({}, settings):
         algorithm, model, target = make(n_step=3, **changed)
@@ -50,11 +50,11 @@ def test_the_batch_tells_every_setting_apart(settings):
 
 
 @pytest.mark.parametrize("dueling", [False, True])
-def test_the_head_is_dueling_where_that_is_wanted(dueling):
+def test_the_q_head_is_dueling_only_if_configured(dueling):
     _, model, _ = make(dueling=dueling)
     assert isinstance(model.heads["extrinsic"], DuelingHead) == dueling
 
 
-def test_uniform_replay_gets_no_priorities():
+def test_uniform_replay_has_no_priorities():
     algorithm, model, target = make(prioritized=None)
-    assert algorithm.loss(model, target, in_float64(make_windows("discrete", 1))).priorities is None
+    assert algorithm.loss(model, target, in_float64(make_transitions("discrete", 1))).priorities is None

@@ -69,8 +69,8 @@ def test_loss_and_gradient_are_those_of_the_paper(core):
     assert 0 < loss.metrics()["clipped"] < 1
 
 
-def test_with_lambda_the_value_network_is_trained_on_the_lambda_return():
-    """Heads share nothing, so the value network's gradient is that of its own targets alone."""
+def test_trace_lambda_shapes_the_value_targets():
+    """The heads share nothing, so the value network's gradient depends on the value targets alone."""
     algorithm, model, target, batch = make_float64(trace_lambda=0.6)
     mine = [parameter for name, parameter in model.named_parameters() if ".extrinsic." in name]
     fast = algorithm.loss(model, target, prepare(algorithm, model, target, batch)).losses["impact"]

@@ -23,7 +23,7 @@ from starling.types import EnvSpec, StreamSpec
 SETTINGS = {"discount": 0.9, "clip_rho": 1.5, "clip_c": 0.7, "entropy_coef": 0.03, "value_coef": 0.7}
 CORES = ["none", "lstm", "gru"]
 REPLAYED = [1, 2]
-"""Rows of old experience, where there is some: both have an end in them."""
+"""Replayed rows of a mixed batch; an episode ends in each of them."""
 
 
 def make(core="none", actions="discrete", inputs=(), **settings):
@@ -85,13 +85,13 @@ CLEAR, LASER = {"policy_cost": 0.2, "value_cost": 0.03}, {"threshold": 0.1}
     ],
     ids=str,
 )
-def test_with_old_rows_they_are_those_of_clear_laser_and_prioritized_replay(settings, replay):
+def test_loss_and_gradient_with_replay_match_clear_laser_and_importance_weights(settings, replay):
     sources = [{"kind": replay, "share": 0.5}, {"kind": "queue", "share": 0.5}]
     assert_is_the_papers(*make_float64(**settings, sources=sources))
 
 
-def test_with_lambda_the_value_network_is_trained_on_the_lambda_return():
-    """Heads share nothing, so the value network's gradient is that of its own targets alone."""
+def test_trace_lambda_shapes_the_value_targets():
+    """The heads share nothing, so the value network's gradient depends on the value targets alone."""
     algorithm, model, batch = make_float64(net={"shared": False}, trace_lambda=0.6)
     slow = slow_impala(model, batch, algorithm.config, [StreamSpec(discount=0.9, lambda_=0.6)], REPLAYED)
     mine = [parameter for name, parameter in model.named_parameters() if ".extrinsic." in name]

@@ -200,8 +200,7 @@ def slow_family():
 
 
 def slow_curious_losses(model, steps, count):
-    """RND's error at the next observation and the embedding's cross-entropy of the action between two, each a mean
-    over the last `count` steps of every sequence."""
+    """RND's error at the next observation and the inverse model's cross-entropy, means over the last `count` steps."""
     errors, guesses = [], []
     for b in range(steps.rows):
         end = int(steps.valid[:, b].sum())
@@ -220,8 +219,8 @@ def slow_curious_losses(model, steps, count):
 @pytest.mark.parametrize(
     "settings", [{}, {"retrace": None, "n_step": 2}, {"double": False, "eval_epsilon": 0.2}], ids=str
 )
-def test_losses_and_gradients_are_those_of_the_papers(separate, settings):
-    """Of the one network, on r_e + beta_i r_i, or of one network per reward, both greedy in the same sum of the two."""
+def test_losses_and_gradients_match_the_reference(separate, settings):
+    """One network trained on r_e + beta_i r_i, or one network per reward and a policy greedy in Q_e + beta_i Q_i."""
     lifelong = {"kind": "rnd", "torso": TORSO, "features": 3, "clip": 2.0}
     episodic = {"kind": "episodic", "torso": TORSO, "features": 4, "hidden": 5}
     parts = {"lifelong": lifelong, "episodic": episodic, "curious_steps": 2, "separate": separate, "delta_q": False}
@@ -230,7 +229,7 @@ def test_losses_and_gradients_are_those_of_the_papers(separate, settings):
     model, target = build(algorithm, env_spec()), build_target(algorithm, env_spec())
     batch = make_batch(model, rewards=("extrinsic", NOVELTY, SCORE), arms=4)
     steps = batch.trajectory
-    model.lifelong.update(0.3 * steps.obs[1:] + 1.0, steps.valid)  # what it sees is normalised by other statistics
+    model.lifelong.update(0.3 * steps.obs[1:] + 1.0, steps.valid)  # statistics that normalization changes a lot with
     arm, (beta, gamma) = steps.carry["arm"].tolist(), slow_family()
     ones, mine, discount = [1.0] * steps.rows, [beta[i] for i in arm], [gamma[i] for i in arm]
     reward, novelty = steps.rewards["extrinsic"], steps.rewards[NOVELTY]

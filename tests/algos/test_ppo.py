@@ -1,4 +1,4 @@
-"""PPO's loss and gradient against the papers written as loops, for every kind of action, switch and minibatch."""
+"""PPO's loss and gradient against a slow reference, for every kind of action space, switch and minibatch."""
 
 import copy
 from dataclasses import replace
@@ -32,7 +32,7 @@ def stale(shape, random):
 
 
 def make(actions="discrete", core="none", **settings):
-    """The algorithm, the model that a batch came to, the model after some updates, and the batch."""
+    """The algorithm, the model before the first update on a batch, the model after some, and the batch."""
     algorithm = PPO(PPOConfig(name="ppo", **{**SETTINGS, **settings}), float64_net(core))
     before = build(algorithm, env_spec(actions))
     batch = in_float64(make_batch(before, stale, actions))
@@ -74,14 +74,14 @@ def test_advantages_are_normalized_within_each_minibatch(actions):
         assert_losses_match(algorithm, model, None, part, {"ppo": slow})
 
 
-def test_value_clipping_holds_some_values_and_not_others():
-    """Or the comparison above would not notice that it is ignored."""
+def test_some_values_on_this_batch_are_clipped_and_some_are_not():
+    """Otherwise the comparison above could not notice that `value_clip` is ignored."""
     _, before, model, batch = make(value_clip=0.3)
     steps = batch.trajectory
     v, v_old = (net.unroll_trajectory(steps)[0]["extrinsic"][:-1][steps.valid] for net in (model, before))
-    held = (v - v_old).abs() > 0.3
-    assert held.any()
-    assert not held.all()
+    clipped = (v - v_old).abs() > 0.3
+    assert clipped.any()
+    assert not clipped.all()
 
 
 def test_garbage_on_reset_rows_changes_nothing():

@@ -47,7 +47,7 @@ def assert_is_the_papers(algorithm, model, target, batch):
 
 
 @pytest.mark.parametrize("begins", [(), range(ROWS)], ids=["none begins an episode", "all begin an episode"])
-def test_gradients_stop_at_the_burn_in_whichever_windows_begin_an_episode(begins):
+def test_no_gradient_flows_through_burn_in_whichever_sequences_begin_an_episode(begins):
     algorithm, model, target = make()
     assert_is_the_papers(algorithm, model, target, make_batch(model, begins=begins))
 

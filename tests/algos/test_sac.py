@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 from policy_batches import OBSERVATION, env_spec
 from slow_losses import TORSO, assert_losses_match, build, build_target, in_float64
-from window_batches import make_windows
+from transition_batches import make_transitions
 
 from starling.algos.base import ActInput
 from starling.algos.sac import SAC
@@ -81,15 +81,15 @@ def slow_losses(actions, model, target, batch, target_entropy):
         taken = int(steps.valid[:, b].sum())
         final = steps.obs[taken, b]
         with torch.no_grad():
-            goal, discount = 0.0, 1.0
+            td_target, discount = 0.0, 1.0
             for t in range(taken):
                 bonus = alpha * steps.extras["entropy"][t, b] if t > 0 else 0.0
-                goal += discount * (steps.rewards["extrinsic"][t, b] + bonus)
+                td_target += discount * (steps.rewards["extrinsic"][t, b] + bonus)
                 discount *= 0.0 if steps.terminated[t, b] else DISCOUNT
             value, _ = slow_value(actions, one_policy(model, final), target.critics, final, ahead[b], alpha)
-            goal = goal + discount * value
+            td_target = td_target + discount * value
         obs = steps.obs[0, b]
-        error = [goal - one_q(model.critics, i, obs, steps.action[0, b]) for i in range(2)]
+        error = [td_target - one_q(model.critics, i, obs, steps.action[0, b]) for i in range(2)]
         errors.append(sum(abs(e.item()) for e in error) / 2)
         critic = critic + batch.weight[b] * sum(0.5 * e**2 for e in error) / rows
         value, entropy = slow_value(actions, one_policy(model, obs), model.critics, obs, now[b], alpha)
@@ -104,7 +104,7 @@ def slow_losses(actions, model, target, batch, target_entropy):
 def test_losses_and_gradients_are_the_papers(actions, n_step, target_entropy):
     settings = {"n_step": n_step, "target_entropy": target_entropy, "prioritized": PrioritizedConfig()}
     algorithm, model, target = make_float64(actions, **settings)
-    batch = in_float64(make_windows(actions, n_step))
+    batch = in_float64(make_transitions(actions, n_step))
     if target_entropy is None:
         target_entropy = 0.98 * math.log(3) if actions == "discrete" else -2.0
     slow, errors = slow_losses(actions, model, target, batch, target_entropy)
@@ -126,7 +126,7 @@ def test_a_part_of_the_loss_has_optimizers_of_its_own():
     parameters = {name: list(spec.parameters(model)) for name, spec in specs.items()}
     moved = [
         differentiate(part, parameters, nullcontext)[1]
-        for part in algorithm.parts(model, target, in_float64(make_windows("box", 1)))
+        for part in algorithm.parts(model, target, in_float64(make_transitions("box", 1)))
     ]
     assert [set(gradients) for gradients in moved] == [{"critic"}, {"actor", "temperature"}]
     assert all(gradient.any() for gradients in moved for found in gradients.values() for gradient in found)

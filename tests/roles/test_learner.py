@@ -187,7 +187,7 @@ def weights_of(beta, table_size, source):
 
 
 def test_importance_weights_follow_the_exponent():
-    """(N P)^-beta over the batch's largest, with the beta of the moment: 0.4 + 0.6 / 2 at half of the run."""
+    """(N P)^-beta divided by the largest of the batch, with beta at the current progress: 0.4 + 0.6 / 2 at half."""
     one_table = np.full(ROWS, 100), np.zeros(ROWS, np.int64)
     expected = (CHANCES / 0.01) ** -0.7
     weight = weights_of(lambda progress: 0.4 + 0.6 * progress.fraction, *one_table)
@@ -200,7 +200,7 @@ def test_importance_weights_are_relative_to_the_largest_of_their_own_table():
     """Rows from a queue keep their weight, however rare the rows of a prioritized table beside them are."""
     sizes, sources = np.array([7, 7, 50, 50, 50, 50]), np.array([0, 0, 1, 1, 1, 1])
     least = [(CHANCES * sizes)[sources == table].min() for table in (0, 1)]
-    assert least[0] != pytest.approx(least[1])  # or one table could not be told from the other
+    assert least[0] != pytest.approx(least[1])  # otherwise normalizing over both tables would give the same weights
     weight = weights_of(lambda progress: 0.5, sizes, sources)
     torch.testing.assert_close(weight, torch.tensor([1.0, 0.5**0.5, 1.0, 0.5, 0.25, 0.2]))
 

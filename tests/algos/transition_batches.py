@@ -1,4 +1,4 @@
-"""Windows of up to n steps with every kind of end, as a ring hands them out to algorithms of transitions."""
+"""n-step transitions with every kind of end, as the replay of DQN and SAC samples them."""
 
 import numpy as np
 import torch
@@ -6,13 +6,13 @@ import torch
 from starling.types import Batch, Progress, Trajectory
 
 STEPS = {"full": 3, "terminated": 2, "truncated": 2, "terminated at the last step": 3, "one step": 1, "begins": 3}
-"""Kinds of windows of up to 3 steps: how many were really taken."""
+"""Kinds of transitions of up to 3 steps: how many were really taken."""
 
 
-def make_windows(actions, length, seed=0, intrinsic=()):
-    """One window of each kind: the final observation repeated in the padding, rewards from 0.1 to 5.
+def make_transitions(actions, length, seed=0, intrinsic=()):
+    """One transition of each kind, with rewards from 0.1 to 5 in size; the padding repeats the final observation.
 
-    The padding has rewards as well, which a loss must leave out; `intrinsic` names more reward streams.
+    The padding has rewards as well, which a loss must ignore; `intrinsic` names further reward streams.
     """
     random = torch.Generator().manual_seed(seed)
     taken = torch.tensor(list(STEPS.values())).clamp(max=length)
