@@ -6,18 +6,20 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from starling import tree
 from starling.types import Batch, EnvSpec, Progress, Trajectory
 
 LENGTH, ROWS = 8, 4
 OBSERVATION = spaces.Box(-9, 9, (5,), np.float32)
 ACTIONS = {"discrete": spaces.Discrete(3), "multi": spaces.MultiDiscrete([3, 2])}
+SPACES = {**ACTIONS, "box": spaces.Box(-1, 1, (2,), np.float32)}
 TERMINATED, TRUNCATED = [(2, 1), (LENGTH - 1, 2)], [(1, 2)]
 RESETS = [(3, 1), (2, 2), (0, 3)]
 """(t, row): row 0 goes on, 1 terminates, 2 is truncated and terminates with the last step, 3 begins with a reset."""
 
 
 def env_spec(actions="discrete"):
-    return EnvSpec("random", OBSERVATION, ACTIONS[actions])
+    return EnvSpec("random", OBSERVATION, SPACES[actions])
 
 
 def marked(cells):
@@ -26,19 +28,19 @@ def marked(cells):
     return flags
 
 
-def make_batch(model, extras, actions="discrete", seed=0):
-    """A random batch for `model`; extras(shape, generator) is what acting recorded."""
-    random, sizes = torch.Generator().manual_seed(seed), np.atleast_1d(getattr(ACTIONS[actions], "nvec", [3]))
+def make_batch(model, extras, actions="discrete", seed=0, intrinsic=()):
+    """A random batch for `model`; extras(shape, generator) is what acting recorded, `intrinsic` names more rewards."""
+    random, sizes = torch.Generator().manual_seed(seed), np.atleast_1d(getattr(SPACES[actions], "nvec", [3]))
     valid = ~marked(RESETS)
     action = torch.stack([torch.randint(int(n), (LENGTH, ROWS), generator=random) for n in sizes], dim=-1)
     reward = torch.randn(LENGTH, ROWS, generator=random)
     carry = model.initial_carry(ROWS)
-    for leaf in carry.get("state", {}).values():
+    for leaf in tree.leaves(carry.get("state")):
         leaf.normal_(generator=random)
     steps = Trajectory(
         obs=torch.randn(LENGTH + 1, ROWS, 5, generator=random),
         first=torch.cat([torch.zeros(1, ROWS, dtype=torch.bool), ~valid]),  # the reset's outcome begins an episode
-        action=action if actions == "multi" else action[..., 0],
+        action={"discrete": action[..., 0], "multi": action}.get(actions),
         rewards={"extrinsic": torch.where(valid, reward, 0.0)},
         terminated=marked(TERMINATED),
         truncated=marked(TRUNCATED),
@@ -47,6 +49,10 @@ def make_batch(model, extras, actions="discrete", seed=0):
         carry=carry,
         version=torch.zeros(ROWS, dtype=torch.int64),
     )
+    if actions == "box":
+        steps = replace(steps, action=torch.randn(LENGTH, ROWS, 2, generator=random))
+    more = {name: torch.where(valid, torch.randn(LENGTH, ROWS, generator=random), 0.0) for name in intrinsic}
+    steps = replace(steps, rewards={**steps.rewards, **more})
     return Batch(steps, torch.ones(ROWS), torch.zeros(ROWS, dtype=torch.int64), Progress(), random)
 
 
@@ -75,22 +81,36 @@ def outputs_step_by_step(model, steps):
     return seen
 
 
-def slow_vtrace(steps, ratio, v, discount, lambda_=1.0, clip_rho=1.0, clip_c=1.0):
-    """vs and policy-gradient advantages (1802.01561, eq. 1 and section 4.2), each episode by itself, in float64.
+def slow_vtrace(
+    steps, ratio, v, discount, lambda_=1.0, clip_rho=1.0, clip_c=1.0, *, stream="extrinsic", episodic=True, keep=None
+):
+    """vs (1802.01561, eq. 1) and the advantages r + gamma vs' - v without their weight rho, in float64, [T, B] each.
 
-    `ratio` is [T, B], `v` [T+1, B]; where nothing is said, on resets, vs is v and the advantage 0.
+    `ratio` is [T, B], `v` [T+1, B]. An episodic stream takes each episode by itself: on resets vs is v and the
+    advantage is 0. Any other stream goes on through a reset: a step with reward 0, discount 1, lambda 1 and weight 1.
+    Where `keep` is False rho and c are 0 (LASER). With lambda < 1 advantages bootstrap from lambda vs' + (1-lambda) V'.
     """
-    r, ended = steps.rewards["extrinsic"].double().numpy(), steps.terminated.numpy()
-    rho, c = np.minimum(clip_rho, ratio), lambda_ * np.minimum(clip_c, ratio)
+    r, valid = steps.rewards[stream].double().numpy(), steps.valid.numpy()
+    rho, c = np.minimum(clip_rho, ratio), np.minimum(clip_c, ratio)
+    if keep is not None:
+        rho, c = rho * keep, c * keep
+    gamma, trace = np.full_like(r, discount), np.full_like(r, lambda_)
+    spans = list(episodes(steps.valid))
+    if episodic:
+        gamma[steps.terminated.numpy()] = 0.0
+    else:
+        spans = [(b, 0, steps.length) for b in range(steps.rows)]
+        r = np.where(valid, r, 0.0)
+        rho, c, gamma, trace = (np.where(valid, x, 1.0) for x in (rho, c, gamma, trace))
     vs, advantage = v[:-1].copy(), np.zeros_like(r)
-    for b, start, stop in episodes(steps.valid):
-        gamma = np.where(ended[:, b], 0.0, discount)
+    for b, start, stop in spans:
         for s in range(start, stop):
             weight = 1.0
             for t in range(s, stop):
-                vs[s, b] += weight * rho[t, b] * (r[t, b] + gamma[t] * v[t + 1, b] - v[t, b])
-                weight *= gamma[t] * c[t, b]
+                vs[s, b] += weight * rho[t, b] * (r[t, b] + gamma[t, b] * v[t + 1, b] - v[t, b])
+                weight *= gamma[t, b] * trace[t, b] * c[t, b]
         for s in range(start, stop):
-            following = vs[s + 1, b] if s + 1 < stop else v[stop, b]
-            advantage[s, b] = rho[s, b] * (r[s, b] + gamma[s] * following - v[s, b])
+            vs_next = vs[s + 1, b] if s + 1 < stop else v[stop, b]
+            following = trace[s, b] * vs_next + (1.0 - trace[s, b]) * v[s + 1, b]
+            advantage[s, b] = r[s, b] + gamma[s, b] * following - v[s, b]
     return vs, advantage

@@ -1,22 +1,25 @@
 """Windows of a ring with every kind of beginning and end, and R2D2's targets written as in the papers."""
 
 import math
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from policy_batches import env_spec
+from slow_losses import CORE_SIZE, build, build_target, float64_net, in_float64, slow_huber
 
+from starling import tree
 from starling.algos.r2d2 import R2D2
 from starling.config.algo.r2d2 import R2D2Config
-from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.types import Batch, Progress, Trajectory
 
 BURN_IN, UNROLL = 3, 5
 LENGTH = BURN_IN + UNROLL
 SETTINGS = {"discount": 0.9, "n_step": 3, "burn_in": BURN_IN, "unroll": UNROLL, "period": 2, "eta": 0.8}
 
-BEGINS = [1, 2, 6]
-STEPS = [8, 8, 2, 6, 8, 3, 7, 4]
-TERMINATED, TRUNCATED = {2: 1, 4: 7, 7: 3}, {3: 5, 5: 2, 6: 6}
+BEGINS = (1, 2, 6)
+STEPS = [8, 8, 2, 6, 8, 3, 7, 4, 5]
+TERMINATED, TRUNCATED = {2: 1, 4: 7, 7: 3}, {3: 5, 5: 2, 6: 6, 8: 4}
 """Of every row: does it begin an episode, how many steps does it have, which of them ends the episode and how.
 
 Row 2 is a whole episode shorter than the burn-in; row 5 ends within its burn-in, so nothing of it is trained.
@@ -26,41 +29,45 @@ ROWS = len(STEPS)
 
 def make(core="lstm", inputs=("action", "reward"), **settings):
     """The algorithm, its network and another of other weights as the target."""
-    torch.manual_seed(3)
-    net = NetConfig(torso=TorsoConfig(hidden=[16]), core=CoreConfig(kind=core, size=8), inputs=list(inputs))
+    net = float64_net(core, inputs=list(inputs))
     algorithm = R2D2(R2D2Config(name="r2d2", **{**SETTINGS, **settings}), net)
-    model, target = (algorithm.build(env_spec(), algorithm.streams()) for _ in range(2))
-    return algorithm, model, target
+    return algorithm, build(algorithm, env_spec()), build_target(algorithm, env_spec())
 
 
-def make_batch(model, length=LENGTH, seed=0):
-    """A random batch of windows; what was recorded when acting is random too."""
+def make_batch(model, length=LENGTH, seed=0, begins=BEGINS, rewards=("extrinsic",), arms=1):
+    """A random batch of windows; what was recorded when acting is random too.
+
+    The padding has rewards and actions as well, which a loss must ignore.
+    """
     random = torch.Generator().manual_seed(seed)
     steps = torch.tensor([min(n, length) for n in STEPS])
     valid = torch.arange(length).unsqueeze(1) < steps
     carry = model.initial_carry(ROWS)
-    for leaf in carry["state"].values():
+    for leaf in tree.leaves(carry["state"]):
         leaf.normal_(generator=random)
     carry["action"] = torch.randint(3, (ROWS,), generator=random)
-    carry["rewards"] = {"extrinsic": torch.randn(ROWS, generator=random)}
+    carry["rewards"] = {name: torch.randn(ROWS, generator=random) for name in carry.get("rewards", {})}
+    if "arm" in carry:
+        carry["arm"] = torch.arange(ROWS) % arms
     obs = torch.randn(length + 1, ROWS, 5, generator=random)
     for b, n in enumerate(steps):
         obs[n + 1 :, b] = obs[n, b]  # padding repeats the final observation
     first = torch.zeros(length + 1, ROWS, dtype=torch.bool)
-    first[0, BEGINS] = True
-    return Batch(
+    first[0, list(begins)] = True
+    sizes = torch.logspace(-1.0, 1.0, length)[torch.randperm(length, generator=random)]  # for errors of every size
+    batch = Batch(
         Trajectory(
             obs=obs,
             first=first,
-            action=torch.where(valid, torch.randint(3, (length, ROWS), generator=random), 0),
-            rewards={"extrinsic": torch.where(valid, 3 * torch.randn(length, ROWS, generator=random), 0.0)},
+            action=torch.randint(3, (length, ROWS), generator=random),
+            rewards={name: sizes[:, None] * torch.randn(length, ROWS, generator=random) for name in rewards},
             terminated=_marked(TERMINATED, valid),
             truncated=_marked(TRUNCATED, valid),
             valid=valid,
             extras={
                 "q": {"extrinsic": torch.randn(length + 1, ROWS, 3, generator=random)},
                 "mu": torch.rand(length + 1, ROWS, generator=random).clamp(min=0.1),
-                "features": torch.randn(length + 1, ROWS, 8, generator=random),
+                "features": torch.randn(length + 1, ROWS, CORE_SIZE, generator=random),
             },
             carry=carry,
             version=torch.zeros(ROWS, dtype=torch.int64),
@@ -70,6 +77,7 @@ def make_batch(model, length=LENGTH, seed=0):
         progress=Progress(),
         generator=random,
     )
+    return in_float64(batch)
 
 
 def _marked(cells, valid):
@@ -78,6 +86,23 @@ def _marked(cells, valid):
         if t < len(valid):
             flags[t, row] = True
     return flags
+
+
+@dataclass(frozen=True)
+class SlowStream:
+    """One Q head: its rewards [T, B], and for every row its discount and its weight in what the policy prefers."""
+
+    name: str
+    reward: torch.Tensor
+    discount: list[float]
+    weight: list[float]
+
+
+def slow_streams(specs, steps):
+    """The streams of an algorithm whose rows are all alike."""
+    return [
+        SlowStream(s.name, steps.rewards[s.name], [s.discount] * steps.rows, [s.weight] * steps.rows) for s in specs
+    ]
 
 
 def slow_h(x):
@@ -90,35 +115,34 @@ def slow_h_inverse(x):
 
 
 def slow_q(model, steps, b, config):
-    """Q values [A] of window b, one observation after another; gradients only where steps are trained."""
-    carry = {name: _row(value, b) for name, value in steps.carry.items()}
+    """Q values [A] of window b, by head, one observation after another; gradients only where steps are trained."""
+    row = partial(tree.map, lambda leaf: leaf[b : b + 1])
+    carry = row(steps.carry)
     if config.state == "zero":
-        carry["state"] = {name: torch.zeros_like(leaf) for name, leaf in carry["state"].items()}
+        carry["state"] = tree.map(torch.zeros_like, carry["state"])
     seen = []
     for t in range(steps.length + 1):
+        obs = tree.map(lambda leaf, t=t: leaf[t, b : b + 1], steps.obs)
         with torch.set_grad_enabled(bool(steps.first[0, b]) or t >= config.burn_in):
-            outputs, state = model.step(steps.obs[t, b : b + 1], steps.first[t, b : b + 1], carry)
-        seen.append(outputs["extrinsic"][0])
+            outputs, state = model.step(obs, steps.first[t, b : b + 1], carry)
+        seen.append(outputs)
         if t < steps.length:
-            carry = {"state": state, "action": steps.action[t, b : b + 1]}
-            carry["rewards"] = {"extrinsic": steps.rewards["extrinsic"][t, b : b + 1]}
-    return seen
+            rewards = {name: steps.rewards[name][t, b : b + 1] for name in steps.carry["rewards"]}
+            carry = {"state": state, "action": steps.action[t, b : b + 1], "rewards": rewards}
+    return {name: [outputs[name][0] for outputs in seen] for name in seen[0]}
 
 
-def _row(value, b):
-    return {name: _row(leaf, b) for name, leaf in value.items()} if isinstance(value, dict) else value[b : b + 1]
+def slow_target(steps, b, t, stream, best, q_target, config):
+    """The n-step target of step t (R2D2, section 2.3), or Retrace's (1606.02647, eq. 3), inside h.
 
-
-def slow_target(steps, b, t, q, q_target, config):
-    """The n-step double-Q target of step t (R2D2, section 2.3), or Retrace's (1606.02647, eq. 3), inside h."""
+    `best` is the action that the policy prefers at every observation.
+    """
     h, inverse = (slow_h, slow_h_inverse) if config.rescale else (float, float)
     end = int(steps.valid[:, b].sum())
-    r = steps.rewards["extrinsic"][:, b].tolist()
-    gamma = [0.0 if steps.terminated[i, b] else config.discount for i in range(end)]
-    chooser = q if config.double else q_target
-    best = [int(values.argmax()) for values in chooser]
+    r = stream.reward[:, b].tolist()
+    gamma = [0.0 if steps.terminated[i, b] else stream.discount[b] for i in range(end)]
     if config.retrace is None:
-        value = [inverse(q_target[i][best[i]].item()) for i in range(len(q))]
+        value = [inverse(q_target[i][best[i]].item()) for i in range(len(best))]
         total, discount, i = 0.0, 1.0, t
         while i < min(t + config.n_step, end):
             total += discount * r[i]
@@ -126,8 +150,8 @@ def slow_target(steps, b, t, q, q_target, config):
             i += 1
         return h(total + discount * value[i])
     epsilon = config.eval_epsilon
-    pi = [[epsilon / 3 + (1 - epsilon) * (a == best[i]) for a in range(3)] for i in range(len(q))]
-    value = [sum(pi[i][a] * inverse(q_target[i][a].item()) for a in range(3)) for i in range(len(q))]
+    pi = [[epsilon / 3 + (1 - epsilon) * (a == best[i]) for a in range(3)] for i in range(len(best))]
+    value = [sum(pi[i][a] * inverse(q_target[i][a].item()) for a in range(3)) for i in range(len(best))]
     taken = [inverse(q_target[i][steps.action[i, b]].item()) for i in range(end)]
     total, weight = taken[t], 1.0
     for i in range(t, end):
@@ -138,21 +162,27 @@ def slow_target(steps, b, t, q, q_target, config):
     return h(total)
 
 
-def slow_loss(model, target, batch, config):
-    """The loss and the priority of every window, one step after another."""
-    steps, loss, priorities = batch.trajectory, torch.zeros(()), []
+def slow_losses(model, target, batch, config, streams):
+    """The loss of every stream and the priority of every window, one step after another."""
+    steps, priorities, sizes = batch.trajectory, [], []
+    losses = {stream.name: torch.zeros((), dtype=torch.float64) for stream in streams}
     for b in range(steps.rows):
-        q = slow_q(model, steps, b, config)
-        q_target = [values.detach() for values in slow_q(target, steps, b, config)]
-        errors = []
+        q, q_target = slow_q(model, steps, b, config), slow_q(target, steps, b, config)
+        selector, best, errors = q if config.double else q_target, [], []
+        for i in range(steps.length + 1):
+            mixed_q = [sum(s.weight[b] * selector[s.name][i][a].item() for s in streams) for a in range(3)]
+            best.append(mixed_q.index(max(mixed_q)))
         for t in range(int(steps.valid[:, b].sum())):
             if t < config.burn_in and not steps.first[0, b]:
                 continue
-            error = slow_target(steps, b, t, q, q_target, config) - q[t][steps.action[t, b]]
-            small = abs(error.item()) <= config.huber
-            huber = error**2 / 2 if small else config.huber * (error.abs() - config.huber / 2)
-            loss = loss + batch.weight[b] * huber / steps.rows
-            errors.append(abs(error.item()))
+            errors.append(0.0)
+            for s in streams:
+                td_target = slow_target(steps, b, t, s, best, q_target[s.name], config)
+                error = td_target - q[s.name][t][steps.action[t, b]]
+                losses[s.name] = losses[s.name] + batch.weight[b] * slow_huber(error, config.huber) / steps.rows
+                errors[-1] += s.weight[b] * abs(error.item())
+                sizes.append(abs(error.item()))
         mean = sum(errors) / max(len(errors), 1)
         priorities.append(config.eta * max(errors, default=0.0) + (1 - config.eta) * mean)
-    return loss, torch.tensor(priorities)
+    assert min(sizes) < config.huber < max(sizes), "errors must be in both regimes of the loss"
+    return losses, torch.tensor(priorities, dtype=torch.float64)

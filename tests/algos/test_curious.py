@@ -1,9 +1,11 @@
 """Intrinsic rewards inside the system: recorded as they were given, scaled where they are learnt from, resumable."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from inline_runs import run
+from inline_runs import run, windows
 
 from starling import topology
 from starling.blueprint import draw
@@ -37,46 +39,50 @@ def learn_once_more(runtime):
 
 
 def test_returns_are_the_discounted_sums_of_what_was_recorded_over_the_ends_of_episodes():
-    runtime = run("dqn-cartpole", 300, *DQN, f"curiosity=[{RND.replace('20', '0')}, {EPISODIC}]")
+    discounts = {"rnd": 0.9, "new": 0.7}
+    rnd, episodic = RND.replace("warm_up: 20", "warm_up: 0, discount: 0.9"), EPISODIC.replace("}}", "}, discount: 0.7}")
+    runtime = run("dqn-cartpole", 300, *DQN, f"curiosity=[{rnd}, {episodic}]")
     rewards, flags, head = cells(runtime)
-    for name in ("rnd", "new"):
+    for name, discount in discounts.items():
         for ring in range(3):
             total = 0.0
             for t in range(head[ring]):
-                total = total * (1.0 if flags[ring, t + 1] & 1 else 0.99) + rewards[name][ring, t]
+                total = total * (1.0 if flags[ring, t + 1] & 1 else discount) + rewards[name][ring, t]
                 assert rewards[f"{name}/return"][ring, t] == pytest.approx(total, rel=1e-4, abs=1e-6)
         assert (rewards[name][:, : head.min()] > 0).any()
     assert (rewards["rnd"] >= 0).all()
 
 
-def test_what_is_learnt_from_is_scaled_by_the_deviation_of_the_returns():
+def divided(model, steps):
+    """The rewards with each intrinsic one divided by the standard deviation of its returns so far."""
+    scales = {name: model.returns[name].std() for name in ("rnd", "icm")}
+    assert all(not 0.5 < scale < 2.0 for scale in scales.values())  # otherwise dividing would change little
+    return {**steps.rewards, **{name: steps.rewards[name] / float(scale) for name, scale in scales.items()}}
+
+
+def test_intrinsic_rewards_are_divided_by_the_std_of_their_returns_before_learning():
     runtime = run("ppo-cartpole", 200, *SMALL, "algo.rollout=16", "algo.minibatches=1", f"curiosity=[{RND}, {ICM}]")
     algorithm, model = runtime.learner.algorithm, runtime.learner.model
-    assert model.returns["icm"].count > 0
-    window = next(iter(_batches(runtime)))
-    seen = {}
-    algorithm._agent.priority = lambda steps: seen.update(steps.rewards)
-    algorithm.priority(window)
-    for name in ("rnd", "icm"):
-        np.testing.assert_allclose(seen[name], window.rewards[name] / float(model.returns[name].std()), rtol=1e-6)
-    np.testing.assert_array_equal(seen["extrinsic"], window.rewards["extrinsic"])
+    ready, prepare = [], algorithm.prepare
+
+    def keep(model, target, batch):
+        ready.append((batch.trajectory, prepare(model, target, batch)))
+        return ready[-1][1]
+
+    algorithm.prepare = keep
+    learn_once_more(runtime)
+    recorded, batch = ready[0]
+    for name, rewards in divided(model, recorded).items():
+        torch.testing.assert_close(batch.trajectory.rewards[name], rewards)
 
 
-def _batches(runtime):
-    """Trajectories as the learner gets them."""
-    found, sample = [], runtime.learner.source.sample
-
-    def keep():
-        drawn = sample()
-        if drawn is not None:
-            found.append(drawn.trajectory)
-        return drawn
-
-    runtime.learner.source.sample = keep
-    for _ in runtime.run():
-        if found:
-            return found
-    raise AssertionError
+def test_initial_priorities_use_scaled_intrinsic_rewards():
+    settings = ["algo.name=apex", "algo.fragment=4", "algo.learning_starts=50", f"curiosity=[{RND}, {ICM}]"]
+    runtime = run("dqn-cartpole", 300, *SMALL, *settings)
+    algorithm, steps = runtime.learner.algorithm, windows(runtime)
+    expected = algorithm._agent.priority(replace(steps, rewards=divided(runtime.learner.model, steps)))
+    np.testing.assert_allclose(algorithm.priority(steps), expected, rtol=1e-5)
+    assert not np.allclose(algorithm._agent.priority(steps), expected, rtol=1e-2)
 
 
 def test_every_network_is_moved_by_its_own_optimizer_alone_and_the_random_one_by_none():

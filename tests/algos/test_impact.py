@@ -1,12 +1,12 @@
 """IMPACT's loss against the paper written as loops, its target policy, and its circular buffer."""
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
 import torch
-from policy_batches import RESETS, env_spec, gradient_at_resets, make_batch, marked, outputs_step_by_step, slow_vtrace
+from policy_batches import RESETS, env_spec, gradient_at_resets, make_batch, marked
+from slow_losses import assert_losses_match, build, build_target, float64_net, in_float64, slow_impact
 
 from starling import topology
 from starling.algos.impact import IMPACT
@@ -14,8 +14,19 @@ from starling.blueprint import draw
 from starling.config.algo.impact import IMPACTConfig
 from starling.config.load import load
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
+from starling.types import Progress, StreamSpec
 
-SETTINGS = {"discount": 0.9, "trace_lambda": 0.8, "clip": 0.2, "entropy_coef": 0.03, "largest_ratio": 2.0}
+SETTINGS = {
+    "discount": 0.9,
+    "clip_rho": 1.4,
+    "clip_c": 0.8,
+    "clip": {"start": 0.3, "end": 0.1, "fraction": 1.0},
+    "entropy_coef": 0.03,
+    "value_coef": 0.7,
+    "largest_ratio": 1.5,
+}
+CLIP = 0.2
+"""At half of the run, where every batch here comes from."""
 
 
 def make(core="none", **settings):
@@ -36,41 +47,36 @@ def loss_of(algorithm, model, target, batch):
     return algorithm.loss(model, target, algorithm.prepare(model, target, batch))
 
 
-def slow_loss(model, target, batch):
-    """1912.00167, algorithm 1 and section 3.1, one step after another; what the target says is a plain number."""
-    steps = batch.trajectory
-    seen, slow = outputs_step_by_step(model, steps), outputs_step_by_step(target, steps)
-    cells = [(t, b) for t, b in product(range(steps.length), range(steps.rows)) if steps.valid[t, b]]
+def make_float64(core="none", **settings):
+    """The algorithm, its network, another as the target, and a batch from the middle of a run."""
+    algorithm = IMPACT(IMPACTConfig(name="impact", **{**SETTINGS, **settings}), float64_net(core, shared=False))
+    model, target = build(algorithm, env_spec()), build_target(algorithm, env_spec())
+    batch = replace(in_float64(make_batch(model, recorded)), progress=Progress(env_steps=50, fraction=0.5))
+    return algorithm, model, target, batch
 
-    def probability(logits, t, b):
-        return torch.softmax(logits, -1)[steps.action[t, b]]
 
-    worker = {(t, b): probability(steps.extras["behaviour"]["logits"][t, b], t, b).item() for t, b in cells}
-    aim = {(t, b): probability(slow[t]["policy"].logits[b], t, b).item() for t, b in cells}
-    ratio = np.ones((steps.length, steps.rows))
-    for cell in cells:
-        ratio[cell] = aim[cell] / worker[cell]
-    v = np.array([outputs["extrinsic"].tolist() for outputs in seen])
-    vs, advantage = slow_vtrace(steps, ratio, v, SETTINGS["discount"], SETTINGS["trace_lambda"])
-    total = torch.zeros(())
-    for t, b in cells:
-        logits = seen[t]["policy"].logits[b]
-        r = probability(logits, t, b) / max(aim[t, b], worker[t, b] / SETTINGS["largest_ratio"])
-        surrogate = torch.minimum(r * advantage[t, b], r.clamp(0.8, 1.2) * advantage[t, b])
-        p = torch.softmax(logits, -1)
-        total = total - surrogate + 0.03 * (p * p.log()).sum()
-        total = total + 0.5 * 0.5 * (vs[t, b] - seen[t]["extrinsic"][b]) ** 2
-    return total / len(cells)
+def prepare(algorithm, model, target, batch):
+    with torch.no_grad():
+        return algorithm.prepare(model, target, batch)
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_loss_and_gradient_are_those_of_the_paper(core):
-    algorithm, model, target = make(core)
-    batch = make_batch(model, recorded)
-    loss, expected = loss_of(algorithm, model, target, batch).losses["impact"], slow_loss(model, target, batch)
-    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
-    for mine, theirs in zip(*(torch.autograd.grad(x, list(model.parameters())) for x in (loss, expected)), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    algorithm, model, target, batch = make_float64(core)
+    slow = slow_impact(model, target, batch, algorithm.config, [StreamSpec(discount=0.9)], CLIP)
+    ready = prepare(algorithm, model, target, batch)
+    loss = assert_losses_match(algorithm, model, target, ready, {"impact": slow})
+    assert 0 < loss.metrics()["clipped"] < 1
+
+
+def test_trace_lambda_shapes_the_value_targets():
+    """The heads share nothing, so the value network's gradient depends on the value targets alone."""
+    algorithm, model, target, batch = make_float64(trace_lambda=0.6)
+    mine = [parameter for name, parameter in model.named_parameters() if ".extrinsic." in name]
+    fast = algorithm.loss(model, target, prepare(algorithm, model, target, batch)).losses["impact"]
+    slow = slow_impact(model, target, batch, algorithm.config, [StreamSpec(discount=0.9, lambda_=0.6)], CLIP)
+    for one, other in zip(*(torch.autograd.grad(loss, mine) for loss in (fast, slow)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
 def test_a_worker_far_from_the_target_does_not_make_the_ratio_explode():

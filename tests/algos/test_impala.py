@@ -3,11 +3,11 @@
 from dataclasses import replace
 from itertools import product
 
-import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from policy_batches import ACTIONS, RESETS, env_spec, make_batch, marked, outputs_step_by_step, slow_vtrace
+from policy_batches import ACTIONS, RESETS, ROWS, env_spec, make_batch, marked
+from slow_losses import assert_losses_match, build, float64_net, in_float64, slow_impala
 
 from starling import topology
 from starling.algos.impala import IMPALA, explained_variance
@@ -18,10 +18,12 @@ from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
 from starling.store.limiter import Limiter, check
 from starling.tree import map_trajectory
-from starling.types import EnvSpec
+from starling.types import EnvSpec, StreamSpec
 
-SETTINGS = {"discount": 0.9, "trace_lambda": 0.8, "clip_rho": 1.5, "clip_c": 0.7, "entropy_coef": 0.03}
+SETTINGS = {"discount": 0.9, "clip_rho": 1.5, "clip_c": 0.7, "entropy_coef": 0.03, "value_coef": 0.7}
 CORES = ["none", "lstm", "gru"]
+REPLAYED = [1, 2]
+"""Replayed rows of a mixed batch; an episode ends in each of them."""
 
 
 def make(core="none", actions="discrete", inputs=(), **settings):
@@ -32,61 +34,70 @@ def make(core="none", actions="discrete", inputs=(), **settings):
     return algorithm, algorithm.build(env_spec(actions), algorithm.streams())
 
 
+def make_float64(core="none", actions="discrete", net=None, **settings):
+    """The algorithm, its network, and a batch of new and old rows."""
+    algorithm = IMPALA(IMPALAConfig(name="impala", **{**SETTINGS, **settings}), float64_net(core, **(net or {})))
+    model = build(algorithm, env_spec(actions))
+    source = torch.ones(ROWS, dtype=torch.int64)  # the queue is the second source
+    source[REPLAYED] = 0
+    batch = replace(make_batch(model, recorded(actions), actions), source=source, weight=torch.linspace(0.3, 1.0, ROWS))
+    return algorithm, model, in_float64(batch)
+
+
 def recorded(actions="discrete"):
-    """Random parameters of a behaviour policy."""
+    """Random parameters of a behaviour policy, and what its values were."""
 
     def extras(shape, random):
         sizes = {"logits": 3} if actions == "discrete" else {"logits_0": 3, "logits_1": 2}
-        return {"behaviour": {name: torch.randn(*shape, n, generator=random) for name, n in sizes.items()}}
+        logits = {name: torch.randn(*shape, n, generator=random) for name, n in sizes.items()}
+        return {"behaviour": logits, "values": {"extrinsic": torch.randn(*shape, generator=random)}}
 
     return extras
-
-
-def log_probability(logits, action):
-    """log softmax at the action, summed over the choices; logits K of [A_k], action [] or [K]."""
-    each = zip(logits, action.reshape(-1), strict=True)
-    return sum(torch.log(torch.exp(one[a]) / torch.exp(one).sum()) for one, a in each)
-
-
-def entropy(logits):
-    probabilities = [torch.exp(one) / torch.exp(one).sum() for one in logits]
-    return -sum((p * torch.log(p)).sum() for p in probabilities)
-
-
-def slow_loss(model, batch):
-    """1802.01561, section 4.2, summed one step after another; targets and weights are plain numbers."""
-    steps, seen = batch.trajectory, outputs_step_by_step(model, batch.trajectory)
-    cells = [(t, b) for t, b in product(range(steps.length), range(steps.rows)) if steps.valid[t, b]]
-    pi = {(t, b): [leaf[b] for leaf in seen[t]["policy"].params().values()] for t, b in cells}
-    mu = {(t, b): [leaf[t, b] for leaf in steps.extras["behaviour"].values()] for t, b in cells}
-    log_pi = {(t, b): log_probability(pi[t, b], steps.action[t, b]) for t, b in cells}
-    ratio = np.ones((steps.length, steps.rows))
-    for t, b in cells:
-        ratio[t, b] = torch.exp(log_pi[t, b] - log_probability(mu[t, b], steps.action[t, b])).item()
-    v = np.array([outputs["extrinsic"].tolist() for outputs in seen])
-    clips = {name: SETTINGS[name] for name in ("clip_rho", "clip_c")}
-    vs, advantage = slow_vtrace(steps, ratio, v, SETTINGS["discount"], SETTINGS["trace_lambda"], **clips)
-    total = torch.zeros(())
-    for t, b in cells:
-        total = total - advantage[t, b] * log_pi[t, b]
-        total = total + 0.5 * 0.5 * (vs[t, b] - seen[t]["extrinsic"][b]) ** 2
-        total = total - SETTINGS["entropy_coef"] * entropy(pi[t, b])
-    return total
 
 
 def gradient(model, loss):
     return torch.autograd.grad(loss, list(model.parameters()))
 
 
+def assert_is_the_papers(algorithm, model, batch):
+    slow = slow_impala(model, batch, algorithm.config, [StreamSpec(discount=0.9)], REPLAYED)
+    assert_losses_match(algorithm, model, None, batch, {"impala": slow})
+
+
 @pytest.mark.parametrize("actions", ACTIONS)
 @pytest.mark.parametrize(("core", "inputs"), [("none", []), ("lstm", []), ("gru", ["action", "reward"])])
 def test_loss_and_gradient_are_those_of_the_paper(core, inputs, actions):
-    algorithm, model = make(core, actions, inputs)
-    batch = make_batch(model, recorded(actions), actions)
-    loss, expected = algorithm.loss(model, None, batch).losses["impala"], slow_loss(model, batch)
-    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
-    for mine, theirs in zip(gradient(model, loss), gradient(model, expected), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+    assert_is_the_papers(*make_float64(core, actions, {"inputs": inputs}))
+
+
+CLEAR, LASER = {"policy_cost": 0.2, "value_cost": 0.03}, {"threshold": 0.1}
+
+
+@pytest.mark.parametrize("replay", ["uniform", "prioritized"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"clear": CLEAR},
+        {"laser": LASER},
+        {"laser": {**LASER, "reference": "behaviour"}},
+        {"clear": CLEAR, "laser": LASER},
+    ],
+    ids=str,
+)
+def test_loss_and_gradient_with_replay_match_clear_laser_and_importance_weights(settings, replay):
+    sources = [{"kind": replay, "share": 0.5}, {"kind": "queue", "share": 0.5}]
+    assert_is_the_papers(*make_float64(**settings, sources=sources))
+
+
+def test_trace_lambda_shapes_the_value_targets():
+    """The heads share nothing, so the value network's gradient depends on the value targets alone."""
+    algorithm, model, batch = make_float64(net={"shared": False}, trace_lambda=0.6)
+    slow = slow_impala(model, batch, algorithm.config, [StreamSpec(discount=0.9, lambda_=0.6)], REPLAYED)
+    mine = [parameter for name, parameter in model.named_parameters() if ".extrinsic." in name]
+    losses = algorithm.loss(model, None, batch).losses["impala"], slow
+    for one, other in zip(*(torch.autograd.grad(loss, mine) for loss in losses), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
 def test_gradient_comes_only_from_observations_on_which_an_action_was_taken():

@@ -1,5 +1,6 @@
 """NGU: which policy plays, what it is rewarded with, what it learns, and that it resumes to the bit."""
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,11 +9,16 @@ import numpy as np
 import pytest
 import torch
 from inline_runs import windows
+from policy_batches import env_spec
+from sequence_batches import SETTINGS as SEQUENCES
+from sequence_batches import SlowStream, make_batch, slow_losses
+from slow_losses import TORSO, assert_losses_match, build, build_target, float64_net
 
 from starling import tree
 from starling.algos.base import ActInput, Seen
-from starling.algos.ngu import NOVELTY, SCORE
+from starling.algos.ngu import NGU, NOVELTY, SCORE
 from starling.blueprint import build_model, draw
+from starling.config.algo.ngu import NGUConfig
 from starling.config.load import load
 from starling.envs.toy import counting_reward
 from starling.errors import UserError
@@ -181,6 +187,61 @@ def test_every_row_learns_the_reward_and_the_discount_of_its_policy(separate):
         torch.testing.assert_close(streams["extrinsic"].r_t, (reward + beta * novelty).float())
         expected = q["extrinsic"]
     torch.testing.assert_close(algorithm.mixed(q, steps.carry), expected.float())
+
+
+FAMILY = {"policies": 4, "novelty": 0.4, "discount": 0.95, "least_discount": 0.6}
+
+
+def slow_family():
+    """Weights of novelty and discounts of the four policies (2002.06038, appendix A)."""
+    beta = [0.0, *(0.4 / (1 + math.exp(-10 * (2 * i - 2) / 2)) for i in (1, 2)), 0.4]
+    gamma = [1 - math.exp(((3 - i) * math.log(1 - 0.95) + i * math.log(1 - 0.6)) / 3) for i in range(4)]
+    return beta, gamma
+
+
+def slow_curious_losses(model, steps, count):
+    """RND's error at the next observation and the inverse model's cross-entropy, means over the last `count` steps."""
+    errors, guesses = [], []
+    for b in range(steps.rows):
+        end = int(steps.valid[:, b].sum())
+        for t in range(max(0, end - count), end):
+            before, after = steps.obs[t, b : b + 1], steps.obs[t + 1, b : b + 1]
+            mean, std = model.lifelong.moments[0].mean_and_std()
+            seen = ((after - mean) / std).clamp(-2.0, 2.0)
+            error = model.lifelong.predictor(seen)[0] - model.lifelong.random(seen)[0].detach()
+            errors.append((error**2).mean())
+            pair = [model.embedding.encode(before)[0], model.embedding.encode(after)[0]]
+            guesses.append(-model.embedding.guess(torch.cat(pair)).log_softmax(-1)[steps.action[t, b]])
+    return {"lifelong": sum(errors) / len(errors), "embedding": sum(guesses) / len(guesses)}
+
+
+@pytest.mark.parametrize("separate", [False, True])
+@pytest.mark.parametrize(
+    "settings", [{}, {"retrace": None, "n_step": 2}, {"double": False, "eval_epsilon": 0.2}], ids=str
+)
+def test_losses_and_gradients_match_the_reference(separate, settings):
+    """One network trained on r_e + beta_i r_i, or one network per reward and a policy greedy in Q_e + beta_i Q_i."""
+    lifelong = {"kind": "rnd", "torso": TORSO, "features": 3, "clip": 2.0}
+    episodic = {"kind": "episodic", "torso": TORSO, "features": 4, "hidden": 5}
+    parts = {"lifelong": lifelong, "episodic": episodic, "curious_steps": 2, "separate": separate, "delta_q": False}
+    config = NGUConfig(name="ngu", **{**SEQUENCES, **FAMILY, **parts, "retrace": 0.9, **settings})
+    algorithm = NGU(config, float64_net("lstm", inputs=["action", "reward"]))
+    model, target = build(algorithm, env_spec()), build_target(algorithm, env_spec())
+    batch = make_batch(model, rewards=("extrinsic", NOVELTY, SCORE), arms=4)
+    steps = batch.trajectory
+    model.lifelong.update(0.3 * steps.obs[1:] + 1.0, steps.valid)  # statistics that normalization changes a lot with
+    arm, (beta, gamma) = steps.carry["arm"].tolist(), slow_family()
+    ones, mine, discount = [1.0] * steps.rows, [beta[i] for i in arm], [gamma[i] for i in arm]
+    reward, novelty = steps.rewards["extrinsic"], steps.rewards[NOVELTY]
+    if separate:
+        streams = [SlowStream("extrinsic", reward, discount, ones), SlowStream(NOVELTY, novelty, discount, mine)]
+    else:
+        streams = [SlowStream("extrinsic", reward + torch.tensor(mine) * novelty, discount, ones)]
+    seen = replace(steps, obs={"obs": steps.obs, "arm": steps.carry["arm"].expand(steps.length + 1, -1)})
+    slow, _ = slow_losses(model.agent, target.agent, replace(batch, trajectory=seen), config, streams)
+    named = slow if separate else {"q": slow["extrinsic"]}
+    expected = {**named, **slow_curious_losses(model, steps, count=2)}
+    assert_losses_match(algorithm, model, target, batch, expected, rtol=1e-5)  # the family is kept in float32
 
 
 def test_what_is_unrolled_is_what_was_acted_on():

@@ -6,7 +6,8 @@ import pytest
 import torch
 from gymnasium import spaces
 from policy_batches import env_spec
-from sequence_batches import BURN_IN, LENGTH, ROWS, STEPS, make, make_batch, slow_loss, slow_q
+from sequence_batches import BURN_IN, LENGTH, ROWS, STEPS, make, make_batch, slow_losses, slow_q, slow_streams
+from slow_losses import assert_losses_match
 
 from starling import tree
 from starling.algos.base import ActInput
@@ -15,11 +16,7 @@ from starling.config.algo.r2d2 import R2D2Config
 from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.ops.explore import ladder
-from starling.types import EnvSpec, Progress
-
-
-def gradient(model, loss):
-    return torch.autograd.grad(loss, list(model.parameters()))
+from starling.types import EnvSpec, Progress, StreamSpec
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])
@@ -38,13 +35,21 @@ def gradient(model, loss):
 )
 def test_loss_gradient_and_priorities_are_those_of_the_papers(core, settings):
     algorithm, model, target = make(core, **settings)
-    batch = make_batch(model)
-    slow, priorities = slow_loss(model, target, batch, algorithm.config)
-    fast = algorithm.loss(model, target, batch)
-    torch.testing.assert_close(fast.losses["q"], slow, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(fast.priorities, priorities, rtol=1e-4, atol=1e-5)
-    for mine, theirs in zip(gradient(model, fast.losses["q"]), gradient(model, slow), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-5)
+    assert_is_the_papers(algorithm, model, target, make_batch(model))
+
+
+def assert_is_the_papers(algorithm, model, target, batch):
+    slow, priorities = slow_losses(
+        model, target, batch, algorithm.config, slow_streams([StreamSpec(discount=0.9)], batch.trajectory)
+    )
+    loss = assert_losses_match(algorithm, model, target, batch, {"q": slow["extrinsic"]})
+    torch.testing.assert_close(loss.priorities, priorities)
+
+
+@pytest.mark.parametrize("begins", [(), range(ROWS)], ids=["none begins an episode", "all begin an episode"])
+def test_no_gradient_flows_through_burn_in_whichever_sequences_begin_an_episode(begins):
+    algorithm, model, target = make()
+    assert_is_the_papers(algorithm, model, target, make_batch(model, begins=begins))
 
 
 def test_nothing_is_trained_within_the_burn_in_but_all_of_an_episodes_first_window():
@@ -69,8 +74,10 @@ def test_one_step_without_burn_in_and_rescaling_is_double_q_learning():
     algorithm, model, target = make(burn_in=0, unroll=1, period=1, n_step=1, rescale=False, huber=100.0)
     batch = make_batch(model, length=1)
     steps = batch.trajectory
-    q = torch.stack([torch.stack(slow_q(model, steps, b, algorithm.config)) for b in range(ROWS)], dim=1)
-    q_target = torch.stack([torch.stack(slow_q(target, steps, b, algorithm.config)) for b in range(ROWS)], dim=1)
+    q, q_target = (
+        torch.stack([torch.stack(slow_q(net, steps, b, algorithm.config)["extrinsic"]) for b in range(ROWS)], dim=1)
+        for net in (model, target)
+    )
     discount = torch.where(steps.terminated, 0.0, 0.9)[0]
     bootstrap = torch.stack([q_target[1, b, q[1, b].argmax()] for b in range(ROWS)])
     taken = torch.stack([q[0, b, steps.action[0, b]] for b in range(ROWS)])

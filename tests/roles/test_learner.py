@@ -168,26 +168,41 @@ def test_a_gradient_that_is_not_finite_moves_nothing_and_many_stop_the_run():
         learner.step()
 
 
+CHANCES = np.array([0.3, 0.6, 0.01, 0.04, 0.16, 0.25])
+
+
+def weights_of(beta, table_size, source):
+    """The importance weights of a batch whose rows were drawn with `CHANCES`."""
+
+    class Drawn(OneBatch):
+        def sample(self):
+            return replace(super().sample(), probability=CHANCES, table_size=table_size, source=source)
+
+    algorithm = Probe(importance_exponent=beta)
+    learner = a_learner(algorithm)
+    learner.source = Drawn()
+    learner.source.env_steps = 5  # half of the run
+    learner.step()
+    return algorithm.seen[0].weight
+
+
 def test_importance_weights_follow_the_exponent():
-    algorithm = Probe(importance_exponent=lambda progress: 1.0)
-    a_learner(algorithm).step()
-    assert torch.equal(algorithm.seen[0].weight, torch.ones(ROWS))  # equal chances: all 1
+    """(N P)^-beta divided by the largest of the batch, with beta at the current progress: 0.4 + 0.6 / 2 at half."""
+    one_table = np.full(ROWS, 100), np.zeros(ROWS, np.int64)
+    expected = (CHANCES / 0.01) ** -0.7
+    weight = weights_of(lambda progress: 0.4 + 0.6 * progress.fraction, *one_table)
+    torch.testing.assert_close(weight, torch.from_numpy(expected).float())
+    assert torch.equal(weights_of(lambda progress: 0.0, *one_table), torch.ones(ROWS))
+    assert torch.equal(weights_of(None, *one_table), torch.ones(ROWS))
 
 
 def test_importance_weights_are_relative_to_the_largest_of_their_own_table():
     """Rows from a queue keep their weight, however rare the rows of a prioritized table beside them are."""
-
-    class Mixed(OneBatch):
-        def sample(self):
-            chances = np.array([0.5, 0.5, 0.01, 0.04, 0.16, 0.25])
-            sizes, sources = np.array([2, 2, 100, 100, 100, 100]), np.array([0, 0, 1, 1, 1, 1])
-            return replace(super().sample(), probability=chances, table_size=sizes, source=sources)
-
-    algorithm = Probe(importance_exponent=lambda progress: 0.5)
-    learner = a_learner(algorithm)
-    learner.source = Mixed()
-    learner.step()
-    torch.testing.assert_close(algorithm.seen[0].weight, torch.tensor([1.0, 1.0, 1.0, 0.5, 0.25, 0.2]))
+    sizes, sources = np.array([7, 7, 50, 50, 50, 50]), np.array([0, 0, 1, 1, 1, 1])
+    least = [(CHANCES * sizes)[sources == table].min() for table in (0, 1)]
+    assert least[0] != pytest.approx(least[1])  # otherwise normalizing over both tables would give the same weights
+    weight = weights_of(lambda progress: 0.5, sizes, sources)
+    torch.testing.assert_close(weight, torch.tensor([1.0, 0.5**0.5, 1.0, 0.5, 0.25, 0.2]))
 
 
 def test_the_age_of_a_batch_is_told_in_versions_and_in_env_steps():

@@ -1,0 +1,60 @@
+"""DQN's and Ape-X's loss, gradient and priorities against a slow reference, switch by switch."""
+
+import pytest
+import torch
+from policy_batches import env_spec
+from slow_losses import assert_losses_match, build, build_target, float64_net, in_float64, slow_dqn
+from transition_batches import make_transitions
+
+from starling.algos.apex import ApeX
+from starling.algos.dqn import DQN
+from starling.config.algo.apex import ApeXConfig
+from starling.config.algo.dqn import DQNConfig
+from starling.config.algo.transitions import PrioritizedConfig
+from starling.nets.heads import DuelingHead
+from starling.types import StreamSpec
+
+DISCOUNT = 0.8
+
+
+def make(kind=DQN, **settings):
+    config = {DQN: DQNConfig, ApeX: ApeXConfig}[kind]
+    settings = {"discount": DISCOUNT, "prioritized": PrioritizedConfig(), **settings}
+    algorithm = kind(config(name=kind.__name__.lower(), **settings), float64_net())
+    return algorithm, build(algorithm, env_spec()), build_target(algorithm, env_spec())
+
+
+@pytest.mark.parametrize("kind", [DQN, ApeX])
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize(
+    "settings", [{"n_step": 1}, {"n_step": 3, "dueling": True}, {"n_step": 3, "huber": 0.8}], ids=str
+)
+def test_loss_gradient_and_priorities_are_those_of_the_papers(kind, double, settings):
+    algorithm, model, target = make(kind, double=double, **settings)
+    batch = in_float64(make_transitions("discrete", algorithm.config.n_step))
+    slow, priorities = slow_dqn(model, target, batch, algorithm.config, [StreamSpec(discount=DISCOUNT)])
+    assert priorities.min() < algorithm.config.huber < priorities.max()  # both regimes of the loss
+    loss = assert_losses_match(algorithm, model, target, batch, {"q": slow})
+    torch.testing.assert_close(loss.priorities, priorities)
+
+
+@pytest.mark.parametrize("settings", [{"double": True}, {"huber": 0.8}, {"discount": 0.7}], ids=str)
+def test_the_loss_on_this_batch_depends_on_each_setting(settings):
+    """Otherwise the comparison above could not notice that one of them is ignored."""
+    batch = in_float64(make_transitions("discrete", 3))
+    losses = []
+    for changed in ({}, settings):
+        algorithm, model, target = make(n_step=3, **changed)
+        losses.append(algorithm.loss(model, target, batch).losses["q"].item())
+    assert losses[0] != pytest.approx(losses[1], rel=1e-3)
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+def test_the_q_head_is_dueling_only_if_configured(dueling):
+    _, model, _ = make(dueling=dueling)
+    assert isinstance(model.heads["extrinsic"], DuelingHead) == dueling
+
+
+def test_uniform_replay_has_no_priorities():
+    algorithm, model, target = make(prioritized=None)
+    assert algorithm.loss(model, target, in_float64(make_transitions("discrete", 1))).priorities is None
