@@ -144,6 +144,7 @@ def test_going_on_from_an_older_checkpoint_needs_a_folder_of_its_own(parent, tmp
     assert child.env_steps >= 900
 
 
+@pytest.mark.slow
 def test_mixed_precision_learns(tmp_path):
     """In a process of its own, which is told to use only instructions that every machine with AVX-512 really has.
 

@@ -72,10 +72,12 @@ def test_a_film_goes_to_the_run_s_own_folder_and_never_over_another(runs, read_m
         assert (frames[0] != frames[-1]).any()
 
 
-def test_mujoco_is_filmed_without_a_screen(runs, read_mp4, tmp_path, monkeypatch):
-    """A process of its own, since what draws is chosen once in each."""
+def test_mujoco_is_filmed_without_a_screen(mujoco_gl, runs, read_mp4, tmp_path, monkeypatch):
+    """A process of its own, since what draws is chosen once in each; EGL where nothing is said."""
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
         monkeypatch.delenv(name, raising=False)
+    if mujoco_gl != "egl":
+        monkeypatch.setenv("MUJOCO_GL", mujoco_gl)
     run, film = runs("cheetah"), tmp_path / "cheetah.mp4"
     command = [sys.executable, "-m", "starling", "play", run, "--video", film, "--max-steps", "4"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)

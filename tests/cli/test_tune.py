@@ -25,6 +25,7 @@ def tune(*arguments):
     return CliRunner().invoke(app, ["tune-throughput", *arguments], catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_the_fastest_settings_are_a_file_that_can_be_trained(tmp_path, monkeypatch):
     monkeypatch.setattr("starling.measuring.tuning.cores", lambda: 1)  # fewer trials, of every kind
     out = tmp_path / "tuned.yaml"

@@ -65,6 +65,7 @@ def test_a_difference_of_one_bit_or_one_number_is_found(tmp_path):
     assert "step-000000000011" in compare(one, other)[0]
 
 
+@pytest.mark.slow
 def test_over_processes_every_counter_adds_up():
     assert verify("dqn-cartpole", ["env.num=4", "actors=2", *SHARED[1:], *DQN, "learners=2"], 600, say=str) == []
 

@@ -33,6 +33,7 @@ def rank(runtime, number):
     return runtime.hubs[number].crew.workers[f"learner {number}"]
 
 
+@pytest.mark.slow
 def test_a_rank_is_lost_and_all_go_on_from_where_they_were():
     blows = [(0, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGSTOP)]
     with running("dqn-cartpole", *DQN, "supervision.timeout=20", "supervision.reduction=5") as runtime:

@@ -45,7 +45,7 @@ def pid(runtime: ProcessesRuntime, name: str) -> int:
 @pytest.mark.parametrize(
     ("inference", "victims"), [("local", ["actor 1", "evaluator"]), ("central", ["env 1", "inference"])]
 )
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("blow", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_workers_are_lost_and_the_run_goes_on(inference, victims, blow):
     patience = 20 if blow == signal.SIGKILL else 2  # who still starts on a busy machine has not hung
     with running(f"inference={inference}", "eval.every=1000000", f"supervision.timeout={patience}") as runtime:
@@ -175,6 +175,7 @@ def alive(pids: set[int]) -> set[int]:
     return living
 
 
+@pytest.mark.slow
 def test_no_child_survives_the_main_process(tmp_path):
     overrides = [*SMALL, "inference=central", "stop.env_steps=100000000", "eval.every=1000000", "log.every=500"]
     command = [sys.executable, "-m", "starling", "train", "impala-cartpole", *overrides, "--runs", str(tmp_path)]
@@ -214,6 +215,7 @@ def test_nothing_is_left_open_when_a_run_ends():
     assert len(os.listdir("/proc/self/fd")) <= before + 2
 
 
+@pytest.mark.slow
 def test_ctrl_c_reaches_the_main_process_alone(tmp_path):
     """A terminal sends SIGINT to every process of the group: the run saves and ends with 0, and no worker complains."""
     overrides = [*SMALL, "inference=central", "stop.env_steps=100000000", "log.every=500", "run=a"]
