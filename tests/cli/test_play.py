@@ -294,6 +294,6 @@ def test_ctrl_c_leaves_nothing_behind(runs, tmp_path):
         assert len(list(tmp_path.iterdir())) == 2
         time.sleep(0.2)
         os.kill(process.pid, signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=240)
     assert process.returncode != 0
     assert list(tmp_path.iterdir()) == []

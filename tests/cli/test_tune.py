@@ -73,7 +73,7 @@ def test_ctrl_c_ends_with_the_best_so_far():
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         said = [process.stdout.readline() for _ in range(2)]  # the names of the columns and the first trial
         process.send_signal(signal.SIGINT)
-        rest, complaint = process.communicate(timeout=60)
+        rest, complaint = process.communicate(timeout=240)
     assert process.returncode == 0, complaint
     assert "stopped; this is the best so far" in rest
     found = json.loads(rest.splitlines()[-1])

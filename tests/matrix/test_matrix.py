@@ -150,7 +150,7 @@ def test_the_agent_learns_identity(agent, runtime, inference, actors, request):
     actors *= 1 + ("two learners" in runtime)
     topology = [*RUNTIMES[runtime], f"inference={inference}", f"actors={actors}", f"stop.env_steps={STEPS}"]
     system = build(draw(load(preset, [*SMALL, *settings, *topology])))
-    scores, end = Scoreboard(window=50), time.monotonic() + 120
+    scores, end = Scoreboard(window=50), time.monotonic() + 480
     try:
         for _ in system.run():
             scores.add(system.episodes())

@@ -104,9 +104,9 @@ def test_other_processes_work_and_are_gone_afterwards():
         (worker,) = children()
         for word in (LEARN, ACT):
             _tell(neighbours, [word])
-            before = cpu_seconds(worker)
-            time.sleep(1.0)
-            assert cpu_seconds(worker) - before > 0.1  # most of a second where nobody else works
+            enough = cpu_seconds(worker) + 0.5
+            while cpu_seconds(worker) < enough:  # a second or less where nobody else works
+                time.sleep(0.05)
     assert not children()
 
 
