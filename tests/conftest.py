@@ -102,6 +102,12 @@ def _start_ray(ray, tries=6):
         _start_ray(ray, tries - 1)
 
 
+@pytest.fixture
+def two_cores(monkeypatch):
+    """Costs are measured beside one busy process, and not beside one per core that STARLING_CORES claims."""
+    monkeypatch.setattr("starling.measuring.costs.cores", lambda: 2)
+
+
 @pytest.fixture(scope="session")
 def made_when_asked():
     """`made_when_asked(root, runs)(name)`: the folder of a run, trained with what `runs` says when first asked for."""

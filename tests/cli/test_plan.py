@@ -8,7 +8,7 @@ SMALL = ["dqn-cartpole", "env.id=toy/identity", "net.torso.hidden=[16]", "--seco
 
 
 @pytest.fixture
-def plan(in_process, monkeypatch, tmp_path):
+def plan(two_cores, in_process, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     return lambda *arguments: in_process("plan", *arguments)
 
