@@ -1,8 +1,8 @@
-# `make train` trains the default agent, `make test` runs every check; both first make .venv.
+# `make train` trains the default agent, `make quick` runs the quick tests, `make test` every check; each first makes .venv.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install train test lint format clean
+.PHONY: install train test quick lint format clean
 
 install: .venv/installed
 
@@ -23,6 +23,10 @@ lint: install
 
 test: lint
 	$(BIN)/pytest -n 2
+
+# Every module, without what takes long or starts a Ray.
+quick: install
+	$(BIN)/pytest -n 2 -m "not slow and not ray"
 
 # Every algorithm and variant under every topology, every example under every runtime; `make test` covers every pair of
 # choices, over Ray with one agent of each kind.

@@ -1,7 +1,10 @@
 """One torch thread: two workers share two cores, and most networks here are tiny; every test finds torch as it was."""
 
+import faulthandler
+import os
 import shutil
 import signal
+import sys
 import warnings
 
 import numpy as np
@@ -16,6 +19,42 @@ from starling.verification import compare
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's job in the background is deaf, and so its children
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+STDERR, LIMIT = pytest.StashKey[int](), pytest.StashKey[float]()
+
+
+def pytest_configure(config):
+    config.stash[STDERR] = os.dup(2)  # not captured yet
+
+
+def pytest_timeout_set_timer(item, settings):
+    """A second limit for a test that the first one, an exception in the main thread, does not end."""
+    item.stash[LIMIT] = 1.25 * settings.timeout
+
+
+def _exit_if_stuck(item):
+    """Dump the stacks of all threads and exit when setup, call, or teardown exceeds the second limit.
+
+    The timer is a thread in C, which needs no GIL. xdist reports the test as crashed and starts another worker.
+    """
+    if limit := item.stash.get(LIMIT, 0.0):
+        faulthandler.dump_traceback_later(limit, exit=True, file=item.config.stash[STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+pytest_runtest_setup = pytest_runtest_call = pytest_runtest_teardown = pytest.hookimpl(wrapper=True)(_exit_if_stuck)
+
+
+def pytest_unconfigure(config):
+    """Do not wait indefinitely for a thread that a test has left behind; xdist ends its workers itself."""
+    if not hasattr(config, "workerinput"):
+        limit = config.getoption("timeout") or float(config.getini("timeout"))
+        sys.stdout.flush()
+        faulthandler.dump_traceback_later(limit / 4, exit=True, file=config.stash[STDERR])
 
 
 def pytest_collection_modifyitems(items):
@@ -61,6 +100,12 @@ def _start_ray(ray, tries=6):
             raise
         ray.shutdown()
         _start_ray(ray, tries - 1)
+
+
+@pytest.fixture
+def two_cores(monkeypatch):
+    """Costs are measured beside one busy process, and not beside one per core that STARLING_CORES claims."""
+    monkeypatch.setattr("starling.measuring.costs.cores", lambda: 2)
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,11 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from importlib import metadata
 
 import pytest
 
+from starling import evaluation
 from starling.runs.folder import RunFolder
 from starling.runs.metrics import TIMING, read_rows
 
@@ -61,6 +63,67 @@ def test_eval_prints_json_on_its_last_line(trained, in_process):
     assert 1 <= result["mean"] <= 500
 
 
+def test_eval_plays_the_envs_of_its_seed(trained, in_process):
+    root, _ = trained
+
+    def evaluate(seed):
+        code, printed, complaint = in_process("eval", root / "a", "--episodes", 5, "--seed", seed, "--json")
+        assert code == 0, complaint
+        return json.loads(printed.splitlines()[-1])
+
+    one = evaluate(7)
+    assert one["seed"] == 7
+    assert evaluate(7) == one
+    assert {**evaluate(8), "seed": 7} != one
+
+
+def test_eval_of_an_older_checkpoint_is_what_eval_gave_when_it_was_the_newest(trained, tmp_path, in_process):
+    root, _ = trained
+    copy = shutil.copytree(root / "a", tmp_path / "a")
+    *_, older, newest = sorted((copy / "checkpoints").glob("step-*"))
+    shutil.rmtree(newest)
+    then = in_process("eval", copy, "--episodes", 5, "--json")
+    steps = str(int(older.name.removeprefix("step-")))
+    assert in_process("eval", root / "a", "--episodes", 5, "--json", "--checkpoint", steps) == then
+    assert json.loads(then[1].splitlines()[-1])["checkpoint"] == older.name
+
+
+SMALL_PONG = [
+    "dqn-pong", "env.num=1", "env.atari={size: 36}", "net.torso={kind: nature, hidden: [8]}", "threads=1",
+    "stop.env_steps=8", "algo.learning_starts=8", "algo.capacity=400",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("protocol", "noops", "sticky"), [("noop", 30, 0.0), ("sticky", 0, 0.25)])
+def test_eval_by_a_protocol_of_atari(tmp_path, made_when_asked, monkeypatch, in_process, protocol, noops, sticky):
+    run = made_when_asked(tmp_path, {"pong": SMALL_PONG})("pong")
+    built, build = [], evaluation.build_evaluator
+    monkeypatch.setattr(evaluation, "build_evaluator", lambda *given: built.append(given[0]) or build(*given))
+    code, printed, complaint = in_process("eval", run, "--episodes", 1, "--protocol", protocol, "--json")
+    assert code == 0, complaint
+    result = json.loads(printed.splitlines()[-1])
+    assert (result["protocol"], result["episodes"]) == (protocol, 1)
+    assert -21 <= result["mean"] <= 21
+    (blueprint,) = built
+    atari = blueprint.config.env.atari
+    assert (atari.noop_max, atari.sticky, atari.episodic_life) == (noops, sticky, False)
+
+
+def test_a_branch_begins_at_the_checkpoint_and_in_the_folder_that_are_named(trained, tmp_path, in_process):
+    root, _ = trained
+    saved = sorted(int(path.name.removeprefix("step-")) for path in (root / "a" / "checkpoints").glob("step-*"))
+    older, newest = saved[-2:]
+    more = ["run=b", f"stop.env_steps={newest}", "log.every=10"]
+    code, printed, complaint = in_process("resume", root / "a", *more, "--checkpoint", older, "--runs", tmp_path)
+    assert code == 0, complaint
+    assert f"run:      {tmp_path / 'b'}" in printed
+    before, rows = (read_rows(RunFolder(run).metrics_file) for run in (root / "a", tmp_path / "b"))
+    kept = [row for row in before if row["env_steps"] <= older]
+    assert rows[: len(kept)] == kept
+    assert [row["env_steps"] for row in rows[len(kept) :]] == list(range(older + 10, newest + 1, 10))
+    assert not (root / "b").exists()
+
+
 def test_resume_of_a_finished_run_ends_at_once_and_says_so(trained, in_process):
     root, _ = trained
     before = RunFolder(root / "a").metrics_file.read_bytes()
@@ -90,21 +153,27 @@ def test_resume_of_a_finished_run_ends_at_once_and_says_so(trained, in_process):
         (["verify-resume", "dqn-cartpole", "env.id=CartPool-v1"], "unknown environment 'CartPool-v1'"),
         (["resume", "no-such-run"], "no such run: no-such-run"),
         (["eval", "/"], "/ is not a run"),
+        (["eval", "{run}", "--protocol", "sticky"], "protocol sticky is for ALE/ environments"),
+        (["eval", "{run}", "--protocol", "noops"], "unknown protocol 'noops'; choose one of as-trained, noop, sticky"),
         (["train", "ppo-cartpole", "--runs", "/proc/nowhere"], "cannot write to /proc"),
         (["train", "ppo-cartpole", "--runs", "/etc/hostname"], "/etc/hostname is not a folder"),
         (["train", "dqn-cartpole", "env.id=Pendulum-v1"], "dqn needs a Discrete action space"),
     ],
 )
 def test_bad_input_is_one_clear_line_exit_code_2_and_writes_nothing(
-    in_process, monkeypatch, arguments, message, tmp_path
+    trained, in_process, monkeypatch, arguments, message, tmp_path
 ):
     monkeypatch.chdir(tmp_path)
-    code, printed, complaint = in_process(*arguments)
+    code, printed, complaint = in_process(*(word.format(run=trained[0] / "a") for word in arguments))
     assert (code, printed) == (2, "")
     assert len(complaint.splitlines()) == 1
     assert complaint.startswith("error: ")
     assert message in complaint
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_version_is_that_of_the_package(in_process):
+    assert in_process("--version") == (0, f"starling {metadata.version('starling-rl')}\n", "")
 
 
 def test_help_needs_no_torch():

@@ -28,9 +28,9 @@ def run(tmp_path):
     return place
 
 
-def test_csv_has_every_key_once_and_gaps_are_empty(run, tmp_path, capsys):
-    metrics(run.path, csv=str(tmp_path / "out.csv"))
-    assert capsys.readouterr().out == f"wrote {tmp_path / 'out.csv'}: 3 rows\n"
+def test_csv_has_every_key_once_and_gaps_are_empty(run, tmp_path, in_process):
+    printed = in_process("metrics", run.path, "--csv", tmp_path / "out.csv")
+    assert printed == (0, f"wrote {tmp_path / 'out.csv'}: 3 rows\n", "")
     assert (tmp_path / "out.csv").read_text().splitlines() == [
         "env_steps,updates,return,eval/return,loss/value,time/steps_per_s",
         "1000,0,,,,900.5",
@@ -45,9 +45,10 @@ def test_csv_to_stdout_is_nothing_but_csv(run, capsys):
     assert [row["env_steps"] for row in read] == ["1000", "2000", "3000"]
 
 
-def test_the_table_shows_the_last_rows(run, capsys):
-    metrics(run.path, last=2)
-    assert capsys.readouterr().out.splitlines() == [
+def test_the_table_shows_the_last_rows(run, in_process):
+    code, printed, _ = in_process("metrics", run.path, "--last", 2)
+    assert code == 0
+    assert printed.splitlines() == [
         "env_steps  updates   return  eval/return  loss/value  time/steps_per_s",
         "    2,000       12     21.5            -       0.125           1,200.0",
         "    3,000       24  1,021.5            7           -           1,200.0",

@@ -8,7 +8,7 @@ SMALL = ["dqn-cartpole", "env.id=toy/identity", "net.torso.hidden=[16]", "--seco
 
 
 @pytest.fixture
-def plan(in_process, monkeypatch, tmp_path):
+def plan(two_cores, in_process, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     return lambda *arguments: in_process("plan", *arguments)
 
@@ -35,6 +35,12 @@ def test_the_table_for_people(plan):
     names = [line[:10].strip() for line in lines]
     assert names == ["memory", "shared", "disk", "env step", "inference", "training", "speed", "time"]
     assert "0:00:01" in lines[-1]  # stop.minutes ends it
+
+
+def test_the_folder_of_the_runs_is_where_the_disk_must_have_room(plan):
+    code, printed, complaint = plan(*SMALL, "--runs", "/proc")
+    assert (code, printed) == (2, "")
+    assert "of disk for 5 checkpoints, and 0.0 kB are free: choose another disk with --runs" in complaint
 
 
 def test_what_cannot_fit_is_one_line_and_code_2(plan):

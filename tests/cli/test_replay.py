@@ -15,7 +15,7 @@ from starling.runs.metrics import read_rows
 RUNS = {
     "cartpole": [
         "dqn-cartpole", "stop.env_steps=200", "algo.learning_starts=100", "algo.fragment=8", "algo.prioritized={}",
-        "algo.updates_per_step=0.1", "algo.n_step=1",
+        "algo.updates_per_step=0.1", "algo.n_step=1", "checkpoint.every=150",
     ],
     "pong": [
         "dqn-pong", "stop.env_steps=90", "algo.learning_starts=40", "algo.batch=2", "algo.capacity=400", "env.num=2",
@@ -55,6 +55,23 @@ def test_info_says_what_is_in_the_tables(runs, capsys):
     bars = [line for line in lines if line.endswith("#")]
     assert sum(int(line.split()[2]) for line in bars) == table["items"]
     assert max(line.count("#") for line in bars) == 40
+
+
+def test_an_older_checkpoint_has_the_replay_of_its_time(runs, tmp_path, capsys):
+    run = runs("cartpole")
+    capsys.readouterr()
+    starling("replay", "info", run, "--checkpoint", "150", "--json")
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["checkpoint"] == "step-000000000150"
+    (table,) = found["tables"]
+    assert 100 <= table["items"] <= found["env_steps"] <= 150
+    starling("replay", "export", run, "--checkpoint", "150", "--out", tmp_path / "older")
+    assert f"replay: {table['items']} items" in capsys.readouterr().out
+    starling("replay", "sample", run, "--checkpoint", "150", "--n", "1000")
+    keys = {line.split()[1] for line in capsys.readouterr().out.splitlines()[1:-1]}
+    starling("replay", "sample", run, "--n", "1000")
+    later = {line.split()[1] for line in capsys.readouterr().out.splitlines()[1:-1]}
+    assert 90 < len(keys) <= table["items"] < len(later)
 
 
 def test_sample_draws_likely_items_first(runs, capsys):

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -24,6 +25,7 @@ def tune(*arguments):
     return CliRunner().invoke(app, ["tune-throughput", *arguments], catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_the_fastest_settings_are_a_file_that_can_be_trained(tmp_path, monkeypatch):
     monkeypatch.setattr("starling.measuring.tuning.cores", lambda: 1)  # fewer trials, of every kind
     out = tmp_path / "tuned.yaml"
@@ -44,6 +46,18 @@ def test_the_fastest_settings_are_a_file_that_can_be_trained(tmp_path, monkeypat
     draw(tuned)
 
 
+def test_env_rows_are_varied_only_where_asked_for(monkeypatch):
+    """With speeds that grow with the number of envs, which real ones on a busy machine may not."""
+    monkeypatch.setattr("starling.measuring.tuning.cores", lambda: 1)
+    monkeypatch.setattr(
+        "starling.measuring.tuning.watch", lambda config, *_: SimpleNamespace(steps_per_s=float(config.env.num))
+    )
+    fixed, varied = tune("impala-cartpole", *TOY, "--json"), tune("impala-cartpole", *TOY, "--json", "--rows")
+    assert (fixed.exit_code, varied.exit_code) == (0, 0), fixed.output + varied.output
+    assert json.loads(fixed.stdout.splitlines()[-1])["best"]["env.num"] == 2
+    assert json.loads(varied.stdout.splitlines()[-1])["best"]["env.num"] == 8
+
+
 def test_ctrl_c_ends_with_the_best_so_far():
     command = [
         sys.executable,
@@ -59,7 +73,7 @@ def test_ctrl_c_ends_with_the_best_so_far():
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         said = [process.stdout.readline() for _ in range(2)]  # the names of the columns and the first trial
         process.send_signal(signal.SIGINT)
-        rest, complaint = process.communicate(timeout=60)
+        rest, complaint = process.communicate(timeout=240)
     assert process.returncode == 0, complaint
     assert "stopped; this is the best so far" in rest
     found = json.loads(rest.splitlines()[-1])

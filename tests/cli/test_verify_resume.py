@@ -23,10 +23,16 @@ SAC = ["algo.learning_starts=100", "algo.batch=32", "algo.updates_per_step=0.25"
 GAUSSIAN = ["env.id=Pendulum-v1", "algo.normalize_observations=true", "algo.normalize_rewards=true", "algo.epochs=2"]
 
 
-def test_a_run_really_killed_and_resumed_equals_one_in_one_go():
-    said = []
-    assert verify("dqn-cartpole", [*SHARED, *DQN, "algo.dueling=true"], steps=400, say=said.append) == []
-    assert len(said) == 3
+def test_a_run_really_killed_and_resumed_equals_one_in_one_go(in_process):
+    settings = [*SHARED, *DQN, "algo.dueling=true"]
+    code, printed, complaint = in_process("verify-resume", "dqn-cartpole", *settings, "--steps", 400)
+    assert code == 0, printed + complaint
+    assert printed.splitlines() == [
+        "one run of 800 env steps",
+        "the same run, killed after its checkpoint at 400",
+        "resuming it",
+        "equal to the bit: 400 steps + kill -9 + resume + 400 steps = 800 steps in one go",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -59,6 +65,7 @@ def test_a_difference_of_one_bit_or_one_number_is_found(tmp_path):
     assert "step-000000000011" in compare(one, other)[0]
 
 
+@pytest.mark.slow
 def test_over_processes_every_counter_adds_up():
     assert verify("dqn-cartpole", ["env.num=4", "actors=2", *SHARED[1:], *DQN, "learners=2"], 600, say=str) == []
 

@@ -77,6 +77,7 @@ def regret(window, rows=20, episodes=600):
     return fixed.max() - earned
 
 
+@pytest.mark.slow
 def test_a_sliding_window_follows_an_arm_that_drifts_where_plain_ucb_does_not():
     sliding, plain = regret(window=40), regret(window=10_000)
     assert sliding < plain - 100

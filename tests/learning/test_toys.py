@@ -90,7 +90,7 @@ VALUES = {"truncated": 10.0, "terminated": 1 / (1 - 0.9 * 7 / 8)}
 
 
 @pytest.mark.parametrize("ends", VALUES)
-@pytest.mark.parametrize("lambda_", [0.0, 1.0])
+@pytest.mark.parametrize("lambda_", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_ppo_values_a_truncation_as_a_future_and_a_termination_as_none(ends, lambda_):
     settings = [*PPO, "algo.discount=0.9", f"algo.gae_lambda={lambda_}", f"env.args={{ends: {ends}}}"]
     runtime, _ = train("ppo-cartpole", "toy/truncation", 15_000, [*settings, "algo.rollout=64"])
@@ -99,7 +99,7 @@ def test_ppo_values_a_truncation_as_a_future_and_a_termination_as_none(ends, lam
 
 
 @pytest.mark.parametrize("ends", VALUES)
-@pytest.mark.parametrize("lambda_", [0.0, 1.0])
+@pytest.mark.parametrize("lambda_", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_impala_values_a_truncation_as_a_future_and_a_termination_as_none(ends, lambda_):
     settings = [*IMPALA, "algo.discount=0.9", f"algo.trace_lambda={lambda_}", f"env.args={{ends: {ends}}}"]
     runtime, _ = train("impala-cartpole", "toy/truncation", 15_000, settings)
@@ -107,6 +107,7 @@ def test_impala_values_a_truncation_as_a_future_and_a_termination_as_none(ends, 
     assert outputs["extrinsic"].item() == pytest.approx(VALUES[ends], rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", VALUES)
 @pytest.mark.parametrize("n_step", [1, 5])
 def test_dqn_values_a_truncation_as_a_future_and_a_termination_as_none(ends, n_step):
@@ -123,6 +124,7 @@ def test_dqn_values_a_truncation_as_a_future_and_a_termination_as_none(ends, n_s
     np.testing.assert_allclose(outputs["extrinsic"].detach().numpy(), VALUES[ends], rtol=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ends", "n_step", "continuous"),
     [("truncated", 1, False), ("truncated", 5, True), ("terminated", 1, True), ("terminated", 5, False)],

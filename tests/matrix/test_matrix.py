@@ -118,6 +118,11 @@ def pairwise(rows: list[tuple]) -> list[tuple]:
     return chosen
 
 
+def marks(runtime: str) -> list:
+    """The quick tier has every agent in one process; `tests/runtime` has what several processes add."""
+    return [pytest.mark.ray] if "ray" in runtime else [pytest.mark.slow] if runtime != "inline" else []
+
+
 EVERY = [row for row in itertools.product(*AXES.values()) if whole or row[1] != "ray" or row[0] in ON_RAY]
 ROWS = EVERY if whole else pairwise(EVERY)
 
@@ -135,7 +140,7 @@ def test_every_pair_is_covered():
 
 @pytest.mark.parametrize(
     ("agent", "runtime", "inference", "actors"),
-    [pytest.param(*row, marks=[pytest.mark.ray] if "ray" in row[1] else []) for row in ROWS],
+    [pytest.param(*row, marks=marks(row[1])) for row in ROWS],
 )
 def test_the_agent_learns_identity(agent, runtime, inference, actors, request):
     """16 rounds of one in four: 4 by chance, 16 at best; of toy/match 5.3 by chance."""
@@ -145,7 +150,7 @@ def test_the_agent_learns_identity(agent, runtime, inference, actors, request):
     actors *= 1 + ("two learners" in runtime)
     topology = [*RUNTIMES[runtime], f"inference={inference}", f"actors={actors}", f"stop.env_steps={STEPS}"]
     system = build(draw(load(preset, [*SMALL, *settings, *topology])))
-    scores, end = Scoreboard(window=50), time.monotonic() + 120
+    scores, end = Scoreboard(window=50), time.monotonic() + 480
     try:
         for _ in system.run():
             scores.add(system.episodes())

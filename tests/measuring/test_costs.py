@@ -14,7 +14,6 @@ from starling import tree
 from starling.blueprint import draw
 from starling.config.load import load, preset_names
 from starling.errors import UserError
-from starling.hardware import cores
 from starling.measuring.costs import ACT, LEARN, _neighbours, _tell, measure
 from starling.measuring.workload import Work, steps_a_version
 from starling.store.spec import TableSpec
@@ -85,6 +84,7 @@ ENV = """
 """
 
 
+@pytest.mark.usefixtures("two_cores")
 def test_the_costs_are_those_of_one_env_step_on_one_core(tmp_path, monkeypatch):
     (tmp_path / "slow_env.py").write_text(textwrap.dedent(ENV))
     monkeypatch.syspath_prepend(tmp_path)
@@ -104,9 +104,9 @@ def test_other_processes_work_and_are_gone_afterwards():
         (worker,) = children()
         for word in (LEARN, ACT):
             _tell(neighbours, [word])
-            before = cpu_seconds(worker)
-            time.sleep(1.0)
-            assert cpu_seconds(worker) - before > 0.1  # most of a second where nobody else works
+            enough = cpu_seconds(worker) + 0.5
+            while cpu_seconds(worker) < enough:  # a second or less where nobody else works
+                time.sleep(0.05)
     assert not children()
 
 
@@ -137,7 +137,7 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@pytest.mark.skipif(cores() < 2, reason="on one core nobody works beside what is measured")
+@pytest.mark.usefixtures("two_cores")
 def test_an_agent_that_only_this_process_knows_cannot_be_measured_and_says_why():
     starling.register_env("only-here", lambda: gymnasium.make("CartPole-v1"))
     with pytest.raises(UserError, match=r"a second process ended early: .*only-here"):

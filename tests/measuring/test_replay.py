@@ -88,6 +88,7 @@ def test_an_unknown_game_is_named():
     assert "Pung" in str(done.exception)
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_one_line_of_json(monkeypatch):
     monkeypatch.setattr("starling.measuring.replay.RECORDED", 1_000)
     done = CliRunner().invoke(

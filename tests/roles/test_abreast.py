@@ -18,7 +18,7 @@ def test_functions_run_at_the_same_time_and_results_keep_their_order():
     meeting = threading.Barrier(3)
 
     def meet(name):
-        meeting.wait(timeout=20)  # nobody passes it alone
+        meeting.wait(timeout=240)  # nobody passes it alone
         return name, threading.current_thread() is threading.main_thread()
 
     results = Abreast(3)([lambda name=name: meet(name) for name in "abc"])
@@ -70,7 +70,7 @@ for _ in range(5_000):
 
 def test_parameters_that_are_indexed_in_one_thread_and_differentiated_in_another():
     """Both need two locks, Python's and the parameter's; in a process of its own, which could not be ended else."""
-    subprocess.run([sys.executable, "-c", TWO_WAYS], timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", TWO_WAYS], timeout=240, check=True)
 
 
 LARGE = "net.torso.hidden=[128,128]"

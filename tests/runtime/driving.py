@@ -26,6 +26,19 @@ def run_of(preset: str, *settings: str) -> Iterator[Any]:
         runtime.close()
 
 
+@contextmanager
+def impatient(*workers: Any, seconds: float = 2.5) -> Iterator[None]:
+    """Take these workers for hung once they are silent for so long; on a busy machine others are silent for longer."""
+    before = [worker.timeout for worker in workers]
+    for worker in workers:
+        worker.timeout = seconds
+    try:
+        yield
+    finally:
+        for worker, timeout in zip(workers, before, strict=True):
+            worker.timeout = timeout
+
+
 def go_on_until(runtime: Any, over: Callable[[], bool]) -> list[str]:
     """Run until it is over; the notices on the way, which are `seen` also where something is raised."""
     runtime.seen, end = [], time.monotonic() + PATIENCE

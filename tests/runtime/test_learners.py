@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from driving import go_on_until, run_of, until_notice
+from driving import PATIENCE, go_on_until, run_of, until_notice
 
 from starling.blueprint import draw
 from starling.config.load import load
@@ -33,6 +33,7 @@ def rank(runtime, number):
     return runtime.hubs[number].crew.workers[f"learner {number}"]
 
 
+@pytest.mark.slow
 def test_a_rank_is_lost_and_all_go_on_from_where_they_were():
     blows = [(0, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGSTOP)]
     with running("dqn-cartpole", *DQN, "supervision.timeout=20", "supervision.reduction=5") as runtime:
@@ -57,10 +58,10 @@ def test_a_rank_is_lost_and_all_go_on_from_where_they_were():
 
 def states_of_one_version(runtime):
     """The states of both ranks, asked for until both are of the same version."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE
     while True:
         assert time.monotonic() < end
-        states = [runtime._outboxes[k].read() if runtime._ask(k, "state", 20.0) else None for k in range(2)]
+        states = [runtime._outboxes[k].read() if runtime._ask(k, "state", PATIENCE) else None for k in range(2)]
         assert None not in states
         one, other = (unpack(state) for state in states)
         if one["version"] == other["version"]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import balance, go_on, run_of, until_notice
+from driving import PATIENCE, balance, go_on, go_on_until, impatient, run_of, until_notice
 
 from starling.runtime.crew import RunFailedError
 from starling.runtime.processes import ProcessesRuntime
@@ -45,16 +45,16 @@ def pid(runtime: ProcessesRuntime, name: str) -> int:
 @pytest.mark.parametrize(
     ("inference", "victims"), [("local", ["actor 1", "evaluator"]), ("central", ["env 1", "inference"])]
 )
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("blow", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
 def test_workers_are_lost_and_the_run_goes_on(inference, victims, blow):
-    patience = 20 if blow == signal.SIGKILL else 2  # who still starts on a busy machine has not hung
-    with running(f"inference={inference}", "eval.every=1000000", f"supervision.timeout={patience}") as runtime:
+    with running(f"inference={inference}", "eval.every=1000000", "supervision.timeout=60") as runtime:
         for victim in victims:
             go_on(runtime, 400)
             all_at_work(runtime)
             before = runtime.updates
             os.kill(pid(runtime, victim), blow)
-            notices = until_notice(runtime, f"{victim} died")
+            with impatient(runtime.hub.crew.workers[victim]):
+                notices = until_notice(runtime, f"{victim} died")
             said = next(line for line in notices if f"{victim} died" in line)
             assert ("killed by SIGKILL" if blow == signal.SIGKILL else "hung") in said
             assert "again in 0.5 s" in said
@@ -69,10 +69,8 @@ def test_workers_are_lost_and_the_run_goes_on(inference, victims, blow):
 
 def all_at_work(runtime: ProcessesRuntime) -> None:
     """Go on until every worker has a process."""
-    end = time.monotonic() + 20
-    while not all(worker.process is not None for worker in runtime.hub.crew.workers.values()):
-        go_on(runtime, 1)
-        assert time.monotonic() < end
+    workers = runtime.hub.crew.workers.values()
+    go_on_until(runtime, lambda: all(worker.process is not None for worker in workers))
 
 
 @pytest.mark.parametrize(("inference", "victim"), [("local", "actor 0"), ("central", "env 0")])
@@ -108,7 +106,9 @@ def test_an_env_that_misbehaves_once_is_named_and_begun_anew(tmp_path, inference
     args = f"{{what: {what}, when: 30, once: {mark}}}"
     if what == "raise_construct":  # the main process makes one env first, to know its spaces
         args = f"{{what: raise_reset, when: 0, once: {mark}}}"
-    with running("env.id=toy/faulty", f"env.args={args}", f"inference={inference}", "supervision.timeout=2") as runtime:
+    patience = 3 if what == "hang" else 60  # whoever starts on a busy machine has not hung
+    supervision = f"supervision.timeout={patience}"
+    with running("env.id=toy/faulty", f"env.args={args}", f"inference={inference}", supervision) as runtime:
         notices = until_notice(runtime, "died")
         notices += go_on(runtime, 500)
         assert mark.exists()
@@ -176,12 +176,13 @@ def alive(pids: set[int]) -> set[int]:
     return living
 
 
+@pytest.mark.slow
 def test_no_child_survives_the_main_process(tmp_path):
     overrides = [*SMALL, "inference=central", "stop.env_steps=100000000", "eval.every=1000000", "log.every=500"]
     command = [sys.executable, "-m", "starling", "train", "impala-cartpole", *overrides, "--runs", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE
         while not list(tmp_path.glob("*/metrics.jsonl")) or not any(
             f.stat().st_size for f in tmp_path.glob("*/metrics.jsonl")
         ):
@@ -195,10 +196,10 @@ def test_no_child_survives_the_main_process(tmp_path):
     finally:
         process.kill()
         process.wait()
-    end = time.monotonic() + 5
-    while alive(family) and time.monotonic() < end:
+    end = time.monotonic() + PATIENCE
+    while alive(family):
+        assert time.monotonic() < end
         time.sleep(0.05)
-    assert not alive(family)
 
 
 def test_nothing_is_left_open_when_a_run_ends():
@@ -215,6 +216,7 @@ def test_nothing_is_left_open_when_a_run_ends():
     assert len(os.listdir("/proc/self/fd")) <= before + 2
 
 
+@pytest.mark.slow
 def test_ctrl_c_reaches_the_main_process_alone(tmp_path):
     """A terminal sends SIGINT to every process of the group: the run saves and ends with 0, and no worker complains."""
     overrides = [*SMALL, "inference=central", "stop.env_steps=100000000", "log.every=500", "run=a"]
@@ -223,12 +225,12 @@ def test_ctrl_c_reaches_the_main_process_alone(tmp_path):
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
         rows = tmp_path / "a" / "metrics.jsonl"
-        end = time.monotonic() + 60
+        end = time.monotonic() + PATIENCE
         while not rows.exists() or not rows.read_text():
             assert time.monotonic() < end
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, said
     assert "Traceback" not in said
     assert "died" not in said
@@ -236,15 +238,14 @@ def test_ctrl_c_reaches_the_main_process_alone(tmp_path):
 
 
 def test_nobody_waits_for_a_hub_that_waits_for_ever():
-    never = threading.Event()
+    never, over = threading.Event(), threading.Event()
     with running() as runtime:
         go_on(runtime, 100)
-        runtime.hub.post(lambda: never.wait(60))
+        runtime.hub.post(lambda: (never.wait(PATIENCE), over.set()))
         runtime.hub.forsake(RunFailedError("nobody answers"))
-        begun = time.monotonic()
         runtime.halt()
         assert runtime.save(with_tables=True)["store"]["env_steps"] >= 100
-        assert time.monotonic() - begun < 20
+        assert not over.is_set()
         with pytest.raises(RunFailedError, match="nobody answers"):
             go_on(runtime, 1)
         never.set()

@@ -6,13 +6,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import balance, go_on, run_of, until_notice
+from driving import balance, go_on, impatient, run_of, until_notice
 
 import starling
 from starling.api import Quiet
@@ -20,7 +19,6 @@ from starling.blueprint import draw
 from starling.config.load import load
 from starling.errors import UserError
 from starling.runtime.crew import RunFailedError
-from starling.runtime.processes import ProcessesRuntime
 from starling.topology import build
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here")]
@@ -63,19 +61,6 @@ def mine(kind: str, before: set[int]) -> int:
     return fresh[-1]
 
 
-@contextmanager
-def impatient(runtime: ProcessesRuntime, seconds: float = 2.5) -> Iterator[None]:
-    """For now a Ray actor that is silent for so long counts as hung; whoever starts on a busy machine has its time."""
-    workers = runtime.hub.crew.workers.values()
-    for worker in workers:
-        worker.timeout = seconds
-    try:
-        yield
-    finally:
-        for worker in workers:
-            worker.timeout = 30.0
-
-
 def test_an_actor_and_then_its_host_are_killed_and_the_run_goes_on():
     blows = [("starling actor", "(killed by SIGKILL)"), ("ray::Host", "host 0 died (its process died)")]
     before = {name: set(pids(name)) for name, _ in blows}
@@ -106,7 +91,7 @@ def test_a_server_is_killed_it_and_then_its_host_hang_all_are_replaced_and_an_ev
         for name, blow, said in blows:
             updates = runtime.updates
             os.kill(mine(name, before[name]), blow)
-            with impatient(runtime) if name == "ray::Host" else nullcontext():
+            with impatient(*runtime.hub.crew.workers.values()) if name == "ray::Host" else nullcontext():
                 until_notice(runtime, said)
             go_on(runtime, 400)
             assert runtime.updates > updates
@@ -131,7 +116,7 @@ def test_a_host_that_hangs_before_its_first_answer_is_replaced(monkeypatch):
         while not stopped.is_set():
             next(runtime.rounds)
         assert runtime.env_steps == 0
-        with impatient(runtime):
+        with impatient(*runtime.hub.crew.workers.values()):
             until_notice(runtime, "host 0 died (hung: no answer): starting it again in")
         go_on(runtime, 400)
 
@@ -146,7 +131,7 @@ def test_a_shard_is_lost_and_the_run_goes_on_without_it_until_it_is_back():
         for blow, said in ((signal.SIGKILL, "its process died"), (signal.SIGSTOP, "hung: no answer")):
             updates = runtime.updates
             os.kill(mine("ray::Shard", before), blow)
-            with impatient(runtime):
+            with impatient(*runtime.hub.crew.workers.values()):
                 notices = until_notice(runtime, "begins empty")  # nothing was saved
             assert any(line.startswith("shard ") and f"died ({said})" in line for line in notices), notices
             go_on(runtime, 300)

@@ -201,7 +201,7 @@ def test_ctrl_c_ends_a_ray_of_its_own_with_all_that_belongs_to_it(tmp_path):
     assert "Traceback" not in output
     assert "died" not in output
     assert list((tmp_path / "a" / "checkpoints").glob("step-*"))
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE
     while left := in_session(driver.pid):
         assert time.monotonic() < end, left
         time.sleep(0.1)

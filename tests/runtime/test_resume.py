@@ -38,7 +38,11 @@ CHANGES = [
 ]
 QUEUED = [("processes", ["inference=central"]), ("processes", ["learners=2"]), ("two learners", ONE)]
 """What changes for a queue of unrolls, which a checkpoint holds none of."""
-CASES = [*(("dqn", *change) for change in CHANGES), *(("impala", *change) for change in QUEUED)]
+QUICK = [("processes", INLINE), ("processes", ["learners=2"]), ("inline", ["runtime=processes"])]
+CASES = [
+    *(pytest.param("dqn", *change, marks=[] if change in QUICK else [pytest.mark.slow]) for change in CHANGES),
+    *(pytest.param("impala", *change, marks=pytest.mark.slow) for change in QUEUED),
+]
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +67,7 @@ def test_a_run_goes_on_wherever_it_ran_before(finished, tmp_path, agent, before,
     goes_on(finished(agent, before), tmp_path, after)
 
 
+@pytest.mark.slow
 def test_four_learners_go_on_with_the_replay_of_two(finished, tmp_path):
     goes_on(finished("dqn", "two learners"), tmp_path, ["learners=4", "actors=4"])
 

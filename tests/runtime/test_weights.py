@@ -66,14 +66,13 @@ def test_no_torn_weights_while_a_writer_never_rests():
     try:
         reader, versions = WeightReader(board, copy), set()
         end = time.monotonic() + 1.5
-        while time.monotonic() < end:
+        while time.monotonic() < end or len(versions) <= 3:
             header = reader.refresh()
             assert all((tensor == header.version % 3).all() for tensor in copy.state_dict().values())
             versions.add(header.version)
     finally:
         os.kill(pid, 9)
         os.waitpid(pid, 0)
-    assert len(versions) > 3
 
 
 def test_a_reader_that_is_lapped_in_the_middle_copies_again():
