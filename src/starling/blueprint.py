@@ -15,10 +15,11 @@ from starling.algos.base import ActInput, Algorithm
 from starling.algos.curious import Curious
 from starling.config.algo.base import algorithm_class
 from starling.config.schema import Config
-from starling.envs.registry import env_spec
+from starling.envs.registry import check_stagger, env_spec
 from starling.envs.spaces import check_spaces, observation_layout
 from starling.errors import UserError
-from starling.hardware import compiles, cores, device
+from starling.hardware import check_compiler, check_precision, compiles, cores, device
+from starling.roles.optimizer import check_optimizer
 from starling.roles.policy import GroupSpec
 from starling.roles.recorder import FragmentShape
 from starling.store.limiter import check as check_moves
@@ -130,6 +131,7 @@ def draw(config: Config, env: EnvSpec | None = None) -> Blueprint:
     """The blueprint of a run; refuses what can be known to be wrong before anything is built."""
     env = env or env_spec(config.env)
     check_spaces(env)
+    config.algo.check_actions(env.id, env.action)
     algorithm: Algorithm = algorithm_class(config.algo.name)(config.algo, config.net)
     if config.curiosity:
         algorithm = Curious(algorithm, config.curiosity)
@@ -139,8 +141,19 @@ def draw(config: Config, env: EnvSpec | None = None) -> Blueprint:
     if blueprint.actors < config.learners:
         raise UserError(f"actors={blueprint.actors} is less than learners={config.learners}, which need one each")
     blueprint.check_tables(blueprint.actors)
+    check_stagger(config.env, max(len(group.rows) for group in blueprint.groups().values()))
     _check_minibatches(blueprint)
+    blueprint.far_shards()  # refuses more than there are actors
+    for spec in algorithm.learning().optimizers.values():
+        check_optimizer(spec.config, blueprint.planned_versions)
     return blueprint
+
+
+def validate(config: Config) -> Blueprint:
+    """The blueprint of a run that is about to train here: also refuses what this machine cannot do."""
+    check_precision(config)
+    check_compiler(config)
+    return draw(config)
 
 
 def _check_minibatches(blueprint: Blueprint) -> None:
@@ -189,7 +202,7 @@ def plan_threads(blueprint: Blueprint) -> int:
     taken = 0 if in_turns else blueprint.actors
     free = max(1, (cores() - taken) // blueprint.learners)
     specs: list[ArraySpec] = tree.leaves(observation_layout(blueprint.env.observation))
-    images = any(len(spec.shape) >= 3 and spec.shape[-1] >= 36 for spec in specs)
+    images = any(len(spec.shape) >= 3 and sorted(spec.shape)[-2] >= 36 for spec in specs)
     return free if images else min(free, blueprint.algorithm.learning().abreast)
 
 

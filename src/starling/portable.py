@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starling.config.algo import ALGORITHMS
-from starling.envs.registry import ENVIRONMENTS
+from starling.envs.catalog import ENVIRONMENTS
 from starling.envs.wrappers import WRAPPERS
 from starling.errors import UserError
 from starling.nets.torsos import TORSOS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from starling.errors import UserError, did_you_mean
@@ -20,8 +21,20 @@ def import_path(path: str) -> Any:
     except ModuleNotFoundError as error:
         raise UserError(f"cannot import {path!r}: {error}; is it installed or on PYTHONPATH?") from error
     if not hasattr(module, attribute):
-        raise UserError(f"module {module_name!r} has no {attribute!r}{did_you_mean(attribute, dir(module))}")
+        raise UserError(f"module {module_name!r} has no {attribute!r}{did_you_mean(attribute, _own_names(module))}")
     return getattr(module, attribute)
+
+
+def _own_names(module: ModuleType) -> list[str]:
+    """The public classes and functions of a module, without what it imports from other packages."""
+    package = module.__name__.partition(".")[0]
+    return [
+        name
+        for name, value in vars(module).items()
+        if callable(value)
+        and not name.startswith("_")
+        and str(getattr(value, "__module__", "")).partition(".")[0] == package
+    ]
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from starling import topology
-from starling.blueprint import Blueprint, build_model, draw, load_weights, torch_threads
+from starling.blueprint import Blueprint, build_model, draw, load_weights, torch_threads, validate
 from starling.branching import check_branch
 from starling.capacity.room import find_room
 from starling.config.schema import Config
 from starling.errors import UserError
-from starling.hardware import check_compiler, check_precision, set_up_torch
+from starling.hardware import set_up_torch
 from starling.replays.resharding import reshard, without_tables
 from starling.replays.start import begin_with_replay
 from starling.runs import checkpoint, folder
@@ -23,8 +23,7 @@ from starling.session import Display, Logged, Result, Session
 
 def train(config: Config, runs: Path, display: Display) -> Result:
     """Start a new run in a folder under `runs`."""
-    _prepare(config)
-    blueprint = draw(config)
+    blueprint = _prepare(config)
     set_up_torch(torch_threads(blueprint))
     runtime = topology.build(blueprint, find_room(runs))
     with _closing_if_it_fails(runtime):
@@ -42,8 +41,7 @@ def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST) -> Re
     """Go on with a run, in its own folder, from its newest sound checkpoint or the one called `which`."""
     place = folder.find(run)
     display, config = Logged(display, place), place.config()
-    _prepare(config)
-    blueprint = draw(config)
+    blueprint = _prepare(config)
     later = checkpoint.later_than(place.checkpoints, which)
     if later:
         raise UserError(
@@ -62,8 +60,7 @@ def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST) -> Re
 def branch(run: Path, config: Config, runs: Path, display: Display, *, which: str = checkpoint.NEWEST) -> Result:
     """Go on from a run's checkpoint with other settings, in a new folder; the parent stays as it is."""
     parent = folder.find(run)
-    _prepare(config)
-    old, new = draw(parent.config()), draw(config)
+    old, new = draw(parent.config()), _prepare(config)
     plan = check_branch(old, new)
     state = _load(parent, which, new, display.message)
     kept = without_tables(state["store"]) if plan.refill else state["store"]
@@ -93,12 +90,11 @@ def _closing_if_it_fails(runtime: topology.Runtime) -> Iterator[None]:
         raise
 
 
-def _prepare(config: Config) -> None:
-    """What can begin, or be refused, before anything is built."""
-    check_precision(config)
-    check_compiler(config)
+def _prepare(config: Config) -> Blueprint:
+    """Refuse what cannot be trained, while a server for worker processes, if they are wanted, loads torch."""
     if config.runtime == "processes":
         prewarm()
+    return validate(config)
 
 
 def _load(place: folder.RunFolder, which: str, blueprint: Blueprint, say: Callable[[str], None]) -> dict[str, Any]:

@@ -48,9 +48,14 @@ def test_check_says_ok_or_names_every_mistake(in_process, tmp_path):
     assert "'CartPole-v1'" in lines[3]
 
 
-@pytest.mark.parametrize("id", ["toy/memory", "ALE/Pong-v5", "MinAtar/Breakout-v1", "own.module:make"])
-def test_check_leaves_alone_what_it_cannot_know(in_process, id):
-    assert in_process("config", "check", "ppo-cartpole", f"env.id={id}")[0] == 0
+@pytest.mark.parametrize("id", ["toy/memory", "ALE/Pong-v5", "MinAtar/Breakout-v1", "starling.envs.toy:Memory"])
+def test_check_knows_every_kind_of_id(in_process, id):
+    assert in_process("config", "check", "ppo-cartpole", f"env.id={id}") == (0, "ok\n", "")
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_check_says_ok_to_every_preset(in_process, preset):
+    assert in_process("config", "check", preset) == (0, "ok\n", "")
 
 
 def test_no_torch_is_needed():
@@ -59,11 +64,11 @@ def test_no_torch_is_needed():
         from starling.cli.main import app
         for arguments in [
             ["config", "show", "ppo-cartpole"],
-            ["config", "check", "ppo-cartpole", "seed=1"],
             ["config", "schema"],
             ["config", "diff", "ppo-cartpole", "dqn-cartpole"],
             ["presets"],
             ["algos"],
+            ["envs"],
         ]:
             app(arguments, standalone_mode=False)
             assert "torch" not in sys.modules, arguments
@@ -121,7 +126,8 @@ def test_bad_input_is_one_clear_line(in_process, arguments, message):
     assert message in complaint
 
 
-def test_presets_are_listed_with_what_they_are(in_process):
+def test_presets_are_listed_with_what_they_are(in_process, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     code, printed, _ = in_process("presets")
     assert code == 0
     line = next(line for line in printed.splitlines() if line.startswith("ppo-cartpole "))
@@ -135,8 +141,8 @@ def test_presets_are_listed_with_what_they_are(in_process):
 def test_algorithms_are_listed(in_process):
     rows = json.loads(in_process("algos", "--json")[1])
     assert {"dqn", "ppo"} <= {row["name"] for row in rows}
-    printed = in_process("algos")[1]
-    assert all(row["name"] in printed and row["summary"] in printed for row in rows)
+    printed = " ".join(in_process("algos")[1].split())
+    assert all(f"{row['name']} {row['summary']}" in printed for row in rows)
     assert "algo.name=package.module:Class" in printed
 
 
@@ -151,6 +157,35 @@ def test_environments_are_listed_by_family(in_process):
     assert "CartPole-v1" in printed
     assert "toy/memory" not in printed
     assert "env.id=package.module:factory" in printed
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200, None])
+@pytest.mark.parametrize("command", ["presets", "algos", "envs"])
+def test_listings_fit_the_terminal_and_break_no_name(in_process, monkeypatch, command, columns):
+    """Where there is no terminal, as in a pipe, there are 80 columns."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    rows = json.loads(in_process(command, "--json")[1])
+    printed = in_process(command)[1]
+    words = printed.split()
+    names = [row[key] for row in rows for key in ("id", "name", "env") if key in row]
+    assert len(names) > 5
+    assert [name for name in names if name not in words] == []
+    text = " ".join(words)
+    assert [row for row in rows if row.get("summary", "") not in text] == []
+    listed = printed.partition("\n\n")[0]  # without what follows a list
+    assert [line for line in listed.splitlines() if len(line) > (columns or 80)] == []
+
+
+def test_what_packages_would_add_is_one_line_each(in_process, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    printed = in_process("envs")[1]
+    assert "not installed: ALE/... (pip install 'starling-rl[atari]')\n" in printed
+    assert "ALE/Pong-v5" not in printed
+    code, printed, complaint = in_process("envs", "ale/")
+    assert (code, printed) == (2, "")
+    assert complaint == "error: not installed: ALE/... (pip install 'starling-rl[atari]')\n"
 
 
 def test_the_plain_form_is_ordinary_yaml(in_process):

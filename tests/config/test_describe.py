@@ -36,7 +36,10 @@ LIMITS = {
     "const": lambda value, only: value == only,
     "required": lambda value, keys: set(keys) <= set(value),
 }
-ABOUT = {"$schema", "$defs", "title", "description", "default", "type", "properties", "items", "additionalProperties"}
+ABOUT = {
+    "$schema", "$defs", "title", "description", "default", "examples", "type", "properties", "items",
+    "additionalProperties",
+}  # fmt: skip
 
 
 def is_valid(schema, node, value):

@@ -3,7 +3,8 @@ import pytest
 from gymnasium.vector import VectorEnv as GymVectorEnv
 
 from starling.config.env import EnvConfig
-from starling.envs.atari import LifeEpisodes, game_ids
+from starling.envs.atari import LifeEpisodes
+from starling.envs.catalog import atari_games
 from starling.envs.registry import env_spec, make_env
 from starling.envs.vector import GAME_OVER, seeds_int32
 
@@ -139,7 +140,7 @@ def test_switches_shape_the_spaces():
 def test_ids_are_those_of_gymnasium():
     import gymnasium
 
-    assert set(game_ids()) == {id for id in gymnasium.registry if id.startswith("ALE/")}
+    assert set(atari_games()) == {id for id in gymnasium.registry if id.startswith("ALE/")}
 
 
 def test_seeds_fit_the_ale():

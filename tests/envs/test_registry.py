@@ -7,8 +7,10 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 from starling.config.env import EnvConfig
 from starling.envs import registry
+from starling.envs import wrappers as wrappers_module
+from starling.envs.catalog import known_ids
 from starling.envs.faults import EnvFault
-from starling.envs.registry import env_spec, known_ids, make_env, register_env
+from starling.envs.registry import env_spec, make_env, register_env
 from starling.envs.toy import Identity
 from starling.errors import UserError
 from starling.types import StackSpec
@@ -86,6 +88,10 @@ def _here(monkeypatch):
         ),
         ({"id": "CartPole-v1", "wrappers": [{"name": "my_envs:clip"}]}, r"gave a str, not a gymnasium.Env"),
         ({"id": "CartPole-v1", "wrappers": [{"name": "NormalizeObservation"}]}, r"keeps statistics"),
+        ({"id": "CartPole-v1", "wrappers": [{"name": "TransformReward"}]}, r"needs a function"),
+        ({"id": "CartPole-v1", "wrappers": [{"name": "NumpyToTorch"}]}, r"gives arrays of another library"),
+        ({"id": "Ant-v2"}, r"'Ant-v2' cannot be made with the packages that are installed; did you mean 'Ant-v5'"),
+        ({"id": "Pusher-v4"}, r"'Pusher-v4' cannot be made .*; did you mean 'Pusher-v5'"),
         ({"id": "CartPole-v1", "wrappers": [{"name": "Autoreset"}]}, r"reset a second time"),
     ],
 )
@@ -98,6 +104,64 @@ def test_mistakes_are_told_in_one_line(fields, message):
 
 def clip(_env):
     return "not an env"
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "shape"),
+    [
+        ({"name": "ReshapeObservation", "args": {"shape": [2, 2]}}, (2, 2)),
+        ({"name": "my_envs:Windows", "args": {"sizes": [[1, 2], [3, 4]], "names": ["a"]}}, (4,)),
+    ],
+)
+@pytest.mark.usefixtures("_here")
+def test_lists_become_tuples_where_a_wrapper_declares_tuples(wrapper, shape):
+    assert env_spec(EnvConfig(id="CartPole-v1", wrappers=[wrapper])).observation.shape == shape
+
+
+class Windows(gymnasium.Wrapper):
+    """Takes tuples of tuples, and a list."""
+
+    def __init__(self, env, sizes: tuple[tuple[int, int], ...], names: list[str]):
+        assert sizes == ((1, 2), (3, 4))
+        assert names == ["a"]
+        super().__init__(env)
+
+
+RESIZED = EnvConfig(
+    id="ALE/Pong-v5",
+    atari={"stack": 1},
+    wrappers=[
+        {"name": "ReshapeObservation", "args": {"shape": [84, 84]}},
+        {"name": "ResizeObservation", "args": {"shape": [42, 48]}},
+    ],
+)
+
+
+def test_images_are_resized():
+    assert env_spec(RESIZED).observation.shape == (42, 48)
+
+
+def test_the_extra_for_resizing_is_named_where_opencv_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    with pytest.raises(UserError, match=r"^wrapper 'ResizeObservation' needs OpenCV: pip install '.*\[opencv\]'$"):
+        env_spec(RESIZED)
+
+
+def test_only_wrappers_that_can_be_used_are_suggested():
+    for name in ("NormalizeObservations", "TransformObservations", "NumpyToTorchs", "autoreset"):
+        with pytest.raises(UserError) as caught:
+            make_env(EnvConfig(id="CartPole-v1", wrappers=[{"name": name}]), 1)
+        suggested = str(caught.value).partition("did you mean")[2]
+        assert not any(refused in suggested for refused in wrappers_module._REFUSED)
+
+
+def test_only_the_own_names_of_a_module_are_suggested(monkeypatch, tmp_path):
+    (tmp_path / "many_names.py").write_text("from collections import Counter\ndef build_env():\n    return None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"did you mean 'build_env'\?$"):
+        make_env(EnvConfig(id="many_names:build_evn"), 1)
+    with pytest.raises(UserError, match=r"module 'many_names' has no 'Countr'$"):
+        make_env(EnvConfig(id="many_names:Countr"), 1)
 
 
 @pytest.mark.usefixtures("_here")

@@ -39,6 +39,9 @@ def sample(space, n=3, seed=0):
     return tree.to_torch(tree.stack([tree.map(np.asarray, space.sample()) for _ in range(n)]))
 
 
+COLOR_STACK = spaces.Box(0, 255, (4, 84, 84, 3), np.uint8)
+
+
 @pytest.mark.parametrize(
     ("norm", "activation"), [("none", "relu"), ("layer", "tanh"), ("group", "elu"), ("none", "gelu"), ("group", "relu")]
 )
@@ -49,6 +52,7 @@ def sample(space, n=3, seed=0):
         ("mlp", MINATAR, 64),
         ("nature", ATARI, 512),
         ("nature", PIXELS, 512),
+        ("nature", COLOR_STACK, 512),
         ("nature", spaces.Box(0, 255, (36, 40), np.uint8), 512),
         ("impala", spaces.Box(0, 255, (4, 20, 21), np.uint8), 256),
         ("cnn", MINATAR, 128),
@@ -105,7 +109,10 @@ def test_residual_adds_to_its_untouched_input(activation):
         (spaces.Box(0, 255, (128,), np.uint8), "mlp"),
         (spaces.Box(0, 255, (4, 128), np.uint8), "mlp"),
         (spaces.Box(-1.0, 1.0, (40, 40)), "mlp"),
+        (spaces.Box(-1.0, 1.0, (4, 9, 9, 9)), "mlp"),
         (ATARI, "nature"),
+        (COLOR_STACK, "nature"),
+        (spaces.Box(-np.inf, np.inf, (1, 84, 84, 3)), "nature"),
         (spaces.Box(0, 255, (36, 36), np.uint8), "nature"),
         (spaces.Box(0, 255, (3, 35, 90), np.uint8), "cnn"),
         (MINATAR, "cnn"),
@@ -120,11 +127,33 @@ def test_auto_chooses_by_the_observation(space, kind):
 
 
 @pytest.mark.parametrize(
-    ("shape", "axis", "channels"), [((4, 84, 84), 0, 4), ((10, 10, 7), -1, 7), ((84, 84, 1), -1, 1), ((9, 9), None, 1)]
+    ("shape", "axis", "channels"),
+    [
+        ((4, 84, 84), 0, 4),
+        ((10, 10, 7), -1, 7),
+        ((84, 84, 1), -1, 1),
+        ((9, 9), None, 1),
+        ((4, 84, 84, 3), -1, 12),
+        ((2, 3, 9, 9), 0, 6),
+    ],
 )
 def test_channels_are_found(shape, axis, channels):
     found = image_shape(spaces.Box(0, 255, shape, np.uint8))
     assert (found.axis, found.channels) == (axis, channels)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_stack_of_color_frames_is_an_image_with_the_channels_of_all(first, grad):
+    shape = (2, 3, 36, 40) if first else (2, 36, 40, 3)
+    stacked = build_torso(spaces.Box(0, 255, shape, np.uint8), TorsoConfig(kind="nature"))
+    plain = build_torso(spaces.Box(0, 255, (6, 36, 40), np.uint8), TorsoConfig(kind="nature"))
+    plain.load_state_dict(stacked.state_dict())
+    ring = torch.randint(256, (5, *shape[1:]), dtype=torch.uint8)  # neighboring stacks share frames, as from a replay
+    stacks = ring.unfold(0, 2, 1).movedim(-1, 1)  # [4, 2, ...]
+    by_hand = stacks if first else stacks.movedim(-1, 2)
+    with torch.set_grad_enabled(grad):
+        torch.testing.assert_close(stacked(stacks), plain(by_hand.reshape(4, 6, 36, 40)))
 
 
 def test_channel_order_of_the_observation_does_not_matter():
@@ -232,7 +261,8 @@ def test_own_torso_by_import_path_and_by_registered_name():
         ({}, spaces.Text(5), r"observation has the space Text"),
         ({}, spaces.Dict(a=VECTOR, b=spaces.Sequence(VECTOR)), r"observation/b has the space Sequence"),
         ({}, spaces.Dict(), r"no leaves"),
-        ({}, spaces.Box(0, 255, (4, 84, 84, 3), np.uint8), r"2 or 3 axes, not the 4"),
+        ({}, spaces.Box(0, 255, (4, 84, 84, 9), np.uint8), r"2 or 3 axes, or 4 as a stack .*, not \(4, 84, 84, 9\)"),
+        ({}, spaces.Box(0, 255, (2, 4, 84, 84, 3), np.uint8), r"2 or 3 axes, or 4 as a stack"),
         ({"kind": "mlp", "args": {"width": 3}}, VECTOR, r"torso.args are for a class of your own"),
         ({"kind": f"{__name__}:OwnTorso", "args": {"wdth": 3}}, VECTOR, r"unexpected keyword argument 'wdth'"),
         ({"kind": f"{__name__}:WithoutSize"}, VECTOR, r"int attribute `size`"),

@@ -32,18 +32,14 @@ def throughput(
 
     Example: starling bench throughput --preset impala-pong runtime=processes --seconds 60
     """
-    from starling.config.load import load
+    from starling.cli.precheck import load_checked
 
-    config = load(preset, overrides or [])
+    config = load_checked(preset, overrides or [])
 
-    from starling.cli.precheck import check_env
-
-    check_env(config)
-
-    from starling.blueprint import draw
+    from starling.blueprint import validate
     from starling.measuring.throughput import bench
 
-    blueprint = draw(config)
+    blueprint = validate(config)
     found = bench(blueprint, seconds, say=lambda line: print(line, file=sys.stderr))
     print(as_table(found, blueprint))
     if as_json:

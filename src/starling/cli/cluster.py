@@ -34,13 +34,9 @@ def check(
 
     Example: starling cluster check impala-pong ray.address=auto actors=32
     """
-    from starling.config.load import load
+    from starling.cli.precheck import load_checked
 
-    config = load(source, [*(overrides or []), "runtime=ray"])
-
-    from starling.cli.precheck import check_env
-
-    check_env(config)
+    config = load_checked(source, [*(overrides or []), "runtime=ray"])
 
     from starling.blueprint import build_model, draw, layout_of
     from starling.clusters import cluster_plan

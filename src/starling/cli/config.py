@@ -32,21 +32,27 @@ def show(
 
 @config_app.command("check")
 def check(source: Source, overrides: Overrides = None) -> None:
-    """Print ok, or every mistake.
+    """Print ok, or what `starling train` would refuse.
+
+    The env and the network are made once, so that also what does not fit them is found.
 
     Example: starling config check my.yaml algo.batch=64
     """
-    from starling.cli.precheck import unknown_env
-    from starling.config import load
-    from starling.errors import UserError
+    from starling.cli.precheck import load_checked
 
-    values, mistakes = load.merge(_located(source), overrides or [])
-    sections = [values.get(key) for key in ("env", "algo")]
-    env, algo = (section if isinstance(section, dict) else {} for section in sections)
-    unknown = unknown_env(env.get("id"), algo.get("name"))
-    mistakes = [*mistakes, *load.check(values)[1], *([] if unknown is None else [unknown])]
-    if mistakes:
-        raise UserError("\n".join(mistakes))
+    config = load_checked(_located(source), overrides or [])
+
+    from starling.blueprint import build_model, layout_of, validate
+    from starling.clusters import cluster_plan
+    from starling.replays.start import check_replay
+
+    blueprint = validate(config)
+    model = build_model(blueprint)
+    layout = layout_of(blueprint, model)
+    if config.runtime == "ray":
+        cluster_plan(blueprint, model, layout)
+    if config.replay_from is not None:
+        check_replay(blueprint, layout, Path(config.replay_from))
     print("ok")
 
 

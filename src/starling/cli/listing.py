@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import textwrap
 from itertools import takewhile
 from typing import Annotated
@@ -13,6 +14,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list of objec
 
 _FAMILIES = ("ALE", "MinAtar", "toy")
 _GYMNASIUM = "Gymnasium"
+_NARROWEST = 32  # columns for a text beside what it is about; with fewer it is put below
 
 
 def presets(as_json: AsJson = False) -> None:
@@ -49,11 +51,18 @@ def envs(
 
     Example: starling envs pong
     """
-    from starling.envs.registry import known_ids
+    from starling.envs.catalog import known_ids, missing
     from starling.errors import UserError, did_you_mean
 
     known = known_ids()
     found = [id for id in known if part.lower() in id.lower()]
+    more = {
+        requirement: matching
+        for requirement, ids in missing().items()
+        if (matching := [id for id in ids if part.lower() in id.lower()])
+    }
+    if not found and more:
+        raise UserError("; ".join(_adds(requirement, ids) for requirement, ids in more.items()))
     if not found:
         raise UserError(f"no environment has {part!r} in its id{did_you_mean(part, known)}; see starling envs")
     families: dict[str, list[str]] = {family: [] for family in (_GYMNASIUM, *_FAMILIES)}
@@ -66,8 +75,11 @@ def envs(
     for family, ids in families.items():
         if ids:
             print(f"{family} ({len(ids)})")
-            print(_wrapped(ids))
-    print("\nyour own: env.id=package.module:factory, a callable that returns a gymnasium.Env")
+            print(_filled("  ".join(ids), indent="  "))
+    print()
+    for requirement, ids in more.items():
+        print(_adds(requirement, ids))
+    print("your own: env.id=package.module:factory, a callable that returns a gymnasium.Env")
 
 
 def _first_sentence(text: str) -> str:
@@ -77,16 +89,38 @@ def _first_sentence(text: str) -> str:
     return first + end.strip()
 
 
-def _wrapped(words: list[str]) -> str:
-    indent = "  "
-    return textwrap.fill("  ".join(words), 100, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+def _adds(requirement: str, ids: list[str]) -> str:
+    """One line that says what a package would add."""
+    named = f"{ids[0]} and {len(ids) - 1} more" if len(ids) > 1 else ids[0]
+    return f"not installed: {named} (pip install '{requirement}')"
+
+
+def _width() -> int:
+    """Columns of the terminal; 80 where there is none."""
+    return shutil.get_terminal_size().columns
+
+
+def _filled(text: str, indent: str = "", width: int | None = None) -> str:
+    """Lines no wider than the terminal; a word is never broken, even if it is wider than that."""
+    width = _width() if width is None else width
+    return textwrap.fill(
+        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _print(rows: list[dict[str, str]], as_json: bool) -> None:
-    """One row a line with aligned columns, or JSON."""
+    """One row per line with aligned columns, or JSON; the text of the last column is wrapped, or below the others."""
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    widths = {key: max(len(row[key]) for row in rows) for key in rows[0]}
+    *keys, text = rows[0]
+    widths = [max(len(row[key]) for row in rows) for key in keys]
+    left = sum(widths) + 2 * len(widths)
     for row in rows:
-        print("  ".join(f"{cell:<{widths[key]}}" for key, cell in row.items()).rstrip())
+        aligned = "  ".join(f"{row[key]:<{width}}" for key, width in zip(keys, widths, strict=True))
+        if _width() - left >= _NARROWEST:
+            wrapped = _filled(row[text], width=_width() - left)
+            print(f"{aligned}  {textwrap.indent(wrapped, ' ' * left).lstrip()}")
+        else:
+            print(aligned.rstrip() if left - 2 <= _width() else _filled("  ".join(row[key] for key in keys)))
+            print(_filled(row[text], indent="    "))

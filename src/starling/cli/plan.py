@@ -27,19 +27,15 @@ def plan(
 
     Example: starling plan dqn-minatar-breakout algo.capacity=1000000
     """
-    from starling.config.load import load
+    from starling.cli.precheck import load_checked
 
-    config = load(source, overrides or [])
+    config = load_checked(source, overrides or [])
 
-    from starling.cli.precheck import check_env
-
-    check_env(config)
-
-    from starling.blueprint import draw
+    from starling.blueprint import validate
     from starling.hardware import set_up_torch
     from starling.measuring import plan as planning
 
-    blueprint = draw(config)
+    blueprint = validate(config)
     set_up_torch(1)
     made = planning.plan(blueprint, runs, seconds)
     print(as_table(made))

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
+from starling.config import load
 from starling.config.schema import Config
-from starling.errors import UserError, did_you_mean
-
-MADE_BY_STARLING = ("ALE/", "MinAtar/", "envpool/", "toy/")
-
-
-def unknown_env(id: Any, algorithm: Any) -> str | None:
-    """The mistake in a plain Gymnasium id; other ids need torch, or code of the user's that may register its own."""
-    if not isinstance(id, str) or not id or id.startswith(MADE_BY_STARLING) or ":" in f"{id}{algorithm}":
-        return None
-    import gymnasium
-
-    known = list(gymnasium.registry)
-    return None if id in known else f"unknown environment {id!r}{did_you_mean(id, known)} (starling envs lists them)"
+from starling.envs.catalog import check_id, gymnasium_envs
+from starling.errors import UserError
 
 
-def check_env(config: Config) -> None:
-    """Refuse an unknown Gymnasium id, and one whose actions the algorithm cannot take."""
+def load_checked(source: str, overrides: Sequence[str] = ()) -> Config:
+    """The configuration that `source` and `overrides` give; refuses every mistake that can be found without torch."""
+    values, mistakes = load.merge(source, overrides)
+    config, more = load.check(values)
+    mistakes += more
+    env = values.get("env")
+    id = env.get("id") if isinstance(env, dict) else None
+    try:
+        if isinstance(id, str) and id:
+            check_id(id)
+    except UserError as error:
+        mistakes.append(str(error))
+    if config is None or mistakes:
+        raise UserError("\n".join(mistakes))
+    _check_actions(config)
+    return config
+
+
+def _check_actions(config: Config) -> None:
+    """Refuse an env of Gymnasium's whose actions the algorithm cannot take; others are made later."""
     env, algo = config.env, config.algo
-    mistake = unknown_env(env.id, algo.name)
-    if mistake is not None:
-        raise UserError(mistake)
-    if not algo.actions or env.wrappers or env.args or ":" in env.id or env.id.startswith(MADE_BY_STARLING):
+    if not algo.actions or env.wrappers or env.args or env.id not in gymnasium_envs():
         return
     import gymnasium
 
@@ -35,9 +40,7 @@ def check_env(config: Config) -> None:
     log_warnings(gymnasium.spec(env.id))
     try:
         made = gymnasium.make(env.id)
-    except gymnasium.error.Error:
-        return  # what is missing is said, in better words, where the env is made for good
-    space = made.action_space
+    except Exception:
+        return  # the reason is given where the env is made for good
     made.close()
-    if type(space).__name__ not in algo.actions:
-        raise UserError(f"{algo.name} needs a {' or '.join(algo.actions)} action space; {env.id} has {space}")
+    algo.check_actions(env.id, made.action_space)

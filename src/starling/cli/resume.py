@@ -28,11 +28,11 @@ def resume(
 
     Example: starling resume runs/mine stop.env_steps=500000 algo.optimizer.args.lr=0.0001 --checkpoint best
     """
-    from starling.config.load import load
+    from starling.cli.precheck import load_checked
     from starling.runs.folder import check_writable, find
 
     place = find(run)
-    config = load(str(place.config_file), overrides or [])
+    config = load_checked(str(place.config_file), overrides or [])
     check_writable(runs or run.parent)
 
     from starling import training

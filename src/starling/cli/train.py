@@ -21,15 +21,13 @@ def train(
 
     Example: starling train ppo-cartpole seed=3 run=mine stop.env_steps=200000
     """
-    from starling.config.load import load
+    from starling.cli.precheck import load_checked
 
-    config = load(source, overrides or [])
+    config = load_checked(source, overrides or [])
 
-    from starling.cli.precheck import check_env
     from starling.runs.folder import check_writable
 
     check_writable(runs)
-    check_env(config)
     if config.runtime == "processes":
         from starling.runtime.prewarm import prewarm
 

@@ -43,19 +43,15 @@ def tune_throughput(
 
     Example: starling tune-throughput impala-pong --out tuned.yaml && starling train tuned.yaml
     """
-    from starling.config.load import load
+    from starling.cli.precheck import load_checked
 
     _check_out(out)
-    config = load(source, overrides or [])
+    config = load_checked(source, overrides or [])
 
-    from starling.cli.precheck import check_env
-
-    check_env(config)
-
-    from starling.blueprint import draw
+    from starling.blueprint import validate
     from starling.measuring.tuning import fastest, tune
 
-    blueprint = draw(config)
+    blueprint = validate(config)
     found = tune(blueprint, seconds, lambda line: print(line, file=sys.stderr), rows=rows)
     trials = _shown(found)
     if not any(trial.steps_per_s for trial in trials):

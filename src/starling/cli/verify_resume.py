@@ -20,13 +20,9 @@ def verify_resume(
 
     Example: starling verify-resume dqn-cartpole --steps 2000
     """
-    from starling.config.load import load
+    from starling.cli.precheck import load_checked
 
-    config = load(source, overrides or [])
-
-    from starling.cli.precheck import check_env
-
-    check_env(config)
+    config = load_checked(source, overrides or [])
 
     from starling.verification import to_the_bit, verify
 

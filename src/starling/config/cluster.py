@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat
 
 from starling.config.parts import Part
 
@@ -14,7 +14,7 @@ class PlaceConfig(Part):
 
     cpus: float = Field(1.0, ge=0, description="CPUs that are kept free for it")
     gpus: float = Field(0.0, ge=0, description="GPUs that are kept free for it")
-    resources: dict[str, float] = Field(
+    resources: dict[str, NonNegativeFloat] = Field(
         default_factory=dict, description="custom resources of the node, as in ray start --resources"
     )
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
-from starling.config.parts import OptimizerConfig, Part, TorsoConfig
+from starling.config.parts import Arguments, OptimizerConfig, Part, TorsoConfig
 
 
 class CuriosityConfig(Part):
@@ -75,7 +75,7 @@ class OwnCuriosityConfig(CuriosityConfig):
     """Your own intrinsic reward."""
 
     kind: str = Field(pattern=":", description="package.module:Class")
-    args: dict[str, Any] = Field(default_factory=dict, description="arguments of your class")
+    args: Arguments = Field(default_factory=dict, description="arguments of your class")
 
 
 def _which(value: Any) -> str:

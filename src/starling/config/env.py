@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from starling.config.parts import Part
+from starling.config.parts import Arguments, Part
 
 
 class WrapperConfig(Part):
     """One wrapper around every single env, by name and arguments."""
 
     name: str = Field(min_length=1, description="class in gymnasium.wrappers, or package.module:Class")
-    args: dict[str, Any] = Field(default_factory=dict, description="its arguments besides the env")
+    args: Arguments = Field(default_factory=dict, description="its arguments besides the env")
 
 
 class AtariConfig(Part):
@@ -22,7 +22,9 @@ class AtariConfig(Part):
     frame_skip: int = Field(4, ge=1, description="frames an action is held; the last two are joined by their maximum")
     stack: int = Field(4, ge=1, description="newest frames in an observation")
     size: int = Field(84, ge=1, description="height and width of a frame in pixels")
-    grayscale: bool = Field(True, description="grey frames; false: red, green and blue on a last axis")
+    grayscale: bool = Field(
+        True, description="gray frames; false: RGB on a last axis, stacked frames become 3 channels each"
+    )
     noop_max: int = Field(30, ge=0, description="most no-op frames at the start of a game, their number is random")
     sticky: float = Field(0.0, ge=0, lt=1, description="chance that a frame repeats the previous action")
     episodic_life: bool = Field(False, description="a lost life ends the episode while the game goes on")
@@ -39,7 +41,7 @@ class EnvConfig(Part):
     )
     num: int = Field(8, ge=1, description="env rows in all, dealt out over the actors")
     wrappers: list[WrapperConfig] = Field(default_factory=list, description="wrappers, the innermost first")
-    args: dict[str, Any] = Field(default_factory=dict, description="arguments of the env's constructor")
+    args: Arguments = Field(default_factory=dict, description="arguments of the env's constructor")
     reward_clip: float | None = Field(None, gt=0, description="rewards are recorded clipped to +-this; scores stay raw")
     stagger: int = Field(
         0, ge=0, description="cut each row's first episode short within so many steps, so that rows do not play in step"

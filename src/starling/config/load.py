@@ -11,9 +11,10 @@ from typing import Any
 from pydantic import ValidationError, create_model
 
 from starling.config import describe
+from starling.config.algo import ALGORITHMS
 from starling.config.algo.base import AlgoConfig, config_class
 from starling.config.dialect import dump, on_one_line, parse, show
-from starling.config.mistakes import explain
+from starling.config.mistakes import explain, nearest_choice
 from starling.config.parts import Part
 from starling.config.schema import Config
 from starling.errors import UserError, did_you_mean
@@ -87,7 +88,9 @@ def check(values: dict[str, Any]) -> tuple[Config | None, list[str]]:
 def _algo_name(values: dict[str, Any]) -> str:
     algo = values.get("algo")
     if algo is not None and not isinstance(algo, dict):
-        raise UserError(f"algo: must be a section, not {show(algo)}; did you mean algo.name={algo}?")
+        near = nearest_choice(algo, [name for name, _ in ALGORITHMS])
+        hint = f"did you mean algo.name={near}?" if near else "name an algorithm, e.g. algo.name=ppo"
+        raise UserError(f"algo: must be a section, not {show(algo)}; {hint}")
     name = algo.get("name") if algo else None
     if not isinstance(name, str):
         raise UserError("algo.name is missing; name an algorithm, e.g. algo.name=ppo")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from starling.config import describe
@@ -65,7 +67,16 @@ def _hint(forms: list[describe.Node], key: str, value: Any) -> str:
         text = any(form.get("type") == "string" for form in forms) and isinstance(value, int | float)
         return f"; as text it is {key}='{json.dumps(on_one_line(value))}'" if text else ""
     for form in forms:
-        first = next(iter(form.get("properties", ())), None)
-        if first and form["properties"][first].get("type") == "string":
-            return f"; did you mean {key}.{first}={value}?"
+        first = next(iter(form.get("properties", ())), "")
+        inner: describe.Node = form["properties"][first] if first else {}
+        if inner.get("type") == "string":
+            near = nearest_choice(value, inner.get("enum") or inner.get("examples"))
+            return f"; did you mean {key}.{first}={near}?" if near else ""
     return did_you_mean(value, [str(option) for form in forms for option in form.get("enum", ())])
+
+
+def nearest_choice(value: Any, choices: Sequence[str] | None) -> str | None:
+    """What `value` may have meant: itself where it is a choice, an import path, or anything goes (None)."""
+    if not isinstance(value, str) or choices is None or value in choices or ":" in value:
+        return value if isinstance(value, str) else None
+    return next(iter(get_close_matches(value, choices, n=1, cutoff=0.5)), None)

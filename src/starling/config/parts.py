@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import math
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
+
+from starling.config.torch_names import (
+    OPTIMIZERS,
+    SCHEDULES,
+    UNUSABLE_OPTIMIZERS,
+    UNUSABLE_SCHEDULES,
+    check_name,
+)
 
 
 class Part(BaseModel):
     """A section of the configuration: unknown keys are refused, nothing changes after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+
+def _finite(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Refuse nan and inf, which typed numbers refuse by themselves."""
+    for name, value in arguments.items():
+        _check_finite(name, value)
+    return arguments
+
+
+def _check_finite(name: str, value: Any) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, not {value}")
+    if isinstance(value, dict | list | tuple):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            _check_finite(f"{name}.{key}", inner)
+
+
+Arguments = Annotated[dict[str, Any], AfterValidator(_finite)]
+"""Keyword arguments of something that is made by name."""
 
 
 class Linear(Part):
@@ -43,29 +71,60 @@ class Linear(Part):
         return self.start + (self.end - self.start) * min(1.0, max(0.0, share))
 
 
+def _check_range(value: Linear, low: float, high: float) -> Linear:
+    for name in ("start", "end"):
+        number = getattr(value, name)
+        if not low <= number <= high:
+            limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+            raise ValueError(f"{name} must be {limits}, not {number:g}")
+    return value
+
+
+LinearShare = Annotated[Linear, AfterValidator(lambda value: _check_range(value, 0.0, 1.0))]
+"""A `Linear` within 0 and 1."""
+LinearPositive = Annotated[Linear, AfterValidator(lambda value: _check_range(value, 0.0, math.inf))]
+"""A `Linear` that is nowhere below 0."""
+
+
 class ScheduleConfig(Part):
     """A learning-rate schedule of torch.optim.lr_scheduler, stepped once a version."""
 
-    name: str = Field(description="class in torch.optim.lr_scheduler, e.g. LinearLR (not ReduceLROnPlateau)")
-    args: dict[str, Any] = Field(
+    name: str = Field(description="class in torch.optim.lr_scheduler", json_schema_extra={"enum": [*SCHEDULES]})
+    args: Arguments = Field(
         default_factory=dict, description="its arguments; the value 'run' stands for the planned number of versions"
     )
+
+    @field_validator("name")
+    @classmethod
+    def _is_usable(cls, name: str) -> str:
+        return check_name("schedule", name, SCHEDULES, UNUSABLE_SCHEDULES)
 
 
 class OptimizerConfig(Part):
     """An optimizer of torch.optim by name and arguments."""
 
-    name: str = Field("Adam", description="class in torch.optim, e.g. Adam, RMSprop, SGD")
-    args: dict[str, Any] = Field(default_factory=lambda: {"lr": 3e-4}, description="its arguments, e.g. lr, eps")
+    name: str = Field(
+        "Adam",
+        description="class in torch.optim",
+        json_schema_extra={"enum": [*OPTIMIZERS]},
+    )
+    args: Arguments = Field(default_factory=lambda: {"lr": 3e-4}, description="its arguments, e.g. lr, eps")
     clip_norm: float | None = Field(None, gt=0, description="largest global gradient norm; null: not clipped")
     schedule: ScheduleConfig | None = Field(None, description="learning-rate schedule; null: constant")
+
+    @field_validator("name")
+    @classmethod
+    def _is_usable(cls, name: str) -> str:
+        return check_name("optimizer", name, OPTIMIZERS, UNUSABLE_OPTIMIZERS)
 
 
 class TorsoConfig(Part):
     """The part of a network that turns one observation into features."""
 
     kind: str = Field(
-        "auto", description="mlp, nature, impala, cnn, auto (by the observation), or package.module:Class"
+        "auto",
+        description="mlp, nature, impala, cnn, auto (by the observation), or package.module:Class",
+        examples=["auto", "mlp", "nature", "impala", "cnn"],
     )
     hidden: list[PositiveInt] | None = Field(
         None,
@@ -77,13 +136,13 @@ class TorsoConfig(Part):
     channels: list[PositiveInt] = Field([16, 32, 32], description="impala: channels a block; cnn: channels a layer")
     kernels: list[PositiveInt] = Field([3, 3, 3], description="cnn: kernel a layer")
     strides: list[PositiveInt] = Field([1, 1, 1], description="cnn: stride a layer")
-    args: dict[str, Any] = Field(default_factory=dict, description="arguments of your own class")
+    args: Arguments = Field(default_factory=dict, description="arguments of your own class")
 
 
 class CoreConfig(Part):
     """The recurrent part of a network."""
 
-    kind: str = Field("none", description="none, lstm, gru, or package.module:Class")
+    kind: str = Field("none", description="none, lstm, gru, or package.module:Class", examples=["none", "lstm", "gru"])
     size: int = Field(128, ge=1, description="width of the recurrent state")
 
 

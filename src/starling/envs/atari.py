@@ -12,27 +12,16 @@ import numpy as np
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 from starling.config.env import AtariConfig, EnvConfig
+from starling.envs.catalog import atari_games
 from starling.envs.vector import GAME_OVER, row_infos, seeds_int32
 from starling.errors import UserError, did_you_mean
 from starling.types import NDArray, StackSpec
 
-_TWO_PLAYERS = {"combat", "joust", "maze_craze", "warlords"}
 _EXTRA_ARGS = ("maxpool", "continuous", "continuous_action_threshold", "thread_affinity_offset")
-
-
-def game_ids() -> dict[str, str]:
-    """Every `ALE/<Game>-v5` and the name of its ROM."""
-    from ale_py import roms
-
-    names = [rom for rom in roms.get_all_rom_ids() if rom not in _TWO_PLAYERS]
-    return {f"ALE/{rom.title().replace('_', '')}-v5": rom for rom in names}
 
 
 def make_vector(config: EnvConfig, rows: int, threads: int) -> VectorEnv[Any, Any, Any]:
     """The ALE's vector env as `config.atari` asks; its seeds go through `seeds_int32`."""
-    games = _games(config.id)
-    if config.id not in games:
-        raise UserError(f"unknown environment {config.id!r}{did_you_mean(config.id, games)} (starling envs lists them)")
     for name in config.args:
         if name not in _EXTRA_ARGS:
             raise UserError(
@@ -42,7 +31,12 @@ def make_vector(config: EnvConfig, rows: int, threads: int) -> VectorEnv[Any, An
     from ale_py.vector_env import AtariVectorEnv
 
     env = AtariVectorEnv(
-        games[config.id], rows, num_threads=threads, reward_clipping=False, **_switches(config.atari), **config.args
+        atari_games()[config.id],
+        rows,
+        num_threads=threads,
+        reward_clipping=False,
+        **_switches(config.atari),
+        **config.args,
     )
     # The ALE writes its mode into the dict of gymnasium's base class, where every other vector env would inherit it.
     env.metadata = dict(env.metadata)
@@ -119,13 +113,6 @@ class SingleAtari(gymnasium.Env[NDArray, Any]):
 
     def close(self) -> None:
         self._rows.close()
-
-
-def _games(id: str) -> dict[str, str]:
-    try:
-        return game_ids()
-    except ModuleNotFoundError as error:
-        raise UserError(f"env {id!r} needs the ALE: pip install 'starling-rl[atari]'") from error
 
 
 def _switches(config: AtariConfig) -> dict[str, Any]:

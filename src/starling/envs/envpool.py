@@ -14,22 +14,20 @@ from gymnasium.vector.utils import batch_space
 
 from starling import tree
 from starling.config.env import EnvConfig
+from starling.envs.catalog import ENVPOOL
 from starling.envs.vector import RESETS_BY_ROW
 from starling.errors import UserError, did_you_mean
 from starling.types import NDArray
 
-PREFIX = "envpool/"
 TAKEN = ("num_envs", "batch_size", "num_threads", "seed")
 """Arguments of a pool that are set by others."""
 
 
 def make_vector(config: EnvConfig, rows: int, threads: int) -> VectorEnv[Any, Any, Any]:
     """Rows of the env that `config.id` names; `config.args` are envpool's own."""
-    try:
-        import envpool
-    except ModuleNotFoundError as error:
-        raise UserError(f"{config.id} needs envpool: pip install 'starling-rl[envpool]'") from error
-    name = config.id.removeprefix(PREFIX)
+    import envpool
+
+    name = config.id.removeprefix(ENVPOOL)
     known = envpool.list_all_envs()
     if name not in known:
         raise UserError(f"envpool has no env {name!r}{did_you_mean(name, known)}")

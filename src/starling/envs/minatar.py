@@ -8,10 +8,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from starling.errors import UserError, did_you_mean
+from starling.envs.catalog import minatar_games
 from starling.types import NDArray
 
-_GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 _CELL = 16  # pixels a cell in a picture
 # A colour a channel, at most ten; later channels are drawn over earlier ones.
 _COLOURS = np.array(
@@ -23,18 +22,9 @@ _COLOURS = np.array(
 )  # fmt: skip
 
 
-def game_ids() -> dict[str, tuple[str, bool]]:
-    """Every `MinAtar/<Game>-v<n>`: its game, and whether it takes the minimal actions (v1) or all six (v0)."""
-    names = {game: game.title().replace("_", "") for game in _GAMES}
-    return {f"MinAtar/{name}-v{v}": (game, v == 1) for game, name in names.items() for v in (0, 1)}
-
-
 def make(id: str, args: dict[str, Any], render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
     """The game that `id` names; `args` are those of `MinAtarEnv` besides the game."""
-    games = game_ids()
-    if id not in games:
-        raise UserError(f"unknown environment {id!r}{did_you_mean(id, games)} (starling envs lists them)")
-    game, minimal = games[id]
+    game, minimal = minatar_games()[id]
     return MinAtarEnv(game, **{"minimal_actions": minimal, "render_mode": render_mode, **args})
 
 
@@ -51,10 +41,8 @@ class MinAtarEnv(gymnasium.Env[NDArray, Any]):
         ramping: bool = True,
         render_mode: str | None = None,
     ) -> None:
-        try:
-            from minatar import Environment
-        except ModuleNotFoundError as error:
-            raise UserError("MinAtar games need MinAtar: pip install 'starling-rl[minatar]'") from error
+        from minatar import Environment
+
         self._game = Environment(game, sticky_action_prob=sticky, difficulty_ramping=ramping)
         actions = self._game.minimal_action_set() if minimal_actions else range(self._game.num_actions())
         self._actions = [int(action) for action in actions]

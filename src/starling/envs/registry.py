@@ -11,34 +11,20 @@ from functools import partial
 from typing import Any, NoReturn
 
 import gymnasium
+import numpy as np
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.vector import VectorEnv as GymVectorEnv
 
 from starling.config.env import EnvConfig
 from starling.envs import atari, envpool, minatar
-from starling.envs.faults import EnvFault, raised
+from starling.envs.catalog import ALE, ENVIRONMENTS, ENVPOOL, MINATAR, check_id
+from starling.envs.faults import EnvFault, in_one_line, raised
 from starling.envs.mujoco import log_warnings
 from starling.envs.vector import VectorEnv, seeds_int32
 from starling.envs.wrappers import load_wrapper, outer_stack, wrap
-from starling.errors import UserError, did_you_mean
-from starling.registry import Entry, Registry, import_path
+from starling.errors import UserError
+from starling.registry import import_path
 from starling.types import EnvSpec, NDArray, StackSpec
-
-ENVIRONMENTS = Registry(
-    "environment",
-    {
-        "toy/identity": Entry("starling.envs.toy:Identity", "act as the observation says"),
-        "toy/match": Entry("starling.envs.toy:Match", "act where the observation says, in a Box of uneven bounds"),
-        "toy/memory": Entry("starling.envs.toy:Memory", "recall a cue after a delay"),
-        "toy/truncation": Entry("starling.envs.toy:Truncation", "reward 1 for ever, cut off or ended"),
-        "toy/counting": Entry("starling.envs.toy:Counting", "observations that say when they were made"),
-        "toy/dict": Entry("starling.envs.toy:Mixed", "a dict of vector, image and index"),
-        "toy/deep-sea": Entry("starling.envs.toy_explore:DeepSea", "one of 2^N ways is worth it"),
-        "toy/rooms": Entry("starling.envs.toy_explore:Rooms", "a goal some rooms away"),
-        "toy/faulty": Entry("starling.envs.toy_faulty:Faulty", "misbehaves when it is told to"),
-    },
-)
-
 
 VECTOR_FROM = 4
 """Rows from which gymnasium's own vectorised form of an env beats stepping them in turns (CartPole: 80 us against 20 a
@@ -62,20 +48,11 @@ def register_env(name: str, factory: Any, summary: str = "") -> None:
     ENVIRONMENTS.register(name, factory, summary)
 
 
-def known_ids() -> list[str]:
-    """Every id that can be made here, sorted; ALE games only where ale_py is installed."""
-    registered = set(gymnasium.registry)  # before ale_py adds its older ids, which only work once it is imported
-    try:
-        games = list(atari.game_ids())
-    except ModuleNotFoundError:
-        games = []
-    return sorted({*registered, *games, *minatar.game_ids(), *(name for name, _ in ENVIRONMENTS)})
-
-
 def make_env(config: EnvConfig, rows: int, threads: int = 1, render: bool = False) -> VectorEnv:
     """`rows` rows of the environment; `threads` are the ALE's; `render` makes pictures possible."""
     for wrapper in config.wrappers:
         load_wrapper(wrapper.name)  # a wrong name is told before anything is built
+    check_id(config.id)
     with _mendable(config.id):
         family = _family(config)
         fits = rows >= family.vector_from and not config.wrappers and not render
@@ -97,6 +74,16 @@ def env_spec(config: EnvConfig) -> EnvSpec:
     return env.spec
 
 
+def check_stagger(config: EnvConfig, rows: int) -> None:
+    """Refuse `env.stagger` where loops of `rows` rows step a vector form that cannot reset single rows."""
+    if config.stagger:
+        env = make_env(config, min(rows, VECTOR_FROM))
+        try:
+            env.stagger(np.ones(env.num, np.int64))
+        finally:
+            env.close()
+
+
 def _sync(
     config: EnvConfig, family: _Family, rows: int, render_mode: str | None
 ) -> tuple[GymVectorEnv[Any, Any, Any], StackSpec | None]:
@@ -114,7 +101,7 @@ def _sync(
 def _family(config: EnvConfig) -> _Family:
     if config.id in ENVIRONMENTS:
         return _factory(config, ENVIRONMENTS.load(config.id))
-    if config.id.startswith("ALE/"):
+    if config.id.startswith(ALE):
         return _Family(
             lambda mode: atari.SingleAtari(config, mode),
             lambda rows, threads: atari.make_vector(config, rows, threads),
@@ -122,13 +109,13 @@ def _family(config: EnvConfig) -> _Family:
             frames_per_step=config.atari.frame_skip,
             seeder=seeds_int32,
         )
-    if config.id.startswith(envpool.PREFIX):
+    if config.id.startswith(ENVPOOL):
         return _Family(
             lambda mode: _refuse_single(config.id),
             lambda rows, threads: envpool.make_vector(config, rows, threads),
             seeder=seeds_int32,
         )
-    if config.id.startswith("MinAtar/"):
+    if config.id.startswith(MINATAR):
         return _Family(lambda mode: minatar.make(config.id, config.args, mode))
     # Gymnasium has colons too: module:Name-v0 imports the module, which registers the name.
     if ":" in config.id and "-" not in config.id.partition(":")[2]:
@@ -138,9 +125,6 @@ def _family(config: EnvConfig) -> _Family:
 
 def _gymnasium(config: EnvConfig) -> _Family:
     module = config.id.partition(":")[0]
-    if module == config.id and config.id not in gymnasium.registry:
-        known = known_ids()
-        raise UserError(f"unknown environment {config.id!r}{did_you_mean(config.id, known)} (starling envs lists them)")
     if module != config.id:
         _import(config.id, module)
     spec = gymnasium.spec(config.id.rpartition(":")[2])
@@ -212,7 +196,8 @@ def _import(id: str, module: str) -> None:
 def _mendable(id: str, row: int | None = None) -> Iterator[None]:
     """Turn what a person can mend about an env (its arguments, a missing package) into a `UserError`.
 
-    Whatever else goes wrong while it is made is a fault of the env.
+    Whatever else goes wrong is a fault of the env where it is a user's own, and a `UserError` where it is one of
+    Gymnasium's: nobody here can mend it, so its traceback would help nobody.
     """
     try:
         yield
@@ -224,4 +209,6 @@ def _mendable(id: str, row: int | None = None) -> Iterator[None]:
         if isinstance(error, TypeError) and "argument" in str(error):
             what = str(error).partition(" was raised from the environment creator")[0]  # gymnasium's addition
             raise UserError(f"env {id!r} does not accept env.args: {what}; change or clear them") from error
+        if id in gymnasium.registry:
+            raise UserError(f"env {id!r} cannot be made here: {in_one_line(error)}") from error
         raise raised(id, "construction", error, row) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,11 +15,22 @@ from starling.registry import Entry, Registry
 from starling.types import StackSpec
 
 _STATISTICS = "keeps statistics of its own in every row, which neither a checkpoint nor an evaluation would share"
+_FUNCTION = "needs a function, which a configuration cannot hold: write a wrapper of your own, package.module:Class"
+_TENSORS = "gives arrays of another library, where NumPy's are expected"
 _REFUSED = {
     "NormalizeObservation": _STATISTICS,
     "NormalizeReward": _STATISTICS,
     "Autoreset": "would reset a second time what is reset already",
+    "TransformObservation": _FUNCTION,
+    "TransformAction": _FUNCTION,
+    "TransformReward": _FUNCTION,
+    "ArrayConversion": _TENSORS,
+    "JaxToNumpy": _TENSORS,
+    "JaxToTorch": _TENSORS,
+    "NumpyToTorch": _TENSORS,
 }
+_EXTRAS = {"cv2": ("OpenCV", "starling-rl[opencv]"), "pygame": ("pygame", "starling-rl[video]")}
+"""Modules that wrappers of Gymnasium's import when they are made, by name and what installs them."""
 
 
 WRAPPERS = Registry(
@@ -33,7 +45,7 @@ def load_wrapper(name: str) -> Any:
         return WRAPPERS.load(name)
     if name in _REFUSED:
         raise UserError(f"wrapper {name!r} {_REFUSED[name]}; leave it out")
-    known = [n for n in wrappers.__all__ if n != "vector"] + [n for n, _ in WRAPPERS]
+    known = [n for n in wrappers.__all__ if n != "vector" and n not in _REFUSED] + [n for n, _ in WRAPPERS]
     if name not in known:
         raise UserError(
             f"unknown wrapper {name!r}{did_you_mean(name, known)}"
@@ -47,12 +59,33 @@ def wrap(env: gymnasium.Env[Any, Any], configs: Sequence[WrapperConfig]) -> gymn
     for config in configs:
         wrapper = load_wrapper(config.name)
         try:
-            env = wrapper(env, **config.args)
+            env = wrapper(env, **_with_tuples(wrapper, config.args))
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise UserError(f"wrapper {config.name!r} {_missing(error)}") from error
         except (TypeError, ValueError, AssertionError) as error:
             raise UserError(f"wrapper {config.name!r} does not accept its arguments or the env: {error}") from error
         if not isinstance(env, gymnasium.Env):
             raise UserError(f"wrapper {config.name!r} gave a {type(env).__name__}, not a gymnasium.Env")
     return env
+
+
+def _with_tuples(wrapper: Any, args: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with tuples for lists, which YAML has alone, wherever the wrapper's annotations ask for tuples."""
+    declared = inspect.signature(wrapper).parameters
+    wanted = [name for name in args if name in declared and "tuple" in str(declared[name].annotation).lower()]
+    return {name: _as_tuple(value) if name in wanted else value for name, value in args.items()}
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(_as_tuple(inner) for inner in value) if isinstance(value, list) else value
+
+
+def _missing(error: gymnasium.error.DependencyNotInstalled) -> str:
+    module = error.__cause__.name if isinstance(error.__cause__, ImportError) else None
+    if module not in _EXTRAS:
+        return f"cannot be made here: {error}"
+    package, requirement = _EXTRAS[module]
+    return f"needs {package}: pip install '{requirement}'"
 
 
 def outer_stack(env: gymnasium.Env[Any, Any]) -> StackSpec | None:

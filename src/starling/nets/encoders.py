@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,16 @@ SMALLEST_IMAGE = 8
 """Sides from which a uint8 Box with two axes is an image; a thinner one is a stack of vectors, such as RAM."""
 
 
+COLORS = (1, 3, 4)
+"""Channels of a frame in a stack: gray, RGB, or RGB and alpha."""
+
+
 @dataclass(frozen=True)
 class ImageShape:
-    """Channels, height and width of an image, and where its channels are (None: there is no such axis)."""
+    """Channels, height and width of an image, and where its channels are (None: there is no such axis).
+
+    A stack of frames is one image with the channels of all of them, those of the oldest first.
+    """
 
     channels: int
     height: int
@@ -36,25 +43,44 @@ class ImageShape:
 
 
 def image_shape(space: spaces.Box) -> ImageShape:
-    """How the axes of an image are to be read: the shorter of the first and the last holds the channels."""
+    """How the axes of an image are to be read: the shorter of the first and the last holds the channels.
+
+    With four axes the first one counts frames of a stack, [n, H, W, C] or [n, C, H, W].
+    """
     if len(space.shape) == 2:
         return ImageShape(1, *space.shape, axis=None)
+    if len(space.shape) == 4 and _is_stack(space.shape):
+        n, *frame = space.shape
+        shape = _three_axes(*frame)
+        return replace(shape, channels=n * shape.channels)
     if len(space.shape) != 3:
         raise UserError(
-            f"an image has 2 or 3 axes, not the {len(space.shape)} of {space.shape};"
+            f"an image has 2 or 3 axes, or 4 as a stack of gray or color frames, not {space.shape};"
             " reshape it with a wrapper, or use torso.kind=mlp to flatten it"
         )
-    first, middle, last = space.shape
+    return _three_axes(*space.shape)
+
+
+def _three_axes(first: int, middle: int, last: int) -> ImageShape:
     return ImageShape(first, middle, last, axis=0) if first <= last else ImageShape(last, first, middle, axis=-1)
 
 
+def _is_stack(shape: Sequence[int]) -> bool:
+    """Whether four axes are frames of an image each."""
+    _, *frame = shape
+    read = _three_axes(*frame)
+    return read.channels in COLORS and read.side >= SMALLEST_IMAGE
+
+
 def is_image(space: spaces.Space[Any]) -> bool:
-    """Whether convolutions should see this leaf: three axes, or bytes in two."""
+    """Whether convolutions should see this leaf: three axes, a stack of color frames, or bytes in two or more."""
     if not isinstance(space, spaces.Box):
         return False
     is_byte = space.dtype == np.uint8
     if len(space.shape) == 2:
         return is_byte and min(space.shape) >= SMALLEST_IMAGE
+    if len(space.shape) == 4 and _is_stack(space.shape):
+        return True
     return len(space.shape) == 3 or (len(space.shape) > 3 and is_byte)
 
 
@@ -108,12 +134,16 @@ class OneHot(nn.Module):
 
 
 class Image(nn.Module):
-    """An image through convolutions: [N, C, H, W], [N, H, W, C] or [N, H, W], bytes or floats, to [N, size]."""
+    """An image through convolutions: [N, C, H, W], [N, H, W, C] or [N, H, W], bytes or floats, to [N, size].
+
+    Stacks of frames, [N, n, H, W, C] or [N, n, C, H, W], become images of n * C channels.
+    """
 
     def __init__(self, space: spaces.Box, convs: Callable[[ImageShape], nn.Sequential]) -> None:
         super().__init__()
         shape = image_shape(space)
         self.axis = shape.axis
+        self.is_stack = len(space.shape) == 4
         self.scale = byte_scale(space)
         self.channels_last = True
         self.convs = convs(shape)
@@ -124,7 +154,9 @@ class Image(nn.Module):
         if self.axis is None:
             x = x.unsqueeze(1)
         elif self.axis == -1:
-            x = x.movedim(-1, 1)
+            x = x.movedim(-1, -3)
+        if self.is_stack:
+            x = x.flatten(1, 2)
         return self._convolve(self._floats(x)).flatten(1)
 
     def _convolve(self, x: Tensor) -> Tensor:

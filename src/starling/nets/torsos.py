@@ -72,7 +72,8 @@ def _images(space: spaces.Space[Any]) -> list[spaces.Box]:
 
 def _with_images(kind: str, space: spaces.Space[Any], convs: Convs, *dense_args: Any) -> Torso:
     if not _images(space):
-        raise UserError(f"torso.kind={kind} needs an image, and {space} has none; use torso.kind=mlp or auto")
+        shown = " ".join(str(space).split())  # a Box of several axes fills several lines
+        raise UserError(f"torso.kind={kind} needs an image, and {shown} has none; use torso.kind=mlp or auto")
     return Torso(space, convs, *dense_args)
 
 

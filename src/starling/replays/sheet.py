@@ -69,9 +69,12 @@ def _coloured(strips: list[NDArray]) -> list[NDArray]:
 
 
 def _rgb(frames: NDArray) -> NDArray:
-    """[k, H, W, 3] of [k, H, W], or of channels first or last: one is grey, three are colours, others get some."""
-    if frames.ndim == 4 and frames.shape[1] == 1:
-        frames = frames[:, 0]
+    """[k, H, W, 3] of [k, H, W], or of channels first or last: one is grey, three are colours, others get some.
+
+    Of stacks [k, n, H, W, C] it is the newest frame.
+    """
+    if frames.ndim == 5 or (frames.ndim == 4 and frames.shape[1] == 1):
+        frames = frames[:, -1]
     if frames.ndim == 3:
         return np.repeat(frames[..., None], 3, axis=-1)
     last = frames if frames.shape[1] > frames.shape[-1] else np.moveaxis(frames, 1, -1)

@@ -32,11 +32,8 @@ def begin_with_replay(blueprint: Blueprint, runtime: Runtime) -> str | None:
     """
     if blueprint.config.replay_from is None:
         return None
-    source = Path(blueprint.config.replay_from)
-    refuse_queues(blueprint, "replay_from cannot be used")
-    manifest = read_manifest(source)
-    layout = layout_of(blueprint, build_model(blueprint))
-    _check(blueprint, layout, manifest, source)
+    source, layout = Path(blueprint.config.replay_from), layout_of(blueprint, build_model(blueprint))
+    manifest = check_replay(blueprint, layout, source)
     stores = [store for store in runtime.stores if isinstance(store, Store)]
     if len(stores) < len(runtime.stores):
         raise UserError("replay_from fills the tables beside the learner; leave out ray.shards")
@@ -47,8 +44,10 @@ def begin_with_replay(blueprint: Blueprint, runtime: Runtime) -> str | None:
     return f"replay: {sizes} from {source}, recorded in {manifest.env} by {manifest.algorithm}"
 
 
-def _check(blueprint: Blueprint, layout: Layout, manifest: Manifest, source: Path) -> None:
-    """Refuse steps that are not what this run records; more than it records is no harm."""
+def check_replay(blueprint: Blueprint, layout: Layout, source: Path) -> Manifest:
+    """Read an export's manifest; refuses steps that are not what this run records, but more than that is no harm."""
+    refuse_queues(blueprint, "replay_from cannot be used")
+    manifest = read_manifest(source)
     clip = blueprint.config.env.reward_clip
     stack = None if layout.stack is None else Stack(**asdict(layout.stack))
     sides: list[tuple[str, object, object]] = [
@@ -68,6 +67,7 @@ def _check(blueprint: Blueprint, layout: Layout, manifest: Manifest, source: Pat
             raise UserError(f"{source} does not fit this run: {name} is {there} there and {here} here")
     for spec in blueprint.tables:
         _check_table(spec, manifest, source, recurrent=bool(tree.leaves(layout.carry)))
+    return manifest
 
 
 def _streams(manifest: Manifest) -> list[str]:

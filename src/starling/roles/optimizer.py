@@ -7,15 +7,19 @@ instead of one a tensor, which on small networks is most of a step.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
 import torch
 from torch import nn
 
+from starling.config.dialect import on_one_line
 from starling.config.parts import OptimizerConfig, ScheduleConfig
-from starling.errors import UserError, did_you_mean
+from starling.errors import UserError
 from starling.types import Tensor
 
 ELEMENTWISE = {
@@ -23,6 +27,7 @@ ELEMENTWISE = {
 }  # fmt: skip
 """Optimizers that treat every number alone, so that one flat tensor and many small ones are the same to them."""
 FUSED = {"Adagrad", "Adam", "AdamW", "SGD"}
+_TRIAL_STEPS = 3  # the first of some optimizers and schedules is unlike the others
 
 
 def flatten(parameters: list[nn.Parameter]) -> Tensor:
@@ -55,8 +60,10 @@ class FlatOptimizer:
         self._clip, self._args = config.clip_norm, config.args
         self._optimizer = _make_optimizer(config, self._moved(config.name))
         self._kernel = _fused_kernel(self._optimizer)
-        self._schedule_args = _schedule_args(config.schedule, planned_versions)
-        self._schedule = _make_schedule(config.schedule, self._optimizer, self._schedule_args)
+        args = _schedule_args(config.schedule, planned_versions)
+        self._schedule = _make_schedule(config.schedule, self._optimizer, args)
+        kept = {} if self._schedule is None else vars(self._schedule)
+        self._schedule_settings = {key: kept[key] for key in args if key in kept}  # in the schedule's own form
 
     def _moved(self, name: str) -> list[nn.Parameter]:
         if name not in ELEMENTWISE:
@@ -92,14 +99,18 @@ class FlatOptimizer:
         if self._schedule is None:
             group["lr"] = wanted
             return
-        vars(self._schedule).update(self._schedule_args)
+        vars(self._schedule).update(self._schedule_settings)
         self._schedule.base_lrs = [wanted]
         closed_form = getattr(self._schedule, "_get_closed_form_lr", None)
         if closed_form is not None:
             (group["lr"],) = closed_form()
 
     def end_version(self) -> None:
-        if self._schedule is not None:
+        """Move the schedule on; one that has an end (OneCycleLR) stays there, where torch would raise."""
+        if self._schedule is None:
+            return
+        length = getattr(self._schedule, "total_steps", math.inf)
+        if self._schedule.last_epoch + 1 < length:
             self._schedule.step()
 
     @property
@@ -111,8 +122,13 @@ class FlatOptimizer:
         return {
             "moments": {str(i): dict(moments) for i, moments in state["state"].items()},
             "groups": {str(i): group for i, group in enumerate(state["param_groups"])},
-            "schedule": None if self._schedule is None else self._schedule.state_dict(),
+            "schedule": None if self._schedule is None else self._schedule_state(),
         }
+
+    def _schedule_state(self) -> dict[str, Any]:
+        """Without the milestones of MultiStepLR: they are settings, and numbers cannot be keys in a checkpoint."""
+        assert self._schedule is not None
+        return {key: value for key, value in self._schedule.state_dict().items() if not isinstance(value, Counter)}
 
     def set_state(self, state: dict[str, Any]) -> None:
         groups = [state["groups"][key] for key in sorted(state["groups"], key=int)]
@@ -138,16 +154,11 @@ def _without_compiler(make: Callable[[], torch.optim.Optimizer]) -> torch.optim.
 
 
 def _make_optimizer(config: OptimizerConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    known = [n for n, c in vars(torch.optim).items() if isinstance(c, type) and issubclass(c, torch.optim.Optimizer)]
-    if config.name not in known:
-        raise UserError(f"unknown optimizer {config.name!r}{did_you_mean(config.name, known)} (a class in torch.optim)")
     args = dict(config.args)
     if config.name in FUSED and "foreach" not in args:
         args.setdefault("fused", True)
-    try:
+    with _mendable("optimizer", config):
         return _without_compiler(lambda: getattr(torch.optim, config.name)(parameters, **args))
-    except (TypeError, ValueError) as error:
-        raise UserError(f"optimizer {config.name} with {config.args}: {error}") from None
 
 
 def _fused_kernel(optimizer: torch.optim.Optimizer) -> Callable[..., None] | None:
@@ -195,13 +206,35 @@ def _make_schedule(
 ) -> torch.optim.lr_scheduler.LRScheduler | None:
     if config is None:
         return None
-    found = getattr(torch.optim.lr_scheduler, config.name, None)
-    if config.name == "ReduceLROnPlateau" or not isinstance(found, type):
-        names = [n for n, c in vars(torch.optim.lr_scheduler).items() if isinstance(c, type) and n[0].isupper()]
-        near = did_you_mean(config.name, names)
-        raise UserError(f"unknown or unsupported schedule {config.name!r}{near} (a class in torch.optim.lr_scheduler)")
+    with _mendable("schedule", config):
+        schedule: torch.optim.lr_scheduler.LRScheduler = getattr(torch.optim.lr_scheduler, config.name)(
+            optimizer, **args
+        )
+    return schedule
+
+
+@contextmanager
+def _mendable(kind: str, config: OptimizerConfig | ScheduleConfig) -> Iterator[None]:
+    """Turn whatever torch says to the arguments of an optimizer or a schedule into a `UserError` of one line."""
     try:
-        schedule: torch.optim.lr_scheduler.LRScheduler = found(optimizer, **args)
-        return schedule
-    except (TypeError, ValueError) as error:
-        raise UserError(f"schedule {config.name} with {config.args}: {error}") from None
+        yield
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{kind} {config.name} cannot be used with {on_one_line(config.args)}: {reason}") from error
+
+
+def check_optimizer(config: OptimizerConfig, planned_versions: int) -> None:
+    """Refuse settings with which training would fail: takes a few steps with a small layer."""
+    layer = [nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2))]
+    trial = FlatOptimizer(config, layer, planned_versions)
+    for _ in range(_TRIAL_STEPS):
+        with _mendable("optimizer", config):
+            trial.take([torch.ones_like(parameter) for parameter in trial.parameters])
+            trial.apply(trial.gradient_norm())
+            if not bool(torch.isfinite(trial.flat).all()):
+                raise ValueError("parameters are not finite after a step")
+        if config.schedule is not None:
+            with _mendable("schedule", config.schedule):
+                trial.end_version()
+                if not 0 <= trial.learning_rate < math.inf:
+                    raise ValueError(f"the learning rate becomes {trial.learning_rate:g}")

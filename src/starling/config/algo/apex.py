@@ -8,7 +8,7 @@ from pydantic import Field
 
 from starling.config.algo.dqn import DQNConfig
 from starling.config.algo.transitions import PrioritizedConfig
-from starling.config.parts import Linear, OptimizerConfig
+from starling.config.parts import Linear, LinearShare, OptimizerConfig
 
 
 class ApeXConfig(DQNConfig):
@@ -30,7 +30,7 @@ class ApeXConfig(DQNConfig):
     updates_per_step: float = Field(
         0.0015, gt=0, description="updates an env step allows; the paper's machines came to 19 in 12,500"
     )
-    epsilon: Linear = Field(
+    epsilon: LinearShare = Field(
         Linear(start=0.4, end=0.4, fraction=1.0),
         description="exploration of the first env row when training; row i of N has epsilon^(1 + ladder i / (N - 1))",
     )

@@ -19,6 +19,12 @@ class AlgoConfig(Part):
     actions: ClassVar[tuple[str, ...]] = ()  # classes of action spaces it can take, where it says so
     name: str = Field(description="algorithm: a built-in name or package.module:Class")
 
+    def check_actions(self, env: str, space: object) -> None:
+        """Refuse an env whose action space the algorithm cannot take; one that says nothing of it takes any."""
+        kind = type(space).__name__
+        if self.actions and kind not in self.actions:
+            raise UserError(f"{self.name} needs a {' or '.join(self.actions)} action space; {env} has a {kind}")
+
 
 def config_class(name: str) -> type[AlgoConfig]:
     """The settings class of the algorithm called `name`; built-ins need no torch for this."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field, PositiveInt
 
 from starling.config.algo.transitions import TransitionsConfig
-from starling.config.parts import Linear, OptimizerConfig
+from starling.config.parts import Linear, LinearShare, OptimizerConfig
 
 
 class DQNConfig(TransitionsConfig):
@@ -29,7 +29,7 @@ class DQNConfig(TransitionsConfig):
     fragment: int = Field(4, ge=1, description="steps every env takes between two inserts into replay")
     updates_per_step: float = Field(0.25, gt=0, description="updates an env step allows")
     target_every: int = Field(2_500, ge=1, description="updates between copies into the target network")
-    epsilon: Linear = Field(Linear(start=1.0, end=0.01, steps=1_000_000), description="exploration when training")
+    epsilon: LinearShare = Field(Linear(start=1.0, end=0.01, steps=1_000_000), description="exploration when training")
     eval_epsilon: float = Field(0.01, ge=0, le=1, description="exploration when evaluating")
     huber: float = Field(1.0, gt=0, description="where the loss turns from quadratic to linear")
     optimizer: OptimizerConfig = Field(

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from starling.config.algo.vtrace import VTraceConfig
-from starling.config.parts import Linear, OptimizerConfig
+from starling.config.parts import Linear, LinearPositive, OptimizerConfig
 
 
 class IMPACTConfig(VTraceConfig):
@@ -20,7 +20,7 @@ class IMPACTConfig(VTraceConfig):
     uses: int = Field(2, ge=1, description="how often each batch is learnt from (K)")
     waiting: int = Field(1, ge=1, description="batches that actors may have ready beyond the buffer")
     target_every: int = Field(16, ge=1, description="updates between copies into the target policy network (t_target)")
-    clip: Linear = Field(
+    clip: LinearPositive = Field(
         Linear(start=0.3, end=0.3, fraction=1.0), description="how far the policy's ratio may move from 1"
     )
     largest_ratio: float = Field(

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from starling.config.algo.base import AlgoConfig
-from starling.config.parts import Linear, OptimizerConfig, ScheduleConfig
+from starling.config.parts import Linear, LinearPositive, OptimizerConfig, ScheduleConfig
 
 
 class PPOConfig(AlgoConfig):
@@ -24,7 +24,7 @@ class PPOConfig(AlgoConfig):
     )
     epochs: int = Field(4, ge=1, description="passes over a batch")
     minibatches: int = Field(4, ge=1, description="parts of a batch, an optimizer step each")
-    clip: Linear = Field(
+    clip: LinearPositive = Field(
         Linear(start=0.1, end=0.1, fraction=1.0), description="how far the policy's ratio may move from 1"
     )
     value_clip: float | None = Field(

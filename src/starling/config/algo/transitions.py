@@ -7,14 +7,14 @@ from typing import Literal
 from pydantic import Field
 
 from starling.config.algo.base import AlgoConfig
-from starling.config.parts import Linear, Part
+from starling.config.parts import Linear, LinearShare, Part
 
 
 class PrioritizedConfig(Part):
     """Prioritized replay (1511.05952)."""
 
     alpha: float = Field(0.6, ge=0, le=1, description="how far priorities shape sampling; 0 is uniform")
-    beta: Linear = Field(
+    beta: LinearShare = Field(
         Linear(start=0.4, end=1.0, fraction=1.0), description="importance correction; 1 is a full correction"
     )
 

@@ -1,0 +1,121 @@
+"""Environment ids that can be made with what is installed here, and which package would add more. Free of torch."""
+
+from __future__ import annotations
+
+import inspect
+from importlib.util import find_spec
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from starling.errors import UserError, did_you_mean
+from starling.registry import Entry, Registry
+
+ENVIRONMENTS = Registry(
+    "environment",
+    {
+        "toy/identity": Entry("starling.envs.toy:Identity", "act as the observation says"),
+        "toy/match": Entry("starling.envs.toy:Match", "act where the observation says, in a Box of uneven bounds"),
+        "toy/memory": Entry("starling.envs.toy:Memory", "recall a cue after a delay"),
+        "toy/truncation": Entry("starling.envs.toy:Truncation", "reward 1 for ever, cut off or ended"),
+        "toy/counting": Entry("starling.envs.toy:Counting", "observations that say when they were made"),
+        "toy/dict": Entry("starling.envs.toy:Mixed", "a dict of vector, image and index"),
+        "toy/deep-sea": Entry("starling.envs.toy_explore:DeepSea", "one of 2^N ways is worth it"),
+        "toy/rooms": Entry("starling.envs.toy_explore:Rooms", "a goal some rooms away"),
+        "toy/faulty": Entry("starling.envs.toy_faulty:Faulty", "misbehaves when it is told to"),
+    },
+)
+ALE, MINATAR, ENVPOOL = "ALE/", "MinAtar/", "envpool/"
+"""Prefixes of the ids that Starling makes itself, each from a package of its own."""
+
+_PACKAGES = {
+    ALE: ("ale_py", "starling-rl[atari]"),
+    MINATAR: ("minatar", "starling-rl[minatar]"),
+    ENVPOOL: ("envpool", "starling-rl[envpool]"),
+}
+"""By the prefix of an id: the package that it needs, and what installs it."""
+_GYMNASIUM = {
+    "gymnasium.envs.mujoco.": ("mujoco", "starling-rl[mujoco]"),
+    "gymnasium.envs.box2d.": ("Box2D", "gymnasium[box2d]"),
+    "gymnasium.envs.phys2d.": ("jax", "gymnasium[jax]"),
+    "gymnasium.envs.tabular.": ("jax", "gymnasium[jax]"),
+}
+"""The same by the module that an env of Gymnasium's is in."""
+_TOO_OLD = {"Pusher-v4"}  # it needs mujoco below 3, and the extra installs a later one
+_TWO_PLAYERS = {"combat", "joust", "maze_craze", "warlords"}
+_MINATAR_GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
+
+
+def atari_games() -> dict[str, str]:
+    """Every `ALE/<Game>-v5` and the name of its ROM; nothing where the ALE is not installed."""
+    try:
+        from ale_py import roms
+    except ModuleNotFoundError:
+        return {}
+    names = [rom for rom in roms.get_all_rom_ids() if rom not in _TWO_PLAYERS]
+    return {f"{ALE}{rom.title().replace('_', '')}-v5": rom for rom in names}
+
+
+def minatar_games() -> dict[str, tuple[str, bool]]:
+    """Every `MinAtar/<Game>-v<n>`: its game, and whether it takes the minimal actions (v1) or all six (v0)."""
+    names = {game: game.title().replace("_", "") for game in _MINATAR_GAMES}
+    return {f"{MINATAR}{name}-v{v}": (game, v == 1) for game, name in names.items() for v in (0, 1)}
+
+
+def known_ids() -> list[str]:
+    """Every id that can be made here, sorted."""
+    own = {name for name, _ in ENVIRONMENTS}
+    games = {*atari_games(), *(minatar_games() if _installed(MINATAR) else ())}
+    made_by_gymnasium = {id for id, spec in gymnasium_envs().items() if not _is_retired(spec) and _need(spec) is None}
+    return sorted(own | games | made_by_gymnasium)
+
+
+def missing() -> dict[str, list[str]]:
+    """What `pip install` would add: from requirement to ids, or to their prefix where they are not known here."""
+    found = {requirement: [f"{prefix}..."] for prefix, (_, requirement) in _PACKAGES.items() if not _installed(prefix)}
+    for id, spec in gymnasium_envs().items():
+        need = _need(spec)
+        if need is not None and id not in _TOO_OLD:
+            found.setdefault(need[1], []).append(id)
+    return found
+
+
+def check_id(id: str) -> None:
+    """Refuse an id that stands for nothing here, or whose package is not installed; import paths are not looked at."""
+    if id in ENVIRONMENTS or ":" in id:
+        return
+    prefix = next((prefix for prefix in _PACKAGES if id.startswith(prefix)), None)
+    spec = gymnasium.registry.get(id)
+    if prefix is not None:
+        need = None if _installed(prefix) else _PACKAGES[prefix]
+    else:
+        need = None if spec is None else _need(spec)
+    if need is not None:
+        raise UserError(f"env {id!r} needs the package {need[0]}: pip install '{need[1]}'")
+    if spec is None and prefix != ENVPOOL and id not in (known := known_ids()):  # envpool itself says what it has
+        raise UserError(f"unknown environment {id!r}{did_you_mean(id, known)} (starling envs lists them)")
+    if spec is not None and _is_retired(spec):
+        near = did_you_mean(id, known_ids())
+        raise UserError(f"env {id!r} cannot be made with the packages that are installed{near}")
+
+
+def gymnasium_envs() -> dict[str, EnvSpec]:
+    """What Gymnasium knows, without what importing the ALE adds, which a process that did not would not know."""
+    return {id: spec for id, spec in gymnasium.registry.items() if not str(spec.entry_point).startswith("ale_py.")}
+
+
+def _installed(prefix: str) -> bool:
+    return find_spec(_PACKAGES[prefix][0]) is not None
+
+
+def _is_retired(spec: EnvSpec) -> bool:
+    """Whether only the name is left: Gymnasium then registers a function of its own that raises."""
+    entry = spec.entry_point
+    return spec.id in _TOO_OLD or (inspect.isfunction(entry) and entry.__module__.startswith("gymnasium."))
+
+
+def _need(spec: EnvSpec) -> tuple[str, str] | None:
+    """The package that an env needs and that is not here, and what installs it."""
+    entry = str(spec.entry_point)
+    needs = (need for module, need in _GYMNASIUM.items() if entry.startswith(module))
+    return next((need for need in needs if find_spec(need[0]) is None), None)

@@ -1,0 +1,66 @@
+"""Color frames of Atari, from training to evaluation and videos."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from starling import blueprint as blueprint_module
+from starling.blueprint import build_model, draw, plan_threads
+from starling.config.load import load
+
+COLOR = ["env.atari.grayscale=false", "env.atari.stack=2", "env.num=2", "stop.env_steps=32", "eval.every=null"]
+SHORT = ["env.atari.max_frames=40", "checkpoint.every=32", "threads=1", "net.init=default"]
+RUNS = {
+    "dqn": ["dqn-pong", *COLOR, *SHORT, "algo.learning_starts=8", "algo.capacity=64", "algo.batch=4"],
+    "ppo": ["ppo-pong", *COLOR, *SHORT, "algo.rollout=8", "algo.minibatches=2", "algo.epochs=1"],
+}
+
+
+@pytest.fixture(scope="module")
+def run(made_when_asked, tmp_path_factory):
+    return made_when_asked(tmp_path_factory.mktemp("runs"), RUNS)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_an_agent_that_sees_colors_is_trained_evaluated_and_filmed(in_process, run, name, read_mp4, tmp_path):
+    folder = run(name)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["updates"] > 0
+    code, printed, complaint = in_process("eval", folder, "--episodes", 1, "--json")
+    assert code == 0, complaint
+    assert json.loads(printed.splitlines()[-1])["episodes"] == 1
+    film = tmp_path / "pong.mp4"
+    code, _, complaint = in_process("play", folder, "--video", film, "--max-steps", 3)
+    assert code == 0, complaint
+    red, _, blue = np.moveaxis(read_mp4(film)[1].astype(int), -1, 0)
+    assert (red - blue).max() > 60  # the ground is brown
+
+
+def test_a_replay_of_colors_is_shown(in_process, run, tmp_path):
+    code, _, complaint = in_process("replay", "sample", run("dqn"), "--out", tmp_path / "sheet.png")
+    assert code == 0, complaint
+    assert (tmp_path / "sheet.png").stat().st_size > 1000
+
+
+def test_all_cores_learn_from_color_images(monkeypatch):
+    monkeypatch.setattr(blueprint_module, "cores", lambda: 4)
+    assert plan_threads(draw(load("dqn-pong", COLOR))) == 4
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_color_of_every_frame_reaches_the_network(name):
+    blueprint = draw(load(RUNS[name][0], RUNS[name][1:]))
+    model = build_model(blueprint)
+    torso = model.trunks["shared"].torso
+    assert blueprint.env.observation.shape == (2, 84, 84, 3)
+    assert torso.encoders[0].convs[0].in_channels == 2 * 3
+    plain = torch.zeros(1, 2, 84, 84, 3, dtype=torch.uint8)
+    features = [torso(plain)]
+    for frame in range(2):
+        for color in range(3):
+            seen = plain.clone()
+            seen[:, frame, :, :, color] = 255
+            features.append(torso(seen))
+    assert len({tuple(one.flatten().tolist()) for one in features}) == 7

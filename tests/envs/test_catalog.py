@@ -1,0 +1,62 @@
+"""What is listed can be made, and what cannot be made is not listed."""
+
+import sys
+import warnings
+
+import gymnasium
+import pytest
+
+from starling.config.env import EnvConfig
+from starling.envs.catalog import known_ids, missing
+from starling.envs.registry import make_env
+from starling.errors import UserError
+
+
+def can_be_made(id):
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of versions that are out of date
+            make_env(EnvConfig(id=id), 1).close()
+    except UserError:
+        return False
+    return True
+
+
+def test_listed_are_exactly_the_ids_that_can_be_made():
+    """Of the ALE one game stands for all."""
+    registered = [id for id, spec in gymnasium.registry.items() if not str(spec.entry_point).startswith("ale_py.")]
+    listed = [id for id in known_ids() if not id.startswith("ALE/")]
+    assert [id for id in sorted({*registered, *listed}) if can_be_made(id)] == listed
+    assert {"CartPole-v1", "MinAtar/Breakout-v0", "toy/rooms"} <= set(listed)
+    assert "ALE/Pong-v5" in known_ids()
+    assert can_be_made("ALE/Pong-v5")
+
+
+@pytest.mark.parametrize(
+    ("package", "requirement", "id"),
+    [
+        ("ale_py", "starling-rl[atari]", "ALE/Pong-v5"),
+        ("minatar", "starling-rl[minatar]", "MinAtar/Breakout-v1"),
+        ("mujoco", "starling-rl[mujoco]", "Ant-v5"),
+        ("Box2D", "gymnasium[box2d]", "LunarLander-v3"),
+        ("jax", "gymnasium[jax]", "phys2d/CartPole-v1"),
+    ],
+)
+def test_what_a_missing_package_would_add_is_said_and_not_listed(monkeypatch, package, requirement, id):
+    monkeypatch.setitem(sys.modules, package, None)
+    assert id not in known_ids()
+    assert any(id.startswith(added.removesuffix("...")) for added in missing()[requirement])
+    with pytest.raises(UserError) as caught:
+        make_env(EnvConfig(id=id), 1)
+    assert str(caught.value) == f"env {id!r} needs the package {package}: pip install '{requirement}'"
+
+
+@pytest.mark.parametrize("error", [ImportError("a\nlibrary"), RuntimeError("a\nlibrary"), SystemExit("a\nlibrary")])
+@pytest.mark.parametrize("rows", [1, 8])
+def test_a_registered_env_that_cannot_be_made_is_one_line(monkeypatch, error, rows):
+    def raises(**_):
+        raise error
+
+    spec = gymnasium.envs.registration.EnvSpec("Raises-v0", entry_point=raises, vector_entry_point=raises)
+    monkeypatch.setitem(gymnasium.registry, "Raises-v0", spec)
+    with pytest.raises(UserError, match=r"^env 'Raises-v0' cannot be made here: [^\n]*a library$"):
+        make_env(EnvConfig(id="Raises-v0"), rows)
