@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -68,8 +68,8 @@ class Result:
 
     @property
     def exit_code(self) -> int:
-        """0, also after Ctrl-C, a person's own wish; 143 after SIGTERM, so that a scheduler notices; 1: it failed."""
-        return 128 + signal.SIGTERM if self.signal == signal.SIGTERM else int(self.failed)
+        """1: it failed; 143 after SIGTERM, so that a scheduler notices; 0, also after Ctrl-C, a person's own wish."""
+        return 1 if self.failed else 128 + signal.SIGTERM if self.signal == signal.SIGTERM else 0
 
 
 class Session:
@@ -92,8 +92,9 @@ class Session:
             self._evaluated = state["evaluated"]
         settings = self.config.checkpoint
         retention = checkpoint.Retention(settings.keep, settings.keep_every, settings.best)
-        self._saver = Saver(place.checkpoints, retention)
-        self.metrics = MetricsFile(place.metrics_file, 0 if state is None else state["rows"])
+        self._saver = Saver(place.checkpoints, retention, display.message)
+        rows = 0 if state is None else state["rows"]
+        self.metrics = MetricsFile(place.metrics_file, display.message, rows, runtime.env_steps)
         window = max((table.length for table in blueprint.tables if table.storage == "ring"), default=0)
         self._watch = Watch(self.config, window, read_rows(place.metrics_file))
         self.board = TensorBoardFile(place.path, None if state is None else runtime.env_steps, display.message)
@@ -127,8 +128,9 @@ class Session:
                 except RunFailedError as error:
                     failed, reason = True, f"failed: {error}"
                     self._listen()
-                    self._save()
-                except DivergedError as error:  # in the middle of a step, and nothing worth saving
+                    with suppress(folder.RunGoneError):
+                        self._save()
+                except (DivergedError, folder.RunGoneError) as error:  # nothing worth saving, or nowhere to save it
                     failed, reason = True, f"failed: {error}"
                 self._saver.finish()
         except EnvFault as fault:
@@ -138,6 +140,8 @@ class Session:
             with ExitStack() as closing:  # one after the other, also if one of them fails
                 for part in (self.runtime, self.board, self.metrics, self._saver):
                     closing.callback(part.close)
+        if unsaved := self._saver.failure or self.metrics.failure:
+            failed, reason = True, f"{reason}; failed: {unsaved}"
         runtime = self.runtime
         received = self._interrupts.received
         mean = self.scores.mean
@@ -212,6 +216,7 @@ class Session:
         return rows[-1] if rows else {}
 
     def _write_row(self, evaluation: dict[str, float]) -> None:
+        self.place.check_there()
         seconds = time.monotonic() - self._started
         row: dict[str, Any] = {
             "env_steps": self.runtime.env_steps,
@@ -237,6 +242,7 @@ class Session:
         self._last_row = row
 
     def _save(self) -> None:
+        self.place.check_there()
         if self._interrupts.received is not None:
             self.display.message("saving; once more ends at once, without")
         self._saver.save(self._take_state, self._evaluated if self.config.eval.every is not None else self.scores.mean)
@@ -257,6 +263,7 @@ class Session:
         if now < self._next_tick:
             return
         self._next_tick = now + TICK_SECONDS
+        self.place.check_there()
         since, steps = self._pace
         pace = (self.runtime.env_steps - steps) / max(now - since, 1e-9)
         if now - since > 5:

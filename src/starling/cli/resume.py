@@ -27,11 +27,10 @@ def resume(
 
     Example: starling resume runs/mine stop.env_steps=500000 algo.optimizer.args.lr=0.0001 --checkpoint best
     """
-    from starling.config.load import load
     from starling.runs.folder import check_writable, find
 
     place = find(run)
-    config = load(str(place.config_file), overrides or [])
+    config = place.config_with(overrides or [])
     check_writable(runs or run.parent)
 
     from starling import training
