@@ -92,9 +92,9 @@ class Session:
             self._evaluated = state["evaluated"]
         settings = self.config.checkpoint
         retention = checkpoint.Retention(settings.keep, settings.keep_every, settings.best)
-        self._saver = Saver(place.checkpoints, retention, display.message)
         rows = 0 if state is None else state["rows"]
         self.metrics = MetricsFile(place.metrics_file, display.message, rows, runtime.env_steps)
+        self._saver = Saver(place.checkpoints, retention, display.message, self.metrics.sync)
         window = max((table.length for table in blueprint.tables if table.storage == "ring"), default=0)
         self._watch = Watch(self.config, window, read_rows(place.metrics_file))
         self.board = TensorBoardFile(place.path, None if state is None else runtime.env_steps, display.message)

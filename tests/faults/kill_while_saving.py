@@ -1,4 +1,7 @@
-"""Saves checkpoints in forked children and kills each at another call to the disk; test_kill.py runs it in its own process."""
+"""Saves checkpoints in forked children and kills each before another call to the disk.
+
+test_kill.py runs it in a process of its own.
+"""
 
 import os
 import signal

@@ -12,9 +12,11 @@ import pytest
 
 import starling as starling_api
 from starling.errors import UserError
+from starling.evaluation import evaluate_run
 from starling.runs import lock
 from starling.runs.folder import RunFolder
 from starling.runs.metrics import read_rows
+from starling.training import branch
 
 IMPATIENT = "from starling.runs import lock; lock.WAIT_SECONDS = 0.5; from starling.cli.main import main; main()"
 SETTINGS = [
@@ -95,3 +97,34 @@ def test_of_two_resumes_at_once_one_goes_on_and_the_other_is_refused(tmp_path):
     steps = [row["env_steps"] for row in read_rows(run.metrics_file)]
     assert steps[0] == 64
     assert steps == sorted(steps)
+
+
+class Trying:
+    """A display that tries to take the lock of the run it shows."""
+
+    def __init__(self, folder):
+        self.folder, self.refused = folder, 0
+
+    def tick(self, status): ...
+
+    def message(self, line): ...
+
+    def row(self, row):
+        with pytest.raises(UserError, match="is in use"), lock.locked(self.folder, self.message):
+            pass
+        self.refused += 1
+
+
+def test_whoever_trains_holds_the_lock_and_whoever_reads_needs_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "WAIT_SECONDS", 0.0)
+    settings = [*SETTINGS, "stop.env_steps=128", "run=a"]
+    run, child = RunFolder(tmp_path / "a"), RunFolder(tmp_path / "b")
+    trained, resumed, branched = Trying(run.path), Trying(run.path), Trying(child.path)
+    starling_api.train("dqn-cartpole", settings, runs=tmp_path, display=trained)
+    run.config_file.write_text(run.config_file.read_text().replace("env_steps: 128", "env_steps: 192"))
+    starling_api.resume(run.path, display=resumed)
+    with lock.locked(run.path, print):
+        starling_api.load(run.path)
+        evaluate_run(run.path, episodes=1, seed=0, which="newest", protocol="as-trained", warn=print)
+        branch(run.path, run.config_with(["run=b", "stop.env_steps=256"]), tmp_path, branched)
+    assert min(trained.refused, resumed.refused, branched.refused) > 0

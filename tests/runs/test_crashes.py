@@ -9,9 +9,11 @@ from saved import ages, changing_state, save
 from traced_disk import CrashModel, TracedDisk, crashes, read_tree, write_tree
 
 from starling.config.load import load
+from starling.errors import UserError
 from starling.runs import checkpoint, folder
 from starling.runs.checkpoint import Retention
 from starling.runs.metrics import MetricsFile, read_rows
+from starling.runs.saving import Saver
 
 HARSH = Retention(newest=1, best=True)
 """Nothing to fall back to but the newest and the best."""
@@ -152,6 +154,28 @@ def test_a_run_and_its_rows_survive_a_crash(tmp_path, monkeypatch):
         if len(done) > 1:
             found = [row["env_steps"] for row in read_rows(run.metrics_file)]
             assert found in ([0, 1, 2], list(range(done[-1])))
+
+
+def test_a_checkpoint_never_outlives_the_rows_before_it(tmp_path, monkeypatch):
+    base = tmp_path / "base"
+    base.mkdir()
+    traced = TracedDisk(monkeypatch)
+    metrics = MetricsFile(base / "metrics.jsonl", print)
+    saver = Saver(base / "checkpoints", HARSH, print, metrics.sync)
+    for step in (1, 2):
+        metrics.write({"env_steps": step})
+        saver.save(lambda step=step: (step, {"session": {"rows": step}}), None)
+        saver.finish()
+    saver.close()
+    found = 0
+    for left, _ in after_every_crash(base, traced.operations, tmp_path):
+        try:
+            state = checkpoint.find(left / "checkpoints")[1]
+        except UserError:
+            continue
+        found += 1
+        assert len(read_rows(left / "metrics.jsonl")) >= state["session"]["rows"]
+    assert found > 10
 
 
 def test_content_is_on_the_disk_before_its_name_is(recorded):

@@ -60,6 +60,7 @@ DAMAGE = {
     "not UTF-8": b'{"env_steps": 3, "note": "\xff\xfe"}\n',
     "not JSON": b"nonsense\n",
     "not a row": b"[3]\n",
+    "no steps": b'{"env_steps": null}\n',
     "two lines": b'{"env_\nsteps": 3}\n',
 }
 

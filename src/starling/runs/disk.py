@@ -129,3 +129,8 @@ class GrowingFile:
         if self.failure is not None:
             self.failure = None
             self._warn(f"{self.file} is written again, and nothing of it is missing")
+
+    def sync(self) -> None:
+        """Force what is written to the disk."""
+        with suppress(FileNotFoundError):  # somebody has removed it; the next row makes it again
+            sync(self.file)

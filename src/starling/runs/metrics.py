@@ -81,6 +81,10 @@ class MetricsFile:
         """Why rows are not in the file yet."""
         return self._file.failure
 
+    def sync(self) -> None:
+        """Force the rows to the disk."""
+        self._file.sync()
+
     def close(self) -> None:
         self._file.flush()
 

@@ -38,7 +38,7 @@ def _parse(line: bytes) -> Row | None:
         row = json.loads(line, parse_constant=lambda constant: None)  # NaN, which earlier versions wrote
     except ValueError:  # also where it is not UTF-8
         return None
-    return row if isinstance(row, dict) else None
+    return row if isinstance(row, dict) and isinstance(row.get("env_steps"), int) else None
 
 
 def read_first(path: Path, count: int, env_steps: int) -> tuple[list[Row], int]:
@@ -47,7 +47,7 @@ def read_first(path: Path, count: int, env_steps: int) -> tuple[list[Row], int]:
     The count alone would not do: where rows are damaged, later ones would move up.
     """
     rows, damaged = parse_rows(path.read_bytes()) if path.exists() else ([], 0)
-    return [row for row in rows if row.get("env_steps", 0) <= env_steps][:count], damaged
+    return [row for row in rows if row["env_steps"] <= env_steps][:count], damaged
 
 
 def damage_line(path: Path, damaged: int) -> str:

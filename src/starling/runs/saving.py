@@ -23,8 +23,15 @@ class Saver:
     One that cannot be written costs a warning, the first in a row of them, and the next one is tried as if it had been.
     """
 
-    def __init__(self, root: Path, retention: Retention, warn: Callable[[str], None]) -> None:
-        self._root, self._retention, self._warn = root, retention, warn
+    def __init__(
+        self,
+        root: Path,
+        retention: Retention,
+        warn: Callable[[str], None],
+        sync_first: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`sync_first` forces to the disk what a checkpoint counts on: the rows of metrics before it."""
+        self._root, self._retention, self._warn, self._sync_first = root, retention, warn, sync_first
         self.failure: str | None = None  # why the last checkpoint could not be written
         self._warned = False
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -42,6 +49,7 @@ class Saver:
 
         def write() -> None:
             try:
+                self._sync_first()
                 checkpoint.write(self._root, env_steps, frozen, retention=self._retention, score=score)
             except OSError as error:
                 raise OSError(_explain(error, self._root, frozen)) from error
