@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import json
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -97,7 +98,7 @@ def measure_saving(
     codec: Codec, fragments: Iterator[Fragment], observations: int, more: int, root: Path
 ) -> tuple[dict[str, object], str]:
     """What saving took, and the digest of what a restored table would sample."""
-    table, saver = table_of(observations, codec), Saver(root, Retention(newest=2))
+    table, saver = table_of(observations, codec), Saver(root, Retention(newest=2), sys.exit)
     insert(table, fragments, observations + observations // 50)
     before = [turn(table, fragments) for _ in range(TURNS_BEFORE)]
     first = save(saver, root, table, fragments)

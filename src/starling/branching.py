@@ -9,7 +9,9 @@ from starling import tree
 from starling.blueprint import Blueprint, build_model, layout_of
 from starling.config.dialect import on_one_line
 from starling.config.load import differences, to_dict
+from starling.config.parts import OptimizerConfig
 from starling.errors import UserError
+from starling.roles.optimizer import moment_names
 from starling.store.spec import TableSpec
 
 FIXED = ("algo.name", "env.id", "env.num", "env.args", "env.wrappers", "env.atari", "net")
@@ -23,6 +25,8 @@ class BranchPlan:
     changes: dict[str, tuple[Any, Any]]
     refill: bool
     emptied: tuple[str, ...]  # tables that cannot be dealt to another number of learners
+    restarted: tuple[str, ...]  # optimizers whose saved moments do not fit
+    rescheduled: tuple[str, ...]  # optimizers with another schedule
 
     def lines(self) -> list[str]:
         changed = [
@@ -32,7 +36,21 @@ class BranchPlan:
             changed.append("the tables have another shape now: they are filled anew before learning goes on")
         elif self.emptied:
             changed.append(f"old unrolls are not dealt to other learners: {', '.join(self.emptied)} begin empty")
+        if self.restarted:
+            changed.append(f"the saved moments do not fit and start anew: optimizer {', '.join(self.restarted)}")
         return changed
+
+    def optimizer_states(self, saved: dict[str, Any], fresh: dict[str, Any], updates: int) -> dict[str, Any]:
+        """The states to go on with after `updates`: the saved ones, or `fresh` ones in place of what does not fit."""
+        return {name: self._optimizer_state(name, saved.get(name, {}), state, updates) for name, state in fresh.items()}
+
+    def _optimizer_state(self, name: str, saved: Any, fresh: Any, updates: int) -> Any:
+        if name not in self.restarted + self.rescheduled:
+            return saved
+        schedule = fresh["schedule"]
+        if schedule is not None:
+            schedule = {**schedule, "last_epoch": updates, "_step_count": updates + 1}
+        return {**fresh, "moments": (fresh if name in self.restarted else saved)["moments"], "schedule": schedule}
 
 
 def check_branch(old: Blueprint, new: Blueprint) -> BranchPlan:
@@ -48,7 +66,23 @@ def check_branch(old: Blueprint, new: Blueprint) -> BranchPlan:
             "a branch cannot change what is recorded beside the actions (algo.clear, features of algo.sources)"
         )
     unrolls = tuple(spec.name for spec in new.tables if spec.storage == "slots" and spec.sampler != "fifo")
-    return BranchPlan(changes, _kept(old) != _kept(new), unrolls if old.learners != new.learners else ())
+    before, after = ({n: spec.config for n, spec in b.algorithm.learning().optimizers.items()} for b in (old, new))
+    return BranchPlan(
+        changes,
+        refill=_kept(old) != _kept(new),
+        emptied=unrolls if old.learners != new.learners else (),
+        restarted=tuple(n for n in after if n not in before or not _same_moments(before[n], after[n])),
+        rescheduled=tuple(n for n in after if n in before and _schedule(before[n]) != _schedule(after[n])),
+    )
+
+
+def _same_moments(one: OptimizerConfig, other: OptimizerConfig) -> bool:
+    """Whether the moments of one optimizer are those of another."""
+    return one.name == other.name and (one.args == other.args or moment_names(one) == moment_names(other))
+
+
+def _schedule(optimizer: OptimizerConfig) -> str | None:
+    return None if optimizer.schedule is None else optimizer.schedule.name
 
 
 def _recorded(blueprint: Blueprint) -> Any:

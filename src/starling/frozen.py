@@ -48,7 +48,7 @@ def thaw(part: FrozenPart) -> Any:
 def pack(state: dict[str, Any]) -> bytes:
     """A state without segments as bytes, for another process."""
     part = freeze({"state": state})["state"]
-    text = json.dumps(part.document).encode()
+    text = json.dumps(part.document, allow_nan=False).encode()
     return len(text).to_bytes(8, "little") + text + save(part.arrays)
 
 
@@ -73,7 +73,10 @@ def _split(value: Any, path: str, arrays: dict[str, NDArray], segments: dict[str
     if isinstance(value, np.ndarray):
         arrays[path] = np.asarray(value, order="C")
         return {"array": path}
-    return {"value": json.loads(json.dumps(value))}  # a copy; fails here rather than when it is written
+    try:
+        return {"value": json.loads(json.dumps(value, allow_nan=False))}  # a copy; what cannot be written fails here
+    except ValueError:  # JSON has no number for NaN and the infinities, which must come back as they were
+        return {"python": json.dumps(value)}
 
 
 def _join(document: dict[str, Any], arrays: Mapping[str, NDArray], segments: Mapping[str, Segmented]) -> Any:
@@ -84,4 +87,6 @@ def _join(document: dict[str, Any], arrays: Mapping[str, NDArray], segments: Map
         return torch.from_numpy(arrays[content])
     if kind == "segments":
         return segments[content]
+    if kind == "python":
+        return json.loads(content)
     return arrays[content] if kind == "array" else content

@@ -74,3 +74,7 @@ class Segmented:
     """A leaf of a state that is made of segments."""
 
     parts: tuple[Segment, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)

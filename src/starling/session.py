@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -99,8 +99,9 @@ class Session:
             self._evaluated = state["evaluated"]
         settings = self.config.checkpoint
         retention = checkpoint.Retention(settings.keep, settings.keep_every, settings.best)
-        self._saver = Saver(place.checkpoints, retention)
-        self.metrics = MetricsFile(place.metrics_file, 0 if state is None else state["rows"])
+        rows = 0 if state is None else state["rows"]
+        self.metrics = MetricsFile(place.metrics_file, display.message, rows, runtime.env_steps)
+        self._saver = Saver(place.checkpoints, retention, display.message, self.metrics.sync)
         window = max((table.length for table in blueprint.tables if table.storage == "ring"), default=0)
         self._watch = Watch(self.config, window, read_rows(place.metrics_file))
         self.board = TensorBoardFile(place.path, None if state is None else runtime.env_steps, display.message)
@@ -124,7 +125,7 @@ class Session:
 
     def run(self) -> Result:
         """Drive the system until a stop condition holds; the last state is saved."""
-        failed, diverged = False, None
+        failed = False
         if compiles(self.config):
             self.display.message("the loss is compiled at the first update, which takes up to half a minute")
         try:
@@ -134,13 +135,14 @@ class Session:
                 except RunFailedError as error:
                     failed, reason = True, f"failed: {error}"
                     self._listen()
-                    self._save()
+                    with suppress(folder.RunGoneError):
+                        self._save()
+                except folder.RunGoneError as error:
+                    failed, reason = True, f"failed: {error}"
                 except DivergedError as error:  # in the middle of a step, and nothing worth saving
                     failed, reason = True, f"failed: {error}"
-                    diverged = error
+                    self._explain(error)
                 self._saver.finish()
-                if diverged is not None:
-                    self._explain(diverged)
         except EnvFault as fault:
             self.place.log(f"{fault}\n{fault.details}".rstrip())
             raise
@@ -148,6 +150,8 @@ class Session:
             with ExitStack() as closing:  # one after the other, also if one of them fails
                 for part in (self.runtime, self.board, self.metrics, self._saver):
                     closing.callback(part.close)
+        if unsaved := self._saver.failure or self.metrics.failure:
+            failed, reason = True, f"{reason}; failed: {unsaved}"
         runtime = self.runtime
         received = self._interrupts.received
         mean = self.scores.mean
@@ -158,6 +162,7 @@ class Session:
 
     def _explain(self, error: DivergedError) -> None:
         """Write down what training diverged at, and say what to do."""
+        self._saver.finish()
         dump = self.place.path / "diverged"
         counts = {"env_steps": self.runtime.env_steps, "updates": self.runtime.updates}
         try:
@@ -252,6 +257,7 @@ class Session:
         return rows[-1] if rows else {}
 
     def _write_row(self, evaluation: dict[str, float]) -> None:
+        self.place.check_there()
         seconds = self._clock() - self._started
         row: dict[str, Any] = {
             "env_steps": self.runtime.env_steps,
@@ -277,6 +283,7 @@ class Session:
         self._last_row = row
 
     def _save(self) -> None:
+        self.place.check_there()
         if self._interrupts.received is not None:
             self.display.message("saving; once more ends at once, without")
         self._saver.save(self._take_state, self._evaluated if self.config.eval.every is not None else self.scores.mean)
@@ -299,6 +306,7 @@ class Session:
         if now < self._next_tick:
             return
         self._next_tick = now + TICK_SECONDS
+        self.place.check_there()
         since, steps = self._pace
         pace = (self.runtime.env_steps - steps) / max(now - since, 1e-9)
         if now - since > 5:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from starling.hardware import set_up_torch
 from starling.replays.resharding import reshard, without_tables
 from starling.replays.start import begin_with_replay
 from starling.runs import checkpoint, folder
+from starling.runs.lock import locked
 from starling.runtime.prewarm import prewarm
 from starling.session import Display, Logged, Result, Session
 
@@ -26,22 +27,29 @@ def train(config: Config, runs: Path, display: Display) -> Result:
     blueprint = _prepare(config)
     set_up_torch(torch_threads(blueprint))
     runtime = topology.build(blueprint, find_room(runs))
-    with _closing_if_it_fails(runtime):
-        filled = begin_with_replay(blueprint, runtime)
-        place = folder.create(runs, config)
-        display = Logged(display, place)
-        display.message(f"run: {place.path}")
-        if filled is not None:
-            display.message(filled)
-        session = Session(blueprint, place, runtime, display)
-    return session.run()
+    with ExitStack() as held:
+        with _closing_if_it_fails(runtime):
+            filled = begin_with_replay(blueprint, runtime)
+            place = folder.create(runs, config)
+            display = Logged(display, place)
+            held.enter_context(locked(place.path, display.message))
+            display.message(f"run: {place.path}")
+            if filled is not None:
+                display.message(filled)
+            session = Session(blueprint, place, runtime, display)
+        return session.run()
 
 
 def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST) -> Result:
     """Go on with a run, in its own folder, from its newest sound checkpoint or the one called `which`."""
     place = folder.find(run)
-    display, config = Logged(display, place), place.config()
-    blueprint = _prepare(config)
+    with locked(place.path, display.message):
+        return _resume(place, Logged(display, place), which)
+
+
+def _resume(place: folder.RunFolder, display: Display, which: str) -> Result:
+    blueprint = _prepare(place.config())
+    checkpoint.recover(place.checkpoints)
     later = checkpoint.later_than(place.checkpoints, which)
     if later:
         raise UserError(
@@ -50,7 +58,7 @@ def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST) -> Re
         )
     state = _load(place, which, blueprint, display.message)
     set_up_torch(torch_threads(blueprint))
-    runtime = topology.build(blueprint, find_room(run))
+    runtime = topology.build(blueprint, find_room(place.path))
     with _closing_if_it_fails(runtime):
         runtime.restore(state)
         session = Session(blueprint, place, runtime, display, state["session"])
@@ -67,17 +75,21 @@ def branch(run: Path, config: Config, runs: Path, display: Display, *, which: st
     state["store"] = reshard(old, new, kept)
     set_up_torch(torch_threads(new))
     runtime = topology.build(new, find_room(runs))
-    with _closing_if_it_fails(runtime):
-        runtime.restore(state)
-        runtime.learner.apply_settings()
-        place = folder.create(runs, config)
-        place.copy_history(parent, state["session"]["rows"], plan.changes)
-        display = Logged(display, place)
-        for line in plan.lines():
-            display.message(line)
-        display.message(f"run: {place.path}, a branch of {run}")
-        session = Session(new, place, runtime, display, state["session"])
-    return session.run()
+    with ExitStack() as held:
+        with _closing_if_it_fails(runtime):
+            fresh, saved = runtime.learner.get_state()["optimizers"], state["learner"]
+            saved["optimizers"] = plan.optimizer_states(saved["optimizers"], fresh, saved["version"])
+            runtime.restore(state)
+            runtime.learner.apply_settings()
+            place = folder.create(runs, config)
+            held.enter_context(locked(place.path, display.message))
+            place.copy_history(parent, plan.changes, state["session"]["rows"])
+            display = Logged(display, place)
+            for line in plan.lines():
+                display.message(line)
+            display.message(f"run: {place.path}, a branch of {run}")
+            session = Session(new, place, runtime, display, state["session"])
+        return session.run()
 
 
 @contextmanager

@@ -77,13 +77,18 @@ def test_mistakes_are_one_line_and_write_nothing(run, tmp_path):
         metrics(tmp_path / "other")
     with pytest.raises(UserError, match=r"cannot write .*No such file or directory; choose another file with --csv"):
         metrics(run.path, csv=str(tmp_path / "none" / "out.csv"))
-    run.metrics_file.write_text('{"env_steps": 1}\nnonsense\n')
-    with pytest.raises(UserError, match=r"metrics.jsonl:2 is not a row of metrics"):
-        metrics(run.path, csv=str(tmp_path / "out.csv"))
-    assert not (tmp_path / "out.csv").exists()
     run.metrics_file.unlink()
     with pytest.raises(UserError, match="nothing has been written yet"):
         metrics(run.path)
+
+
+def test_damaged_rows_are_counted_and_the_others_shown(run, capsys):
+    content = run.metrics_file.read_bytes()
+    run.metrics_file.write_bytes(b"nonsense\n" + content + b'{"note": "\xff"}\n[1]\n')
+    metrics(run.path, csv="-")
+    printed = capsys.readouterr()
+    assert [row["env_steps"] for row in csv.DictReader(io.StringIO(printed.out))] == ["1000", "2000", "3000"]
+    assert printed.err == f"warning: {run.metrics_file}: 3 damaged rows are left out\n"
 
 
 def test_a_run_without_rows_says_so(run, capsys):

@@ -17,7 +17,7 @@ KILLS = int(os.environ.get("STARLING_KILLS", "2"))
 
 def test_a_save_killed_at_any_moment_leaves_a_sound_checkpoint(tmp_path):
     script = Path(__file__).with_name("kill_while_saving.py")
-    subprocess.run([sys.executable, script, tmp_path, "12"], check=True, timeout=120)
+    subprocess.run([sys.executable, script, tmp_path, "40"], check=True, timeout=120)
 
 
 def starling(*arguments):

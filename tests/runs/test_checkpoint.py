@@ -125,8 +125,27 @@ def test_leftovers_of_a_killed_save_are_ignored_and_removed(tmp_path):
 def test_nothing_on_disk_is_a_pickle(tmp_path):
     folder = save(tmp_path, 1, a_state(), retention=KEEP)
     assert {file.suffix for file in folder.iterdir()} == {".json", ".safetensors"}
-    for file in folder.glob("*.json"):
-        json.loads(file.read_text())
+
+
+def test_all_json_on_disk_is_json(tmp_path):
+    """It has no NaN and no infinities, which a state may have."""
+    folder = save(tmp_path, 1, a_state(), retention=Retention(best=True), score=1.0)
+
+    def refuse(constant):
+        raise AssertionError(f"{file}: {constant}")
+
+    for file in [*folder.glob("*.json"), tmp_path / "best.json"]:
+        json.loads(file.read_text(), parse_constant=refuse)
+
+
+def test_a_score_that_is_no_number_is_never_the_best(tmp_path):
+    retention = Retention(newest=1, best=True)
+    for step, score in [(1, float("nan")), (2, 3.0), (3, float("inf")), (4, 2.0), (5, float("nan"))]:
+        save(tmp_path, step, a_state(), retention=retention, score=score)
+    assert checkpoint.best(tmp_path) == ("step-000000000002", 3.0)
+    (tmp_path / "best.json").write_text('{"checkpoint": "step-000000000002", "score": NaN}')  # as it once was written
+    save(tmp_path, 6, a_state(), retention=retention, score=1.0)
+    assert checkpoint.best(tmp_path) == ("step-000000000006", 1.0)
 
 
 def test_state_that_json_cannot_hold_is_refused_when_saving(tmp_path):

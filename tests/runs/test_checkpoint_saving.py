@@ -1,14 +1,16 @@
 """Checkpoints beside training: what is saved is what was there at that moment, and nothing goes wrong unheard."""
 
+import re
 import resource
+import shutil
 import threading
 import time
 
 import numpy as np
 import pytest
 import torch
+from traced_disk import TracedDisk
 
-from starling.errors import UserError
 from starling.runs import checkpoint
 from starling.runs.checkpoint import Retention
 from starling.runs.saving import Saver
@@ -28,8 +30,13 @@ class Gate(Joined):
 
 
 @pytest.fixture
-def saver(tmp_path):
-    made = Saver(tmp_path / "checkpoints", Retention(newest=3))
+def said():
+    return []
+
+
+@pytest.fixture
+def saver(tmp_path, said):
+    made = Saver(tmp_path / "checkpoints", Retention(newest=3), said.append)
     yield made
     made.close()
 
@@ -77,20 +84,51 @@ def tiny_files():
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def check_for_a_while(saver):
-    for _ in range(2000):
+def check_until_written(saver):
+    """As a session does, which does not wait."""
+    deadline = time.monotonic() + 20
+    while saver._writing is not None:
+        assert time.monotonic() < deadline
         saver.check()
-        time.sleep(0.01)
+        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("large", [Segmented((Joined((bytes(20_000),)),)), np.zeros(20_000, np.uint8)])
-def test_a_checkpoint_that_cannot_be_written_is_said_once_and_the_last_one_stays(saver, tmp_path, tiny_files, large):
+def test_checkpoints_that_cannot_be_written_are_warned_of_once_and_the_last_one_stays(
+    saver, said, tmp_path, tiny_files, large
+):
     saver.save(lambda: (7, {"learner": {}}), None)
-    saver.save(lambda: (8, {"learner": {"large": large}}), None)
-    with pytest.raises(UserError, match=r"cannot write a checkpoint to .*: File too large; make room"):
-        check_for_a_while(saver)
-    saver.check()
-    assert checkpoint.find(tmp_path / "checkpoints")[0].name == "step-000000000007"
-    saver.save(lambda: (9, {"learner": {}}), None)
+    for step in (8, 9):
+        saver.save(lambda step=step: (step, {"learner": {"large": large}}), None)
+        check_until_written(saver)
+        failure = f"cannot write a checkpoint to {tmp_path / 'checkpoints'}: File too large"
+        assert saver.failure == failure
+        assert said == [f"warning: {failure}; training goes on and tries again at the next checkpoint: make room"]
+        assert checkpoint.find(tmp_path / "checkpoints")[0].name == "step-000000000007"
+    saver.save(lambda: (10, {"learner": {}}), None)
+    check_until_written(saver)
+    assert saver.failure is None
+    assert said[1:] == ["checkpoints are written again"]
+    assert steps_of(tmp_path) == [7, 10]
+    saver.save(lambda: (11, {"learner": {"large": large}}), None)
+    saver.save(lambda: (12, {"learner": {}}), None)
+    assert len(said) == 3, "another streak is another warning"
+
+
+def test_of_a_full_disk_it_says_how_much_room_is_missing(saver, tmp_path, monkeypatch):
+    TracedDisk(monkeypatch, room=10_000)
+    large = {"array": np.zeros(200_000, np.uint8), "ring": Segmented((Joined((bytes(300_000),)),))}
+    saver.save(lambda: (7, {"learner": large}), None)
     saver.finish()
-    assert steps_of(tmp_path) == [7, 9]
+    assert re.search(r"No space left on device \(it takes up to 0\.5 MB, and .* MB are free\)$", saver.failure)
+
+
+def test_the_end_of_a_run_hears_of_its_last_checkpoint_and_nobody_is_told_that_training_goes_on(saver, said, tmp_path):
+    saver.save(lambda: (7, {"learner": {}}), None)
+    saver.finish()
+    shutil.rmtree(tmp_path / "checkpoints")
+    (tmp_path / "checkpoints").write_text("in the way")
+    saver.save(lambda: (8, {"learner": {}}), None)
+    saver.finish()
+    assert saver.failure.endswith("checkpoints: Not a directory")
+    assert said == []

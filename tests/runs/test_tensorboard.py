@@ -5,6 +5,7 @@ import sys
 import textwrap
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from traced_disk import TracedDisk
 
 from starling.runs.tensorboard import TensorBoardFile
 
@@ -16,13 +17,13 @@ def scalars(folder):
 
 
 def test_every_number_is_a_scalar_at_its_env_steps(tmp_path):
-    board = TensorBoardFile(tmp_path / "run", None, print)
+    board = TensorBoardFile(tmp_path, None, print)
     board.write({"env_steps": 10, "updates": 1, "return": None, "note": "text"})
     board.write({"env_steps": 20, "updates": 2, "return": 1.5, "loss/value": 0.25})
-    assert scalars(tmp_path / "run")["return"] == [(20, 1.5)]  # there to be read while the run goes on
+    assert scalars(tmp_path)["return"] == [(20, 1.5)]  # there to be read while the run goes on
     board.close()
     board.close()
-    assert scalars(tmp_path / "run") == {
+    assert scalars(tmp_path) == {
         "env_steps": [(10, 10), (20, 20)],
         "updates": [(10, 1), (20, 2)],
         "return": [(20, 1.5)],
@@ -43,6 +44,7 @@ def test_a_resumed_run_voids_what_its_checkpoint_had_not_seen(tmp_path):
 
 
 def test_a_full_disk_costs_one_warning(tmp_path):
+    """And the file is whole up to the last row that there was room for."""
     script = """
         import resource, sys
         from pathlib import Path
@@ -59,12 +61,24 @@ def test_a_full_disk_costs_one_warning(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     (line,) = done.stdout.splitlines()
-    assert line == "TensorBoard events are off: [Errno 27] File too large; metrics.jsonl goes on"
+    (file,) = tmp_path.iterdir()
+    assert line.startswith(f"warning: cannot write to {file}: File too large; training goes on")
     assert len(scalars(tmp_path)["return"]) > 5
 
 
+def test_rows_wait_for_room_and_none_is_lost(tmp_path, monkeypatch):
+    board = TensorBoardFile(tmp_path, None, print)
+    traced = TracedDisk(monkeypatch, room=100)
+    for step in range(5):
+        board.write({"env_steps": step, "return": 1.0})
+    assert 0 < len(scalars(tmp_path)["return"]) < 5
+    traced.room = None
+    board.close()
+    assert [step for step, _ in scalars(tmp_path)["return"]] == list(range(5))
+
+
 def test_a_folder_that_cannot_be_made_costs_one_warning(tmp_path):
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("")  # where the folder should be
     said = []
     board = TensorBoardFile(tmp_path / "file", None, said.append)
     board.write({"env_steps": 1})

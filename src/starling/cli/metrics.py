@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,8 +30,12 @@ def metrics(
     """
     from starling.runs.export import read_finished
     from starling.runs.folder import find
+    from starling.runs.rows import damage_line
 
-    rows = read_finished(find(run).metrics_file)
+    file = find(run).metrics_file
+    rows, damaged = read_finished(file)
+    if damaged:
+        print(f"warning: {damage_line(file, damaged)}", file=sys.stderr)
     if csv is None:
         print(_table(rows[-last:]) if rows else "no rows yet")
     else:
@@ -38,8 +43,6 @@ def metrics(
 
 
 def _export(rows: Sequence[dict[str, Any]], target: str) -> None:
-    import sys
-
     from starling.errors import UserError
     from starling.runs.export import write_csv
 

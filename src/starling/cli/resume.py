@@ -32,6 +32,7 @@ def resume(
     from starling.runs.folder import check_writable, find
 
     place = find(run)
+    place.check_algorithm(overrides or [])
     config = load_checked(str(place.config_file), overrides or [])
     check_writable(runs or run.parent)
 

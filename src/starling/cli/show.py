@@ -72,12 +72,14 @@ def closing_lines(result: Result) -> str:
     """Why the run ended, its score, where it is and what can be done with it."""
     steps = f"{result.env_steps:,} env steps"
     mean = f"{number(result.score)} (mean return of the last 100 episodes, {steps})"
-    return "\n".join(
-        [
-            f"\nfinished: {result.reason}",
-            f"score:    {mean if result.score is not None else f'none, no episode has ended yet ({steps})'}",
+    lines = [
+        f"\nfinished: {result.reason}",
+        f"score:    {mean if result.score is not None else f'none, no episode has ended yet ({steps})'}",
+    ]
+    if result.folder.is_dir():
+        lines += [
             f"run:      {result.folder}",
             f"next:     starling eval {result.folder} --episodes 20",
             f"          starling resume {result.folder} {result.onward}".rstrip(),
         ]
-    )
+    return "\n".join(lines)

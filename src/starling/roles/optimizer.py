@@ -138,6 +138,15 @@ class FlatOptimizer:
             self._schedule.load_state_dict(state["schedule"])
 
 
+def moment_names(config: OptimizerConfig) -> frozenset[str]:
+    """The names of the moments that an optimizer keeps for a parameter."""
+    parameter = nn.Parameter(torch.zeros(1, 1))
+    parameter.grad = torch.zeros(1, 1)
+    optimizer = _make_optimizer(config, [parameter])
+    optimizer.step()
+    return frozenset(optimizer.state[parameter])
+
+
 def _without_compiler(make: Callable[[], torch.optim.Optimizer]) -> torch.optim.Optimizer:
     """An optimizer that does not load torch's compiler, which takes two seconds; it would only say not to compile it.
 

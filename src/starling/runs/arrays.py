@@ -7,12 +7,12 @@ can read; this one does neither.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from starling.runs.disk import write_synced
 from starling.types import NDArray
 
 _NAMES = {"bool": "BOOL"} | {
@@ -32,9 +32,5 @@ def write_arrays(file: Path, arrays: Mapping[str, NDArray]) -> None:
         header[name] = {"dtype": _NAMES[array.dtype.name], "shape": array.shape, "data_offsets": place}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with file.open("wb") as handle:
-        handle.write(len(text).to_bytes(8, "little") + text)
-        for name in names:
-            handle.write(arrays[name].reshape(-1).view(np.uint8).data)
-        handle.flush()
-        os.fsync(handle.fileno())
+    content = (arrays[name].reshape(-1).view(np.uint8).data for name in names)
+    write_synced(file, len(text).to_bytes(8, "little") + text, *content)

@@ -1,7 +1,8 @@
 """Checkpoints: a folder of safetensors, JSON and a manifest with checksums. Nothing is ever unpickled.
 
 A checkpoint is written beside its place, synced to disk and renamed, so that at any moment a folder with its proper
-name is whole. Loading verifies every checksum and falls back to the newest older checkpoint that is sound.
+name is whole. Old ones are removed after that. Loading verifies every checksum and falls back to the newest older
+checkpoint that is sound.
 
 What is large and changes little by little is in segments, which checkpoints share: they are written before the
 checkpoint that names them and removed after the last one that did.
@@ -10,8 +11,10 @@ checkpoint that names them and removed after the last one that did.
 from __future__ import annotations
 
 import json
-import shutil
+import math
+from collections import deque
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +25,8 @@ from safetensors.numpy import load_file
 from starling.errors import UserError
 from starling.frozen import Frozen, FrozenPart, thaw
 from starling.runs.arrays import write_arrays
-from starling.runs.disk import sha256, sync, write_synced
+from starling.runs.disk import make_folder, publish, remove_tree, rename, sha256, sync, write_synced
+from starling.runs.rows import to_json
 from starling.runs.segments import Stored, sweep, what_is_wrong, write_segments
 from starling.segments import Segmented
 
@@ -33,6 +37,7 @@ NEWEST, BEST = "newest", "best"
 _PREFIX = "step-"
 _BEST = "best.json"
 _UNFINISHED = ".unfinished-"
+_REPLACED = ".replaced-"
 
 
 class BrokenCheckpointError(Exception):
@@ -49,28 +54,59 @@ class Retention:
 
 
 def write(root: Path, env_steps: int, frozen: Frozen, *, retention: Retention, score: float | None = None) -> Path:
-    """Write a frozen state as the checkpoint of `env_steps`."""
-    root.mkdir(parents=True, exist_ok=True)
-    for leftover in root.glob(f"{_UNFINISHED}{_PREFIX}*"):
-        shutil.rmtree(leftover)
-    _sweep(root)
+    """Write a frozen state as the checkpoint of `env_steps`; where that fails nothing of it is left behind."""
     name = f"{_PREFIX}{env_steps:012d}"
     draft, final = root / f"{_UNFINISHED}{name}", root / name
-    write_segments(root, [part for leaf in _segments(frozen).values() for part in leaf.parts])
-    draft.mkdir()
-    _fill(draft, env_steps, frozen)
-    if _is_same(final, draft):
-        shutil.rmtree(draft)
-    else:
-        if final.exists():  # of the same env steps: updates were made since, or it is damaged
-            _remove(final)
-        draft.rename(final)
-    sync(root)
-    if retention.best and score is not None:
-        _note_best(root, name, score)
-    _prune(root, name, retention)
-    _sweep(root)
+    segments = deque(part for leaf in _segments(frozen).values() for part in leaf.parts)
+    try:
+        make_folder(root)
+        recover(root)
+        write_segments(root, segments)
+        make_folder(draft)
+        _fill(draft, env_steps, frozen)
+        _publish(draft, final)
+    except OSError:
+        with suppress(OSError):
+            recover(root)  # others need the room on a full disk
+        raise
+    finally:
+        for segment in segments:  # nobody will read what could not be written
+            segment.release()
+    try:
+        if retention.best and score is not None and math.isfinite(score):
+            _note_best(root, name, score)
+    finally:
+        _prune(root, name, retention)
+        _sweep(root)
     return final
+
+
+def recover(root: Path) -> None:
+    """Remove what a killed or failed save left half-written or half-removed, and put back what it was replacing."""
+    for leftover in root.glob(f"{_UNFINISHED}{_PREFIX}*"):
+        remove_tree(leftover)
+    for replaced in root.glob(f"{_REPLACED}{_PREFIX}*"):
+        final = root / replaced.name.removeprefix(_REPLACED)
+        if not final.exists():
+            rename(replaced, final)
+        sync(root)
+        if replaced.exists():
+            remove_tree(replaced)
+    _sweep(root)
+
+
+def _publish(draft: Path, final: Path) -> None:
+    """Give a whole checkpoint its name; one of the same env steps, if there is one, goes only after that."""
+    root, replaced = final.parent, final.with_name(f"{_REPLACED}{final.name}")
+    if _is_same(final, draft):
+        remove_tree(draft)
+        return
+    if final.exists():  # updates were made since, or it is damaged
+        rename(final, replaced)
+    rename(draft, final)
+    sync(root)
+    if replaced.exists():
+        remove_tree(replaced)
 
 
 def _is_same(one: Path, other: Path) -> bool:
@@ -78,21 +114,16 @@ def _is_same(one: Path, other: Path) -> bool:
     return one.exists() and is_sound(one) and _read_manifest(one) == _read_manifest(other)
 
 
-def _remove(folder: Path) -> None:
-    """Under its proper name a checkpoint is whole until it is gone."""
-    shutil.rmtree(folder.rename(folder.with_name(f"{_UNFINISHED}{folder.name}.old")))
-
-
 def _fill(draft: Path, env_steps: int, frozen: Frozen) -> None:
     """Everything of a checkpoint but its segments, on disk when this returns."""
     for name, part in frozen.items():
-        write_synced(draft / f"{name}.json", json.dumps(part.document).encode())
+        write_synced(draft / f"{name}.json", json.dumps(part.document, allow_nan=False).encode())
         if part.arrays:
             write_arrays(draft / f"{name}.safetensors", part.arrays)
     files = {file.name: {"sha256": sha256(file), "bytes": file.stat().st_size} for file in sorted(draft.iterdir())}
     named = {path: [[part.name, part.size] for part in leaf.parts] for path, leaf in _segments(frozen).items()}
     manifest = {"format": FORMAT, "env_steps": env_steps, "files": files, "segments": named}
-    write_synced(draft / "manifest.json", json.dumps(manifest, indent=1).encode())
+    write_synced(draft / "manifest.json", to_json(manifest, indent=1))
     sync(draft)
 
 
@@ -121,9 +152,7 @@ def segment_names(folder: Path) -> dict[str, list[str]]:
 def _note_best(root: Path, name: str, score: float) -> None:
     known = best(root)
     if known is None or score > known[1]:
-        draft = root / f"{_UNFINISHED}{_BEST}"
-        write_synced(draft, json.dumps({"checkpoint": name, "score": score}).encode())
-        draft.replace(root / _BEST)
+        publish(root / _BEST, to_json({"checkpoint": name, "score": score}))
 
 
 def best(root: Path) -> tuple[str, float] | None:
@@ -133,7 +162,7 @@ def best(root: Path) -> tuple[str, float] | None:
         name, score = str(note["checkpoint"]), float(note["score"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return (name, score) if (root / name).is_dir() else None
+    return (name, score) if math.isfinite(score) and (root / name).is_dir() else None
 
 
 def _prune(root: Path, written: str, retention: Retention) -> None:
@@ -145,9 +174,13 @@ def _prune(root: Path, written: str, retention: Retention) -> None:
     if retention.every is not None:
         oldest_first = [(int(f.name.removeprefix(_PREFIX)) // retention.every, f.name) for f in reversed(folders)]
         kept |= {name for (before, _), (age, name) in pairwise([(0, ""), *oldest_first]) if age != before}
-    for folder in folders:
-        if folder.name not in kept:
-            _remove(folder)
+    dropped = {folder: root / f"{_UNFINISHED}{folder.name}" for folder in folders if folder.name not in kept}
+    for folder, unnamed in dropped.items():
+        rename(folder, unnamed)
+    if dropped:
+        sync(root)  # under its proper name a checkpoint is whole until it is gone
+    for unnamed in dropped.values():
+        remove_tree(unnamed)
 
 
 def load(folder: Path, parts: Collection[str] | None = None) -> dict[str, Any]:

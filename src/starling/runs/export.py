@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from starling.errors import UserError
+from starling.runs.rows import parse_rows
 
 FIRST = ("env_steps", "updates", "return")
 
 
-def read_finished(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file that may be growing: a last line without its end is not a row yet."""
+def read_finished(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The rows of a file that may be growing, whose last line may not be a row yet, and how many are damaged."""
     if not path.is_file():
         raise UserError(f"{path} does not exist: nothing has been written yet")
-    lines = path.read_bytes().split(b"\n")[:-1]
-    return [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
-
-
-def _parse(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        row = None
-    if not isinstance(row, dict):
-        raise UserError(f"{where} is not a row of metrics; mend or remove that line")
-    return row
+    finished, _, _ = path.read_bytes().rpartition(b"\n")
+    return parse_rows(finished)
 
 
 def columns(rows: Iterable[dict[str, Any]]) -> list[str]:

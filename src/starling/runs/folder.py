@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from starling.config import load as config_load
 from starling.config.schema import Config
 from starling.errors import UserError
+from starling.runs.disk import GrowingFile, make_folder, publish
+from starling.runs.rows import to_json
+
+
+class RunGoneError(Exception):
+    """The folder of a run is not there any more."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +53,54 @@ class RunFolder:
             lines = (line.removeprefix(f"{self.config_file} ") for line in str(error).splitlines())
             raise UserError("\n".join(f"{self.config_file}: {line}" for line in lines)) from None
 
-    def log(self, line: str) -> None:
-        """Add a line with the time to `log.txt`."""
-        with self.log_file.open("a", encoding="utf-8") as handle:
-            handle.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+    def check_algorithm(self, overrides: Sequence[str]) -> None:
+        """Refuse `overrides` that name another algorithm, which has other settings."""
+        name = self.config().algo.name
+        asked, _ = config_load.merge(str(self.config_file), overrides)
+        section = asked.get("algo")
+        other = section.get("name") if isinstance(section, dict) else section
+        if other != name:
+            mine = [override for override in overrides if override.partition("=")[0] in ("algo", "algo.name")]
+            raise UserError(
+                f"a branch cannot change the algorithm: {' '.join(mine)}, and {self.path} has algo.name={name};"
+                " start a new run with starling train instead"
+            )
 
-    def copy_history(self, parent: RunFolder, rows: int, changes: dict[str, tuple[Any, Any]]) -> None:
-        """Begin with the parent's first `rows` rows, and say whose child this is."""
-        if parent.metrics_file.exists():
-            lines = parent.metrics_file.read_text(encoding="utf-8").splitlines(keepends=True)[:rows]
-            self.metrics_file.write_text("".join(lines), encoding="utf-8")
+    def log(self, line: str) -> None:
+        """Add a line with the time to `log.txt`; on a full disk it waits for room with the lines that follow."""
+        self._log.append(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode())
+
+    @cached_property
+    def _log(self) -> GrowingFile:
+        return GrowingFile(self.log_file)
+
+    def check_there(self) -> None:
+        """Raise `RunGoneError` if the run was deleted or moved; a disk that merely does not answer is no reason to."""
+        try:
+            self.config_file.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            raise RunGoneError(
+                f"{self.path} is gone: it was deleted or moved during the run, which cannot be saved"
+            ) from None
+        except OSError:
+            pass
+
+    def copy_history(self, parent: RunFolder, changes: dict[str, tuple[Any, Any]], rows: int) -> None:
+        """Begin with the parent's rows, and say whose child this is and how many of those rows are its own too."""
         note = {"parent": str(parent.path.resolve()), "rows": rows, "changes": changes}
-        (self.path / "branch.json").write_text(json.dumps(note, indent=1), encoding="utf-8")
+        with _refusing(self.path):
+            if parent.metrics_file.exists():
+                publish(self.metrics_file, parent.metrics_file.read_bytes())
+            publish(self.path / "branch.json", to_json(note, indent=1))
+
+
+@contextmanager
+def _refusing(folder: Path) -> Iterator[None]:
+    """Say what to do where something cannot be written in `folder`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}; choose another folder with --runs") from None
 
 
 def check_writable(root: Path) -> None:
@@ -64,10 +108,8 @@ def check_writable(root: Path) -> None:
     existing = next(path for path in (root, *root.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise UserError(f"{existing} is not a folder; choose another with --runs")
-    try:
+    with _refusing(existing):
         os.rmdir(tempfile.mkdtemp(prefix=".starling-", dir=existing))
-    except OSError as error:
-        raise UserError(f"cannot write to {existing}: {error.strerror}; choose another folder with --runs") from None
 
 
 def create(root: Path, config: Config) -> RunFolder:
@@ -76,15 +118,15 @@ def create(root: Path, config: Config) -> RunFolder:
     name = config.run or f"{env}-{config.algo.name.replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     for number in range(1, 10_000):
         path = root / (name if number == 1 else f"{name}-{number}")
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise UserError(f"cannot write to {root}: {error.strerror}; choose another folder with --runs") from None
-        folder = RunFolder(path)
-        folder.config_file.write_text(config_load.to_yaml(config), encoding="utf-8")
-        return folder
+        with _refusing(root):
+            root.mkdir(parents=True, exist_ok=True)
+            try:
+                make_folder(path, exist_ok=False)
+            except FileExistsError:
+                continue
+            folder = RunFolder(path)
+            publish(folder.config_file, config_load.to_yaml(config).encode())
+            return folder
     raise UserError(f"{root} holds 10,000 runs called {name!r}; choose another name")
 
 

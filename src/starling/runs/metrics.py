@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from starling.errors import UserError
+from starling.runs.disk import GrowingFile, publish
+from starling.runs.rows import Row, damage_line, parse_rows, read_first, to_json
 from starling.types import Episode
 
 TIMING = "time/"
@@ -58,29 +58,41 @@ class Scoreboard:
 
 
 class MetricsFile:
-    """Appends rows; a resumed run first drops the rows that its checkpoint had not seen."""
+    """Appends rows; a resumed run first drops those that its checkpoint, after `env_steps`, had not seen."""
 
-    def __init__(self, path: Path, keep_rows: int = 0) -> None:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:keep_rows] if path.exists() else []
-        draft = path.with_name(f".{path.name}")
-        draft.write_text("".join(lines), encoding="utf-8")
-        draft.replace(path)
-        self.rows = len(lines)
-        self._handle = path.open("a", encoding="utf-8")
-
-    def write(self, row: dict[str, Any]) -> None:
+    def __init__(self, path: Path, warn: Callable[[str], None], keep_rows: int = 0, env_steps: int = 0) -> None:
+        kept, damaged = read_first(path, keep_rows, env_steps)
         try:
-            self._handle.write(json.dumps(row) + "\n")
-            self._handle.flush()
+            publish(path, b"".join(map(_line, kept)))
         except OSError as error:
-            advice = "make room, then resume the run from its last checkpoint"
-            raise UserError(f"cannot write to {self._handle.name}: {error.strerror}; {advice}") from None
+            raise UserError(f"cannot write to {path}: {error.strerror}; make room, then try again") from None
+        if damaged:
+            warn(f"warning: {damage_line(path, damaged)}")
+        self.rows = len(kept)
+        self._file = GrowingFile(path, warn)
+
+    def write(self, row: Row) -> None:
+        """Append a row, a whole line that others can read when this returns; on a full disk it waits for room."""
+        self._file.append(_line(row))
         self.rows += 1
 
+    @property
+    def failure(self) -> str | None:
+        """Why rows are not in the file yet."""
+        return self._file.failure
+
+    def sync(self) -> None:
+        """Force the rows to the disk."""
+        self._file.sync()
+
     def close(self) -> None:
-        with suppress(OSError):  # what could not be written was said
-            self._handle.close()
+        self._file.flush()
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def _line(row: Row) -> bytes:
+    return to_json(row) + b"\n"
+
+
+def read_rows(path: Path) -> list[Row]:
+    """All rows that can be read."""
+    return parse_rows(path.read_bytes())[0]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 
 from starling.errors import UserError
-from starling.runs.disk import sha256, sync, write_synced
+from starling.runs.disk import make_folder, remove, rename, sha256, sync, write_synced
 from starling.segments import Segment
 
 _FOLDER = "segments"
@@ -29,21 +29,21 @@ class Stored(Segment):
             raise UserError(f"{self._file} cannot be read any more: {error.strerror}") from None
 
 
-def write_segments(root: Path, segments: Iterable[Segment]) -> None:
-    """Have all `segments` on disk, under a name each; only those that are not there yet are read and written."""
-    folder, left = root / _FOLDER, deque(segments)
+def write_segments(root: Path, segments: deque[Segment]) -> None:
+    """Have all `segments` on disk, under one name each; only those that are not there yet are read and written.
+
+    Each is released, and taken from `segments`, as soon as it is there.
+    """
+    folder = root / _FOLDER
+    if segments:
+        make_folder(folder)
     written: set[str] = set()
-    try:
-        while left:
-            segment = left[0]
-            if segment.name is None or not _is_there(root, segment.name, segment.size):
-                folder.mkdir(exist_ok=True)
-                segment.name = _write(root, segment.read(), written)
-            left.popleft().release()
-    finally:
-        for segment in left:  # nobody will read what could not be written
-            segment.release()
-    if written:
+    while segments:
+        segment = segments[0]
+        if segment.name is None or not _is_there(root, segment.name, segment.size):
+            segment.name = _write(root, segment.read(), written)
+        segments.popleft().release()
+    if folder.exists():  # also of what an earlier save wrote that failed before it came to this
         sync(folder)
 
 
@@ -53,7 +53,7 @@ def _write(root: Path, content: bytes, written: set[str]) -> str:
     if name not in written:
         draft = root / _FOLDER / _DRAFT
         write_synced(draft, content)
-        draft.replace(_file(root, name))
+        rename(draft, _file(root, name))
         written.add(name)
     return name
 
@@ -78,7 +78,7 @@ def sweep(root: Path, named: Collection[str]) -> None:
     """Remove the segments that no checkpoint names."""
     for file in (root / _FOLDER).glob("*"):
         if file.name.removesuffix(".bin") not in named:
-            file.unlink()
+            remove(file)
 
 
 def _file(root: Path, name: str) -> Path:

@@ -5,70 +5,55 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+
+from starling.runs.disk import GrowingFile
 
 STEP = "env_steps"
 
 
 class TensorBoardFile:
-    """One event file with every number of every row; a failure to write costs one warning, never the run.
+    """One event file with every number of every row; rows that cannot be written wait, and never end a run.
 
     Records are framed by TensorBoard's own writer but written in place: a row takes a fraction of a millisecond, which
     its `EventFileWriter` would spend on a thread that blocks on a full queue and dies with a traceback on a full disk.
     """
 
     def __init__(self, folder: Path, start_step: int | None, warn: Callable[[str], None]) -> None:
-        self._warn = warn
-        self._writer: Any = None
+        self._file: GrowingFile | None = None
         try:
-            self._open(folder, start_step)
-        except (OSError, ImportError) as error:
-            self._give_up(error)
+            self._open(folder, start_step, warn)
+        except ImportError as error:
+            warn(f"TensorBoard events are off: {error}; metrics.jsonl goes on")
 
-    def _open(self, folder: Path, start_step: int | None) -> None:
+    def _open(self, folder: Path, start_step: int | None, warn: Callable[[str], None]) -> None:
         """A new file, which sorts behind those of earlier processes; steps after `start_step` in those are void."""
         from tensorboard.compat.proto import event_pb2, summary_pb2  # here, since it takes a fifth of a second
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
-        folder.mkdir(parents=True, exist_ok=True)
+        self._event, self._summary, self._framed = event_pb2.Event, summary_pb2.Summary, RecordWriter
         name = f"events.out.tfevents.{time.time():017.6f}.{os.uname().nodename}.{os.getpid()}"
-        self._writer = RecordWriter((folder / name).open("xb"))
-        self._append(file_version="brain.Event:2")
+        self._file = GrowingFile(folder / name, warn)
+        self._append(self._file, file_version="brain.Event:2")
         if start_step is not None:
             status = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._append(step=start_step + 1, session_log=status)  # readers drop this step too
-        self._writer.flush()
+            self._append(self._file, step=start_step + 1, session_log=status)  # readers drop this step too
 
     def write(self, row: dict[str, Any]) -> None:
         """Every number of `row` at its `env_steps`; what has no value yet is left out."""
-        if self._writer is None:
+        if self._file is None:
             return
         numbers = {key: value for key, value in row.items() if isinstance(value, int | float)}
         values = [self._summary.Value(tag=key, simple_value=value) for key, value in numbers.items()]
-        try:
-            self._append(step=row[STEP], summary=self._summary(value=values))
-            self._writer.flush()
-        except OSError as error:
-            self._give_up(error)
+        self._append(self._file, step=row[STEP], summary=self._summary(value=values))
 
     def close(self) -> None:
-        if self._writer is not None:
-            try:
-                self._writer.close()
-            except OSError as error:
-                self._give_up(error)
-            self._writer = None
+        if self._file is not None:
+            self._file.flush()
 
-    def _append(self, **content: Any) -> None:
-        self._writer.write(self._event(wall_time=time.time(), **content).SerializeToString())
-
-    def _give_up(self, error: Exception) -> None:
-        """Say so once and write no more; what lies in the buffer is lost with the handle."""
-        writer, self._writer = self._writer, None
-        self._warn(f"TensorBoard events are off: {error}; metrics.jsonl goes on")
-        if writer is not None:
-            with suppress(OSError):
-                writer.close()
+    def _append(self, file: GrowingFile, **content: Any) -> None:
+        record = BytesIO()
+        self._framed(record).write(self._event(wall_time=time.time(), **content).SerializeToString())
+        file.append(record.getvalue())

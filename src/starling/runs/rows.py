@@ -1,0 +1,55 @@
+"""Rows of metrics as JSON lines: written so that any parser reads them, read even where some are damaged.
+
+Free of torch, for commands that only look at a run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def to_json(value: Any, indent: int | None = None) -> bytes:
+    """JSON in which NaN and the infinities, for which it has no number, are null."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False).encode()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(child) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(child) for child in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def parse_rows(content: bytes) -> tuple[list[Row], int]:
+    """The rows in the content of a file, and how many of its lines are damaged: torn, not UTF-8, or not a row."""
+    parsed = [_parse(line) for line in content.split(b"\n") if line]
+    rows = [row for row in parsed if row is not None]
+    return rows, len(parsed) - len(rows)
+
+
+def _parse(line: bytes) -> Row | None:
+    try:
+        row = json.loads(line, parse_constant=lambda constant: None)  # NaN, which earlier versions wrote
+    except ValueError:  # also where it is not UTF-8
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("env_steps"), int) else None
+
+
+def read_first(path: Path, count: int, env_steps: int) -> tuple[list[Row], int]:
+    """The first `count` rows, none of them after `env_steps`, and how many lines of the file are damaged.
+
+    The count alone would not do: where rows are damaged, later ones would move up.
+    """
+    rows, damaged = parse_rows(path.read_bytes()) if path.exists() else ([], 0)
+    return [row for row in rows if row["env_steps"] <= env_steps][:count], damaged
+
+
+def damage_line(path: Path, damaged: int) -> str:
+    """One line about damaged rows."""
+    return f"{path}: {damaged} damaged {'row is' if damaged == 1 else 'rows are'} left out"

@@ -1,0 +1,171 @@
+"""A disk that fills up during a run, and a run's folder that goes away."""
+
+import shutil
+import subprocess
+import time
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from traced_disk import TracedDisk
+
+import starling
+from starling.cli.show import closing_lines
+from starling.runs import checkpoint
+from starling.runs.folder import RunFolder
+from starling.runs.metrics import read_rows
+
+SETTINGS = [
+    "net.torso.hidden=[16]",
+    "env.num=2",
+    "algo.learning_starts=64",
+    "algo.fragment=16",
+    "algo.capacity=2000",
+    "algo.optimizer.schedule=null",
+    "checkpoint.every=200",
+    "log.every=10",
+    "stop.env_steps=1600",
+    "stop.return=null",
+    "run=a",
+]
+
+
+class RealDisk:
+    """A small file system of its own."""
+
+    def __init__(self, path):
+        self.path, self._filler = path, path / "filler"
+
+    def fill(self):
+        with self._filler.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                pass
+
+    def empty(self):
+        self._filler.unlink()
+
+
+class MadeUpDisk:
+    """A disk that refuses to write from some moment on; for machines on which nothing can be mounted."""
+
+    def __init__(self, path, monkeypatch):
+        self.path, self._traced = path, TracedDisk(monkeypatch)
+
+    def fill(self):
+        self._traced.room = 0
+
+    def empty(self):
+        self._traced.room = None
+
+
+@pytest.fixture(params=["real", "made up"])
+def disk(request, tmp_path, monkeypatch):
+    if request.param == "made up":
+        yield MadeUpDisk(tmp_path, monkeypatch)
+        return
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "starling-test", str(tmp_path)]
+    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    yield RealDisk(tmp_path)
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+class Watching:
+    """A display that does something at certain env steps and remembers what it was told."""
+
+    def __init__(self, **actions):
+        self.rows, self.lines = [], []
+        self._actions = sorted((int(step.removeprefix("at_")), act) for step, act in actions.items())
+
+    def tick(self, status): ...
+
+    def row(self, row):
+        self.rows.append(row["env_steps"])
+        while self._actions and row["env_steps"] >= self._actions[0][0]:
+            self._actions.pop(0)[1]()
+
+    def message(self, line):
+        self.lines.append(line)
+
+    def warnings(self, about):
+        return [line for line in self.lines if line.startswith("warning") and about in line]
+
+
+def newest(run):
+    """The env steps of the newest checkpoint, in hundreds."""
+    folder, _, problems = checkpoint.find(run.checkpoints)
+    assert problems == []
+    return int(folder.name.removeprefix("step-")) // 100
+
+
+def wait_for(run, hundreds):
+    """Until the checkpoint that is being written beside training is whole."""
+    deadline = time.monotonic() + 60
+    while not list(run.checkpoints.glob(f"step-*{hundreds}??")):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_training_goes_on_over_a_full_disk_and_nothing_is_lost(disk):
+    run, kept = RunFolder(disk.path / "a"), []
+    watching = Watching(
+        at_500=lambda: (wait_for(run, 4), disk.fill()),
+        at_1100=lambda: (kept.append(newest(run)), disk.empty()),
+    )
+    result = starling.train("dqn-cartpole", SETTINGS, runs=disk.path, display=watching)
+    assert (result.exit_code, result.reason) == (0, "stop.env_steps=1,600 reached")
+    assert kept == [4]
+    assert len(watching.warnings("cannot write a checkpoint")) == 1
+    assert "No space left on device (it takes up to" in watching.warnings("cannot write a checkpoint")[0]
+    assert len(watching.warnings("metrics.jsonl")) == 1
+    assert "checkpoints are written again" in watching.lines
+    assert [row["env_steps"] for row in read_rows(run.metrics_file)] == watching.rows
+    log = run.log_file.read_text()
+    assert all(line in log for line in watching.lines if not line.startswith("run:"))
+    events = EventAccumulator(str(run.path))
+    events.Reload()
+    assert [event.step for event in events.Scalars("updates")] == watching.rows
+    assert newest(run) == 16
+    assert not list(run.path.rglob(".unfinished*"))
+
+
+def test_a_run_whose_last_checkpoint_cannot_be_written_fails_and_says_why(disk):
+    run = RunFolder(disk.path / "a")
+    watching = Watching(at_1500=lambda: (wait_for(run, 14), disk.fill()))
+    result = starling.train("dqn-cartpole", SETTINGS, runs=disk.path, display=watching)
+    assert result.exit_code == 1
+    assert result.reason.startswith("stop.env_steps=1,600 reached; failed: cannot write a checkpoint to")
+    assert "No space left on device (it takes up to" in closing_lines(result)
+    assert watching.warnings("a checkpoint") == [], "training does not go on"
+    if isinstance(disk, RealDisk):  # there is room for a line where the half of a checkpoint was removed
+        assert f"finished: {result.reason}" in run.log_file.read_text()
+    disk.empty()
+    assert newest(run) == 14
+    assert starling.resume(run.path).exit_code == 0
+    rows = [row["env_steps"] for row in read_rows(run.metrics_file)]
+    assert rows == sorted(set(rows))
+    assert rows[-1] >= 1600
+
+
+def remove(folder):
+    shutil.rmtree(folder)
+
+
+def move(folder):
+    folder.rename(folder.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize(("lose", "at"), [(remove, "at_510"), (move, "at_600"), (remove, "at_1600")])
+def test_a_run_whose_folder_is_gone_fails_and_does_not_make_it_again(tmp_path, lose, at):
+    watching = Watching(**{at: lambda: lose(tmp_path / "a")})
+    result = starling.train("dqn-cartpole", SETTINGS, runs=tmp_path, display=watching)
+    assert result.exit_code == 1
+    assert f"{tmp_path / 'a'} is gone: it was deleted or moved during the run" in result.reason
+    assert not (tmp_path / "a").exists()
+    assert "is gone" in closing_lines(result)
+    assert "starling resume" not in closing_lines(result)
+    assert watching.warnings("cannot write") == []
+    if lose is move:
+        assert starling.resume(tmp_path / "elsewhere").exit_code == 0
