@@ -42,7 +42,7 @@ class Demand:
     checkpoint: str
     video: Path | None
     log: Path | None
-    fps: float | None  # None: as quick as the game, where it is known
+    fps: float | None  # None: real time
     streams: bool  # whether a film shows every reward stream below its pictures
 
 
@@ -94,13 +94,7 @@ def _play(player: Player, film: Path | None, *, fps: float | None, replace: bool
         deque(player.play(), maxlen=0)
         return []
     pictures = (player.picture() for _ in player.play())
-    return [write_video(film, pictures, fps or _pace(player.env), replace=replace)]
-
-
-def _pace(env: VectorEnv) -> float:
-    """Frames a second: those of the console where an action is held for several frames, else a pace one can follow."""
-    frames = env.spec.frames_per_step
-    return 60 / frames if frames > 1 else 30
+    return [write_video(film, pictures, fps or player.env.pace, replace=replace)]
 
 
 class Player:

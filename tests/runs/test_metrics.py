@@ -20,6 +20,15 @@ def test_the_score_is_the_mean_of_the_last_hundred_episodes():
     assert copy.row() == board.row()
 
 
+def test_the_score_of_a_run_is_over_a_hundred_episodes():
+    board = Scoreboard()
+    board.add(Episode(row=0, total=float(number), length=1) for number in range(99))
+    assert (board.full, board.counted) == (False, 99)
+    board.add(Episode(row=0, total=float(number), length=1) for number in range(99, 250))
+    assert (board.full, board.counted, board.episodes) == (True, 100, 250)
+    assert board.mean == sum(range(150, 250)) / 100
+
+
 def test_a_resumed_file_drops_rows_its_checkpoint_had_not_seen(tmp_path):
     path = tmp_path / "metrics.jsonl"
     metrics = MetricsFile(path)

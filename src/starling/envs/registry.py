@@ -19,7 +19,7 @@ from starling.envs import atari, envpool, minatar
 from starling.envs.faults import EnvFault, raised
 from starling.envs.mujoco import log_warnings
 from starling.envs.vector import VectorEnv, seeds_int32
-from starling.envs.wrappers import load_wrapper, outer_stack, wrap
+from starling.envs.wrappers import frames_per_step, load_wrapper, outer_stack, wrap
 from starling.errors import UserError, did_you_mean
 from starling.registry import Entry, Registry, import_path
 from starling.types import EnvSpec, NDArray, StackSpec
@@ -87,7 +87,7 @@ def make_env(config: EnvConfig, rows: int, threads: int = 1, render: bool = Fals
     if env.num_envs != rows:
         raise UserError(f"env {config.id!r} made {env.num_envs} rows where num_envs={rows} were asked for")
     seeder = None if isinstance(env, SyncVectorEnv) else family.seeder
-    return VectorEnv(env, config.id, stack, family.frames_per_step, seeder)
+    return VectorEnv(env, config.id, stack, family.frames_per_step * frames_per_step(config.wrappers), seeder)
 
 
 def env_spec(config: EnvConfig) -> EnvSpec:

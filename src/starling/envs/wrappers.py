@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,9 @@ _REFUSED = {
     "Autoreset": "would reset a second time what is reset already",
 }
 
+
+_HOLDS = {"MaxAndSkipObservation": ("skip", 4), "AtariPreprocessing": ("frame_skip", 4)}
+"""Wrappers that hold an action for several frames: the argument that says for how many, and its default."""
 
 WRAPPERS = Registry(
     "wrapper", {"HideFrames": Entry("starling.envs.hiding:HideFrames", "observations hidden at random")}
@@ -53,6 +57,12 @@ def wrap(env: gymnasium.Env[Any, Any], configs: Sequence[WrapperConfig]) -> gymn
         if not isinstance(env, gymnasium.Env):
             raise UserError(f"wrapper {config.name!r} gave a {type(env).__name__}, not a gymnasium.Env")
     return env
+
+
+def frames_per_step(configs: Sequence[WrapperConfig]) -> int:
+    """Frames of the env that one step through these wrappers takes: those that gymnasium's own hold an action for."""
+    held = (config.args.get(*_HOLDS[config.name]) for config in configs if config.name in _HOLDS)
+    return math.prod(int(frames) for frames in held)
 
 
 def outer_stack(env: gymnasium.Env[Any, Any]) -> StackSpec | None:
