@@ -19,6 +19,7 @@ from starling.envs import atari, envpool, minatar
 from starling.envs.faults import EnvFault, raised
 from starling.envs.mujoco import log_warnings
 from starling.envs.vector import VectorEnv, seeds_int32
+from starling.envs.watch import RewardCheck
 from starling.envs.wrappers import frames_per_step, load_wrapper, outer_stack, wrap
 from starling.errors import UserError, did_you_mean
 from starling.registry import Entry, Registry, import_path
@@ -102,11 +103,12 @@ def _sync(
 ) -> tuple[GymVectorEnv[Any, Any, Any], StackSpec | None]:
     def build(row: int) -> gymnasium.Env[Any, Any]:
         with _mendable(config.id, row):
-            return wrap(_checked(config.id, family.single(render_mode)), config.wrappers)
+            return RewardCheck(config.id, wrap(_checked(config.id, family.single(render_mode)), config.wrappers))
 
     # No copy of the observations: who keeps them longer than a step copies them anyway.
     env = SyncVectorEnv([partial(build, row) for row in range(rows)], copy=False)
-    outer = env.envs[0]
+    checked: Any = env.envs[0]
+    outer = checked.env
     same = outer.observation_space == outer.unwrapped.observation_space
     return env, outer_stack(outer) or (family.stack if same else None)
 

@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv as GymVectorEnv
 
 from starling.envs.faults import EnvFault, in_one_line
 from starling.envs.spaces import action_converter, check_spaces, observation_converter, plain_space, policy_space
-from starling.envs.watch import broken_rows, check_outcome, fault_of, observation_check
+from starling.envs.watch import broken_rows, check_outcome, check_rewards, fault_of, observation_check
 from starling.errors import UserError
 from starling.types import EnvSpec, EnvStep, NDArray, StackSpec
 
@@ -121,6 +121,7 @@ class VectorEnv:
         """The env's observations, rewards [B] float32 and ends [B]; its faults by their names."""
         try:
             obs, reward, terminated, truncated, self.infos = self._env.step(actions)
+            check_rewards(self.spec.id, reward)
             reward = np.asarray(reward, np.float32)
         except UserError:
             raise
