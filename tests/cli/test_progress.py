@@ -3,6 +3,7 @@
 import os
 import re
 import select
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -314,6 +315,59 @@ def test_a_reader_that_has_had_enough_ends_neither_the_run_nor_its_last_words():
         run.stdout.close()
         assert run.stderr.read() == "done\n"
     assert run.returncode == 0
+
+
+TRAIN = [
+    sys.executable,
+    "-m",
+    "starling",
+    "train",
+    "ppo-cartpole",
+    "algo.rollout=16",
+    "net.torso.hidden=[8]",
+    "run=mine",
+]
+
+
+def has_finished(runs):
+    return "finished: stop.env_steps=" in (runs / "mine" / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("closed", ["<&- >&-", "2>&-"])
+def test_a_run_without_streams_is_silent_and_trains(tmp_path, closed):
+    command = f"{shlex.join(TRAIN)} stop.env_steps=256 --runs {shlex.quote(str(tmp_path))} {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("finished: " in done.stdout) == (closed == "2>&-")
+    assert has_finished(tmp_path)
+
+
+def test_a_command_without_stderr_still_says_by_its_code_that_it_was_wrong(tmp_path):
+    done = subprocess.run(f"{shlex.join([*TRAIN[:4], 'no-such-preset'])} 2>&-", shell=True, check=False)
+    assert done.returncode == 2
+
+
+def test_a_run_whose_terminal_goes_away_goes_on_to_its_end(terminal, tmp_path):
+    command = [*TRAIN, "stop.env_steps=4000", "--runs", str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=terminal.stream, stderr=terminal.stream) as run:
+        terminal.stream.close()
+        while "of 4,000 steps" not in terminal.read():
+            assert run.poll() is None
+        terminal.hang_up()
+    assert run.returncode == 0
+    assert has_finished(tmp_path)
+
+
+def test_last_words_stand_below_the_bar_and_need_nobody_to_read_them(terminal):
+    config = load("ppo-cartpole", ["stop.env_steps=100000"])
+    shown = Progress(config, terminal.stream)
+    shown.tick(a_status(100_000))
+    shown.close("finished: it is over")
+    assert terminal.read().splitlines()[-1] == "finished: it is over"
+    shown = Progress(config, terminal.stream)
+    shown.tick(a_status(100_000))
+    terminal.hang_up()
+    shown.close("finished: it is over")
 
 
 def test_a_display_that_fails_says_so_once_and_the_run_goes_on(terminal, capsys):
