@@ -200,9 +200,8 @@ def test_a_result_says_over_how_many_episodes_it_is_and_what_was_evaluated(tmp_p
     log = (result.folder / "log.txt").read_text().splitlines()[-1]
     assert f"score {result.score:,.2f} (last 10 episodes), evaluation {result.evaluation:,.2f} (5 episodes)" in log
     *_, score, evaluation, _, _, _ = closing_lines(result).splitlines()
-    assert score == f"score:    {result.score:.3g} (mean return of the last 10 episodes of training, 160 env steps)"
-    how = "last evaluation: mean return of 5 episodes without exploration"
-    assert evaluation == f"eval:     {result.evaluation:.3g} ({how})"
+    assert score == f"score:    {result.score:.3g} (mean return of the last 10 episodes, 160 env steps)"
+    assert evaluation == f"eval:     {result.evaluation:.3g} (mean return of 5 episodes without exploration)"
     resumed = starling.resume(result.folder)
     assert (resumed.scored, resumed.evaluation) == (10, result.evaluation)
     assert "eval:" not in closing_lines(replace(result, evaluation=None))

@@ -23,7 +23,7 @@ def a_row(env_steps, score=200.0, **more):
         "return": score,
         "loss/policy": -0.01234,
         "store/replay/size": 3900,
-        "store/replay/steps": 4000,
+        "store/replay/cells": 4000,
         "store/replay/capacity": 100_000,
         "time/steps_per_s": 2000.0,
         **more,
@@ -86,7 +86,7 @@ def test_a_terminal_gets_a_bar_with_the_numbers_beneath(terminal):
         "steps/s 2,000",
         "frames/s 8,000",
     ]
-    assert learning.split("   ") == ["policy -0.0123", "replay 4,000 of 100,000 steps"]
+    assert learning.split("   ") == ["policy -0.0123", "replay 4.0% of 100,000 steps"]
 
 
 def test_losses_and_evaluations_stay_until_the_next_ones(terminal):
@@ -176,11 +176,11 @@ def test_a_pipe_gets_a_line_a_row_in_the_same_words(tmp_path):
     assert message == "run: here"
     assert first == (
         "steps    100   1%  return       -  episodes     12  steps/s  2,000  left 0:00:05  policy -0.0123  updates 10"
-        "  replay 4,000 of 100,000 steps"
+        "  replay 4.0% of 100,000 steps"
     )
     assert second == (
         "steps  5,000  50%  return    3.25  episodes     12  steps/s  2,000  left 0:00:02  policy -0.0123  updates 500"
-        "  frames/s 8,000  replay 4,000 of 100,000 steps"
+        "  frames/s 8,000  replay 4.0% of 100,000 steps"
     )
 
 
@@ -269,7 +269,7 @@ def test_a_terminal_shows_lag_queue_and_bottleneck(terminal):
         queue = {"store/queue/size": 3, "learner/lag": 1.25}
         shown.tick(a_status(100, **queue, **{"time/bottleneck": LIMIT}))
         *_, learning, limit = terminal.read().splitlines()
-        facts = ["policy -0.0123", "replay 4,000 of 100,000 steps", "queue 3 fragments", "lag 1.25 updates"]
+        facts = ["policy -0.0123", "replay 4.0% of 100,000 steps", "queue 3 fragments", "lag 1.25 updates"]
         assert learning.split("   ") == facts
         assert limit == f"bottleneck {LIMIT}"
         shown.tick(a_status(200, **queue))
@@ -358,14 +358,15 @@ def test_a_run_whose_terminal_goes_away_goes_on_to_its_end(terminal, tmp_path):
     assert has_finished(tmp_path)
 
 
-def test_last_words_stand_below_the_bar_and_need_nobody_to_read_them(terminal):
+@pytest.mark.parametrize("kind", ["xterm-256color", "dumb"])
+def test_last_words_stand_below_the_rest_and_need_nobody_to_read_them(terminal, monkeypatch, kind):
+    monkeypatch.setenv("TERM", kind)
     config = load("ppo-cartpole", ["stop.env_steps=100000"])
     shown = Progress(config, terminal.stream)
     shown.tick(a_status(100_000))
     shown.close("finished: it is over")
     assert terminal.read().splitlines()[-1] == "finished: it is over"
     shown = Progress(config, terminal.stream)
-    shown.tick(a_status(100_000))
     terminal.hang_up()
     shown.close("finished: it is over")
 

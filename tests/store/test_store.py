@@ -52,15 +52,15 @@ def fill(store, sequences):
         store.insert(fragment(sequence))
 
 
-def test_a_ring_counts_what_it_keeps_in_steps_whatever_its_items_are():
+def test_a_ring_says_how_full_it_is_in_steps_whatever_its_items_are():
     store = a_store(length=4, period=4)
     fill(store, range(1, 4))
     found = store.metrics()
-    assert (found["store/replay/steps"], found["store/replay/capacity"]) == (3 * 4 * ROWS, 200)
+    assert (found["store/replay/cells"], found["store/replay/capacity"]) == (3 * 4 * ROWS, 200)
     assert found["store/replay/size"] == 3 * ROWS  # sequences
     for sequence in range(4, 60):
         store.insert(fragment(sequence))
-    assert store.metrics()["store/replay/steps"] == 200
+    assert store.metrics()["store/replay/cells"] == 200
     assert store.metrics()["store/replay/size"] < 200 / 4
 
 
@@ -69,7 +69,7 @@ def test_whole_fragments_are_counted_as_such():
     fill(store, range(1, 3))
     found = store.metrics()
     assert found["store/replay/size"] == 2 * ROWS
-    assert not {"store/replay/steps", "store/replay/capacity"} & found.keys()
+    assert not {"store/replay/cells", "store/replay/capacity"} & found.keys()
 
 
 def drain(store):

@@ -38,7 +38,7 @@ def learning(metrics: dict[str, Any], config: Config) -> list[Fact]:
     """Evaluation, exploration, losses, tables, and the age of the policy that acted; losses of sources come last."""
     losses = [key for key in metrics if key.startswith("loss/") and not _of_many(key)]
     plain = [key for key in losses if key.count("/") == 1]
-    lag = [("lag", f"{metrics['learner/lag']:.3g} updates")] if "learner/lag" in metrics else []
+    lag = [("lag", f"{number(metrics['learner/lag'])} updates")] if "learner/lag" in metrics else []
     return [
         *_evaluation(metrics, config),
         *_epsilon(metrics),
@@ -67,13 +67,13 @@ def _losses(metrics: dict[str, Any], keys: list[str]) -> list[Fact]:
 
 
 def _tables(metrics: dict[str, Any], config: Config) -> list[Fact]:
-    """What tables hold: env steps of those there is room for, or whole fragments."""
+    """How full a replay is of the env steps that it has room for; of other tables, their fragments."""
     facts = []
     for key in [key for key in metrics if key.startswith("store/") and key.endswith("/size")]:
         name = key.split("/")[1]
-        steps, room = (metrics.get(f"store/{name}/{what}") for what in ("steps", "capacity"))
-        if steps is not None:
-            facts.append((name, f"{steps:,.0f} of {room:,.0f} steps"))
+        cells, room = (metrics.get(f"store/{name}/{what}") for what in ("cells", "capacity"))
+        if cells is not None:
+            facts.append((name, f"{cells / room:.1%} of {room:,} steps"))
         elif metrics[key] or config.runtime != "inline":  # there a queue is empty at every row
             facts.append((name, f"{metrics[key]:,.0f} fragments"))
     return facts
@@ -130,10 +130,10 @@ def closing_lines(result: Result) -> str:
     steps = f"{result.env_steps:,} env steps"
     score, evaluation = f"none, no episode has ended yet ({steps})", []
     if result.score is not None:
-        score = f"{number(result.score)} (mean return of the last {_episodes(result.scored)} of training, {steps})"
+        score = f"{number(result.score)} (mean return of the last {_episodes(result.scored)}, {steps})"
     if result.evaluation is not None:
         how = f"mean return of {_episodes(result.eval_episodes)} without exploration"
-        evaluation = [f"eval:     {number(result.evaluation)} (last evaluation: {how})"]
+        evaluation = [f"eval:     {number(result.evaluation)} ({how})"]
     return "\n".join(
         [
             f"\nfinished: {result.reason}",

@@ -61,7 +61,7 @@ class Ring:
         return self._grid.cells
 
     @property
-    def kept(self) -> int:
+    def used(self) -> int:
         """Cells in use, of `slots`: env steps, and the final observation of every episode."""
         return int(np.minimum(self._windows.head, self._grid.length).sum())
 

@@ -65,8 +65,8 @@ class Table:
         return {**self._counters, "broken": self._storage.broken}
 
     def metrics(self) -> dict[str, int]:
-        """Items that can be sampled, the steps that a ring keeps and has room for, and the counters."""
-        room = {} if self.ring is None else {"steps": self.ring.kept, "capacity": self.ring.slots}
+        """Items that can be sampled, the cells of a ring in use and in all, and the counters."""
+        room = {} if self.ring is None else {"cells": self.ring.used, "capacity": self.ring.slots}
         return {"size": self.size, **room, **self.counters}
 
     def insert(self, fragment: Fragment) -> Keys:
