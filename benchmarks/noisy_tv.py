@@ -23,7 +23,6 @@ import starling
 from starling.envs.registry import make_env
 from starling.evaluation import load_agent
 from starling.roles.evaluator import play_episodes
-from starling.roles.policy import Policy
 from starling.runs.folder import RunFolder
 from starling.runs.metrics import read_rows
 
@@ -51,9 +50,9 @@ def train(variant: str, tv: int, seed: int, rooms: int, limit: int, env_steps: i
 
 def rooms_seen(run: Path) -> float:
     """Rooms an episode, a mean over episodes played as in training."""
-    blueprint, model, _ = load_agent(run, which="newest", protocol="as-trained", warn=print)
-    env = make_env(blueprint.config.env, 8)
-    policy = Policy(blueprint.algorithm, model, total_rows=8, explore=True)
+    agent = load_agent(run, which="newest", protocol="as-trained", warn=print)
+    env = make_env(agent.blueprint.config.env, 8)
+    policy = agent.policy(explore=True)
     try:
         played = play_episodes(policy, env, episodes=EPISODES, seed=1_000, reward_clip=None)
         games = [game for ended in played for game in ended]

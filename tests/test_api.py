@@ -3,9 +3,16 @@
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 import starling
 from starling.envs.toy import Identity
+from starling.evaluation import load_agent
+from starling.roles.noise import Noise
+from starling.roles.policy import Header
+from starling.runs.folder import RunFolder
+from starling.runs.metrics import read_rows
+from starling.types import Progress
 
 TINY = ["stop.env_steps=400", "stop.return=null", "net.torso.hidden=[16]"]
 
@@ -48,6 +55,55 @@ def test_exploring_depends_on_the_seed_and_not_on_a_global_generator(run):
     drawn = [int(agent.act(obs, explore=True, seed=seed)[0]) for seed in range(20)]
     assert drawn == [int(agent.act(obs, explore=True, seed=seed)[0]) for seed in range(20)]
     assert set(drawn) == {0, 1}
+
+
+EXPLORERS = {
+    "dqn": [
+        "dqn-cartpole",
+        "stop.env_steps=400",
+        "algo.learning_starts=100",
+        "algo.epsilon={start: 1, end: 0, steps: 500}",
+    ],
+    "sac": ["sac-pendulum", "stop.env_steps=200", "algo.learning_starts=100", "env.num=2", "algo.batch=32"],
+}
+
+
+@pytest.fixture(scope="module")
+def explorer(tmp_path_factory, made_when_asked):
+    return made_when_asked(tmp_path_factory.mktemp("explorers"), EXPLORERS)
+
+
+@pytest.mark.parametrize("name", EXPLORERS)
+def test_a_loaded_agent_knows_how_far_training_was(explorer, name):
+    run = explorer(name)
+    row = read_rows(RunFolder(run).metrics_file)[-1]
+    assert row["updates"] > 0
+    trained = load_agent(run, which="newest", protocol="as-trained", warn=pytest.fail)
+    for explore in (False, True):
+        policy = trained.policy(explore=explore)
+        assert policy.header == Header(row["updates"], Progress(row["env_steps"], row["updates"], 1.0))
+        assert policy.explore == explore
+
+
+def test_a_loaded_q_learner_explores_with_the_epsilon_of_its_checkpoint(explorer):
+    """0.2 after 400 of 500 steps: one of ten actions is not the greedy one; with the first epsilon it is one of two."""
+    agent = starling.load(explorer("dqn"))
+    obs = np.array([0.01, 0.5, 0.02, -0.4], np.float32)
+    greedy = agent.act(obs)[0]
+    drawn = [agent.act(obs, explore=True, seed=seed)[0] for seed in range(1000)]
+    assert 0.06 < np.mean(np.array(drawn) != greedy) < 0.14
+
+
+def test_a_loaded_sac_agent_explores_with_its_policy(explorer):
+    run = explorer("sac")
+    agent = starling.load(run)
+    model = load_agent(run, which="newest", protocol="as-trained", warn=pytest.fail).model
+    obs, high = np.array([0.6, 0.8, 1.5], np.float32), 2.0  # Pendulum's torque
+    policy = model.policy(torch.from_numpy(obs[None]), torch.ones(1, dtype=torch.bool))
+    for seed in range(5):
+        noise = torch.from_numpy(Noise(seed, np.zeros(1, np.int64)).uniform(0, 1))
+        expected = high * policy.sample(noise).detach().numpy()[0]
+        np.testing.assert_allclose(agent.act(obs, explore=True, seed=seed)[0], expected, rtol=1e-5)
 
 
 def test_own_parts_by_name(tmp_path):

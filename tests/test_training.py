@@ -4,10 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import time
+from dataclasses import replace
 
 import pytest
 
 import starling
+from starling.cli.show import closing_lines
 from starling.config.load import load
 from starling.errors import UserError
 from starling.runs import checkpoint
@@ -160,3 +163,49 @@ def test_mixed_precision_learns(tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert read_rows(tmp_path / "mixed" / "metrics.jsonl")[-1]["return"] > 10
+
+
+class Watching(Listening):
+    """A display that remembers statuses and rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.statuses, self.rows = [], []
+
+    def tick(self, status):
+        self.statuses.append(status)
+
+    def row(self, row):
+        self.rows.append(row)
+
+
+def test_speeds_are_per_second_and_frames_count_those_that_a_step_skips(tmp_path):
+    skipping = ["env={id: CartPole-v1, num: 2, wrappers: [{name: MaxAndSkipObservation, args: {skip: 3}}]}"]
+    shown, began = Watching(), time.monotonic()
+    tiny = ["algo.rollout=16", "algo.minibatches=1", "stop={env_steps: 640}", "log.every=64", "net.torso.hidden=[8]"]
+    starling.train("ppo-cartpole", [*skipping, *tiny], runs=tmp_path, display=shown)
+    took, row = time.monotonic() - began, shown.rows[-1]
+    assert 0 < row["time/seconds"] < took
+    assert row["time/steps_per_s"] == pytest.approx(640 / row["time/seconds"], rel=0.05)
+    assert row["time/frames_per_s"] == pytest.approx(3 * row["time/steps_per_s"], rel=0.01)
+    for status in shown.statuses:
+        assert status.frames_per_s == pytest.approx(3 * status.steps_per_s)
+
+
+def test_a_result_says_over_how_many_episodes_it_is_and_what_was_evaluated(tmp_path):
+    """A round takes 16 steps: 10 in 160. The evaluation is the better one, since training explores all the time."""
+    settings = [*TINY, "env.id=toy/identity", "stop={env_steps: 160}", "algo.fragment=4", "algo.learning_starts=8"]
+    settings += ["algo.epsilon=1", "eval={every: 80, episodes: 5}", "checkpoint.every=160"]
+    result = starling.train("dqn-cartpole", settings, runs=tmp_path)
+    rows = read_rows(result.folder / "metrics.jsonl")
+    assert (result.scored, result.score) == (10, rows[-1]["return"])
+    assert (result.eval_episodes, result.evaluation) == (5, rows[-1]["eval/return"])
+    log = (result.folder / "log.txt").read_text().splitlines()[-1]
+    assert f"score {result.score:,.2f} (last 10 episodes), evaluation {result.evaluation:,.2f} (5 episodes)" in log
+    *_, score, evaluation, _, _, _ = closing_lines(result).splitlines()
+    assert score == f"score:    {result.score:.3g} (mean return of the last 10 episodes, 160 env steps)"
+    assert evaluation == f"eval:     {result.evaluation:.3g} (mean return of 5 episodes without exploration)"
+    resumed = starling.resume(result.folder)
+    assert (resumed.scored, resumed.evaluation) == (10, result.evaluation)
+    assert "eval:" not in closing_lines(replace(result, evaluation=None))
+    assert "none, no episode has ended yet" in closing_lines(replace(result, score=None, scored=0))

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from starling import evaluation, training
-from starling.blueprint import Blueprint
 from starling.config.algo import ALGORITHMS
 from starling.config.load import from_dict
 from starling.config.load import load as load_config
@@ -19,7 +18,6 @@ from starling.envs.registry import make_env
 from starling.envs.registry import register_env as register_env
 from starling.envs.wrappers import WRAPPERS
 from starling.nets.torsos import TORSOS
-from starling.roles.policy import Policy
 from starling.runs.status import Status
 from starling.session import Display, Result
 from starling.types import EXTRINSIC, EnvStep, Tree
@@ -62,10 +60,7 @@ def resume(run: str | Path, *, checkpoint: str = "newest", display: Display | No
 
 def load(run: str | Path, *, checkpoint: str = "newest") -> Agent:
     """The trained agent of a run."""
-    blueprint, model, _ = evaluation.load_agent(
-        Path(run), which=checkpoint, protocol="as-trained", warn=lambda line: None
-    )
-    return Agent(blueprint, model)
+    return Agent(evaluation.load_agent(Path(run), which=checkpoint, protocol="as-trained", warn=lambda line: None))
 
 
 @dataclass(frozen=True)
@@ -79,13 +74,11 @@ class AgentState:
 class Agent:
     """A trained policy for one environment at a time."""
 
-    def __init__(self, blueprint: Blueprint, model: Any) -> None:
-        self.env = blueprint.env
-        self._clip = blueprint.config.env.reward_clip
-        self._policies = {
-            explore: Policy(blueprint.algorithm, model, total_rows=1, explore=explore) for explore in (False, True)
-        }
-        env = make_env(blueprint.config.env, 1)
+    def __init__(self, trained: evaluation.TrainedAgent) -> None:
+        settings = trained.blueprint.config.env
+        self.env, self._clip = trained.blueprint.env, settings.reward_clip
+        self._policies = {explore: trained.policy(explore=explore) for explore in (False, True)}
+        env = make_env(settings, 1)
         self._encode, self._decode = env.encode, env.decode
         env.close()
 
@@ -94,6 +87,7 @@ class Agent:
     ) -> tuple[Any, AgentState]:
         """An action for `obs`, as the environment itself gives it, and the state for the next call.
 
+        With `explore` it acts as the first env did in training when the checkpoint was taken, e.g. with that epsilon.
         `state` is None at the start of an episode. `reward` is what the last action earned; only networks that take
         rewards as input look at it.
         """

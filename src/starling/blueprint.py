@@ -118,6 +118,15 @@ class Blueprint:
         keep_carries = any(table.storage == "ring" for table in self.tables)
         return FragmentShape(layout, self.tables[0].fragment, keep_carries)
 
+    def progress(self, env_steps: int, updates: int) -> Progress:
+        """The training progress after so many env steps and updates."""
+        return Progress(env_steps, updates, min(1.0, env_steps / self.config.stop.env_steps))
+
+    def exploration(self, env_steps: int, updates: int) -> dict[str, float]:
+        """Metrics of how the training envs explore after so many env steps and updates."""
+        found = self.algorithm.exploration(self.progress(env_steps, updates), self.config.env.num)
+        return {f"explore/{name}": value for name, value in found.items()}
+
     @property
     def planned_versions(self) -> int:
         """Versions the learner makes in `stop.env_steps`."""

@@ -13,7 +13,7 @@ from starling.hardware import compiles
 from starling.roles.env_loop import Acting, EnvLoop
 from starling.roles.evaluator import MAX_ROWS, Evaluator
 from starling.roles.learner import Learner, Source
-from starling.roles.policy import GroupSpec, Policy, PolicyCore, Upstream
+from starling.roles.policy import GroupSpec, Header, Policy, PolicyCore, Upstream
 from starling.roles.usage import Usage
 from starling.store.shards import shard_rows
 from starling.store.store import Store
@@ -88,11 +88,14 @@ def build_env_loop(
     )
 
 
-def build_evaluator(blueprint: Blueprint, model: nn.Module, settings: EvalConfig, seed: int) -> Evaluator:
+def build_evaluator(
+    blueprint: Blueprint, model: nn.Module, settings: EvalConfig, seed: int, header: Header | None = None
+) -> Evaluator:
     """An evaluator with envs of its own, for `model` as it is whenever it is asked."""
     config = blueprint.config
     rows = min(settings.episodes, MAX_ROWS)
     policy = Policy(blueprint.algorithm, model, total_rows=rows, explore=False)
+    policy.header = header or policy.header
     return Evaluator(policy, make_env(config.env, rows), settings, seed=seed, reward_clip=config.env.reward_clip)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from starling.config.schema import Config, EvalConfig
 from starling.errors import UserError
 from starling.hardware import set_up_torch
 from starling.roles.evaluator import Evaluator
+from starling.roles.policy import Header, Policy
 from starling.runs import checkpoint, folder
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
@@ -26,10 +28,25 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 """Atari's protocols, as changes of `env.atari`: random no-op starts, or sticky actions (1709.06009)."""
 
 
-def load_agent(
-    run: Path, *, which: str, protocol: str, warn: Callable[[str], None]
-) -> tuple[Blueprint, torch.nn.Module, Path]:
-    """The blueprint, the trained model and the checkpoint of a run, its env as `protocol` says."""
+@dataclass(frozen=True)
+class TrainedAgent:
+    """The agent of a checkpoint: its model, and how far training was."""
+
+    blueprint: Blueprint
+    model: torch.nn.Module
+    header: Header
+    checkpoint: Path
+
+    def policy(self, *, explore: bool) -> Policy:
+        """Build a policy that acts as training's did at this checkpoint, or without exploration."""
+        rows = self.blueprint.config.env.num
+        policy = Policy(self.blueprint.algorithm, self.model, total_rows=rows, explore=explore)
+        policy.header = self.header
+        return policy
+
+
+def load_agent(run: Path, *, which: str, protocol: str, warn: Callable[[str], None]) -> TrainedAgent:
+    """Load the trained agent of a run from a checkpoint, its env as `protocol` says."""
     place = folder.find(run)
     config = with_protocol(place.config(), protocol)
     chosen, state, problems = checkpoint.find(place.checkpoints, which, parts=("learner",))
@@ -38,7 +55,9 @@ def load_agent(
     blueprint = draw(config)
     model = build_model(blueprint)
     load_weights(model, state["learner"]["model"], f"{run} ({chosen.name})")
-    return blueprint, model, chosen
+    updates = state["learner"]["version"]
+    header = Header(updates, blueprint.progress(checkpoint.steps_of(chosen), updates))
+    return TrainedAgent(blueprint, model, header, chosen)
 
 
 def with_protocol(config: Config, protocol: str) -> Config:
@@ -55,15 +74,15 @@ def evaluate_run(
     run: Path, *, episodes: int, seed: int, which: str, protocol: str, warn: Callable[[str], None]
 ) -> dict[str, Any]:
     """Raw scores of `episodes` whole games without exploration."""
-    blueprint, model, chosen = load_agent(run, which=which, protocol=protocol, warn=warn)
-    set_up_torch(torch_threads(blueprint))
-    evaluator = build_evaluator(blueprint, model, EvalConfig(episodes=episodes), seed)
+    agent = load_agent(run, which=which, protocol=protocol, warn=warn)
+    set_up_torch(torch_threads(agent.blueprint))
+    evaluator = build_evaluator(agent.blueprint, agent.model, EvalConfig(episodes=episodes), seed, agent.header)
     try:
         return summarise(evaluator) | {
             "protocol": protocol,
-            "env": blueprint.env.id,
+            "env": agent.blueprint.env.id,
             "seed": seed,
-            "checkpoint": chosen.name,
+            "checkpoint": agent.checkpoint.name,
         }
     finally:
         evaluator.env.close()

@@ -16,17 +16,17 @@ import numpy as np
 import torch
 
 from starling import tree
-from starling.blueprint import Blueprint, torch_threads
+from starling.blueprint import torch_threads
 from starling.envs.registry import make_env
 from starling.envs.vector import VectorEnv
 from starling.errors import UserError
 from starling.evaluation import load_agent
 from starling.hardware import set_up_torch
 from starling.roles import noise
-from starling.roles.policy import Header, Policy, RowGroup
+from starling.roles.policy import Policy, RowGroup
 from starling.runs.strip import Strip
 from starling.runs.video import Draft, as_shown, write_video
-from starling.types import EnvStep, NDArray, Progress, Tree
+from starling.types import EnvStep, NDArray, Tree
 
 _ROW = np.zeros(1, np.int64)  # the one row that is played
 
@@ -42,7 +42,7 @@ class Demand:
     checkpoint: str
     video: Path | None
     log: Path | None
-    fps: float | None  # None: as quick as the game, where it is known
+    fps: float | None  # None: real time
     streams: bool  # whether a film shows every reward stream below its pictures
 
 
@@ -66,20 +66,21 @@ def play_run(
         raise UserError("reward streams are shown below a film: name one with --video (a log has them anyway)")
     if demand.video or not demand.log:
         _draw_without_a_screen()  # before an env is made for the first time, which may load what draws
-    blueprint, model, chosen = load_agent(run, which=demand.checkpoint, protocol="as-trained", warn=warn)
-    set_up_torch(torch_threads(blueprint))
-    film = demand.video or (None if demand.log else run / "videos" / f"{chosen.name}.mp4")
-    env = make_env(blueprint.config.env, 1, render=film is not None)
+    agent = load_agent(run, which=demand.checkpoint, protocol="as-trained", warn=warn)
+    set_up_torch(torch_threads(agent.blueprint))
+    settings, name = agent.blueprint.config.env, agent.checkpoint.name
+    film = demand.video or (None if demand.log else run / "videos" / f"{name}.mp4")
+    env = make_env(settings, 1, render=film is not None)
     try:
-        policy = _policy(blueprint, model, chosen, explore=demand.explore)
-        player = Player(policy, env, demand, reward_clip=blueprint.config.env.reward_clip, report=report)
+        policy = agent.policy(explore=demand.explore)
+        player = Player(policy, env, demand, reward_clip=settings.reward_clip, report=report)
         if film:
             player.try_picture()
         with ExitStack() as stack:
             log = stack.enter_context(Draft(demand.log)) if demand.log else None
             files = _play(player, film, fps=demand.fps, replace=demand.video is not None)
             if log:
-                about = {"run": str(run), "checkpoint": chosen.name, "env": env.spec.id, "seed": demand.seed}
+                about = {"run": str(run), "checkpoint": name, "env": env.spec.id, "seed": demand.seed}
                 episodes = [_episode(shown) for shown in player.shown]
                 log.write(json.dumps(about | {"episodes": episodes}).encode())
                 files.append(log.finish())
@@ -93,21 +94,7 @@ def _play(player: Player, film: Path | None, *, fps: float | None, replace: bool
         deque(player.play(), maxlen=0)
         return []
     pictures = (player.picture() for _ in player.play())
-    return [write_video(film, pictures, fps or _pace(player.env), replace=replace)]
-
-
-def _pace(env: VectorEnv) -> float:
-    """Frames a second: those of the console where an action is held for several frames, else a pace one can follow."""
-    frames = env.spec.frames_per_step
-    return 60 / frames if frames > 1 else 30
-
-
-def _policy(blueprint: Blueprint, model: Any, chosen: Path, *, explore: bool) -> Policy:
-    """The policy as it acted in row 0 when the checkpoint was made, if it explores."""
-    policy = Policy(blueprint.algorithm, model, total_rows=blueprint.config.env.num, explore=explore)
-    steps = int(chosen.name.rpartition("-")[2])
-    policy.header = Header(progress=Progress(steps, fraction=min(1.0, steps / blueprint.config.stop.env_steps)))
-    return policy
+    return [write_video(film, pictures, fps or player.env.pace, replace=replace)]
 
 
 class Player:

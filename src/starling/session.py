@@ -18,7 +18,7 @@ from starling.errors import UserError
 from starling.hardware import compiles
 from starling.roles.learner import DivergedError
 from starling.runs import checkpoint, divergence, folder
-from starling.runs.bottleneck import KEY, bottleneck
+from starling.runs.bottleneck import KEY, Limits
 from starling.runs.metrics import TIMING, MetricsFile, Scoreboard, read_rows
 from starling.runs.saving import Saver
 from starling.runs.signals import Interrupts
@@ -62,7 +62,10 @@ class Result:
     folder: Path
     env_steps: int
     updates: int
-    score: float | None  # mean return of the last 100 episodes
+    score: float | None  # mean return of the last `scored` training episodes
+    scored: int  # 100, or all there were
+    evaluation: float | None  # mean return of the last evaluation, over `eval_episodes`
+    eval_episodes: int
     reason: str
     signal: signal.Signals | None  # what ended it early
     failed: bool  # it could not go on
@@ -91,7 +94,7 @@ class Session:
     ) -> None:
         self._clock = clock  # seconds
         self.config, self.place, self.runtime, self.display = blueprint.config, place, runtime, display
-        self._frames_per_step = blueprint.env.frames_per_step
+        self._frames_per_step, self._exploration = blueprint.env.frames_per_step, blueprint.exploration
         self.scores = Scoreboard()
         self._evaluated: float | None = None
         if state is not None:
@@ -104,6 +107,7 @@ class Session:
         self._saver = Saver(place.checkpoints, retention, display.message, self.metrics.sync)
         window = max((table.length for table in blueprint.tables if table.storage == "ring"), default=0)
         self._watch = Watch(self.config, window, read_rows(place.metrics_file))
+        self._limits = Limits(self.config)
         self.board = TensorBoardFile(place.path, None if state is None else runtime.env_steps, display.message)
         self._started = self._clock()
         self._start_steps, self._start_updates = runtime.env_steps, runtime.updates
@@ -154,11 +158,25 @@ class Session:
             failed, reason = True, f"{reason}; failed: {unsaved}"
         runtime = self.runtime
         received = self._interrupts.received
-        mean = self.scores.mean
-        score = "no score" if mean is None else f"score {mean:,.2f}"
+        mean, counted, evaluated = self.scores.mean, self.scores.counted, self._evaluated
+        episodes = self.config.eval.episodes
+        score = "no score" if mean is None else f"score {mean:,.2f} (last {counted} episodes)"
+        score += "" if evaluated is None else f", evaluation {evaluated:,.2f} ({episodes} episodes)"
         self.place.log(f"finished: {reason}, {runtime.env_steps:,} env steps, {score}")
         onward = " ".join(setting for _, setting in self._reached() if setting)
-        return Result(self.place.path, runtime.env_steps, runtime.updates, mean, reason, received, failed, onward)
+        return Result(
+            folder=self.place.path,
+            env_steps=runtime.env_steps,
+            updates=runtime.updates,
+            score=mean,
+            scored=counted,
+            evaluation=evaluated,
+            eval_episodes=episodes,
+            reason=reason,
+            signal=received,
+            failed=failed,
+            onward=onward,
+        )
 
     def _explain(self, error: DivergedError) -> None:
         """Write down what training diverged at, and say what to do."""
@@ -259,18 +277,21 @@ class Session:
     def _write_row(self, evaluation: dict[str, float]) -> None:
         self.place.check_there()
         seconds = self._clock() - self._started
+        speed = (self.runtime.env_steps - self._start_steps) / max(seconds, 1e-9)
         row: dict[str, Any] = {
             "env_steps": self.runtime.env_steps,
             "updates": self.runtime.updates,
             **self.scores.row(),
             **evaluation,
+            **self._exploration(self.runtime.env_steps, self.runtime.updates),
             **self.runtime.drain_metrics(),
             **self._saver.metrics(),
             f"{TIMING}seconds": round(seconds, 3),
-            f"{TIMING}steps_per_s": round((self.runtime.env_steps - self._start_steps) / max(seconds, 1e-9), 1),
+            f"{TIMING}steps_per_s": round(speed, 1),
+            f"{TIMING}frames_per_s": round(speed * self._frames_per_step, 1),
             f"{TIMING}updates_per_s": round((self.runtime.updates - self._start_updates) / max(seconds, 1e-9), 1),
         }
-        if line := bottleneck(row, self.config):
+        if line := self._limits.line(row):
             row[KEY] = line
         wrong, unsaid = self._watch.look(row)
         if wrong:

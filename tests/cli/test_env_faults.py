@@ -66,6 +66,25 @@ def test_an_episode_that_loses_its_numbers_once_is_dropped_named_and_counted(tra
     assert rows[-1]["envs/dropped"] == 1
 
 
+def test_a_reward_that_is_text_ends_the_run_in_one_line(train):
+    code, _, complaint = train("text_reward", when=20)
+    assert code == 1
+    assert complaint == f"error: env 'toy/faulty' gave the reward '1.5', a str, which is not a number (row 0){ADVICE}\n"
+
+
+def test_observations_far_outside_their_space_are_warned_of_once(train, in_process, tmp_path):
+    code, printed, complaint = train("far_obs", when=20)
+    assert code == 0, complaint
+    line = (
+        "warning: env 'toy/faulty' gave 1000 in its observation, where its space has 0 to 1 (row 0): widen the bounds"
+    )
+    assert printed.count(line) == printed.count("warning:") == 1
+    place = RunFolder(tmp_path / "mine")
+    assert in_process("resume", place.path, "stop.env_steps=500", "run=mine2")[0] == 0
+    assert place.log_file.read_text().count(line) == 1
+    assert line not in RunFolder(tmp_path / "mine2").log_file.read_text().partition("a branch of")[2]
+
+
 def test_an_env_that_cannot_be_made_leaves_no_run_behind(train, tmp_path):
     code, _, complaint = train("raise_construct")
     assert code == 1

@@ -67,6 +67,7 @@ def test_a_film_goes_to_the_run_s_own_folder_and_never_over_another(runs, read_m
     assert sorted((run / "videos").iterdir()) == sorted(films)
     for film, (_, length) in zip(films, scores(printed), strict=True):
         about, frames = read_mp4(film)
+        assert about["fps"] == 50  # CartPole's own
         assert about["size"] == (600, 400)
         assert len(frames) == length + 1  # one before the first action
         assert (frames[0] != frames[-1]).any()
@@ -97,7 +98,7 @@ def test_a_score_is_what_an_evaluation_with_the_same_seed_gives(runs, capsys, tm
 
 def test_small_pictures_are_enlarged_and_a_gif_lasts_as_long_as_was_played(runs, capsys, tmp_path):
     film = tmp_path / "new" / "out.gif"
-    play(runs("minatar"), episodes=2, video=film, fps=10)
+    play(runs("minatar"), episodes=2, video=film, fps=10)  # it knows no pace of its own
     lengths = [length for _, length in scores(capsys.readouterr().out)]
     shown = 0
     with Image.open(film) as gif:

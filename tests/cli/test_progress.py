@@ -3,6 +3,7 @@
 import os
 import re
 import select
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -21,7 +22,9 @@ def a_row(env_steps, score=200.0, **more):
         "episodes": 12,
         "return": score,
         "loss/policy": -0.01234,
-        "store/replay/size": 4000,
+        "store/replay/size": 3900,
+        "store/replay/cells": 4000,
+        "store/replay/capacity": 100_000,
         "time/steps_per_s": 2000.0,
         **more,
     }
@@ -83,7 +86,7 @@ def test_a_terminal_gets_a_bar_with_the_numbers_beneath(terminal):
         "steps/s 2,000",
         "frames/s 8,000",
     ]
-    assert learning.split("   ") == ["policy -0.0123", "replay 4,000 of 100,000"]
+    assert learning.split("   ") == ["policy -0.0123", "replay 4.0% of 100,000 steps"]
 
 
 def test_losses_and_evaluations_stay_until_the_next_ones(terminal):
@@ -167,13 +170,94 @@ def test_a_pipe_gets_a_line_a_row_in_the_same_words(tmp_path):
     with path.open("w") as stream, Progress(config, stream) as shown:
         shown.message("run: here")
         shown.row(a_row(100, score=None))
-        shown.tick(a_status(4900, frames=4))
-        shown.row(a_row(5000, score=3.25, **{"loss/arm/7/return": 1.0}))  # of one among many: left to the files
+        many = {"loss/arm/7/return": 1.0}  # of one among many: left to the files
+        shown.row(a_row(5000, score=3.25, **many, **{"time/frames_per_s": 8000.0}))
     message, first, second = path.read_text().splitlines()
     assert message == "run: here"
-    assert first.startswith("steps    100   1%  return       -  episodes      12  updates       10  steps/s   2,000  ")
-    assert second.startswith("steps  5,000  50%  return    3.25  episodes ")
-    assert second.endswith("  frames/s   8,000  policy -0.0123  replay 4,000 of 100,000")
+    assert first == (
+        "steps    100   1%  return       -  episodes     12  steps/s  2,000  left 0:00:05  policy -0.0123  updates 10"
+        "  replay 4.0% of 100,000 steps"
+    )
+    assert second == (
+        "steps  5,000  50%  return    3.25  episodes     12  steps/s  2,000  left 0:00:02  policy -0.0123  updates 500"
+        "  frames/s 8,000  replay 4.0% of 100,000 steps"
+    )
+
+
+def lines_of(path, config, *rows):
+    with path.open("w") as stream, Progress(config, stream) as shown:
+        for row in rows:
+            shown.row(row)
+    return path.read_text().splitlines()
+
+
+def test_a_line_keeps_the_last_evaluation_and_has_a_place_for_the_first(tmp_path):
+    config = load("ppo-cartpole", ["stop.env_steps=10000", "eval.every=1000"])
+    rows = [a_row(100), a_row(200, **{"eval/return": 321.5}), a_row(300)]
+    lines = lines_of(tmp_path / "out", config, *rows)
+    assert [re.search(r"  eval +(\S+)  ", line)[1] for line in lines] == ["-", "321.5", "321.5"]
+
+
+def test_epsilon_is_on_the_line_and_beneath_the_bar(terminal, tmp_path):
+    config = load("dqn-cartpole", ["stop.env_steps=10000"])
+    alike, ladder = {"explore/epsilon": 0.05}, {"explore/epsilon": 0.1234, "explore/epsilon_min": 0.0007}
+    ladder["explore/epsilon_max"] = 0.4
+    first, second = lines_of(tmp_path / "out", config, a_row(100, **alike), a_row(200, **ladder))
+    assert "  left 0:00:05  epsilon   0.05  policy " in first
+    assert "  left 0:00:05  epsilon 0.123 (0.0007 to 0.4)  policy " in second
+    with Progress(config, terminal.stream) as shown:
+        shown.tick(a_status(300, **ladder))
+        assert terminal.read().splitlines()[2].startswith("epsilon 0.123 (0.0007 to 0.4)   policy ")
+
+
+def test_time_left_ends_with_the_minutes_a_run_may_take(terminal):
+    config = load("ppo-cartpole", ["stop.env_steps=100000000", "stop.minutes=2"])
+    with Progress(config, terminal.stream) as shown:
+        shown.tick(a_status(100))
+        assert re.search(r"left 0:0(2:00|1:5\d)", terminal.read())
+
+
+ALGORITHMS = {
+    "ngu": ["q", "value", "novelty", "lifelong", "embedding", "delta_q_first", "delta_q_last"],
+    "sac": ["actor", "critic", "entropy", "temperature", "value"],
+    "impala": [
+        f"{source}{name}"
+        for source in ("", "queue/", "uniform/", "prioritized/", "elite/")
+        for name in ("policy", "value", "entropy", "rho", "clipped", "off_policy", "lag", "clone_policy")
+    ],
+}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_line_is_not_longer_than_160_characters_whatever_the_numbers(tmp_path, algorithm):
+    config = load("dqn-cartpole", ["stop.env_steps=2000000000", "eval.every=1000", "runtime=processes"])
+    row = {
+        "env_steps": 1_234_567_890,
+        "updates": 308_641_972,
+        "episodes": 87_654_321,
+        "return": -1_234_567.89,
+        "eval/return": -987_654.32,
+        **{"explore/epsilon": 0.123456, "explore/epsilon_min": 0.000655, "explore/epsilon_max": 0.4},
+        **{f"loss/{name}": -1.23456789e-7 for name in ALGORITHMS[algorithm]},
+        **{f"store/{name}/size": 4_000_000 for name in ("queue", "uniform", "prioritized", "elite")},
+        "learner/lag": 123_456.789,
+        "time/steps_per_s": 12.3,
+        "time/frames_per_s": 49.2,
+        "time/bottleneck": LIMIT,
+    }
+    line, limit = lines_of(tmp_path / "out", config, row)
+    assert len(line) <= 160
+    for fact in ("1,234,567,890  62%", "return -1,234,567.9", "eval -987,654.3", "episodes 87,654,321", "steps/s"):
+        assert fact in line
+    assert "left 720d 6h" in line
+    assert limit == f"bottleneck: {LIMIT}"
+    usual = a_row(5000, **{key: row[key] for key in row if key.startswith(("loss/", "explore/"))})
+    if "policy" not in ALGORITHMS[algorithm]:
+        del usual["loss/policy"]
+    config = load("dqn-cartpole", ["stop.env_steps=50000000", "eval.every=1000"])
+    (line,) = lines_of(tmp_path / "out", config, usual | {"eval/return": -321.5})
+    assert len(line) <= 160
+    assert f"  {ALGORITHMS[algorithm][0]} -1.23e-07" in line  # there is room for the first loss
 
 
 LIMIT = "learner busy 98%: more actors will not help"
@@ -182,10 +266,11 @@ LIMIT = "learner busy 98%: more actors will not help"
 def test_a_terminal_shows_lag_queue_and_bottleneck(terminal):
     config = load("ppo-cartpole", ["stop.env_steps=100000", "runtime=processes"])
     with Progress(config, terminal.stream) as shown:
-        queue = {"store/replay/size": 0, "learner/lag": 1.25}
+        queue = {"store/queue/size": 3, "learner/lag": 1.25}
         shown.tick(a_status(100, **queue, **{"time/bottleneck": LIMIT}))
         *_, learning, limit = terminal.read().splitlines()
-        assert learning.split("   ") == ["policy -0.0123", "replay 0", "lag 1.25"]
+        facts = ["policy -0.0123", "replay 4.0% of 100,000 steps", "queue 3 fragments", "lag 1.25 updates"]
+        assert learning.split("   ") == facts
         assert limit == f"bottleneck {LIMIT}"
         shown.tick(a_status(200, **queue))
         assert "bottleneck" not in terminal.read()
@@ -207,8 +292,9 @@ def test_a_pipe_is_told_of_a_bottleneck_when_it_changes(tmp_path):
     with path.open("w") as stream, Progress(load("ppo-cartpole", ["stop.env_steps=10000"]), stream) as shown:
         for step, limit in enumerate(limits):
             shown.row(a_row(step) if limit is None else a_row(step, **{"time/bottleneck": limit}))
-    told = [line.partition("  replay 4,000")[2].strip() for line in path.read_text().splitlines()]
-    assert told == ["", LIMIT, "", other, "", "", LIMIT]
+    lines = ["row" if line.startswith("steps") else line for line in path.read_text().splitlines()]
+    told, others = f"bottleneck: {LIMIT}", f"bottleneck: {other}"
+    assert lines == ["row", "row", told, "row", "row", others, "row", "row", "row", told]
 
 
 def test_a_reader_that_has_had_enough_ends_neither_the_run_nor_its_last_words():
@@ -229,6 +315,60 @@ def test_a_reader_that_has_had_enough_ends_neither_the_run_nor_its_last_words():
         run.stdout.close()
         assert run.stderr.read() == "done\n"
     assert run.returncode == 0
+
+
+TRAIN = [
+    sys.executable,
+    "-m",
+    "starling",
+    "train",
+    "ppo-cartpole",
+    "algo.rollout=16",
+    "net.torso.hidden=[8]",
+    "run=mine",
+]
+
+
+def has_finished(runs):
+    return "finished: stop.env_steps=" in (runs / "mine" / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("closed", ["<&- >&-", "2>&-"])
+def test_a_run_without_streams_is_silent_and_trains(tmp_path, closed):
+    command = f"{shlex.join(TRAIN)} stop.env_steps=256 --runs {shlex.quote(str(tmp_path))} {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("finished: " in done.stdout) == (closed == "2>&-")
+    assert has_finished(tmp_path)
+
+
+def test_a_command_without_stderr_still_says_by_its_code_that_it_was_wrong(tmp_path):
+    done = subprocess.run(f"{shlex.join([*TRAIN[:4], 'no-such-preset'])} 2>&-", shell=True, check=False)
+    assert done.returncode == 2
+
+
+def test_a_run_whose_terminal_goes_away_goes_on_to_its_end(terminal, tmp_path):
+    command = [*TRAIN, "stop.env_steps=4000", "--runs", str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=terminal.stream, stderr=terminal.stream) as run:
+        terminal.stream.close()
+        while "of 4,000 steps" not in terminal.read():
+            assert run.poll() is None
+        terminal.hang_up()
+    assert run.returncode == 0
+    assert has_finished(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["xterm-256color", "dumb"])
+def test_last_words_stand_below_the_rest_and_need_nobody_to_read_them(terminal, monkeypatch, kind):
+    monkeypatch.setenv("TERM", kind)
+    config = load("ppo-cartpole", ["stop.env_steps=100000"])
+    shown = Progress(config, terminal.stream)
+    shown.tick(a_status(100_000))
+    shown.close("finished: it is over")
+    assert terminal.read().splitlines()[-1] == "finished: it is over"
+    shown = Progress(config, terminal.stream)
+    terminal.hang_up()
+    shown.close("finished: it is over")
 
 
 def test_a_display_that_fails_says_so_once_and_the_run_goes_on(terminal, capsys):

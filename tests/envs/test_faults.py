@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -16,6 +17,7 @@ from starling.envs.faults import EnvFault
 from starling.envs.registry import make_env, register_env
 from starling.envs.toy_faulty import Faulty
 from starling.envs.vector import MOST_DROPPED, VectorEnv
+from starling.envs.watch import LOOK_EVERY, LOOKS, BoundsWatch, RewardCheck
 from starling.errors import UserError
 
 VECTOR = spaces.Box(-10, 10, (4,), np.float32)
@@ -241,6 +243,82 @@ def test_large_numbers_and_convertible_types_are_no_faults(obs):
     np.testing.assert_array_equal(step.obs[2], np.asarray(obs, np.float32))
 
 
+def of_rewards(*rewards):
+    """Rows that give these rewards, built as the registry builds them."""
+    envs = [partial(RewardCheck, "mine/Env-v0", Scripted(outcome(np.zeros(4), reward))) for reward in rewards]
+    return VectorEnv(SyncVectorEnv(envs, copy=False), "mine/Env-v0")
+
+
+@pytest.mark.parametrize(
+    ("reward", "named"),
+    [
+        ("1.5", "'1.5', a str"),
+        ("much", "'much', a str"),
+        (np.str_("2"), "np.str_('2'), a str_"),
+        (b"2", "b'2', a bytes"),
+        (None, "None, a NoneType"),
+        ({"goal": 1.0}, "{'goal': 1.0}, a dict"),
+        (np.ones(2), "array([1., 1.]), a ndarray"),
+    ],
+)
+def test_a_reward_that_is_not_a_number_is_named_though_numpy_might_make_one_of_it(reward, named):
+    found = fault(of_rewards(0.5, 0.5, reward))
+    assert str(found) == f"env 'mine/Env-v0' gave the reward {named}, which is not a number (row 2)"
+    assert not found.details
+
+
+@pytest.mark.parametrize("reward", [True, 3, np.float32(3), np.int8(3), np.bool_(True), np.array(3.0)])
+def test_numbers_of_any_type_are_rewards(reward):
+    assert play(of_rewards(0.5, reward)).reward.tolist() == [0.5, float(reward)]
+
+
+UNEVEN = spaces.Box(np.array([-1, -np.inf], np.float32), np.array([3, 10], np.float32))
+BOUNDED = spaces.Dict(
+    image=IMAGE,
+    grid=spaces.Box(0, 1, (2,), np.uint8),
+    pair=spaces.Tuple([UNEVEN, spaces.Discrete(3)]),
+)
+INSIDE = {"image": np.full((2, 1, 2, 2), 255, np.uint8), "grid": np.ones((2, 2), np.uint8)}
+
+
+def seen(*pair, grid=1):
+    """Observations of two rows, of which the second has these numbers."""
+    pairs = np.array([[0, 0], pair], np.float32)
+    return {**INSIDE, "grid": np.array([[0, 1], [0, grid]], np.uint8), "pair": (pairs, np.zeros(2, np.int64))}
+
+
+@pytest.mark.parametrize(
+    ("obs", "what"),
+    [
+        (seen(3.2, 0), "gave 3.2 in its observation 'pair/0', where its space has -1 to 3"),
+        (seen(-1.5, 0), "gave -1.5 in its observation 'pair/0', where its space has -1 to 3"),
+        (seen(0, 1e6), "gave 1e+06 in its observation 'pair/0', where its space has -inf to 10"),
+        (seen(0, 0, grid=7), "gave 7 in its observation 'grid', where its space has 0 to 1"),
+    ],
+)
+def test_observations_outside_their_bounds_are_told_once(obs, what):
+    watch = BoundsWatch("mine", BOUNDED)
+    for inside in (seen(3, 10), seen(-1.03, -1e30), seen(3.03, 0)):  # a hundredth of the range is as good as rounded
+        assert watch.look(inside) is None
+    assert watch.look(obs) == (what, 1)
+    assert watch.look(obs) is None
+
+
+def test_bounds_are_looked_at_often_in_the_beginning_and_now_and_then_later():
+    watch = BoundsWatch("mine", VECTOR)
+    for _ in range(LOOKS):
+        assert watch.look(np.zeros((2, 4), np.float32)) is None
+    steps = 1
+    while watch.look(np.full((2, 4), 11, np.float32)) is None:
+        steps += 1
+    assert steps == LOOK_EVERY
+
+
+@pytest.mark.parametrize("space", [IMAGE, spaces.Box(-np.inf, np.inf, (3,), np.float32), spaces.Discrete(5)])
+def test_nothing_is_compared_where_bounds_say_no_more_than_the_dtype(space):
+    assert not BoundsWatch("mine", space)._bounds
+
+
 class Rows(GymVectorEnv):
     """Two rows that step together and give what `step` returns."""
 
@@ -277,6 +355,8 @@ def rows(obs=ZEROS, reward=REWARD, terminated=NO):
         (rows(reward=np.zeros((2, 1))), VECTOR, "gave rewards, terminated and truncated of shapes (2, 1)"),
         (rows(reward=1.0), VECTOR, "gave rewards, terminated and truncated of shapes ()"),
         (rows(terminated=NO[:1]), VECTOR, "gave rewards, terminated and truncated of shapes (2,), (1,)"),
+        (rows(reward=np.array(["0", "1"])), VECTOR, "gave the reward '0', a str, which is not a number (row 0)"),
+        (rows(reward=np.array([0.5, None])), VECTOR, "gave the reward None, a NoneType, which is not a number (row 1)"),
         (rows(reward=np.array([0, np.nan])), VECTOR, "gave NaN in its reward (row 1)"),
         (rows(ZEROS + np.array([[0], [np.inf]])), VECTOR, "gave inf in its observation (row 1)"),
     ],

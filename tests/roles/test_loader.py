@@ -1,6 +1,7 @@
 """Mixed batches in running systems: shares, ranked picks, scoring beside everything else, resuming to the bit."""
 
 import copy
+import time
 
 import numpy as np
 import pytest
@@ -93,6 +94,26 @@ def test_in_processes_scoring_has_a_thread_of_its_own_and_its_cost_is_told(infer
     assert metrics["store/elite/size"] == 40
     assert metrics["store/elite/evicted"] > 0
     assert metrics["loss/elite/lag"] > 0
+
+
+def test_the_cost_of_scoring_is_told_in_milliseconds_per_batch(monkeypatch):
+    runtime = system()
+    algorithm = runtime.learner.algorithm
+    score = algorithm.score
+
+    def slowly(*args):
+        time.sleep(0.02)
+        return score(*args)
+
+    monkeypatch.setattr(algorithm, "score", slowly)
+    try:
+        steps = runtime.run()
+        run(runtime, 2, steps)
+        runtime.drain_metrics()
+        run(runtime, 6, steps)
+        assert 20 <= runtime.drain_metrics()["time/scoring/ms"] < 2000
+    finally:
+        runtime.close()
 
 
 def test_a_fault_in_scoring_ends_the_run_with_its_own_words(monkeypatch):

@@ -1,9 +1,13 @@
 """The line that says what limits a run: every rule, and what the row may lack."""
 
+import numpy as np
 import pytest
 
 from starling.config.load import load
-from starling.runs.bottleneck import bottleneck
+from starling.roles.usage import CELLS, Usage
+from starling.runs.bottleneck import ROWS, Limits, bottleneck
+from starling.runtime.crew import batching
+from starling.runtime.workers import Member
 
 QUEUE = ["runtime=processes", "algo.max_lag=1"]
 REPLAY = ["runtime=processes", "algo.updates_per_step=0.25"]
@@ -74,6 +78,53 @@ def line(preset, overrides, **shares):
 )  # fmt: skip
 def test_the_limit_of_a_run_in_processes(shares, expected):
     assert line("ppo-cartpole", QUEUE, **shares) == expected
+
+
+def test_what_learners_spend_on_each_other_is_part_of_the_learning_and_named():
+    together = [*QUEUE, "learners=2"]
+    shares = {"learner__busy": 0.6, "learner__reduction": 0.32, "actors__busy": 0.4, "actors__wait_out": 0.6}
+    assert line("ppo-cartpole", together, **shares) == (
+        "learner busy 92% (32% all-reduce): more actors will not help;"
+        " a smaller network, a larger batch or more threads would"
+    )
+    assert line("ppo-cartpole", together, **{**shares, "actors__busy": 0.9}).startswith(
+        "learner busy 92% (32% all-reduce), actors busy 90%: balanced;"
+    )
+    assert line("ppo-cartpole", together, learner__busy=0.3, learner__reduction=0.2, actors__busy=0.5) == (
+        "no clear limit: learner busy 50% (20% all-reduce), actors busy 50%"
+    )
+
+
+def test_a_learner_that_works_in_bursts_is_judged_by_the_time_they_take():
+    """Nine short rows of acting and a long one of learning, again and again: 0.9 s of every 1.8 s."""
+    limits = Limits(load("dqn-cartpole", []))
+    now, said = 100.0, []  # a resumed run's clock begins anew, but its first row may come late
+    for number in range(3 * ROWS):
+        learns = number % ROWS == ROWS - 1
+        now += 0.9 if learns else 0.1
+        row = {"time/learner/busy": float(learns), "time/actors/busy": float(not learns), "time/seconds": now}
+        said.append(limits.line({**row, "time/bottleneck": "an older line"}))
+    assert set(said[ROWS:]) == {"one process: 50% learning, 50% acting; runtime=processes overlaps them"}
+
+
+def test_a_wait_is_told_in_milliseconds_from_the_servers_own_nanoseconds():
+    cells = [np.zeros(len(CELLS), np.int64) for _ in range(2)]
+    for mine in cells:  # two servers that answer 100 times, after a wait of 2.5 ms each
+        usage = Usage(mine)
+        usage.add("calls", 100)
+        usage.add("rows", 800)
+        usage.add("waited", 100 * 2_500_000)
+        usage.set("budget", 4_000_000)
+    found = batching([Member("inference", f"inference {i}", mine) for i, mine in enumerate(cells)])
+    assert found == {"time/inference/batch": 8, "time/inference/wait_ms": 2.5, "time/inference/budget_ms": 4}
+    shares = {
+        "time/learner/busy": 0.3,
+        "time/learner/wait_in": 0.7,
+        "time/actors/busy": 0.4,
+        "time/actors/wait_in": 0.6,
+    }
+    said = bottleneck({**shares, **found}, load("ppo-cartpole", QUEUE))
+    assert said.startswith("actors wait 60% for actions, inference busy 0% and gathers rows for 2.5 ms: ")
 
 
 def test_an_algorithm_with_replay_is_told_of_its_ratio():

@@ -31,6 +31,15 @@ def test_the_score_is_the_mean_of_the_last_hundred_episodes():
     assert copy.row() == board.row()
 
 
+def test_the_score_of_a_run_is_over_a_hundred_episodes():
+    board = Scoreboard()
+    board.add(Episode(row=0, total=float(number), length=1) for number in range(99))
+    assert (board.full, board.counted) == (False, 99)
+    board.add(Episode(row=0, total=float(number), length=1) for number in range(99, 250))
+    assert (board.full, board.counted, board.episodes) == (True, 100, 250)
+    assert board.mean == sum(range(150, 250)) / 100
+
+
 def steps_in(path):
     return [row["env_steps"] for row in read_rows(path)]
 

@@ -53,6 +53,14 @@ def test_a_gif_holds_every_frame_exactly_and_its_pace(tmp_path):
         np.testing.assert_array_equal(picture, frame)
 
 
+def test_a_gif_of_more_frames_than_can_be_shown_leaves_some_out_and_lasts_as_long(tmp_path):
+    frames = clip(60)
+    shown = read_gif(write_video(tmp_path / "a.gif", frames, fps=150))
+    assert [duration for _, duration in shown] == [20] * 20  # browsers show nothing quicker; 0.4 s in all, as before
+    for number in (0, 1, 19):
+        np.testing.assert_array_equal(shown[number][0][::4, ::4], frames[3 * number])
+
+
 def test_a_gif_shows_what_stands_still_for_as_long(tmp_path):
     frames = clip(3).repeat(4, axis=0)
     assert [duration for _, duration in read_gif(write_video(tmp_path / "a.gif", frames, fps=10))] == [400] * 3

@@ -1,12 +1,23 @@
 """What is said of stale experience, of sequences that never fill and of losses not compiled: when, how, how often."""
 
+import re
+
 import pytest
 
+import starling
 from starling.config.load import load
+from starling.runs.metrics import read_rows
 from starling.runs.warnings import ROWS, Watch, warnings
 
 QUEUE, REPLAY = ("impala-cartpole", ["algo.max_lag=8"]), ("dqn-cartpole", ["algo.capacity=4000000"])
-HEALTHY = {"episodes": 200, "episode_length": 30.0, "episode_longest": 48, "learner/lag": 5.0, "learner/lag_steps": 9.0}
+HEALTHY = {
+    "env_steps": 5,
+    "episodes": 200,
+    "episode_length": 30.0,
+    "episode_longest": 48,
+    "learner/lag": 5.0,
+    "learner/lag_steps": 9.0,
+}
 STALE = {"loss/off_policy": 0.12, "loss/clipped": 0.72}
 
 
@@ -111,3 +122,59 @@ def test_a_resumed_run_does_not_say_it_again():
 
 def test_rows_of_an_earlier_version_are_understood():
     assert lines(REPLAY, [{"env_steps": 5, "episodes": 900, "episode_length": 4.0}] * ROWS, 49) == []
+
+
+ENDLESS = ("ppo-cartpole", ["env.num=4", "stop.env_steps=80000", "checkpoint.every=80000"])  # a quarter: 5,000 of each
+
+
+def idle_rows(*steps, episodes=3):
+    """Rows of a run in which no episode has ended since 1,000 env steps."""
+    return [HEALTHY | {"env_steps": step, "episodes": episodes} for step in (1000, *steps)]
+
+
+def said(start, rows):
+    watch = Watch(load(*start), 0)
+    return [line for row in rows for line in watch.look(row)[1]]
+
+
+def test_episodes_that_do_not_end_are_told_of_once_with_a_limit_to_set():
+    assert said(ENDLESS, idle_rows(20_999)) == []
+    assert said(ENDLESS, idle_rows(*range(2000, 60_000, 1000))) == [
+        "no episode has ended in the last 5,000 steps of each env, so there is no new score: if CartPole-v1 has no time"
+        " limit, give it one, e.g. env.wrappers='[{name: TimeLimit, args: {max_episode_steps: 1000}}]'"
+    ]
+    _, again = said(ENDLESS, [*idle_rows(21_000), *idle_rows(*range(22_000, 60_000, 1000), episodes=4)[1:]])
+    assert again.startswith("no episode has ended in the last 5,000 steps")
+    (first,) = said((ENDLESS[0], [*ENDLESS[1], "env.wrappers=[{name: ClipAction}]"]), idle_rows(21_000))
+    assert "env.wrappers='[{name: ClipAction}, {name: TimeLimit, args: {max_episode_steps: 1000}}]'" in first
+    (first,) = said((ENDLESS[0], [*ENDLESS[1], "checkpoint.every=3000"]), idle_rows(21_000))
+    assert first.endswith("; saving cuts its episodes every 750 steps: raise checkpoint.every where they are longer")
+
+
+@pytest.mark.parametrize(
+    ("steps", "each"),
+    [(100, 2000), (8 * 10**9, 100_000)],  # a short run waits for so many at least, a long one for so many at most
+)
+def test_a_quarter_of_the_run_is_waited_for_within_limits(steps, each):
+    start = (ENDLESS[0], ["env.num=4", f"stop.env_steps={steps}"])
+    assert said(start, idle_rows(1000 + 4 * each - 1)) == []
+    assert len(said(start, idle_rows(1000 + 4 * each))) == 1
+
+
+def test_a_resumed_run_still_waits_for_the_episode_it_waited_for():
+    rows = idle_rows(*range(2000, 21_000, 1000))
+    watch = Watch(load(*ENDLESS), 0, rows)
+    (line,) = watch.look(HEALTHY | {"env_steps": 21_000, "episodes": 3})[1]
+    assert line.startswith("no episode has ended in the last 5,000 steps")
+
+
+def test_the_limit_that_is_suggested_ends_the_episodes_of_an_env_without_one(tmp_path):
+    settings = ["env={id: CliffWalking-v1, num: 1}", "stop={env_steps: 2400}", "checkpoint.every=2400", "log.every=200"]
+    settings += ["algo.epsilon=0", "algo.learning_starts=2300"]  # a policy that learned nothing walks into a wall
+    folder = starling.train("dqn-cartpole", settings, runs=tmp_path).folder
+    (line,) = [line for line in (folder / "log.txt").read_text().splitlines() if "warning:" in line]
+    assert read_rows(folder / "metrics.jsonl")[-1]["episodes"] == 0
+    (limit,) = re.findall(r"(env\.wrappers)='(.*)'", line)
+    folder = starling.train("dqn-cartpole", [*settings, "=".join(limit)], runs=tmp_path).folder
+    assert read_rows(folder / "metrics.jsonl")[-1]["episodes"] == 2
+    assert "warning:" not in (folder / "log.txt").read_text()

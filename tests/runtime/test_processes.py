@@ -119,6 +119,16 @@ def test_an_env_that_misbehaves_once_is_named_and_begun_anew(tmp_path, inference
 
 
 @pytest.mark.parametrize("inference", ["local", "central"])
+def test_observations_outside_their_space_are_warned_of_once_whoever_acts(inference):
+    with running("env.id=toy/faulty", "env.args={what: far_obs, when: 30}", f"inference={inference}") as runtime:
+        notices = until_notice(runtime, "warning:")
+        notices += go_on(runtime, 500)
+    assert [line.partition(" (row")[0] for line in notices] == [
+        "warning: env 'toy/faulty' gave 1000 in its observation, where its space has 0 to 1"
+    ]
+
+
+@pytest.mark.parametrize("inference", ["local", "central"])
 def test_an_env_that_loses_its_numbers_once_only_loses_its_episode(tmp_path, inference):
     args = f"{{what: nan_obs, when: 30, once: {tmp_path / 'done'}}}"
     with running("env.id=toy/faulty", f"env.args={args}", f"inference={inference}") as runtime:

@@ -52,6 +52,26 @@ def fill(store, sequences):
         store.insert(fragment(sequence))
 
 
+def test_a_ring_says_how_full_it_is_in_steps_whatever_its_items_are():
+    store = a_store(length=4, period=4)
+    fill(store, range(1, 4))
+    found = store.metrics()
+    assert (found["store/replay/cells"], found["store/replay/capacity"]) == (3 * 4 * ROWS, 200)
+    assert found["store/replay/size"] == 3 * ROWS  # sequences
+    for sequence in range(4, 60):
+        store.insert(fragment(sequence))
+    assert store.metrics()["store/replay/cells"] == 200
+    assert store.metrics()["store/replay/size"] < 200 / 4
+
+
+def test_whole_fragments_are_counted_as_such():
+    store = a_store(storage="slots", length=4, capacity=10, batch=2, min_size=1)
+    fill(store, range(1, 3))
+    found = store.metrics()
+    assert found["store/replay/size"] == 2 * ROWS
+    assert not {"store/replay/cells", "store/replay/capacity"} & found.keys()
+
+
 def drain(store):
     samples = []
     while (sample := store.sample()) is not None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from starling import tree
-from starling.algos.base import ActInput
 from starling.algos.dqn import DQN
 from starling.config.algo.apex import ApeXConfig
 from starling.config.parts import NetConfig
 from starling.ops.explore import ladder
 from starling.ops.value import take
-from starling.types import NDArray, Tensor, Trajectory, Tree
+from starling.types import NDArray, Progress, Tensor, Trajectory, Tree
 
 TAKEN, BEST = "taken", "best"
 """Recorded Q values, a stream each: of the action that was taken, and of the one the policy preferred."""
@@ -22,12 +21,9 @@ class ApeX(DQN):
         super().__init__(config, net)
         self._ladder = config.ladder
 
-    def epsilon(self, inputs: ActInput) -> Tensor | float:
-        """Its own for every row [B]; one for all when evaluating."""
-        if not inputs.explore:
-            return super().epsilon(inputs)
-        base = self.config.epsilon.at(inputs.progress.env_steps, inputs.progress.fraction)
-        return ladder(inputs.rows, inputs.total_rows, base, self._ladder)
+    def training_epsilon(self, progress: Progress, rows: Tensor, total_rows: int) -> Tensor | float:
+        base = self.config.epsilon.at(progress.env_steps, progress.fraction)
+        return ladder(rows, total_rows, base, self._ladder)
 
     def record(self, q: dict[str, Tensor], mixed: Tensor, action: Tensor) -> dict[str, Tree]:
         best = mixed.argmax(-1)

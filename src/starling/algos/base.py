@@ -155,6 +155,10 @@ class Algorithm(ABC):
         """
         return batch
 
+    def exploration(self, progress: Progress, total_rows: int) -> dict[str, float]:
+        """Metrics of how `total_rows` training envs explore now, e.g. their epsilon, as a function of the progress."""
+        return {}
+
     def recorded_rewards(self) -> tuple[str, ...]:
         """Names of what `intrinsic` gives, to be recorded beside the environment's rewards."""
         return ()

@@ -28,7 +28,7 @@ from starling.nets.normalisers import Moments
 from starling.ops.policy import masked_mean
 from starling.registry import Entry, Registry
 from starling.store.spec import TableSpec
-from starling.types import Batch, EnvSpec, NDArray, StreamSpec, Tensor, Trajectory, Tree
+from starling.types import Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor, Trajectory, Tree
 
 RETURN = "/return"
 """Behind a stream's name: its rewards so far, discounted and summed over the ends of episodes."""
@@ -141,6 +141,9 @@ class Curious(Algorithm):
 
     def act(self, model: CuriousModel, inputs: ActInput) -> ActOutput:
         return self._agent.act(model.agent, inputs)
+
+    def exploration(self, progress: Progress, total_rows: int) -> dict[str, float]:
+        return self._agent.exploration(progress, total_rows)
 
     def recorded_rewards(self) -> tuple[str, ...]:
         return tuple(name + suffix for name in self._parts for suffix in ("", RETURN))

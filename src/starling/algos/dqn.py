@@ -17,13 +17,13 @@ from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network, build_network
 from starling.nets.normalisers import MovingMean
-from starling.ops.explore import epsilon_greedy
+from starling.ops.explore import epsilon_greedy, epsilon_metrics
 from starling.ops.returns import window_return
 from starling.ops.streams import bootstrap_from_reset, stream_terms, total, weighted_total
 from starling.ops.transforms import IDENTITY, Transform
 from starling.ops.value import huber, take
 from starling.store.spec import TableSpec
-from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory, Tree
+from starling.types import Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory, Tree
 
 
 class DQN(Algorithm):
@@ -73,7 +73,14 @@ class DQN(Algorithm):
         """How likely a row acts at random: a number, or one a row [B]."""
         if not inputs.explore:
             return self.config.eval_epsilon
-        return self.config.epsilon.at(inputs.progress.env_steps, inputs.progress.fraction)
+        return self.training_epsilon(inputs.progress, inputs.rows, inputs.total_rows)
+
+    def training_epsilon(self, progress: Progress, rows: Tensor, total_rows: int) -> Tensor | float:
+        """Epsilon of env rows [B] out of `total_rows` in training: one number for all, or one per row [B]."""
+        return self.config.epsilon.at(progress.env_steps, progress.fraction)
+
+    def exploration(self, progress: Progress, total_rows: int) -> dict[str, float]:
+        return epsilon_metrics(self.training_epsilon(progress, torch.arange(total_rows), total_rows))
 
     def record(self, q: dict[str, Tensor], mixed: Tensor, action: Tensor) -> dict[str, Tree]:
         """What to keep beside an action [B]: of its Q values [B, A] a stream and their weighted sum [B, A], nothing."""

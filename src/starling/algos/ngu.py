@@ -25,9 +25,9 @@ from starling.curiosity.rnd import RND, Distillation
 from starling.errors import UserError
 from starling.nets.build import Network, build_network
 from starling.ops.arms import discounts, long_discounts, novelty_weights
-from starling.ops.explore import ladder
+from starling.ops.explore import epsilon_metrics
 from starling.ops.streams import StreamTerms
-from starling.types import EXTRINSIC, Batch, EnvSpec, StreamSpec, Tensor, Trajectory, Tree
+from starling.types import EXTRINSIC, Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory, Tree
 
 SPEED = 0.01
 """How fast the statistics of errors and of returns follow: a share an update."""
@@ -177,9 +177,15 @@ class NGU(R2D2):
         """Its own for every env row, or for every policy where these differ in nothing else."""
         if self._apart or not inputs.explore:
             return super().epsilon(inputs)
-        base = self.config.epsilon.at(inputs.progress.env_steps, inputs.progress.fraction)
-        carry: dict[str, Tensor] = inputs.carry
-        return ladder(carry["arm"], self.config.policies, base, self._ladder)
+        return self.training_epsilon(inputs.progress, inputs.carry["arm"], self.config.policies)
+
+    def exploration(self, progress: Progress, total_rows: int) -> dict[str, float]:
+        """Epsilon over env rows; where it belongs to policies that a bandit chooses, over policies."""
+        if self._apart:
+            return super().exploration(progress, total_rows)
+        policies = self.config.policies
+        arms = torch.arange(total_rows if self._bandit is None else policies) % policies
+        return epsilon_metrics(self.training_epsilon(progress, arms, policies))
 
     # Learning.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -78,27 +80,43 @@ def _usage_line(error: Any) -> str:
     return f"{message[0].lower()}{message[1:]}{where}"
 
 
+def _open_missing_streams() -> None:
+    """Let what was closed (`>&-`) lead nowhere: nothing raises when it is written to, and no file takes its number."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 (open to the end)
+
+
+def _complain(*lines: str) -> None:
+    """Print to stderr, where somebody reads it."""
+    with suppress(OSError):
+        for line in lines:
+            print(line, file=sys.stderr)
+
+
 def main() -> None:
     """Run a command; what the user can mend is shown as its lines alone, with exit code 2.
 
     An `EnvFault` is shown as the env's own traceback and one line, with exit code 1.
     """
+    _open_missing_streams()
     with in_order():
         try:
             sys.exit(app(standalone_mode=False))
         except UserError as error:
-            for line in str(error).splitlines():
-                print(f"error: {line}", file=sys.stderr)
+            _complain(*(f"error: {line}" for line in str(error).splitlines()))
             sys.exit(2)
         except typer.Abort:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt from None
         except UsageError as error:
             if line := _usage_line(error):
-                print(f"error: {line}", file=sys.stderr)
+                _complain(f"error: {line}")
             sys.exit(2)
         except EnvFault as fault:
-            if fault.details:
-                print(fault.details, file=sys.stderr)
             advice = "mend the env, then start again or resume the run from its last checkpoint"
-            print(f"error: {fault}; {advice}", file=sys.stderr)
+            _complain(*([fault.details] if fault.details else []), f"error: {fault}; {advice}")
             sys.exit(1)

@@ -26,7 +26,10 @@ def play(
         Path | None,
         typer.Option(help="Write every step with all outputs of the network: steps.json.", show_default="no log"),
     ] = None,
-    fps: Annotated[float | None, typer.Option(help="Frames a second.", show_default="the game's own, else 30")] = None,
+    fps: Annotated[
+        float | None,
+        typer.Option(help="Frames per second.", show_default="real time, by the env's render_fps; else 30"),
+    ] = None,
     max_steps: Annotated[
         int | None, typer.Option(min=1, help="Cut episodes off after so many steps.", show_default="never")
     ] = None,

@@ -16,7 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from starling.cli.show import Fact, counts, duration, learning, progress_line
+from starling.cli.show import Fact, counts, duration, learning, progress_line, time_left
 from starling.config.schema import Config
 from starling.runs.bottleneck import KEY as BOTTLENECK
 from starling.runs.status import Status
@@ -32,7 +32,6 @@ class Progress:
         self._config, self._stream = config, stream or sys.stdout
         self._live = _live(self._stream) if _can_redraw(self._stream) else None
         self._started = time.monotonic()
-        self._frames_per_step = 1.0
         self._latest: Status | None = None
         self._known: dict[str, Any] = {}  # a row without updates has no losses: the last ones stay
         self._limit = ""  # what was last printed of the bottleneck, without its numbers
@@ -40,8 +39,6 @@ class Progress:
 
     def tick(self, status: Status) -> None:
         """Redraw the bar; lines wait for a row."""
-        if status.steps_per_s > 0:
-            self._frames_per_step = status.frames_per_s / status.steps_per_s
         self._latest = status
         self._known |= status.metrics
         self._safely(self._redraw)
@@ -55,22 +52,26 @@ class Progress:
             episodes=row["episodes"],
             score=row["return"],
             steps_per_s=speed,
-            frames_per_s=speed * self._frames_per_step,
+            frames_per_s=row.get("time/frames_per_s", speed),
             metrics=row,
         )
         self._known |= row
         if self._live is None:
-            self._safely(self._print, progress_line(self._latest, self._config) + self._new_limit(row))
+            self._safely(self._print, progress_line(self._latest, self._known, self._config, self._elapsed))
+            if limit := self._new_limit(row):
+                self._safely(self._print, f"bottleneck: {limit}")
 
     def message(self, line: str) -> None:
         """Show a line, above the bar where there is one."""
         self._safely(self._print, line)
 
-    def close(self) -> None:
-        """Leave the last state on the screen."""
+    def close(self, last_words: str = "") -> None:
+        """Leave the last state on the screen, and `last_words` below it."""
         self._safely(self._redraw)
         if self._live is not None:
             self._safely(self._live.stop)
+        if last_words:
+            self._safely(self._print, last_words)
         self._over = True
 
     def __enter__(self) -> Progress:
@@ -83,8 +84,11 @@ class Progress:
         if self._live is None or self._latest is None:
             return
         self._live.start()
-        elapsed = time.monotonic() - self._started
-        self._live.update(_Picture(self._latest, self._known, self._config, elapsed), refresh=True)
+        self._live.update(_Picture(self._latest, self._known, self._config, self._elapsed), refresh=True)
+
+    @property
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started
 
     def _print(self, line: str) -> None:
         if self._live is not None and self._live.is_started:
@@ -96,7 +100,7 @@ class Progress:
         """What the bottleneck is, when it is another than before: its numbers alone change with every row."""
         line = row.get(BOTTLENECK) or ""
         known, self._limit = self._limit, re.sub(r"\d", "", line)
-        return f"  {line}" if line and self._limit != known else ""
+        return line if self._limit != known else ""
 
     def _safely(self, show: Callable[..., None], *arguments: Any) -> None:
         """Training must not end because nobody can watch it: fall silent instead."""
@@ -154,8 +158,7 @@ class _Picture:
         return Text(f"{steps}{GAP}evaluating" if self.status.evaluating else steps)
 
     def _times(self) -> list[Fact]:
-        left, speed = max(0, self.config.stop.env_steps - self.status.env_steps), self.status.steps_per_s
-        return [("elapsed", duration(self.elapsed)), ("left", duration(left / speed) if speed > 0 else "-")]
+        return [("elapsed", duration(self.elapsed)), time_left(self.status, self.elapsed, self.config)]
 
     @property
     def _share(self) -> float:

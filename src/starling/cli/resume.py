@@ -45,5 +45,5 @@ def resume(
             result = training.branch(run, config, runs or run.parent, display, which=checkpoint)
         else:
             result = training.resume(run, display, which=checkpoint)
-    print(closing_lines(result))
+        display.close(closing_lines(result))
     raise typer.Exit(result.exit_code)

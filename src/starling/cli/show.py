@@ -14,6 +14,13 @@ Fact = tuple[str, str]
 """What it is, and its value."""
 
 
+LONGEST_LINE = 160
+"""Characters of a progress line; facts that find no room are in the run's files."""
+
+COLUMNS = {"return": 7, "eval": 7, "episodes": 6, "steps/s": 6, "left": 7, "epsilon": 6}
+"""What a progress line begins with after its steps, and the width of each value."""
+
+
 def counts(status: Status, goal: float | None = None) -> list[Fact]:
     """How well the run does and how much it has done, the return beside what it should become."""
     facts = [
@@ -28,18 +35,47 @@ def counts(status: Status, goal: float | None = None) -> list[Fact]:
 
 
 def learning(metrics: dict[str, Any], config: Config) -> list[Fact]:
-    """What the last row says of evaluation, losses, tables and how old the policy was that acted."""
-    facts = [("eval", number(metrics["eval/return"]))] if "eval/return" in metrics else []
+    """Evaluation, exploration, losses, tables, and the age of the policy that acted; losses of sources come last."""
     losses = [key for key in metrics if key.startswith("loss/") and not _of_many(key)]
-    facts += [(key.removeprefix("loss/"), f"{metrics[key]:.3g}") for key in losses]
-    capacity = getattr(config.algo, "capacity", None)
+    plain = [key for key in losses if key.count("/") == 1]
+    lag = [("lag", f"{number(metrics['learner/lag'])} updates")] if "learner/lag" in metrics else []
+    return [
+        *_evaluation(metrics, config),
+        *_epsilon(metrics),
+        *_losses(metrics, plain),
+        *_tables(metrics, config),
+        *lag,
+        *_losses(metrics, [key for key in losses if key not in plain]),
+    ]
+
+
+def _evaluation(metrics: dict[str, Any], config: Config) -> list[Fact]:
+    known = config.eval.every is not None or "eval/return" in metrics
+    return [("eval", number(metrics.get("eval/return")))] if known else []
+
+
+def _epsilon(metrics: dict[str, Any]) -> list[Fact]:
+    """The mean over envs, and its range where their epsilons differ."""
+    if "explore/epsilon" not in metrics:
+        return []
+    mean, low, high = (metrics.get(f"explore/epsilon{which}") for which in ("", "_min", "_max"))
+    return [("epsilon", f"{mean:.3g}" + ("" if low is None else f" ({low:.2g} to {high:.2g})"))]
+
+
+def _losses(metrics: dict[str, Any], keys: list[str]) -> list[Fact]:
+    return [(key.removeprefix("loss/"), f"{metrics[key]:.3g}") for key in keys]
+
+
+def _tables(metrics: dict[str, Any], config: Config) -> list[Fact]:
+    """How full a replay is of the env steps that it has room for; of other tables, their fragments."""
+    facts = []
     for key in [key for key in metrics if key.startswith("store/") and key.endswith("/size")]:
-        whole = "" if capacity is None else f" of {capacity:,}"
-        if metrics[key] or whole or config.runtime != "inline":  # there a queue is empty at every row
-            facts.append((key.split("/")[1], f"{metrics[key]:,.0f}{whole}"))
-        capacity = None  # it is that of the first table
-    if "learner/lag" in metrics:
-        facts.append(("lag", f"{metrics['learner/lag']:.3g}"))
+        name = key.split("/")[1]
+        cells, room = (metrics.get(f"store/{name}/{what}") for what in ("cells", "capacity"))
+        if cells is not None:
+            facts.append((name, f"{cells / room:.1%} of {room:,} steps"))
+        elif metrics[key] or config.runtime != "inline":  # there a queue is empty at every row
+            facts.append((name, f"{metrics[key]:,.0f} fragments"))
     return facts
 
 
@@ -48,13 +84,32 @@ def _of_many(key: str) -> bool:
     return any(part.isdigit() for part in key.split("/"))
 
 
-def progress_line(status: Status, config: Config) -> str:
-    """One row of metrics as one line, its counts in columns."""
+def time_left(status: Status, elapsed: float, config: Config) -> Fact:
+    """How long the run will go on at this speed, after `elapsed` seconds of it."""
+    steps, minutes = max(0, config.stop.env_steps - status.env_steps), config.stop.minutes
+    seconds = [steps / status.steps_per_s] if status.steps_per_s > 0 else []
+    seconds += [] if minutes is None else [max(0.0, 60 * minutes - elapsed)]
+    return "left", duration(min(seconds)) if seconds else "-"
+
+
+def progress_line(status: Status, metrics: dict[str, Any], config: Config, elapsed: float) -> str:
+    """One row of metrics as one line: the most important facts first, as many as fit, the counts in columns."""
     whole = config.stop.env_steps
-    aligned = [f"{name} {value:>{8 if name == 'updates' else 7}}" for name, value in counts(status)]
-    rest = [f"{name} {value}" for name, value in learning(status.metrics, config)]
-    steps = f"steps {status.env_steps:>{len(f'{whole:,}')},} {min(status.env_steps / whole, 1):>4.0%}"
-    return "  ".join([steps, *aligned, *rest])
+    line = f"steps {status.env_steps:>{len(f'{whole:,}')},} {min(status.env_steps / whole, 1):>4.0%}"
+    facts = [*counts(status), time_left(status, elapsed, config), *learning(metrics, config)]
+    for name, value in sorted(facts, key=lambda fact: _place(fact[0], metrics)):
+        more = f"  {name} {value:>{COLUMNS.get(name, 0)}}"
+        if len(line) + len(more) > LONGEST_LINE:
+            break
+        line += more
+    return line
+
+
+def _place(name: str, metrics: dict[str, Any]) -> int:
+    """Where a fact stands in a progress line: first the columns, then losses, but for those of single sources."""
+    if name in COLUMNS:
+        return list(COLUMNS).index(name)
+    return len(COLUMNS) + (f"loss/{name}" not in metrics or "/" in name)
 
 
 def number(value: float | None) -> str:
@@ -65,17 +120,21 @@ def number(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))
+    """Hours, minutes and seconds; days and hours where it is longer."""
+    whole = timedelta(seconds=round(seconds))
+    return f"{whole.days:,}d {whole.seconds // 3600}h" if whole.days else str(whole)
 
 
 def closing_lines(result: Result) -> str:
     """Why the run ended, its score, where it is and what can be done with it."""
     steps = f"{result.env_steps:,} env steps"
-    mean = f"{number(result.score)} (mean return of the last 100 episodes, {steps})"
-    lines = [
-        f"\nfinished: {result.reason}",
-        f"score:    {mean if result.score is not None else f'none, no episode has ended yet ({steps})'}",
-    ]
+    score, evaluation = f"none, no episode has ended yet ({steps})", []
+    if result.score is not None:
+        score = f"{number(result.score)} (mean return of the last {_episodes(result.scored)}, {steps})"
+    if result.evaluation is not None:
+        how = f"mean return of {_episodes(result.eval_episodes)} without exploration"
+        evaluation = [f"eval:     {number(result.evaluation)} ({how})"]
+    lines = [f"\nfinished: {result.reason}", f"score:    {score}", *evaluation]
     if result.folder.is_dir():
         lines += [
             f"run:      {result.folder}",
@@ -83,3 +142,7 @@ def closing_lines(result: Result) -> str:
             f"          starling resume {result.folder} {result.onward}".rstrip(),
         ]
     return "\n".join(lines)
+
+
+def _episodes(count: int) -> str:
+    return "episode" if count == 1 else f"{count:,} episodes"

@@ -39,5 +39,5 @@ def train(
 
     with Progress(config) as display:
         result = training.train(config, runs, display)
-    print(closing_lines(result))
+        display.close(closing_lines(result))
     raise typer.Exit(result.exit_code)

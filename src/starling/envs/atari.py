@@ -78,7 +78,7 @@ class LifeEpisodes(VectorWrapper[Any, Any, Any]):
 class SingleAtari(gymnasium.Env[NDArray, Any]):
     """One game of the vector env as a plain gymnasium env, for wrappers and pictures."""
 
-    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (gymnasium's own form)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012 (gymnasium's own form; the console's)
 
     def __init__(self, config: EnvConfig, render_mode: str | None = None) -> None:
         self._rows = make_vector(config, rows=1, threads=1)

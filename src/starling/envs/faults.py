@@ -10,6 +10,7 @@ _CALLERS = (
     "starling.envs.faults",
     "starling.envs.registry",
     "starling.envs.vector",
+    "starling.envs.watch",
     "gymnasium.envs.registration",
     "gymnasium.vector",
     "functools",

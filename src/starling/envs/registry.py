@@ -21,7 +21,8 @@ from starling.envs.catalog import ALE, ENVIRONMENTS, ENVPOOL, MINATAR, check_id
 from starling.envs.faults import EnvFault, in_one_line, raised
 from starling.envs.mujoco import log_warnings
 from starling.envs.vector import VectorEnv, seeds_int32
-from starling.envs.wrappers import load_wrapper, outer_stack, wrap
+from starling.envs.watch import RewardCheck
+from starling.envs.wrappers import frames_per_step, load_wrapper, outer_stack, wrap
 from starling.errors import UserError
 from starling.registry import import_path
 from starling.types import EnvSpec, NDArray, StackSpec
@@ -64,7 +65,7 @@ def make_env(config: EnvConfig, rows: int, threads: int = 1, render: bool = Fals
     if env.num_envs != rows:
         raise UserError(f"env {config.id!r} made {env.num_envs} rows where num_envs={rows} were asked for")
     seeder = None if isinstance(env, SyncVectorEnv) else family.seeder
-    return VectorEnv(env, config.id, stack, family.frames_per_step, seeder)
+    return VectorEnv(env, config.id, stack, family.frames_per_step * frames_per_step(config.wrappers), seeder)
 
 
 def env_spec(config: EnvConfig) -> EnvSpec:
@@ -89,11 +90,12 @@ def _sync(
 ) -> tuple[GymVectorEnv[Any, Any, Any], StackSpec | None]:
     def build(row: int) -> gymnasium.Env[Any, Any]:
         with _mendable(config.id, row):
-            return wrap(_checked(config.id, family.single(render_mode)), config.wrappers)
+            return RewardCheck(config.id, wrap(_checked(config.id, family.single(render_mode)), config.wrappers))
 
     # No copy of the observations: who keeps them longer than a step copies them anyway.
     env = SyncVectorEnv([partial(build, row) for row in range(rows)], copy=False)
-    outer = env.envs[0]
+    checked: Any = env.envs[0]
+    outer = checked.env
     same = outer.observation_space == outer.unwrapped.observation_space
     return env, outer_stack(outer) or (family.stack if same else None)
 

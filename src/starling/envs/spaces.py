@@ -28,10 +28,10 @@ _NO_BOUND = float(np.finfo(np.float32).max)
 
 def check_spaces(spec: EnvSpec) -> None:
     """Refuse an env with a space that cannot become plain arrays, naming the leaf."""
-    leaves = list(_leaves(spec.observation, ""))
-    if not leaves:
+    found = list(leaves(spec.observation))
+    if not found:
         raise UserError(f"env {spec.id!r}: its observation space {spec.observation} has no arrays in it")
-    for path, leaf in leaves:
+    for path, leaf in found:
         if not isinstance(leaf, LEAVES):
             raise UserError(
                 f"env {spec.id!r}: observation {path or 'space'!r} is a {type(leaf).__name__}, which is not supported;"
@@ -122,11 +122,12 @@ def _rescaler(space: spaces.Box) -> Callable[[NDArray], NDArray]:
     return rescale
 
 
-def _leaves(space: Space, path: str) -> Iterator[tuple[str, Space]]:
+def leaves(space: Space, path: str = "") -> Iterator[tuple[str, Space]]:
+    """Every space within Dict and Tuple spaces with its path, `a/b/0`."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         for key, part in parts:
-            yield from _leaves(part, f"{path}/{key}" if path else str(key))
+            yield from leaves(part, f"{path}/{key}" if path else str(key))
     else:
         yield path, space
 

@@ -14,8 +14,9 @@ from starling.errors import UserError
 from starling.types import NDArray
 
 Fault = Literal[
-    "raise_step", "raise_reset", "raise_construct", "nan_obs", "nan_reward", "inf_reward", "shape", "hang", "exit"
-]
+    "raise_step", "raise_reset", "raise_construct", "nan_obs", "nan_reward", "inf_reward", "text_reward", "far_obs",
+    "shape", "hang", "exit",
+]  # fmt: skip
 
 
 class Faulty(gymnasium.Wrapper[NDArray, Any, NDArray, Any]):
@@ -51,8 +52,11 @@ class Faulty(gymnasium.Wrapper[NDArray, Any, NDArray, Any]):
             obs = obs * np.float32(np.nan)
         if self._is_due("nan_reward", "inf_reward"):
             reward = float(self._what[:3])  # nan or inf
+        if self._is_due("far_obs"):
+            obs = obs + np.float32(1000)
+        given: Any = "1.5" if self._is_due("text_reward") else float(reward)
         self._good_steps -= 1
-        return obs, float(reward), terminated, truncated, info
+        return obs, given, terminated, truncated, info
 
     def _is_due(self, *faults: str) -> bool:
         """Whether it is time for the fault, and it is one of `faults`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from gymnasium.vector import VectorEnv as GymVectorEnv
 
 from starling.envs.faults import EnvFault, in_one_line
 from starling.envs.spaces import action_converter, check_spaces, observation_converter, plain_space, policy_space
-from starling.envs.watch import broken_rows, check_outcome, fault_of, observation_check
+from starling.envs.watch import broken_rows, check_outcome, check_rewards, fault_of, observation_check
 from starling.errors import UserError
 from starling.types import EnvSpec, EnvStep, NDArray, StackSpec
 
@@ -22,6 +23,8 @@ MOST_DROPPED = 10
 """Episodes of one row that may be dropped one after another; more is no accident."""
 RESETS_BY_ROW = "resets_by_row"
 """In the metadata of a vector env: its `reset` heeds options["reset_mask"]."""
+DEFAULT_PACE = 30.0
+"""Steps per second at which a person can follow an env that does not say how fast it is."""
 GAME_OVER = "starling.game_over"
 """Key of the infos of an env whose episodes are parts of a game (lives): [B] bool, the game itself has ended."""
 
@@ -118,6 +121,7 @@ class VectorEnv:
         """The env's observations, rewards [B] float32 and ends [B]; its faults by their names."""
         try:
             obs, reward, terminated, truncated, self.infos = self._env.step(actions)
+            check_rewards(self.spec.id, reward)
             reward = np.asarray(reward, np.float32)
         except UserError:
             raise
@@ -166,6 +170,13 @@ class VectorEnv:
     def episode_infos(self) -> dict[int, dict[str, Any]]:
         """What the env says about each row whose episode ended at the last step, by row."""
         return {int(row): row_infos(self.infos, int(row)) for row in np.flatnonzero(self._done)}
+
+    @property
+    def pace(self) -> float:
+        """Steps per second in real time: the env's `render_fps`, over the frames that a step takes; else 30."""
+        fps: Any = self._env.metadata.get("render_fps")
+        known = isinstance(fps, int | float) and 0 < fps < math.inf
+        return fps / self.spec.frames_per_step if known else DEFAULT_PACE
 
     def render(self) -> tuple[NDArray, ...]:
         """A picture [H, W, 3] uint8 of every row; the env must have been made to be rendered."""

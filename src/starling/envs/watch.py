@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 from starling import tree
 from starling.envs.faults import EnvFault, in_one_line, own_frames, raised
-from starling.envs.spaces import Space
+from starling.envs.spaces import Space, leaves
 from starling.types import NDArray, Tree
 
 Check = Callable[[Any], None]
@@ -138,10 +140,95 @@ def check_outcome(env: str, rows: int, reward: NDArray, terminated: NDArray, tru
         _refuse_infinite(env, "reward", reward, rows)
 
 
+class RewardCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Refuse rewards of a single env that are not numbers: numpy would parse text, and take None for NaN."""
+
+    def __init__(self, name: str, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._name = name
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        outcome = self.env.step(action)
+        if len(outcome) == 5 and type(outcome[1]) is not float:
+            check_reward(self._name, outcome[1])
+        return outcome
+
+
+def check_reward(env: str, reward: Any, row: int | None = None) -> None:
+    """Refuse a reward that is not one number."""
+    found = np.asarray(reward)
+    if found.dtype.kind not in "biuf" or found.size != 1:
+        what = f"gave the reward {reprlib.repr(reward)}, a {type(reward).__name__}, which is not a number"
+        raise EnvFault(env, what, row)
+
+
+def check_rewards(env: str, rewards: Any) -> None:
+    """Refuse rewards of a vector env of which one is not a number."""
+    found = np.asarray(rewards)
+    if found.dtype.kind not in "biuf":
+        for row, reward in enumerate(found.ravel().tolist()):
+            check_reward(env, reward, row)
+
+
+LOOKS, LOOK_EVERY = 256, 64
+"""Steps at whose observations is looked first, and then every so many."""
+MARGIN = 0.01
+"""Share of a bound or of the range by which an observation may lie outside: bounds are often rounded."""
+
+
+class BoundsWatch:
+    """Looks now and then whether observations [B, ...] lie in the bounds of their space; tells of the first only."""
+
+    def __init__(self, env: str, space: Space) -> None:
+        bounded = [(path, leaf) for path, leaf in leaves(space) if isinstance(leaf, spaces.Box) and _says_more(leaf)]
+        self._env, self._bounds = env, {path: _bounds(leaf) for path, leaf in bounded}
+        self._steps = 0
+
+    def look(self, obs: Tree) -> tuple[str, int] | None:
+        """What is wrong with the observations, and in which row; None: nothing, or that it was told before."""
+        self._steps += 1
+        if not self._bounds or (self._steps > LOOKS and self._steps % LOOK_EVERY):
+            return None
+        for path, leaf in tree.items(obs):
+            if path in self._bounds and (found := self._outside(path, leaf)):
+                self._bounds = {}
+                return found
+        return None
+
+    def _outside(self, path: str, leaf: NDArray) -> tuple[str, int] | None:
+        low, high, margin_low, margin_high = self._bounds[path]
+        outside = (leaf < margin_low) | (leaf > margin_high)
+        if not outside.any():
+            return None
+        first = tuple(np.argwhere(outside)[0])
+        name = f"observation {path!r}" if path else "observation"
+        bounds = f"{low[first[1:]]:g} to {high[first[1:]]:g}"
+        return f"gave {leaf[first]:g} in its {name}, where its space has {bounds}", int(first[0])
+
+
+def _says_more(space: spaces.Box) -> bool:
+    """Whether the bounds of a Box say more than its dtype."""
+    dtype: Any = space.dtype
+    if dtype.kind == "f":
+        return bool(np.isfinite(space.low).any() or np.isfinite(space.high).any())
+    widest = np.iinfo(dtype)
+    return bool((space.low > widest.min).any() or (space.high < widest.max).any())
+
+
+def _bounds(space: spaces.Box) -> tuple[NDArray, NDArray, NDArray, NDArray]:
+    """Low and high, and both with a margin, as float64."""
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        margin = MARGIN * np.where(np.isfinite(high - low), high - low, 1.0)
+    return low, high, low - margin, high + margin
+
+
 def fault_of(error: BaseException, env: str, doing: str, ended: NDArray) -> EnvFault:
     """What an error in a vector env's step or reset says of the env; `ended` [B]: rows that a step resets."""
     turn = _turn(error)
     row = None if turn is None else turn.tb_frame.f_locals.get("i")
+    if isinstance(error, EnvFault):
+        return EnvFault(error.env, error.what, row if error.row is None else error.row)
     if row is not None and doing == "step" and ended[row]:
         doing = "reset"
     ours = error.__traceback__ is not None and error.__traceback__.tb_next is None  # taking its answer apart

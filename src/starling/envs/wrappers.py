@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +33,9 @@ _REFUSED = {
 _EXTRAS = {"cv2": ("OpenCV", "starling-rl[opencv]"), "pygame": ("pygame", "starling-rl[video]")}
 """Modules that wrappers of Gymnasium's import when they are made, by name and what installs them."""
 
+
+_HOLDS = {"MaxAndSkipObservation": ("skip", 4), "AtariPreprocessing": ("frame_skip", 4)}
+"""Wrappers that hold an action for several frames: the argument that says for how many, and its default."""
 
 WRAPPERS = Registry(
     "wrapper", {"HideFrames": Entry("starling.envs.hiding:HideFrames", "observations hidden at random")}
@@ -86,6 +90,12 @@ def _missing(error: gymnasium.error.DependencyNotInstalled) -> str:
         return f"cannot be made here: {error}"
     package, requirement = _EXTRAS[module]
     return f"needs {package}: pip install '{requirement}'"
+
+
+def frames_per_step(configs: Sequence[WrapperConfig]) -> int:
+    """Frames of the env that one step through these wrappers takes: those that gymnasium's own hold an action for."""
+    held = (config.args.get(*_HOLDS[config.name]) for config in configs if config.name in _HOLDS)
+    return math.prod(int(frames) for frames in held)
 
 
 def outer_stack(env: gymnasium.Env[Any, Any]) -> StackSpec | None:

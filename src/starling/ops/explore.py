@@ -15,6 +15,14 @@ def ladder(rows: Tensor, total: int, base: float = 0.4, alpha: float = 7.0) -> T
     return torch.pow(base, exponent)
 
 
+def epsilon_metrics(epsilon: Tensor | float) -> dict[str, float]:
+    """Metrics of an epsilon: its mean over env rows [B], and its extremes where rows differ."""
+    values = torch.as_tensor(epsilon, dtype=torch.float64)
+    low, high = float(values.min()), float(values.max())
+    extremes = {"epsilon_min": low, "epsilon_max": high} if low < high else {}
+    return {"epsilon": float(values.mean()), **extremes}
+
+
 @torch.no_grad()
 def epsilon_greedy(q: Tensor, epsilon: Tensor | float, noise: Tensor) -> Tensor:
     """Actions [B] int64 from q [B, A], epsilon [B] or a number, noise [B, 2] in (0, 1): any action, or the best."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from starling.envs.vector import VectorEnv
+from starling.envs.watch import BoundsWatch
 from starling.roles import noise
 from starling.roles.usage import Usage
 from starling.types import EnvStep, Episode, NDArray, Tree
@@ -50,6 +51,8 @@ class EnvLoop:
         self._finished: list[Episode] = []
         self._notices: list[str] = []
         self.dropped = 0  # episodes in which an env gave no numbers
+        # All rows are rows of one env, and once is enough: one loop looks for all, when a run begins.
+        self._bounds = BoundsWatch(env.spec.id, env.spec.observation) if group == 0 and start == 0 else None
         self._cut = False
         self._start = start  # where the seeds of this life begin
         self.env_steps = 0
@@ -101,6 +104,8 @@ class EnvLoop:
                 self._finished.append(Episode(int(self._rows[i]), float(self._totals[i]), int(self._lengths[i])))
         if self.env.drops:
             self._name_drops()
+        if self._bounds is not None and (found := self._bounds.look(step.obs)) is not None:
+            self._warn_of_bounds(*found)
         ended = ended | self.env.cut_short | self.env.dropped  # what was cut short is nobody's score
         self._totals[ended] = 0
         self._lengths[ended] = 0
@@ -115,6 +120,12 @@ class EnvLoop:
                 self._notices.append(f"env {fault.env!r} {fault.what} (row {row}): its episode was dropped{more}")
         self.env.drops.clear()
 
+    def _warn_of_bounds(self, what: str, row: int) -> None:
+        self._notices.append(
+            f"warning: env {self.env.spec.id!r} {what} (row {self._rows[row]}): widen the bounds of the space, or scale"
+            " what the env gives to them; it is learned from as it is"
+        )
+
     def get_state(self) -> dict[str, Any]:
         """State right after `cut`: what the envs hold inside is about to be reset and is not part of it."""
         assert self._cut, "an env loop is saved after its rows were cut"
@@ -123,5 +134,6 @@ class EnvLoop:
     def set_state(self, state: dict[str, Any]) -> None:
         self.cut()
         self._finished.clear()
+        self._bounds = None
         self.env_steps = state["env_steps"]
         self.dropped = state["dropped"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
@@ -16,6 +17,9 @@ from starling.roles.policy import Policy
 
 MAX_ROWS = 8
 """Envs that are stepped at once in an evaluation."""
+LONGEST = 108_000
+"""Steps after which a game counts as it stands: half an hour of Atari at a frame per step. Else one that never ends,
+as those of an env without a time limit may, would keep the evaluation, and a run that waits for it, for ever."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,24 @@ def play_episodes(
         totals += step.reward
         lengths += step.valid
         totals[env.dropped] = lengths[env.dropped] = 0  # played again from its beginning
-        for i in np.flatnonzero(env.game_over):
+        cut = lengths >= LONGEST
+        if cut.any():
+            _warn_of_cut(env)
+        for i in np.flatnonzero(env.game_over | cut):
             if share[i] > 0:
                 info = env.episode_infos().get(int(i), {})
                 played.append(Played(float(totals[i]), int(lengths[i]), info))
                 share[i] -= 1
             totals[i] = lengths[i] = 0
         yield played
+
+
+def _warn_of_cut(env: VectorEnv) -> None:
+    limit = "env.wrappers='[{name: TimeLimit, args: {max_episode_steps: 1000}}]'"
+    logging.getLogger(__name__).warning(
+        f"an evaluation episode of env {env.spec.id!r} had not ended after {LONGEST:,} steps and counts as it stands:"
+        f" if the env has no time limit, give it one, e.g. {limit}"
+    )
 
 
 class Evaluator:

@@ -1,8 +1,9 @@
-"""What limits a run's speed, and what to change about it: one line from a row of metrics."""
+"""What limits a run's speed, and what to change about it: one line from its last rows of metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,35 @@ KEY = "time/bottleneck"
 """Where a row keeps the line."""
 BUSY = 0.85  # a part that works for this share of the time is the limit
 WAITS = 0.25  # a wait below this share is the ordinary give and take
+ROWS = 10  # shares are means over so many rows: a learner that works in bursts is idle in most of them
+
+
+class Limits:
+    """Name the bottleneck of a run, row by row."""
+
+    def __init__(self, config: Config) -> None:
+        self._config, self._until = config, 0.0  # seconds
+        self._rows = deque[tuple[float, Mapping[str, Any]]](maxlen=ROWS)  # with the seconds that each took
+
+    def line(self, row: Mapping[str, Any]) -> str | None:
+        """The line for the last `ROWS` rows, of which `row` is the newest."""
+        self._rows.append((row["time/seconds"] - self._until, row))
+        self._until = row["time/seconds"]
+        return bottleneck(_mean_of(self._rows), self._config)
+
+
+def _mean_of(rows: Collection[tuple[float, Mapping[str, Any]]]) -> dict[str, float]:
+    """The mean of every `time/...` number over rows, each weighted by the seconds that it took."""
+    means = {}
+    for key in {key for _, row in rows for key, value in row.items() if _is_timing(key, value)}:
+        known = [(seconds, row[key]) for seconds, row in rows if key in row]
+        whole = sum(seconds for seconds, _ in known)
+        means[key] = sum(seconds * value for seconds, value in known) / whole if whole > 0 else known[-1][1]
+    return means
+
+
+def _is_timing(key: str, value: Any) -> bool:
+    return key.startswith("time/") and isinstance(value, int | float)
 
 
 @dataclass(frozen=True)
@@ -19,6 +49,7 @@ class _Shares:
     """Shares of the time since the last row, each in [0, 1]; the actors' are means over them."""
 
     learning: float
+    reduction: float  # of the learning: several learners add up their gradients
     lacks_batch: float  # the learner waits
     loading: float
     acting: float
@@ -33,6 +64,7 @@ class _Shares:
 
         return cls(
             learning=min(1.0, share("learner/busy") + share("learner/reduction")),
+            reduction=share("learner/reduction"),
             lacks_batch=share("learner/wait_in"),
             loading=share("loader/busy"),
             acting=share("actors/busy"),
@@ -71,7 +103,7 @@ def _saturated(now: _Shares, row: Mapping[str, Any], config: Config) -> str | No
     ahead = max(now.acting, now.inferring)
     if now.learning >= BUSY and ahead >= BUSY:
         part = "actors" if now.acting >= now.inferring else "inference"
-        return f"learner busy {now.learning:.0%}, {part} busy {ahead:.0%}: balanced; only more cores would help both"
+        return f"{_learning(now)}, {part} busy {ahead:.0%}: balanced; only more cores would help both"
     if now.learning >= BUSY:
         return _learner(now, config)
     if now.loading >= BUSY:
@@ -98,11 +130,17 @@ def _waiting(now: _Shares, row: Mapping[str, Any], config: Config) -> str:
         return _learner(now, config)
     if now.lacks_batch >= WAITS:
         return _actors(now)
-    return f"no clear limit: learner busy {now.learning:.0%}, actors busy {now.acting:.0%}"
+    return f"no clear limit: {_learning(now)}, actors busy {now.acting:.0%}"
 
 
 def _learner(now: _Shares, config: Config) -> str:
-    return f"learner busy {now.learning:.0%}: more actors will not help; {_lighter_learning(config)} would"
+    return f"{_learning(now)}: more actors will not help; {_lighter_learning(config)} would"
+
+
+def _learning(now: _Shares) -> str:
+    """How busy the learner is, and with what, where several learners wait for each other's gradients."""
+    reduction = f" ({now.reduction:.0%} all-reduce)" if now.reduction > 0 else ""
+    return f"learner busy {now.learning:.0%}{reduction}"
 
 
 def _inference(now: _Shares, row: Mapping[str, Any]) -> str:

@@ -172,7 +172,7 @@ def _prune(root: Path, written: str, retention: Retention) -> None:
     if retention.best and (known := best(root)) is not None:
         kept.add(known[0])
     if retention.every is not None:
-        oldest_first = [(int(f.name.removeprefix(_PREFIX)) // retention.every, f.name) for f in reversed(folders)]
+        oldest_first = [(steps_of(f) // retention.every, f.name) for f in reversed(folders)]
         kept |= {name for (before, _), (age, name) in pairwise([(0, ""), *oldest_first]) if age != before}
     dropped = {folder: root / f"{_UNFINISHED}{folder.name}" for folder in folders if folder.name not in kept}
     for folder, unnamed in dropped.items():
@@ -241,7 +241,7 @@ def later_than(root: Path, which: str) -> list[str]:
     if which == NEWEST:
         return []
     chosen = _called(root, which)
-    return [str(int(f.name.removeprefix(_PREFIX))) for f in _newest_first(root) if f.name > chosen.name and is_sound(f)]
+    return [str(steps_of(f)) for f in _newest_first(root) if f.name > chosen.name and is_sound(f)]
 
 
 def _load_newest(root: Path, parts: Collection[str] | None) -> tuple[Path, dict[str, Any], list[str]]:
@@ -258,6 +258,11 @@ def _load_newest(root: Path, parts: Collection[str] | None) -> tuple[Path, dict[
 def newest_sound(root: Path) -> Path | None:
     """The newest checkpoint of which every byte is as it was written."""
     return next(filter(is_sound, _newest_first(root)), None)
+
+
+def steps_of(folder: Path) -> int:
+    """The env steps after which a checkpoint was taken, from its name."""
+    return int(folder.name.removeprefix(_PREFIX))
 
 
 def _newest_first(root: Path) -> Iterator[Path]:

@@ -35,6 +35,11 @@ class Scoreboard:
         return len(self._totals) == self._totals.maxlen
 
     @property
+    def counted(self) -> int:
+        """Episodes in the mean."""
+        return len(self._totals)
+
+    @property
     def mean(self) -> float | None:
         return sum(self._totals) / len(self._totals) if self._totals else None
 

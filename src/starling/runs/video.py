@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from collections.abc import Iterable, Iterator
 from io import BytesIO
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,9 +138,9 @@ def _length(film: Path) -> int | None:
 def _write_gif(draft: Draft, pictures: Iterator[NDArray], fps: float) -> None:
     """Pillow keeps all pictures in memory, and joins equal ones into one that is shown for longer."""
     image = package("PIL.Image")
-    first = image.fromarray(next(pictures))
-    others = (image.fromarray(picture) for picture in pictures)
-    pace = max(_MIN_GIF_MS, round(100 / fps) * 10)  # a gif counts hundredths of a second
+    every = math.ceil(fps * _MIN_GIF_MS / 1000)  # what is too quick to be shown is left out, so that the pace is right
+    first, *others = (image.fromarray(picture) for picture in islice(pictures, 0, None, every))
+    pace = round(100 * every / fps) * 10  # a gif counts hundredths of a second
     film = BytesIO()
     first.save(film, format="GIF", save_all=True, append_images=others, duration=pace, loop=0)
     draft.write(film.getvalue())

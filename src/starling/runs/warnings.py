@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from starling.config.dialect import on_one_line
+from starling.config.env import WrapperConfig
 from starling.config.schema import Config
 
 Row = Mapping[str, Any]
@@ -18,6 +20,9 @@ OFF_POLICY = 0.1  # share of choices; the mean ratio is then 0.2 away from 1. Le
 BEHIND = 30.0  # versions; a queue of a few batches measures 1 to 15
 OLD = 250_000.0  # versions; DQN's own replay, a million steps with an update every 4, is 125,000 old on average
 EPISODES = 20  # before these nobody knows how long episodes are
+ENDLESS = 2_000, 100_000  # steps of every env without a finished episode: a quarter of the run, within these limits
+IDLE = "steps_since_episode"
+"""Env steps since a row had a newly finished episode; `Watch` adds it to the rows that it keeps."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +39,22 @@ class Watch:
     def __init__(self, config: Config, window: int, rows: Iterable[Row] = ()) -> None:
         """`window` is the length of replayed windows, 0: there are none; `rows` are those of a run that is resumed."""
         self._config, self._window = config, window
-        self._rows = deque(rows, maxlen=2 * ROWS)
+        self._episodes, self._ended_at = 0, 0  # finished so far, and the env steps when the last of them was
+        self._rows = deque((self._with_idle_time(row) for row in rows), maxlen=2 * ROWS)
 
     def look(self, row: Row) -> tuple[list[str], list[str]]:
         """The lines of all that is wrong now, and of what a person has not been told of yet."""
-        self._rows.append(row)
+        self._rows.append(self._with_idle_time(row))
         rows = list(self._rows)
         now = warnings(rows, self._config, self._window)
         past = [warnings(rows[:-ago], self._config, self._window) for ago in range(1, min(ROWS, len(rows) - 1) + 1)]
         known = {warned.kind for before in past for warned in before}
         return [warned.line for warned in now], [warned.line for warned in now if warned.kind not in known]
+
+    def _with_idle_time(self, row: Row) -> Row:
+        if row["episodes"] > self._episodes:
+            self._episodes, self._ended_at = row["episodes"], row["env_steps"]
+        return {**row, IDLE: row["env_steps"] - self._ended_at}
 
 
 def warnings(rows: Sequence[Row], config: Config, window: int) -> list[Warned]:
@@ -53,6 +64,7 @@ def warnings(rows: Sequence[Row], config: Config, window: int) -> list[Warned]:
         "behind": _behind(rows, config),
         "old": _old(rows, config),
         "short": _short(rows, config, window),
+        "endless": _endless(rows, config),
         "uncompiled": _uncompiled(rows),
     }
     return [Warned(kind, line) for kind, line in lines.items() if line is not None]
@@ -95,6 +107,24 @@ def _short(rows: Sequence[Row], config: Config, window: int) -> str | None:
     return (
         f"no episode fills a sequence of {window} steps: the last ones took {row['episode_length']:.0f} on average,"
         f" {longest} at most; let {setting} be no more than that"
+    )
+
+
+def _endless(rows: Sequence[Row], config: Config) -> str | None:
+    """An env without a time limit may never end an episode under a bad policy: there is no score then."""
+    least, most = ENDLESS
+    limit = min(most, max(least, config.stop.env_steps // (4 * config.env.num)))
+    each = rows[-1].get(IDLE, 0) // config.env.num
+    if each < limit:
+        return None
+    limited = [*config.env.wrappers, WrapperConfig(name="TimeLimit", args={"max_episode_steps": 1000})]
+    wrappers = on_one_line([wrapper.model_dump(exclude_defaults=True) for wrapper in limited])
+    saved = config.checkpoint_every // config.env.num
+    cuts = f"; saving cuts its episodes every {saved:,} steps: raise checkpoint.every where they are longer"
+    return (
+        f"no episode has ended in the last {each:,} steps of each env, so there is no new score: if {config.env.id} has"
+        f" no time limit, give it one, e.g. env.wrappers='{wrappers}'"
+        f"{cuts if config.runtime == 'inline' and saved < limit else ''}"
     )
 
 

@@ -30,8 +30,9 @@ class LoopWorker:
         finished = self._loop.finished()
         if finished:
             self._link.send({"episodes": [[e.row, e.total, e.length] for e in finished]})
-        if self._loop.dropped > self._dropped:
-            self._link.send({"dropped": self._loop.dropped - self._dropped, "notices": self._loop.notices()})
+        notices = self._loop.notices()
+        if notices or self._loop.dropped > self._dropped:
+            self._link.send({"dropped": self._loop.dropped - self._dropped, "notices": notices})
             self._dropped = self._loop.dropped
         return moved
 

@@ -80,6 +80,10 @@ class Mixture:
         for table in self.tables:
             table.reprioritize(keys, priorities)
 
+    def metrics(self) -> dict[str, int]:
+        """The metrics of every table, by its name."""
+        return {f"{table.spec.name}/{name}": n for table in self.tables for name, n in table.metrics().items()}
+
     def check_valid(self) -> None:
         for table in self.tables:
             table.check_valid()

@@ -61,6 +61,11 @@ class Ring:
         return self._grid.cells
 
     @property
+    def used(self) -> int:
+        """Cells in use, of `slots`: env steps, and the final observation of every episode."""
+        return int(np.minimum(self._windows.head, self._grid.length).sum())
+
+    @property
     def broken(self) -> int:
         return self._broken
 

@@ -101,12 +101,8 @@ class Store:
         self.limiter.published()
 
     def metrics(self) -> dict[str, float]:
-        """Size, and everything that was dropped with its reason, a table each."""
-        rows: dict[str, float] = {}
-        for table in self.mixture.tables:
-            rows[f"store/{table.spec.name}/size"] = table.size
-            rows |= {f"store/{table.spec.name}/{name}": count for name, count in table.counters.items()}
-        return rows
+        """What every table holds, and everything that was dropped with its reason."""
+        return {f"store/{name}": count for name, count in self.mixture.metrics().items()}
 
     def check_valid(self) -> None:
         self.mixture.check_valid()

@@ -64,6 +64,11 @@ class Table:
     def counters(self) -> dict[str, int]:
         return {**self._counters, "broken": self._storage.broken}
 
+    def metrics(self) -> dict[str, int]:
+        """Items that can be sampled, the cells of a ring in use and in all, and the counters."""
+        room = {} if self.ring is None else {"cells": self.ring.used, "capacity": self.ring.slots}
+        return {"size": self.size, **room, **self.counters}
+
     def insert(self, fragment: Fragment) -> Keys:
         """Copy a fragment in; gives the keys of the items that are now complete.
 

@@ -63,9 +63,7 @@ class Shard:
 
     def beat(self) -> Holds:
         """What is in it; also a sign of life."""
-        tables = self._tables.tables
-        metrics = {f"{table.spec.name}/{name}": count for table in tables for name, count in table.counters.items()}
-        return Holds(self._tables.sizes, metrics)
+        return Holds(self._tables.sizes, self._tables.metrics())
 
     def insert(self, empty: Empty, buffer: Buffer) -> tuple[int, Holds]:
         """Copy a fragment in, whose arrays came apart from it; gives its valid steps, 0 where it had come before."""

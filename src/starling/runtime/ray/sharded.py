@@ -183,9 +183,7 @@ class ShardedStore:
         self.limiter.published()
 
     def metrics(self) -> dict[str, float]:
-        rows: dict[str, float] = {
-            f"store/{spec.name}/size": size for spec, size in zip(self._specs, self.sizes, strict=True)
-        }
+        rows: dict[str, float] = {}
         for shard in self.shards:
             for name, count in shard.holds.metrics.items():
                 rows[f"store/{name}"] = rows.get(f"store/{name}", 0) + count
