@@ -78,7 +78,7 @@ def test_a_schedule_that_there_was_none_of_begins_where_the_run_is(parent, tmp_p
     lines, rows, state = branched(parent, tmp_path, optimizer)
     updates = rows[-1]["updates"]
     assert state["schedule"]["last_epoch"] == updates
-    assert rows[-1]["learner/q/learning_rate"] < 1e-4, "it has come to its end, with the run"
+    assert rows[-1]["learner/q/learning_rate"] < 2e-4, "it has come near its end, with the run"
     assert rows[0]["learner/q/learning_rate"] == pytest.approx(0.001 * (1 - rows[0]["updates"] / updates), rel=0.2)
     assert (ANEW in lines) == (name == "SGD")
 

@@ -208,6 +208,7 @@ def test_every_number_of_a_row_has_its_unit(drive):
         "loss/fake": 1.5,
         "time/seconds": seconds,
         "time/steps_per_s": 800 / seconds,
+        "time/frames_per_s": 4 * 800 / seconds,
         "time/updates_per_s": 200 / seconds,
     }
 

@@ -138,7 +138,7 @@ def test_weights_that_diverge_end_the_run_with_a_reason(tmp_path):
     absurd = ["algo.optimizer={name: SGD, args: {lr: 1.0e+38}}", "run=a", "eval.every=null"]
     done = starling.train("ppo-cartpole", [*TINY, "algo.rollout=8", *absurd], runs=tmp_path)
     assert done.failed
-    assert "gradients were not finite" in done.reason
+    assert "weights are not finite" in done.reason
     assert "gradients were not finite" in (done.folder / "log.txt").read_text()
 
 
