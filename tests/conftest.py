@@ -115,7 +115,7 @@ def made_when_asked():
     def among(root, runs):
         def run(name):
             if not (root / name).exists():
-                app(["train", *runs[name], f"run={name}", f"--runs={root}"], standalone_mode=False)
+                assert app(["train", *runs[name], f"run={name}", f"--runs={root}"], standalone_mode=False) == 0
                 torch.set_num_threads(1)
                 torch.set_flush_denormal(False)
             return root / name

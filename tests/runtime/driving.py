@@ -60,6 +60,15 @@ def until_notice(runtime: Any, text: str) -> list[str]:
     return go_on_until(runtime, lambda: any(text in line for line in runtime.seen))
 
 
+def evaluate(runtime: Any) -> None:
+    """Have an evaluation done: of weights that were trained, over whole episodes of toy/identity."""
+    for _ in runtime.evaluate(wait=True):
+        pass
+    row = runtime.evaluations()[-1]
+    assert row["eval/length"] == 16
+    assert 0 < row["eval/env_steps"] <= runtime.env_steps
+
+
 def balance(runtime: Any) -> dict[str, int]:
     """The books of the env steps, which must add up."""
     row, steps = runtime.hub.call(lambda: (runtime.hub.metrics(), runtime.env_steps))

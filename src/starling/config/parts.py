@@ -105,7 +105,8 @@ class OptimizerConfig(Part):
 
     name: str = Field(
         "Adam",
-        description="class in torch.optim",
+        description="class in torch.optim; RMSpropTF: RMSprop by TensorFlow's rule, to which the settings of papers"
+        " belong (epsilon inside the root, mean square starting at 1)",
         json_schema_extra={"enum": [*OPTIMIZERS]},
     )
     args: Arguments = Field(default_factory=lambda: {"lr": 3e-4}, description="its arguments, e.g. lr, eps")

@@ -1,4 +1,4 @@
-"""Names of torch.optim that a configuration may use, so that they can be checked before torch is imported.
+"""Names of torch.optim, and of an optimizer of our own, that a configuration may use, so that they can be checked before torch is imported.
 
 `tests/roles/test_optimizer.py` tries every class of torch.optim and compares.
 """
@@ -11,6 +11,7 @@ from starling.errors import did_you_mean
 
 OPTIMIZERS = (
     "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
+    "RMSpropTF",
 )  # fmt: skip
 UNUSABLE_OPTIMIZERS = {
     "LBFGS": "evaluates the loss several times per step, and here a batch's loss is computed once",

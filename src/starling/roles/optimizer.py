@@ -20,10 +20,11 @@ from torch import nn
 from starling.config.dialect import on_one_line
 from starling.config.parts import OptimizerConfig, ScheduleConfig
 from starling.errors import UserError
+from starling.roles.rmsprop_tf import RMSpropTF
 from starling.types import Tensor
 
 ELEMENTWISE = {
-    "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
+    "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "RMSpropTF", "Rprop", "SGD",
 }  # fmt: skip
 """Optimizers that treat every number alone, so that one flat tensor and many small ones are the same to them."""
 FUSED = {"Adagrad", "Adam", "AdamW", "SGD"}
@@ -162,12 +163,18 @@ def _without_compiler(make: Callable[[], torch.optim.Optimizer]) -> torch.optim.
     return optimizer
 
 
+def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
+    """The optimizer called `name`: of torch.optim, or of our own."""
+    found: type[torch.optim.Optimizer] = RMSpropTF if name == RMSpropTF.__name__ else getattr(torch.optim, name)
+    return found
+
+
 def _make_optimizer(config: OptimizerConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     args = dict(config.args)
     if config.name in FUSED and "foreach" not in args:
         args.setdefault("fused", True)
     with _mendable("optimizer", config):
-        return _without_compiler(lambda: getattr(torch.optim, config.name)(parameters, **args))
+        return _without_compiler(lambda: optimizer_class(config.name)(parameters, **args))
 
 
 def _fused_kernel(optimizer: torch.optim.Optimizer) -> Callable[..., None] | None:

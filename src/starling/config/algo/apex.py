@@ -38,7 +38,7 @@ class ApeXConfig(DQNConfig):
     eval_epsilon: float = Field(0.0, ge=0, le=1, description="exploration when evaluating")
     optimizer: OptimizerConfig = Field(
         OptimizerConfig(
-            name="RMSprop",
+            name="RMSpropTF",
             args={"lr": 6.25e-5, "alpha": 0.95, "eps": 1.5e-7, "centered": True},
             clip_norm=40.0,
         ),

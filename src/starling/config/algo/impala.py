@@ -44,7 +44,7 @@ class IMPALAConfig(VTraceConfig):
     )
     optimizer: OptimizerConfig = Field(
         OptimizerConfig(
-            name="RMSprop",
+            name="RMSpropTF",
             args={"lr": 6e-4, "alpha": 0.99, "eps": 0.01},
             clip_norm=40.0,
             schedule=ScheduleConfig(
