@@ -1,4 +1,4 @@
-"""Names of torch.optim, and of an optimizer of our own, that a configuration may use, so that they can be checked before torch is imported.
+"""Names of optimizers and schedules that a configuration may use, checked before torch is imported.
 
 `tests/roles/test_optimizer.py` tries every class of torch.optim and compares.
 """
