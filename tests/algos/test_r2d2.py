@@ -29,7 +29,7 @@ from starling.types import EnvSpec, Progress, StreamSpec
         {"rescale": False, "double": False},
         {"retrace": 0.9, "rescale": False, "dueling": False},
         {"burn_in": 0},
-        {"n_step": 20, "huber": 0.1},
+        {"n_step": 20, "huber": 0.5},
     ],
     ids=str,
 )
