@@ -55,6 +55,13 @@ def test_the_table_shows_the_last_rows(run, in_process):
     ]
 
 
+def test_the_table_shows_epsilon_where_there_is_one(run, capsys):
+    with run.metrics_file.open("a") as file:
+        file.write(json.dumps({"env_steps": 4000, "explore/epsilon": 0.05, "explore/epsilon_min": 0.01}) + "\n")
+    metrics(run.path, last=1)
+    assert capsys.readouterr().out.splitlines() == ["env_steps  explore/epsilon", "    4,000             0.05"]
+
+
 def test_words_are_in_the_csv_and_not_in_the_table(run, capsys):
     words = "learner busy 98%, all the time: more actors will not help"
     with run.metrics_file.open("a") as file:

@@ -3,12 +3,14 @@
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from traced_disk import TracedDisk
 
 import starling
+from starling import session
 from starling.cli.show import closing_lines
 from starling.runs import checkpoint
 from starling.runs.folder import RunFolder
@@ -149,6 +151,18 @@ def test_a_run_whose_last_checkpoint_cannot_be_written_fails_and_says_why(disk):
     assert rows[-1] >= 1600
 
 
+def test_rows_are_on_the_disk_before_each_checkpoint_is(tmp_path, monkeypatch):
+    traced = TracedDisk(monkeypatch)
+    starling.train("dqn-cartpole", [*SETTINGS, "stop.env_steps=600"], runs=tmp_path)
+    rows, saves, synced = str(tmp_path / "a" / "metrics.jsonl"), 0, False
+    for kind, path, *rest in traced.operations:
+        synced = synced or (kind, path) == ("sync", rows)
+        if kind == "rename" and Path(rest[0]).name.startswith("step-"):
+            assert synced
+            saves, synced = saves + 1, False
+    assert saves == 3
+
+
 def remove(folder):
     shutil.rmtree(folder)
 
@@ -157,15 +171,29 @@ def move(folder):
     folder.rename(folder.with_name("elsewhere"))
 
 
-@pytest.mark.parametrize(("lose", "at"), [(remove, "at_510"), (move, "at_600"), (remove, "at_1600")])
-def test_a_run_whose_folder_is_gone_fails_and_does_not_make_it_again(tmp_path, lose, at):
-    watching = Watching(**{at: lambda: lose(tmp_path / "a")})
-    result = starling.train("dqn-cartpole", SETTINGS, runs=tmp_path, display=watching)
+NEVER = 10**9
+
+
+@pytest.mark.parametrize(
+    ("lose", "at", "ticks", "rows", "saves"),
+    [
+        pytest.param(remove, 500, 0, 500, NEVER, id="a tick notices"),
+        pytest.param(remove, 510, NEVER, 10, NEVER, id="a row notices"),
+        pytest.param(move, 600, NEVER, 200, 600, id="a checkpoint notices"),
+        pytest.param(remove, 1600, NEVER, 200, NEVER, id="the end notices"),
+    ],
+)
+def test_a_run_whose_folder_is_gone_fails_and_does_not_make_it_again(
+    tmp_path, monkeypatch, lose, at, ticks, rows, saves
+):
+    monkeypatch.setattr(session, "TICK_SECONDS", ticks)
+    watching = Watching(**{f"at_{at}": lambda: lose(tmp_path / "a")})
+    settings = [*SETTINGS, f"log.every={rows}", f"checkpoint.every={saves}"]
+    result = starling.train("dqn-cartpole", settings, runs=tmp_path, display=watching)
     assert result.exit_code == 1
+    assert result.env_steps < at + 20
     assert f"{tmp_path / 'a'} is gone: it was deleted or moved during the run" in result.reason
     assert not (tmp_path / "a").exists()
     assert "is gone" in closing_lines(result)
     assert "starling resume" not in closing_lines(result)
     assert watching.warnings("cannot write") == []
-    if lose is move:
-        assert starling.resume(tmp_path / "elsewhere").exit_code == 0

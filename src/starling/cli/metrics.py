@@ -13,7 +13,7 @@ from starling.cli.arguments import Run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MAIN = ("env_steps", "updates", "return", "episodes", "episode_length", "eval/return")
+MAIN = ("env_steps", "updates", "return", "episodes", "episode_length", "eval/return", "explore/epsilon")
 LAST = ("time/steps_per_s",)
 
 

@@ -17,6 +17,9 @@ Fact = tuple[str, str]
 LONGEST_LINE = 160
 """Characters of a progress line; facts that find no room are in the run's files."""
 
+MAIN_LOSSES = ("q", "policy", "critic", "actor", "value")
+"""The losses and values that algorithms report under these names come before others."""
+
 COLUMNS = {"return": 7, "eval": 7, "episodes": 6, "steps/s": 6, "left": 7, "epsilon": 6}
 """What a progress line begins with after its steps, and the width of each value."""
 
@@ -106,10 +109,11 @@ def progress_line(status: Status, metrics: dict[str, Any], config: Config, elaps
 
 
 def _place(name: str, metrics: dict[str, Any]) -> int:
-    """Where a fact stands in a progress line: first the columns, then losses, but for those of single sources."""
-    if name in COLUMNS:
-        return list(COLUMNS).index(name)
-    return len(COLUMNS) + (f"loss/{name}" not in metrics or "/" in name)
+    """Where a fact stands in a progress line: columns, main losses, counts, other losses, tables, losses of sources."""
+    order = [*COLUMNS, *MAIN_LOSSES, "updates", "frames/s"]
+    if name in order:
+        return order.index(name)
+    return len(order) + (f"loss/{name}" not in metrics or "/" in name)
 
 
 def number(value: float | None) -> str:
