@@ -15,7 +15,15 @@ from starling.types import Batch, Progress, Trajectory
 
 BURN_IN, UNROLL = 3, 5
 LENGTH = BURN_IN + UNROLL
-SETTINGS = {"discount": 0.9, "n_step": 3, "burn_in": BURN_IN, "unroll": UNROLL, "period": 2, "eta": 0.8, "dueling_hidden": [8]}
+SETTINGS = {
+    "discount": 0.9,
+    "n_step": 3,
+    "burn_in": BURN_IN,
+    "unroll": UNROLL,
+    "period": 2,
+    "eta": 0.8,
+    "dueling_hidden": [8],
+}
 
 BEGINS = (1, 2, 6)
 STEPS = [8, 8, 2, 6, 8, 3, 7, 4, 5]

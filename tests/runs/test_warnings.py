@@ -147,8 +147,9 @@ def test_episodes_that_do_not_end_are_told_of_once_with_a_limit_to_set():
     assert again.startswith("no episode has ended in the last 5,000 steps")
     (first,) = said((ENDLESS[0], [*ENDLESS[1], "env.wrappers=[{name: ClipAction}]"]), idle_rows(21_000))
     assert "env.wrappers='[{name: ClipAction}, {name: TimeLimit, args: {max_episode_steps: 1000}}]'" in first
-    (first,) = said((ENDLESS[0], [*ENDLESS[1], "checkpoint.every=3000"]), idle_rows(21_000))
-    assert first.endswith("; saving cuts its episodes every 750 steps: raise checkpoint.every where they are longer")
+    exact = [*ENDLESS[1], "checkpoint.every=3000", "checkpoint.exact=true"]
+    (first,) = said((ENDLESS[0], exact), idle_rows(21_000))
+    assert "; checkpoint.exact cuts its episodes every 750 steps: raise checkpoint.every" in first
 
 
 @pytest.mark.parametrize(

@@ -120,11 +120,11 @@ def _endless(rows: Sequence[Row], config: Config) -> str | None:
     limited = [*config.env.wrappers, WrapperConfig(name="TimeLimit", args={"max_episode_steps": 1000})]
     wrappers = on_one_line([wrapper.model_dump(exclude_defaults=True) for wrapper in limited])
     saved = config.checkpoint_every // config.env.num
-    cuts = f"; saving cuts its episodes every {saved:,} steps: raise checkpoint.every where they are longer"
+    cuts = f"; checkpoint.exact cuts its episodes every {saved:,} steps: raise checkpoint.every where they are longer"
     return (
         f"no episode has ended in the last {each:,} steps of each env, so there is no new score: if {config.env.id} has"
         f" no time limit, give it one, e.g. env.wrappers='{wrappers}'"
-        f"{cuts if config.runtime == 'inline' and saved < limit else ''}"
+        f"{cuts if config.checkpoint.exact and saved < limit else ''}"
     )
 
 
