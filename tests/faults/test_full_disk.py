@@ -163,6 +163,13 @@ def test_rows_are_on_the_disk_before_each_checkpoint_is(tmp_path, monkeypatch):
     assert saves == 3
 
 
+def test_what_a_run_writes_has_the_mode_of_any_file(tmp_path):
+    run = starling.train("dqn-cartpole", [*SETTINGS, "stop.env_steps=200"], runs=tmp_path).folder
+    (tmp_path / "plain").touch()
+    files = [path for path in run.rglob("*") if path.is_file()]
+    assert {path.stat().st_mode for path in files} == {(tmp_path / "plain").stat().st_mode}
+
+
 def remove(folder):
     shutil.rmtree(folder)
 

@@ -33,11 +33,11 @@ class TracedDisk:
     def _done(self, *operation):
         self.operations.append(operation)
 
-    def open(self, path, flags):
+    def open(self, path, flags, mode=0o777):
         is_new = bool(flags & os.O_CREAT) and not os.path.exists(path)
         if is_new:
             self.before("create", path)
-        descriptor = os.open(path, flags)
+        descriptor = os.open(path, flags, mode)
         self._files[descriptor] = str(path)
         if is_new:
             self._done("create", str(path))

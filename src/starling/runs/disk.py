@@ -11,6 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+MODE = 0o666
+"""Of new files, less what the user's umask takes away."""
+
 
 def sha256(file: Path) -> str:
     with file.open("rb") as handle:
@@ -19,7 +22,7 @@ def sha256(file: Path) -> str:
 
 def write_synced(file: Path, *content: bytes | memoryview) -> None:
     """Write a new file, or overwrite one; its content is on the disk when this returns."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE)
     try:
         for part in content:
             _write_all(descriptor, part)
@@ -30,7 +33,7 @@ def write_synced(file: Path, *content: bytes | memoryview) -> None:
 
 def append(file: Path, content: bytes) -> None:
     """Append all of `content`, or nothing: what a full disk cuts off is taken back."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, MODE)
     try:
         end = os.fstat(descriptor).st_size
         try:

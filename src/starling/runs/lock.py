@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from starling.errors import UserError
+from starling.runs.disk import MODE
 
 WAIT_SECONDS = 10.0
 """How long a run may stay locked after a kill: processes that it has started may outlive it by some seconds."""
@@ -27,7 +28,7 @@ def locked(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     """
     file = folder / ".lock"
     try:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT)  # closed in every program that this process executes
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, MODE)  # closed in every program that this process executes
     except OSError as error:
         raise UserError(f"cannot write to {file}: {error.strerror}") from None
     try:
