@@ -27,11 +27,15 @@ def a_loss(net, step):
     return net(x).square().mean()
 
 
+PLANNED = 8
+"""Versions of a run."""
+
+
 def take_steps(optimizer, module, steps):
     for step in steps:
         optimizer.take(torch.autograd.grad(a_loss(module, step), optimizer.parameters))
         optimizer.apply(optimizer.gradient_norm())
-        optimizer.end_version()
+        optimizer.end_version((step + 1) / PLANNED)
 
 
 @pytest.mark.parametrize("name", [*sorted(ELEMENTWISE), "Adafactor"])
@@ -63,13 +67,13 @@ def test_state_resumes_to_the_bit_with_its_schedule():
     schedule = ScheduleConfig(name="LinearLR", args={"start_factor": 1.0, "end_factor": 0.0, "total_iters": "run"})
     config = OptimizerConfig(name="Adam", args={"lr": 0.1}, schedule=schedule)
     net = a_net()
-    ours = FlatOptimizer(config, net.parameters(), planned_versions=8)
+    ours = FlatOptimizer(config, net.parameters(), planned_versions=PLANNED)
 
     take_steps(ours, net, range(3))
     saved, weights = copy.deepcopy(ours.get_state()), copy.deepcopy(net.state_dict())
     take_steps(ours, net, range(3, 6))
     again = a_net()
-    other = FlatOptimizer(config, again.parameters(), planned_versions=8)
+    other = FlatOptimizer(config, again.parameters(), planned_versions=PLANNED)
     other.set_state(saved)
     again.load_state_dict(weights)
     take_steps(other, again, range(3, 6))
@@ -90,7 +94,7 @@ for name in ("Adam", "RMSprop"):
     for _ in range(2):
         ours.take(torch.autograd.grad(x.square().sum(), [x]))
         ours.apply(ours.gradient_norm())
-        ours.end_version()
+        ours.end_version(0.2)
     ours.set_state(ours.get_state())
     assert (x < 1).all(), name
     assert "torch._dynamo" not in sys.modules, name
@@ -151,7 +155,7 @@ def test_every_schedule_changes_the_learning_rate_and_is_restored_from_a_checkpo
     config = OptimizerConfig(name=optimizer, args={"lr": 0.1}, schedule=schedule)
     rates = []
     net = a_net()
-    ours = FlatOptimizer(config, net.parameters(), planned_versions=8)
+    ours = FlatOptimizer(config, net.parameters(), planned_versions=PLANNED)
     for step in range(7):
         if step == 3:
             saved, weights = pack(ours.get_state()), copy.deepcopy(net.state_dict())
@@ -159,7 +163,7 @@ def test_every_schedule_changes_the_learning_rate_and_is_restored_from_a_checkpo
         rates.append(ours.learning_rate)
     assert len(set(rates)) > 1
     again = a_net()
-    other = FlatOptimizer(config, again.parameters(), planned_versions=8)
+    other = FlatOptimizer(config, again.parameters(), planned_versions=PLANNED)
     other.set_state(unpack(saved))
     again.load_state_dict(weights)
     take_steps(other, again, range(3, 7))
@@ -172,10 +176,10 @@ def test_a_schedule_that_has_an_end_stays_there():
     """A run may make a few versions more than were planned."""
     schedule = ScheduleConfig(name="OneCycleLR", args={"max_lr": 0.1, "total_steps": "run", "final_div_factor": 10})
     net = a_net()
-    ours = FlatOptimizer(OptimizerConfig(name="SGD", schedule=schedule), net.parameters(), planned_versions=6)
-    take_steps(ours, net, range(5))
+    ours = FlatOptimizer(OptimizerConfig(name="SGD", schedule=schedule), net.parameters(), planned_versions=PLANNED)
+    take_steps(ours, net, range(7))
     assert ours.learning_rate == pytest.approx(0.1 / 25 / 10)
-    take_steps(ours, net, range(5, 9))
+    take_steps(ours, net, range(7, 11))
     assert ours.learning_rate == pytest.approx(0.1 / 25 / 10)
 
 
@@ -189,12 +193,12 @@ def test_changed_milestones_hold_from_where_a_schedule_is():
     old, new = optimizer([1, 2]), optimizer([1, 4])
     for _ in range(3):
         old.apply(1.0)
-        old.end_version()
+        old.end_version(0.0)
     new.set_state(unpack(pack(old.get_state())))
     new.apply_settings()
     assert new.learning_rate == pytest.approx(0.05)
     new.apply(1.0)
-    new.end_version()
+    new.end_version(0.0)
     assert new.learning_rate == pytest.approx(0.025)
 
 
@@ -251,3 +255,30 @@ def test_mistakes_get_one_clear_line(config, message):
 )
 def test_what_works_is_not_refused(config):
     check_optimizer(OptimizerConfig(args={"lr": 1e-3}, **config), 100)
+
+
+def linear(**args):
+    schedule = ScheduleConfig(name="LinearLR", args={"start_factor": 1.0, "end_factor": 0.0, **args})
+    return FlatOptimizer(OptimizerConfig(name="SGD", args={"lr": 1.0}, schedule=schedule), a_net().parameters(), 100)
+
+
+def rates(optimizer, fractions):
+    found = []
+    for fraction in fractions:
+        optimizer.apply(0.0)
+        optimizer.end_version(fraction)
+        found.append(optimizer.learning_rate)
+    return found
+
+
+def test_a_schedule_over_the_run_follows_env_steps_however_many_versions_there_are():
+    """Resets are part of batches and no env steps: a run may have more versions than were planned."""
+    fractions = [version / 110 for version in range(1, 111)]
+    found = rates(linear(total_iters="run"), fractions)
+    assert found == pytest.approx([1 - int(fraction * 100 + 1e-9) / 100 for fraction in fractions], abs=1e-6)
+    assert min(found[:-1]) > 0
+
+
+def test_a_schedule_of_so_many_versions_counts_versions():
+    found = rates(linear(total_iters=4), [0.0] * 6)
+    assert found == pytest.approx([0.75, 0.5, 0.25, 0.0, 0.0, 0.0], abs=1e-6)

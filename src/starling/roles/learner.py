@@ -145,7 +145,7 @@ class Learner:
         self.version, self._moves = self.version + 1, 0
         self._timeline.add(self.version, batch.progress.env_steps)
         for optimizer in self._optimizers.values():
-            optimizer.end_version()
+            optimizer.end_version(batch.progress.fraction)
         self._follow()
         self._sample = None
         self.source.learnt(sample.keys, None if priorities is None else priorities.cpu().numpy())

@@ -27,6 +27,8 @@ ELEMENTWISE = {
     "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "RMSpropTF", "Rprop", "SGD",
 }  # fmt: skip
 """Optimizers that treat every number alone, so that one flat tensor and many small ones are the same to them."""
+WHOLE_RUN = "run"
+"""In a schedule's arguments: the whole run."""
 FUSED = {"Adagrad", "Adam", "AdamW", "SGD"}
 _TRIAL_STEPS = 3  # the first of some optimizers and schedules is unlike the others
 
@@ -63,6 +65,8 @@ class FlatOptimizer:
         self._kernel = _fused_kernel(self._optimizer)
         args = _schedule_args(config.schedule, planned_versions)
         self._schedule = _make_schedule(config.schedule, self._optimizer, args)
+        over_run = config.schedule is not None and WHOLE_RUN in config.schedule.args.values()
+        self._planned = planned_versions if over_run else None
         kept = {} if self._schedule is None else vars(self._schedule)
         self._schedule_settings = {key: kept[key] for key in args if key in kept}  # in the schedule's own form
 
@@ -106,12 +110,19 @@ class FlatOptimizer:
         if closed_form is not None:
             (group["lr"],) = closed_form()
 
-    def end_version(self) -> None:
-        """Move the schedule on; one that has an end (OneCycleLR) stays there, where torch would raise."""
+    def end_version(self, fraction: float) -> None:
+        """Move the schedule on by one version, or to this `fraction` of the run where it is given over the run.
+
+        There may be more versions in a run than were planned, because resets are part of batches and no env steps.
+        One that has an end (OneCycleLR) stays there, where torch would raise.
+        """
         if self._schedule is None:
             return
-        length = getattr(self._schedule, "total_steps", math.inf)
-        if self._schedule.last_epoch + 1 < length:
+        position = self._schedule.last_epoch + 1
+        if self._planned is not None:
+            position = int(fraction * self._planned)
+        last = getattr(self._schedule, "total_steps", math.inf) - 1
+        while self._schedule.last_epoch < min(position, last):
             self._schedule.step()
 
     @property
@@ -212,9 +223,9 @@ def _fused_step(kernel: Callable[..., None], optimizer: torch.optim.Optimizer) -
 
 
 def _schedule_args(config: ScheduleConfig | None, planned_versions: int) -> dict[str, Any]:
-    """A schedule's arguments; "run" stands for the planned number of versions."""
+    """A schedule's arguments, with the planned number of versions for the whole run."""
     given = {} if config is None else config.args
-    return {key: planned_versions if value == "run" else value for key, value in given.items()}
+    return {key: planned_versions if value == WHOLE_RUN else value for key, value in given.items()}
 
 
 def _make_schedule(
@@ -243,7 +254,7 @@ def check_optimizer(config: OptimizerConfig, planned_versions: int) -> None:
     """Refuse settings with which training would fail: takes a few steps with a small layer."""
     layer = [nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2))]
     trial = FlatOptimizer(config, layer, planned_versions)
-    for _ in range(_TRIAL_STEPS):
+    for step in range(1, _TRIAL_STEPS + 1):
         with _mendable("optimizer", config):
             trial.take([torch.ones_like(parameter) for parameter in trial.parameters])
             trial.apply(trial.gradient_norm())
@@ -251,6 +262,6 @@ def check_optimizer(config: OptimizerConfig, planned_versions: int) -> None:
                 raise ValueError("parameters are not finite after a step")
         if config.schedule is not None:
             with _mendable("schedule", config.schedule):
-                trial.end_version()
+                trial.end_version(step / planned_versions)
                 if not 0 <= trial.learning_rate < math.inf:
                     raise ValueError(f"the learning rate becomes {trial.learning_rate:g}")
