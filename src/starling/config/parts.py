@@ -92,7 +92,7 @@ class ScheduleConfig(Part):
     name: str = Field(description="class in torch.optim.lr_scheduler", json_schema_extra={"enum": [*SCHEDULES]})
     args: Arguments = Field(
         default_factory=dict,
-        description="its arguments; the value 'run' stands for the whole run, which such a schedule follows by env steps",
+        description="its arguments; the value 'run' stands for the whole run, followed by env steps",
     )
 
     @field_validator("name")
