@@ -89,12 +89,17 @@ def build_env_loop(
 
 
 def build_evaluator(
-    blueprint: Blueprint, model: nn.Module, settings: EvalConfig, seed: int, header: Header | None = None
+    blueprint: Blueprint,
+    model: nn.Module,
+    settings: EvalConfig,
+    seed: int,
+    header: Header | None = None,
+    explore: bool = False,
 ) -> Evaluator:
     """An evaluator with envs of its own, for `model` as it is whenever it is asked."""
     config = blueprint.config
     rows = min(settings.episodes, MAX_ROWS)
-    policy = Policy(blueprint.algorithm, model, total_rows=rows, explore=False)
+    policy = Policy(blueprint.algorithm, model, total_rows=rows, explore=explore)
     policy.header = header or policy.header
     return Evaluator(policy, make_env(config.env, rows), settings, seed=seed, reward_clip=config.env.reward_clip)
 

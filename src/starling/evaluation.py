@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,22 @@ class TrainedAgent:
         policy.header = self.header
         return policy
 
+    def with_epsilon(self, epsilon: float) -> TrainedAgent:
+        """The same agent, taking random actions with this chance when it does not explore."""
+        config = self.blueprint.config
+        if not hasattr(config.algo, "eval_epsilon"):
+            raise UserError(f"{config.algo.name} has no epsilon; --sample takes actions from its policy")
+        algo = config.algo.model_copy(update={"eval_epsilon": epsilon})
+        blueprint = draw(config.model_copy(update={"algo": algo}), self.blueprint.env)
+        model = build_model(blueprint)
+        model.load_state_dict(self.model.state_dict())
+        return replace(self, blueprint=blueprint, model=model)
+
+    def greedy_actions(self) -> str:
+        """How actions are chosen without exploration."""
+        epsilon = getattr(self.blueprint.config.algo, "eval_epsilon", None)
+        return "likeliest" if epsilon is None else f"epsilon {epsilon:g}"
+
 
 def load_agent(run: Path, *, which: str, protocol: str, warn: Callable[[str], None]) -> TrainedAgent:
     """Load the trained agent of a run from a checkpoint, its env as `protocol` says."""
@@ -71,15 +87,35 @@ def with_protocol(config: Config, protocol: str) -> Config:
 
 
 def evaluate_run(
-    run: Path, *, episodes: int, seed: int, which: str, protocol: str, warn: Callable[[str], None]
+    run: Path,
+    *,
+    episodes: int,
+    seed: int,
+    which: str,
+    protocol: str,
+    warn: Callable[[str], None],
+    sample: bool = False,
+    epsilon: float | None = None,
 ) -> dict[str, Any]:
-    """Raw scores of `episodes` whole games without exploration."""
+    """Raw scores of `episodes` whole games.
+
+    Args:
+        sample: take actions from the policy's distribution, as in training; otherwise the likeliest.
+        epsilon: chance of a random action, of Q-learners; None: algo.eval_epsilon.
+    """
     agent = load_agent(run, which=which, protocol=protocol, warn=warn)
+    algo = agent.blueprint.config.algo
+    if sample and hasattr(algo, "eval_epsilon"):
+        raise UserError(f"{algo.name} has no distribution to sample from; give --epsilon, e.g. --epsilon 0.05")
+    if epsilon is not None:
+        agent = agent.with_epsilon(epsilon)
     set_up_torch(torch_threads(agent.blueprint))
-    evaluator = build_evaluator(agent.blueprint, agent.model, EvalConfig(episodes=episodes), seed, agent.header)
+    settings = EvalConfig(episodes=episodes)
+    evaluator = build_evaluator(agent.blueprint, agent.model, settings, seed, agent.header, explore=sample)
     try:
         return summarise(evaluator) | {
             "protocol": protocol,
+            "actions": "sampled" if sample else agent.greedy_actions(),
             "env": agent.blueprint.env.id,
             "seed": seed,
             "checkpoint": agent.checkpoint.name,

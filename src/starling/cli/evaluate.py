@@ -18,9 +18,19 @@ def evaluate(
     protocol: Annotated[
         str, typer.Option(help="as-trained; for ALE also noop (up to 30 no-ops) and sticky (25% sticky actions).")
     ] = "as-trained",
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Sample actions from the policy, as in training, instead of the likeliest.")
+    ] = False,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Chance of a random action of a Q-learner.", show_default="algo.eval_epsilon"),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score a run's agent without exploration.
+    """Score a run's agent: without exploration, or by the protocol that a published score has.
+
+    Papers differ: most Atari scores of Q-learners have an epsilon of 0.001 to 0.05, those of policy gradients are
+    sampled.
 
     Example: starling eval runs/mine --episodes 100 --json
     """
@@ -30,10 +40,19 @@ def evaluate(
 
     from starling.evaluation import evaluate_run
 
-    result = evaluate_run(run, episodes=episodes, seed=seed, which=checkpoint, protocol=protocol, warn=print)
+    result = evaluate_run(
+        run,
+        episodes=episodes,
+        seed=seed,
+        which=checkpoint,
+        protocol=protocol,
+        warn=print,
+        sample=sample,
+        epsilon=epsilon,
+    )
     print(
         "mean {mean:.2f} (95% {ci95[0]:.2f} to {ci95[1]:.2f})  median {median:.2f}  std {std:.2f}  "
-        "{episodes} episodes, {env}, {protocol}, {checkpoint}".format(**result)
+        "{episodes} episodes, {env}, {protocol}, {actions}, {checkpoint}".format(**result)
     )
     if as_json:
         print(json.dumps(result))
