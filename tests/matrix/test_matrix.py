@@ -20,6 +20,7 @@ SMALL = ["env.id=toy/identity", "env.num=8", "net.torso.activation=tanh", "net.t
 LSTM = ["net.core={kind: lstm, size: 16}", "net.shared=true"]
 DQN = ["algo.learning_starts=200", "algo.fragment=4", "algo.updates_per_step=0.25", "algo.optimizer.args.lr=0.003"]
 PPO = ["algo.rollout=32", "algo.epochs=6", "algo.minibatches=4", "algo.optimizer.args.lr=0.005", "algo.discount=0.5"]
+PQN = ["algo.rollout=32", "algo.minibatches=8", "algo.optimizer.args.lr=0.005", "algo.discount=0.5"]
 IMPALA = ["algo.batch=4", "algo.unroll=16", "algo.optimizer.args.lr=0.01", "algo.discount=0.5"]
 MIXED = [*IMPALA, "algo.batch=8"]  # half of it new
 RANKED = "{kind: elite, share: 0.25, capacity: 60, pick: grouped, contest: 5}"
@@ -69,6 +70,7 @@ AGENTS = {
         [*MIXED, *LSTM, f"algo.sources=[{{kind: queue, share: 0.5}}, {{kind: prioritized, share: 0.25}}, {RANKED}]"],
     ),
     "impact": ("impact-cartpole", IMPACT),
+    "pqn": ("pqn-cartpole", PQN),
     "r2d2": ("r2d2-memory", [*R2D2, *LSTM]),
 }
 """Of every algorithm: a preset and what makes it solve a toy within a few thousand steps."""

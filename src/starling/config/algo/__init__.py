@@ -22,6 +22,9 @@ ALGORITHMS = Registry(
             "starling.config.algo.ngu:NGUConfig", "R2D2 with a family of policies that follow novelty more or less"
         ),
         "ppo": Entry("starling.config.algo.ppo:PPOConfig", "proximal policy optimisation, recurrent or not"),
+        "pqn": Entry(
+            "starling.config.algo.pqn:PQNConfig", "Q(lambda) from parallel envs, without replay and target network"
+        ),
         "r2d2": Entry(
             "starling.config.algo.r2d2:R2D2Config", "Ape-X with memory: replayed sequences, burn-in, Retrace"
         ),

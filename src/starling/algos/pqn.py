@@ -1,0 +1,107 @@
+"""PQN (2407.04811): Q(lambda) on-policy from parallel envs, without replay and without a target network.
+
+Layer normalization in the network (net.torso.norm=layer) is what keeps it stable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from gymnasium import spaces
+
+from starling import tree
+from starling.algos.actor_critic import fragment_queue
+from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec
+from starling.config.algo.pqn import PQNConfig
+from starling.config.parts import NetConfig
+from starling.errors import UserError
+from starling.nets.build import HeadSpec, Network, build_network
+from starling.ops.explore import epsilon_greedy, epsilon_metrics
+from starling.ops.policy import masked_mean
+from starling.ops.returns import lambda_return
+from starling.ops.streams import stream_terms, total, weighted_total
+from starling.ops.value import huber, take
+from starling.store.spec import TableSpec
+from starling.types import Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory
+
+
+class PQN(Algorithm):
+    """One Q head per stream; the policy is epsilon-greedy in their weighted sum."""
+
+    def __init__(self, config: PQNConfig, net: NetConfig) -> None:
+        self.config, self.net = config, net
+        self._streams = self.streams()
+        self._sequential = net.core.kind != "none" or bool(net.inputs)
+
+    def streams(self) -> tuple[StreamSpec, ...]:
+        return (StreamSpec(discount=self.config.discount, lambda_=self.config.q_lambda),)
+
+    def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> Network:
+        if not isinstance(env.action, spaces.Discrete):
+            raise UserError(f"{self.config.name} needs a Discrete action space; {env.id} has {env.action}")
+        self._streams = streams
+        heads = {stream.name: HeadSpec("q") for stream in streams}
+        return build_network(env, self.net, heads, tuple(stream.name for stream in streams))
+
+    def tables(self, rows: int) -> tuple[TableSpec, ...]:
+        parts = rows if self._sequential else rows * self.config.rollout
+        if self.config.minibatches > parts:
+            what = "envs (a recurrent batch is split by env)" if self._sequential else "steps"
+            raise UserError(f"algo.minibatches={self.config.minibatches} is more than the batch's {parts} {what}")
+        return (fragment_queue("rollouts", self.config.rollout, rows, rows, max_lag=0),)
+
+    def learning(self) -> LearnSpec:
+        return LearnSpec(
+            optimizers={"q": OptimizerSpec(self.config.optimizer)},
+            epochs=self.config.epochs,
+            minibatches=self.config.minibatches,
+            split="env" if self._sequential else "step",
+        )
+
+    def act(self, model: Network, inputs: ActInput) -> ActOutput:
+        q, state = model.step(inputs.obs, inputs.first, inputs.carry)
+        epsilon = self._epsilon(inputs.progress) if inputs.explore else self.config.eval_epsilon
+        action = epsilon_greedy(weighted_total(q, self._streams), epsilon, inputs.noise(2))
+        return ActOutput(action, {}, state)
+
+    def exploration(self, progress: Progress, total_rows: int) -> dict[str, float]:
+        return epsilon_metrics(self._epsilon(progress))
+
+    def _epsilon(self, progress: Progress) -> float:
+        return self.config.epsilon.at(progress.env_steps, progress.fraction)
+
+    def prepare(self, model: Network, target: None, batch: Batch) -> Batch:
+        """Compute targets [T, B] per stream with the present network, once for all epochs.
+
+        G_t = r_t + gamma ((1 - lambda) max_a Q(s_{t+1}, a) + lambda G_{t+1})
+        """
+        steps = batch.trajectory
+        q, _, _ = model.unroll_trajectory(steps)
+        greedy = weighted_total(q, self._streams).argmax(-1)  # [T+1, B]
+        targets = {stream.name: self._target(steps, stream, take(q[stream.name], greedy)) for stream in self._streams}
+        return replace(batch, prepared=targets)
+
+    @staticmethod
+    def _target(steps: Trajectory[Tensor], stream: StreamSpec, v: Tensor) -> Tensor:
+        """Lambda returns [T, B] of one stream, from the values [T+1, B] of the greedy policy."""
+        terms, v_tp1 = stream_terms(steps, stream), v[1:]
+        if not stream.episodic:  # a final observation is worth what the next episode's first is: it gets no target
+            resets_t = torch.cat([~steps.valid[1:], torch.zeros_like(steps.valid[:1])])
+            v_tp1 = torch.where(resets_t, torch.cat([v[2:], v[-1:]]), v_tp1)
+        return lambda_return(terms.r_t, terms.discount_t, v[:-1], v_tp1, terms.lambda_t, terms.valid_t)
+
+    def loss(self, model: Network, target: None, batch: Batch) -> Loss:
+        """Mean over valid steps of 1/2 (G_t - Q(s_t, a_t))^2, or its Huber form, summed over streams."""
+        steps, length = batch.trajectory, batch.trajectory.length
+        obs = tree.map(lambda leaf: leaf[:length], steps.obs)
+        q, _, _ = model.unroll(obs, steps.first[:length], steps.action, steps.rewards, steps.carry)
+        values = {stream.name: take(q[stream.name], steps.action) for stream in self._streams}  # [T, B]
+        errors = [batch.prepared[name] - value for name, value in values.items()]
+        delta = self.config.huber
+        penalty = total([error.square() / 2 if delta is None else huber(error, delta) for error in errors])
+        loss = masked_mean(penalty, steps.valid)
+        return Loss(
+            losses={"q": loss},
+            metrics=lambda: {"q": loss, "value": masked_mean(weighted_total(values, self._streams), steps.valid)},
+        )
