@@ -100,7 +100,7 @@ def test_a_ring_that_lags_behind_is_saved_as_far_as_the_others():
 
 @pytest.mark.parametrize("kind", [Plain, Chunked])
 def test_a_state_is_written_by_another_thread_while_the_ring_goes_on(tmp_path, kind):
-    ring, saver = Ring(kind), Saver(tmp_path, Retention(newest=9))
+    ring, saver = Ring(kind), Saver(tmp_path, Retention(newest=9), print)
     expected = {}
     for steps in (40, 30, 20, 60):
         ring.write(steps)
