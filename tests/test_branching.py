@@ -75,11 +75,9 @@ def test_the_same_optimizer_with_another_learning_rate_goes_on_with_its_moments(
 def test_a_schedule_that_there_was_none_of_begins_where_the_run_is(parent, tmp_path, name):
     linear = "schedule: {name: LinearLR, args: {start_factor: 1.0, end_factor: 0.0, total_iters: run}}"
     optimizer = f"algo.optimizer={{name: {name}, args: {{lr: 0.001}}, {linear}}}"
-    lines, rows, state = branched(parent, tmp_path, optimizer)
-    updates = rows[-1]["updates"]
-    assert state["schedule"]["last_epoch"] == updates
-    assert rows[-1]["learner/q/learning_rate"] < 2e-4, "it has come near its end, with the run"
-    assert rows[0]["learner/q/learning_rate"] == pytest.approx(0.001 * (1 - rows[0]["updates"] / updates), rel=0.2)
+    lines, rows, _ = branched(parent, tmp_path, optimizer)
+    for row in rows:
+        assert row["learner/q/learning_rate"] == pytest.approx(0.001 * (1 - row["env_steps"] / 600), abs=1e-4)
     assert (ANEW in lines) == (name == "SGD")
 
 

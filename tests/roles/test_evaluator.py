@@ -13,11 +13,13 @@ def test_an_evaluation_reports_mean_and_standard_deviation_of_the_returns_it_pla
     plan = draw(load("ppo-cartpole", ["net.torso.hidden=[8]"]))
     evaluator = build_evaluator(plan, build_model(plan), plan.config.eval.model_copy(update={"episodes": 12}), seed=3)
     try:
-        played, row = evaluator.play(), evaluator.evaluate()
+        played = [game for ended in evaluator.play() for game in ended]
+        *under_way, row = evaluator.evaluate()
     finally:
         evaluator.env.close()
     returns = [game.total for game in played]
     assert len(returns) == 12
+    assert set(under_way) == {None}
     assert np.std(returns) > 1.5  # far from its own square
     assert row["eval/return"] == pytest.approx(np.mean(returns))
     assert row["eval/return_std"] == pytest.approx(np.std(returns))
@@ -29,7 +31,7 @@ def test_a_game_that_never_ends_is_cut_and_counts_as_it_stands(monkeypatch, capl
     plan = draw(load("ppo-cartpole", ["env.id=CliffWalking-v1", "net.torso.hidden=[8]"]))
     evaluator = build_evaluator(plan, build_model(plan), plan.config.eval.model_copy(update={"episodes": 3}), seed=3)
     try:
-        played = evaluator.play()
+        played = [game for ended in evaluator.play() for game in ended]
     finally:
         evaluator.env.close()
     assert [game.length for game in played] == [50] * 3
