@@ -105,7 +105,7 @@ def test_a_schedule_over_the_run_is_stretched_by_a_branch(tmp_path):
     assert read_rows(parent / "metrics.jsonl")[-1]["learner/ppo/learning_rate"] < 2e-4
     child = branch(parent, changed(parent, "stop.env_steps=1200"), tmp_path, Listening()).folder
     rates = [row["learner/ppo/learning_rate"] for row in read_rows(child / "metrics.jsonl") if row["env_steps"] > 660]
-    assert 3e-4 < rates[0] < 5.5e-4
+    assert 3e-4 < rates[0] < 6e-4
     assert rates[-1] < 1e-4
 
 

@@ -98,7 +98,9 @@ SMALL_PONG = [
 def test_eval_by_a_protocol_of_atari(tmp_path, made_when_asked, monkeypatch, in_process, protocol, noops, sticky):
     run = made_when_asked(tmp_path, {"pong": SMALL_PONG})("pong")
     built, build = [], evaluation.build_evaluator
-    monkeypatch.setattr(evaluation, "build_evaluator", lambda *given: built.append(given[0]) or build(*given))
+    monkeypatch.setattr(
+        evaluation, "build_evaluator", lambda *given, **named: built.append(given[0]) or build(*given, **named)
+    )
     code, printed, complaint = in_process("eval", run, "--episodes", 1, "--protocol", protocol, "--json")
     assert code == 0, complaint
     result = json.loads(printed.splitlines()[-1])
