@@ -106,7 +106,7 @@ def test_a_schedule_over_the_run_is_stretched_by_a_branch(tmp_path):
     child = branch(parent, changed(parent, "stop.env_steps=1200"), tmp_path, Listening()).folder
     rates = [row["learner/ppo/learning_rate"] for row in read_rows(child / "metrics.jsonl") if row["env_steps"] > 660]
     assert 3e-4 < rates[0] < 6e-4
-    assert rates[-1] < 1e-4
+    assert rates[-1] < 2e-4
 
 
 def test_evaluations_are_in_the_rows_with_the_users_own_metrics_and_choose_the_best(tmp_path):
