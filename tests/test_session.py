@@ -4,6 +4,7 @@ import os
 import signal
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +12,7 @@ from starling.blueprint import draw
 from starling.config.load import load
 from starling.runs import checkpoint, folder
 from starling.runs.metrics import read_rows
+from starling.runs.signals import Interrupts
 from starling.session import Session
 from starling.types import Episode
 
@@ -27,6 +29,7 @@ class FakeRuntime:
         self.env_steps, self.updates, self.now = env_steps, updates, 1000.0
         self.episode, self.evaluation = episode, evaluation
         self.calls = Counter()
+        self.learner = SimpleNamespace(skipping=False)
         self.during = {}  # what happens in the n-th step, or in the n-th step of an evaluation
         self._evaluations = []
 
@@ -86,11 +89,11 @@ class Watching:
 def drive(tmp_path):
     """`drive(runtime, *settings)`: the result of a session, its folder, and what its display was shown."""
 
-    def run(runtime, *settings, frames_per_step=1, state=None):
+    def run(runtime, *settings, frames_per_step=1, state=None, interrupts=None):
         blueprint = draw(load("ppo-cartpole", ["stop.return=null", *settings]))
         blueprint = replace(blueprint, env=replace(blueprint.env, frames_per_step=frames_per_step))
         place, display = folder.create(tmp_path, blueprint.config), Watching()
-        result = Session(blueprint, place, runtime, display, state, clock=runtime.clock).run()
+        result = Session(blueprint, place, runtime, display, state, runtime.clock, interrupts).run()
         return result, place, display
 
     return run
@@ -170,12 +173,45 @@ def test_an_evaluation_in_which_the_time_runs_out_is_the_last(drive):
     assert [row["eval/env_steps"] for row in read_rows(place.metrics_file) if "eval/return" in row] == [400]
 
 
-def test_the_state_is_saved_before_the_last_evaluation(drive):
-    runtime = FakeRuntime(evaluation=10)
+@pytest.mark.parametrize(
+    ("settings", "step"),
+    [
+        (["stop.env_steps=100", "eval.every=1000"], 1),  # it is known beforehand that it is the last
+        (["stop.minutes=0.5", "eval.every=400"], 11),  # time runs out in its tenth step
+    ],
+)
+def test_the_state_is_saved_before_the_last_evaluation_goes_on(drive, settings, step):
+    runtime = FakeRuntime(evaluation=60)
     saved = []
-    runtime.during["evaluate", 1] = lambda: saved.append(runtime.calls["save"])
-    drive(runtime, "stop.env_steps=100", "checkpoint.every=1000000", "eval.every=1000")
+    runtime.during["evaluate", step] = lambda: saved.append(runtime.calls["save"])
+    drive(runtime, "checkpoint.every=1000000", *settings)
     assert saved == [1]
+
+
+def test_nothing_comes_in_any_more_when_the_last_state_is_saved(drive):
+    runtime = FakeRuntime()
+    save, halted = runtime.save, []
+    runtime.save = lambda with_tables: halted.append(runtime.calls["halt"]) or save(with_tables)
+    drive(runtime, "stop.env_steps=80", "checkpoint.every=40")
+    assert halted == [0, 1]
+
+
+def test_a_signal_before_the_first_step_leaves_a_run_that_can_be_resumed(drive, monkeypatch):
+    interrupts = Interrupts()
+    with interrupts:
+        os.kill(os.getpid(), signal.SIGTERM)
+        result, place, _ = drive(FakeRuntime(), interrupts=interrupts)
+    assert (result.exit_code, result.env_steps) == (143, 0)
+    assert checkpoint.newest_sound(place.checkpoints) is not None
+
+
+def test_no_checkpoint_is_written_while_updates_are_skipped_but_the_last(drive):
+    runtime = FakeRuntime()
+    runtime.learner.skipping = True
+    runtime.during["run", 60] = lambda: setattr(runtime.learner, "skipping", False)
+    runtime.during["run", 80] = lambda: setattr(runtime.learner, "skipping", True)
+    drive(runtime, "stop.env_steps=800", "checkpoint.every=80")
+    assert runtime.calls["save"] == 3  # in steps 60 and 70, and the last
 
 
 def test_rows_and_checkpoints_come_a_hundred_and_ten_times_by_default(drive):

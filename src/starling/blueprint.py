@@ -100,6 +100,10 @@ class Blueprint:
     def far_shards(self) -> list[NDArray]:
         """The env rows of every Ray actor that holds a part of the replay: those of whole groups."""
         shards, groups = self._num_shard_actors, self.groups()
+        if shards and any(table.sampler == "fifo" for table in self.tables):
+            raise UserError("ray.shards is for replay; this algorithm reads a queue, which stays beside the learner")
+        if shards and any(table.sampler == "ranked" for table in self.tables):
+            raise UserError("ray.shards cannot rank what is in replay: use uniform or prioritized, or leave it out")
         if shards > len(groups):
             raise UserError(f"ray.shards={shards} is more than the {len(groups)} actors whose experience they share")
         dealt = np.array_split(np.array(list(groups)), max(1, shards))[:shards]
@@ -145,6 +149,8 @@ def draw(config: Config, env: EnvSpec | None = None) -> Blueprint:
     if config.curiosity:
         algorithm = Curious(algorithm, config.curiosity)
     blueprint = Blueprint(config, env, algorithm, algorithm.streams(), algorithm.tables(config.env.num))
+    if config.learners > config.env.num:
+        raise UserError(f"learners={config.learners} are more than the env.num={config.env.num} envs they share")
     if blueprint.actors > config.env.num:
         raise UserError(f"actors={blueprint.actors} is more than the env.num={config.env.num} rows they share")
     if blueprint.actors < config.learners:

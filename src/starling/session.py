@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
+import torch
 
 from starling.blueprint import Blueprint
 from starling.envs.faults import EnvFault
@@ -91,6 +91,7 @@ class Session:
         display: Display,
         state: dict[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        interrupts: Interrupts | None = None,
     ) -> None:
         self._clock = clock  # seconds
         self.config, self.place, self.runtime, self.display = blueprint.config, place, runtime, display
@@ -114,7 +115,7 @@ class Session:
         self._last_row: dict[str, Any] = {}
         self._pace = (self._started, runtime.env_steps)
         self._next_tick = 0.0
-        self._interrupts = Interrupts()
+        self._interrupts = interrupts or Interrupts()
         if isinstance(runtime, ProcessesRuntime):
             runtime.last_saved = self._last_saved
 
@@ -139,7 +140,7 @@ class Session:
                 except RunFailedError as error:
                     failed, reason = True, f"failed: {error}"
                     self._listen()
-                    with suppress(folder.RunGoneError):
+                    with suppress(folder.RunGoneError, DivergedError):
                         self._save()
                 except folder.RunGoneError as error:
                     failed, reason = True, f"failed: {error}"
@@ -198,6 +199,8 @@ class Session:
         eval_at = 0 if eval_every is None else self._after(eval_every)
         steps = self.runtime.run()
         reason = self._stop_reason()
+        if self._interrupts.received is not None:
+            self._save()  # a signal came before the first step
         while reason is None:
             next(steps)
             self._saver.check()
@@ -214,7 +217,7 @@ class Session:
             if now >= row_at or stopping or evaluated:
                 self._write_row(evaluated)
                 row_at = self._after(config.log_every)
-            if now >= save_at or stopping:
+            if stopping or (now >= save_at and not self.runtime.learner.skipping):
                 self._save()
                 save_at = self._after(config.checkpoint_every)
             self._tick()
@@ -306,13 +309,14 @@ class Session:
     def _save(self) -> None:
         self.place.check_there()
         if self._interrupts.received is not None:
-            self.display.message("saving; once more ends at once, without")
+            self.display.message("saving; a second signal ends at once, without saving")
         self._saver.save(self._take_state, self._evaluated if self.config.eval.every is not None else self.scores.mean)
 
     def _take_state(self) -> tuple[int, dict[str, Any]]:
         """The env steps so far and all that is saved of them."""
         state = self.runtime.save(with_tables=self.config.checkpoint.replay)
-        if odd := [name for name, value in state["learner"]["model"].items() if np.isnan(np.asarray(value)).any()]:
+        weights = {name: torch.as_tensor(value) for name, value in state["learner"]["model"].items()}
+        if odd := [name for name, value in weights.items() if value.isnan().any()]:
             raise DivergedError(f"{odd[0]} is NaN after update {self.runtime.updates:,}")
         state["session"] = {
             "scores": self.scores.get_state(),

@@ -18,6 +18,7 @@ from starling.replays.resharding import reshard, without_tables
 from starling.replays.start import begin_with_replay
 from starling.runs import checkpoint, folder
 from starling.runs.lock import locked
+from starling.runs.signals import Interrupts
 from starling.runtime.prewarm import prewarm
 from starling.session import Display, Logged, Result, Session
 
@@ -28,6 +29,7 @@ def train(config: Config, runs: Path, display: Display) -> Result:
     set_up_torch(torch_threads(blueprint))
     runtime = topology.build(blueprint, find_room(runs))
     with ExitStack() as held:
+        interrupts = held.enter_context(Interrupts())  # from here on there is something to save
         with _closing_if_it_fails(runtime):
             filled = begin_with_replay(blueprint, runtime)
             place = folder.create(runs, config)
@@ -36,7 +38,7 @@ def train(config: Config, runs: Path, display: Display) -> Result:
             display.message(f"run: {place.path}")
             if filled is not None:
                 display.message(filled)
-            session = Session(blueprint, place, runtime, display)
+            session = Session(blueprint, place, runtime, display, interrupts=interrupts)
         return session.run()
 
 
@@ -76,6 +78,7 @@ def branch(run: Path, config: Config, runs: Path, display: Display, *, which: st
     set_up_torch(torch_threads(new))
     runtime = topology.build(new, find_room(runs))
     with ExitStack() as held:
+        interrupts = held.enter_context(Interrupts())  # from here on there is something to save
         with _closing_if_it_fails(runtime):
             fresh, saved = runtime.learner.get_state()["optimizers"], state["learner"]
             saved["optimizers"] = plan.optimizer_states(saved["optimizers"], fresh, saved["version"])
@@ -88,7 +91,7 @@ def branch(run: Path, config: Config, runs: Path, display: Display, *, which: st
             for line in plan.lines():
                 display.message(line)
             display.message(f"run: {place.path}, a branch of {run}")
-            session = Session(new, place, runtime, display, state["session"])
+            session = Session(new, place, runtime, display, state["session"], interrupts=interrupts)
         return session.run()
 
 

@@ -79,9 +79,9 @@ def test_a_final_observation_is_worth_what_the_next_episode_is_to_a_stream_that_
     steps = batch.trajectory
     with torch.no_grad():
         targets = algorithm.prepare(model, None, batch).prepared["bonus"]
-        steps.obs[:-1][~steps.valid] = 7.0
+        steps.obs[1:][steps.terminated | steps.truncated] = 7.0  # one of them ends the rollout
         again = algorithm.prepare(model, None, batch).prepared["bonus"]
-    assert torch.equal(targets[:-1][steps.valid[:-1]], again[:-1][steps.valid[:-1]])
+    torch.testing.assert_close(targets[steps.valid], again[steps.valid])
 
 
 def test_epsilon_falls_in_training_and_is_its_own_in_evaluation():
@@ -101,6 +101,22 @@ def test_epsilon_falls_in_training_and_is_its_own_in_evaluation():
     assert random_share(True, 0.9) == pytest.approx(0.2 * 2 / 3, abs=0.03)
     assert random_share(False, 0.0) == 0
     assert algorithm.exploration(Progress(fraction=0.25), 8) == {"epsilon": pytest.approx(0.6)}
+
+
+def test_evaluation_takes_its_own_share_of_random_actions():
+    algorithm = PQN(PQNConfig(name="pqn", eval_epsilon=1.0), NetConfig())
+    model, noise = algorithm.build(env_spec(), algorithm.streams()), torch.rand(300, 2)
+    obs, first = torch.zeros(300, 5), torch.zeros(300, dtype=torch.bool)
+    inputs = ActInput(obs, first, {}, torch.arange(300), 300, Progress(), False, lambda n: noise)
+    assert set(algorithm.act(model, inputs).action.tolist()) == {0, 1, 2}
+
+
+def test_a_batch_is_split_by_step_or_by_env_where_the_network_is_recurrent():
+    plain, recurrent = (PQN(PQNConfig(name="pqn"), NetConfig(core={"kind": core})) for core in ("none", "lstm"))
+    assert (plain.learning().split, recurrent.learning().split) == ("step", "env")
+    plain.tables(4)
+    with pytest.raises(UserError, match=r"more than the batch's 4 envs \(a recurrent batch is split by env\)"):
+        recurrent.tables(4)
 
 
 def test_what_cannot_be_is_refused():

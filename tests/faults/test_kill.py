@@ -8,8 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from starling.runs.folder import RunFolder
 from starling.runs.metrics import read_rows
+
+pytestmark = pytest.mark.slow
 
 KILLS = int(os.environ.get("STARLING_KILLS", "2"))
 """How often the training run is killed; 20 takes about two minutes."""

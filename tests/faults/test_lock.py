@@ -19,6 +19,8 @@ from starling.runs.folder import RunFolder
 from starling.runs.metrics import read_rows
 from starling.training import branch
 
+pytestmark = pytest.mark.slow
+
 IMPATIENT = "from starling.runs import lock; lock.WAIT_SECONDS = 0.5; from starling.cli.main import main; main()"
 SETTINGS = [
     "net.torso.hidden=[8]",

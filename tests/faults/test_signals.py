@@ -14,6 +14,7 @@ from starling.runs.folder import RunFolder
 from starling.runs.metrics import read_rows
 from starling.runs.signals import Interrupts
 
+pytestmark = pytest.mark.slow
 PATIENCE = 120
 """Seconds within which a busy machine does what it should."""
 ENDLESS = ["ppo-cartpole", "stop.env_steps=100000000", "stop.return=null", "checkpoint.every=50000000", "log.every=500"]

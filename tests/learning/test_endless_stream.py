@@ -18,6 +18,8 @@ from starling.config.algo.r2d2 import R2D2Config
 from starling.config.load import load
 from starling.types import StreamSpec
 
+pytestmark = pytest.mark.slow
+
 LENGTH = 5
 
 

@@ -11,6 +11,8 @@ from starling.runs import checkpoint
 from starling.runs.folder import RunFolder
 from starling.runs.metrics import TIMING, read_rows
 
+pytestmark = pytest.mark.slow
+
 SHORT = ["stop.return=null", "stop.env_steps=1600", "log.every=200", "eval.every=800", "eval.episodes=2"]
 AGENTS = {
     "dqn": ["dqn-cartpole", "algo.learning_starts=300", "algo.prioritized.alpha=0.6"],

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from starling.store import copying
 from starling.store.copying import SHORT, WORTH_A_THREAD, take
 
 
@@ -11,7 +10,7 @@ from starling.store.copying import SHORT, WORTH_A_THREAD, take
 @pytest.mark.parametrize("shape", [(3,), (2, 5), (0,), (7, 300), (SHORT + 1, 100), (7, 30, 10), (7, 1)])
 @pytest.mark.parametrize("size", [1, WORTH_A_THREAD // 8])
 def test_same_as_numpy(shape, size, cores, monkeypatch):
-    monkeypatch.setattr(copying, "SEVERAL_CORES", cores > 1)
+    monkeypatch.setenv("STARLING_CORES", str(cores))
     rng = np.random.default_rng(0)
     values = rng.integers(0, 256, (20, 2, size), dtype=np.uint8) if np.prod(shape) < 100 else rng.random((20, 2000))
     index = rng.integers(0, 20, shape)

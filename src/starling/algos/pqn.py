@@ -6,6 +6,7 @@ Layer normalization in the network (net.torso.norm=layer) is what keeps it stabl
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from gymnasium import spaces
@@ -17,6 +18,7 @@ from starling.config.algo.pqn import PQNConfig
 from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network, build_network
+from starling.nets.normalisers import MovingMean
 from starling.ops.explore import epsilon_greedy, epsilon_metrics
 from starling.ops.policy import masked_mean
 from starling.ops.returns import lambda_return
@@ -42,7 +44,9 @@ class PQN(Algorithm):
             raise UserError(f"{self.config.name} needs a Discrete action space; {env.id} has {env.action}")
         self._streams = streams
         heads = {stream.name: HeadSpec("q") for stream in streams}
-        return build_network(env, self.net, heads, tuple(stream.name for stream in streams))
+        network = build_network(env, self.net, heads, tuple(stream.name for stream in streams))
+        network.reset_values.update({stream.name: MovingMean() for stream in streams if not stream.episodic})
+        return network
 
     def tables(self, rows: int) -> tuple[TableSpec, ...]:
         parts = rows if self._sequential else rows * self.config.rollout
@@ -79,17 +83,24 @@ class PQN(Algorithm):
         steps = batch.trajectory
         q, _, _ = model.unroll_trajectory(steps)
         greedy = weighted_total(q, self._streams).argmax(-1)  # [T+1, B]
-        targets = {stream.name: self._target(steps, stream, take(q[stream.name], greedy)) for stream in self._streams}
+        targets = {}
+        for stream in self._streams:
+            v, terms = take(q[stream.name], greedy), stream_terms(steps, stream)
+            v_tp1 = v[1:] if stream.episodic else self._next_values(model.reset_values[stream.name], steps, v)
+            targets[stream.name] = lambda_return(
+                terms.r_t, terms.discount_t, v[:-1], v_tp1, terms.lambda_t, terms.valid_t
+            )
         return replace(batch, prepared=targets)
 
     @staticmethod
-    def _target(steps: Trajectory[Tensor], stream: StreamSpec, v: Tensor) -> Tensor:
-        """Lambda returns [T, B] of one stream, from the values [T+1, B] of the greedy policy."""
-        terms, v_tp1 = stream_terms(steps, stream), v[1:]
-        if not stream.episodic:  # a final observation is worth what the next episode's first is: it gets no target
-            resets_t = torch.cat([~steps.valid[1:], torch.zeros_like(steps.valid[:1])])
-            v_tp1 = torch.where(resets_t, torch.cat([v[2:], v[-1:]]), v_tp1)
-        return lambda_return(terms.r_t, terms.discount_t, v[:-1], v_tp1, terms.lambda_t, terms.valid_t)
+    def _next_values(reset_value: Any, steps: Trajectory[Tensor], v: Tensor) -> Tensor:
+        """Values [T, B] of next observations to a non-episodic stream, from those of all observations [T+1, B].
+
+        A final observation is worth what an episode's first one is: it gets no target itself.
+        """
+        firsts = v[steps.first]
+        reset_value.update(firsts, torch.ones_like(firsts))
+        return torch.where(steps.terminated | steps.truncated, reset_value.value().to(v), v[1:])
 
     def loss(self, model: Network, target: None, batch: Batch) -> Loss:
         """Mean over valid steps of 1/2 (G_t - Q(s_t, a_t))^2, or its Huber form, summed over streams."""

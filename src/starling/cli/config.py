@@ -32,7 +32,7 @@ def show(
 
 @config_app.command("check")
 def check(source: Source, overrides: Overrides = None) -> None:
-    """Print ok, or what `starling train` would refuse.
+    """Print ok, or what `starling train` would refuse on any machine; `starling plan` looks at memory and disk.
 
     The env and the network are made once, so that also what does not fit them is found.
 

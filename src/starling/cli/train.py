@@ -17,7 +17,8 @@ def train(
 ) -> None:
     """Train an agent.
 
-    Ctrl-C saves and ends with code 0, SIGTERM saves and ends with code 143; a second signal ends at once.
+    Ctrl-C saves and ends with code 0, SIGTERM with 143, a closed terminal (SIGHUP) with 129; a second signal ends at
+    once. Before training begins there is nothing to save, and Ctrl-C ends with 130.
 
     Example: starling train ppo-cartpole seed=3 run=mine stop.env_steps=200000
     """

@@ -71,7 +71,14 @@ def _hint(forms: list[describe.Node], key: str, value: Any) -> str:
         inner: describe.Node = form["properties"][first] if first else {}
         if inner.get("type") == "string":
             near = nearest_choice(value, inner.get("enum") or inner.get("examples"))
-            return f"; did you mean {key}.{first}={near}?" if near else ""
+            if not near:
+                return ""
+            inside, _, last = key.rpartition(".")
+            return (
+                f"; did you mean {inside}=[{{{first}: {near}}}]?"
+                if last.isdigit()
+                else f"; did you mean {key}.{first}={near}?"
+            )
     return did_you_mean(value, [str(option) for form in forms for option in form.get("enum", ())])
 
 

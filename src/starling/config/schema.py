@@ -29,8 +29,9 @@ class CheckpointConfig(Part):
     every: int | None = Field(None, ge=1, description="env steps between checkpoints; null: a tenth of stop.env_steps")
     exact: bool = Field(
         False,
-        description="truncate all episodes at a checkpoint, so that a resumed run equals one that never stopped, bit"
-        " for bit (runtime=inline only); false: nothing is truncated, and a resumed run starts new episodes",
+        description="truncate all episodes at a checkpoint, so that a run that is killed and resumed equals one that"
+        " never stopped, bit for bit (runtime=inline only); false: nothing is truncated, and a resumed run starts new"
+        " episodes",
     )
     keep: int = Field(3, ge=1, description="newest checkpoints that are kept")
     keep_every: int | None = Field(None, ge=1, description="env steps between checkpoints that are kept for ever")

@@ -301,6 +301,11 @@ class Learner:
             optimizer.apply_settings()
 
     @property
+    def skipping(self) -> bool:
+        """Whether the last update was skipped because its gradient was not finite: weights may be ruined already."""
+        return self._skipped > 0
+
+    @property
     def standing(self) -> tuple[int, int]:
         """How far it has come: versions, and optimizer steps of the one it is at."""
         return self.version, self._moves

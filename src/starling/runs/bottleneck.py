@@ -75,7 +75,9 @@ class _Shares:
 
 
 def bottleneck(row: Mapping[str, Any], config: Config) -> str | None:
-    """The line for a row of `time/...` shares; None where the row does not know what the run's parts did."""
+    """The line for a row of `time/...` shares; None before the first update, and where the shares are not known."""
+    if row.get("updates") == 0:
+        return None
     if "time/learner/busy" not in row or "time/actors/busy" not in row:
         return None
     shares = _Shares.of(row)

@@ -14,22 +14,27 @@ from starling.leaving import ENDING, heeded
 class Interrupts:
     """While entered, notes the first of `ENDING` in `received`; outside the main thread it watches nothing.
 
-    A signal that was ignored before stays ignored. Where an exception ends it before anybody has looked, the signal
-    comes again, to whoever handles it outside.
+    It may be entered again by whoever is handed it. A signal that was ignored before stays ignored. Where an exception
+    ends it before anybody has looked, the signal comes again, to whoever handles it outside.
     """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
+        self._depth = 0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():
+        self._depth += 1
+        if self._depth == 1 and threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._note) for number in filter(heeded, ENDING)}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._depth -= 1
+        if self._depth:
+            return
         for number, handler in self._before.items():
             signal.signal(number, handler)
         if error is not None and self.received is not None:

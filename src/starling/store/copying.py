@@ -13,7 +13,6 @@ from starling.types import NDArray
 
 WORTH_A_THREAD = 2**22
 """Bytes from which on a second thread saves more than it costs, and a compiled loop more than it takes to load."""
-SEVERAL_CORES = cores() > 1
 SHORT = 16
 """Steps of a window up to which it stays in one piece; longer ones are read a step of all rows at a time."""
 
@@ -46,7 +45,7 @@ def take(values: NDArray, index: NDArray) -> NDArray:
 
 def _by_two(copy: Callable[[int, int], None], n: int) -> None:
     """Copy `n`, where there is a second core half of them by a helper."""
-    if not SEVERAL_CORES:
+    if cores() == 1:
         return copy(0, n)
     other = _helper().submit(copy, 0, n // 2)
     copy(n // 2, n)

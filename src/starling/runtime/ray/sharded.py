@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from starling import tree
-from starling.errors import UserError
 from starling.runtime.ray.news import Settled
 from starling.runtime.ray.remote_shard import RemoteShard
 from starling.runtime.ray.shard import Empty, Holds
@@ -42,10 +41,6 @@ class ShardedStore:
     """What `Store` is for one process; see there."""
 
     def __init__(self, specs: Sequence[TableSpec], rows: int) -> None:
-        if any(spec.sampler == "fifo" for spec in specs):
-            raise UserError("ray.shards is for replay; this algorithm reads a queue, which stays beside the learner")
-        if any(spec.sampler == "ranked" for spec in specs):
-            raise UserError("ray.shards cannot rank what is in replay: use uniform or prioritized, or leave it out")
         self._specs, self._batch = tuple(specs), specs[0].batch
         self.limiter = Limiter(specs, rows)
         self.shards: list[RemoteShard] = []
