@@ -32,6 +32,10 @@ class BranchPlan:
         changed = [
             f"changed: {key}: {on_one_line(old)} -> {on_one_line(new)}" for key, (old, new) in self.changes.items()
         ]
+        if "stop.env_steps" in self.changes:
+            changed.append(
+                "what is scheduled over the run (learning rate, epsilon) moves to its place in the new length"
+            )
         if self.refill:
             changed.append("the tables have another shape now: they are filled anew before learning goes on")
         elif self.emptied:

@@ -127,3 +127,16 @@ def test_what_cannot_be_is_refused():
     ]:
         with pytest.raises(UserError, match=what):
             draw(load("ppo-cartpole", [*SMALL, *settings]))
+
+
+def test_what_is_saved_before_the_first_step_is_the_state_of_the_beginning():
+    """As a signal right at the start has it saved: no rank is there yet that could be asked."""
+    runtime = build(draw(load("impala-cartpole", [*SMALL, *IMPALA])))
+    try:
+        state = runtime.save(with_tables=True)
+    finally:
+        runtime.close()
+    assert state["learner"]["version"] == 0
+    assert state["store"]["env_steps"] == 0
+    for name, value in runtime.learner.model.state_dict().items():
+        assert torch.equal(value, torch.as_tensor(state["learner"]["model"][name]))

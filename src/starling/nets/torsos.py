@@ -73,7 +73,7 @@ def _images(space: spaces.Space[Any]) -> list[spaces.Box]:
 def _with_images(kind: str, space: spaces.Space[Any], convs: Convs, *dense_args: Any) -> Torso:
     if not _images(space):
         shown = " ".join(str(space).split())  # a Box of several axes fills several lines
-        raise UserError(f"torso.kind={kind} needs an image, and {shown} has none; use torso.kind=mlp or auto")
+        raise UserError(f"net.torso.kind={kind} needs an image, and {shown} has none; use net.torso.kind=mlp or auto")
     return Torso(space, convs, *dense_args)
 
 

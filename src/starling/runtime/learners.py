@@ -164,7 +164,9 @@ class LearnersRuntime:
         return None
 
     def _learner_state(self) -> dict[str, Any]:
-        """Of the first rank that gives it; of the last time one did, where none can."""
+        """Of the first rank that gives it; of the last time one did, where none can; of this one before any has begun."""
+        if not self._newest.data:
+            return self.learner.get_state()
         for rank in range(len(self.hubs)):
             if self.hubs[rank].failure is None and self._ask(rank, "state", self._patience) is not None:
                 self._newest.data = self._outboxes[rank].read()
