@@ -164,7 +164,7 @@ class LearnersRuntime:
         return None
 
     def _learner_state(self) -> dict[str, Any]:
-        """Of the first rank that gives it; of the last time one did, where none can; of this one before any has begun."""
+        """Ask the ranks in turn; the last state that one gave where none can, and the first before any has begun."""
         if not self._newest.data:
             return self.learner.get_state()
         for rank in range(len(self.hubs)):
