@@ -119,6 +119,16 @@ def test_a_signal_ends_the_last_evaluation(start, settings):
     assert not any("eval/return" in row for row in read_rows(run.metrics_file))
 
 
+@pytest.mark.parametrize("settings", [[], ["learners=2", "actors=2"]])
+def test_a_signal_as_soon_as_there_is_a_folder_leaves_a_run_that_can_be_resumed(start, settings):
+    process, run = start(*settings)
+    wait_for(process, run.path.exists)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (143, "")
+    assert checkpoint.newest_sound(run.checkpoints) is not None
+
+
 IMPORTING = """
 import os, sys
 
