@@ -81,7 +81,7 @@ def check_branch(old: Blueprint, new: Blueprint) -> BranchPlan:
 
 
 def _same_moments(one: OptimizerConfig, other: OptimizerConfig) -> bool:
-    """Whether the moments of one optimizer are those of another."""
+    """Return True if the moments of one optimizer fit another."""
     return one.name == other.name and (one.args == other.args or moment_names(one) == moment_names(other))
 
 

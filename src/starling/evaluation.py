@@ -56,7 +56,7 @@ class TrainedAgent:
         return replace(self, blueprint=blueprint, model=model)
 
     def greedy_actions(self) -> str:
-        """How actions are chosen without exploration."""
+        """Name the rule by which actions are chosen without exploration."""
         epsilon = getattr(self.blueprint.config.algo, "eval_epsilon", None)
         return "likeliest" if epsilon is None else f"epsilon {epsilon:g}"
 

@@ -1,4 +1,4 @@
-"""How this process ends: on a signal before there is anything to save, or where a library cannot be taken down."""
+"""The end of this process: on a signal before there is anything to save, or where a library cannot be taken down."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def in_order() -> Iterator[None]:
 
 
 def heeded(number: int) -> bool:
-    """Whether a signal may be handled here: one that is ignored stays ignored, as `nohup` wants it."""
+    """Return True if a signal may be handled here: one that is ignored stays ignored, as `nohup` wants it."""
     return signal.getsignal(number) not in (signal.SIG_IGN, None)
 
 

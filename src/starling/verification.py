@@ -43,7 +43,7 @@ def verify(source: str, overrides: Sequence[str], steps: int, say: Callable[[str
 
 
 def to_the_bit(config: Config) -> bool:
-    """Whether a run can be resumed to the same bytes, which needs `checkpoint.exact`."""
+    """Return True if a run can be resumed to the same bytes, which needs `checkpoint.exact`."""
     return config.runtime == "inline"
 
 

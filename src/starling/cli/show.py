@@ -21,7 +21,7 @@ MAIN_LOSSES = ("q", "policy", "critic", "actor", "value")
 """The losses and values that algorithms report under these names come before others."""
 
 COLUMNS = {"return": 7, "eval": 7, "episodes": 6, "steps/s": 6, "left": 7, "epsilon": 6}
-"""What a progress line begins with after its steps, and the width of each value."""
+"""The first facts of a progress line after its steps, with the width of each value."""
 
 
 def counts(status: Status, goal: float | None = None) -> list[Fact]:
@@ -70,7 +70,7 @@ def _losses(metrics: dict[str, Any], keys: list[str]) -> list[Fact]:
 
 
 def _tables(metrics: dict[str, Any], config: Config) -> list[Fact]:
-    """How full a replay is of the env steps that it has room for; of other tables, their fragments."""
+    """Filled share of a replay table, in env steps; for other tables the number of fragments."""
     facts = []
     for key in [key for key in metrics if key.startswith("store/") and key.endswith("/size")]:
         name = key.split("/")[1]
@@ -88,7 +88,7 @@ def _of_many(key: str) -> bool:
 
 
 def time_left(status: Status, elapsed: float, config: Config) -> Fact:
-    """How long the run will go on at this speed, after `elapsed` seconds of it."""
+    """Time left at this speed, after `elapsed` seconds."""
     steps, minutes = max(0, config.stop.env_steps - status.env_steps), config.stop.minutes
     seconds = [steps / status.steps_per_s] if status.steps_per_s > 0 else []
     seconds += [] if minutes is None else [max(0.0, 60 * minutes - elapsed)]
@@ -109,7 +109,7 @@ def progress_line(status: Status, metrics: dict[str, Any], config: Config, elaps
 
 
 def _place(name: str, metrics: dict[str, Any]) -> int:
-    """Where a fact stands in a progress line: columns, main losses, counts, other losses, tables, losses of sources."""
+    """Sort key of a fact in a progress line: columns, main losses, counts, other losses, tables, losses of sources."""
     order = [*COLUMNS, *MAIN_LOSSES, "updates", "frames/s"]
     if name in order:
         return order.index(name)

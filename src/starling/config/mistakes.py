@@ -83,7 +83,7 @@ def _hint(forms: list[describe.Node], key: str, value: Any) -> str:
 
 
 def nearest_choice(value: Any, choices: Sequence[str] | None) -> str | None:
-    """What `value` may have meant: itself where it is a choice, an import path, or anything goes (None)."""
+    """Guess the choice that `value` meant: itself if it is one, an import path, or if anything goes (None)."""
     if not isinstance(value, str) or choices is None or value in choices or ":" in value:
         return value if isinstance(value, str) else None
     return next(iter(get_close_matches(value, choices, n=1, cutoff=0.5)), None)

@@ -71,7 +71,7 @@ def known_ids() -> list[str]:
 
 
 def missing() -> dict[str, list[str]]:
-    """What `pip install` would add: from requirement to ids, or to their prefix where they are not known here."""
+    """Env ids that a `pip install` would add, by requirement; only their prefix where they are not known here."""
     found = {requirement: [f"{prefix}..."] for prefix, (_, requirement) in _PACKAGES.items() if not _installed(prefix)}
     for id, spec in gymnasium_envs().items():
         need = _need(spec)
@@ -100,7 +100,7 @@ def check_id(id: str) -> None:
 
 
 def gymnasium_envs() -> dict[str, EnvSpec]:
-    """What Gymnasium knows, without what importing the ALE adds, which a process that did not would not know."""
+    """Specs of Gymnasium's registry, without those that importing the ALE adds (not every process imports it)."""
     return {id: spec for id, spec in gymnasium.registry.items() if not str(spec.entry_point).startswith("ale_py.")}
 
 
@@ -109,7 +109,7 @@ def _installed(prefix: str) -> bool:
 
 
 def _is_retired(spec: EnvSpec) -> bool:
-    """Whether only the name is left: Gymnasium then registers a function of its own that raises."""
+    """Return True if only the name is left: Gymnasium then registers a function of its own that raises."""
     entry = spec.entry_point
     return spec.id in _TOO_OLD or (inspect.isfunction(entry) and entry.__module__.startswith("gymnasium."))
 

@@ -185,7 +185,7 @@ class BoundsWatch:
         self._steps = 0
 
     def look(self, obs: Tree) -> tuple[str, int] | None:
-        """What is wrong with the observations, and in which row; None: nothing, or that it was told before."""
+        """Describe the first fault of the observations, with its row; None if there is none, or none that is new."""
         self._steps += 1
         if not self._bounds or (self._steps > LOOKS and self._steps % LOOK_EVERY):
             return None
@@ -207,7 +207,7 @@ class BoundsWatch:
 
 
 def _says_more(space: spaces.Box) -> bool:
-    """Whether the bounds of a Box say more than its dtype."""
+    """Return True if the bounds of a Box say more than its dtype."""
     dtype: Any = space.dtype
     if dtype.kind == "f":
         return bool(np.isfinite(space.low).any() or np.isfinite(space.high).any())

@@ -43,7 +43,7 @@ class ImageShape:
 
 
 def image_shape(space: spaces.Box) -> ImageShape:
-    """How the axes of an image are to be read: the shorter of the first and the last holds the channels.
+    """Find the channel axis of an image: the shorter of the first and the last.
 
     With four axes the first one counts frames of a stack, [n, H, W, C] or [n, C, H, W].
     """
@@ -66,14 +66,14 @@ def _three_axes(first: int, middle: int, last: int) -> ImageShape:
 
 
 def _is_stack(shape: Sequence[int]) -> bool:
-    """Whether four axes are frames of an image each."""
+    """Return True if four axes are a stack of image frames."""
     _, *frame = shape
     read = _three_axes(*frame)
     return read.channels in COLORS and read.side >= SMALLEST_IMAGE
 
 
 def is_image(space: spaces.Space[Any]) -> bool:
-    """Whether convolutions should see this leaf: three axes, a stack of color frames, or bytes in two or more."""
+    """Return True for leaves for convolutions: three axes, a stack of color frames, or bytes in two or more."""
     if not isinstance(space, spaces.Box):
         return False
     is_byte = space.dtype == np.uint8

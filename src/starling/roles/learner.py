@@ -302,7 +302,7 @@ class Learner:
 
     @property
     def skipping(self) -> bool:
-        """Whether the last update was skipped because its gradient was not finite: weights may be ruined already."""
+        """True if the last update was skipped because its gradient was not finite: weights may be ruined already."""
         return self._skipped > 0
 
     @property

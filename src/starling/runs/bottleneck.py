@@ -1,4 +1,4 @@
-"""What limits a run's speed, and what to change about it: one line from its last rows of metrics."""
+"""The bottleneck of a run, and what to change about it: one line from its last rows of metrics."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _learner(now: _Shares, config: Config) -> str:
 
 
 def _learning(now: _Shares) -> str:
-    """How busy the learner is, and with what, where several learners wait for each other's gradients."""
+    """Busy share of the learner, with the part in which several learners wait for each other's gradients."""
     reduction = f" ({now.reduction:.0%} all-reduce)" if now.reduction > 0 else ""
     return f"learner busy {now.learning:.0%}{reduction}"
 

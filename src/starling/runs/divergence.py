@@ -1,4 +1,4 @@
-"""What a run leaves behind when training diverged: the last batch and its gradient norms."""
+"""Dump of a run whose training diverged: the last batch and its gradient norms."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from starling.errors import UserError
 from starling.runs.disk import MODE
 
 WAIT_SECONDS = 10.0
-"""How long a run may stay locked after a kill: processes that it has started may outlive it by some seconds."""
+"""Seconds to wait for a lock: processes that a killed run has started may outlive it."""
 _RETRY_SECONDS = 0.1
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
