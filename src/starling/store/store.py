@@ -101,7 +101,7 @@ class Store:
         self.limiter.published()
 
     def metrics(self) -> dict[str, float]:
-        """What every table holds, and everything that was dropped with its reason."""
+        """Metrics of every table: items, fill, and how many were dropped, by reason."""
         return {f"store/{name}": count for name, count in self.mixture.metrics().items()}
 
     def check_valid(self) -> None:
