@@ -17,8 +17,10 @@ from starling.runs.folder import RunFolder
 from starling.runtime.ray import token
 from starling.verification import compare
 
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's job in the background is deaf, and so its children
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A background job of a shell ignores SIGINT and one under nohup SIGHUP, and children inherit that.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 STDERR, LIMIT = pytest.StashKey[int](), pytest.StashKey[float]()
