@@ -6,12 +6,15 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from starling.errors import UserError
+from starling.results.describe import env_of, markdown
 from starling.results.records import FILE, Result, append, latest, read, select, summarize, thin
 
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 ONE = Result(
     preset="ppo-cartpole",
     overrides=(),
@@ -156,3 +159,30 @@ def test_the_results_that_come_with_starling_are_sound_and_read_without_torch():
     assert done.returncode == 0, done.stderr
     results = read(FILE)
     assert all(result.curve[-1][0] <= 1.01 * result.env_steps for result in results if result.curve)
+
+
+def test_the_page_in_docs_is_what_the_results_say():
+    command = [sys.executable, "-m", "starling.results.describe"]
+    generated = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    message = "run: python -m starling.results.describe > docs/benchmarks.md"
+    assert generated == PAGE.read_text(encoding="utf-8"), message
+
+
+def test_a_table_names_presets_with_fewer_than_five_seeds():
+    five = [replace(ONE, seed=seed, score=float(seed)) for seed in range(5)]
+    assert "Fewer than 5 seeds" not in markdown(five)
+    row = next(line for line in markdown(five).splitlines() if line.startswith("| CartPole-v1"))
+    assert row.startswith("| CartPole-v1 | `ppo-cartpole` | 5 | 50,000 | 1.5 | 2.00 (")
+    assert row.endswith(") | (1) | 2026-11-18 |  |")
+    assert "**Fewer than 5 seeds**, so that intervals are too narrow: `ppo-cartpole` (4)." in markdown(five[:4])
+    assert "| 480.00 | (1) |" in markdown([ONE]), "one seed has no interval"
+
+
+def test_every_family_has_its_table_and_an_old_preset_too():
+    atari, other = replace(ONE, preset="ppo-pong"), replace(ONE, overrides=("env.id=toy/memory", "x='a|b'"))
+    gone = replace(ONE, preset="ppo-that-was-removed", minutes=None)
+    page = markdown([ONE, atari, other, gone])
+    titles = [line for line in page.splitlines() if line.startswith("## ")]
+    assert titles == ["## Atari (ALE)", "## Toy problems", "## Gymnasium", "## Presets that are no more"]
+    assert "`env.id=toy/memory` `x='a\\|b'` |" in page
+    assert [env_of(summary) for summary in summarize([atari, other, gone])] == ["ALE/Pong-v5", "toy/memory", None]
