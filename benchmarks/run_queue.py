@@ -133,10 +133,11 @@ class Queue:
             _say(job, "starts" if command[0] == "train" else "continues")
             code = yield command
             folder = self._folder(job)
-            if code or folder is None:
-                raise UserError(f"ended with code {code}: {self._last_line(job)}")
-            if not is_finished(folder):
-                raise UserError(f"stopped: {end_of(folder)}")
+            reason = None if folder is None else end_of(folder)
+            if reason is not None and reason.startswith("SIG"):
+                raise UserError(f"stopped: {reason}")
+            if code or folder is None or not is_finished(folder):
+                raise UserError(f"ended with code {code}: {self._last_line(job).strip()}")
         rows = rows_of(folder)
         score, protocol = training_score(rows) if not self.evaluate else (0.0, "")
         if self.evaluate:
