@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from starling.config.load import load, preset_names, to_yaml
+from starling.results.records import Result, append
 
 SHORT = "algo: {name: ppo}\nenv: {id: CartPole-v1}\n"
 
@@ -136,6 +137,44 @@ def test_presets_are_listed_with_what_they_are(in_process, monkeypatch):
     rows = json.loads(in_process("presets", "--json")[1])
     assert [row["name"] for row in rows] == preset_names()
     assert all(row["summary"] and row["algorithm"] and row["env"] for row in rows)
+
+
+def test_presets_are_listed_with_what_was_measured(in_process, monkeypatch, tmp_path):
+    file = tmp_path / "results.jsonl"
+    monkeypatch.setattr("starling.results.records.FILE", file)
+    monkeypatch.setenv("COLUMNS", "200")
+    fields = {"score", "seeds", "env_steps", "minutes", "date", "protocol", "overrides"}
+
+    def measured(name):
+        lines = in_process("presets")[1].splitlines()
+        (at,) = [number for number, line in enumerate(lines) if line.startswith(f"{name} ")]
+        row = next(row for row in json.loads(in_process("presets", "--json")[1]) if row["name"] == name)
+        assert fields <= row.keys()
+        return lines[at + 1].strip(), {key: row[key] for key in fields}
+
+    assert measured("ppo-cartpole") == ("not measured", dict.fromkeys(fields))
+    protocol = "mean of 30 evaluation episodes"
+    for seed, score in enumerate([400.0, 500.0, 480.0]):
+        one = Result("ppo-cartpole", (), seed, 50_000, 1.25, score, protocol, {}, "here", date="2026-11-18")
+        append(one, file)
+        if seed == 0:
+            line = "score 400.0 (1 seed) at 50,000 env steps, 1.25 minutes, 2026-11-18"
+            assert measured("ppo-cartpole")[0] == line
+    assert measured("ppo-cartpole") == (
+        "score 480.0 (median of 3 seeds) at 50,000 env steps, 1.25 minutes, 2026-11-18",
+        {
+            "score": 480.0, "seeds": 3, "env_steps": 50_000, "minutes": 1.25, "date": "2026-11-18",
+            "protocol": protocol, "overrides": [],
+        },
+    )  # fmt: skip
+    assert measured("dqn-cartpole")[0] == "not measured"
+    append(Result("dqn-cartpole", ("stop.env_steps=9",), 0, 9, None, -1.0, protocol, {}, "here"), file)
+    assert measured("dqn-cartpole")[0] == "score -1 (1 seed) at 9 env steps"
+    file.write_bytes(file.read_bytes()[:-9])
+    code, printed, complaint = in_process("presets")
+    assert (code, printed) == (2, "")
+    assert complaint.startswith(f"error: {file} line 4 is damaged")
+    assert len(complaint.splitlines()) == 1
 
 
 def test_algorithms_are_listed(in_process):

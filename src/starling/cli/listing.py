@@ -6,28 +6,41 @@ import json
 import shutil
 import textwrap
 from itertools import takewhile
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from starling.results.records import Summary
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")]
 
 _FAMILIES = ("ALE", "MinAtar", "toy")
 _GYMNASIUM = "Gymnasium"
+_MEASURED = ("score", "seeds", "env_steps", "minutes", "date", "protocol", "overrides")
+"""Fields of a preset's results in JSON."""
 _NARROWEST = 32  # columns for a text beside what it is about; with fewer it is put below
 
 
 def presets(as_json: AsJson = False) -> None:
-    """List the presets, which `starling train` takes by name.
+    """List the presets, which `starling train` takes by name, with the score that was measured.
+
+    The score is the median over seeds; in JSON it is null where none was measured.
 
     Example: starling presets --json
     """
     from starling.config.load import load, preset_names, preset_text
+    from starling.results import records
 
-    rows = []
+    rows, results = list[dict[str, Any]](), records.read(records.FILE)
     for name in preset_names():
         config, about = load(name), _first_sentence(preset_text(name))
-        rows.append({"name": name, "algorithm": config.algo.name, "env": config.env.id, "summary": about})
+        row = {"name": name, "algorithm": config.algo.name, "env": config.env.id, "summary": about}
+        summary = records.latest(results, name)
+        if as_json:
+            rows.append(row | {key: getattr(summary, key, None) for key in _MEASURED})
+        else:
+            rows.append(row | {"summary": f"{about}\n{_measured(summary)}"})
     _print(rows, as_json)
 
 
@@ -82,6 +95,18 @@ def envs(
     print("your own: env.id=package.module:factory, a callable that returns a gymnasium.Env")
 
 
+def _measured(summary: Summary | None) -> str:
+    """The measured score of a preset, with the env steps, minutes, and day."""
+    if summary is None:
+        return "not measured"
+    from starling.cli.show import number
+
+    seeds = "1 seed" if summary.seeds == 1 else f"median of {summary.seeds} seeds"
+    minutes = "" if summary.minutes is None else f", {number(summary.minutes)} minutes"
+    date = f", {summary.date}" if summary.date else ""
+    return f"score {number(summary.score)} ({seeds}) at {summary.env_steps:,} env steps{minutes}{date}"
+
+
 def _first_sentence(text: str) -> str:
     """The first sentence of the comment that a preset begins with."""
     comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
@@ -103,12 +128,13 @@ def _width() -> int:
 def _filled(text: str, indent: str = "", width: int | None = None) -> str:
     """Lines no wider than the terminal; a word is never broken, even if it is wider than that."""
     width = _width() if width is None else width
-    return textwrap.fill(
-        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    wrapper = textwrap.TextWrapper(
+        width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
+    return "\n".join(wrapper.fill(paragraph) for paragraph in text.splitlines())
 
 
-def _print(rows: list[dict[str, str]], as_json: bool) -> None:
+def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
     """One row per line with aligned columns, or JSON; the text of the last column is wrapped, or below the others."""
     if as_json:
         print(json.dumps(rows, indent=2))

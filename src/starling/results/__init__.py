@@ -1,0 +1,1 @@
+"""Measured learning results of presets, one JSON line per run in `results.jsonl`."""
