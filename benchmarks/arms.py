@@ -1,4 +1,4 @@
-"""Draws what the policies of an NGU run came to: mean return and share of the episodes of each, over env steps.
+"""Draws what the policies of an NGU run came to in its evaluator's trials: mean returns and shares, over env steps.
 
 python benchmarks/arms.py RUN [--out arms.png]
 """
@@ -18,7 +18,7 @@ import numpy as np
 from starling.runs.folder import RunFolder
 from starling.runs.metrics import read_rows
 
-PREFIX = "loss/arm/"
+PREFIX = "eval/arm/"
 
 
 def read(rows: list[dict[str, Any]], what: str) -> tuple[Any, Any]:
@@ -41,7 +41,7 @@ def draw(rows: list[dict[str, Any]], title: str, out: Path) -> None:
     above.set(ylabel="mean return", title=title)
     above.legend(title="arm", ncols=2, fontsize="small")
     above.grid(alpha=0.3)
-    below.set(xlabel="env steps", ylabel="share of episodes", ylim=(0, 1))
+    below.set(xlabel="env steps", ylabel="share of trials", ylim=(0, 1))
     figure.savefig(out, dpi=120)
 
 
@@ -52,7 +52,7 @@ def main() -> None:
     args = parser.parse_args()
     rows = read_rows(RunFolder(args.run).metrics_file)
     if not any(key.startswith(PREFIX) for row in rows for key in row):
-        parser.error(f"{args.run} says nothing of arms: it is no run of NGU, or no episode was learnt from yet")
+        parser.error(f"{args.run} says nothing of arms: it is no run of NGU with algo.meta, or it had no evaluation")
     draw(rows, args.run.name, args.out)
     print(f"wrote {args.out}")
 

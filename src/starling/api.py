@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from starling import evaluation, training
+from starling import evaluation, training, tree
 from starling.config.algo import ALGORITHMS
 from starling.config.load import from_dict
 from starling.config.load import load as load_config
@@ -20,7 +20,7 @@ from starling.envs.wrappers import WRAPPERS
 from starling.nets.torsos import TORSOS
 from starling.runs.status import Status
 from starling.session import Display, Result
-from starling.types import EXTRINSIC, EnvStep, Tree
+from starling.types import EnvStep, Tree
 
 
 class Quiet:
@@ -69,6 +69,8 @@ class AgentState:
 
     carry: Tree  # [1, ...]
     step: int
+    memory: Tree  # [1, ...] what intrinsic rewards remember of the episode, and which policy plays it
+    action: Tree  # [1, ...] the last one, in the policy's units
 
 
 class Agent:
@@ -88,21 +90,22 @@ class Agent:
         """An action for `obs`, as the environment itself gives it, and the state for the next call.
 
         With `explore` it acts as the first env did in training when the checkpoint was taken, e.g. with that epsilon.
+        Without it an algorithm with several policies plays the one that was best in the trials of its evaluations.
         `state` is None at the start of an episode. `reward` is what the last action earned; only networks that take
         rewards as input look at it.
         """
         policy = self._policies[explore]
         group = policy.group(np.zeros(1, np.int64), seed)
         if state is not None:
-            group.carry, group.step = dict(state.carry), state.step
-            clipped = reward if self._clip is None else float(np.clip(reward, -self._clip, self._clip))
-            group.reward({EXTRINSIC: np.array([clipped], np.float32)})
-        flag = np.zeros(1, bool)
+            group.carry, group.step, group.action = dict(state.carry), state.step, state.action
+            group.memory = tree.map(lambda leaf: leaf.clone(), state.memory)  # which is changed in place
+        flag, earned = np.zeros(1, bool), np.array([0.0 if state is None else reward], np.float32)
         batch = self._encode(_batch_of_one(obs))
-        group.seen = EnvStep(batch, np.array([state is None]), np.zeros(1, np.float32), flag, flag, ~flag)
+        group.seen = EnvStep(batch, np.array([state is None]), earned, flag, flag, ~flag, flag)
+        policy.reward(group, self._clip)
         (output,) = policy.infer([group])
         group.settle(output)
-        return self._decode(output.action)[0], AgentState(group.carry, group.step)
+        return self._decode(output.action)[0], AgentState(group.carry, group.step, group.memory, group.action)
 
 
 def _batch_of_one(obs: Any) -> Any:

@@ -95,12 +95,13 @@ def build_evaluator(
     seed: int,
     header: Header | None = None,
     explore: bool = False,
+    arm: int = 0,
 ) -> Evaluator:
     """An evaluator with envs of its own, for `model` as it is whenever it is asked."""
     config = blueprint.config
     rows = min(settings.episodes, MAX_ROWS)
     policy = Policy(blueprint.algorithm, model, total_rows=rows, explore=explore)
-    policy.header = header or policy.header
+    policy.header, policy.arm = header or policy.header, arm
     return Evaluator(policy, make_env(config.env, rows), settings, seed=seed, reward_clip=config.env.reward_clip)
 
 

@@ -30,18 +30,19 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class TrainedAgent:
-    """The agent of a checkpoint: its model, and how far training was."""
+    """The agent of a checkpoint: its model, how far training was, and which of several policies evaluation plays."""
 
     blueprint: Blueprint
     model: torch.nn.Module
     header: Header
     checkpoint: Path
+    arm: int = 0
 
     def policy(self, *, explore: bool) -> Policy:
         """Build a policy that acts as training's did at this checkpoint, or without exploration."""
         rows = self.blueprint.config.env.num
         policy = Policy(self.blueprint.algorithm, self.model, total_rows=rows, explore=explore)
-        policy.header = self.header
+        policy.header, policy.arm = self.header, self.arm
         return policy
 
     def with_epsilon(self, epsilon: float) -> TrainedAgent:
@@ -58,14 +59,19 @@ class TrainedAgent:
     def greedy_actions(self) -> str:
         """Name the rule by which actions are chosen without exploration."""
         epsilon = getattr(self.blueprint.config.algo, "eval_epsilon", None)
-        return "likeliest" if epsilon is None else f"epsilon {epsilon:g}"
+        played = f", policy {self.arm}" if self.blueprint.algorithm.trials() is not None else ""
+        return "likeliest" if epsilon is None else f"epsilon {epsilon:g}{played}"
 
 
 def load_agent(run: Path, *, which: str, protocol: str, warn: Callable[[str], None]) -> TrainedAgent:
-    """Load the trained agent of a run from a checkpoint, its env as `protocol` says."""
+    """Load the trained agent of a run from a checkpoint, its env as `protocol` says.
+
+    Of several policies it plays the one that was best in the evaluator's trials up to then; the first, which exploits,
+    if there was no evaluation.
+    """
     place = folder.find(run)
     config = with_protocol(place.config(), protocol)
-    chosen, state, problems = checkpoint.find(place.checkpoints, which, parts=("learner",))
+    chosen, state, problems = checkpoint.find(place.checkpoints, which, parts=("learner", "evaluator"))
     for problem in problems:
         warn(f"checkpoint skipped: {problem}")
     blueprint = draw(config)
@@ -73,7 +79,11 @@ def load_agent(run: Path, *, which: str, protocol: str, warn: Callable[[str], No
     load_weights(model, state["learner"]["model"], f"{run} ({chosen.name})")
     updates = state["learner"]["version"]
     header = Header(updates, blueprint.progress(checkpoint.steps_of(chosen), updates))
-    return TrainedAgent(blueprint, model, header, chosen)
+    trials, arm = blueprint.algorithm.trials(), 0
+    if trials is not None:
+        trials.set_state(state.get("evaluator", {}))
+        arm = trials.best
+    return TrainedAgent(blueprint, model, header, chosen, arm)
 
 
 def with_protocol(config: Config, protocol: str) -> Config:
@@ -111,7 +121,9 @@ def evaluate_run(
         agent = agent.with_epsilon(epsilon)
     set_up_torch(torch_threads(agent.blueprint))
     settings = EvalConfig(episodes=episodes)
-    evaluator = build_evaluator(agent.blueprint, agent.model, settings, seed, agent.header, explore=sample)
+    evaluator = build_evaluator(
+        agent.blueprint, agent.model, settings, seed, agent.header, explore=sample, arm=agent.arm
+    )
     try:
         return summarise(evaluator) | {
             "protocol": protocol,

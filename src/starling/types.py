@@ -80,6 +80,7 @@ class EnvStep:
     terminated: NDArray  # [B] bool: the last action ended the episode
     truncated: NDArray  # [B] bool: the last action was cut off
     valid: NDArray  # [B] bool: the last action was taken (False: it was a reset)
+    cut_short: NDArray  # [B] bool: truncated by `env.stagger`, not by the env: such an episode is nobody's score
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,13 @@ from starling.blueprint import draw
 from starling.config.load import load
 
 
+def build(preset, *overrides):
+    return topology.build(draw(load(preset, list(overrides))))
+
+
 def run(preset, steps, *overrides):
     """The system after so many env steps."""
-    runtime = topology.build(draw(load(preset, list(overrides))))
+    runtime = build(preset, *overrides)
     for _ in runtime.run():
         if runtime.env_steps >= steps:
             return runtime

@@ -14,14 +14,19 @@ from sequence_batches import SETTINGS as SEQUENCES
 from sequence_batches import SlowStream, make_batch, slow_losses
 from slow_losses import TORSO, assert_losses_match, build, build_target, float64_net
 
+import starling
 from starling import tree
 from starling.algos.base import ActInput, Seen
-from starling.algos.ngu import NGU, NOVELTY, SCORE
+from starling.algos.ngu import NGU, NOVELTY
 from starling.blueprint import build_model, draw
 from starling.config.algo.ngu import NGUConfig
 from starling.config.load import load
-from starling.envs.toy import counting_reward
 from starling.errors import UserError
+from starling.evaluation import evaluate_run, load_agent
+from starling.frozen import freeze
+from starling.runs import checkpoint
+from starling.runs.folder import RunFolder
+from starling.runs.metrics import read_rows
 from starling.types import Progress
 
 SMALL = [
@@ -38,11 +43,12 @@ def run(steps, *overrides):
     return inline_runs.run("ngu-deepsea", steps, *SMALL, *overrides)
 
 
-def seen(first, reward, explore=True, noise=0.9):
+def seen(first, reward, ended=None, explore=True, arm=0, noise=0.9):
     rows = len(first)
     return Seen(
-        torch.zeros(rows, 3), torch.tensor(first), torch.zeros(rows, dtype=torch.int64), torch.tensor(reward),
-        torch.arange(rows) + 5, explore, lambda n: torch.full((rows, n), noise),
+        torch.zeros(rows, 3), torch.tensor(first), torch.tensor(ended or [False] * rows),
+        torch.zeros(rows, dtype=torch.int64), torch.tensor(reward), torch.arange(rows) + 5, explore,
+        torch.full((rows,), arm), lambda n: torch.full((rows, n), noise),
     )  # fmt: skip
 
 
@@ -59,57 +65,72 @@ def test_without_a_bandit_each_env_row_has_its_own_policy():
 def test_the_bandit_hears_the_whole_return_of_an_episode_and_chooses_the_next_policy():
     algorithm = draw(load("ngu-deepsea", [*SMALL, META])).algorithm
     memory = algorithm.memory(2)
-    algorithm._change_arms(None, seen([True, True], [0.0, 0.0]), memory)
+    algorithm._change_arms(seen([True, True], [0.0, 0.0]), memory)
     assert memory["carry"]["arm"].tolist() == [0, 0]  # the first that was never played
-    algorithm._change_arms(None, seen([False, False], [1.5, 2.0]), memory)
-    algorithm._change_arms(None, seen([False, False], [1.0, -1.0]), memory)
-    algorithm._change_arms(None, seen([True, False], [9.0, 0.0]), memory)  # a reset has no reward
+    algorithm._change_arms(seen([False, False], [1.5, 2.0]), memory)
+    algorithm._change_arms(seen([False, False], [1.0, -1.0], ended=[True, False]), memory)
+    algorithm._change_arms(seen([True, False], [9.0, 0.0]), memory)  # a reset has no reward
     assert memory["carry"]["arm"].tolist() == [1, 0]
     assert memory["bandit"]["arm"][0, 0] == 0
     assert memory["bandit"]["value"][0, 0] == 2.5
     assert memory["bandit"]["played"].tolist() == [1, 0]
     assert memory["total"].tolist() == [0.0, 1.0]
+    algorithm._change_arms(seen([False, True], [4.0, 0.0]), memory)  # the second row begins anew without an end
+    assert memory["bandit"]["played"].tolist() == [1, 0]
+    assert memory["total"].tolist() == [4.0, 0.0]
 
 
-@pytest.mark.parametrize(("meta", "expected"), [([], [0, 0]), ([META], [2, 2])])
-def test_whoever_does_not_explore_plays_the_policy_that_returned_most_of_late_if_there_is_a_bandit(meta, expected):
-    blueprint = draw(load("ngu-deepsea", [*SMALL, *meta]))
-    algorithm, model = blueprint.algorithm, build_model(blueprint)
-    memory, begin = algorithm.memory(2), seen([True, True], [0.0, 0.0], explore=False)
-    algorithm._change_arms(model, begin, memory)
-    assert memory["carry"]["arm"].tolist() == [0, 0]  # nothing is known yet
-    model.arms.update(torch.tensor([1, 2, 2]), torch.tensor([-3.0, -1.0, -2.0]))
-    algorithm._change_arms(model, begin, memory)
-    assert memory["carry"]["arm"].tolist() == expected
+CUTS = {
+    "nothing": [],
+    "stagger": ["env={id: toy/identity, args: {length: 9}, stagger: 5}"],
+    "fault": ["env={id: toy/faulty, args: {what: nan_reward, when: 20, once: FILE, length: 9}}"],
+    "checkpoint": ["checkpoint.exact=true"],
+}
 
 
-def test_a_score_is_the_sum_of_raw_rewards_since_the_episode_began():
-    runtime = run(300, "algo.learning_starts=5000", META, "env.reward_clip=0.25")
-    steps = tree.to_torch(windows(runtime))
-    score, obs = steps.rewards[SCORE], steps.obs[:-1].long()  # [T, B], [T, B, 3]
-    raw = torch.zeros_like(score)
-    for t, b in steps.valid.nonzero().tolist():
-        raw[t, b] = counting_reward(*obs[t, b].tolist(), int(steps.action[t, b]))
-    begins, goes_on = steps.valid & (obs[..., 2] == 0), steps.valid[:-1] & steps.valid[1:]
-    assert begins.sum() > 10
-    torch.testing.assert_close(score[begins], raw[begins])
-    torch.testing.assert_close(score.diff(dim=0)[goes_on], raw[1:][goes_on], rtol=1e-4, atol=1e-4)
-    assert steps.rewards["extrinsic"].abs().max() == 0.25 < raw.max()
+@pytest.mark.parametrize("cut", CUTS)
+def test_bandits_learn_from_whole_episodes_only(tmp_path, cut):
+    """Their histories are the episodes that the env loops report, which count none that was cut short."""
+    settings = [setting.replace("FILE", str(tmp_path / "once")) for setting in CUTS[cut]]
+    meta = "algo.meta={window: 1000, epsilon: 0.3}"
+    runtime = inline_runs.build("ngu-deepsea", *SMALL, meta, "algo.learning_starts=5000", *settings, "env.num=3")
+    steps, totals = runtime.run(), {row: [] for row in range(3)}
+    for number in range(120):
+        next(steps)
+        if cut == "checkpoint" and number % 8 == 0:
+            runtime.save(with_tables=False)
+        for episode in runtime.episodes():
+            totals[episode.row].append(episode.total)
+    assert sum(loop.dropped for loop in runtime.loops) == (cut == "fault")
+    groups = [group for core in runtime._cores for group in core._groups.values()]
+    for group in groups:
+        bandit = group.memory["bandit"]
+        for row, heard, played in zip(group.rows.tolist(), bandit["value"], bandit["played"], strict=True):
+            assert played > 5
+            assert heard[:played].tolist() == pytest.approx(totals[row][:played])
+            assert len(totals[row]) - played <= 1  # an end that was not acted on yet is not heard of
 
 
-def test_the_learner_notes_the_returns_of_episodes_that_end():
-    runtime = run(400, "algo.learning_starts=10", "algo.updates_per_step=0.1", META)
-    algorithm, model, target = (getattr(runtime.learner, name) for name in ("algorithm", "model", "_target"))
-    model.arms.load_state_dict({name: torch.zeros(4) for name in model.arms.state_dict()})
-    steps = tree.to_torch(windows(runtime))
-    ended_t = steps.valid & (steps.terminated | steps.truncated)
-    algorithm.prepare(model, target, SimpleNamespace(trajectory=steps))
-    metrics = model.arms.metrics()
-    for arm in range(4):
-        mine = ended_t & (steps.carry["arm"] == arm)
-        assert float(metrics[f"arm/{arm}/return"]) == pytest.approx(float(steps.rewards[SCORE][mine].mean()), rel=1e-4)
-        assert float(metrics[f"arm/{arm}/share"]) == pytest.approx(float(mine.sum() / ended_t.sum()), rel=1e-4)
-    assert "loss/arm/0/return" in runtime.learner.drain_metrics()
+@pytest.mark.parametrize("meta", [[], [META]])
+def test_whoever_does_not_explore_plays_the_policy_it_is_told_to_from_the_beginning_of_an_episode(meta):
+    algorithm = draw(load("ngu-deepsea", [*SMALL, *meta])).algorithm
+    memory = algorithm.memory(2)
+    algorithm._change_arms(seen([True, True], [0.0, 0.0], explore=False, arm=2), memory)
+    assert memory["carry"]["arm"].tolist() == [2, 2]
+    algorithm._change_arms(seen([False, False], [1.0, 1.0], explore=False, arm=3, ended=[True, False]), memory)
+    algorithm._change_arms(seen([True, False], [0.0, 1.0], explore=False, arm=3), memory)
+    assert memory["carry"]["arm"].tolist() == [3, 2]
+    assert all((played == 0).all() for name, played in memory["bandit"].items() if name == "played")
+
+
+def test_evaluators_choose_where_policies_differ_in_what_they_want():
+    choose = [
+        draw(load("ngu-deepsea", [*SMALL, *settings])).algorithm.trials()
+        for settings in ([], [META, "algo.varies=epsilon"], [META])
+    ]
+    assert choose[:2] == [None, None]
+    assert choose[2].due == 10
+    assert draw(load("ngu-deepsea", [*SMALL, "algo.meta={window: 6, trials: 1}"])).algorithm.trials().due == 4
 
 
 def test_policies_may_differ_in_epsilon_alone():
@@ -227,7 +248,7 @@ def test_losses_and_gradients_match_the_reference(separate, settings):
     config = NGUConfig(name="ngu", **{**SEQUENCES, **FAMILY, **parts, "retrace": 0.9, **settings})
     algorithm = NGU(config, float64_net("lstm", inputs=["action", "reward"]))
     model, target = build(algorithm, env_spec()), build_target(algorithm, env_spec())
-    batch = make_batch(model, rewards=("extrinsic", NOVELTY, SCORE), arms=4)
+    batch = make_batch(model, rewards=("extrinsic", NOVELTY), arms=4)
     steps = batch.trajectory
     model.lifelong.update(0.3 * steps.obs[1:] + 1.0, steps.valid)  # statistics that normalization changes a lot with
     arm, (beta, gamma) = steps.carry["arm"].tolist(), slow_family()
@@ -284,3 +305,45 @@ def test_a_family_of_agent57_that_is_too_small_is_refused():
 def test_it_resumes_to_the_bit(differs_when_resumed, separate):
     settings = [*SMALL, META, f"algo.separate={separate}", "algo.learning_starts=50", "algo.updates_per_step=0.05"]
     assert differs_when_resumed("ngu-deepsea", settings, 600) == []
+
+
+EVALUATED = [
+    *SMALL, "algo.meta={window: 12, epsilon: 0.5, trials: 5}", "env={id: toy/deep-sea, num: 3, args: {size: 4}}",
+    "algo.separate=true", "algo.learning_starts=50", "algo.updates_per_step=0.05", "eval={every: 200, episodes: 2}",
+]  # fmt: skip
+
+
+def test_what_an_evaluator_knows_of_policies_is_saved_and_restored(differs_when_resumed, tmp_path):
+    assert differs_when_resumed("ngu-deepsea", EVALUATED, 600) == []
+    whole = RunFolder(tmp_path / "whole")
+    rows = [row for row in read_rows(whole.metrics_file) if "eval/arm" in row]
+    assert len(rows) == 6
+    assert len({row["eval/arm/0/share"] for row in rows}) > 1  # its trials are not the same each time
+    first, last = (checkpoint.load(folder)["evaluator"] for folder in sorted(whole.checkpoints.glob("step-*")))
+    assert first["played"] < last["played"] == 5 * 6
+    assert len(last["arms"]) == 12
+
+
+def test_a_loaded_agent_plays_the_policy_that_the_evaluator_found_best(tmp_path):
+    settings = [*EVALUATED, "net.inputs=[action, reward]", "stop.env_steps=400"]
+    run = starling.train("ngu-deepsea", [*settings, "run=evaluated"], runs=tmp_path).folder
+    newest = checkpoint.find(RunFolder(run).checkpoints)[0]
+    state = {"arms": [0, 1, 2, 3], "returns": [0.0, 1.0, 5.0, 2.0], "played": 4}
+    parts = {**checkpoint.load(newest), "evaluator": state}
+    checkpoint.write(newest.parent, 10_000, freeze(parts), retention=checkpoint.Retention())
+    agent = load_agent(run, which="newest", protocol="as-trained", warn=print)
+    assert agent.arm == 2
+    result = evaluate_run(run, episodes=2, seed=0, which="newest", protocol="as-trained", warn=print)
+    assert result["actions"] == "epsilon 0, policy 2"
+    loaded, obs = starling.load(run), np.zeros(agent.blueprint.env.observation.shape, np.float32)
+    _, begun = loaded.act(obs)
+    _, later = loaded.act(obs, begun, reward=0.5)
+    assert begun.carry["arm"].tolist() == later.carry["arm"].tolist() == [2]
+    assert later.carry["rewards"]["extrinsic"].tolist() == [0.5]
+    assert loaded.act(obs, begun, reward=0.5)[1].carry["rewards"] == later.carry["rewards"]  # a state is not used up
+
+
+def test_an_agent_without_an_evaluation_plays_the_policy_that_exploits(tmp_path):
+    settings = [*EVALUATED, "eval.every=null", "stop.env_steps=400", "run=alone"]
+    run = starling.train("ngu-deepsea", settings, runs=tmp_path).folder
+    assert load_agent(run, which="newest", protocol="as-trained", warn=print).arm == 0

@@ -10,4 +10,6 @@ def seen(obs, first=None, action=None):
     obs = torch.as_tensor(obs)
     rows = len(obs)
     first = torch.zeros(rows, dtype=torch.bool) if first is None else torch.as_tensor(first)
-    return Seen(obs, first, action, torch.zeros(rows), torch.arange(rows), True, lambda n: torch.full((rows, n), 0.5))
+    ended, arm = torch.zeros(rows, dtype=torch.bool), torch.zeros(rows, dtype=torch.int64)
+    noise = lambda n: torch.full((rows, n), 0.5)  # noqa: E731
+    return Seen(obs, first, ended, action, torch.zeros(rows), torch.arange(rows), True, arm, noise)

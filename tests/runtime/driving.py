@@ -14,6 +14,21 @@ from starling.topology import build
 PATIENCE = 240.0
 """Seconds that anything may take on a machine that has much else to do."""
 
+FAMILY = [
+    *[
+        "env={id: toy/identity, num: 4}",
+        "net.torso.hidden=[8]",
+        "net.core.size=4",
+        "stop.return=null",
+        "algo.policies=4",
+    ],
+    *["algo.unroll=4", "algo.period=2", "algo.fragment=4", "algo.batch=8", "algo.capacity=20000"],
+    *["algo.learning_starts=20", "algo.updates_per_step=0.05", "eval={every: 1000000, episodes: 3}"],
+    *["algo.lifelong={kind: rnd, torso: {hidden: [8]}}", "algo.meta={trials: 5}"],
+    "algo.episodic={kind: episodic, features: 4, capacity: 8, neighbours: 2, hidden: 8, torso: {hidden: [8]}}",
+]
+"""A small `ngu-deepsea` whose evaluator tries four policies in the first five episodes of an evaluation."""
+
 
 @contextmanager
 def run_of(preset: str, *settings: str) -> Iterator[Any]:
@@ -67,6 +82,17 @@ def evaluate(runtime: Any) -> None:
     row = runtime.evaluations()[-1]
     assert row["eval/length"] == 16
     assert 0 < row["eval/env_steps"] <= runtime.env_steps
+
+
+def evaluate_family(runtime: Any) -> None:
+    """Have policies tried in two evaluations, of which the second goes on where the first has ended."""
+    evaluate(runtime)
+    first = runtime.save(with_tables=False)["evaluator"]
+    assert set(first["arms"]) == {0, 1, 2, 3}
+    evaluate(runtime)
+    second = runtime.save(with_tables=False)["evaluator"]
+    assert second["arms"][:5] == first["arms"]
+    assert (first["played"], second["played"]) == (5, 10)
 
 
 def balance(runtime: Any) -> dict[str, int]:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from driving import PATIENCE, evaluate, go_on_until, run_of, until_notice
+from driving import FAMILY, PATIENCE, evaluate, evaluate_family, go_on_until, run_of, until_notice
 
 from starling.blueprint import draw
 from starling.config.load import load
@@ -116,6 +116,12 @@ def test_metrics_are_those_of_all_learners(inference):
         assert 0 < row["time/learner/reduction"] < 1
         assert row["loss/policy"] is not None
         evaluate(runtime)
+
+
+def test_an_evaluator_goes_on_with_what_it_knows_of_policies():
+    with run_of("ngu-deepsea", *FAMILY, "learners=2", "actors=2", "runtime=processes") as runtime:
+        updates(runtime, 5)
+        evaluate_family(runtime)
 
 
 def test_what_cannot_be_is_refused():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import PATIENCE, balance, evaluate, go_on, go_on_until, impatient, run_of, until_notice
+from driving import FAMILY, PATIENCE, balance, evaluate, go_on, go_on_until, impatient, run_of, until_notice
 
 from starling.runtime.crew import RunFailedError
 from starling.runtime.processes import ProcessesRuntime
@@ -63,6 +63,28 @@ def test_workers_are_lost_and_the_run_goes_on(inference, victims, blow):
         assert balance(runtime)["lost"] <= len(victims) * 2 * 4 * 6, "at most what was under way"
         all_at_work(runtime)
         evaluate(runtime)
+
+
+def test_what_an_evaluator_knows_of_policies_outlives_it_and_the_run():
+    settings = [*FAMILY, "runtime=processes", "actors=2"]
+    with run_of("ngu-deepsea", *settings) as runtime:
+        go_on(runtime, 200)
+        evaluate(runtime)
+        first = runtime.save(with_tables=False)["evaluator"]
+        assert set(first["arms"]) == {0, 1, 2, 3}
+        os.kill(pid(runtime, "evaluator"), signal.SIGKILL)
+        until_notice(runtime, "evaluator died")
+        all_at_work(runtime)
+        evaluate(runtime)
+        state = runtime.save(with_tables=True)
+        assert state["evaluator"]["arms"][:5] == first["arms"]
+        assert state["evaluator"]["played"] == 10
+    with run_of("ngu-deepsea", *settings) as runtime:
+        runtime.restore(state)
+        assert runtime.save(with_tables=False)["evaluator"] == state["evaluator"]
+        go_on(runtime, 200)
+        evaluate(runtime)
+        assert runtime.save(with_tables=False)["evaluator"]["played"] == 15
 
 
 def all_at_work(runtime: ProcessesRuntime) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import balance, evaluate, go_on, impatient, run_of, until_notice
+from driving import FAMILY, balance, evaluate, evaluate_family, go_on, impatient, run_of, until_notice
 
 import starling
 from starling.api import Quiet
@@ -97,6 +97,12 @@ def test_a_server_is_killed_it_and_then_its_host_hang_all_are_replaced_and_an_ev
             assert runtime.updates > updates
             balance(runtime)
         evaluate(runtime)
+
+
+def test_an_evaluator_goes_on_with_what_it_knows_of_policies():
+    with running("ngu-deepsea", *FAMILY) as runtime:
+        go_on(runtime, 200)
+        evaluate_family(runtime)
 
 
 def test_a_host_that_hangs_before_its_first_answer_is_replaced(monkeypatch):

@@ -7,9 +7,9 @@ and what its loss is. It never sees an environment, a queue, a file or a clock.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from torch import nn
 
@@ -47,10 +47,12 @@ class Seen:
 
     obs: Tree  # [B, ...]
     first: Tensor  # [B] bool: obs begins an episode
+    ended: Tensor  # [B] bool: obs is the last of an episode that the env ended; False where it was cut off by others
     action: Tree  # [B, ...] the last action; anything where obs begins an episode
     reward: Tensor  # [B] the environment's own for it, never clipped
     rows: Tensor  # [B] int64: global env rows
     explore: bool  # False when evaluating
+    arm: Tensor  # [B] int64: the policy to play when not exploring, of an algorithm that has several
     noise: Callable[[int], Tensor]  # as that of ActInput, of which it is independent
 
 
@@ -105,6 +107,46 @@ def together(losses: Sequence[Loss]) -> Loss:
         metrics=lambda: {name: value for loss in losses for name, value in loss.metrics().items()},
         priorities=next((loss.priorities for loss in losses if loss.priorities is not None), None),
     )
+
+
+class Trials(Protocol):
+    """What an evaluator knows of several policies from trial episodes of its own, and the choice that follows.
+
+    An evaluation begins with `due` trials. It then scores `best` in other episodes, which are no trials.
+    """
+
+    @property
+    def due(self) -> int:
+        """Trials of the next evaluation."""
+        ...
+
+    @property
+    def played(self) -> int:
+        """Trials so far."""
+        ...
+
+    @property
+    def best(self) -> int:
+        """The policy to score, and to play for whoever does not explore."""
+        ...
+
+    def choose(self, under_way: Collection[int], noise: Tensor) -> int:
+        """Choose the policy of a trial, given those of the trials under way and noise [2] in (0, 1)."""
+        ...
+
+    def learn(self, arm: int, total: float) -> None:
+        """Take in the undiscounted return of a whole episode that policy `arm` played."""
+        ...
+
+    def metrics(self) -> dict[str, float]: ...
+
+    def get_state(self) -> dict[str, Any]:
+        """Values that JSON has: they are saved with a run and sent between processes."""
+        ...
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state; {}: from the beginning."""
+        ...
 
 
 class Algorithm(ABC):
@@ -173,6 +215,10 @@ class Algorithm(ABC):
     def intrinsic(self, model: Any, seen: Seen, memory: dict[str, Any]) -> dict[str, Tensor]:
         """What B rows earn [B] besides the environment's reward for having come to see this; without gradient."""
         return {}
+
+    def trials(self) -> Trials | None:
+        """Return new `Trials` where evaluation chooses among several policies (`Seen.arm`); None: there is only one."""
+        return None
 
     def priority(self, window: Trajectory[NDArray]) -> NDArray | None:
         """First priorities [B] from what was recorded, without observations; None: the largest seen so far."""

@@ -1,6 +1,8 @@
 """NGU (2002.06038): R2D2 with a family of policies, one for every mixture of reward and novelty.
 
-By switch with two networks and a bandit that chooses the policy of an episode: the form of Agent57 (2003.13350).
+By switch with two networks and a bandit that chooses the policy of an episode: the form of Agent57 (2003.13350). Each
+env row has a bandit over its own episodes, and so has the evaluator, over trial episodes (`curiosity/trials.py`); its
+scores are those of the policy whose trials returned most.
 """
 
 from __future__ import annotations
@@ -13,15 +15,15 @@ from gymnasium import spaces
 from torch import nn
 
 from starling import tree
-from starling.algos.base import ActInput, ActOutput, LearnSpec, Loss, OptimizerSpec, Seen
+from starling.algos.base import ActInput, ActOutput, LearnSpec, Loss, OptimizerSpec, Seen, Trials
 from starling.algos.r2d2 import R2D2, Values
-from starling.config.algo.ngu import NGUConfig
+from starling.config.algo.ngu import MetaConfig, NGUConfig
 from starling.config.parts import NetConfig
-from starling.curiosity.arm_returns import ArmReturns
 from starling.curiosity.bandit import Bandit
 from starling.curiosity.episodic import Episodic
 from starling.curiosity.inverse import InverseModel
 from starling.curiosity.rnd import RND, Distillation
+from starling.curiosity.trials import BanditTrials
 from starling.errors import UserError
 from starling.nets.build import Network, build_network
 from starling.ops.arms import discounts, long_discounts, novelty_weights
@@ -30,23 +32,19 @@ from starling.ops.streams import StreamTerms
 from starling.types import EXTRINSIC, Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory, Tree
 
 SPEED = 0.01
-"""How fast the statistics of errors and of returns follow: a share an update."""
+"""How fast the statistics of errors follow: their share in every update."""
 NOVELTY = "novelty"
 """The name of the intrinsic reward, and of its Q values where they are apart."""
-SCORE = f"{EXTRINSIC}/score"
-"""Recorded beside the rewards, not learnt from: the sum of the env's own in this episode so far, never clipped."""
 
 
 class NGUModel(nn.Module):
-    """The agent's network, the predictor of lifelong novelty, the embedding, what errors and returns are usual."""
+    """The agent's network, the predictor of lifelong novelty, the embedding, and which errors are usual."""
 
     error: Tensor  # [3]
 
-    def __init__(
-        self, agent: Network, lifelong: Distillation, embedding: InverseModel, arms: ArmReturns, *, told: bool
-    ) -> None:
+    def __init__(self, agent: Network, lifelong: Distillation, embedding: InverseModel, *, told: bool) -> None:
         super().__init__()
-        self.agent, self.lifelong, self.embedding, self.arms = agent, lifelong, embedding, arms
+        self.agent, self.lifelong, self.embedding = agent, lifelong, embedding
         self._told = told  # whether the network knows which policy it is
         # Moving averages from 0 of 1, of the predictor's errors and of their squares: the first says what others lack.
         self.register_buffer("error", torch.zeros(3))
@@ -88,11 +86,7 @@ class NGU(R2D2):
         self._beta = novelty_weights(config.policies, config.novelty if self._apart else 0.0)  # [N]
         self._gamma = self._discounts()  # [N]
         self._lifelong, self._episodic = RND(config.lifelong), Episodic(config.episodic)
-        meta = config.meta
-        self._bandit = None
-        if meta is not None:
-            arms = config.policies
-            self._bandit = Bandit(arms, meta.window, kind=meta.kind, epsilon=meta.epsilon, bonus=meta.bonus)
+        self._bandit = None if config.meta is None else make_bandit(config.policies, config.meta)
 
     def _discounts(self) -> Tensor:
         config = self.config
@@ -113,8 +107,7 @@ class NGU(R2D2):
         self._streams = streams
         seen = spaces.Dict({"obs": env.observation, "arm": spaces.Discrete(self.config.policies)})
         agent = build_network(replace(env, observation=seen), self.net, self.heads(env), (EXTRINSIC, NOVELTY))
-        arms = ArmReturns(self.config.policies, SPEED)
-        return NGUModel(agent, self._lifelong.build(env), self._episodic.build(env), arms, told=self._apart)
+        return NGUModel(agent, self._lifelong.build(env), self._episodic.build(env), told=self._apart)
 
     def learning(self) -> LearnSpec:
         config, spec = self.config, super().learning()
@@ -133,42 +126,52 @@ class NGU(R2D2):
     # Acting.
 
     def recorded_rewards(self) -> tuple[str, ...]:
-        return (NOVELTY, SCORE)
+        return (NOVELTY,)
 
     def memory(self, rows: int) -> dict[str, Any]:
         return {
             "carry": {"arm": torch.zeros(rows, dtype=torch.int64)},
             "episode": self._episodic.memory(rows),
             "total": torch.zeros(rows),  # the env's rewards in this episode
-            "begun": torch.zeros(rows, dtype=torch.bool),  # whether there was an episode before
             "bandit": {} if self._bandit is None else self._bandit.state(rows),
         }
 
     def intrinsic(self, model: NGUModel, seen: Seen, memory: dict[str, Any]) -> dict[str, Tensor]:
         """Episodic novelty, up to L times as much where the observation is new in all of training (eq. 1)."""
-        self._change_arms(model, seen, memory)
+        self._change_arms(seen, memory)
         episodic = self._episodic.reward(model.embedding, seen, memory["episode"])
         error = model.lifelong(seen.obs)
         novelty = episodic * model.modulation(error).clamp(1.0, self.config.lifelong_limit)
-        return {NOVELTY: novelty.masked_fill(seen.first, 0.0), SCORE: memory["total"].clone()}
+        return {NOVELTY: novelty.masked_fill(seen.first, 0.0)}
 
-    def _change_arms(self, model: NGUModel, seen: Seen, memory: dict[str, Any]) -> None:
-        """Where an episode begins, another policy may play; the bandit hears what the last one came to."""
-        memory["total"] += seen.reward.float().masked_fill(seen.first, 0.0)
+    def _change_arms(self, seen: Seen, memory: dict[str, Any]) -> None:
+        """Give the bandits the returns of episodes that ended, and choose the policies of those that begin.
+
+        An episode that was cut off (by a checkpoint, `env.stagger`, a fault of the env) begins anew without an end: no
+        bandit learns from it.
+        """
+        arm, total = memory["carry"]["arm"], memory["total"]
+        total += seen.reward.float().masked_fill(seen.first, 0.0)
+        if self._bandit is not None and seen.explore:
+            ended = seen.ended.nonzero().flatten()
+            self._bandit.learn(memory["bandit"], ended, arm[ended], total[ended])
         rows = seen.first.nonzero().flatten()
         if len(rows) == 0:
             return
-        arm = memory["carry"]["arm"]
         if not seen.explore:
-            arm[rows] = 0 if self._bandit is None else model.arms.best()
+            arm[rows] = seen.arm[rows]
         elif self._bandit is None:
             arm[rows] = seen.rows[rows] % self.config.policies
         else:
-            played = rows[memory["begun"][rows]]
-            self._bandit.learn(memory["bandit"], played, arm[played], memory["total"][played])
             arm[rows] = self._bandit.choose(memory["bandit"], rows, seen.noise(2)[rows])
-        memory["total"][rows] = 0.0
-        memory["begun"][rows] = True
+        total[rows] = 0.0
+
+    def trials(self) -> Trials | None:
+        """The evaluator's bandit, where there is a meta; policies that differ in epsilon alone are one to it."""
+        meta = self.config.meta
+        if meta is None or not self._apart:
+            return None
+        return BanditTrials(make_bandit(self.config.policies, meta), meta.trials)
 
     def act(self, model: Any, inputs: ActInput) -> ActOutput:
         return super().act(model.agent, replace(inputs, obs=model.beside(inputs.obs, inputs.carry["arm"])))
@@ -190,14 +193,12 @@ class NGU(R2D2):
     # Learning.
 
     def prepare(self, model: Any, target: Any, batch: Batch) -> Batch:
-        """Statistics of what the predictor sees, of its errors, and of the episodes that end in this batch."""
+        """Update the statistics of what the predictor sees and of its errors."""
         steps = batch.trajectory
         learnt_t = self._curious(steps)
         after = tree.map(lambda leaf: leaf[1:][learnt_t], steps.obs)
         model.lifelong.update(tree.map(lambda leaf: leaf.unsqueeze(0), after), learnt_t[learnt_t].unsqueeze(0))
         model.update(model.lifelong(after))
-        ended_t = steps.valid & (steps.terminated | steps.truncated)
-        model.arms.update(steps.carry["arm"].expand_as(ended_t)[ended_t], steps.rewards[SCORE][ended_t])
         return batch
 
     def loss(self, model: Any, target: Any, batch: Batch) -> Loss:
@@ -220,7 +221,7 @@ class NGU(R2D2):
 
         def metrics() -> dict[str, Tensor]:
             novelty = steps.rewards[NOVELTY][steps.valid].mean()
-            return {**loss.metrics(), **curious, "novelty": novelty, **model.arms.metrics()}
+            return {**loss.metrics(), **curious, "novelty": novelty}
 
         return Loss({**loss.losses, **curious}, metrics, loss.priorities)
 
@@ -252,6 +253,11 @@ class NGU(R2D2):
     def _of_arm(self, values: Tensor, carry: dict[str, Tree]) -> Tensor:
         """The value [B] of each row's policy."""
         return values.to(carry["arm"].device)[carry["arm"]]
+
+
+def make_bandit(policies: int, meta: MetaConfig) -> Bandit:
+    """The bandit over `policies` that the settings describe."""
+    return Bandit(policies, meta.window, kind=meta.kind, epsilon=meta.epsilon, bonus=meta.bonus)
 
 
 def _part(model: nn.Module) -> NGUModel:

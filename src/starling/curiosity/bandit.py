@@ -31,20 +31,20 @@ class Bandit:
         epsilon: float = 0.5,
         bonus: float = 1.0,
     ) -> None:
-        self.arms, self._window = arms, window
+        self.arms, self.window = arms, window
         self._kind, self._epsilon, self._bonus = kind, epsilon, bonus
 
     def state(self, rows: int) -> State:
         """No episode was played yet."""
         return {
-            "arm": torch.full((rows, self._window), -1, dtype=torch.int64),  # of an episode, -1: there was none
-            "value": torch.zeros(rows, self._window),
+            "arm": torch.full((rows, self.window), -1, dtype=torch.int64),  # of an episode, -1: there was none
+            "value": torch.zeros(rows, self.window),
             "played": torch.zeros(rows, dtype=torch.int64),
         }
 
     def learn(self, state: State, rows: Tensor, arms: Tensor, returns: Tensor) -> None:
         """Take in the returns [n] of the arms [n] that `rows` [n] have played."""
-        place = state["played"][rows] % self._window
+        place = state["played"][rows] % self.window
         state["arm"][rows, place], state["value"][rows, place] = arms, returns.to(state["value"])
         state["played"][rows] += 1
 
@@ -61,6 +61,11 @@ class Bandit:
         at_random = (noise[:, 1] * self.arms).long().clamp(max=self.arms - 1)
         explores = (noise[:, 0] < self._epsilon) & ~unplayed.any(1)
         return torch.where(explores, at_random, best)
+
+    def best(self, state: State, rows: Tensor) -> Tensor:
+        """The arms [n] with the largest means in the windows of `rows` [n]; 0 where no arm has a play."""
+        count, mean, _ = self._statistics(state, rows)
+        return torch.where(count > 0, mean, -torch.inf).argmax(1)
 
     def _statistics(self, state: State, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Plays, mean and variance [n, N] of every arm within the window."""

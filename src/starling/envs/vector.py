@@ -82,7 +82,8 @@ class VectorEnv:
         none = np.zeros(self.num, np.bool_)
         self._ended = self._done = self.game_over = self.cut_short = self.dropped = none
         self._countdown, self._in_succession = np.zeros((2, self.num), np.int64)
-        return EnvStep(self.encode(obs), ~none, np.zeros(self.num, np.float32), none, none.copy(), none.copy())
+        reward = np.zeros(self.num, np.float32)
+        return EnvStep(self.encode(obs), ~none, reward, none, none.copy(), none.copy(), none.copy())
 
     def stagger(self, steps: NDArray) -> None:
         """Cut the present episode of each row short after so many steps [B], 0: not at all.
@@ -115,7 +116,7 @@ class VectorEnv:
         self._done = (terminated | truncated) & ~self.cut_short
         self._in_succession[self._done] = 0
         self.game_over = self.infos.get(GAME_OVER, self._done) & ~self.dropped
-        return EnvStep(self.encode(obs), first, reward * valid, terminated, truncated, valid)
+        return EnvStep(self.encode(obs), first, reward * valid, terminated, truncated, valid, self.cut_short)
 
     def _take(self, actions: NDArray) -> tuple[Any, NDArray, NDArray, NDArray]:
         """The env's observations, rewards [B] float32 and ends [B]; its faults by their names."""

@@ -50,9 +50,10 @@ OTHER = 0x5EED
 class RowGroup:
     """Rows that step together (one env loop's): what they see now and the carry that goes with it."""
 
-    def __init__(self, rows: NDArray, carry: Tree, memory: Tree, seed: int, start: int) -> None:
+    def __init__(self, rows: NDArray, carry: Tree, memory: Tree, seed: int, start: int, arm: int) -> None:
         self.rows = rows
         self.row_ids = torch.from_numpy(rows)
+        self.arm = torch.full((len(rows),), arm)  # int64: the policy that each row plays without exploration
         self.noise, self.other_noise = Noise(seed, rows), Noise(seed ^ OTHER, rows)
         self.carry = carry  # numpy [B, ...]
         self.memory = memory  # tensors [B, ...]: what intrinsic rewards remember
@@ -86,7 +87,8 @@ class RowGroup:
     def set_state(self, state: dict[str, Any]) -> None:
         assert self.seen is not None, "rows are restored after their env loop has started"
         self.step = state["step"]
-        restored = iter(state["arrays"][name] for name, _ in tree.items((self.carry, self.seen)))
+        saved = state["arrays"]  # of earlier versions: without what steps did not have then
+        restored = iter(saved.get(name, leaf) for name, leaf in tree.items((self.carry, self.seen)))
         self.carry, self.seen = tree.map(lambda _: next(restored), (self.carry, self.seen))
         for name, tensor in tree.items(self.memory):
             tensor.copy_(torch.from_numpy(state["memory"][name]))
@@ -100,13 +102,14 @@ class Policy:
         self.algorithm, self.model = algorithm, model
         self.explore, self.total_rows = explore, total_rows
         self.header = Header()
+        self.arm = 0  # the policy that is played without exploration, of an algorithm that has several
         self._device = next(iter(model.parameters())).device
 
     def group(self, rows: NDArray, seed: int, start: int = 0) -> RowGroup:
         """Rows at the beginning of an episode; `start` is where their noise goes on."""
         carry = tree.map(np.array, tree.to_numpy(self.model.initial_carry(len(rows))))
         memory = tree.map(lambda tensor: tensor.to(self._device), self.algorithm.memory(len(rows)))
-        return RowGroup(rows, carry, memory, seed, start)
+        return RowGroup(rows, carry, memory, seed, start, self.arm)
 
     def reward(self, group: RowGroup, clip: float | None) -> dict[str, NDArray]:
         """What a group's last actions earned, a stream each; only the environment's is clipped. Asked once a step."""
@@ -118,14 +121,16 @@ class Policy:
         return rewards
 
     def _intrinsic(self, group: RowGroup, step: EnvStep) -> dict[str, NDArray]:
-        first = torch.from_numpy(step.first).to(self._device)
+        ended = (step.terminated | step.truncated) & ~step.cut_short
         seen = Seen(
             tree.to_torch(step.obs, self._device),
-            first,
+            torch.from_numpy(step.first).to(self._device),
+            torch.from_numpy(ended).to(self._device),
             tree.to_torch(group.action, self._device),
             torch.from_numpy(step.reward).to(self._device),
             group.row_ids.to(self._device),
             self.explore,
+            group.arm.to(self._device),
             lambda n: torch.from_numpy(group.other_noise.uniform(group.step, n)).to(self._device),
         )
         with torch.inference_mode():

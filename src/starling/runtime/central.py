@@ -34,6 +34,7 @@ def _place_spec(layout: Layout, rows: int) -> tuple[EnvStep, Tree]:
         "terminated": flag,
         "truncated": flag,
         "valid": flag,
+        "cut_short": flag,
     }
     return EnvStep(**specs), tree.map(rowwise, layout.action)
 

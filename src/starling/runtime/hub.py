@@ -57,6 +57,7 @@ class Hub:
         self._episodes: deque[Episode] = deque()
         self._dropped = 0  # episodes in which an env gave no numbers
         self._evaluations: deque[dict[str, float]] = deque()
+        self.evaluator_state: dict[str, Any] = {}  # what the last evaluation leaves to the next
         self._evaluating = self._stopping = self._forsaken = False
         self._thread = threading.Thread(target=self._serve, name="hub", daemon=True)
 
@@ -180,7 +181,7 @@ class Hub:
     def _ask_evaluator(self) -> None:
         if "evaluator" in self.crew.workers and not self._evaluating:
             self._evaluating = True
-            self._send("evaluator", {"evaluate": True})
+            self._send("evaluator", {"evaluate": self.evaluator_state})
 
     def _metrics(self) -> dict[str, Any]:
         living = {self.credits.seats[group].life(group): steps for group, steps in self.crew.produced().items()}
@@ -209,6 +210,7 @@ class Hub:
             self._dropped += message["dropped"]
         elif "evaluation" in message:
             self._evaluations.append(message["evaluation"])
+            self.evaluator_state = message["state"]
             self._evaluating = False
         elif "deposited" in message:
             self.credits.returned(*message["deposited"])
@@ -238,7 +240,7 @@ class Hub:
             for group in worker.spec.groups:
                 self.credits.go_on(group)
         if worker.name == "evaluator" and self._evaluating:
-            self._send(worker.name, {"evaluate": True})
+            self._send(worker.name, {"evaluate": self.evaluator_state})
 
     def ended(self, worker: Worker) -> None:
         self.credits.writer_ends(worker.name)

@@ -62,6 +62,7 @@ class InlineRuntime:
         self._servers = [policy for policy in policies if isinstance(policy, InferenceServer)]
         self._learning, self._shares, self._loader, self._exact = learning, Shares(), loader, exact
         self._evaluations: list[dict[str, float]] = []
+        self._evaluator_state: dict[str, Any] = {}
 
     @property
     def env_steps(self) -> int:
@@ -124,6 +125,7 @@ class InlineRuntime:
             "learner": self.learner.get_state(),
             "births": {str(group): birth for core in self._cores for group, birth in core.births.items()},
             "env": {"steps": self.env_steps, "dropped": self._dropped},
+            "evaluator": self._evaluator_state,
         }
         if self._exact:
             state["loops"] = {str(i): loop.get_state() for i, loop in enumerate(self.loops)}
@@ -133,6 +135,7 @@ class InlineRuntime:
     def restore(self, state: dict[str, Any]) -> None:
         self.store.set_state(state["store"])
         self.learner.set_state(state["learner"])
+        self._evaluator_state = state.get("evaluator", {})
         births = {int(group): birth for group, birth in state["births"].items()}
         if self._is_mine(state):
             self._begin_lives(births)
@@ -168,9 +171,10 @@ class InlineRuntime:
 
         Whoever stops iterating drops the evaluation.
         """
-        for row in self.evaluator.evaluate() if self.evaluator is not None else ():
-            if row is not None:
-                self._evaluations.append({**row, "eval/env_steps": self.env_steps})
+        for done in self.evaluator.evaluate(self._evaluator_state) if self.evaluator is not None else ():
+            if done is not None:
+                self._evaluations.append({**done.row, "eval/env_steps": self.env_steps})
+                self._evaluator_state = done.state
             yield
 
     def evaluations(self) -> list[dict[str, float]]:

@@ -201,13 +201,19 @@ class LearnersRuntime:
         shards = {str(i): hub.call(partial(hub.store.get_state, with_tables)) for i, hub in enumerate(self.hubs)}
         births = {str(group): birth for hub in self.hubs for group, birth in hub.credits.births.items()}
         steps = sum(shard["env_steps"] for shard in shards.values())
-        return {"store": {"env_steps": steps, "shards": shards}, "learner": learner, "births": births}
+        return {
+            "store": {"env_steps": steps, "shards": shards},
+            "learner": learner,
+            "births": births,
+            "evaluator": self.hubs[0].evaluator_state,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         for i, hub in enumerate(self.hubs):
             hub.store.set_state(state["store"]["shards"][str(i)])
             hub.store.abandon()
         self.learner.set_state(state["learner"])
+        self.hubs[0].evaluator_state = state.get("evaluator", {})
         birth = next_birth(state["births"])
         for hub in self.hubs:
             for seat in hub.credits.seats.values():

@@ -105,12 +105,14 @@ class ProcessesRuntime:
             "store": self.hub.call(lambda: self.hub.store.get_state(with_tables)),
             "learner": self.learner.get_state(),
             "births": {str(group): birth for group, birth in self.hub.credits.births.items()},
+            "evaluator": self.hub.evaluator_state,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         self.hub.store.set_state(state["store"])
         self.hub.store.abandon()
         self.learner.set_state(state["learner"])
+        self.hub.evaluator_state = state.get("evaluator", {})
         birth = next_birth(state["births"])
         for seat in self.hub.credits.seats.values():
             seat.birth = birth

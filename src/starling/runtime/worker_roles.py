@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from starling.roles.env_loop import EnvLoop
-from starling.roles.evaluator import Evaluator
+from starling.roles.evaluator import Evaluation, Evaluator
 from starling.roles.inference import InferenceServer
 from starling.roles.usage import WAIT_IN, WAIT_OUT
 from starling.runtime.link import Link
@@ -62,24 +62,27 @@ class InferenceWorker:
 
 
 class EvaluatorWorker:
-    """An evaluator in a process of its own: evaluates the newest weights whenever it is told to, a step at a time."""
+    """An evaluator in a process of its own: evaluates the newest weights whenever it is told to, a step at a time.
+
+    What one evaluation leaves to the next goes to the main process and comes back, so that it outlives this one.
+    """
 
     def __init__(self, evaluator: Evaluator, weights: WeightReader, link: Link) -> None:
         self._evaluator, self._weights, self._link = evaluator, weights, link
-        self._evaluation: Iterator[dict[str, float] | None] | None = None  # the one under way
+        self._evaluation: Iterator[Evaluation | None] | None = None  # the one under way
         self._env_steps = 0  # of the weights that it evaluates
 
     def step(self) -> bool:
-        if self._link.receive():
+        for message in self._link.receive():
             self._env_steps = self._weights.refresh().progress.env_steps
-            self._evaluation = self._evaluator.evaluate()
+            self._evaluation = self._evaluator.evaluate(message["evaluate"])
         if self._link.ended:
             raise EOFError("the main process is gone")
         if self._evaluation is None:
             return False
-        row = next(self._evaluation)
-        if row is not None:
-            self._link.send({"evaluation": {**row, "eval/env_steps": self._env_steps}})
+        done = next(self._evaluation)
+        if done is not None:
+            self._link.send({"evaluation": {**done.row, "eval/env_steps": self._env_steps}, "state": done.state})
             self._evaluation = None
         return True
 

@@ -15,12 +15,23 @@ UNUSED = {"name", "weight", "discount", "lambda_", "share"}
 
 
 class MetaConfig(Part):
-    """A bandit an env row that chooses the policy of every episode by the returns of the last (2003.13350)."""
+    """Bandits that choose the policy of every episode by the returns of the last ones (2003.13350).
+
+    Every env row has one of its own, and so has the evaluator. An evaluation first plays trials, in which its bandit
+    chooses; the first one of a run tries every policy. Then it plays `eval.episodes` with the policy whose trials in
+    the window have the largest mean return. Only these are its score.
+    """
 
     kind: Literal["ucb", "ucb_tuned"] = Field("ucb", description="sliding-window UCB, or UCB1-tuned in the window")
-    window: int = Field(160, ge=1, description="episodes that count")
+    window: int = Field(160, ge=1, description="episodes that count, of an env row or trials of the evaluator")
     epsilon: float = Field(0.5, ge=0, le=1, description="ucb: chance of any policy at all")
     bonus: float = Field(1.0, ge=0, description="ucb: weight of 1 / sqrt(plays)")
+    trials: int = Field(
+        10,
+        ge=0,
+        description="episodes in which an evaluation tries policies before those of its score; more where the window"
+        " lacks more policies, as at the first evaluation",
+    )
 
 
 class NGUConfig(R2D2Config):
@@ -42,8 +53,8 @@ class NGUConfig(R2D2Config):
     separate: bool = Field(False, description="two networks, of the env's reward and of novelty (Agent57)")
     meta: MetaConfig | None = Field(
         None,
-        description="a bandit chooses policies, and evaluation plays the one that returned most of late; null: each env"
-        " row has its own, and evaluation plays the first, which exploits",
+        description="bandits choose policies, and evaluation scores the one that returned most in its own trials; null:"
+        " each env row has its own, and evaluation plays the first, which exploits",
     )
     lifelong: RNDConfig = Field(
         RNDConfig(optimizer=OptimizerConfig(args={"lr": 5e-4})),

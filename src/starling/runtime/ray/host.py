@@ -85,10 +85,10 @@ class Host:
         found: tuple[Report, Buffer | None] = await answer
         return found
 
-    async def evaluate(self, weights: tuple[int, Any]) -> None:
-        """Begin to evaluate these weights; the result is among the news."""
+    async def evaluate(self, weights: tuple[int, Any], state: dict[str, Any]) -> None:
+        """Begin to evaluate these weights, given what the last evaluation left; the result is among the news."""
         self._relay.renew(*weights)
-        self._relay.evaluate()
+        self._relay.evaluate(state)
 
     async def beat(self) -> tuple[News, list[str]]:
         """The news as soon as there are some, and what was printed; also a sign of life."""

@@ -72,7 +72,7 @@ class News:
     faults: dict[str, int]  # crashes by kind
     ready: bool  # every worker has been built once
     episodes: list[Episode]
-    evaluations: list[dict[str, float]]
+    evaluations: list[dict[str, Any]]  # as an evaluator sends them
     notices: list[str]
     dropped: int  # episodes in which an env gave no numbers
     failure: dict[str, str] | None  # it cannot go on; see `Worker.fault`

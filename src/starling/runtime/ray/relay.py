@@ -49,7 +49,8 @@ class Relay:
         self._lent: dict[tuple[int, int], Deliver] = {}
         self._ended: dict[int, list[int]] = defaultdict(list)
         self._episodes: deque[Episode] = deque()
-        self._evaluations: deque[dict[str, float]] = deque()
+        self._evaluations: deque[dict[str, Any]] = deque()  # as the evaluator sends them
+        self._evaluator_state: dict[str, Any] = {}  # with which the present evaluation begins
         self._dropped = 0  # episodes in which an env gave no numbers, since it was told last
         self._number, self._weights = 0, weights  # of the last answer, and of the weights that workers can see
         self._failure: dict[str, str] | None = None
@@ -70,9 +71,9 @@ class Relay:
         """Hand on a credit; its fragment is delivered, from another thread."""
         self._inbox.post(lambda: self._lend(credit, deliver))
 
-    def evaluate(self) -> None:
-        """Have the newest weights evaluated; the result is among the news."""
-        self._inbox.post(self._evaluate)
+    def evaluate(self, state: dict[str, Any]) -> None:
+        """Have the newest weights evaluated, given what the last evaluation left; the result is among the news."""
+        self._inbox.post(lambda: self._evaluate(state))
 
     def tell(self, deliver: Callable[[News], None]) -> None:
         """Have the news delivered, from another thread."""
@@ -163,7 +164,7 @@ class Relay:
             self._dropped += message["dropped"]
         elif "evaluation" in message:
             self._evaluating = False
-            self._evaluations.append(message["evaluation"])
+            self._evaluations.append(message)
             self._rang()
 
     def _deliver(self, group: int, slot: int, actor: int, sequence: int) -> None:
@@ -176,13 +177,13 @@ class Relay:
         made = Made(actor, sequence, int(buffer.steps.valid.sum()))
         deliver((Report(Credit(group, slot), made, self._news()), buffer))
 
-    def _evaluate(self) -> None:
-        self._evaluating = True
-        self._crew.workers["evaluator"].send({"evaluate": True})
+    def _evaluate(self, state: dict[str, Any]) -> None:
+        self._evaluating, self._evaluator_state = True, state
+        self._crew.workers["evaluator"].send({"evaluate": state})
 
     def began(self, worker: Worker) -> None:
         if worker.spec.kind == "evaluator" and self._evaluating:
-            self._evaluate()
+            self._evaluate(self._evaluator_state)
         self._rang()
 
     def ended(self, worker: Worker) -> None:

@@ -74,7 +74,7 @@ class RemoteHost(RemoteWorker):
         self._news, self._lives = news, news.lives
         self.ever_ready = self.ever_ready or news.ready
         self._messages += [{"notice": line} for line in news.notices]
-        self._messages += [{"evaluation": row} for row in news.evaluations]
+        self._messages += news.evaluations
         if news.dropped:
             self._messages.append({"dropped": news.dropped, "notices": []})
         if news.episodes:
@@ -92,7 +92,7 @@ class RemoteHost(RemoteWorker):
         if self.line is None:
             return
         if "evaluate" in message:
-            self.line.handle.evaluate.remote(self._weights.newest())
+            self.line.handle.evaluate.remote(self._weights.newest(), message["evaluate"])
         else:
             lend = self.line.handle.lend.options(num_returns=2)
             self._await_fragment(*lend.remote(Credit(*message["credit"]), self._weights.newest()))
