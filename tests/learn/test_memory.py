@@ -1,0 +1,16 @@
+"""R2D2's stored recurrent states reach further back than the sequences that are replayed."""
+
+STEPS = 30_000
+
+
+def test_a_cue_before_the_sequence_is_recalled_only_from_the_stored_state(trial):
+    """The cue comes 21 steps before the question, and a sequence has 20: none shows both.
+
+    Return 1 at best, 0 for whoever does not know the cue, with a standard error of 0.1. A sequence that starts from a
+    zero state shows the question without its answer, so what is learned from it is a guess.
+    """
+    settings = [f"stop.env_steps={STEPS}"]
+    stored = trial("state=stored", "r2d2-memory", [*settings, "stop.return=0.95"])
+    zero = trial("state=zero", "r2d2-memory", [*settings, "algo.state=zero"])
+    assert stored > 0.9
+    assert zero < 0.45
