@@ -34,6 +34,12 @@ quick: install
 matrix: install
 	STARLING_MATRIX=whole $(BIN)/pytest -n 2 tests/matrix tests/test_examples.py
 
+# Agents that learn what one feature lets them learn, each beside a control without it; three seeds, under an hour on two
+# cores. Results go to build/learn.jsonl, with RECORD=1 to tests/learn/results.jsonl.
+.PHONY: learn
+learn: install
+	$(BIN)/pytest -n 2 --dist worksteal $(if $(RECORD),--record) tests/learn
+
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
