@@ -55,7 +55,8 @@ BEST = {
 
 
 def ours(contest: str) -> Contestant:
-    arguments = ("-m", "starling", "bench", "throughput", *BEST[contest], "--preset", f"{contest}-pong", "--json")
+    settings = ("precision=float32", *BEST[contest])  # the peers' precision
+    arguments = ("-m", "starling", "bench", "throughput", *settings, "--preset", f"{contest}-pong", "--json")
     return Contestant(OURS, Path(sys.executable), arguments)
 
 

@@ -18,7 +18,7 @@ from starling.config.schema import Config
 from starling.envs.registry import check_stagger, env_spec
 from starling.envs.spaces import check_spaces, observation_layout
 from starling.errors import UserError
-from starling.hardware import check_compiler, check_precision, compiles, cores, device
+from starling.hardware import check_compiler, compiles, cores, device, settle_precision
 from starling.roles.optimizer import check_optimizer
 from starling.roles.policy import GroupSpec
 from starling.roles.recorder import FragmentShape
@@ -165,10 +165,13 @@ def draw(config: Config, env: EnvSpec | None = None) -> Blueprint:
 
 
 def validate(config: Config) -> Blueprint:
-    """The blueprint of a run that is about to train here: also refuses what this machine cannot do."""
-    check_precision(config)
-    check_compiler(config)
-    return draw(config)
+    """The blueprint of a run that is about to train here: also refuses what this machine cannot do.
+
+    Its `config` is settled: `precision=auto` has become what this machine is to use.
+    """
+    settled = settle_precision(config)
+    check_compiler(settled)
+    return draw(settled)
 
 
 def _check_minibatches(blueprint: Blueprint) -> None:

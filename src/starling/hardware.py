@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from starling.errors import UserError
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's names
 CORES = "STARLING_CORES"
+CPU_INFO = Path("/proc/cpuinfo")
+BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+AMPERE = 8  # the first compute capability whose tensor cores take bfloat16
 BFLOAT16_TRIAL = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); print(float((a @ a)[0, 0]))"
 
 
@@ -46,14 +50,46 @@ def device(config: Config) -> torch.device:
     return chosen
 
 
-def check_precision(config: Config) -> None:
-    """Refuse mixed precision where it would kill the process: some machines claim instructions they do not have."""
-    if config.precision == "float32" or device(config).type != "cpu":
-        return
-    trial = subprocess.run([sys.executable, "-c", BFLOAT16_TRIAL], capture_output=True, check=False)
-    if trial.returncode < 0:
-        name = signal.Signals(-trial.returncode).name
-        raise UserError(f"precision=bfloat16 does not work on this CPU ({name} in a trial); use precision=float32")
+def settle_precision(config: Config) -> Config:
+    """The configuration with the precision that a run has here: `auto` becomes bfloat16 or float32.
+
+    Mixed precision is refused, or not chosen, where it would kill the process: some machines claim instructions they do
+    not have.
+    """
+    if config.precision == "float32":
+        return config
+    where, chosen = device(config), config.precision == "auto"
+    if chosen and not _claims_bfloat16(where):
+        return config.model_copy(update={"precision": "float32"})
+    killed_by = _signal_that_ends(BFLOAT16_TRIAL) if where.type == "cpu" else None
+    if killed_by is not None and not chosen:
+        raise UserError(f"precision=bfloat16 does not work on this CPU ({killed_by} in a trial); use precision=float32")
+    return config.model_copy(update={"precision": "bfloat16" if killed_by is None else "float32"})
+
+
+def _claims_bfloat16(where: torch.device) -> bool:
+    if where.type == "cuda":
+        return torch.cuda.is_bf16_supported() and torch.cuda.get_device_capability(where)[0] >= AMPERE
+    return where.type == "cpu" and has_bfloat16_flag(_cpu_info())
+
+
+def _cpu_info() -> str:
+    """What Linux says about the processor; empty on other systems."""
+    return CPU_INFO.read_text(errors="replace") if CPU_INFO.exists() else ""
+
+
+def has_bfloat16_flag(cpu_info: str) -> bool:
+    """Return True if the text of /proc/cpuinfo names bfloat16 instructions for every core, of x86 or of ARM."""
+    lines = [line.partition(":") for line in cpu_info.splitlines()]
+    cores = [set(flags.split()) for key, _, flags in lines if key.strip() in ("flags", "Features")]
+    return bool(cores) and all(flags & BFLOAT16_FLAGS for flags in cores)
+
+
+@cache
+def _signal_that_ends(code: str) -> str | None:
+    """The signal that ends a process which runs `code`, tried once; None: it ends by itself."""
+    trial = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    return signal.Signals(-trial.returncode).name if trial.returncode < 0 else None
 
 
 def compiles(config: Config) -> bool:

@@ -32,10 +32,12 @@ def train(config: Config, runs: Path, display: Display) -> Result:
         interrupts = held.enter_context(Interrupts())  # from here on there is something to save
         with _closing_if_it_fails(runtime):
             filled = begin_with_replay(blueprint, runtime)
-            place = folder.create(runs, config)
+            place = folder.create(runs, blueprint.config)
             display = Logged(display, place)
             held.enter_context(locked(place.path, display.message))
             display.message(f"run: {place.path}")
+            if config.precision == "auto":
+                display.message(f"precision: {blueprint.config.precision}, chosen by precision=auto")
             if filled is not None:
                 display.message(filled)
             session = Session(blueprint, place, runtime, display, interrupts=interrupts)
@@ -84,7 +86,7 @@ def branch(run: Path, config: Config, runs: Path, display: Display, *, which: st
             saved["optimizers"] = plan.optimizer_states(saved["optimizers"], fresh, saved["version"])
             runtime.restore(state)
             runtime.learner.apply_settings()
-            place = folder.create(runs, config)
+            place = folder.create(runs, new.config)
             held.enter_context(locked(place.path, display.message))
             place.copy_history(parent, plan.changes, state["session"]["rows"])
             display = Logged(display, place)

@@ -11,7 +11,7 @@ from starling.blueprint import build_model, draw, plan_threads
 from starling.config.load import load
 
 COLOR = ["env.atari.grayscale=false", "env.atari.stack=2", "env.num=2", "stop.env_steps=32", "eval.every=null"]
-SHORT = ["env.atari.max_frames=40", "checkpoint.every=32", "threads=1", "net.init=default"]
+SHORT = ["env.atari.max_frames=40", "checkpoint.every=32", "threads=1", "net.init=default", "precision=float32"]
 RUNS = {
     "dqn": ["dqn-pong", *COLOR, *SHORT, "algo.learning_starts=8", "algo.capacity=64", "algo.batch=4"],
     "ppo": ["ppo-pong", *COLOR, *SHORT, "algo.rollout=8", "algo.minibatches=2", "algo.epochs=1"],

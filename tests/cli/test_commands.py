@@ -90,7 +90,7 @@ def test_eval_of_an_older_checkpoint_is_what_eval_gave_when_it_was_the_newest(tr
 
 SMALL_PONG = [
     "dqn-pong", "env.num=1", "env.atari={size: 36}", "net.torso={kind: nature, hidden: [8]}", "threads=1",
-    "stop.env_steps=8", "algo.learning_starts=8", "algo.capacity=400",
+    "stop.env_steps=8", "algo.learning_starts=8", "algo.capacity=400", "precision=float32",
 ]  # fmt: skip
 
 

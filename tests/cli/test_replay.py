@@ -20,7 +20,7 @@ RUNS = {
     "pong": [
         "dqn-pong", "stop.env_steps=90", "algo.learning_starts=40", "algo.batch=2", "algo.capacity=400", "env.num=2",
         "env.atari.size=36", "algo.prioritized={}", "net.torso={kind: nature, hidden: [8]}", "threads=1",
-        "algo.updates_per_step=0.05",
+        "algo.updates_per_step=0.05", "precision=float32",
     ],
     "forgetful": ["dqn-cartpole", "stop.env_steps=100", "checkpoint.replay=false"],
     "queue": ["ppo-cartpole", "stop.env_steps=128", "env.num=2", "algo.rollout=32", "algo.minibatches=1"],

@@ -11,10 +11,11 @@ import yaml
 from pydantic import Field
 
 from starling.config.algo.base import AlgoConfig
-from starling.config.describe import child, find, forms, json_schema, markdown, walk, wording
+from starling.config.describe import child, file_schema, find, forms, json_schema, markdown, walk, wording
 from starling.config.load import check, load, preset_names, preset_text, to_dict
+from starling.config.parts import REPLACES
 
-schema_for = functools.cache(json_schema)
+schema_for, file_schema_for = functools.cache(json_schema), functools.cache(file_schema)
 REFERENCE = Path(__file__).parents[2] / "docs" / "configuration.md"
 KINDS = {
     "object": dict,
@@ -38,7 +39,7 @@ LIMITS = {
 }
 ABOUT = {
     "$schema", "$defs", "title", "description", "default", "examples", "type", "properties", "items",
-    "additionalProperties",
+    "additionalProperties", REPLACES,
 }  # fmt: skip
 
 
@@ -64,9 +65,25 @@ def is_valid(schema, node, value):
 @pytest.mark.parametrize("preset", preset_names())
 def test_presets_and_resolved_configurations_fit_the_schema(preset):
     resolved = to_dict(load(preset))
-    for schema in (schema_for(), schema_for(resolved["algo"]["name"])):
-        assert is_valid(schema, schema, resolved)
-        assert is_valid(schema, schema, yaml.safe_load(preset_text(preset)))
+    for name in (None, resolved["algo"]["name"]):
+        for schema in (schema_for(name), file_schema_for(name)):
+            assert is_valid(schema, schema, resolved)
+        assert is_valid(file_schema_for(name), file_schema_for(name), yaml.safe_load(preset_text(preset)))
+
+
+@pytest.mark.parametrize(
+    ("text", "valid"),
+    [
+        ("{base: dqn-atari, algo: {batch: 3, epsilon: {end: 0.5}}, env: {num: 3}}", True),
+        ("{base: mine.yaml}", True),
+        ("{base: 3}", False),
+        ("{base: dqn-atari, algo: {batchs: 3}}", False),
+        ("{base: dqn-atari, algo: {name: ppo, capacity: 3}}", False),
+        ("{base: dqn-atari, env: {wrappers: [{args: {}}]}}", False),
+    ],
+)
+def test_a_file_need_not_repeat_what_its_base_gives(text, valid):
+    assert is_valid(file_schema_for(), file_schema_for(), yaml.safe_load(text)) is valid
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_all_mistakes_are_reported_at_once_with_the_nearest_key():
         ("ppo-minatar-breakout", ["algo.clip.end=0"], "algo.clip is 0.2 here, which has no keys; give algo.clip as a"),
         ("ppo-cartpole", ["algo..clip=1"], "'algo..clip=1' is not an override"),
         ("ppo-cartpole", ["env.args={a: 1, a: 2}"], "the key 'a' is there twice"),
-        ("ppo-cartpole", ["algo.clip.start=0.1", "algo.clip.steps=5"], "give either steps or fraction"),
+        ("ppo-cartpole", ["algo.clip.steps=5", "algo.clip.fraction=1"], "give either steps or fraction"),
     ],
 )
 def test_mistakes_get_one_clear_line(source, overrides, message):

@@ -21,7 +21,11 @@ from starling.store.spec import TableSpec
 SMALL = ["net.torso.hidden=[16]"]
 CASES = [
     # Batches of Atari's images take a core too long; what is left out of MuJoCo is as HalfCheetah.
-    *([name] for name in preset_names() if not name.endswith(("pong", "montezuma", "hopper", "walker2d", "ant"))),
+    *(
+        [name]
+        for name in preset_names()
+        if not name.endswith(("pong", "atari", "montezuma", "hopper", "walker2d", "ant"))
+    ),
     ["dqn-pong", "env.num=2"],
     ["dqn-cartpole", "algo.n_step=3", "algo.prioritized.alpha=0.6", "env.num=4"],
     ["ppo-cartpole", "env.id=toy/memory", "net.core.kind=lstm", "net.shared=true", "net.inputs=[action, reward]"],

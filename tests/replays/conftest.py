@@ -23,6 +23,7 @@ RUNS = {
         "dqn-pong", "env.num=2", "stop.env_steps=160", "algo.learning_starts=100", "algo.batch=2", "algo.capacity=130",
         "env.atari.size=36", "env.atari.max_frames=90", "algo.n_step=2", "algo.codec=zstd", "net.torso.kind=nature",
         "net.torso.hidden=[8]", "algo.fragment=4", "algo.updates_per_step=0.05", "threads=1",
+        "precision=float32",
     ],
     "memory": [
         "r2d2-memory", "stop.env_steps=600", "algo.learning_starts=50", "algo.capacity=500", "env.num=2",

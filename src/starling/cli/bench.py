@@ -137,6 +137,7 @@ def settings_of(blueprint: Blueprint) -> dict[str, Any]:
         "env.num": config.env.num,
         "threads": plan_threads(blueprint),
         "device": str(device(config)),
+        "precision": config.precision,
     }
 
 

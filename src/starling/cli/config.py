@@ -27,7 +27,8 @@ def show(
     """
     from starling.config.load import load, to_yaml
 
-    print(to_yaml(load(_located(source), overrides or []), comments=not plain), end="")
+    file, derive = _located(source)
+    print(to_yaml(load(file, overrides or [], derive=derive), comments=not plain), end="")
 
 
 @config_app.command("check")
@@ -40,7 +41,8 @@ def check(source: Source, overrides: Overrides = None) -> None:
     """
     from starling.cli.precheck import load_checked
 
-    config = load_checked(_located(source), overrides or [])
+    file, derive = _located(source)
+    config = load_checked(file, overrides or [], derive=derive)
 
     from starling.blueprint import build_model, layout_of, validate
     from starling.clusters import cluster_plan
@@ -66,9 +68,9 @@ def schema(
 
     Example: starling config schema > starling.json
     """
-    from starling.config.describe import json_schema
+    from starling.config.describe import file_schema
 
-    print(json.dumps(json_schema(algo), indent=2))
+    print(json.dumps(file_schema(algo), indent=2))
 
 
 @config_app.command("diff")
@@ -83,18 +85,18 @@ def diff(
     from starling.config.dialect import on_one_line
     from starling.config.load import differences, load, to_dict
 
-    first, second = (to_dict(load(_located(source))) for source in (one, other))
+    first, second = (to_dict(load(file, derive=derive)) for file, derive in map(_located, (one, other)))
     lines = [f"{key}: {on_one_line(here)} -> {on_one_line(there)}" for key, (here, there) in differences(first, second)]
     print("\n".join(lines or ["no difference"]))
 
 
-def _located(source: str) -> str:
-    """The file of a run's folder; a preset or a file is what it is."""
+def _located(source: str) -> tuple[str, bool]:
+    """A preset, a file, or the file of a run's folder, and whether it may derive from another."""
     from starling.config.load import preset_names
     from starling.runs.folder import find
 
     path = Path(source)
     named = source in preset_names() or path.suffix in (".yaml", ".yml")
     if not named and (path.is_dir() or "/" in source):
-        return str(find(path).config_file)
-    return source
+        return str(find(path).config_file), False
+    return source, True

@@ -10,12 +10,15 @@ from starling.envs.catalog import check_id, gymnasium_envs
 from starling.errors import UserError
 
 
-def load_checked(source: str, overrides: Sequence[str] = ()) -> Config:
-    """The configuration that `source` and `overrides` give; refuses every mistake that can be found without torch."""
-    values, mistakes = load.merge(source, overrides)
-    config, more = load.check(values)
+def load_checked(source: str, overrides: Sequence[str] = (), *, derive: bool = True) -> Config:
+    """The configuration that `source` and `overrides` give; refuses every mistake that can be found without torch.
+
+    `derive=False`, for the configuration of a run, also refuses the key `base`.
+    """
+    settings, mistakes = load.merge(source, overrides, derive=derive)
+    config, more = load.check(settings.values, settings.origin)
     mistakes += more
-    env = values.get("env")
+    env = settings.values.get("env")
     id = env.get("id") if isinstance(env, dict) else None
     try:
         if isinstance(id, str) and id:

@@ -33,7 +33,7 @@ def resume(
 
     place = find(run)
     place.check_algorithm(overrides or [])
-    config = load_checked(str(place.config_file), overrides or [])
+    config = load_checked(str(place.config_file), overrides or [], derive=False)
     check_writable(runs or run.parent)
 
     from starling import training

@@ -30,6 +30,10 @@ _OWN_ALGORITHM: Node = {
     "required": ["name"],
     "additionalProperties": True,
 }
+BASE = (
+    "preset or YAML file (its path from this file's folder) that this one derives from: its sections are merged into"
+    " the base's, its lists and values replace them"
+)
 _NOUNS = {
     "integer": ("a whole number", "whole numbers"),
     "number": ("a number", "numbers"),
@@ -83,6 +87,18 @@ def json_schema(algo: str | None = None) -> Node:
     whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", **root, "$defs": defs}
     uniform: Node = json.loads(json.dumps(whole).replace('"oneOf"', '"anyOf"'))  # alternatives are told in one way
     return uniform
+
+
+def file_schema(algo: str | None = None) -> Node:
+    """The JSON Schema of a file that may derive from another: with `base`, and without what only a base need give."""
+    schema = json_schema(algo)
+    schema["properties"] = {"base": {"type": "string", "description": BASE}, **schema["properties"]}
+    text = json.dumps(schema)
+    for name, node in {"": schema, **schema["$defs"]}.items():
+        if f'"items": {{"$ref": "#/$defs/{name}"}}' not in text:  # the elements of a list are never merged
+            for form in forms(schema, node):
+                form.pop("required", None)
+    return schema
 
 
 def forms(schema: Node, node: Node) -> list[Node]:
@@ -217,6 +233,20 @@ A configuration is a preset or a YAML file, with `key.sub=value` overrides on to
 as it stands, and keys it leaves out have the defaults of their own tables below; an override changes its one key and
 leaves the rest of its section alone. `starling config show PRESET` prints a whole configuration with these
 descriptions, `starling config check` finds mistakes, `starling config schema` is for editors.
+
+A file may derive from another: `base: NAME`, at its top level, names a preset or a YAML file (its path from the folder
+of the file it stands in). The file's sections are then merged into those of the base; its lists and values replace
+those of the base.
+
+Where such a file or an override names another kind, settings that belong to the old kind are dropped:
+
+| changed | stays |
+|---|---|
+| `algo.name` | what both algorithms have from a common class: all of DQN's settings for Ape-X, none for PPO |
+| `name` of an optimizer | `clip_norm`, `schedule` and `args.lr` |
+| `name` of a schedule or a wrapper | nothing of its `args` |
+| `kind` of a torso, unless it was `auto` | `activation` and `norm` |
+| `steps` or `fraction` of a ramp | `start` and `end` |
 """
 
 

@@ -6,13 +6,17 @@ from typing import Literal
 
 from pydantic import Field
 
-from starling.config.parts import Arguments, Part
+from starling.config.parts import Arguments, Part, replaces
 
 
 class WrapperConfig(Part):
     """One wrapper around every single env, by name and arguments."""
 
-    name: str = Field(min_length=1, description="class in gymnasium.wrappers, or package.module:Class")
+    name: str = Field(
+        min_length=1,
+        description="class in gymnasium.wrappers, or package.module:Class",
+        json_schema_extra=replaces(args=[]),
+    )
     args: Arguments = Field(default_factory=dict, description="its arguments besides the env")
 
 

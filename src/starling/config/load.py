@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -14,7 +14,8 @@ from starling.config import describe
 from starling.config.algo import ALGORITHMS
 from starling.config.algo.base import AlgoConfig, config_class
 from starling.config.dialect import dump, on_one_line, parse, show
-from starling.config.mistakes import explain, nearest_choice
+from starling.config.merging import Settings
+from starling.config.mistakes import explain, keys_to, nearest_choice
 from starling.config.parts import Part
 from starling.config.schema import Config
 from starling.errors import UserError, did_you_mean
@@ -36,10 +37,13 @@ def preset_text(name: str) -> str:
     return (PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def load(source: str, overrides: Sequence[str] = ()) -> Config:
-    """The configuration that `source` (a preset's name or a YAML file) gives with `key.sub=value` overrides on top."""
-    values, mistakes = merge(source, overrides)
-    config, more = check(values)
+def load(source: str, overrides: Sequence[str] = (), *, derive: bool = True) -> Config:
+    """The configuration that `source` (a preset's name or a YAML file) gives with `key.sub=value` overrides on top.
+
+    The key `base` of a file names the preset or file it derives from; `derive=False` refuses it.
+    """
+    settings, mistakes = merge(source, overrides, derive=derive)
+    config, more = check(settings.values, settings.origin)
     return _or_raise(config, mistakes + more)
 
 
@@ -54,35 +58,39 @@ def _or_raise(config: Config | None, mistakes: list[str]) -> Config:
     return config
 
 
-def merge(source: str, overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def merge(source: str, overrides: Sequence[str], *, derive: bool = True) -> tuple[Settings, list[str]]:
     """What `source` and `overrides` say, not yet checked, and the overrides that cannot be applied."""
-    values = _read(source)
-    mistakes: list[str] = []
-    # The name of the algorithm decides which defaults an override may build on, wherever it stands.
-    named = [override for override in overrides if override.startswith("algo.name=")]
-    for override in (*named[-1:], *overrides):
-        try:
-            _apply(values, override)
-        except UserError as error:
-            mistakes.append(str(error))
-    return values, list(dict.fromkeys(mistakes))
+    settings = Settings()
+    for name, values in _read(source, derive):
+        settings.add_file(values, "" if name == source else name)
+    return settings, settings.add_overrides(overrides)
 
 
-def check(values: dict[str, Any]) -> tuple[Config | None, list[str]]:
-    """The configuration that plain data give, or None and every mistake in them."""
+def check(
+    values: dict[str, Any], origin: Callable[[Sequence[str]], str | None] = lambda path: None
+) -> tuple[Config | None, list[str]]:
+    """The configuration that plain data give, or None and every mistake in them.
+
+    `origin` tells the file that the value at a path is from, where that is worth telling.
+    """
     name: str | None = None
     model, mistakes = Config, list[str]()
     try:
         model = _model_for(config_class(name := _algo_name(values)))
     except UserError as error:  # the rest can be checked all the same
-        name, mistakes = None, [str(error)]
+        name, mistakes = None, [f"{error}{_told(origin(('algo', 'name')))}"]
     try:
         config = model.model_validate(values)
     except ValidationError as error:
         schema = describe.json_schema(name)
         found = [problem for problem in error.errors() if name or problem["loc"][:1] != ("algo",)]
-        return None, list(dict.fromkeys([*mistakes, *(explain(schema, values, problem) for problem in found)]))
+        lines = (f"{explain(schema, values, p)}{_told(origin(keys_to(schema, p['loc'])))}" for p in found)
+        return None, list(dict.fromkeys([*mistakes, *lines]))
     return (None, mistakes) if mistakes else (config, [])
+
+
+def _told(file: str | None) -> str:
+    return f" (in {file})" if file else ""
 
 
 def _algo_name(values: dict[str, Any]) -> str:
@@ -141,12 +149,46 @@ def _commented(part: Part, values: dict[str, Any], indent: str) -> list[tuple[st
     return lines
 
 
-def _read(source: str) -> dict[str, Any]:
-    text = _file_text(Path(source)) if Path(source).suffix in (".yaml", ".yml") else preset_text(source)
-    values = parse(text, source)
-    if not isinstance(values, dict):
-        raise UserError(f"{source} must hold keys and values at its top level")
-    return values
+def _read(source: str, derive: bool) -> list[tuple[str, dict[str, Any]]]:
+    """The files that make up `source`, each with its name: the one at the end of the chain of `base` keys first."""
+    files: list[tuple[str, dict[str, Any]]] = []
+    seen: list[str] = []
+    while True:
+        seen.append(str(Path(source).resolve()) if _is_file(source) else source)
+        values = parse(_file_text(Path(source)) if _is_file(source) else preset_text(source), source)
+        if not isinstance(values, dict):
+            raise UserError(f"{source} must hold keys and values at its top level")
+        files.insert(0, (source, values))
+        if "base" not in values:
+            return files
+        if not derive:
+            raise UserError(f"{source} has the key base, but the configuration of a run is complete: remove the key")
+        source = _base(source, values.pop("base"), seen)
+
+
+def _base(source: str, base: Any, seen: list[str]) -> str:
+    """The preset or file that `source` derives from; paths are relative to the file they stand in."""
+    if not isinstance(base, str) or not base:
+        raise UserError(f"{source}: base must be a preset's name or a YAML file, not {show(base)}")
+    if not _is_file(base):
+        if base not in preset_names():
+            raise UserError(
+                f"{source}: base names an unknown preset {base!r}{did_you_mean(base, preset_names())}"
+                " (starling presets lists them; a file of your own must end in .yaml)"
+            )
+        name = found = base
+    else:
+        path = Path(source).parent / base if _is_file(source) else Path(base)
+        if not path.is_file():
+            raise UserError(f"{source}: base names a file that is not there: {path}")
+        name, found = str(path), str(path.resolve())
+    if found in seen:
+        raise UserError(f"{source}: base={name} leads back to where it began: {' -> '.join([*seen, found])}")
+    return name
+
+
+def _is_file(source: str) -> bool:
+    return Path(source).suffix in (".yaml", ".yml")
 
 
 def _file_text(path: Path) -> str:
@@ -158,50 +200,3 @@ def _file_text(path: Path) -> str:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path} is not UTF-8 text") from None
-
-
-def _apply(values: dict[str, Any], override: str) -> None:
-    """Set `key.sub=value` in nested `values`; the value is read as YAML."""
-    key, equals, text = override.partition("=")
-    *path, last = key.split(".")
-    if not equals or not all((*path, last)):
-        raise UserError(f"{override!r} is not an override; write key.sub=value, e.g. seed=3")
-    value = parse(text, f"{override!r}: the value")
-    place: Any = values
-    for depth, step in enumerate(path):
-        if isinstance(place, dict) and place.get(step) is None:
-            place[step] = {} if step in place else _default_of(values, path[: depth + 1])
-        place = _inside(place, step, path[:depth], override)
-    if isinstance(place, list):
-        _inside(place, last, path, override)
-        place[int(last)] = value
-    elif isinstance(place, dict):
-        place[last] = value
-    else:
-        _inside(place, last, path, override)
-
-
-def _inside(place: Any, step: str, path: list[str], override: str) -> Any:
-    """What is at `step` of `place`, a section or a list that stands at `path`."""
-    if isinstance(place, dict):
-        return place[step]
-    key = ".".join(path)
-    if not isinstance(place, list):
-        raise UserError(f"{override!r}: {key} is {show(place)} here, which has no keys; give {key} as a whole")
-    if not step.isdigit() or int(step) >= len(place):
-        raise UserError(
-            f"{override!r}: {key} is a list of {len(place)}, counted from 0, and has no element {step!r};"
-            f" give the whole list, {key}=[...]"
-        )
-    return place[int(step)]
-
-
-def _default_of(values: dict[str, Any], path: list[str]) -> Any:
-    """The default of what is not there yet, so that an override of one key leaves its neighbours as they are."""
-    try:
-        schema = describe.json_schema(_algo_name(values))
-    except UserError:
-        return {}
-    known, node = describe.find(schema, path)
-    default = node.get("default") if known == path else None
-    return {} if default is None else default

@@ -23,7 +23,7 @@ _WRONG_KIND = ("_type", "_parsing", "_from_float", "_mismatch", "literal_error",
 
 def explain(schema: describe.Node, values: dict[str, Any], problem: Any) -> str:
     """One mistake in plain words: where, what is expected, what is there instead."""
-    kind, value, path = problem["type"], problem["input"], _keys(schema, [str(part) for part in problem["loc"]])
+    kind, value, path = problem["type"], problem["input"], keys_to(schema, problem["loc"])
     if path[-1:] == ["[key]"]:
         return f"{'.'.join(path[:-1])}: the key must be text; put it in quotes"
     if kind in ("extra_forbidden", "invalid_key"):
@@ -50,9 +50,9 @@ def _readable(schema: describe.Node, node: describe.Node) -> str:
     return words if len(words) <= LONGEST_WORDING else describe.wording(schema, node, brief=True)
 
 
-def _keys(schema: describe.Node, path: list[str]) -> list[str]:
-    """The path without the forms that pydantic tried on its way, which are no keys."""
-    node, keys = schema, []
+def keys_to(schema: describe.Node, location: Sequence[int | str]) -> list[str]:
+    """The path that pydantic tells as `location`, without the forms that it tried on its way, which are no keys."""
+    node, keys, path = schema, list[str](), [str(part) for part in location]
     for step in path[:-1]:
         inner = describe.child(schema, node, step)
         if inner is not None:

@@ -15,6 +15,14 @@ from starling.config.torch_names import (
     check_name,
 )
 
+REPLACES = "x-replaces"
+"""The schema's word for the neighbors of a key that are dropped when the key gets another value."""
+
+
+def replaces(**neighbors: list[str]) -> dict[str, Any]:
+    """What a field's schema says of keys beside it that belong to its old value; what is in the lists stays."""
+    return {REPLACES: neighbors}
+
 
 class Part(BaseModel):
     """A section of the configuration: unknown keys are refused, nothing changes after loading."""
@@ -46,8 +54,16 @@ class Linear(Part):
 
     start: float = Field(description="value at the beginning")
     end: float = Field(description="value from the end of the ramp on")
-    steps: int | None = Field(None, ge=1, description="length of the ramp in env steps")
-    fraction: float | None = Field(None, gt=0, le=1, description="length of the ramp as a share of stop.env_steps")
+    steps: int | None = Field(
+        None, ge=1, description="length of the ramp in env steps", json_schema_extra=replaces(fraction=[])
+    )
+    fraction: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="length of the ramp as a share of stop.env_steps",
+        json_schema_extra=replaces(steps=[]),
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -89,7 +105,10 @@ LinearPositive = Annotated[Linear, AfterValidator(lambda value: _check_range(val
 class ScheduleConfig(Part):
     """A learning-rate schedule of torch.optim.lr_scheduler, stepped once a version."""
 
-    name: str = Field(description="class in torch.optim.lr_scheduler", json_schema_extra={"enum": [*SCHEDULES]})
+    name: str = Field(
+        description="class in torch.optim.lr_scheduler",
+        json_schema_extra={"enum": [*SCHEDULES], **replaces(args=[])},
+    )
     args: Arguments = Field(
         default_factory=dict,
         description="its arguments; the value 'run' stands for the whole run, followed by env steps",
@@ -108,7 +127,7 @@ class OptimizerConfig(Part):
         "Adam",
         description="class in torch.optim; RMSpropTF: RMSprop by TensorFlow's rule, to which the settings of papers"
         " belong (epsilon inside the root, mean square starting at 1)",
-        json_schema_extra={"enum": [*OPTIMIZERS]},
+        json_schema_extra={"enum": [*OPTIMIZERS], **replaces(args=["lr"])},
     )
     args: Arguments = Field(default_factory=lambda: {"lr": 3e-4}, description="its arguments, e.g. lr, eps")
     clip_norm: float | None = Field(None, gt=0, description="largest global gradient norm; null: not clipped")
@@ -127,6 +146,7 @@ class TorsoConfig(Part):
         "auto",
         description="mlp, nature, impala, cnn, auto (by the observation), or package.module:Class",
         examples=["auto", "mlp", "nature", "impala", "cnn"],
+        json_schema_extra=replaces(hidden=[], channels=[], kernels=[], strides=[], args=[]),
     )
     hidden: list[PositiveInt] | None = Field(
         None,

@@ -105,8 +105,11 @@ class Config(Part):
         " one need runtime=processes, which is then the default",
     )
     device: str = Field("auto", description="auto (cuda where there is one), cpu, cuda, cuda:1")
-    precision: Literal["float32", "bfloat16"] = Field(
-        "float32", description="of the learner's matrix products; bfloat16: mixed precision by torch.autocast"
+    precision: Literal["float32", "bfloat16", "auto"] = Field(
+        "float32",
+        description="of the learner's matrix products; bfloat16: mixed precision by torch.autocast; auto: bfloat16"
+        " where the processor says it has instructions for it, else float32; a new run chooses once and saves what it"
+        " chose",
     )
     compile: bool | Literal["auto"] = Field(
         False,

@@ -48,7 +48,7 @@ class RunFolder:
     def config(self) -> Config:
         """The resolved configuration that the run was started with."""
         try:
-            return config_load.load(str(self.config_file))
+            return config_load.load(str(self.config_file), derive=False)
         except UserError as error:
             lines = (line.removeprefix(f"{self.config_file} ") for line in str(error).splitlines())
             raise UserError("\n".join(f"{self.config_file}: {line}" for line in lines)) from None
@@ -56,8 +56,8 @@ class RunFolder:
     def check_algorithm(self, overrides: Sequence[str]) -> None:
         """Refuse `overrides` that name another algorithm, which has other settings."""
         name = self.config().algo.name
-        asked, _ = config_load.merge(str(self.config_file), overrides)
-        section = asked.get("algo")
+        asked, _ = config_load.merge(str(self.config_file), overrides, derive=False)
+        section = asked.values.get("algo")
         other = section.get("name") if isinstance(section, dict) else section
         if other != name:
             mine = [override for override in overrides if override.partition("=")[0] in ("algo", "algo.name")]

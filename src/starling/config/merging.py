@@ -1,0 +1,189 @@
+"""Settings as plain data on which others are laid: files on the file they derive from, overrides on top."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+from starling.config import describe
+from starling.config.algo.base import AlgoConfig, config_class
+from starling.config.dialect import parse, show
+from starling.config.parts import REPLACES
+from starling.errors import UserError
+
+KINDS = ("name", "kind")
+"""Keys that decide which other keys a section may have; they are set before those."""
+
+Path = tuple[str, ...]
+
+
+class Settings:
+    """Nested plain data, laid together from files and overrides; knows which file each value is from.
+
+    A key that names another kind (another algorithm, optimizer, torso) drops the settings that belonged to the old one.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self._origins: dict[Path, str] = {}
+
+    def add_file(self, values: dict[str, Any], origin: str) -> None:
+        """Merge the content of a file: sections are merged key by key, lists and scalars replace what was there.
+
+        The first file is taken as it stands.
+        """
+        values = _copy(values)  # a YAML alias is the same section twice, of which one may change alone
+        leaves = frozenset(_leaves(values))
+        if self.values:
+            self._merge(self.values, values, (), origin, leaves)
+        else:
+            self.values, self._origins = values, dict.fromkeys(leaves, origin)
+
+    def add_overrides(self, overrides: Sequence[str]) -> list[str]:
+        """Set every `key.sub=value` in turn; returns one line for each that cannot be applied."""
+        given = frozenset(tuple(override.partition("=")[0].split(".")) for override in overrides)
+        kinds = [override for override in overrides if override.partition("=")[0].rpartition(".")[2] in KINDS]
+        for override in sorted(kinds, key=lambda override: override.partition("=")[0].count(".")):
+            try:
+                self._override(override, given)
+            except UserError:  # in its turn it may be right, or it is reported
+                continue
+        mistakes = []
+        for override in overrides:
+            try:
+                self._override(override, given)
+            except UserError as error:
+                mistakes.append(str(error))
+        return list(dict.fromkeys(mistakes))
+
+    def origin(self, path: Sequence[str]) -> str | None:
+        """The file that the value at `path`, or the section it should be in, is from; None: an override or nobody."""
+        for length in range(len(path), 0, -1):
+            if tuple(path[:length]) in self._origins:
+                return self._origins[tuple(path[:length])]
+        return None
+
+    def _merge(
+        self, place: dict[str, Any], new: dict[str, Any], path: Path, origin: str, given: frozenset[Path]
+    ) -> None:
+        """Merge `new` into the section `place`, which stands at `path`; kinds come before what belongs to them."""
+        for key in sorted(new, key=lambda key: key not in KINDS):
+            here, value = (*path, str(key)), new[key]
+            if isinstance(value, dict) and place.get(key) is None:
+                default = {} if key in place else self._default(here)
+                place[key] = default if isinstance(default, dict) else {}
+            if isinstance(value, dict) and isinstance(place[key], dict):
+                self._merge(place[key], value, here, origin, given)
+            else:
+                self._put(place, path, key, value, given)
+                self._forget(here)
+                self._origins[here] = origin
+
+    def _override(self, override: str, given: frozenset[Path]) -> None:
+        key, equals, text = override.partition("=")
+        *path, last = key.split(".")
+        if not equals or not all((*path, last)):
+            raise UserError(f"{override!r} is not an override; write key.sub=value, e.g. seed=3")
+        if key == "base":
+            raise UserError(f"{override!r}: base stands in a file; give another preset or file in place of this one")
+        value = parse(text, f"{override!r}: the value")
+        place: Any = self.values
+        for depth, step in enumerate(path):
+            if isinstance(place, dict) and place.get(step) is None:
+                place[step] = {} if step in place else self._default((*path[: depth + 1],))
+            place = _inside(place, step, path[:depth], override)
+        if isinstance(place, dict):
+            self._put(place, (*path,), last, value, given)
+        else:
+            _inside(place, last, path, override)
+            place[int(last)] = value
+        self._forget((*path, last))
+
+    def _put(self, place: dict[str, Any], path: Path, key: str, value: Any, given: frozenset[Path]) -> None:
+        """Set one key of the section `place` at `path`, and drop its neighbors that belonged to another kind."""
+        if path == ("algo",) and key == "name":
+            self._drop_other_algorithm(place, value)
+        elif value is not None:
+            known, node = describe.find(self._schema(), [*path, key])
+            old = place.get(key, node.get("default"))
+            if len(known) == len(path) + 1 and old not in (value, "auto"):
+                for neighbor, kept in node.get(REPLACES, {}).items():
+                    if (*path, neighbor) not in given:
+                        self._drop(place, path, neighbor, kept)
+        place[key] = value
+
+    def _drop(self, place: dict[str, Any], path: Path, key: str, kept: Sequence[str]) -> None:
+        inner = place.pop(key, None)
+        self._forget((*path, key))
+        if isinstance(inner, dict) and (left := {name: inner[name] for name in kept if name in inner}):
+            place[key] = left
+
+    def _drop_other_algorithm(self, algo: dict[str, Any], name: Any) -> None:
+        """Keep only settings that the algorithm called `name` has from the same class as the one before."""
+        try:
+            old, new = config_class(str(algo["name"])), config_class(str(name))
+        except (KeyError, UserError):
+            return
+        if old is not new:
+            for key in algo.keys() - _common_keys(old, new):
+                self._drop(algo, ("algo",), key, ())
+
+    def _forget(self, path: Path) -> None:
+        self._origins = {key: file for key, file in self._origins.items() if key[: len(path)] != path}
+
+    def _default(self, path: Path) -> Any:
+        """The default of what is not there yet, so that one key of it can change and its neighbors stay."""
+        known, node = describe.find(self._schema(), path)
+        default = node.get("default") if known == list(path) else None
+        return {} if default is None else _copy(default)
+
+    def _schema(self) -> describe.Node:
+        """The schema of the algorithm that is named; an empty one where none is, or none that is known."""
+        algo = self.values.get("algo")
+        name = algo.get("name") if isinstance(algo, dict) else None
+        try:
+            return _schema_for(name, config_class(name)) if isinstance(name, str) else {}
+        except UserError:
+            return {}
+
+
+@cache
+def _schema_for(name: str, settings: type[AlgoConfig]) -> describe.Node:
+    return describe.json_schema(name)
+
+
+def _common_keys(one: type[AlgoConfig], other: type[AlgoConfig]) -> set[str]:
+    """The keys that two algorithms have from a class that both derive from."""
+    common = [base for base in one.__mro__ if issubclass(base, AlgoConfig) and issubclass(other, base)]
+    return {field.alias or name for base in common for name, field in base.model_fields.items()}
+
+
+def _leaves(values: dict[str, Any], path: Path = ()) -> Iterator[Path]:
+    """The paths of everything in nested plain data that is not a section."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, (*path, str(key)))
+        else:
+            yield (*path, str(key))
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copy(inner) for key, inner in value.items()}
+    return [_copy(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _inside(place: Any, step: str, path: Sequence[str], override: str) -> Any:
+    """What is at `step` of `place`, a section or a list that stands at `path`."""
+    if isinstance(place, dict):
+        return place[step]
+    key = ".".join(path)
+    if not isinstance(place, list):
+        raise UserError(f"{override!r}: {key} is {show(place)} here, which has no keys; give {key} as a whole")
+    if not step.isdigit() or int(step) >= len(place):
+        raise UserError(
+            f"{override!r}: {key} is a list of {len(place)}, counted from 0, and has no element {step!r};"
+            f" give the whole list, {key}=[...]"
+        )
+    return place[int(step)]
