@@ -47,7 +47,13 @@ def build_policy(
     """A policy that explores and records for these groups."""
     config = blueprint.config
     return PolicyCore(
-        Policy(blueprint.algorithm, model, total_rows=config.env.num, explore=True),
+        Policy(
+            blueprint.algorithm,
+            model,
+            total_rows=config.env.num,
+            explore=True,
+            mixed=config.precision == "bfloat16",
+        ),
         blueprint.fragment_shape(layout),
         upstream,
         groups=groups,

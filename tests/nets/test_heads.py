@@ -26,6 +26,19 @@ def build(kind, space=DISCRETE, **spec):
     return build_head(F, space, HeadSpec(kind, **spec))
 
 
+@pytest.mark.parametrize("kind", ["value", "q", "categorical"])
+def test_the_last_layer_is_computed_in_float32_under_autocast(kind):
+    """bfloat16 would round values and logits to 8 bits."""
+    head, x = build(kind), torch.randn(64, F)
+    said = {}
+    for mixed in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+            output = head(x.bfloat16() if mixed else x.bfloat16().float())
+        said[mixed] = output.logits if kind == "categorical" else output
+    assert said[True].dtype == torch.float32
+    assert torch.equal(said[True], said[False])
+
+
 @pytest.mark.parametrize("lead", [(3,), (5, 3)])
 @pytest.mark.parametrize("hidden", [(), (8, 7)])
 def test_leading_axes_are_kept(lead, hidden):

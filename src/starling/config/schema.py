@@ -107,7 +107,8 @@ class Config(Part):
     device: str = Field("auto", description="auto (cuda where there is one), cpu, cuda, cuda:1")
     precision: Literal["float32", "bfloat16", "auto"] = Field(
         "float32",
-        description="of the learner's matrix products; bfloat16: mixed precision by torch.autocast; auto: bfloat16"
+        description="of the network's products in training and acting (evaluation always has float32); bfloat16: mixed"
+        " precision by torch.autocast, values and logits stay float32; auto: bfloat16"
         " where the processor says it has instructions for it, else float32; a new run chooses once and saves what it"
         " chose",
     )

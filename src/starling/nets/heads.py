@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import nn
 
 from starling.errors import UserError
-from starling.nets.layers import Dense, orthogonal
+from starling.nets.layers import Dense, OutputLinear, orthogonal
 from starling.ops.distributions import Categorical, Gaussian, MultiCategorical, TanhGaussian
 from starling.registry import Entry, Registry
 from starling.types import Tensor
@@ -40,8 +40,8 @@ class HeadSpec:
 
 def _layers(inputs: int, outputs: int, spec: HeadSpec) -> nn.Linear | nn.Sequential:
     if not spec.hidden:
-        return nn.Linear(inputs, outputs)
-    return nn.Sequential(Dense(inputs, spec.hidden, spec.activation), nn.Linear(spec.hidden[-1], outputs))
+        return OutputLinear(inputs, outputs)
+    return nn.Sequential(Dense(inputs, spec.hidden, spec.activation), OutputLinear(spec.hidden[-1], outputs))
 
 
 def _discrete(kind: str, space: spaces.Space[Any]) -> int:

@@ -67,6 +67,20 @@ class Dense(nn.Module):
         return x
 
 
+class OutputLinear(nn.Linear):
+    """A linear layer in float32, under autocast too, for values, logits and what else leaves the network.
+
+    bfloat16 has 8 significant bits: values near 1 would be rounded to multiples of 0.004 to 0.008, and TD errors,
+    which are differences of neighboring values, are often no larger than that.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.is_autocast_enabled(x.device.type):
+            return super().forward(x)
+        with torch.autocast(x.device.type, enabled=False):
+            return super().forward(x.float())
+
+
 def conv_norm(name: str, channels: int) -> list[nn.Module]:
     """GroupNorm (1803.08494) for [N, C, H, W]; `layer` is one group of all channels."""
     if name == "none":

@@ -57,8 +57,8 @@ def env_of(summary: Summary) -> str | None:
         return named[-1]
     if summary.preset not in preset_names():
         return None
-    values, _ = merge(summary.preset, [])
-    return str(values["env"]["id"])
+    settings, _ = merge(summary.preset, [])
+    return str(settings.values["env"]["id"])
 
 
 def _table(family: str, rows: list[tuple[str, Summary]]) -> str:

@@ -6,6 +6,7 @@ The same class sits inside an actor or in an inference server; the env loop only
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -98,8 +99,11 @@ class RowGroup:
 class Policy:
     """A network that acts for groups of rows."""
 
-    def __init__(self, algorithm: Algorithm, model: Any, *, total_rows: int, explore: bool) -> None:
+    def __init__(
+        self, algorithm: Algorithm, model: Any, *, total_rows: int, explore: bool, mixed: bool = False
+    ) -> None:
         self.algorithm, self.model = algorithm, model
+        self._mixed = mixed  # mixed precision: bfloat16 where autocast finds it safe
         self.explore, self.total_rows = explore, total_rows
         self.header = Header()
         self.arm = 0  # the policy that is played without exploration, of an algorithm that has several
@@ -152,8 +156,10 @@ class Policy:
             explore=self.explore,
             noise=self._noise(groups),
         )
-        with torch.inference_mode():
-            output = tree.to_numpy(self.algorithm.act(self.model, inputs))
+        precision = torch.autocast(self._device.type, dtype=torch.bfloat16) if self._mixed else nullcontext()
+        with torch.inference_mode(), precision:
+            acted = self.algorithm.act(self.model, inputs)
+        output = tree.to_numpy(tree.map(_as_float32, acted) if self._mixed else acted)
         if single:
             return [output]
         ends = np.cumsum([len(group.rows) for group in groups]).tolist()
@@ -169,6 +175,11 @@ class Policy:
             return torch.from_numpy(drawn[0] if len(drawn) == 1 else np.concatenate(drawn)).to(self._device)
 
         return draw
+
+
+def _as_float32(leaf: torch.Tensor) -> torch.Tensor:
+    """What is recorded is float32: numpy has no bfloat16."""
+    return leaf.float() if leaf.dtype == torch.bfloat16 else leaf
 
 
 @dataclass(frozen=True)
