@@ -54,9 +54,9 @@ PRIORITIZED = "algo.prioritized={alpha: 0.9, beta: {start: 0.4, end: 0.4, fracti
 def test_only_prioritized_replay_finds_the_end_of_the_cliffwalk(trial):
     """Random play fills the replay in both; about one in 8,000 of its transitions has the reward.
 
-    The 160,000 transitions of 5,000 uniform batches contain some twenty of them, each of which takes 1/32 off the error of
-    the last place alone: the reward does not get back to the start, and the lure of 0.4 is taken. By priority they come
-    as often as their errors ask for, and one place after another learns that going on is better.
+    The 160,000 transitions of 5,000 uniform batches contain some twenty of them, each of which takes 1/32 off the
+    error of the last place alone: the reward does not get back to the start, and the lure of 0.4 is taken. By priority
+    they come as often as their errors ask for, and one place after another learns that going on is better.
     """
     prioritized = trial("prioritized", "dqn-cartpole", [*SETTINGS, PRIORITIZED], greedy_return(10))
     uniform = trial("uniform", "dqn-cartpole", SETTINGS, greedy_return(10))
