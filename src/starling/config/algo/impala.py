@@ -40,7 +40,9 @@ class IMPALAConfig(VTraceConfig):
     )
     clear: ClearConfig | None = Field(None, description="policy and value cloning on replayed unrolls; null: none")
     laser: LaserConfig | None = Field(
-        None, description="a test of every state's relevance, and an entropy bonus on new unrolls only; null: none"
+        None,
+        description="a test of every state's relevance, and an entropy bonus on new unrolls only, so that entropy_coef"
+        " counts by their share of the batch; null: none",
     )
     optimizer: OptimizerConfig = Field(
         OptimizerConfig(
