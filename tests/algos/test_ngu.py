@@ -187,6 +187,13 @@ def test_novelty_is_that_of_the_episode_modulated_within_limits():
     assert found[NOVELTY].tolist() == pytest.approx([0.5 * 1, 0.5 * 2.5, 0.5 * 3, 0.0], rel=1e-4)
 
 
+def test_errors_of_mixed_precision_count_like_others():
+    model, other = (build_model(draw(load("ngu-deepsea", SMALL))) for _ in range(2))
+    model.update(torch.tensor([1.0, 3.0], dtype=torch.bfloat16))
+    other.update(torch.tensor([1.0, 3.0]))
+    torch.testing.assert_close(model.error, other.error, rtol=0.0, atol=0.0)
+
+
 @pytest.mark.parametrize("separate", [False, True])
 def test_every_row_learns_the_reward_and_the_discount_of_its_policy(separate):
     runtime = run(200, "algo.learning_starts=5000", f"algo.separate={separate}".lower())

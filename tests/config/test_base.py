@@ -42,6 +42,8 @@ def test_sections_that_the_base_leaves_to_their_defaults_are_merged_into_these(w
     assert load(mine).algo.optimizer == OptimizerConfig(name="Adam", args={"lr": 0.5, "eps": 1.5e-4}, clip_norm=10.0)
     assert load(mine).algo.epsilon == Linear(start=1.0, end=0.2, steps=1_000_000)
     assert load(base).algo.optimizer.args == {"lr": 6.25e-5, "eps": 1.5e-4}  # the default is as it was
+    other = write("other.yaml", "base: base.yaml\nalgo: {optimizer: {clip_norm: 1}}\n")
+    assert load(other).algo.optimizer.args == {"lr": 6.25e-5, "eps": 1.5e-4}
 
 
 def test_lists_replace(write):
@@ -112,11 +114,6 @@ OTHER_KINDS = {
             and algo.episodic.torso.kind == "cnn"
         ),
     ),
-    "a torso that is chosen by the observation": (
-        "ppo-cartpole",
-        "net: {torso: {kind: mlp}}",
-        lambda algo, net: net.torso.hidden == load("ppo-cartpole").net.torso.hidden,
-    ),
     "another length of a ramp": (
         "dqn-atari",
         "algo: {epsilon: {end: 0.1, fraction: 0.5}}",
@@ -147,6 +144,11 @@ def test_settings_of_another_kind_do_not_leak(kind, write):
     assert holds(config.algo, config.net)
 
 
+def test_nothing_belongs_to_a_torso_that_the_observation_chooses(write):
+    write("base.yaml", "algo: {name: ppo}\nenv: {id: CartPole-v1}\nnet: {torso: {hidden: [7]}}\n")
+    assert load(write("mine.yaml", "base: base.yaml\nnet: {torso: {kind: mlp}}\n")).net.torso.hidden == [7]
+
+
 @pytest.mark.parametrize(
     ("preset", "overrides", "key", "value"),
     [
@@ -154,6 +156,13 @@ def test_settings_of_another_kind_do_not_leak(kind, write):
         ("ppo-atari", ["algo.optimizer.args.lr=1", "algo.optimizer.name=SGD"], "args", {"lr": 1}),
         ("ppo-atari", ["algo.optimizer.args={momentum: 0.5}", "algo.optimizer.name=SGD"], "args", {"momentum": 0.5}),
         ("ppo-atari", ["algo.optimizer.name=Adam"], "args", {"lr": 2.5e-4, "eps": 1e-5}),
+        (
+            "ppo-atari",
+            ["algo.optimizer.args.momentum=0.5", "algo.optimizer.name=SGD"],
+            "args",
+            {"lr": 2.5e-4, "momentum": 0.5},
+        ),
+        ("dqn-cartpole", ["algo.optimizer.args.lr=1", "algo.name=ppo"], "args", {"lr": 1, "eps": 1e-5}),
         ("dqn-cartpole", ["algo.optimizer.args.lr=1", "algo.name=ppo"], "clip_norm", 0.5),
     ],
 )

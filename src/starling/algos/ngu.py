@@ -63,6 +63,7 @@ class NGUModel(nn.Module):
     @torch.no_grad()
     def update(self, error: Tensor) -> None:
         """Let what is usual follow errors [n]: those of an untrained predictor would outweigh all others for ever."""
+        error = error.to(self.error)  # mixed precision has it in bfloat16
         self.error.lerp_(torch.stack([torch.ones_like(error), error, error.square()]).mean(1), SPEED)
 
     def beside(self, obs: Tree, arm: Tensor) -> dict[str, Tree]:
