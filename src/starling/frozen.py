@@ -60,8 +60,6 @@ def unpack(data: bytes) -> Any:
         ValueError: These bytes are no packed state.
     """
     end = 8 + int.from_bytes(data[:8], "little")
-    if end > len(data):
-        raise ValueError("a packed state that ends too early")
     try:
         return thaw(FrozenPart(json.loads(data[8:end]), load(data[end:]), {}))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError) as error:

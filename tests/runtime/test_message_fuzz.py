@@ -197,13 +197,25 @@ def test_weights_from_another_node_fit_or_are_refused(data):
     board = WeightBoard(side_of(model))
     WeightWriter(board, model).publish(Header())
     side = np.array(board.bytes_of(1))
-    noise = np.frombuffer(data.draw(st.binary(max_size=64)), np.uint8)
+    numbers = st.lists(st.floats(), min_size=4, max_size=4).map(lambda header: struct.pack("<4d", *header))
+    noise = np.frombuffer(data.draw(numbers | st.binary(max_size=64)), np.uint8)
     side[: len(noise)] = noise
     reader = WeightReader(board, model)
     choices = [side, side[:-1], side[:1], side.reshape(1, -1), side.astype(np.float32), np.uint8(3)]
     with suppress(ValueError):
         board.accept(np.asarray(data.draw(st.sampled_from(choices))))
     reader.refresh()
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("place", range(4))
+def test_weights_whose_header_holds_no_numbers_are_refused(place, number):
+    board = WeightBoard(side_of(torch.nn.Linear(2, 1)))
+    side = np.zeros(board.side, np.uint8)
+    board.accept(side)
+    side[8 * place : 8 * place + 8] = np.frombuffer(struct.pack("<d", number), np.uint8)
+    with pytest.raises(ValueError, match="header holds no numbers"):
+        board.accept(side)
 
 
 def test_an_actor_that_writes_noise_is_named_and_started_again():

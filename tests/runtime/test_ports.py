@@ -4,9 +4,11 @@ import ipaddress
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import pytest
 from driving import PATIENCE, go_on_until, run_of
@@ -47,6 +49,22 @@ def test_over_processes_nothing_listens_but_learners_on_loopback(learners):
         found = listening([*tree(os.getpid())]) - before
     assert {address for address, _ in found} == ({ipaddress.IPv4Address("127.0.0.1")} if learners > 1 else set())
     assert len(found) == (2 if learners > 1 else 0), "each rank listens once, for the other"
+
+
+def test_strangers_at_the_ports_of_learners_that_have_met_do_not_disturb_them():
+    """Gloo asks nobody who they are; what they send is not taken for a gradient."""
+    before = listening([os.getpid()])
+    with run_of("impala-cartpole", *SMALL, "learners=2", "algo.unroll=5", "algo.batch=4") as runtime:
+        go_on_until(runtime, lambda: runtime.updates >= 3)
+        noise = [b"", b"x", os.urandom(8), os.urandom(1 << 16), *(struct.pack("<q", n) + b"x" * 64 for n in range(8))]
+        with ExitStack() as strangers:
+            for _, port in listening([*tree(os.getpid())]) - before:
+                for data in noise:
+                    stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+                    stranger.sendall(data)
+            updates = runtime.updates
+            assert go_on_until(runtime, lambda: runtime.updates >= updates + 20) == []
+        assert go_on_until(runtime, lambda: runtime.updates >= updates + 40) == [], "nor when they leave"
 
 
 @pytest.mark.ray
