@@ -20,6 +20,7 @@ from starling.frozen import pack, unpack
 from starling.roles.policy import Header
 from starling.runtime.central import LoopSide, ServerSide, SharedDesk
 from starling.runtime.link import LARGEST, BrokenMessageError, Link, link
+from starling.runtime.messages import check_message
 from starling.runtime.rendezvous import RankLine
 from starling.runtime.weights import WeightBoard, WeightReader, WeightWriter, side_of
 from starling.types import ArraySpec, Layout
@@ -115,6 +116,63 @@ def test_what_a_line_cannot_understand_ends_it_with_a_reason(data, words):
     assert end.ended
     assert words in end.broken
     end.close()
+
+
+KEYS = ["ready", "fault", "kind", "details", "fragment", "given_back", "episodes", "dropped", "notices", "evaluation"]
+KEYS += ["state", "learnt", "formed", "waits", "told", "posted", "standing", "late", "why", "metrics", "nonsense"]
+NUMBERS = st.lists(st.integers(-2, 5), max_size=5)
+
+
+@fuzzed
+@given(st.dictionaries(st.sampled_from(KEYS), JSON | NUMBERS | st.lists(NUMBERS, max_size=3), max_size=3))
+def test_what_is_accepted_of_a_worker_has_the_parts_that_are_relied_on(message):
+    """Takes each apart as `Crew`, `Hub` and `LearnersRuntime` do."""
+    try:
+        check_message(message)
+    except BrokenMessageError:
+        return
+    match message:
+        case {"fragment": [group, slot, actor, sequence]}:
+            assert all(type(part) in (int, bool) for part in (group, slot, actor, sequence))
+        case {"given_back": [_, slots]}:
+            set(slots)
+        case {"episodes": episodes}:
+            [(int(row), float(total), int(n)) for row, total, n in episodes]
+        case {"dropped": count, "notices": notices}:
+            assert count + 0 == count
+            assert "\n".join(notices) is not None
+        case {"waits": waits}:
+            assert len(tuple(waits["standing"])) == 2
+        case _:
+            assert set(message) <= {"ready", "fault", "kind", "details", "evaluation", "state", *KEYS[11:16]}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {},
+        {"fragment": [0, 0, 0]},
+        {"fragment": [0, "0", 0, 0]},
+        {"fragment": [0, 0, 0, 0], "buffer": None},
+        {"fragment": [0, 0, 0, 0], "episodes": 3},
+        {"given_back": [0, 0]},
+        {"given_back": [0, [[]]]},
+        {"episodes": [[0, 1.0]]},
+        {"episodes": [[0.5, 1.0, 3]]},
+        {"dropped": 1},
+        {"dropped": 1, "notices": [1]},
+        {"evaluation": {}, "state": None},
+        {"learnt": [0, 1, 0]},
+        {"waits": {"standing": [1], "late": False, "why": None}},
+        {"told": {}},
+        {"fault": 1, "kind": "", "details": ""},
+        {"life_ended": [0, 3]},
+    ],
+    ids=str,
+)
+def test_messages_of_another_shape_are_refused(message):
+    with pytest.raises(BrokenMessageError, match="no message has the form"):
+        check_message(message)
 
 
 @fuzzed
@@ -218,16 +276,19 @@ def test_weights_whose_header_holds_no_numbers_are_refused(place, number):
         board.accept(side)
 
 
-def test_an_actor_that_writes_noise_is_named_and_started_again():
+@pytest.mark.parametrize(
+    ("data", "words"), [(b"\xff\xff", "not JSON"), (b'{"fragment": "x"}', "no message has the form")]
+)
+def test_an_actor_that_writes_noise_is_named_and_started_again(data, words):
     """The pipe of a real worker, into which this process writes as if it were that worker."""
     small = ["env.id=toy/identity", "env.num=4", "actors=2", "net.torso.hidden=[8]", "stop.return=null"]
     with run_of("impala-cartpole", *small, "algo.unroll=5", "algo.batch=4", "runtime=processes") as runtime:
         go_on_until(runtime, lambda: runtime.updates >= 2)
         worker = runtime.hub.crew.workers["actor 0"]
         with open(f"/proc/self/fd/{worker.link.fileno()}", "wb", buffering=0) as pipe:
-            pipe.write(framed(b"\xff\xff"))
+            pipe.write(framed(data))
         notices = until_notice(runtime, "actor 0 died")
-        assert any("actor 0 died (BrokenMessageError: sent what is no message (not JSON" in line for line in notices), (
+        assert any(f"actor 0 died (BrokenMessageError: sent what is no message ({words}" in line for line in notices), (
             notices
         )
         updates = runtime.updates

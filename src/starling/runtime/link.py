@@ -10,7 +10,7 @@ import json
 import os
 import select
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import reduction
 from typing import Any
 
@@ -105,8 +105,11 @@ class Link:
                 return False
         return True
 
-    def receive(self) -> list[dict[str, Any]]:
-        """The whole messages that have arrived; never waits."""
+    def receive(self, check: Callable[[dict[str, Any]], None] = lambda message: None) -> list[dict[str, Any]]:
+        """The whole messages that have arrived; never waits.
+
+        Nothing is received after one that is `broken`, or that `check` refuses with a BrokenMessageError.
+        """
         while not self.ended:
             try:
                 data = os.read(self._reading.fd, 1 << 16)
@@ -116,9 +119,9 @@ class Link:
             self._buffer += data
             if len(self._buffer) > LARGEST:
                 break  # take out what is whole before reading on
-        return list(self._messages())
+        return list(self._messages(check))
 
-    def _messages(self) -> Iterator[dict[str, Any]]:
+    def _messages(self, check: Callable[[dict[str, Any]], None]) -> Iterator[dict[str, Any]]:
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
             end = _LENGTH.size + length
@@ -128,6 +131,7 @@ class Link:
                 if length > LARGEST:
                     raise BrokenMessageError(f"a message of {length:,} bytes")
                 message = decode(self._buffer[_LENGTH.size : end])
+                check(message)
             except BrokenMessageError as error:
                 self.ended, self.broken = True, str(error)
                 self._buffer.clear()

@@ -17,6 +17,7 @@ from starling.errors import UserError
 from starling.roles.usage import CELLS
 from starling.runtime import child
 from starling.runtime.link import BrokenMessageError, Link, link
+from starling.runtime.messages import check_message
 from starling.runtime.prewarm import prewarm
 from starling.runtime.slab import Slab, size_of
 from starling.runtime.workers import Member, Worker, WorkerSpec
@@ -104,7 +105,7 @@ class ProcessWorker(Worker):
     def receive(self) -> list[dict[str, Any]]:
         if self.link is None or self.link.ended:
             return []
-        messages = self.link.receive()
+        messages = self.link.receive(check_message)
         if self.link.ended:
             self._selector.unregister(self.link)
         if self.link.broken is not None:  # nothing that it does can be relied on
