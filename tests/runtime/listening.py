@@ -40,6 +40,13 @@ def outside(pids: list[int]) -> list[str]:
     return sorted(f"{address}:{port}" for address, port in listening(pids) if not address.is_loopback)
 
 
+def socket_files(pids: list[int]) -> list[Path]:
+    """Files at which processes have Unix sockets."""
+    sockets = {inode for pid in pids for inode in _sockets(pid)}
+    lines = [line.split(maxsplit=7) for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    return sorted({Path(line[7]) for line in lines if len(line) == 8 and line[6] in sockets and line[7][0] == "/"})
+
+
 def _sockets(pid: int) -> Iterator[str]:
     try:
         names = os.listdir(f"/proc/{pid}/fd")

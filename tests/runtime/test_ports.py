@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 from driving import PATIENCE, go_on_until, run_of
-from listening import listening, outside, tree
+from listening import listening, outside, socket_files, tree
 
 from starling.config.cluster import RayConfig
 from starling.errors import UserError
@@ -87,12 +87,21 @@ def test_a_ray_of_its_own_with_learners_in_it_listens_on_loopback_only(tmp_path,
             assert time.monotonic() < end
             time.sleep(0.2)
         pids = [*tree(driver.pid)]
-        found, open_to_others = listening(pids), outside(pids)
+        found, open_to_others, sockets = listening(pids), outside(pids), socket_files(pids)
+        exposed = [path for path in sockets if not is_private(path)]
         driver.send_signal(signal.SIGINT)
         output, _ = driver.communicate(timeout=PATIENCE)
     assert driver.returncode == 0, output
     assert len(found) >= 7, "the head, the raylet, the driver, two hosts, two ranks"
     assert open_to_others == []
+    assert any(path.name == "raylet" for path in sockets)
+    assert exposed == [], "another user could put a socket of its own there"
+    assert not [path for path in sockets if path.name == "raylet" and path.exists()], "its files are gone with it"
+
+
+def is_private(path):
+    """Tell whether a folder above a file lets nobody else in."""
+    return any(folder.exists() and not folder.stat().st_mode & 0o077 for folder in path.parents)
 
 
 def updates(run):

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import ray
@@ -53,9 +55,17 @@ class Cluster:
 
     def __init__(self, settings: RayConfig, needs: Sequence[Need], object_store: int) -> None:
         self._mine = not ray.is_initialized()
-        if self._mine:
-            (_start if settings.address is None else _join)(settings, needs, object_store)
-        self.own = self._mine and settings.address is None
+        self._files: TemporaryDirectory[str] | None = None
+        if self._mine and settings.address is None:
+            self._files = _private_folder()
+            try:
+                _start(self._files.name, needs, object_store)
+            except BaseException:
+                self._files.cleanup()
+                raise
+        elif self._mine and settings.address is not None:
+            _join(settings.address)
+        self.own = self._files is not None
         self.head = _head(settings)
         self.lost = False
         self.node_count = 0
@@ -104,14 +114,26 @@ class Cluster:
         if self.lost:
             atexit.unregister(ray.shutdown)  # it would wait for the head until Ray aborts this process
             leave_at_once()  # Ray's threads may fault when they are torn down
-            return
-        if self._counting is not None:
-            self._counting.join(CONNECT_SECONDS)
-        if self._mine:
-            ray.shutdown()
+        else:
+            if self._counting is not None:
+                self._counting.join(CONNECT_SECONDS)
+            if self._mine:
+                ray.shutdown()
+        if self._files is not None:
+            self._files.cleanup()
 
 
-def _start(settings: RayConfig, needs: Sequence[Need], object_store: int) -> None:
+def _private_folder() -> TemporaryDirectory[str]:
+    """A folder for the files and sockets of a Ray, which it would let everybody change in /tmp/ray; its name is short.
+
+    A path of a socket has 107 characters at most.
+    """
+    folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp")
+    folder.mkdir(parents=True, exist_ok=True)
+    return TemporaryDirectory(prefix="starling-ray-", dir=folder, ignore_cleanup_errors=True)
+
+
+def _start(folder: str, needs: Sequence[Need], object_store: int) -> None:
     """A Ray of this run's own: on this machine's loopback, with a token, with as many CPUs as the run asks for."""
     ensure_token()
     cpus = math.ceil(sum(need.resources.get("CPU", 0.0) for need in needs)) + 1
@@ -123,6 +145,7 @@ def _start(settings: RayConfig, needs: Sequence[Need], object_store: int) -> Non
                 num_cpus=cpus,
                 object_store_memory=object_store,
                 _node_ip_address=LOOPBACK,
+                _temp_dir=f"{folder}/ray",  # to which it gives everybody access; not to the one around it
                 _system_config={
                     "worker_niceness": 0
                 },  # Ray's workers would yield (15) to all others, the learner first
@@ -150,9 +173,7 @@ def _on_loopback() -> Iterator[None]:
         ray_constants.ENABLE_RAY_CLUSTER = before
 
 
-def _join(settings: RayConfig, needs: Sequence[Need], object_store: int) -> None:
-    address = settings.address
-    assert address is not None, "there is a cluster to join"
+def _join(address: str) -> None:
     check_token_file()
     if ":" in address and not answers(_endpoint(address), CONNECT_SECONDS):
         raise UserError(f"ray.address={address}: nothing answers there; is the cluster up, and its port open?")
