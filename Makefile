@@ -40,6 +40,11 @@ matrix: install
 learn: install
 	$(BIN)/pytest -n 2 --dist worksteal $(if $(RECORD),--record) tests/learn
 
+# The decoders' fuzz tests with many more examples than in `make test`.
+.PHONY: fuzz
+fuzz: install
+	STARLING_FUZZ=20000 $(BIN)/pytest -n 2 --timeout 3600 tests/runtime/test_message_fuzz.py
+
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from starling.segments import Segmented
@@ -53,9 +54,16 @@ def pack(state: dict[str, Any]) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """The state that was packed."""
+    """The state that was packed.
+
+    Raises:
+        ValueError: These bytes are no packed state.
+    """
     end = 8 + int.from_bytes(data[:8], "little")
-    return thaw(FrozenPart(json.loads(data[8:end]), load(data[end:]), {}))
+    try:
+        return thaw(FrozenPart(json.loads(data[8:end]), load(data[end:]), {}))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
+        raise ValueError(f"a packed state that cannot be read: {error}") from error
 
 
 def _split(value: Any, path: str, arrays: dict[str, NDArray], segments: dict[str, Segmented]) -> Any:
