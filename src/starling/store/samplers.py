@@ -197,6 +197,7 @@ class Prioritized:
 
     def check_valid(self) -> None:
         self._tree.check_valid()
+        assert 0.0 < self._largest < np.inf, "the largest priority is none"
         leaves = self._tree.get_state()["leaves"]
         assert np.count_nonzero(leaves) == self._size, "an item without mass, or mass without an item"
 
