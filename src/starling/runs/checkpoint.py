@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -339,7 +340,7 @@ def _read_manifest(folder: Path) -> CheckpointManifest:
         document = None
     if not isinstance(document, dict):
         raise BrokenCheckpointError(f"{folder.name}: the manifest is missing or unreadable")
-    if document.get("format") not in READABLE:
+    if type(document.get("format")) is not int or document["format"] not in READABLE:
         raise BrokenCheckpointError(f"{folder.name}: format {printable(document.get('format'))} is not {FORMAT}")
     try:
         return parse_manifest(document)
@@ -367,11 +368,18 @@ def _problems(folder: Path, manifest: CheckpointManifest, part: str) -> Iterator
             found = file.lstat().st_size
             if found != expected.bytes:
                 yield f"{name} has {found} bytes, not {expected.bytes}"
+            elif found > (_MOST_BYTES if name.endswith(".json") else _memory()):
+                yield f"{name} has {found:,} bytes, which is too much for this machine"
             elif sha256(file) != expected.sha256:
                 yield f"{name} was altered (its checksum differs)"
         except FileNotFoundError:
             yield f"{name} is missing"
         except OSError as error:
             yield f"{name} cannot be read: {error.strerror}"
-    for named in _segments_of(manifest, part).values():
-        yield from filter(None, (what_is_wrong(folder.parent, name, size) for name, size in named))
+    segments = {pair for named in _segments_of(manifest, part).values() for pair in named}  # equal ones are one file
+    yield from filter(None, (what_is_wrong(folder.parent, name, size) for name, size in sorted(segments)))
+
+
+def _memory() -> int:
+    """Bytes of memory of this machine, in which the arrays of a checkpoint must have room."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

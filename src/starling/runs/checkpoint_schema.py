@@ -15,6 +15,8 @@ NAME = re.compile(r"step-(\d{12,18})", re.ASCII)
 """A checkpoint's folder, named by its env steps."""
 
 Count = Annotated[int, Field(ge=0, lt=2**62)]
+SegmentSize = Annotated[int, Field(ge=0, le=2**30)]
+"""Bytes; segments are made of 4 MiB, or of 32 MiB before they are compressed, unless one observation has more."""
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_\-]{1,100}\.(json|safetensors)$")]
 
@@ -37,7 +39,7 @@ class CheckpointManifest(_Strict):
 
     env_steps: Count
     files: Annotated[dict[FileName, FileEntry], Field(max_length=1000)]
-    segments: dict[str, list[tuple[Sha256, Count]]] = {}
+    segments: dict[str, list[tuple[Sha256, SegmentSize]]] = {}
 
 
 class _Scores(_Strict):

@@ -69,7 +69,7 @@ class Sparse:
         self._entry[:] = -1
         self._grid.load(self._entry, state["entry"])
         leaves = iter([state["values"][str(i)] for i in range(len(state["values"]))])
-        self._free = np.array(state["free"], np.int64)
+        self._free = np.array(state["free"], np.int32)
         self._size = int((self._entry >= 0).sum()) + len(self._free)
         self._values = tree.map(lambda spec: _checked(next(leaves), spec, self._size), self._specs)
 
