@@ -7,6 +7,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from starling import topology
 from starling.blueprint import Blueprint, build_model, draw, load_weights, torch_threads, validate
 from starling.branching import check_branch
@@ -22,6 +24,7 @@ from starling.runs.lock import locked
 from starling.runs.signals import Interrupts
 from starling.runtime.prewarm import prewarm
 from starling.session import Display, Logged, Result, Session
+from starling.store.shards import shard_rows
 from starling.store.store import Store
 
 
@@ -66,7 +69,7 @@ def _resume(place: folder.RunFolder, display: Display, which: str) -> Result:
     set_up_torch(torch_threads(blueprint))
     runtime = topology.build(blueprint, find_room(place.path))
     with _closing_if_it_fails(runtime):
-        _restore(runtime, state, source)
+        _restore(runtime, blueprint, state, source)
         session = Session(blueprint, place, runtime, display, state["session"])
     return session.run()
 
@@ -88,7 +91,7 @@ def branch(run: Path, config: Config, runs: Path, display: Display, *, which: st
             fresh, saved = runtime.learner.get_state()["optimizers"], state["learner"]
             with checkpoint.fitting(source):
                 saved["optimizers"] = plan.optimizer_states(saved["optimizers"], fresh, saved["version"])
-            _restore(runtime, state, source)
+            _restore(runtime, new, state, source)
             runtime.learner.apply_settings()
             place = folder.create(runs, new.config)
             held.enter_context(locked(place.path, display.message))
@@ -133,10 +136,15 @@ def _load(
     return source, state
 
 
-def _restore(runtime: topology.Runtime, state: dict[str, Any], source: str) -> None:
+def _restore(runtime: topology.Runtime, blueprint: Blueprint, state: dict[str, Any], source: str) -> None:
     """Give a system the state of a checkpoint; refuses one that no such system could have saved."""
     with checkpoint.fitting(source):
         runtime.restore(state)
-        for store in runtime.stores:
-            if isinstance(store, Store):
-                store.check_valid()
+        dealt = shard_rows(blueprint.config.env.num, blueprint.learners)
+        for store, rows in zip(runtime.stores, dealt, strict=False):
+            if not isinstance(store, Store):
+                continue
+            store.check_valid()
+            rings = [table.ring for table in store.mixture.tables if table.ring is not None]
+            if not all(np.isin(ring.env_rows, rows).all() for ring in rings):
+                raise ValueError("steps of an env row that this run does not have")

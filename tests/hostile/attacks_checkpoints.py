@@ -367,6 +367,11 @@ def env_rows_without_bound(place):
     change_array(place.newest, "store", "storage/rows", lambda rows: rows + 2**40)
 
 
+@attack("resume", ends=REFUSED)
+def env_rows_of_another_run(place):
+    change_array(place.newest, "store", "storage/rows", lambda rows: rows + 5)
+
+
 @attack("resume", "info", ends=REFUSED)
 def windows_in_the_future(place):
     change_array(place.newest, "store", "windows/steps", lambda steps: np.full_like(steps, 10**6))

@@ -15,6 +15,7 @@ import pytest
 from corpus import SETTINGS, change_export, rewrite
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from store_streams import Stream, make_layout, make_rows, stack_of
 
 from starling.blueprint import build_model, draw, layout_of
 from starling.bounded_json import parse_json
@@ -31,6 +32,8 @@ from starling.runs.checkpoint_schema import state_check
 from starling.runs.rows import parse_rows
 from starling.runs.segments import Stored, what_is_wrong, write_segments
 from starling.segments import Joined
+from starling.store.spec import TableSpec
+from starling.store.table import Table
 
 EXAMPLES = int(os.environ.get("STARLING_FUZZ", "60"))
 fuzz = settings(
@@ -218,6 +221,52 @@ def test_fuzz_tables(restored, data):
         sample = store.mixture.sample(32)
         assert sample is None or sample.trajectory.valid.shape[1] == 32
         freeze({"store": store.get_state(with_tables=True)})
+
+
+KINDS = {
+    "uniform": {"storage": "ring", "capacity": 60},
+    "prioritized": {"storage": "ring", "capacity": 60, "period": 2},
+    "fifo": {"storage": "slots", "capacity": 12, "max_uses": 2},
+    "ranked": {"storage": "slots", "capacity": 12, "candidates": 2.0, "contest": 2},
+}
+
+
+def make_table(sampler, layout):
+    shared = {"name": "t", "length": 3, "fragment": 3, "batch": 4, "sampler": sampler, "min_size": 2}
+    return Table(TableSpec(**shared, **KINDS[sampler]), layout, rows=2, seed=7)
+
+
+@pytest.mark.parametrize("sampler", KINDS)
+@fuzz
+@given(data=st.data())
+def test_fuzz_every_kind_of_table(sampler, data):
+    """With frame stacks and recurrent states; what is taken can be sampled from, inserted into, and saved again."""
+    layout = make_layout(stack_of(2, 0))
+    stream = Stream(make_rows(0, 2, layout), np.arange(2), layout)
+    table = make_table(sampler, layout)
+    for _ in range(4):
+        table.insert(stream.fragment(3))
+    part = freeze({"t": table.get_state()})["t"]
+    arrays, document = dict(part.arrays), part.document
+    if data.draw(st.integers(0, 3)):
+        name = data.draw(st.sampled_from(sorted(arrays)))
+        arrays[name] = data.draw(changed_array(arrays[name]))
+    else:
+        document = data.draw(changed_json(document))
+    restored = make_table(sampler, layout)
+    try:
+        with checkpoint.fitting("it"), np.errstate(all="ignore"):
+            restored.set_state(thaw(FrozenPart(document, arrays, {})))
+            restored.check_valid()
+    except UserError as error:
+        assert_one_line(error)
+        return
+    if restored.ring is not None and not np.isin(restored.ring.env_rows, [0, 1]).all():
+        return  # who restores a run refuses these
+    for _ in range(2):
+        restored.sample(2)
+        restored.insert(stream.fragment(3))
+    freeze({"t": restored.get_state()})
 
 
 @st.composite

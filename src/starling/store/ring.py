@@ -77,6 +77,11 @@ class Ring:
         return int(np.minimum(self._windows.head, self._grid.length).sum())
 
     @property
+    def env_rows(self) -> NDArray:
+        """Global env rows [n] that have a ring here."""
+        return self._global
+
+    @property
     def broken(self) -> int:
         return self._broken
 
