@@ -54,7 +54,7 @@ _MOST_BYTES = 2**26  # of a manifest or a document, which is JSON; what is large
 Check = Callable[[dict[str, Any]], None]
 """Raises ValueError for a state that the caller cannot use."""
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, MemoryError)
-_MISFITS = (*_DAMAGE, IndexError, ArithmeticError, AssertionError, RuntimeError)
+_MISFITS = (*_DAMAGE, IndexError, ArithmeticError, AssertionError, RuntimeError, StopIteration)
 
 
 class BrokenCheckpointError(Exception):

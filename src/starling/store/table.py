@@ -228,4 +228,4 @@ class Table:
         self._rng.bit_generator.state = state["rng"]
         self._sequence = {int(actor): int(last) for actor, last in state["sequence"].items()}
         self._steps = int(state["steps"])
-        self._counters = {name: int(count) for name, count in state["counters"].items()}
+        self._counters = {name: int(state["counters"].get(name, 0)) for name in COUNTERS}
