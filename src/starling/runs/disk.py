@@ -99,8 +99,10 @@ def make_folder(folder: Path, *, exist_ok: bool = True) -> None:
     try:
         os.mkdir(folder)
     except FileExistsError:
-        if not exist_ok or not is_folder(folder):
+        if not exist_ok:
             raise
+        if not is_folder(folder):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
     sync(folder.parent)
 
 
