@@ -15,6 +15,7 @@ from typing import Any
 from starling.config import load as config_load
 from starling.config.schema import Config
 from starling.errors import UserError
+from starling.runs.contents import check_contents
 from starling.runs.disk import GrowingFile, make_folder, publish
 from starling.runs.rows import to_json
 
@@ -134,6 +135,7 @@ def find(path: Path) -> RunFolder:
     """The run at `path`; says what is missing when it is none."""
     if not path.is_dir():
         raise UserError(f"no such run: {path}")
+    check_contents(path)
     folder = RunFolder(path)
     if not folder.config_file.is_file():
         raise UserError(f"{path} is not a run: it has no config.yaml")
