@@ -50,7 +50,7 @@ def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST, allow
     A folder of somebody else's may import only the packages in `allow`.
     """
     place = folder.find(run, allow)
-    place.config()  # refused before anything is written, the lock included
+    place.check_cluster(place.config())  # refused before anything is written, the lock included
     with locked(place.path, display.message):
         return _resume(place, Logged(display, place), which)
 

@@ -174,7 +174,7 @@ def test_ones_own_run_needs_no_word_until_something_is_added_to_its_imports(cana
     code, _, complaint = in_process("eval", mine)
     (line,) = complaint.splitlines()
     assert code == 2
-    assert "its trust.json was made with another key or for other imports" in line
+    assert "its trust.json was made with another key or for another config.yaml" in line
     assert "os:system (net.torso.kind)" in line
 
 
@@ -219,3 +219,15 @@ def test_what_is_allowed_must_be_of_its_kind_before_it_is_called(canary, foreign
     assert told in complaint
     assert len(complaint.splitlines()) == 1
     assert not marker.exists()
+
+
+def test_a_strangers_run_is_evaluated_but_not_trained_in_the_cluster_that_it_names(foreign, in_process):
+    folder = foreign({"runtime": "ray", "ray.address": "127.0.0.1:1"})
+    for command in (["resume", folder], ["resume", folder, "seed=3", "run=branch"]):
+        code, _, complaint = in_process(*command)
+        assert code == 2
+        assert "its config.yaml would join 127.0.0.1:1 (ray.address); nothing was done" in complaint
+    code, _, complaint = in_process("resume", folder, "ray.address=127.0.0.1:2", "run=branch")  # typed
+    assert code == 2
+    assert "ray.address=127.0.0.1:2: nothing answers there" in complaint
+    assert in_process("eval", folder, "--episodes=1")[0] == 0

@@ -55,7 +55,7 @@ def test_numbers_may_change_and_imports_may_not(sealed):
     trust.check(sealed, OWN)
     trust.check(sealed, {**OWN, "seed": 7, "net": {"torso": {"kind": "mlp"}}})
     line = refused(sealed, {**OWN, "net": {"torso": {"kind": "evil.nets:Torso"}}})
-    assert "made with another key or for other imports" in line
+    assert "made with another key or for another config.yaml" in line
     assert "mine:Env (env.id), evil.nets:Torso (net.torso.kind)" in line
     assert "--allow mine --allow evil " in line
     assert line.endswith("STARLING_ALLOW=mine,evil")
@@ -75,7 +75,7 @@ def test_a_folder_without_imports_needs_neither_seal_nor_key(tmp_path, home):
         (b"[]", "its trust.json is damaged"),
         (b'{"imports": 3}', "its trust.json is damaged"),
         ('{"imports": "é"}'.encode(), "its trust.json is damaged"),
-        (b'{"imports": ""}', "made with another key or for other imports"),
+        (b'{"imports": ""}', "made with another key or for another config.yaml"),
         (b'{"imports": "' + b"0" * 2000 + b'"}', "its trust.json is damaged"),
     ],
 )
@@ -159,5 +159,40 @@ def test_what_a_stranger_wrote_is_one_printable_line_that_may_be_pasted(tmp_path
 
 def test_the_seal_says_nothing_about_the_key(sealed, home):
     content = json.loads((sealed / "trust.json").read_text())
-    assert content.keys() == {"version", "imports"}
+    assert content.keys() == {"version", "imports", "cluster"}
     assert (home / "starling" / "key").read_bytes().hex() not in content["imports"]
+
+
+CLUSTER_LEAVE = "ray.allow_cluster_without_authentication"
+CLUSTER = {"ray": {"address": "ray://head:10001", "allow_cluster_without_authentication": True}}
+
+
+def cluster_refused(folder, values=CLUSTER, allow=(), typed=()):
+    with pytest.raises(UserError) as error:
+        trust.check_cluster(folder, values, allow, typed)
+    (line,) = str(error.value).splitlines()
+    return line
+
+
+def test_a_strangers_cluster_needs_a_word(tmp_path, monkeypatch):
+    line = cluster_refused(tmp_path)
+    assert "would join ray://head:10001 (ray.address), ray.allow_cluster_without_authentication (ray.allow" in line
+    assert "--allow ray://head:10001 --allow ray.allow_cluster_without_authentication " in line
+    assert "would join ray://head:10001 (ray.address);" in cluster_refused(tmp_path, CLUSTER, [CLUSTER_LEAVE])
+    assert f"would join {CLUSTER_LEAVE} (" in cluster_refused(tmp_path, CLUSTER, typed=["ray.address"])
+    trust.check_cluster(tmp_path, CLUSTER, typed=["ray"])
+    trust.check_cluster(tmp_path, {"ray": {"address": "auto"}})
+    trust.check_cluster(tmp_path, {"ray": {"address": None, "allow_cluster_without_authentication": False}})
+    monkeypatch.setenv("STARLING_ALLOW", f"ray://head:10001,{CLUSTER_LEAVE}")
+    trust.check_cluster(tmp_path, CLUSTER)
+
+
+def test_ones_own_cluster_needs_none_and_is_sealed_apart_from_imports(tmp_path):
+    assert trust.seal(tmp_path, OWN | CLUSTER) is None
+    trust.check_cluster(tmp_path, CLUSTER)
+    trust.check(tmp_path, OWN | {"ray": {"address": "other:1"}})
+    assert "other:1 (ray.address)" in cluster_refused(tmp_path, OWN | {"ray": {"address": "other:1"}})
+    digests = json.loads((tmp_path / "trust.json").read_text())
+    swapped = {"imports": digests["cluster"], "cluster": digests["imports"]}
+    (tmp_path / "trust.json").write_text(json.dumps(digests | swapped))
+    assert "made with another key" in refused(tmp_path)

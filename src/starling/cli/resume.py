@@ -35,6 +35,7 @@ def resume(
     place = find(run, allow or ())
     place.check_algorithm(overrides or [])
     config = load_checked(str(place.config_file), overrides or [], derive=False, vet=place.vet)
+    place.check_cluster(config, overrides or [])
     check_writable(runs or run.parent)
 
     from starling import training

@@ -13,21 +13,23 @@ NAMES = ("id", "name", "kind", "sampler")
 FILE_WRITERS = {"RecordVideo": "gymnasium.wrappers:RecordVideo"}
 """Built-in wrappers whose arguments name files to write, with their import paths."""
 
+_OPEN_CLUSTER = "allow_cluster_without_authentication"
 _IMPORT_PATH = re.compile(r"[\w.\-]+:[^\W\d]")
 """The beginning of an import path under any other key; `cuda:1`, `host:80` and `http://host` are none."""
 
 
 @dataclass(frozen=True)
 class Import:
-    """One import path of a configuration, and the dotted key under which it stands."""
+    """One import path of a configuration, or a cluster, and the dotted key under which it stands."""
 
     key: str
     path: str
 
     @property
-    def package(self) -> str:
-        """The top-level package, or the path itself for a wrapper of Gymnasium's that writes files."""
-        return self.path if self.path in FILE_WRITERS.values() else self.path.partition(":")[0].partition(".")[0]
+    def word(self) -> str:
+        """What allows it: the top-level package, or for a cluster and a wrapper that writes files, just this one."""
+        is_package = not self.key.startswith("ray.") and self.path not in FILE_WRITERS.values()
+        return self.path.partition(":")[0].partition(".")[0] if is_package else self.path
 
     def is_allowed(self, allow: Sequence[str]) -> bool:
         """Return True if `allow` names this path, its module, or a package that the module is in."""
@@ -42,6 +44,19 @@ def imports_of(values: Any) -> list[Import]:
     env, which may import by themselves, a string counts that has the form `package.module:Name`.
     """
     return list(dict.fromkeys(_walk(values)))
+
+
+def clusters_of(values: Any) -> list[Import]:
+    """The Ray cluster that training would join, unless it is this machine's, and consent to one without a token.
+
+    Ray runs code in both directions, so that a stranger's cluster is a stranger's code.
+    """
+    ray = values.get("ray") if isinstance(values, dict) else None
+    if not isinstance(ray, dict):
+        return []
+    address, open_to_all = ray.get("address"), ray.get(_OPEN_CLUSTER)
+    found = [Import("ray.address", address)] if isinstance(address, str) and address != "auto" else []
+    return [*found, *([Import(f"ray.{_OPEN_CLUSTER}", f"ray.{_OPEN_CLUSTER}")] if open_to_all else [])]
 
 
 def _walk(values: Any) -> Iterator[Import]:

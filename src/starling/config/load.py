@@ -67,8 +67,9 @@ def merge(
     """What `source` and `overrides` say, not yet checked, and the overrides that cannot be applied."""
     settings = Settings()
     files = _read(source, derive)
-    for _, values in files if vet else ():
-        vet(values)
+    for _, values in files:
+        if vet is not None:
+            vet(values)
     for name, values in files:
         settings.add_file(values, "" if name == source else name)
     return settings, settings.add_overrides(overrides)

@@ -62,6 +62,13 @@ class RunFolder:
         """Refuse the content of a `config.yaml` that imports what the user has not vouched for."""
         trust.check(self.path, values, self.allow)
 
+    def check_cluster(self, config: Config, overrides: Sequence[str] = ()) -> None:
+        """Refuse to train `config`, which is the run's with `overrides`, in a cluster that the user has not named."""
+        if config.runtime == "ray":
+            settings, _ = config_load.merge(str(self.config_file), (), derive=False, vet=self.vet)
+            typed = [override.partition("=")[0] for override in overrides]
+            trust.check_cluster(self.path, settings.values, self.allow, typed)
+
     def check_algorithm(self, overrides: Sequence[str]) -> None:
         """Refuse `overrides` that name another algorithm, which has other settings."""
         name = self.config().algo.name

@@ -12,12 +12,12 @@ import os
 import secrets
 import shlex
 import stat
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from starling.config.imports import Import, imports_of
+from starling.config.imports import Import, clusters_of, imports_of
 from starling.errors import UserError
 from starling.runs.disk import publish
 
@@ -25,7 +25,6 @@ ALLOW = "STARLING_ALLOW"
 """Variable of the environment with packages that any run folder may import, separated by commas."""
 SEAL = "trust.json"
 KEY_BYTES = 32
-_PURPOSE = b"starling import paths 1\n"
 _LONGEST_SEAL = 1000  # bytes
 _SHOWN = 8  # import paths in a message
 _SHOWN_LENGTH = 100  # characters of each
@@ -50,27 +49,38 @@ def check(folder: Path, values: Any, allow: Sequence[str] = ()) -> None:
 
     Nothing is imported here. A folder with the user's own seal needs no word, and neither does one without imports.
     """
-    found = imports_of(values)
-    words = allowed(allow)
+    found, words = imports_of(values), allowed(allow)
     foreign = [each for each in found if not each.is_allowed(words)]
-    if not foreign:
+    if foreign and (reason := _reason_for_distrust(folder, "imports", found)) is not None:
+        raise ForeignCodeError(_refusal(folder, reason, "import", foreign))
+
+
+def check_cluster(folder: Path, values: Any, allow: Sequence[str] = (), typed: Collection[str] = ()) -> None:
+    """Refuse to train with `values` in a cluster that the user has not named.
+
+    Args:
+        typed: dotted keys that the user has set on top of `values`.
+    """
+    if "ray" in typed:
         return
-    reason = _reason_for_distrust(folder, found)
-    if reason is not None:
-        raise ForeignCodeError(_refusal(folder, reason, foreign))
+    found, words = clusters_of(values), allowed(allow)
+    foreign = [each for each in found if each.path not in words and each.key not in typed]
+    if foreign and (reason := _reason_for_distrust(folder, "cluster", found)) is not None:
+        raise ForeignCodeError(_refusal(folder, reason, "join", foreign))
 
 
 def seal(folder: Path, values: Any) -> str | None:
-    """Write the seal of a run of the user's own, if it imports anything; returns why it could not be made, or None."""
-    found = imports_of(values)
-    if not found:
+    """Write the seal of a run of the user's own, if it needs one; returns why it could not be made, or None."""
+    found = {"imports": imports_of(values), "cluster": clusters_of(values)}
+    if not any(found.values()):
         return None
     try:
-        digest = _digest(_make_key(), found)
+        key = _make_key()
     except NoKeyError as error:
-        packages = _join(dict.fromkeys(each.package for each in found))
-        return f"the run cannot be marked as yours ({error}): resume, eval and play will need --allow {packages}"
-    publish(folder / SEAL, (json.dumps({"version": 1, "imports": digest}) + "\n").encode())
+        words = _join([each.word for part in found.values() for each in part])
+        return f"the run cannot be marked as yours ({error}): resume, eval and play will need --allow {words}"
+    digests = {part: _digest(key, part, listed) for part, listed in found.items()}
+    publish(folder / SEAL, (json.dumps({"version": 1, **digests}) + "\n").encode())
     return None
 
 
@@ -83,10 +93,10 @@ def key_file() -> Path:
     return base / "starling" / "key"
 
 
-def _reason_for_distrust(folder: Path, found: Sequence[Import]) -> str | None:
-    """Why the folder's seal does not vouch for these imports; None: it does."""
+def _reason_for_distrust(folder: Path, part: str, found: Sequence[Import]) -> str | None:
+    """Why one part of the folder's seal does not vouch for what was found; None: it does."""
     try:
-        digest = _read_seal(folder / SEAL)
+        digest = _read_seal(folder / SEAL, part)
     except FileNotFoundError:
         return f"it has no {SEAL}"
     except (OSError, ValueError, RecursionError):
@@ -97,19 +107,19 @@ def _reason_for_distrust(folder: Path, found: Sequence[Import]) -> str | None:
         return "you have no key here yet"
     except NoKeyError as error:
         return str(error)
-    if hmac.compare_digest(_digest(key, found), digest):
+    if hmac.compare_digest(_digest(key, part, found), digest):
         return None
-    return f"its {SEAL} was made with another key or for other imports"
+    return f"its {SEAL} was made with another key or for another config.yaml"
 
 
-def _digest(key: bytes, found: Sequence[Import]) -> str:
-    paths = sorted({each.path for each in found})
-    return hmac.new(key, _PURPOSE + json.dumps(paths).encode(), hashlib.sha256).hexdigest()
+def _digest(key: bytes, part: str, found: Sequence[Import]) -> str:
+    sealed = ["starling", 1, part, sorted({each.path for each in found})]
+    return hmac.new(key, json.dumps(sealed).encode(), hashlib.sha256).hexdigest()
 
 
-def _read_seal(file: Path) -> str:
+def _read_seal(file: Path, part: str) -> str:
     content = json.loads(_read_regular(file, _LONGEST_SEAL)[0])
-    digest = content.get("imports") if isinstance(content, dict) else None
+    digest = content.get(part) if isinstance(content, dict) else None
     if not isinstance(digest, str) or not digest.isascii():
         raise ValueError(f"no digest in {file}")
     return digest
@@ -170,19 +180,20 @@ def _make_key() -> bytes:
         raise NoKeyError(f"cannot write {file}: {error.strerror}") from None
 
 
-def _refusal(folder: Path, reason: str, foreign: Sequence[Import]) -> str:
-    shown = ", ".join(f"{_plain(each.path)} ({_plain(each.key)})" for each in foreign[:_SHOWN])
+def _refusal(folder: Path, reason: str, does: str, foreign: Sequence[Import]) -> str:
+    listed = foreign[:_SHOWN]
+    shown = ", ".join(f"{_plain(each.path)} ({_plain(each.key)})" for each in listed)
     more = f" and {len(foreign) - _SHOWN:,} more" if len(foreign) > _SHOWN else ""
-    packages = list(dict.fromkeys(each.package for each in foreign[:_SHOWN]))
+    words = dict.fromkeys(each.word for each in listed)
     return (
-        f"{folder} is not known as a run of yours ({reason}), and its config.yaml would import {shown}{more}; nothing"
-        f" was imported: if you trust this code, add --allow {_join(packages)} (in Python allow=[...]) or set"
-        f" {ALLOW}={','.join(shlex.quote(_plain(package)) for package in packages)}"
+        f"{folder} is not known as a run of yours ({reason}), and its config.yaml would {does} {shown}{more}; nothing"
+        f" was done: if you trust that, add --allow {_join(words)} (in Python allow=[...]) or set"
+        f" {ALLOW}={','.join(shlex.quote(_plain(word)) for word in words)}"
     )
 
 
-def _join(packages: Sequence[str] | dict[str, None]) -> str:
-    return " --allow ".join(shlex.quote(_plain(package)) for package in packages)
+def _join(words: Iterable[str]) -> str:
+    return " --allow ".join(shlex.quote(_plain(word)) for word in dict.fromkeys(words))
 
 
 def _plain(text: str) -> str:
