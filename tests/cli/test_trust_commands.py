@@ -227,6 +227,8 @@ def test_a_strangers_run_is_evaluated_but_not_trained_in_the_cluster_that_it_nam
         code, _, complaint = in_process(*command)
         assert code == 2
         assert "its config.yaml would join 127.0.0.1:1 (ray.address); nothing was done" in complaint
+    with pytest.raises(UserError, match=r"would join 127.0.0.1:1 \(ray.address\)"):
+        starling.resume(folder)
     code, _, complaint = in_process("resume", folder, "ray.address=127.0.0.1:2", "run=branch")  # typed
     assert code == 2
     assert "ray.address=127.0.0.1:2: nothing answers there" in complaint

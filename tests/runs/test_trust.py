@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_a_folder_without_imports_needs_neither_seal_nor_key(tmp_path, home):
     [
         (None, "it has no trust.json"),
         (b"", "its trust.json is damaged"),
-        (b"[" * 900, "its trust.json is damaged"),
+        (b"[" * 1000, "its trust.json is damaged"),
         (b"[]", "its trust.json is damaged"),
         (b'{"imports": 3}', "its trust.json is damaged"),
         ('{"imports": "é"}'.encode(), "its trust.json is damaged"),
@@ -113,6 +114,18 @@ def test_a_copied_key_vouches_on_another_machine(sealed, monkeypatch, tmp_path, 
     trust.check(sealed, OWN)
 
 
+def test_whoever_makes_a_key_at_the_same_time_gets_the_same(home):
+    with ThreadPoolExecutor(16) as pool:
+        keys = {made.result() for made in [pool.submit(trust._make_key) for _ in range(64)]}
+    assert keys == {(home / "starling" / "key").read_bytes()}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_key_of_another_user_does_not_vouch(sealed, home):
+    os.chown(home / "starling" / "key", 12345, -1)
+    assert "belongs to another user" in refused(sealed)
+
+
 def test_a_key_that_others_may_read_or_that_is_none_does_not_vouch(sealed, home):
     key = home / "starling" / "key"
     key.chmod(0o640)
@@ -135,6 +148,8 @@ def test_where_no_key_can_be_made_the_run_goes_on_and_says_what_it_will_need(tmp
     assert problem.endswith("--allow mine")
     assert not (tmp_path / "trust.json").exists()
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")  # which the XDG specification has ignored
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert trust.key_file() == tmp_path / ".config" / "starling" / "key"
     monkeypatch.setenv("HOME", "nowhere")
     assert "there is no home folder; set HOME or XDG_CONFIG_HOME" in trust.seal(tmp_path, OWN)
 
@@ -193,6 +208,5 @@ def test_ones_own_cluster_needs_none_and_is_sealed_apart_from_imports(tmp_path):
     trust.check(tmp_path, OWN | {"ray": {"address": "other:1"}})
     assert "other:1 (ray.address)" in cluster_refused(tmp_path, OWN | {"ray": {"address": "other:1"}})
     digests = json.loads((tmp_path / "trust.json").read_text())
-    swapped = {"imports": digests["cluster"], "cluster": digests["imports"]}
-    (tmp_path / "trust.json").write_text(json.dumps(digests | swapped))
-    assert "made with another key" in refused(tmp_path)
+    (tmp_path / "trust.json").write_text(json.dumps({"cluster": digests["imports"]}))
+    assert "made with another key" in cluster_refused(tmp_path, {"ray": {"address": "mine:Env"}})
