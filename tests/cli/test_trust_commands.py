@@ -233,3 +233,17 @@ def test_a_strangers_run_is_evaluated_but_not_trained_in_the_cluster_that_it_nam
     assert code == 2
     assert "ray.address=127.0.0.1:2: nothing answers there" in complaint
     assert in_process("eval", folder, "--episodes=1")[0] == 0
+
+
+def test_without_a_home_a_run_says_what_it_will_need(in_process, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/nosuch")
+    settings = ["ppo-cartpole", *SMALL, "env.id=starling.envs.toy:Identity"]
+    code, printed, complaint = in_process("train", *settings, "run=mine", f"--runs={tmp_path}")
+    assert code == 0
+    (line,) = [line for line in (printed + complaint).splitlines() if line.startswith("warning: ")]
+    assert "cannot be marked as yours (cannot write /proc/nosuch/starling/key: No such file or directory)" in line
+    assert line.endswith("--allow starling")
+    assert in_process("eval", tmp_path / "mine")[0] == 2
+    assert in_process("eval", tmp_path / "mine", "--episodes=1", "--allow=starling")[0] == 0
+    code, printed, complaint = in_process("verify-resume", *settings, "--steps=64")
+    assert code == 0, printed + complaint
