@@ -72,6 +72,15 @@ def _torch_as_it_was():
     torch.set_flush_denormal(False)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _key_of_the_tests(tmp_path_factory):
+    """The key that marks runs as one's own; the user's stays as it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        patch.delenv("STARLING_ALLOW", raising=False)
+        yield
+
+
 @pytest.fixture(scope="session")
 def ray_token(tmp_path_factory):
     """The token of every Ray that this process meets: Ray reads it once."""

@@ -53,14 +53,27 @@ def train(
     return training.train(config, Path(runs), display or Quiet())
 
 
-def resume(run: str | Path, *, checkpoint: str = "newest", display: Display | None = None) -> Result:
-    """Go on with a run in its own folder, as `starling resume` does."""
-    return training.resume(Path(run), display or Quiet(), which=checkpoint)
+def resume(
+    run: str | Path, *, checkpoint: str = "newest", display: Display | None = None, allow: Sequence[str] = ()
+) -> Result:
+    """Go on with a run in its own folder, as `starling resume` does.
+
+    Args:
+        allow: packages that the run may import if it was made by somebody else. Your own runs need none.
+    """
+    return training.resume(Path(run), display or Quiet(), which=checkpoint, allow=allow)
 
 
-def load(run: str | Path, *, checkpoint: str = "newest") -> Agent:
-    """The trained agent of a run."""
-    return Agent(evaluation.load_agent(Path(run), which=checkpoint, protocol="as-trained", warn=lambda line: None))
+def load(run: str | Path, *, checkpoint: str = "newest", allow: Sequence[str] = ()) -> Agent:
+    """The trained agent of a run.
+
+    Args:
+        allow: packages that the run may import if it was made by somebody else. Your own runs need none.
+    """
+    trained = evaluation.load_agent(
+        Path(run), which=checkpoint, protocol="as-trained", warn=lambda line: None, allow=allow
+    )
+    return Agent(trained)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from starling.envs.registry import check_stagger, env_spec
 from starling.envs.spaces import check_spaces, observation_layout
 from starling.errors import UserError
 from starling.hardware import check_compiler, compiles, cores, device, settle_precision
+from starling.registry import check_kind
 from starling.roles.optimizer import check_optimizer
 from starling.roles.policy import GroupSpec
 from starling.roles.recorder import FragmentShape
@@ -145,7 +146,9 @@ def draw(config: Config, env: EnvSpec | None = None) -> Blueprint:
     env = env or env_spec(config.env)
     check_spaces(env)
     config.algo.check_actions(env.id, env.action)
-    algorithm: Algorithm = algorithm_class(config.algo.name)(config.algo, config.net)
+    agent = algorithm_class(config.algo.name)
+    check_kind(agent, config.algo.name, "algorithm", (Algorithm,), functions=False)
+    algorithm: Algorithm = agent(config.algo, config.net)
     if config.curiosity:
         algorithm = Curious(algorithm, config.curiosity)
     blueprint = Blueprint(config, env, algorithm, algorithm.streams(), algorithm.tables(config.env.num))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -64,13 +64,15 @@ class TrainedAgent:
         return "likeliest" if epsilon is None else f"epsilon {epsilon:g}{played}"
 
 
-def load_agent(run: Path, *, which: str, protocol: str, warn: Callable[[str], None]) -> TrainedAgent:
+def load_agent(
+    run: Path, *, which: str, protocol: str, warn: Callable[[str], None], allow: Sequence[str] = ()
+) -> TrainedAgent:
     """Load the trained agent of a run from a checkpoint, its env as `protocol` says.
 
     Of several policies it plays the one that was best in the evaluator's trials up to then; the first, which exploits,
-    if there was no evaluation.
+    if there was no evaluation. A folder of somebody else's may import only the packages in `allow`.
     """
-    place = folder.find(run)
+    place = folder.find(run, allow)
     config = with_protocol(place.config(), protocol)
     parts = ("learner", "evaluator")
     chosen, state, problems = checkpoint.find(place.checkpoints, which, parts, state_check("learner"))
@@ -110,14 +112,16 @@ def evaluate_run(
     warn: Callable[[str], None],
     sample: bool = False,
     epsilon: float | None = None,
+    allow: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Raw scores of `episodes` whole games.
 
     Args:
         sample: take actions from the policy's distribution, as in training; otherwise the likeliest.
         epsilon: chance of a random action, of Q-learners; None: algo.eval_epsilon.
+        allow: packages that a run folder of somebody else's may import.
     """
-    agent = load_agent(run, which=which, protocol=protocol, warn=warn)
+    agent = load_agent(run, which=which, protocol=protocol, warn=warn, allow=allow)
     algo = agent.blueprint.config.algo
     if sample and hasattr(algo, "eval_epsilon"):
         raise UserError(f"{algo.name} has no distribution to sample from; give --epsilon, e.g. --epsilon 0.05")

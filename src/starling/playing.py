@@ -44,6 +44,7 @@ class Demand:
     log: Path | None
     fps: float | None  # None: real time
     streams: bool  # whether a film shows every reward stream below its pictures
+    allow: tuple[str, ...] = ()  # packages that a run folder of somebody else's may import
 
 
 @dataclass
@@ -66,7 +67,7 @@ def play_run(
         raise UserError("reward streams are shown below a film: name one with --video (a log has them anyway)")
     if demand.video or not demand.log:
         _draw_without_a_screen()  # before an env is made for the first time, which may load what draws
-    agent = load_agent(run, which=demand.checkpoint, protocol="as-trained", warn=warn)
+    agent = load_agent(run, which=demand.checkpoint, protocol="as-trained", warn=warn, allow=demand.allow)
     set_up_torch(torch_threads(agent.blueprint))
     settings, name = agent.blueprint.config.env, agent.checkpoint.name
     film = demand.video or (None if demand.log else run / "videos" / f"{name}.mp4")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +16,7 @@ from starling.errors import UserError, did_you_mean
 def import_path(path: str) -> Any:
     """The object that `package.module:Name` names; nothing is imported before it is asked for."""
     module_name, _, attribute = path.partition(":")
-    if not module_name or not attribute:
+    if not module_name or not attribute or module_name.startswith("."):
         raise UserError(f"{path!r} is not an import path; write it as package.module:Name")
     try:
         module = importlib.import_module(module_name)
@@ -23,6 +25,34 @@ def import_path(path: str) -> Any:
     if not hasattr(module, attribute):
         raise UserError(f"module {module_name!r} has no {attribute!r}{did_you_mean(attribute, _own_names(module))}")
     return getattr(module, attribute)
+
+
+def check_kind(
+    found: Any, name: str, kind: str, bases: tuple[type, ...] = (), methods: Sequence[str] = (), functions: bool = True
+) -> None:
+    """Refuse, before it is called, what cannot make a `kind`.
+
+    Args:
+        found: the object that `name` stands for.
+        bases: a class must be a subclass of one of these, where any are given.
+        methods: a class must have attributes of these names.
+        functions: True if a Python function may make one too.
+    """
+    plain = found
+    while isinstance(plain, partial):
+        plain = plain.func
+    if isinstance(plain, type):
+        lacks = [method for method in methods if not hasattr(plain, method)]
+        if issubclass(plain, bases or object) and not lacks:
+            return
+        is_one = f"the class {plain.__qualname__}" + (f", which lacks {', '.join(lacks)}" if lacks else "")
+    else:
+        if functions and inspect.isfunction(inspect.unwrap(plain)):
+            return
+        is_one = f"a {type(plain).__name__}"
+    subclass = " or ".join(f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in bases)
+    wanted = f"a subclass of {subclass}" if bases else f"a class with {', '.join(methods)}"
+    raise UserError(f"{kind} {name!r} names {is_one}; it must be {wanted}{', or a function' if functions else ''}")
 
 
 def _own_names(module: ModuleType) -> list[str]:

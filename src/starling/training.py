@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def train(config: Config, runs: Path, display: Display) -> Result:
         interrupts = held.enter_context(Interrupts())  # from here on there is something to save
         with _closing_if_it_fails(runtime):
             filled = begin_with_replay(blueprint, runtime)
-            place = folder.create(runs, blueprint.config)
+            place = folder.create(runs, blueprint.config, display.message)
             display = Logged(display, place)
             held.enter_context(locked(place.path, display.message))
             display.message(f"run: {place.path}")
@@ -49,9 +49,13 @@ def train(config: Config, runs: Path, display: Display) -> Result:
         return session.run()
 
 
-def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST) -> Result:
-    """Go on with a run, in its own folder, from its newest sound checkpoint or the one called `which`."""
-    place = folder.find(run)
+def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST, allow: Sequence[str] = ()) -> Result:
+    """Go on with a run, in its own folder, from its newest sound checkpoint or the one called `which`.
+
+    A folder of somebody else's may import only the packages in `allow`.
+    """
+    place = folder.find(run, allow)
+    place.check_cluster(place.config())  # refused before anything is written, the lock included
     with locked(place.path, display.message):
         return _resume(place, Logged(display, place), which)
 
@@ -74,9 +78,17 @@ def _resume(place: folder.RunFolder, display: Display, which: str) -> Result:
     return session.run()
 
 
-def branch(run: Path, config: Config, runs: Path, display: Display, *, which: str = checkpoint.NEWEST) -> Result:
+def branch(
+    run: Path,
+    config: Config,
+    runs: Path,
+    display: Display,
+    *,
+    which: str = checkpoint.NEWEST,
+    allow: Sequence[str] = (),
+) -> Result:
     """Go on from a run's checkpoint with other settings, in a new folder; the parent stays as it is."""
-    parent = folder.find(run)
+    parent = folder.find(run, allow)
     old, new = draw(parent.config()), _prepare(config)
     plan = check_branch(old, new)
     source, state = _load(parent, which, new, display.message)
@@ -93,7 +105,7 @@ def branch(run: Path, config: Config, runs: Path, display: Display, *, which: st
                 saved["optimizers"] = plan.optimizer_states(saved["optimizers"], fresh, saved["version"])
             _restore(runtime, new, state, source)
             runtime.learner.apply_settings()
-            place = folder.create(runs, new.config)
+            place = folder.create(runs, new.config, display.message)
             held.enter_context(locked(place.path, display.message))
             place.copy_history(parent, plan.changes, state["session"]["rows"])
             display = Logged(display, place)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from starling.config.load import load
+from starling.config.imports import clusters_of, imports_of
+from starling.config.load import load, to_dict
 from starling.config.schema import Config
 from starling.errors import UserError
 from starling.runs import checkpoint
@@ -29,8 +30,10 @@ def verify(source: str, overrides: Sequence[str], steps: int, say: Callable[[str
     """What is wrong with a run that is killed after N env steps and resumed to 2N; empty: nothing."""
     with tempfile.TemporaryDirectory(prefix="starling-verify-") as scratch:
         settings = [source, *overrides, f"checkpoint.every={steps}", f"stop.env_steps={2 * steps}", "stop.return=null"]
-        if not to_the_bit(load(source, overrides)):
-            return _verify_counters(settings, Path(scratch), steps, say)
+        config = load(source, overrides)
+        allow = _words_for(config)
+        if not to_the_bit(config):
+            return _verify_counters(settings, Path(scratch), steps, say, allow)
         settings.append("checkpoint.exact=true")
         say(f"one run of {2 * steps:,} env steps")
         whole = _train(settings, Path(scratch), "whole")
@@ -38,7 +41,7 @@ def verify(source: str, overrides: Sequence[str], steps: int, say: Callable[[str
         say(f"the same run, killed after its checkpoint at {steps:,}")
         killed = _killed_run(settings, Path(scratch), steps)
         say("resuming it")
-        _wait(_starling(["resume", str(killed.path)]))
+        _wait(_starling(["resume", str(killed.path), *allow]))
         return compare(RunFolder(Path(scratch) / "whole"), killed)
 
 
@@ -47,12 +50,20 @@ def to_the_bit(config: Config) -> bool:
     return config.runtime == "inline"
 
 
-def _verify_counters(settings: list[str], scratch: Path, steps: int, say: Callable[[str], None]) -> list[str]:
+def _words_for(config: Config) -> list[str]:
+    """Options that let a run of `config` be resumed also where there is no key to seal it with."""
+    values = to_dict(config)
+    return [f"--allow={each.word}" for each in (*imports_of(values), *clusters_of(values))]
+
+
+def _verify_counters(
+    settings: list[str], scratch: Path, steps: int, say: Callable[[str], None], allow: list[str]
+) -> list[str]:
     say(f"a run of {2 * steps:,} env steps, killed after its checkpoint at {steps:,}")
     run = _killed_run(settings, scratch, steps)
     before, rows = Counters.of(run), read_rows(run.metrics_file)
     say("resuming it")
-    _wait(_starling(["resume", str(run.path)]))
+    _wait(_starling(["resume", str(run.path), *allow]))
     return compare_counters(before, Counters.of(run), rows[: before.rows], read_rows(run.metrics_file))
 
 

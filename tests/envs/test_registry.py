@@ -63,7 +63,7 @@ def _here(monkeypatch):
         ({"id": "no_such_package:Env-v0"}, r"cannot import 'no_such_package'"),
         ({"id": "gymnasium:NoSuchEnv-v0"}, r"env 'gymnasium:NoSuchEnv-v0': .*NoSuchEnv"),
         ({"id": "my_envs:missing"}, r"module 'my_envs' has no 'missing'"),
-        ({"id": "my_envs:NOT_A_FACTORY"}, r"names a int, not a factory"),
+        ({"id": "my_envs:NOT_A_FACTORY"}, r"names a int; it must be a subclass of gymnasium.Env"),
         ({"id": "my_envs:nothing"}, r"gave a NoneType, not a gymnasium.Env"),
         ({"id": "my_envs:rows_of_nothing"}, r"takes num_envs but gave a int, not a VectorEnv"),
         ({"id": "my_envs:too_few_rows"}, r"made 1 rows where num_envs=2"),

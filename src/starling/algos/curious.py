@@ -26,7 +26,7 @@ from starling.errors import UserError
 from starling.nets.network import SHARED
 from starling.nets.normalisers import Moments
 from starling.ops.policy import masked_mean
-from starling.registry import Entry, Registry
+from starling.registry import Entry, Registry, check_kind
 from starling.store.spec import TableSpec
 from starling.types import Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor, Trajectory, Tree
 
@@ -93,7 +93,9 @@ class CuriousModel(nn.Module):
 def make_curiosity(config: CuriosityConfig) -> Curiosity:
     """The intrinsic reward that a section of the configuration names."""
     args = config.args if isinstance(config, OwnCuriosityConfig) else {}
-    made: Curiosity = KINDS.load(config.kind)(config, **args)
+    factory = KINDS.load(config.kind)
+    check_kind(factory, config.kind, "curiosity", methods=("build", "memory", "reward", "prepare", "loss"))
+    made: Curiosity = factory(config, **args)
     return made
 
 

@@ -11,6 +11,15 @@ Source = Annotated[str, typer.Argument(metavar="PRESET|FILE", help="A preset's n
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, e.g. seed=3 algo.batch=64.")
 ]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        metavar="PACKAGE",
+        help="Let a run that somebody else made import this package; may be given several times.",
+        show_default="your own runs only",
+    ),
+]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
 Checkpoint = Annotated[str, typer.Option(help="Which one: newest, best, or its env steps.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on the last line.")]

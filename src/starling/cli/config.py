@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from starling.cli.arguments import Overrides
+from starling.cli.arguments import Allow, Overrides
+
+if TYPE_CHECKING:
+    from starling.config.load import Vet
 
 config_app = typer.Typer(help="Look at configurations, check and compare them.", no_args_is_help=True)
 
@@ -20,6 +23,7 @@ def show(
     source: Source,
     overrides: Overrides = None,
     plain: Annotated[bool, typer.Option("--plain", help="Leave out the comments.")] = False,
+    allow: Allow = None,
 ) -> None:
     """Print every setting as YAML, with what it is.
 
@@ -27,12 +31,12 @@ def show(
     """
     from starling.config.load import load, to_yaml
 
-    file, derive = _located(source)
-    print(to_yaml(load(file, overrides or [], derive=derive), comments=not plain), end="")
+    file, derive, vet = _located(source, allow)
+    print(to_yaml(load(file, overrides or [], derive=derive, vet=vet), comments=not plain), end="")
 
 
 @config_app.command("check")
-def check(source: Source, overrides: Overrides = None) -> None:
+def check(source: Source, overrides: Overrides = None, allow: Allow = None) -> None:
     """Print ok, or what `starling train` would refuse on any machine; `starling plan` looks at memory and disk.
 
     The env and the network are made once, so that also what does not fit them is found.
@@ -41,8 +45,8 @@ def check(source: Source, overrides: Overrides = None) -> None:
     """
     from starling.cli.precheck import load_checked
 
-    file, derive = _located(source)
-    config = load_checked(file, overrides or [], derive=derive)
+    file, derive, vet = _located(source, allow)
+    config = load_checked(file, overrides or [], derive=derive, vet=vet)
 
     from starling.blueprint import build_model, layout_of, validate
     from starling.clusters import cluster_plan
@@ -77,6 +81,7 @@ def schema(
 def diff(
     one: Annotated[str, typer.Argument(metavar="A", help="A preset's name, a YAML file or a run's folder.")],
     other: Annotated[str, typer.Argument(metavar="B", help="What it is compared with.")],
+    allow: Allow = None,
 ) -> None:
     """Print the settings that differ.
 
@@ -85,18 +90,20 @@ def diff(
     from starling.config.dialect import on_one_line
     from starling.config.load import differences, load, to_dict
 
-    first, second = (to_dict(load(file, derive=derive)) for file, derive in map(_located, (one, other)))
+    located = (_located(source, allow) for source in (one, other))
+    first, second = (to_dict(load(file, derive=derive, vet=vet)) for file, derive, vet in located)
     lines = [f"{key}: {on_one_line(here)} -> {on_one_line(there)}" for key, (here, there) in differences(first, second)]
     print("\n".join(lines or ["no difference"]))
 
 
-def _located(source: str) -> tuple[str, bool]:
-    """A preset, a file, or the file of a run's folder, and whether it may derive from another."""
+def _located(source: str, allow: list[str] | None) -> tuple[str, bool, Vet | None]:
+    """A preset, a file, or the file of a run's folder, whether it may derive from another, and who vets a run's."""
     from starling.config.load import preset_names
     from starling.runs.folder import find
 
     path = Path(source)
     named = source in preset_names() or path.suffix in (".yaml", ".yml")
     if not named and (path.is_dir() or "/" in source):
-        return str(find(path).config_file), False
-    return source, True
+        place = find(path, allow or ())
+        return str(place.config_file), False, place.vet
+    return source, True, None

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from starling.cli.arguments import AsJson, Checkpoint, Run
+from starling.cli.arguments import Allow, AsJson, Checkpoint, Run
 
 
 def evaluate(
@@ -25,6 +25,7 @@ def evaluate(
         float | None,
         typer.Option(min=0, max=1, help="Chance of a random action of a Q-learner.", show_default="algo.eval_epsilon"),
     ] = None,
+    allow: Allow = None,
     as_json: AsJson = False,
 ) -> None:
     """Score a run's agent: without exploration, or by the protocol that a published score has.
@@ -36,7 +37,7 @@ def evaluate(
     """
     from starling.runs.folder import find
 
-    find(run).config()  # what is wrong with it is told before torch is imported
+    find(run, allow or ()).config()  # what is wrong with it is told before torch is imported
 
     from starling.evaluation import evaluate_run
 
@@ -49,6 +50,7 @@ def evaluate(
         warn=print,
         sample=sample,
         epsilon=epsilon,
+        allow=allow or (),
     )
     print(
         "mean {mean:.2f} (95% {ci95[0]:.2f} to {ci95[1]:.2f})  median {median:.2f}  std {std:.2f}  "

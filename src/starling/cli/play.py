@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from starling.cli.arguments import Checkpoint, Run
+from starling.cli.arguments import Allow, Checkpoint, Run
 
 if TYPE_CHECKING:
     from starling.playing import Shown
@@ -37,6 +37,7 @@ def play(
     streams: Annotated[
         bool, typer.Option("--streams/--no-streams", help="Show every reward stream below the pictures.")
     ] = False,
+    allow: Allow = None,
 ) -> None:
     """Film a run's agent, or log what it does and thinks step by step.
 
@@ -45,7 +46,7 @@ def play(
     from starling.runs.folder import find
     from starling.runs.video import check_video, package
 
-    find(run).config()  # what is wrong with it is told before torch is imported
+    find(run, allow or ()).config()  # what is wrong with it is told before torch is imported
     if video or not log:
         check_video(video or Path("video.mp4"), fps)
     if streams:
@@ -53,7 +54,7 @@ def play(
 
     from starling.playing import Demand, play_run
 
-    demand = Demand(episodes, seed, explore, max_steps, checkpoint, video, log, fps, streams)
+    demand = Demand(episodes, seed, explore, max_steps, checkpoint, video, log, fps, streams, tuple(allow or ()))
     for file in play_run(run, demand, report=_score, warn=print):
         print(f"wrote {file}")
 

@@ -10,12 +10,14 @@ from starling.envs.catalog import check_id, gymnasium_envs
 from starling.errors import UserError
 
 
-def load_checked(source: str, overrides: Sequence[str] = (), *, derive: bool = True) -> Config:
+def load_checked(
+    source: str, overrides: Sequence[str] = (), *, derive: bool = True, vet: load.Vet | None = None
+) -> Config:
     """The configuration that `source` and `overrides` give; refuses every mistake that can be found without torch.
 
-    `derive=False`, for the configuration of a run, also refuses the key `base`.
+    `derive=False`, for the configuration of a run, also refuses the key `base`; `vet` is that of `config.load`.
     """
-    settings, mistakes = load.merge(source, overrides, derive=derive)
+    settings, mistakes = load.merge(source, overrides, derive=derive, vet=vet)
     config, more = load.check(settings.values, settings.origin)
     mistakes += more
     env = settings.values.get("env")

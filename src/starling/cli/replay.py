@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from starling.cli.arguments import AsJson, Checkpoint, Run
+from starling.cli.arguments import Allow, AsJson, Checkpoint, Run
 from starling.cli.show import number
 from starling.errors import UserError
 
@@ -24,12 +24,12 @@ BAR = 40
 
 
 @replay_app.command("info")
-def info(run: Run, checkpoint: Checkpoint = "newest", as_json: AsJson = False) -> None:
+def info(run: Run, checkpoint: Checkpoint = "newest", allow: Allow = None, as_json: AsJson = False) -> None:
     """Show how much is in a replay, how old and how good it is, and how priorities are spread.
 
     Example: starling replay info runs/mine --json
     """
-    replay = _load(run, checkpoint)
+    replay = _load(run, checkpoint, allow)
 
     from starling.replays.info import describe
 
@@ -47,6 +47,7 @@ def export(
     run: Run,
     out: Annotated[Path, typer.Option(help="The folder to make; one that exists is refused.")],
     checkpoint: Checkpoint = "newest",
+    allow: Allow = None,
 ) -> None:
     """Write a replay as safetensors and JSON, which numpy reads and a new run can start from.
 
@@ -56,7 +57,7 @@ def export(
     """
     if out.exists():
         raise UserError(f"{out} exists already; choose another folder with --out")
-    replay = _load(run, checkpoint)
+    replay = _load(run, checkpoint, allow)
 
     from starling.capacity.fitting import in_words
     from starling.replays.export import export_replay
@@ -74,6 +75,7 @@ def sample(
     n: Annotated[int, typer.Option("--n", min=1, help="Items to draw.")] = 16,
     out: Annotated[Path | None, typer.Option(help="Show images too: sheet.png.", show_default="no picture")] = None,
     checkpoint: Checkpoint = "newest",
+    allow: Allow = None,
 ) -> None:
     """Draw items as the run's own sampler would, the likeliest first.
 
@@ -84,7 +86,7 @@ def sample(
     """
     if out is not None and out.suffix.lower() != ".png":
         raise UserError(f"{out} does not end in .png, the kind of picture that can be written")
-    replay = _load(run, checkpoint)
+    replay = _load(run, checkpoint, allow)
 
     from starling.replays.drawn import draw_items
     from starling.replays.sheet import check_pictures, write_sheet
@@ -96,14 +98,14 @@ def sample(
         print(f"wrote {write_sheet(drawn, replay.layout, path, out)}")
 
 
-def _load(run: Path, checkpoint: str) -> SavedReplay:
+def _load(run: Path, checkpoint: str, allow: list[str] | None) -> SavedReplay:
     from starling.runs.folder import find
 
-    find(run).config()  # what is wrong with it is told before torch is imported
+    find(run, allow or ()).config()  # what is wrong with it is told before torch is imported
 
     from starling.replays.saved import load_replay
 
-    return load_replay(run, which=checkpoint, warn=print)
+    return load_replay(run, which=checkpoint, warn=print, allow=allow or ())
 
 
 def _lines(table: TableInfo) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from starling.cli.arguments import Checkpoint, Run
+from starling.cli.arguments import Allow, Checkpoint, Run
 
 
 def resume(
@@ -17,6 +17,7 @@ def resume(
     ] = None,
     checkpoint: Checkpoint = "newest",
     runs: Annotated[Path | None, typer.Option(help="Folder for a branch.", show_default="beside the run")] = None,
+    allow: Allow = None,
 ) -> None:
     """Go on with a run from a checkpoint.
 
@@ -31,9 +32,10 @@ def resume(
     from starling.cli.precheck import load_checked
     from starling.runs.folder import check_writable, find
 
-    place = find(run)
+    place = find(run, allow or ())
     place.check_algorithm(overrides or [])
-    config = load_checked(str(place.config_file), overrides or [], derive=False)
+    config = load_checked(str(place.config_file), overrides or [], derive=False, vet=place.vet)
+    place.check_cluster(config, overrides or [])
     check_writable(runs or run.parent)
 
     from starling import training
@@ -42,8 +44,8 @@ def resume(
 
     with Progress(config) as display:
         if overrides:
-            result = training.branch(run, config, runs or run.parent, display, which=checkpoint)
+            result = training.branch(run, config, runs or run.parent, display, which=checkpoint, allow=place.allow)
         else:
-            result = training.resume(run, display, which=checkpoint)
+            result = training.resume(run, display, which=checkpoint, allow=place.allow)
         display.close(closing_lines(result))
     raise typer.Exit(result.exit_code)

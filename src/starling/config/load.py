@@ -21,6 +21,8 @@ from starling.config.schema import Config
 from starling.errors import UserError, did_you_mean
 
 PRESETS = resources.files("starling.config") / "presets"
+Vet = Callable[[dict[str, Any]], None]
+"""Looks at what a file says, and raises `UserError` to refuse it."""
 
 
 def preset_names() -> list[str]:
@@ -37,12 +39,13 @@ def preset_text(name: str) -> str:
     return (PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def load(source: str, overrides: Sequence[str] = (), *, derive: bool = True) -> Config:
+def load(source: str, overrides: Sequence[str] = (), *, derive: bool = True, vet: Vet | None = None) -> Config:
     """The configuration that `source` (a preset's name or a YAML file) gives with `key.sub=value` overrides on top.
 
-    The key `base` of a file names the preset or file it derives from; `derive=False` refuses it.
+    The key `base` of a file names the preset or file it derives from; `derive=False` refuses it. `vet` sees what each
+    file says before anything that is named there is imported, and may refuse it.
     """
-    settings, mistakes = merge(source, overrides, derive=derive)
+    settings, mistakes = merge(source, overrides, derive=derive, vet=vet)
     config, more = check(settings.values, settings.origin)
     return _or_raise(config, mistakes + more)
 
@@ -58,10 +61,16 @@ def _or_raise(config: Config | None, mistakes: list[str]) -> Config:
     return config
 
 
-def merge(source: str, overrides: Sequence[str], *, derive: bool = True) -> tuple[Settings, list[str]]:
+def merge(
+    source: str, overrides: Sequence[str], *, derive: bool = True, vet: Vet | None = None
+) -> tuple[Settings, list[str]]:
     """What `source` and `overrides` say, not yet checked, and the overrides that cannot be applied."""
     settings = Settings()
-    for name, values in _read(source, derive):
+    files = _read(source, derive)
+    for _, values in files:
+        if vet is not None:
+            vet(values)
+    for name, values in files:
         settings.add_file(values, "" if name == source else name)
     return settings, settings.add_overrides(overrides)
 

@@ -24,7 +24,7 @@ from starling.envs.vector import VectorEnv, seeds_int32
 from starling.envs.watch import RewardCheck
 from starling.envs.wrappers import frames_per_step, load_wrapper, outer_stack, wrap
 from starling.errors import UserError
-from starling.registry import import_path
+from starling.registry import check_kind, import_path
 from starling.types import EnvSpec, NDArray, StackSpec
 
 VECTOR_FROM = 4
@@ -157,8 +157,7 @@ def _let_the_camera_follow(env: gymnasium.Env[Any, Any]) -> None:
 
 def _factory(config: EnvConfig, factory: Any) -> _Family:
     """A callable that makes a single env, or rows of it where it declares `num_envs`."""
-    if not callable(factory):
-        raise UserError(f"env {config.id!r} names a {type(factory).__name__}, not a factory that can be called")
+    check_kind(factory, config.id, "env", (gymnasium.Env, GymVectorEnv))
     declared = inspect.signature(factory).parameters
 
     def single(mode: str | None) -> gymnasium.Env[Any, Any]:

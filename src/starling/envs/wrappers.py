@@ -12,7 +12,7 @@ from gymnasium import spaces, wrappers
 
 from starling.config.env import WrapperConfig
 from starling.errors import UserError, did_you_mean
-from starling.registry import Entry, Registry
+from starling.registry import Entry, Registry, check_kind
 from starling.types import StackSpec
 
 _STATISTICS = "keeps statistics of its own in every row, which neither a checkpoint nor an evaluation would share"
@@ -44,9 +44,11 @@ WRAPPERS = Registry(
 
 
 def load_wrapper(name: str) -> Any:
-    """The wrapper called `name`: a class in gymnasium.wrappers or anything that takes an env first."""
+    """The wrapper called `name`: a class in gymnasium.wrappers or a subclass of Wrapper or a function, given an env."""
     if name in WRAPPERS or ":" in name:
-        return WRAPPERS.load(name)
+        wrapper = WRAPPERS.load(name)
+        check_kind(wrapper, name, "wrapper", (gymnasium.Wrapper,))
+        return wrapper
     if name in _REFUSED:
         raise UserError(f"wrapper {name!r} {_REFUSED[name]}; leave it out")
     known = [n for n in wrappers.__all__ if n != "vector" and n not in _REFUSED] + [n for n, _ in WRAPPERS]

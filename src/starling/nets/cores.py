@@ -15,7 +15,7 @@ from torch import nn
 
 from starling.config.parts import CoreConfig
 from starling.errors import UserError
-from starling.registry import Entry, Registry
+from starling.registry import Entry, Registry, check_kind
 from starling.types import Tensor
 
 State = dict[str, Tensor]
@@ -130,7 +130,9 @@ def build_core(inputs: int, config: CoreConfig) -> Any:
     """The core that `config` names; a class of your own is made with (inputs, size)."""
     if config.kind == "none":
         return NoCore(inputs)
-    core = CORES.load(config.kind)(inputs, config.size)
+    factory = CORES.load(config.kind)
+    check_kind(factory, config.kind, "core", (nn.Module,))
+    core = factory(inputs, config.size)
     missing = [name for name in ("size", "initial_state", "step", "forward") if not hasattr(core, name)]
     if missing:
         raise UserError(f"core {config.kind} lacks {', '.join(missing)}; starling.nets.cores says what a core has")

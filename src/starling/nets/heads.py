@@ -12,7 +12,7 @@ from torch import nn
 from starling.errors import UserError
 from starling.nets.layers import Dense, OutputLinear, orthogonal
 from starling.ops.distributions import Categorical, Gaussian, MultiCategorical, TanhGaussian
-from starling.registry import Entry, Registry
+from starling.registry import Entry, Registry, check_kind
 from starling.types import Tensor
 
 GRADIENT_SCALE = 0.5**0.5
@@ -177,7 +177,9 @@ HEADS = Registry(
 
 def build_head(inputs: int, space: spaces.Space[Any], spec: HeadSpec) -> nn.Module:
     """The head that `spec` names, over the env's action `space` unless it has its own."""
-    head: nn.Module = HEADS.load(spec.kind)(inputs, space if spec.space is None else spec.space, spec)
+    factory = HEADS.load(spec.kind)
+    check_kind(factory, spec.kind, "head", (nn.Module,))
+    head: nn.Module = factory(inputs, space if spec.space is None else spec.space, spec)
     return head
 
 

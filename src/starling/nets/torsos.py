@@ -15,7 +15,7 @@ from starling.config.parts import TorsoConfig
 from starling.errors import UserError
 from starling.nets.encoders import ImageShape, build_encoder, image_shape, impala_convs, is_image, plain_convs
 from starling.nets.layers import Dense
-from starling.registry import Entry, Registry
+from starling.registry import Entry, Registry, check_kind
 from starling.types import Tensor, Tree
 
 Convs = Callable[[ImageShape], nn.Sequential]
@@ -166,6 +166,7 @@ def build_torso(space: spaces.Space[Any], config: TorsoConfig) -> nn.Module:
 
 
 def _own(kind: str, factory: Any, space: spaces.Space[Any], args: dict[str, Any]) -> nn.Module:
+    check_kind(factory, kind, "torso", (nn.Module,))
     try:
         inspect.signature(factory).bind(space, **args)
     except TypeError as error:

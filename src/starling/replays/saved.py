@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,9 +29,12 @@ class SavedReplay:
     version: int  # of the learner's weights
 
 
-def load_replay(run: Path, *, which: str, warn: Callable[[str], None]) -> SavedReplay:
-    """The replay at the checkpoint called `which`; says why where there is none."""
-    place = folder.find(run)
+def load_replay(run: Path, *, which: str, warn: Callable[[str], None], allow: Sequence[str] = ()) -> SavedReplay:
+    """The replay at the checkpoint called `which`; says why where there is none.
+
+    A folder of somebody else's may import only the packages in `allow`.
+    """
+    place = folder.find(run, allow)
     blueprint = draw(place.config())
     refuse_queues(blueprint, f"{run} has no replay")
     parts = ("store", "learner")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from starling.config import load as config_load
+from starling.config.dialect import parse
 from starling.config.schema import Config
 from starling.errors import UserError
+from starling.runs import trust
 from starling.runs.contents import check_contents
 from starling.runs.disk import GrowingFile, make_folder, publish
 from starling.runs.rows import to_json
@@ -26,9 +28,10 @@ class RunGoneError(Exception):
 
 @dataclass(frozen=True)
 class RunFolder:
-    """`config.yaml`, `metrics.jsonl`, `log.txt` and `checkpoints/` of one run."""
+    """`config.yaml`, `metrics.jsonl`, `log.txt` and `checkpoints/` of one run; `trust.json` where it has imports."""
 
     path: Path
+    allow: tuple[str, ...] = ()  # packages that a folder of somebody else's may import
 
     @property
     def config_file(self) -> Path:
@@ -49,15 +52,28 @@ class RunFolder:
     def config(self) -> Config:
         """The resolved configuration that the run was started with."""
         try:
-            return config_load.load(str(self.config_file), derive=False)
+            return config_load.load(str(self.config_file), derive=False, vet=self.vet)
+        except trust.ForeignCodeError:
+            raise
         except UserError as error:
             lines = (line.removeprefix(f"{self.config_file} ") for line in str(error).splitlines())
             raise UserError("\n".join(f"{self.config_file}: {line}" for line in lines)) from None
 
+    def vet(self, values: dict[str, Any]) -> None:
+        """Refuse the content of a `config.yaml` that imports what the user has not vouched for."""
+        trust.check(self.path, values, self.allow)
+
+    def check_cluster(self, config: Config, overrides: Sequence[str] = ()) -> None:
+        """Refuse to train `config`, which is the run's with `overrides`, in a cluster that the user has not named."""
+        if config.runtime == "ray":
+            settings, _ = config_load.merge(str(self.config_file), (), derive=False, vet=self.vet)
+            typed = [override.partition("=")[0] for override in overrides]
+            trust.check_cluster(self.path, settings.values, self.allow, typed)
+
     def check_algorithm(self, overrides: Sequence[str]) -> None:
         """Refuse `overrides` that name another algorithm, which has other settings."""
         name = self.config().algo.name
-        asked, _ = config_load.merge(str(self.config_file), overrides, derive=False)
+        asked, _ = config_load.merge(str(self.config_file), overrides, derive=False, vet=self.vet)
         section = asked.values.get("algo")
         other = section.get("name") if isinstance(section, dict) else section
         if other != name:
@@ -113,8 +129,8 @@ def check_writable(root: Path) -> None:
         os.rmdir(tempfile.mkdtemp(prefix=".starling-", dir=existing))
 
 
-def create(root: Path, config: Config) -> RunFolder:
-    """A new folder under `root`; a taken name gets a number, so that nothing is ever overwritten."""
+def create(root: Path, config: Config, warn: Callable[[str], None] = lambda line: None) -> RunFolder:
+    """A new folder under `root`, sealed as the user's own; a taken name gets a number: nothing is ever overwritten."""
     env = config.env.id.replace("/", "-").replace(":", "-").replace(".", "-")
     name = config.run or f"{env}-{config.algo.name.replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     for number in range(1, 10_000):
@@ -126,17 +142,20 @@ def create(root: Path, config: Config) -> RunFolder:
             except FileExistsError:
                 continue
             folder = RunFolder(path)
-            publish(folder.config_file, config_load.to_yaml(config).encode())
+            text = config_load.to_yaml(config)
+            if (problem := trust.seal(path, parse(text, str(folder.config_file)))) is not None:
+                warn(f"warning: {problem}")
+            publish(folder.config_file, text.encode())
             return folder
     raise UserError(f"{root} holds 10,000 runs called {name!r}; choose another name")
 
 
-def find(path: Path) -> RunFolder:
-    """The run at `path`; says what is missing when it is none."""
+def find(path: Path, allow: Sequence[str] = ()) -> RunFolder:
+    """The run at `path`, which may import the packages in `allow`; says what is missing when it is none."""
     if not path.is_dir():
         raise UserError(f"no such run: {path}")
     check_contents(path)
-    folder = RunFolder(path)
+    folder = RunFolder(path, tuple(allow))
     if not folder.config_file.is_file():
         raise UserError(f"{path} is not a run: it has no config.yaml")
     return folder

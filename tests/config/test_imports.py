@@ -1,0 +1,49 @@
+"""The import paths of a configuration, listed without importing anything."""
+
+import pytest
+
+from starling.config.imports import Import, imports_of
+
+
+@pytest.mark.parametrize(
+    ("values", "paths"),
+    [
+        ({"env": {"id": "os:system"}}, ["os:system"]),
+        ({"env": {"id": "module:Name-v0"}}, ["module:Name-v0"]),
+        ({"env": {"id": "my-module:1Name-v0"}}, ["my-module:1Name-v0"]),
+        ({"env": {"id": " os :x"}}, [" os :x"]),
+        (
+            {"algo": {"name": "a.b:C"}, "net": {"torso": {"kind": "t:T"}, "core": {"kind": "c:C"}}},
+            ["a.b:C", "t:T", "c:C"],
+        ),
+        ({"env": {"wrappers": [{"name": "TimeLimit"}, {"name": "w:W"}]}}, ["w:W"]),
+        ({"env": {"wrappers": [{"name": "RecordVideo"}]}}, ["gymnasium.wrappers:RecordVideo"]),
+        ({"curiosity": [{"kind": "own:Novelty", "torso": {"kind": "t:T"}}]}, ["own:Novelty", "t:T"]),
+        ({"env": {"id": "Old-v0", "args": {"env_id": ["pkg.sub:Thing"]}}}, ["pkg.sub:Thing"]),
+        ({"device": "cuda:1", "ray": {"address": "ray://head:10001"}, "note": "http://host/x"}, []),
+        ({"env": {"id": "ALE/Pong-v5", "args": {"time": "10:30"}}, "algo": {"name": "ppo"}, 3: None}, []),
+    ],
+)
+def test_every_import_path_is_listed(values, paths):
+    assert [each.path for each in imports_of(values)] == paths
+
+
+def test_each_has_the_key_under_which_it_stands():
+    assert imports_of({"env": {"wrappers": [{"name": "w:W"}]}}) == [Import("env.wrappers.0.name", "w:W")]
+
+
+def test_sections_that_hold_themselves_or_repeat_end_in_bounded_time():
+    values = {"env": {"id": "a:b"}}
+    values["env"]["args"] = values
+    for _ in range(64):
+        values = {"one": values, "other": values}
+    assert [each.path for each in imports_of(values)] == ["a:b"]
+
+
+@pytest.mark.parametrize(
+    ("word", "is_allowed"),
+    [("pkg", True), ("pkg.sub", True), ("pkg.sub:Thing", True), ("pk", False), ("pkg.su", False), ("", False)],
+)
+def test_a_word_allows_whole_packages_modules_and_single_paths(word, is_allowed):
+    assert Import("env.id", "pkg.sub:Thing").is_allowed([word]) is is_allowed
+    assert not Import("env.id", "package:Thing").is_allowed([word])
