@@ -13,7 +13,7 @@ from pydantic import ValidationError, create_model
 from starling.config import describe
 from starling.config.algo import ALGORITHMS
 from starling.config.algo.base import AlgoConfig, config_class
-from starling.config.dialect import dump, on_one_line, parse, show
+from starling.config.dialect import MAX_CHARACTERS, dump, on_one_line, parse, show
 from starling.config.merging import Settings
 from starling.config.mistakes import explain, keys_to, nearest_choice
 from starling.config.parts import Part
@@ -195,7 +195,8 @@ def _file_text(path: Path) -> str:
     if not path.is_file():
         raise UserError(f"no such file: {path}")
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            return file.read(MAX_CHARACTERS + 1)  # one more than may be: enough to be refused
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -8,7 +8,7 @@ from typing import Any
 
 from starling.config import describe
 from starling.config.algo.base import AlgoConfig, config_class
-from starling.config.dialect import parse, show
+from starling.config.dialect import MAX_DEPTH, MAX_DIGITS, MAX_TEXT, parse, show
 from starling.config.parts import REPLACES
 from starling.errors import UserError
 
@@ -83,11 +83,17 @@ class Settings:
     def _override(self, override: str, given: frozenset[Path]) -> None:
         key, equals, text = override.partition("=")
         *path, last = key.split(".")
+        if len(key) > MAX_TEXT or len(path) >= MAX_DEPTH:
+            raise UserError(
+                f"{show(key)}: a key of {len(key):,} characters in {len(path) + 1:,} parts; no key is so long"
+            )
         if not equals or not all((*path, last)):
-            raise UserError(f"{override!r} is not an override; write key.sub=value, e.g. seed=3")
+            raise UserError(f"{show(override)} is not an override; write key.sub=value, e.g. seed=3")
         if key == "base":
-            raise UserError(f"{override!r}: base stands in a file; give another preset or file in place of this one")
-        value = parse(text, f"{override!r}: the value")
+            raise UserError(
+                f"{show(override)}: base stands in a file; give another preset or file in place of this one"
+            )
+        value = parse(text, f"{show(override)}: the value")
         place: Any = self.values
         for depth, step in enumerate(path):
             if isinstance(place, dict) and place.get(step) is None:
@@ -180,10 +186,10 @@ def _inside(place: Any, step: str, path: Sequence[str], override: str) -> Any:
         return place[step]
     key = ".".join(path)
     if not isinstance(place, list):
-        raise UserError(f"{override!r}: {key} is {show(place)} here, which has no keys; give {key} as a whole")
-    if not step.isdigit() or int(step) >= len(place):
+        raise UserError(f"{show(override)}: {key} is {show(place)} here, which has no keys; give {key} as a whole")
+    if not (step.isascii() and step.isdecimal() and len(step) <= MAX_DIGITS) or int(step) >= len(place):
         raise UserError(
-            f"{override!r}: {key} is a list of {len(place)}, counted from 0, and has no element {step!r};"
+            f"{show(override)}: {key} is a list of {len(place)}, counted from 0, and has no element {show(step)};"
             f" give the whole list, {key}=[...]"
         )
     return place[int(step)]
