@@ -44,7 +44,7 @@ class _Loader(yaml.SafeLoader):
         self._sizes: dict[str, tuple[int, int] | None] = {}  # nodes and depth of each anchor; None: still open
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event = self.peek_event()
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent):
             if event.anchor in self._sizes:
                 self._count_alias(event)
@@ -62,7 +62,7 @@ class _Loader(yaml.SafeLoader):
         self._deepest = max(deepest, self._deepest)
         return node
 
-    def _count_alias(self, event: yaml.AliasEvent) -> None:
+    def _count_alias(self, event: Any) -> None:
         size = self._sizes[event.anchor]
         if size is None:
             raise _refused(f"the alias *{event.anchor} stands within its own anchor", event)
@@ -103,7 +103,7 @@ class _Dumper(yaml.SafeDumper):
     """Quotes the strings that `_Loader` would read as numbers."""
 
 
-def _refused(problem: str, where: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
+def _refused(problem: str, where: Any) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=where.start_mark)
 
 

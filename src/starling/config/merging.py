@@ -83,17 +83,18 @@ class Settings:
     def _override(self, override: str, given: frozenset[Path]) -> None:
         key, equals, text = override.partition("=")
         *path, last = key.split(".")
+        what = show(override)
         if len(key) > MAX_TEXT or len(path) >= MAX_DEPTH:
             raise UserError(
                 f"{show(key)}: a key of {len(key):,} characters in {len(path) + 1:,} parts; no key is so long"
             )
         if not equals or not all((*path, last)):
-            raise UserError(f"{show(override)} is not an override; write key.sub=value, e.g. seed=3")
+            raise UserError(f"{what} is not an override; write key.sub=value, e.g. seed=3")
         if key == "base":
             raise UserError(
-                f"{show(override)}: base stands in a file; give another preset or file in place of this one"
+                f"{what}: base stands in a file; give another preset or file in place of this one"
             )
-        value = parse(text, f"{show(override)}: the value")
+        value = parse(text, f"{what}: the value")
         place: Any = self.values
         for depth, step in enumerate(path):
             if isinstance(place, dict) and place.get(step) is None:
