@@ -91,9 +91,7 @@ class Settings:
         if not equals or not all((*path, last)):
             raise UserError(f"{what} is not an override; write key.sub=value, e.g. seed=3")
         if key == "base":
-            raise UserError(
-                f"{what}: base stands in a file; give another preset or file in place of this one"
-            )
+            raise UserError(f"{what}: base stands in a file; give another preset or file in place of this one")
         value = parse(text, f"{what}: the value")
         place: Any = self.values
         for depth, step in enumerate(path):
