@@ -86,8 +86,8 @@ class Config(Part):
     run: str | None = Field(
         None,
         pattern=r"^\w[\w.\-]{0,127}$",
-        description="name of the run's folder, of up to 128 letters, digits, _, - and ., these two not first; null: made"
-        " of env, algorithm and time",
+        description="name of the run's folder, of up to 128 letters, digits, _, - and ., these two not first; null:"
+        " made of env, algorithm and time",
     )
     seed: int = Field(0, ge=0, lt=2**31, description="everything random follows from this")
     runtime: Literal["inline", "processes", "ray"] = Field(
