@@ -13,6 +13,7 @@ from starling.config.limits import BECAUSE
 from starling.errors import did_you_mean
 
 LONGEST_WORDING = 300
+LONGEST_NAME = 80
 _BOUNDS = {
     "greater_than": "above",
     "greater_than_equal": "at least",
@@ -92,6 +93,8 @@ def _hint(forms: list[describe.Node], key: str, value: Any) -> str:
 
 def nearest_choice(value: Any, choices: Sequence[str] | None) -> str | None:
     """Guess the choice that `value` meant: itself if it is one, an import path, or if anything goes (None)."""
+    if isinstance(value, str) and len(value) > LONGEST_NAME:
+        return None
     if not isinstance(value, str) or choices is None or value in choices or ":" in value:
         return value if isinstance(value, str) else None
     return next(iter(get_close_matches(value, choices, n=1, cutoff=0.5)), None)

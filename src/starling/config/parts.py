@@ -32,7 +32,7 @@ class Part(BaseModel):
 
 
 def _finite(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Refuse nan and inf, which typed numbers refuse by themselves."""
+    """Refuse nan and inf, which typed numbers refuse by themselves, and keys of inner sections that are no text."""
     for name, value in arguments.items():
         _check_finite(name, value)
     return arguments
@@ -43,6 +43,8 @@ def _check_finite(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a finite number, not {value}")
     if isinstance(value, dict | list | tuple):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(value, dict) and not isinstance(key, str):
+                raise ValueError(f"{name}: the key {key} must be text; put it in quotes")
             _check_finite(f"{name}.{key}", inner)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from starling.config.algo.base import AlgoConfig
 from starling.config.cluster import RayConfig
@@ -146,6 +146,12 @@ class Config(Part):
         default_factory=SupervisionConfig, description="what happens to processes that die or hang"
     )
     ray: RayConfig = Field(default_factory=RayConfig, description="the cluster of runtime=ray")
+    _references: dict[tuple[str | int, ...], tuple[str, Any]] = PrivateAttr(default_factory=dict)
+
+    @property
+    def references(self) -> dict[tuple[str | int, ...], tuple[str, Any]]:
+        """Values that stand for environment variables: by their path the text as it was written, and its value."""
+        return self._references
 
     @field_validator("curiosity")
     @classmethod

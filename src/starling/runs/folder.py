@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -125,9 +126,22 @@ def create(root: Path, config: Config) -> RunFolder:
             except FileExistsError:
                 continue
             folder = RunFolder(path)
-            publish(folder.config_file, config_load.to_yaml(config).encode())
+            _save_config(folder, config)
             return folder
     raise UserError(f"{root} holds 10,000 runs called {name!r}; choose another name")
+
+
+def _save_config(folder: RunFolder, config: Config) -> None:
+    """Write `config.yaml`; nobody else may read it, at any moment, if secrets stand in it."""
+    text = config_load.to_yaml(config).encode()
+    if config_load.secrets_warning(config) is None:
+        publish(folder.config_file, text)
+        return
+    mode = stat.S_IMODE(folder.path.stat().st_mode)
+    folder.path.chmod(0o700)  # until the file itself is closed to others
+    publish(folder.config_file, text)
+    folder.config_file.chmod(0o600)
+    folder.path.chmod(mode)
 
 
 def find(path: Path) -> RunFolder:
