@@ -89,7 +89,7 @@ def test_sample_draws_likely_items_first(runs, capsys):
 
 
 def test_a_contact_sheet_shows_the_frames_under_their_bars(runs, tmp_path, capsys):
-    sheet = tmp_path / "new" / "sheet.png"
+    sheet = tmp_path / "sheet.png"
     starling("replay", "sample", runs("pong"), "--n", 5, "--out", sheet)
     assert f"wrote {sheet}" in capsys.readouterr().out
     picture = np.asarray(Image.open(sheet))

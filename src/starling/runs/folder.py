@@ -171,8 +171,10 @@ def find(path: Path, allow: Sequence[str] = ()) -> RunFolder:
     """The run at `path`, which may import the packages in `allow`; says what is missing when it is none."""
     if not path.is_dir():
         raise UserError(f"no such run: {path}")
-    check_contents(path)
     folder = RunFolder(path, tuple(allow))
-    if not folder.config_file.is_file():
+    if not os.path.lexists(folder.config_file):
         raise UserError(f"{path} is not a run: it has no config.yaml")
+    check_contents(path)
+    if not folder.config_file.is_file():
+        raise UserError(f"{path} is not a run: its config.yaml is no file")
     return folder
