@@ -153,6 +153,7 @@ def test_what_is_accepted_of_a_worker_has_the_parts_that_are_relied_on(message):
         {},
         {"fragment": [0, 0, 0]},
         {"fragment": [0, "0", 0, 0]},
+        {"fragment": [0, 0, 0, 0, 0]},
         {"fragment": [0, 0, 0, 0], "buffer": None},
         {"fragment": [0, 0, 0, 0], "episodes": 3},
         {"given_back": [0, 0]},
