@@ -38,7 +38,8 @@ class RankLine:
 
     def __init__(self, line: Line) -> None:
         self._line = line
-        self._posts: dict[int, dict[str, bytes]] = {}  # of the present rendezvous and of those still to come
+        self._present = 0  # the number of the present rendezvous
+        self._posts: dict[int, dict[str, bytes]] = {}  # of that one and of those still to come
         self._others: list[dict[str, Any]] = []
 
     @property
@@ -59,6 +60,7 @@ class RankLine:
 
     def rendezvous(self, number: int, timeout: float) -> LineStore:
         """A store for the n-th rendezvous; values of earlier ones are forgotten."""
+        self._present = number
         self._posts = {n: values for n, values in self._posts.items() if n >= number}
         return LineStore(self, number, timeout)
 
@@ -88,7 +90,8 @@ class RankLine:
         for message in self._line.receive():
             if "posted" in message:
                 number, key, value = _decoded(message["posted"])
-                self._posts.setdefault(number, {})[key] = value
+                if number >= self._present:
+                    self._posts.setdefault(number, {})[key] = value
             else:
                 self._others.append(message)
 

@@ -1,0 +1,115 @@
+"""Learners find each other over lines to the main process: values arrive, other messages wait, and nothing listens."""
+
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+import torch
+from driving import PATIENCE
+from listening import listening
+
+from starling.roles.ranks import RankLostError
+from starling.roles.usage import Usage
+from starling.runtime.collective import Collective, Meeting
+from starling.runtime.link import link, wait_readable
+from starling.runtime.rendezvous import RankLine
+
+
+@contextmanager
+def ranks(size):
+    """Lines of that many ranks, and a thread that passes on what one posts to the others, as the hubs do."""
+    pairs = [link() for _ in range(size)]
+    mains, lines = [main for main, _ in pairs], [RankLine(theirs) for _, theirs in pairs]
+    over = threading.Event()
+
+    def pass_on():
+        while not over.is_set():
+            for end in wait_readable(mains, 0.02):
+                for message in end.receive():
+                    for other in mains:
+                        if other is not end and "posted" in message:
+                            other.send(message)
+
+    thread = threading.Thread(target=pass_on)
+    thread.start()
+    try:
+        yield mains, lines
+    finally:
+        over.set()
+        thread.join()
+        for one, other in pairs:
+            one.close()
+            other.close()
+
+
+def test_a_value_arrives_in_the_other_ranks_and_is_known_in_its_own():
+    with ranks(3) as (_, lines):
+        stores = [line.rendezvous(1, PATIENCE) for line in lines]
+        stores[0].set("a", b"\x00\xff" * 50)
+        assert [store.get("a") for store in stores] == [b"\x00\xff" * 50] * 3
+        assert stores[1].check(["a"])
+        assert not stores[1].check(["a", "b"])
+
+
+def test_other_messages_wait_for_whoever_reads_the_line():
+    with ranks(2) as (mains, lines):
+        mains[1].send({"batch": [0, 1]})
+        lines[0].rendezvous(1, PATIENCE).set("a", b"x")
+        assert lines[1].rendezvous(1, PATIENCE).get("a") == b"x"
+        mains[1].send({"tell": "state"})
+        wait_readable([lines[1]], PATIENCE)
+        assert lines[1].receive() == [{"batch": [0, 1]}, {"tell": "state"}]
+
+
+def test_a_value_may_come_before_a_rank_knows_of_the_rendezvous_and_earlier_ones_are_forgotten():
+    with ranks(2) as (_, lines):
+        lines[0].rendezvous(1, PATIENCE).set("a", b"old")
+        lines[0].rendezvous(2, PATIENCE).set("a", b"new")
+        store = lines[1].rendezvous(2, PATIENCE)
+        assert store.get("a") == b"new"
+        assert lines[1].values(1) == {}
+        assert not lines[1].rendezvous(3, PATIENCE).check(["a"])
+
+
+def test_who_does_not_come_is_not_waited_for_longer_than_said():
+    with ranks(2) as (_, lines):
+        began = time.monotonic()
+        with pytest.raises(RuntimeError, match=r"did not come within 0\.3 s"):
+            lines[0].rendezvous(1, 0.3).get("a")
+        assert time.monotonic() - began < PATIENCE / 4
+
+
+def test_the_end_of_the_main_process_ends_the_wait():
+    main, theirs = link()
+    main.close()
+    line = RankLine(theirs)
+    with pytest.raises(RuntimeError, match="the main process is gone"):
+        line.rendezvous(1, PATIENCE).get("a")
+    with pytest.raises(RuntimeError, match="the main process is gone"):
+        line.rendezvous(1, PATIENCE).set("a", b"x")
+    theirs.close()
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_gloo_meets_over_it_again_and_again_and_only_on_loopback(size):
+    before = listening([os.getpid()])
+    with ranks(size) as (_, lines), ThreadPoolExecutor(size) as threads:
+        for number in (1, 2):
+
+            def meet(rank, number=number):
+                store = lines[rank].rendezvous(number, PATIENCE)
+                found = Collective(Meeting(store, rank, size, PATIENCE), torch.device("cpu"), Usage())
+                total = torch.full((3,), float(rank + 1))
+                found.add_up(total)
+                return total.tolist(), {str(address) for address, _ in listening([os.getpid()]) - before}
+
+            expected = [size * (size + 1) / 2] * 3
+            assert [*threads.map(meet, range(size))] == [(expected, {"127.0.0.1"})] * size
+
+
+def test_a_rank_that_does_not_come_is_lost():
+    with ranks(2) as (_, lines), pytest.raises(RankLostError, match="did not meet: the other learners did not come"):
+        Collective(Meeting(lines[0].rendezvous(1, 1.0), 0, 2, 1.0), torch.device("cpu"), Usage())
