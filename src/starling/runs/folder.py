@@ -149,6 +149,13 @@ def create(root: Path, config: Config, warn: Callable[[str], None] = lambda line
     raise UserError(f"{root} holds 10,000 runs called {name!r}; choose another name")
 
 
+def of_config(file: Path, allow: Sequence[str] = ()) -> RunFolder | None:
+    """The run whose `config.yaml` this file is; None: a file that belongs to no run."""
+    beside = file.parent
+    is_run = (beside / "checkpoints").exists() or (beside / "metrics.jsonl").exists()
+    return RunFolder(beside, tuple(allow)) if file.name == "config.yaml" and is_run else None
+
+
 def find(path: Path, allow: Sequence[str] = ()) -> RunFolder:
     """The run at `path`, which may import the packages in `allow`; says what is missing when it is none."""
     if not path.is_dir():
