@@ -40,6 +40,12 @@ matrix: install
 learn: install
 	$(BIN)/pytest -n 2 --dist worksteal $(if $(RECORD),--record) tests/learn
 
+# Decoders of files, configurations, and messages under random changes; `make test` has the same with few examples.
+FUZZ_EXAMPLES ?= 5000
+.PHONY: fuzz
+fuzz: install
+	STARLING_FUZZ=$(FUZZ_EXAMPLES) $(BIN)/pytest -n 2 --timeout 3600 -k fuzz tests
+
 format: install
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

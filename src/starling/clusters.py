@@ -15,7 +15,6 @@ from starling.errors import UserError
 from starling.nodes import RankArguments, RunSpec
 from starling.roles.policy import GroupSpec
 from starling.runtime.learners import LearnersRuntime
-from starling.runtime.meetings import Port
 from starling.runtime.processes import ProcessesRuntime
 from starling.runtime.ray.rank_relay import RankStaff
 from starling.runtime.ray.relay import Staff
@@ -63,8 +62,6 @@ class RankHostArguments:
     run: RunSpec
     weights_bytes: int
     rank: int
-    host: str  # where the ranks meet
-    port: int
 
 
 def over_ray(blueprint: Blueprint, model: nn.Module, layout: Layout) -> ProcessesRuntime | LearnersRuntime:
@@ -110,7 +107,7 @@ def cluster_plan(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Plan
         learner=lambda source: build_learner(blueprint, model, source),
         together=lambda crew, made, far: learning_together(blueprint, model, run, crew, made, far),
         rank_builder="starling.clusters:staff_rank",
-        rank=lambda rank, host, port: RankHostArguments(run, weights_bytes, rank, host, port),
+        rank=lambda rank: RankHostArguments(run, weights_bytes, rank),
         rank_slots=RANK_SLOTS,
     )
 
@@ -128,8 +125,7 @@ def staff_rank(arguments: RankHostArguments, state: bytes, address: str) -> Rank
     board, outbox, begin = WeightBoard(arguments.weights_bytes), Parcel(), Parcel(state)
     run, rank = arguments.run, arguments.rank
     batches = rank_batches(run.blueprint(), run.layout, rank)
-    place = Port(arguments.host, arguments.port, address)
-    spec = rank_spec(rank, lambda births: RankArguments(run, board, rank, batches, begin, outbox, place))
+    spec = rank_spec(rank, lambda births: RankArguments(run, board, rank, batches, begin, outbox, address))
     return RankStaff(spec, batches.slots(), board, outbox)
 
 

@@ -19,6 +19,7 @@ from starling.hardware import set_up_torch
 from starling.roles.evaluator import Evaluator
 from starling.roles.policy import Header, Policy
 from starling.runs import checkpoint, folder
+from starling.runs.checkpoint_schema import state_check
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "as-trained": {},
@@ -73,18 +74,21 @@ def load_agent(
     """
     place = folder.find(run, allow)
     config = with_protocol(place.config(), protocol)
-    chosen, state, problems = checkpoint.find(place.checkpoints, which, parts=("learner", "evaluator"))
+    parts = ("learner", "evaluator")
+    chosen, state, problems = checkpoint.find(place.checkpoints, which, parts, state_check("learner"))
     for problem in problems:
         warn(f"checkpoint skipped: {problem}")
     blueprint = draw(config)
     model = build_model(blueprint)
-    load_weights(model, state["learner"]["model"], f"{run} ({chosen.name})")
+    with checkpoint.fitting(f"{run} ({chosen.name})"):
+        load_weights(model, state["learner"]["model"], f"{run} ({chosen.name})")
     updates = state["learner"]["version"]
     header = Header(updates, blueprint.progress(checkpoint.steps_of(chosen), updates))
     trials, arm = blueprint.algorithm.trials(), 0
     if trials is not None:
-        trials.set_state(state.get("evaluator", {}))
-        arm = trials.best
+        with checkpoint.fitting(f"{run} ({chosen.name})"):
+            trials.set_state(state.get("evaluator", {}))
+            arm = trials.best
     return TrainedAgent(blueprint, model, header, chosen, arm)
 
 

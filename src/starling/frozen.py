@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from starling.bounded_json import parse_json
 from starling.segments import Segmented
 from starling.types import NDArray
 
@@ -25,6 +27,8 @@ class FrozenPart:
 
 
 Frozen = dict[str, FrozenPart]
+DEEPEST = 64
+"""Dicts within one another; a run's state has about ten."""
 
 
 def freeze(state: dict[str, Any]) -> Frozen:
@@ -41,7 +45,7 @@ def freeze(state: dict[str, Any]) -> Frozen:
 
 
 def thaw(part: FrozenPart) -> Any:
-    """The state that was frozen."""
+    """The state that was frozen; raises ValueError, TypeError, AttributeError, or KeyError for what is none."""
     return _join(part.document, part.arrays, part.segments)
 
 
@@ -53,9 +57,16 @@ def pack(state: dict[str, Any]) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """The state that was packed."""
+    """The state that was packed.
+
+    Raises:
+        ValueError: These bytes are no packed state.
+    """
     end = 8 + int.from_bytes(data[:8], "little")
-    return thaw(FrozenPart(json.loads(data[8:end]), load(data[end:]), {}))
+    try:
+        return thaw(FrozenPart(json.loads(data[8:end]), load(data[end:]), {}))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
+        raise ValueError(f"a packed state that cannot be read: {error}") from error
 
 
 def _split(value: Any, path: str, arrays: dict[str, NDArray], segments: dict[str, Segmented]) -> Any:
@@ -79,14 +90,22 @@ def _split(value: Any, path: str, arrays: dict[str, NDArray], segments: dict[str
         return {"python": json.dumps(value)}
 
 
-def _join(document: dict[str, Any], arrays: Mapping[str, NDArray], segments: Mapping[str, Segmented]) -> Any:
+def _join(
+    document: dict[str, Any], arrays: Mapping[str, NDArray], segments: Mapping[str, Segmented], depth: int = 0
+) -> Any:
+    if depth > DEEPEST:
+        raise ValueError(f"a state nested more than {DEEPEST} deep")
     ((kind, content),) = document.items()
     if kind == "dict":
-        return {key: _join(child, arrays, segments) for key, child in content.items()}
+        return {key: _join(child, arrays, segments, depth + 1) for key, child in content.items()}
     if kind == "tensor":
         return torch.from_numpy(arrays[content])
     if kind == "segments":
         return segments[content]
     if kind == "python":
-        return json.loads(content)
-    return arrays[content] if kind == "array" else content
+        return parse_json(content)
+    if kind == "value":
+        return content
+    if kind == "array":
+        return arrays[content]
+    raise ValueError(f"a state with a leaf of unknown kind {kind[:20]!r}")

@@ -74,7 +74,7 @@ def _claims_bfloat16(where: torch.device) -> bool:
 
 
 def _cpu_info() -> str:
-    """What Linux says about the processor; empty on other systems."""
+    """Return the text of /proc/cpuinfo; empty on other systems than Linux."""
     return CPU_INFO.read_text(errors="replace") if CPU_INFO.exists() else ""
 
 

@@ -19,8 +19,8 @@ from starling.runtime.batches import BatchPort
 from starling.runtime.central import LoopPort, LoopSide, ServerPort, ServerSide
 from starling.runtime.collective import Meeting
 from starling.runtime.link import Link
-from starling.runtime.meetings import MeetingPlace
 from starling.runtime.rank import LearnerRank, RankSource
+from starling.runtime.rendezvous import RankLine
 from starling.runtime.slab import Parcel
 from starling.runtime.upstream import FragmentPort, LinkedUpstream
 from starling.runtime.weights import WeightBoard, WeightReader, WeightWriter
@@ -94,7 +94,7 @@ class RankArguments:
     batches: BatchPort
     state: Parcel  # of the learner, to begin with
     outbox: Parcel
-    meetings: MeetingPlace  # where the ranks find each other
+    address: str  # on which it listens for the other ranks
 
 
 def build_actor(arguments: ActorArguments, link: Link, usage: Usage) -> LoopWorker:
@@ -148,8 +148,10 @@ def build_rank(arguments: RankArguments, link: Link, usage: Usage) -> LearnerRan
     learner.set_state(unpack(arguments.state.read()))
     size, patience = blueprint.learners, blueprint.config.supervision.reduction
 
+    line = RankLine(link)
+
     def meet(time: int) -> Meeting:
-        return arguments.meetings.meet(time, rank, size, patience)
+        return Meeting(line.rendezvous(time, patience), rank, size, patience, arguments.address)
 
     publish = WeightWriter(arguments.board, model).publish
-    return LearnerRank(rank, learner, source, link, arguments.outbox, usage, meet, publish)
+    return LearnerRank(rank, learner, source, line, arguments.outbox, usage, meet, publish)

@@ -6,8 +6,6 @@ import queue
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from torch import nn
@@ -26,10 +24,10 @@ from starling.roles.loader import Loader
 from starling.roles.policy import GroupSpec
 from starling.runtime.batches import BatchDesk, BatchPort, Desk, batch_spec
 from starling.runtime.central import SharedDesk
+from starling.runtime.collective import LOOPBACK
 from starling.runtime.credits import Seat
 from starling.runtime.inbox import Inbox
 from starling.runtime.learners import LearnersRuntime, Newest, Total
-from starling.runtime.meetings import Folder
 from starling.runtime.process_worker import processes
 from starling.runtime.scoring import Scorer
 from starling.runtime.shard import LEARNER, Event, ShardHub
@@ -168,8 +166,7 @@ def learning_together(
 ) -> LearnersRuntime:
     """Several learners, each with its shard, its weights and its own `crew`; on this machine, or as `far` says."""
     settings, events, newest = blueprint.config.supervision, queue.SimpleQueue[Event](), Newest()
-    meetings = TemporaryDirectory(prefix="starling-")
-    near = partial(_near, blueprint, run, Folder(Path(meetings.name)))
+    near = partial(_near, blueprint, run)
     hubs, boards, outboxes = [], [], []
     for rank, store in enumerate(build_stores(blueprint, run.layout)):
         seat = RankSeat(rank, WeightBoard(side_of(model)), newest, Parcel())
@@ -181,7 +178,7 @@ def learning_together(
         outboxes.append(seat.outbox)
     main = build_learner(blueprint, model, Total(hubs))
     writers = [WeightWriter(board, model) for board in boards]  # now that the learner has moved the parameters
-    return made(hubs, main, writers, outboxes, newest, events, meetings, settings)
+    return made(hubs, main, writers, outboxes, newest, events, settings)
 
 
 def _both(
@@ -190,12 +187,12 @@ def _both(
     return lambda inbox: [*first(inbox), *others(inbox)]
 
 
-def _near(blueprint: Blueprint, run: RunSpec, meetings: Folder, seat: RankSeat) -> Ranking:
+def _near(blueprint: Blueprint, run: RunSpec, seat: RankSeat) -> Ranking:
     """A rank in a process of this machine."""
     rank, batches = seat.rank, rank_batches(blueprint, run.layout, seat.rank)
     spec = rank_spec(
         rank,
-        lambda births: RankArguments(run, seat.board, rank, batches, seat.newest.parcel(), seat.outbox, meetings),
+        lambda births: RankArguments(run, seat.board, rank, batches, seat.newest.parcel(), seat.outbox, LOOPBACK),
     )
     settings = blueprint.config.supervision
     return lambda inbox: processes([spec], settings, inbox.selector), BatchDesk(batches)

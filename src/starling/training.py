@@ -7,6 +7,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from starling import topology
 from starling.blueprint import Blueprint, build_model, draw, load_weights, torch_threads, validate
 from starling.branching import check_branch
@@ -17,10 +19,13 @@ from starling.hardware import set_up_torch
 from starling.replays.resharding import reshard, without_tables
 from starling.replays.start import begin_with_replay
 from starling.runs import checkpoint, folder
+from starling.runs.checkpoint_schema import state_check
 from starling.runs.lock import locked
 from starling.runs.signals import Interrupts
 from starling.runtime.prewarm import prewarm
 from starling.session import Display, Logged, Result, Session
+from starling.store.shards import shard_rows
+from starling.store.store import Store
 
 
 def train(config: Config, runs: Path, display: Display) -> Result:
@@ -64,11 +69,11 @@ def _resume(place: folder.RunFolder, display: Display, which: str) -> Result:
             f"there are checkpoints after {which!r} ({', '.join(later)}), which going on from it would contradict: add"
             " run=NAME to go on in a folder of its own, or remove them"
         )
-    state = _load(place, which, blueprint, display.message)
+    source, state = _load(place, which, blueprint, display.message)
     set_up_torch(torch_threads(blueprint))
     runtime = topology.build(blueprint, find_room(place.path))
     with _closing_if_it_fails(runtime):
-        runtime.restore(state)
+        _restore(runtime, blueprint, state, source)
         session = Session(blueprint, place, runtime, display, state["session"])
     return session.run()
 
@@ -86,17 +91,19 @@ def branch(
     parent = folder.find(run, allow)
     old, new = draw(parent.config()), _prepare(config)
     plan = check_branch(old, new)
-    state = _load(parent, which, new, display.message)
+    source, state = _load(parent, which, new, display.message)
     kept = without_tables(state["store"]) if plan.refill else state["store"]
-    state["store"] = reshard(old, new, kept)
+    with checkpoint.fitting(source):
+        state["store"] = reshard(old, new, kept)
     set_up_torch(torch_threads(new))
     runtime = topology.build(new, find_room(runs))
     with ExitStack() as held:
         interrupts = held.enter_context(Interrupts())  # from here on there is something to save
         with _closing_if_it_fails(runtime):
             fresh, saved = runtime.learner.get_state()["optimizers"], state["learner"]
-            saved["optimizers"] = plan.optimizer_states(saved["optimizers"], fresh, saved["version"])
-            runtime.restore(state)
+            with checkpoint.fitting(source):
+                saved["optimizers"] = plan.optimizer_states(saved["optimizers"], fresh, saved["version"])
+            _restore(runtime, new, state, source)
             runtime.learner.apply_settings()
             place = folder.create(runs, new.config, display.message)
             held.enter_context(locked(place.path, display.message))
@@ -126,10 +133,30 @@ def _prepare(config: Config) -> Blueprint:
     return validate(config)
 
 
-def _load(place: folder.RunFolder, which: str, blueprint: Blueprint, say: Callable[[str], None]) -> dict[str, Any]:
-    chosen, state, problems = checkpoint.find(place.checkpoints, which)
+def _load(
+    place: folder.RunFolder, which: str, blueprint: Blueprint, say: Callable[[str], None]
+) -> tuple[str, dict[str, Any]]:
+    """The checkpoint called `which`, as it is named in messages, and its state."""
+    check = state_check("learner", "store", "session", "births")
+    chosen, state, problems = checkpoint.find(place.checkpoints, which, check=check)
     for problem in problems:
         say(f"checkpoint skipped: {problem}")
-    load_weights(build_model(blueprint), state["learner"]["model"], f"{place.path} ({chosen.name})")
+    source = f"{place.path} ({chosen.name})"
+    with checkpoint.fitting(source):
+        load_weights(build_model(blueprint), state["learner"]["model"], source)
     say(f"resuming from {chosen}")
-    return state
+    return source, state
+
+
+def _restore(runtime: topology.Runtime, blueprint: Blueprint, state: dict[str, Any], source: str) -> None:
+    """Give a system the state of a checkpoint; refuses one that no such system could have saved."""
+    with checkpoint.fitting(source):
+        runtime.restore(state)
+        dealt = shard_rows(blueprint.config.env.num, blueprint.learners)
+        for store, rows in zip(runtime.stores, dealt, strict=False):
+            if not isinstance(store, Store):
+                continue
+            store.check_valid()
+            rings = [table.ring for table in store.mixture.tables if table.ring is not None]
+            if not all(np.isin(ring.env_rows, rows).all() for ring in rings):
+                raise ValueError("steps of an env row that this run does not have")

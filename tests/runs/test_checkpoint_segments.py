@@ -74,7 +74,7 @@ def test_segments_go_with_the_last_checkpoint_that_names_them(tmp_path):
 
 def test_what_a_killed_save_left_is_removed(tmp_path):
     (tmp_path / "segments").mkdir()
-    for name in (".unfinished", "0123.bin"):
+    for name in (".unfinished", f"{'0123' * 16}.bin"):
         (tmp_path / "segments" / name).write_bytes(b"left")
     a = a_segment("a")
     save(tmp_path, 1, a_state(a), retention=KEEP)

@@ -110,7 +110,7 @@ def together(losses: Sequence[Loss]) -> Loss:
 
 
 class Trials(Protocol):
-    """What an evaluator knows of several policies from trial episodes of its own, and the choice that follows.
+    """Returns of several policies in an evaluator's own trial episodes, and the choice that follows from them.
 
     An evaluation begins with `due` trials. It then scores `best` in other episodes, which are no trials.
     """

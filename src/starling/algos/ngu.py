@@ -32,7 +32,7 @@ from starling.ops.streams import StreamTerms
 from starling.types import EXTRINSIC, Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory, Tree
 
 SPEED = 0.01
-"""How fast the statistics of errors follow: their share in every update."""
+"""Rate of the moving averages of errors, per update."""
 NOVELTY = "novelty"
 """The name of the intrinsic reward, and of its Q values where they are apart."""
 

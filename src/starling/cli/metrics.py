@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from starling.cli.arguments import Run
+from starling.errors import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +68,9 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join("  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)) for line in cells)
 
 
-def _cell(value: float | None) -> str:
+def _cell(value: float | str | None) -> str:
     if value is None:
         return "-"
+    if isinstance(value, str):
+        return printable(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.1f}"

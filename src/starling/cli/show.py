@@ -83,7 +83,7 @@ def _tables(metrics: dict[str, Any], config: Config) -> list[Fact]:
 
 
 def _of_many(key: str) -> bool:
-    """Whether it is a number for one of many (`eval/arm/7/return`), which would fill the screen."""
+    """Tell if a metric is one of many of its kind (`eval/arm/7/return`), which would fill the screen."""
     return any(part.isdigit() for part in key.split("/"))
 
 

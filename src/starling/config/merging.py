@@ -175,7 +175,7 @@ def _copy(value: Any) -> Any:
 
 
 def _inside(place: Any, step: str, path: Sequence[str], override: str) -> Any:
-    """What is at `step` of `place`, a section or a list that stands at `path`."""
+    """Return the element `step` of `place`, a section or a list that stands at `path`."""
     if isinstance(place, dict):
         return place[step]
     key = ".".join(path)

@@ -20,7 +20,7 @@ REPLACES = "x-replaces"
 
 
 def replaces(**neighbors: list[str]) -> dict[str, Any]:
-    """What a field's schema says of keys beside it that belong to its old value; what is in the lists stays."""
+    """Schema entry: neighboring keys that belong to a field's old value, each with the list of inner keys that stay."""
     return {REPLACES: neighbors}
 
 

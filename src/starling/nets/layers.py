@@ -75,9 +75,10 @@ class OutputLinear(nn.Linear):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        if not torch.is_autocast_enabled(x.device.type):
+        device = x.device.type
+        if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
             return super().forward(x)
-        with torch.autocast(x.device.type, enabled=False):
+        with torch.autocast(device, enabled=False):
             return super().forward(x.float())
 
 

@@ -55,6 +55,44 @@ def to_columns(steps: Steps, stack: StackSpec | None) -> dict[str, NDArray]:
     return {name: np.ascontiguousarray(column) for name, column in columns.items()}
 
 
+def check_columns(columns: dict[str, NDArray], specs: Steps, stack: StackSpec | None, count: int) -> None:
+    """Raises ValueError unless these are the columns of `count` steps: of their types and shapes, and finite.
+
+    What acting recorded (extras) may be infinite: the logarithm of 0 is.
+    """
+    for name, spec in tree.items(specs):
+        column = columns.get(name)
+        if column is None:
+            raise ValueError(f"there is no column {name}")
+        shape: tuple[int, ...] = (count, *spec.shape)
+        if name.startswith("carry/"):
+            shape = (int((columns["priority"] > 0).sum()), *spec.shape)
+        elif stack is not None and name == stacked_column(stack):
+            _check_stacks(columns, shape, stack)
+            shape = (*shape[: 1 + stack.axis], shape[1 + stack.axis] // stack.n, *shape[2 + stack.axis :])
+        if column.shape != shape or column.dtype != spec.dtype:
+            raise ValueError(f"{name} is {column.dtype} {column.shape}, not {spec.dtype} {shape}")
+        if column.dtype.kind == "f":
+            odd = np.isnan(column) if name.startswith("extras") else ~np.isfinite(column)
+            if odd.any():
+                raise ValueError(f"{name} has numbers that are not finite")
+    if (columns["priority"] < 0).any() or (columns["row"] < 0).any() or (columns["version"] < 0).any():
+        raise ValueError("a priority, env row, or version is negative")
+
+
+def _check_stacks(columns: dict[str, NDArray], shape: tuple[int, ...], stack: StackSpec) -> None:
+    """Check the whole stacks, of [N, ...] in all, and where they are."""
+    whole, at = columns.get(STACK), columns.get(STACK_AT)
+    if whole is None or at is None:
+        raise ValueError("there are no whole stacks")
+    if at.dtype != np.int64 or at.ndim != 1 or len(at) == 0 or at[0] != 0 or (np.diff(at) <= 0).any():
+        raise ValueError(f"{STACK_AT} does not rise from 0")
+    if at[-1] >= shape[0] or whole.shape != (len(at), *shape[1:]):
+        raise ValueError(f"{STACK} is {whole.shape}, not {(len(at), *shape[1:])}")
+    if whole.dtype != columns[stacked_column(stack)].dtype or not np.isfinite(whole).all():
+        raise ValueError(f"{STACK} has other numbers than the frames")
+
+
 def from_columns(columns: dict[str, NDArray], specs: Steps, stack: StackSpec | None) -> Steps:
     """The steps that these columns were made of."""
     begins = columns["priority"] > 0

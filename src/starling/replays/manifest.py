@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
-from pydantic import Field, ValidationError
-from safetensors import SafetensorError
-from safetensors.numpy import load
+from pydantic import AfterValidator, Field, ValidationError
 
 from starling.config.parts import Part
-from starling.errors import UserError
+from starling.errors import UserError, printable
+from starling.runs.arrays import parse_arrays
+from starling.runs.contents import check_contents
+from starling.runs.disk import read_bounded
 from starling.types import ArraySpec, NDArray
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+_MOST_BYTES = 2**24  # of a manifest
+
+Count = Annotated[int, Field(ge=0, lt=2**62)]
+Positive = Annotated[int, Field(ge=1, lt=2**62)]
+
+
+def _check_dtype(name: str) -> str:
+    """Refuse what is no plain type of numbers."""
+    try:
+        is_plain = np.dtype(name).kind in "biuf"
+    except TypeError:
+        is_plain = False
+    if not is_plain:
+        raise ValueError("not a type of numbers")
+    return name
 
 
 class Column(Part):
     """Shape (of one step) and dtype of a column."""
 
-    shape: tuple[int, ...]
-    dtype: str
+    shape: Annotated[tuple[Count, ...], Field(max_length=32)]
+    dtype: Annotated[str, Field(max_length=20), AfterValidator(_check_dtype)]
 
     @property
     def spec(self) -> ArraySpec:
@@ -34,30 +51,30 @@ class Stack(Part):
     """Which column is a sliding stack of `n` frames along `axis` (0: the first axis of one observation)."""
 
     path: str
-    axis: int
-    n: int
+    axis: Count
+    n: Positive
 
 
 class PartFile(Part):
     """One file and what must be in it."""
 
     file: str = Field(pattern=r"^[\w\-]+\.safetensors$")
-    steps: int
-    bytes: int
-    sha256: str
+    steps: Positive
+    bytes: Count
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
 class TableEntry(Part):
     """One table: how its items were cut and drawn, and its files in order."""
 
-    length: int
-    period: int
-    prefix: int
+    length: Positive
+    period: Positive
+    prefix: Count
     sampler: str
     priority_exponent: float
-    items: int
-    steps: int  # valid ones
-    rows: int  # env rows
+    items: Count
+    steps: Count  # valid ones
+    rows: Count  # env rows
     parts: list[PartFile]
 
 
@@ -74,8 +91,8 @@ class Manifest(Part):
     run: str
     algorithm: str
     checkpoint: str
-    env_steps: int
-    updates: int
+    env_steps: Count
+    updates: Count
     tables: dict[str, TableEntry]
 
 
@@ -85,15 +102,19 @@ def read_manifest(folder: Path) -> Manifest:
         raise UserError(f"{folder} is a file; give the folder that starling replay export made")
     if not (folder / MANIFEST).is_file():
         raise UserError(f"{folder} is not an exported replay: it has no {MANIFEST} (starling replay export makes one)")
+    check_contents(folder, "an exported replay")
     try:
-        manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+        manifest = Manifest.model_validate_json(read_bounded(folder / MANIFEST, _MOST_BYTES))
     except (OSError, ValidationError):
         raise UserError(f"{folder / MANIFEST} is damaged or of another format than {FORMAT}; export again") from None
     if manifest.format != FORMAT:
         raise UserError(f"{folder} has format {manifest.format}, this version reads {FORMAT}; export again")
-    for table in manifest.tables.values():
-        for part in table.parts:
-            _check_size(folder / part.file, part)
+    parts = [part for table in manifest.tables.values() for part in table.parts]
+    for part in parts:
+        _check_size(folder / part.file, part)
+    twice = [file for file, times in Counter(part.file for part in parts).items() if times > 1]
+    if twice:
+        raise UserError(f"{folder / MANIFEST} names {printable(twice[0])} twice; export again")
     return manifest
 
 
@@ -106,11 +127,14 @@ def _check_size(file: Path, part: PartFile) -> None:
 
 def read_part(folder: Path, part: PartFile) -> dict[str, NDArray]:
     """The columns of one file; refused unless every byte is as it was written."""
-    content = (folder / part.file).read_bytes()
-    if hashlib.sha256(content).hexdigest() != part.sha256:
-        raise UserError(f"{folder / part.file} was altered (its checksum differs); copy or export the replay again")
+    file = folder / part.file
     try:
-        columns: dict[str, Any] = load(content)
-    except SafetensorError as error:
-        raise UserError(f"{folder / part.file} cannot be read: {error}") from None
-    return columns
+        content = read_bounded(file, part.bytes)
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}") from None
+    if hashlib.sha256(content).hexdigest() != part.sha256:
+        raise UserError(f"{file} was altered (its checksum differs); copy or export the replay again")
+    try:
+        return parse_arrays(np.frombuffer(content, np.uint8))
+    except ValueError as error:
+        raise UserError(f"{file} cannot be read: {printable(error)}") from None

@@ -11,6 +11,7 @@ from starling.building import build_stores
 from starling.errors import UserError
 from starling.replays.resharding import reshard
 from starling.runs import checkpoint, folder
+from starling.runs.checkpoint_schema import state_check
 from starling.store.store import Store
 from starling.types import Layout
 
@@ -36,7 +37,8 @@ def load_replay(run: Path, *, which: str, warn: Callable[[str], None], allow: Se
     place = folder.find(run, allow)
     blueprint = draw(place.config())
     refuse_queues(blueprint, f"{run} has no replay")
-    chosen, state, problems = checkpoint.find(place.checkpoints, which, parts=("store", "learner"))
+    parts = ("store", "learner")
+    chosen, state, problems = checkpoint.find(place.checkpoints, which, parts, state_check(*parts))
     for problem in problems:
         warn(f"checkpoint skipped: {problem}")
     if "parts" in state["store"]:
@@ -46,7 +48,9 @@ def load_replay(run: Path, *, which: str, warn: Callable[[str], None], allow: Se
     layout = layout_of(blueprint, build_model(blueprint))
     whole = replace(blueprint, config=blueprint.config.model_copy(update={"learners": 1}))
     (store,) = build_stores(whole, layout)
-    store.set_state(reshard(blueprint, whole, state["store"]))
+    with checkpoint.fitting(f"{run} ({chosen.name})"):
+        store.set_state(reshard(blueprint, whole, state["store"]))
+        store.check_valid()
     steps, version = int(state["store"]["env_steps"]), int(state["learner"]["version"])
     return SavedReplay(run, chosen.name, blueprint, layout, store, steps, version)
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from gymnasium import spaces
 
 from starling import tree
 from starling.blueprint import Blueprint, build_model, layout_of
-from starling.errors import UserError
-from starling.replays.columns import from_columns, step_specs
+from starling.envs.spaces import leaves
+from starling.errors import UserError, printable
+from starling.replays.columns import check_columns, from_columns, step_specs
+from starling.replays.export import PART_BYTES
 from starling.replays.feed import Feed, feed_all, take_over
 from starling.replays.manifest import Manifest, Stack, TableEntry, read_manifest, read_part
 from starling.replays.saved import refuse_queues
@@ -21,7 +24,9 @@ from starling.store.spec import TableSpec
 from starling.store.store import Store
 from starling.store.table import Table
 from starling.topology import Runtime
-from starling.types import Layout
+from starling.types import Layout, NDArray
+
+_HEADER_BYTES = 2**20  # of one file, and more than enough
 
 
 def begin_with_replay(blueprint: Blueprint, runtime: Runtime) -> str | None:
@@ -39,9 +44,13 @@ def begin_with_replay(blueprint: Blueprint, runtime: Runtime) -> str | None:
         raise UserError("replay_from fills the tables beside the learner; leave out ray.shards")
     by_table = list(zip(*(store.mixture.tables for store in stores), strict=True))
     for shards in by_table:
-        _fill(shards, manifest.tables[shards[0].spec.name], layout, blueprint.config.env.num, source)
+        try:
+            _fill(shards, manifest.tables[shards[0].spec.name], layout, blueprint, source)
+        except (KeyError, IndexError, ValueError, TypeError, OverflowError, AssertionError) as error:
+            reason = printable(" ".join(f"{type(error).__name__} {error}".split()))
+            raise UserError(f"{source} holds steps that no run records ({reason}); export again") from error
     sizes = ", ".join(f"{sum(table.size for table in shards):,} items" for shards in by_table)
-    return f"replay: {sizes} from {source}, recorded in {manifest.env} by {manifest.algorithm}"
+    return f"replay: {sizes} from {source}, recorded in {printable(manifest.env)} by {printable(manifest.algorithm)}"
 
 
 def check_replay(blueprint: Blueprint, layout: Layout, source: Path) -> Manifest:
@@ -58,7 +67,9 @@ def check_replay(blueprint: Blueprint, layout: Layout, source: Path) -> Manifest
     ]
     for what, theirs, ours in sides:
         if theirs != ours:
-            raise UserError(f"{source} does not fit this run: {what} is {theirs} there and {ours} here")
+            shown = printable(theirs)
+            raise UserError(f"{source} does not fit this run: {what} is {shown} there and {ours} here")
+    _check_parts(manifest, tree.nbytes(step_specs(layout)), source)
     for name, spec in tree.items(step_specs(layout)):
         column = manifest.columns.get(name)
         if column is None or column.spec != spec:
@@ -70,6 +81,15 @@ def check_replay(blueprint: Blueprint, layout: Layout, source: Path) -> Manifest
     return manifest
 
 
+def _check_parts(manifest: Manifest, step_bytes: int, source: Path) -> None:
+    """Refuse files that would take more memory than those of an export do: a step of `step_bytes` at least, in each."""
+    for table in manifest.tables.values():
+        for part in table.parts:
+            most = max(PART_BYTES, step_bytes)
+            if part.steps * step_bytes > most or part.bytes > 2 * most + _HEADER_BYTES:
+                raise UserError(f"{source / part.file} is larger than the files of an export are; export again")
+
+
 def _streams(manifest: Manifest) -> list[str]:
     return sorted(name.removeprefix("rewards/") for name in manifest.columns if name.startswith("rewards/"))
 
@@ -77,7 +97,7 @@ def _streams(manifest: Manifest) -> list[str]:
 def _check_table(spec: TableSpec, manifest: Manifest, source: Path, recurrent: bool) -> None:
     entry = manifest.tables.get(spec.name)
     if entry is None:
-        known = ", ".join(manifest.tables)
+        known = printable(", ".join(manifest.tables))
         raise UserError(f"{source} has no table {spec.name!r} (there are: {known})")
     if recurrent and not _same_windows(spec, entry):
         raise UserError(
@@ -91,11 +111,12 @@ def _same_windows(spec: TableSpec, entry: TableEntry) -> bool:
     return (spec.length, spec.period, spec.prefix) == (entry.length, entry.period, entry.prefix)
 
 
-def _fill(shards: Sequence[Table], entry: TableEntry, layout: Layout, rows: int, source: Path) -> None:
+def _fill(shards: Sequence[Table], entry: TableEntry, layout: Layout, blueprint: Blueprint, source: Path) -> None:
     """Insert all steps; with the same windows, items and priorities become those of the export."""
+    rows = blueprint.config.env.num
     feeds = feed_all(shards, layout, rows)
     every = [feed for mine in feeds for feed in mine.values()]
-    for target, steps in _dealt(_read(entry, layout, source), every, by_row=entry.rows == rows):
+    for target, steps in _dealt(_read(entry, layout, blueprint, source), every, by_row=entry.rows == rows):
         target.add(steps)
     for feed in every:
         feed.finish()
@@ -104,17 +125,32 @@ def _fill(shards: Sequence[Table], entry: TableEntry, layout: Layout, rows: int,
             take_over(table, mine, entry.sampler == "prioritized")
 
 
-def _read(entry: TableEntry, layout: Layout, source: Path) -> Iterator[Steps]:
+def _read(entry: TableEntry, layout: Layout, blueprint: Blueprint, source: Path) -> Iterator[Steps]:
     specs = step_specs(layout)
     for part in entry.parts:
         columns = read_part(source, part)
         try:
+            check_columns(columns, specs, layout.stack, part.steps)
+            _check_choices(columns, blueprint)
             steps = from_columns(columns, specs, layout.stack)
-        except (KeyError, IndexError, ValueError):
-            raise UserError(f"{source / part.file} does not hold what the manifest says; export again") from None
+        except (KeyError, IndexError, ValueError) as error:
+            reason = printable(" ".join(str(error).split()))
+            raise UserError(
+                f"{source / part.file} does not hold what the manifest says ({reason}); export again"
+            ) from None
         if (steps.valid[:-1] & (steps.first[1:] | (np.diff(steps.row) != 0))).any():
             raise UserError(f"{source / part.file} has a stretch whose last observation is said to be valid")
         yield steps
+
+
+def _check_choices(columns: Mapping[str, NDArray], blueprint: Blueprint) -> None:
+    """Raises ValueError for a choice that the env's discrete spaces do not have: networks index by it."""
+    observed = [(f"obs/{path}" if path else "obs", leaf) for path, leaf in leaves(blueprint.env.observation)]
+    for name, space in [("action", blueprint.env.action), *observed]:
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            most = space.n if isinstance(space, spaces.Discrete) else space.nvec
+            if (columns[name] < 0).any() or (columns[name] >= most).any():
+                raise ValueError(f"{name} has choices that {space} does not")
 
 
 def _dealt(source: Iterator[Steps], feeds: list[Feed], by_row: bool) -> Iterator[tuple[Feed, Steps]]:

@@ -23,7 +23,7 @@ LONGEST = 108_000
 """Steps after which a game counts as it stands: half an hour of Atari at a frame per step. Else one that never ends,
 as those of an env without a time limit may, would keep the evaluation, and a run that waits for it, for ever."""
 TRIALS = 0x7121A1
-"""What makes the envs and the noise of trials others than those of scores."""
+"""Seed offset of the envs and the noise of trials, so that no trial repeats a scored episode."""
 
 
 @dataclass(frozen=True)

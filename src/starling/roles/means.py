@@ -54,4 +54,6 @@ class Means:
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._tensors.clear()
+        if any(values.ndim != 1 or not len(values) for values in state.values()):
+            raise ValueError("saved means are not lists of numbers")
         self._numbers = defaultdict(list, {name: values.tolist() for name, values in state.items()})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MethodType
 from typing import Any
@@ -145,9 +145,42 @@ class FlatOptimizer:
     def set_state(self, state: dict[str, Any]) -> None:
         groups = [state["groups"][key] for key in sorted(state["groups"], key=int)]
         moments = {int(i): values for i, values in state["moments"].items()}
+        for mine, saved in zip(self._optimizer.state_dict()["param_groups"], groups, strict=True):
+            _check_alike(mine, saved)
+        self._check_moments(moments)
         self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
         if self._schedule is not None:
+            _check_alike(self._schedule_state(), state["schedule"])
             self._schedule.load_state_dict(state["schedule"])
+
+    def _check_moments(self, moments: Mapping[int, Mapping[str, Any]]) -> None:
+        """Refuse moments of other shapes than their parameters, which a fused kernel does not check."""
+        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        if any(not 0 <= i < len(parameters) for i in moments):
+            raise ValueError("saved moments of a parameter that there is not")
+        if isinstance(self._optimizer, torch.optim.Adafactor):  # has means of rows and columns
+            return
+        for i, values in moments.items():
+            for name, value in values.items():
+                if isinstance(value, Tensor) and value.numel() != 1 and value.shape != parameters[i].shape:
+                    raise ValueError(f"{name} is {tuple(value.shape)}, its parameter {tuple(parameters[i].shape)}")
+
+
+def _check_alike(mine: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Refuse saved settings with another key or with a value of another kind; None and numbers may change places."""
+    if unknown := saved.keys() - mine.keys():
+        raise ValueError(f"a saved setting {sorted(unknown)[0][:40]!r}, which there is not")
+    for name, value in saved.items():
+        if _kind(value) != _kind(mine[name]):
+            raise ValueError(f"a saved {name} is {type(value).__name__}, not {type(mine[name]).__name__}")
+
+
+def _kind(value: Any) -> Any:
+    if value is None or isinstance(value, int | float):
+        return float
+    if isinstance(value, list | tuple):
+        return [_kind(child) for child in value]
+    return type(value)
 
 
 def moment_names(config: OptimizerConfig) -> frozenset[str]:

@@ -178,7 +178,7 @@ class Policy:
 
 
 def _as_float32(leaf: torch.Tensor) -> torch.Tensor:
-    """What is recorded is float32: numpy has no bfloat16."""
+    """Return bfloat16 as float32, since numpy has no bfloat16; other tensors as they are."""
     return leaf.float() if leaf.dtype == torch.bfloat16 else leaf
 
 

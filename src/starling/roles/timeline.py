@@ -40,5 +40,8 @@ class Timeline:
         return {"points": self._points[:, : self._size + 1].copy(), "stride": self._stride}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._size, self._stride = state["points"].shape[1] - 1, state["stride"]
+        rows, columns = state["points"].shape
+        if rows != 2 or not 2 <= columns < self._points.shape[1] or int(state["stride"]) < 1:
+            raise ValueError(f"a saved timeline of shape {state['points'].shape} and stride {state['stride']}")
+        self._size, self._stride = columns - 1, int(state["stride"])
         self._points[:, : self._size + 1] = state["points"]

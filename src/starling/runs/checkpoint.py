@@ -12,20 +12,31 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections import deque
-from collections.abc import Collection, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from safetensors.numpy import load_file
-
-from starling.errors import UserError
+from starling.bounded_json import parse_json
+from starling.errors import UserError, printable
 from starling.frozen import Frozen, FrozenPart, thaw
-from starling.runs.arrays import write_arrays
-from starling.runs.disk import make_folder, publish, remove_tree, rename, sha256, sync, write_synced
+from starling.runs.arrays import read_arrays, write_arrays
+from starling.runs.checkpoint_schema import NAME, CheckpointManifest, parse_manifest
+from starling.runs.disk import (
+    is_folder,
+    make_folder,
+    publish,
+    read_bounded,
+    remove_tree,
+    rename,
+    sha256,
+    sync,
+    write_synced,
+)
 from starling.runs.rows import to_json
 from starling.runs.segments import Stored, sweep, what_is_wrong, write_segments
 from starling.segments import Segmented
@@ -38,6 +49,12 @@ _PREFIX = "step-"
 _BEST = "best.json"
 _UNFINISHED = ".unfinished-"
 _REPLACED = ".replaced-"
+_MOST_BYTES = 2**26  # of a manifest or a document, which is JSON; what is large is in arrays and segments
+
+Check = Callable[[dict[str, Any]], None]
+"""Raises ValueError for a state that the caller cannot use."""
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, MemoryError)
+_MISFITS = (*_DAMAGE, IndexError, ArithmeticError, AssertionError, RuntimeError, StopIteration)
 
 
 class BrokenCheckpointError(Exception):
@@ -83,9 +100,9 @@ def write(root: Path, env_steps: int, frozen: Frozen, *, retention: Retention, s
 
 def recover(root: Path) -> None:
     """Remove what a killed or failed save left half-written or half-removed, and put back what it was replacing."""
-    for leftover in root.glob(f"{_UNFINISHED}{_PREFIX}*"):
+    for leftover in _named(root, _UNFINISHED):
         remove_tree(leftover)
-    for replaced in root.glob(f"{_REPLACED}{_PREFIX}*"):
+    for replaced in _named(root, _REPLACED):
         final = root / replaced.name.removeprefix(_REPLACED)
         if not final.exists():
             rename(replaced, final)
@@ -137,13 +154,13 @@ def _sweep(root: Path) -> None:
         manifests = [_read_manifest(folder) for folder in _newest_first(root)]
     except BrokenCheckpointError:
         return
-    sweep(root, {name for manifest in manifests for parts in manifest["segments"].values() for name, _ in parts})
+    sweep(root, {name for manifest in manifests for parts in manifest.segments.values() for name, _ in parts})
 
 
 def segment_names(folder: Path) -> dict[str, list[str]]:
     """The checksums of a checkpoint's segments, by their place in the state; none where the manifest is unreadable."""
     try:
-        named = _read_manifest(folder)["segments"]
+        named = _read_manifest(folder).segments
     except BrokenCheckpointError:
         return {}
     return {path: [name for name, _ in parts] for path, parts in named.items()}
@@ -158,11 +175,11 @@ def _note_best(root: Path, name: str, score: float) -> None:
 def best(root: Path) -> tuple[str, float] | None:
     """The name and score of the best checkpoint, where one is known and still there."""
     try:
-        note = json.loads((root / _BEST).read_text())
+        note = parse_json(read_bounded(root / _BEST, 2**16))
         name, score = str(note["checkpoint"]), float(note["score"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
-    return (name, score) if math.isfinite(score) and (root / name).is_dir() else None
+    return (name, score) if math.isfinite(score) and NAME.fullmatch(name) and is_folder(root / name) else None
 
 
 def _prune(root: Path, written: str, retention: Retention) -> None:
@@ -183,22 +200,52 @@ def _prune(root: Path, written: str, retention: Retention) -> None:
         remove_tree(unnamed)
 
 
-def load(folder: Path, parts: Collection[str] | None = None) -> dict[str, Any]:
+def load(folder: Path, parts: Collection[str] | None = None, check: Check = lambda state: None) -> dict[str, Any]:
     """The state of one checkpoint, or only these `parts` of it, which alone are read.
 
-    Raises `BrokenCheckpointError` unless every byte is as it was written.
+    Raises `BrokenCheckpointError` unless every byte is as it was written, is a state, and passes `check`.
     """
     manifest = _verify(folder, parts)
     state = {}
     for part in _parts(manifest, parts):
-        document = json.loads((folder / f"{part}.json").read_text())
-        binary = folder / f"{part}.safetensors"
-        stored = {
-            path: Segmented(tuple(Stored(folder.parent, name, size) for name, size in named))
-            for path, named in _segments_of(manifest, part).items()
-        }
-        state[part] = thaw(FrozenPart(document, load_file(binary) if binary.exists() else {}, stored))
+        try:
+            state[part] = _load_part(folder, manifest, part)
+        except _DAMAGE as error:
+            raise BrokenCheckpointError(f"{folder.name}: part {part} is not a state ({_reason(error)})") from None
+    try:
+        check(state)
+    except ValueError as error:
+        raise BrokenCheckpointError(f"{folder.name}: {error}") from None
     return state
+
+
+def _load_part(folder: Path, manifest: CheckpointManifest, part: str) -> Any:
+    """One part of the state, of files that the manifest lists and nothing else."""
+    document = parse_json(read_bounded(folder / f"{part}.json", _MOST_BYTES))
+    binary = f"{part}.safetensors"
+    arrays = read_arrays(folder / binary) if binary in manifest.files else {}
+    stored = {
+        path: Segmented(tuple(Stored(folder.parent, name, size) for name, size in named))
+        for path, named in _segments_of(manifest, part).items()
+    }
+    return thaw(FrozenPart(document, arrays, stored))
+
+
+def _reason(error: BaseException) -> str:
+    """One line about an error, which may quote what is in a file."""
+    text = " ".join((error.strerror or "" if isinstance(error, OSError) else str(error)).split())
+    return printable(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+@contextmanager
+def fitting(source: str) -> Iterator[None]:
+    """Let a state that cannot be restored, though it is as it was written, be one line and no traceback."""
+    try:
+        yield
+    except _MISFITS as error:
+        raise UserError(
+            f"{source} does not fit this run ({_reason(error)}): choose another checkpoint with --checkpoint"
+        ) from error
 
 
 def is_sound(folder: Path) -> bool:
@@ -210,17 +257,18 @@ def is_sound(folder: Path) -> bool:
 
 
 def find(
-    root: Path, which: str = NEWEST, parts: Collection[str] | None = None
+    root: Path, which: str = NEWEST, parts: Collection[str] | None = None, check: Check = lambda state: None
 ) -> tuple[Path, dict[str, Any], list[str]]:
     """The checkpoint called `which` (newest, best, or its env steps), its state, and what was wrong with newer ones.
 
-    Only the newest has others to fall back to. Of the state only `parts` are read and looked at, if they are named.
+    Only the newest has others to fall back to. Of the state only `parts` are read and looked at, if they are named; one
+    that does not pass `check` counts as broken.
     """
     if which == NEWEST:
-        return _load_newest(root, parts)
+        return _load_newest(root, parts, check)
     chosen = _called(root, which)
     try:
-        return chosen, load(chosen, parts), []
+        return chosen, load(chosen, parts, check), []
     except BrokenCheckpointError as error:
         raise UserError(f"{error}; choose another with --checkpoint") from None
 
@@ -229,9 +277,10 @@ def _called(root: Path, which: str) -> Path:
     """The checkpoint that is the best, or that has these env steps or this name."""
     known = {folder.name: folder for folder in _newest_first(root)}
     top = best(root)
-    name = (top[0] if top else "") if which == BEST else f"{_PREFIX}{int(which):012d}" if which.isdigit() else which
+    is_steps = which.isascii() and which.isdigit() and len(which) <= 18
+    name = (top[0] if top else "") if which == BEST else f"{_PREFIX}{int(which):012d}" if is_steps else which
     if name not in known:
-        steps = ", ".join(str(int(n.removeprefix(_PREFIX))) for n in sorted(known)) or "none"
+        steps = ", ".join(str(steps_of(folder)) for folder in reversed(known.values())) or "none"
         raise UserError(f"no checkpoint {which!r} in {root} (there are: newest, {'best, ' if top else ''}{steps})")
     return known[name]
 
@@ -244,11 +293,11 @@ def later_than(root: Path, which: str) -> list[str]:
     return [str(steps_of(f)) for f in _newest_first(root) if f.name > chosen.name and is_sound(f)]
 
 
-def _load_newest(root: Path, parts: Collection[str] | None) -> tuple[Path, dict[str, Any], list[str]]:
+def _load_newest(root: Path, parts: Collection[str] | None, check: Check) -> tuple[Path, dict[str, Any], list[str]]:
     problems: list[str] = []
     for folder in _newest_first(root):
         try:
-            return folder, load(folder, parts), problems
+            return folder, load(folder, parts, check), problems
         except BrokenCheckpointError as error:
             problems.append(str(error))
     detail = "; ".join(problems) or "there is none"
@@ -266,10 +315,16 @@ def steps_of(folder: Path) -> int:
 
 
 def _newest_first(root: Path) -> Iterator[Path]:
-    yield from sorted(root.glob(f"{_PREFIX}*"), reverse=True)
+    yield from sorted(_named(root, ""), key=steps_of, reverse=True)
 
 
-def _verify(folder: Path, parts: Collection[str] | None) -> dict[str, Any]:
+def _named(root: Path, prefix: str) -> list[Path]:
+    """Folders, and no links to any, with this prefix and the name of a checkpoint."""
+    found = root.glob(f"{prefix}{_PREFIX}*")
+    return [path for path in found if NAME.fullmatch(path.name.removeprefix(prefix)) and is_folder(path)]
+
+
+def _verify(folder: Path, parts: Collection[str] | None) -> CheckpointManifest:
     """Check every file of these parts (None: of all) against the manifest, which it gives."""
     manifest = _read_manifest(folder)
     for part in _parts(manifest, parts):
@@ -278,38 +333,53 @@ def _verify(folder: Path, parts: Collection[str] | None) -> dict[str, Any]:
     return manifest
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def _read_manifest(folder: Path) -> CheckpointManifest:
     try:
-        manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
-        manifest["files"].keys()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise BrokenCheckpointError(f"{folder.name}: the manifest is missing or unreadable") from None
-    if manifest.get("format") not in READABLE:
-        raise BrokenCheckpointError(f"{folder.name}: format {manifest.get('format')} is not {FORMAT}")
-    return {"segments": {}, **manifest}
+        document = parse_json(read_bounded(folder / "manifest.json", _MOST_BYTES))
+    except (OSError, ValueError):
+        document = None
+    if not isinstance(document, dict):
+        raise BrokenCheckpointError(f"{folder.name}: the manifest is missing or unreadable")
+    if type(document.get("format")) is not int or document["format"] not in READABLE:
+        raise BrokenCheckpointError(f"{folder.name}: format {printable(document.get('format'))} is not {FORMAT}")
+    try:
+        return parse_manifest(document)
+    except ValueError as error:
+        raise BrokenCheckpointError(f"{folder.name}: the manifest is not valid ({error})") from None
 
 
-def _parts(manifest: dict[str, Any], wanted: Collection[str] | None) -> list[str]:
-    there = [name.removesuffix(".json") for name in manifest["files"] if name.endswith(".json")]
+def _parts(manifest: CheckpointManifest, wanted: Collection[str] | None) -> list[str]:
+    there = [name.removesuffix(".json") for name in manifest.files if name.endswith(".json")]
     return [part for part in there if wanted is None or part in wanted]
 
 
-def _segments_of(manifest: dict[str, Any], part: str) -> dict[str, list[tuple[str, int]]]:
+def _segments_of(manifest: CheckpointManifest, part: str) -> dict[str, list[tuple[str, int]]]:
     """Names and sizes of the segments of a part of the state, by their place in it."""
-    return {path: named for path, named in manifest["segments"].items() if path.split("/", 1)[0] == part}
+    return {path: named for path, named in manifest.segments.items() if path.split("/", 1)[0] == part}
 
 
-def _problems(folder: Path, manifest: dict[str, Any], part: str) -> Iterator[str]:
+def _problems(folder: Path, manifest: CheckpointManifest, part: str) -> Iterator[str]:
     """What is wrong with the files of one part; the small ones are looked at first."""
-    for name, expected in manifest["files"].items():
+    for name, expected in manifest.files.items():
         file = folder / name
         if file.stem != part:
             continue
-        if not file.is_file():
+        try:
+            found = file.lstat().st_size
+            if found != expected.bytes:
+                yield f"{name} has {found} bytes, not {expected.bytes}"
+            elif found > (_MOST_BYTES if name.endswith(".json") else _memory()):
+                yield f"{name} has {found:,} bytes, which is too much for this machine"
+            elif sha256(file) != expected.sha256:
+                yield f"{name} was altered (its checksum differs)"
+        except FileNotFoundError:
             yield f"{name} is missing"
-        elif file.stat().st_size != expected["bytes"]:
-            yield f"{name} has {file.stat().st_size} bytes, not {expected['bytes']}"
-        elif sha256(file) != expected["sha256"]:
-            yield f"{name} was altered (its checksum differs)"
-    for named in _segments_of(manifest, part).values():
-        yield from filter(None, (what_is_wrong(folder.parent, name, size) for name, size in named))
+        except OSError as error:
+            yield f"{name} cannot be read: {error.strerror}"
+    segments = {pair for named in _segments_of(manifest, part).values() for pair in named}  # equal ones are one file
+    yield from filter(None, (what_is_wrong(folder.parent, name, size) for name, size in sorted(segments)))
+
+
+def _memory() -> int:
+    """Bytes of memory of this machine, in which the arrays of a checkpoint must have room."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

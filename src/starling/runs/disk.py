@@ -5,8 +5,10 @@ Only this module calls the system: tests put a recorder, a full disk, or a kill 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,13 +18,45 @@ MODE = 0o666
 
 
 def sha256(file: Path) -> str:
-    with file.open("rb") as handle:
+    with open(open_regular(file, os.O_RDONLY), "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
+def open_regular(file: Path, flags: int) -> int:
+    """Open a regular file; raises OSError for a symbolic link and, without waiting for its other end, for a FIFO.
+
+    A file to be written must also have no second name (hard link), under which it would change somewhere else.
+    """
+    descriptor = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, MODE)
+    status = os.fstat(descriptor)
+    problem = None
+    if not stat.S_ISREG(status.st_mode):
+        problem = OSError(errno.EINVAL, "not a regular file", str(file))
+    elif flags & (os.O_WRONLY | os.O_RDWR) and status.st_nlink > 1:
+        problem = OSError(errno.EMLINK, "it has a second name (a hard link)", str(file))
+    if problem is not None:
+        os.close(descriptor)
+        raise problem
+    return descriptor
+
+
+def read_bounded(file: Path, most: int) -> bytes:
+    """All bytes of a regular file; raises OSError if there are more than `most`."""
+    with open(open_regular(file, os.O_RDONLY), "rb") as handle:
+        content = handle.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(file))
+    return content
+
+
 def write_synced(file: Path, *content: bytes | memoryview) -> None:
-    """Write a new file, or overwrite one; its content is on the disk when this returns."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, MODE)
+    """Write a new file in the place of one that may be there; its content is on the disk when this returns."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    try:
+        descriptor = open_regular(file, flags)
+    except FileExistsError:
+        os.unlink(file)  # a link goes, not what it names
+        descriptor = open_regular(file, flags)
     try:
         for part in content:
             _write_all(descriptor, part)
@@ -33,7 +67,7 @@ def write_synced(file: Path, *content: bytes | memoryview) -> None:
 
 def append(file: Path, content: bytes) -> None:
     """Append all of `content`, or nothing: what a full disk cuts off is taken back."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, MODE)
+    descriptor = open_regular(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         end = os.fstat(descriptor).st_size
         try:
@@ -67,7 +101,17 @@ def make_folder(folder: Path, *, exist_ok: bool = True) -> None:
     except FileExistsError:
         if not exist_ok:
             raise
+        if not is_folder(folder):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
     sync(folder.parent)
+
+
+def is_folder(path: Path) -> bool:
+    """True if a folder, and no link to one, is there."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def rename(source: Path, target: Path) -> None:
@@ -93,7 +137,10 @@ def remove(file: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder and all that is in it."""
+    """Remove a folder and all that is in it; of a link only the link."""
+    if not is_folder(folder):
+        os.unlink(folder)
+        return
     with os.scandir(folder) as entries:
         listed = list(entries)
     for entry in listed:

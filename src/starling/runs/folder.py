@@ -17,6 +17,7 @@ from starling.config.dialect import parse
 from starling.config.schema import Config
 from starling.errors import UserError
 from starling.runs import trust
+from starling.runs.contents import check_contents
 from starling.runs.disk import GrowingFile, make_folder, publish
 from starling.runs.rows import to_json
 
@@ -160,6 +161,7 @@ def find(path: Path, allow: Sequence[str] = ()) -> RunFolder:
     """The run at `path`, which may import the packages in `allow`; says what is missing when it is none."""
     if not path.is_dir():
         raise UserError(f"no such run: {path}")
+    check_contents(path)
     folder = RunFolder(path, tuple(allow))
     if not folder.config_file.is_file():
         raise UserError(f"{path} is not a run: it has no config.yaml")

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from starling.errors import UserError
-from starling.runs.disk import MODE
+from starling.errors import UserError, printable
+from starling.runs.disk import open_regular, read_bounded
 
 WAIT_SECONDS = 10.0
 """Seconds to wait for a lock: processes that a killed run has started may outlive it."""
@@ -28,7 +28,7 @@ def locked(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
     """
     file = folder / ".lock"
     try:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, MODE)  # closed in every program that this process executes
+        descriptor = open_regular(file, os.O_RDWR | os.O_CREAT)  # closed in every program that this process executes
     except OSError as error:
         raise UserError(f"cannot write to {file}: {error.strerror}") from None
     try:
@@ -66,7 +66,8 @@ def _acquire(descriptor: int, file: Path, say: Callable[[str], None]) -> bool:
 
 def _in_use(file: Path) -> str:
     try:
-        process, host = file.read_text(encoding="utf-8").split()
+        process, host = read_bounded(file, 1024).decode().split()
+        int(process)
     except (OSError, ValueError):
         return f"{file.parent} is in use by another process"
-    return f"{file.parent} is in use by process {process} on host {host}"
+    return f"{file.parent} is in use by process {process} on host {printable(host)}"

@@ -10,7 +10,11 @@ import math
 from pathlib import Path
 from typing import Any
 
+from starling.bounded_json import parse_json
+
 Row = dict[str, Any]
+_TEXTS = ("time/bottleneck", "warnings")
+"""Keys whose values are text."""
 
 
 def to_json(value: Any, indent: int | None = None) -> bytes:
@@ -35,10 +39,23 @@ def parse_rows(content: bytes) -> tuple[list[Row], int]:
 
 def _parse(line: bytes) -> Row | None:
     try:
-        row = json.loads(line, parse_constant=lambda constant: None)  # NaN, which earlier versions wrote
+        row = parse_json(line, parse_constant=lambda constant: None)  # NaN, which earlier versions wrote
     except ValueError:  # also where it is not UTF-8
         return None
-    return row if isinstance(row, dict) and isinstance(row.get("env_steps"), int) else None
+    return row if isinstance(row, dict) and _is_row(row) else None
+
+
+def _is_row(row: dict[str, Any]) -> bool:
+    """Flat, with env steps; what counts and measures is a number of a size that any program can handle."""
+    steps = row.get("env_steps")
+    if type(steps) is not int or not 0 <= steps < 2**62:
+        return False
+    return all(
+        value is None
+        or (isinstance(value, str) and key in _TEXTS)
+        or (isinstance(value, int | float) and abs(value) < 2**200)
+        for key, value in row.items()
+    )
 
 
 def read_first(path: Path, count: int, env_steps: int) -> tuple[list[Row], int]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 from collections import deque
 from collections.abc import Collection
 from pathlib import Path
 
 from starling.errors import UserError
-from starling.runs.disk import make_folder, remove, rename, sha256, sync, write_synced
+from starling.runs.disk import is_folder, make_folder, read_bounded, remove, rename, sha256, sync, write_synced
 from starling.segments import Segment
 
 _FOLDER = "segments"
 _DRAFT = ".unfinished"
+_OWN = re.compile(r"[0-9a-f]{64}\.bin|\.unfinished")
+"""Names of files that this module writes; it removes no others."""
 
 
 class Stored(Segment):
@@ -24,7 +28,7 @@ class Stored(Segment):
 
     def read(self) -> bytes:
         try:
-            return self._file.read_bytes()
+            return read_bounded(self._file, self.size)
         except OSError as error:
             raise UserError(f"{self._file} cannot be read any more: {error.strerror}") from None
 
@@ -59,26 +63,36 @@ def _write(root: Path, content: bytes, written: set[str]) -> str:
 
 
 def _is_there(root: Path, name: str, size: int) -> bool:
-    file = _file(root, name)
-    return file.is_file() and file.stat().st_size == size
+    return _size(_file(root, name)) == size
+
+
+def _size(file: Path) -> int | None:
+    """Bytes of a file; None where there is none, or a link to one."""
+    try:
+        return file.lstat().st_size if file.is_file() and not file.is_symlink() else None
+    except OSError:
+        return None
 
 
 def what_is_wrong(root: Path, name: str, size: int) -> str | None:
     """One phrase that names the file, unless every byte is as it was written."""
     file = _file(root, name)
     shown = f"{_FOLDER}/{file.name}"
-    if not file.is_file():
+    if (found := _size(file)) is None:
         return f"{shown} is missing"
-    if (found := file.stat().st_size) != size:
+    if found != size:
         return f"{shown} has {found} bytes, not {size}"
     return None if sha256(file) == name else f"{shown} was altered (its checksum differs)"
 
 
 def sweep(root: Path, named: Collection[str]) -> None:
-    """Remove the segments that no checkpoint names."""
-    for file in (root / _FOLDER).glob("*"):
-        if file.name.removesuffix(".bin") not in named:
-            remove(file)
+    """Remove the segments that no checkpoint names, and drafts; whatever else is there stays."""
+    folder = root / _FOLDER
+    if not is_folder(folder):
+        return
+    for name in os.listdir(folder):
+        if _OWN.fullmatch(name) and name.removesuffix(".bin") not in named:
+            remove(folder / name)
 
 
 def _file(root: Path, name: str) -> Path:

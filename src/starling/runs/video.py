@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from starling.errors import UserError
+from starling.runs.disk import MODE
 
 if TYPE_CHECKING:  # at run time it would bring torch along, and a wrong name is told before that
     from starling.types import NDArray
@@ -37,7 +38,8 @@ class Draft:
             raise UserError(f"{self.target} is a folder; name a file")
         try:
             self.target.parent.mkdir(parents=True, exist_ok=True)
-            self.path.touch()
+            self.path.unlink(missing_ok=True)  # of a process with this id that was killed
+            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE))
         except OSError as error:
             raise self.failed(error) from None
         return self

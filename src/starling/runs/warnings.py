@@ -40,7 +40,8 @@ class Watch:
         """`window` is the length of replayed windows, 0: there are none; `rows` are those of a run that is resumed."""
         self._config, self._window = config, window
         self._episodes, self._ended_at = 0, 0  # finished so far, and the env steps when the last of them was
-        self._rows = deque((self._with_idle_time(row) for row in rows), maxlen=2 * ROWS)
+        known = (row for row in rows if isinstance(row.get("episodes"), int))
+        self._rows = deque((self._with_idle_time(row) for row in known), maxlen=2 * ROWS)
 
     def look(self, row: Row) -> tuple[list[str], list[str]]:
         """The lines of all that is wrong now, and of what a person has not been told of yet."""
@@ -105,8 +106,8 @@ def _short(rows: Sequence[Row], config: Config, window: int) -> str | None:
         return None
     setting = "algo.burn_in + algo.unroll" if hasattr(config.algo, "burn_in") else "algo.n_step"
     return (
-        f"no episode fills a sequence of {window} steps: the last ones took {row['episode_length']:.0f} on average,"
-        f" {longest} at most; let {setting} be no more than that"
+        f"no episode fills a sequence of {window} steps: the last ones took"
+        f" {row.get('episode_length') or 0:.0f} on average, {longest} at most; let {setting} be no more than that"
     )
 
 

@@ -12,12 +12,20 @@ import numpy as np
 
 from starling import tree
 from starling.roles.inference import Arrival
-from starling.runtime.link import PipeEnd, pipe
+from starling.runtime.link import BrokenMessageError, PipeEnd, pipe
 from starling.runtime.slab import Slab, size_of
 from starling.types import ArraySpec, EnvStep, Layout, Tree
 
 _TOKEN = struct.Struct("<qqq")  # group, birth, number of the step
 _FLAG, _REWARD = np.dtype(np.bool_), np.dtype(np.float32)
+
+
+def _decoded(token: bytes) -> tuple[int, int, int]:
+    """Group, birth and number of a step; tokens are written in one piece each."""
+    if len(token) != _TOKEN.size:
+        raise BrokenMessageError(f"a token of {len(token)} bytes")
+    group, birth, number = _TOKEN.unpack(token)
+    return group, birth, number
 
 
 def _place_spec(layout: Layout, rows: int) -> tuple[EnvStep, Tree]:
@@ -108,7 +116,7 @@ class LoopSide:
                 return [None]
             if not token:
                 raise EOFError("the inference server is gone")
-            if _TOKEN.unpack(token) == (self._group, self._birth, self._number):
+            if _decoded(token) == (self._group, self._birth, self._number):
                 return [self._actions]  # any other was meant for an earlier life
 
     def fileno(self) -> int:
@@ -134,7 +142,9 @@ class ServerSide:
         found: dict[int, Arrival] = {}
         for offset in range(0, len(data), _TOKEN.size):
             token = data[offset : offset + _TOKEN.size]
-            group, birth, _ = _TOKEN.unpack(token)
+            group, birth, _ = _decoded(token)
+            if group not in self._places:
+                raise BrokenMessageError(f"a token of group {group}, which this server does not act for")
             self._tokens[group] = token
             found[group] = Arrival(group, birth, self._places[group][0])
         return list(found.values())

@@ -48,6 +48,7 @@ class Collective:
     def __init__(self, meeting: Meeting, device: torch.device, usage: Usage) -> None:
         self.size, self._usage, self._total = meeting.size, usage, 0
         self._timeout = timedelta(seconds=meeting.timeout)
+        self._store = meeting.store  # torch keeps its own half of a store that is written in Python, not ours
         meeting.store.set_timeout(self._timeout)
         try:
             self._talk = self._beside(lambda: _gloo(meeting, self._timeout))
@@ -91,7 +92,10 @@ class Collective:
         """The bytes that the rank `source` has and the others have not, in all ranks."""
         size = torch.tensor([0 if data is None else len(data)])
         self._broadcast(size, source)
-        content = torch.empty(int(size), dtype=torch.uint8)
+        try:
+            content = torch.empty(int(size), dtype=torch.uint8)
+        except RuntimeError as error:  # negative, or more than there is
+            raise RankLostError(f"rank {source} wants to send {int(size):,} bytes", late=False) from error
         if data is not None:
             content.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
         self._broadcast(content, source)

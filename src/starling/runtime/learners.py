@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from starling.config.schema import SupervisionConfig
@@ -74,12 +73,11 @@ class LearnersRuntime:
         outboxes: Sequence[Parcel],
         newest: Newest,
         events: queue.SimpleQueue[Event],
-        meetings: TemporaryDirectory[str],
         settings: SupervisionConfig,
         premises: Premises | None = None,
     ) -> None:
         self.hubs, self.learner, self._weights, self._outboxes = hubs, learner, weights, outboxes
-        self._newest, self._events, self._meetings = newest, events, meetings
+        self._newest, self._events = newest, events
         self._gathering = Gathering(len(hubs), settings.reduction, time.monotonic)
         self._patience = settings.timeout + 2 * settings.reduction  # within which a rank answers or is known to hang
         self._notices: deque[str] = deque()
@@ -87,6 +85,8 @@ class LearnersRuntime:
         self._lost: set[int] = set()  # ranks without a process
         self._version: int | None = None
         self._last: tuple[dict[str, Any], dict[str, Any]] | None = None  # state and metrics after `halt`
+        for hub in hubs:
+            hub.others = [other for other in hubs if other is not hub]
         self._premises = premises or Premises()
         self._premises.begin(hubs)
 
@@ -251,7 +251,6 @@ class LearnersRuntime:
             hub.crew.tell_to_stop()  # all at once: a rank that waits for another then ends with it
         for hub in self.hubs:
             hub.stop()
-        self._meetings.cleanup()
         self._premises.end()
 
 

@@ -10,12 +10,34 @@ import json
 import os
 import select
 import struct
+from collections.abc import Callable, Iterator
 from multiprocessing import reduction
 from typing import Any
 
 _LENGTH = struct.Struct("<I")
+LARGEST = 2**26
+"""Bytes of a message; far more than any of ours has, arrays and states lie in shared memory."""
 SEND_SECONDS = 10.0
 """How long a peer may take to make room for a message."""
+
+
+class BrokenMessageError(ValueError):
+    """Bytes from another process that are none of our messages."""
+
+
+def decode(data: bytes | bytearray) -> dict[str, Any]:
+    """The message that was sent as these bytes, without their length.
+
+    Raises:
+        BrokenMessageError: They are not a JSON object.
+    """
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BrokenMessageError(f"not JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise BrokenMessageError(f"a message is an object and not of type {type(message).__name__}")
+    return message
 
 
 class PipeEnd:
@@ -63,7 +85,8 @@ class Link:
     def __init__(self, reading: PipeEnd, writing: PipeEnd) -> None:
         self._reading, self._writing = reading, writing
         self._buffer = bytearray()
-        self.ended = False  # the peer is gone
+        self.ended = False  # the peer is gone, or nothing that it sends can be understood any more
+        self.broken: str | None = None  # what was wrong with its bytes
 
     def fileno(self) -> int:
         return self._reading.fd
@@ -82,8 +105,11 @@ class Link:
                 return False
         return True
 
-    def receive(self) -> list[dict[str, Any]]:
-        """The whole messages that have arrived; never waits."""
+    def receive(self, check: Callable[[dict[str, Any]], None] = lambda message: None) -> list[dict[str, Any]]:
+        """The whole messages that have arrived; never waits.
+
+        Nothing is received after one that is `broken`, or that `check` refuses with a BrokenMessageError.
+        """
         while not self.ended:
             try:
                 data = os.read(self._reading.fd, 1 << 16)
@@ -91,15 +117,25 @@ class Link:
                 break
             self.ended = not data
             self._buffer += data
-        return list(self._messages())
+            if len(self._buffer) > LARGEST:
+                break  # take out what is whole before reading on
+        return list(self._messages(check))
 
-    def _messages(self) -> Any:
+    def _messages(self, check: Callable[[dict[str, Any]], None]) -> Iterator[dict[str, Any]]:
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
             end = _LENGTH.size + length
-            if len(self._buffer) < end:
+            if length <= LARGEST and len(self._buffer) < end:
                 return
-            message = json.loads(self._buffer[_LENGTH.size : end])
+            try:
+                if length > LARGEST:
+                    raise BrokenMessageError(f"a message of {length:,} bytes")
+                message = decode(self._buffer[_LENGTH.size : end])
+                check(message)
+            except BrokenMessageError as error:
+                self.ended, self.broken = True, str(error)
+                self._buffer.clear()
+                return
             del self._buffer[:end]
             yield message
 

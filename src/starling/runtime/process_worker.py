@@ -16,7 +16,8 @@ from starling.config.schema import SupervisionConfig
 from starling.errors import UserError
 from starling.roles.usage import CELLS
 from starling.runtime import child
-from starling.runtime.link import Link, link
+from starling.runtime.link import BrokenMessageError, Link, link
+from starling.runtime.messages import check_message
 from starling.runtime.prewarm import prewarm
 from starling.runtime.slab import Slab, size_of
 from starling.runtime.workers import Member, Worker, WorkerSpec
@@ -104,9 +105,13 @@ class ProcessWorker(Worker):
     def receive(self) -> list[dict[str, Any]]:
         if self.link is None or self.link.ended:
             return []
-        messages = self.link.receive()
+        messages = self.link.receive(check_message)
         if self.link.ended:
             self._selector.unregister(self.link)
+        if self.link.broken is not None:  # nothing that it does can be relied on
+            said = f"sent what is no message ({self.link.broken})"
+            messages.append({"fault": said, "kind": BrokenMessageError.__name__, "details": ""})
+            self.kill()
         return messages
 
     def send(self, message: dict[str, Any]) -> None:

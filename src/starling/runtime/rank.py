@@ -20,22 +20,11 @@ from starling.roles.usage import BUSY, WAIT_IN, Usage
 from starling.runtime.batches import BatchSlot
 from starling.runtime.collective import Collective, Meeting
 from starling.runtime.link import wait_readable
+from starling.runtime.rendezvous import RankLine
 from starling.types import Keys, NDArray, Sample
 
 PATIENCE = 0.05
 """Seconds a rank waits for a batch before it asks the others."""
-
-
-class Line(Protocol):
-    """The way to whoever started this rank; see `runtime.link`."""
-
-    ended: bool
-
-    def send(self, message: dict[str, Any]) -> bool: ...
-
-    def receive(self) -> list[dict[str, Any]]: ...
-
-    def fileno(self) -> int: ...
 
 
 class Outbox(Protocol):
@@ -82,7 +71,7 @@ class LearnerRank:
         rank: int,
         learner: Learner,
         source: RankSource,
-        line: Line,
+        line: RankLine,
         outbox: Outbox,
         usage: Usage,
         meet: Callable[[int], Meeting],
@@ -122,14 +111,15 @@ class LearnerRank:
         self._hear()
 
     def _hear(self) -> None:
-        for message in self._line.receive():
-            if "batch" in message:
-                slot, self._source.env_steps = message["batch"]
-                self._source.waiting.append(slot)
-            elif "form" in message:
-                self._form(message["form"])
-            elif "tell" in message:
-                self._tell(message["tell"])
+        while messages := self._line.receive():  # a rendezvous reads the line and leaves other messages there
+            for message in messages:
+                if "batch" in message:
+                    slot, self._source.env_steps = message["batch"]
+                    self._source.waiting.append(slot)
+                elif "form" in message:
+                    self._form(message["form"])
+                elif "tell" in message:
+                    self._tell(message["tell"])
         if self._line.ended:
             raise EOFError("the main process is gone")
 

@@ -39,6 +39,7 @@ class ShardHub(Hub):
         super().__init__(store, hire, seats, settings, 0, scorer)
         self._index, self._desk, self._events = index, desk, events
         self._rank = f"{LEARNER} {index}"
+        self.others: Sequence[ShardHub] = ()  # of the other learners
 
     def say(self, message: dict[str, Any]) -> None:
         """Tell the rank something."""
@@ -68,6 +69,10 @@ class ShardHub(Hub):
     def heard(self, worker: Worker, message: dict[str, Any]) -> None:
         if worker.name != self._rank:
             super().heard(worker, message)
+            return
+        if "posted" in message:  # for a rendezvous, which must not wait for the main thread
+            for hub in self.others:
+                hub.say(message)
             return
         if "learnt" in message:
             slot, with_priorities, _ = message["learnt"]

@@ -69,7 +69,16 @@ class WeightBoard:
         return None
 
     def accept(self, side: NDArray) -> None:
-        """Publish the bytes of another board's side."""
+        """Publish the bytes of another board's side.
+
+        Raises:
+            ValueError: They are of another size, or their header holds no numbers.
+        """
+        if side.shape != (self.side,) or side.dtype != np.uint8:
+            raise ValueError(f"weights of {side.dtype} {list(side.shape)} for a board of {self.side} bytes")
+        header = np.frombuffer(side[: _HEADER.nbytes].tobytes(), _HEADER.dtype)
+        if not np.isfinite(header).all():
+            raise ValueError("weights whose header holds no numbers")
         self.publish(lambda number: np.copyto(self.bytes_of(number), side))
 
 

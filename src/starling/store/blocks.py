@@ -61,6 +61,8 @@ class Blocks:
         ranges = self._ranges(state["used"], state["length"])
         for (begin, end), part in zip(ranges, state["parts"].parts, strict=True):
             view = self._values[begin:end]
+            if part.size != view.nbytes:
+                raise ValueError(f"a segment of {part.size:,} bytes where {view.nbytes:,} are expected")
             view[:] = np.frombuffer(part.read(), view.dtype).reshape(view.shape)
             if state["length"] == self._length:
                 self._saved[begin] = Block(view, part.name)

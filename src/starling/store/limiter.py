@@ -119,6 +119,8 @@ class Limiter:
 
     def check_valid(self) -> None:
         assert self._in_flight >= 0, "more fragments came back than began"
+        assert len(self._sizes) == len(self._specs), "sizes of other tables"
+        assert 0 <= (self._start or 0) <= self._steps, "it started after its last step"
         assert min(self._sampled, self._steps, *self._sizes) >= 0, "counted below nothing"
         assert all(len(batch) == len(self._queues) for batch in self._unpublished), "a batch of other tables"
 
@@ -133,9 +135,11 @@ class Limiter:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._in_flight, self._steps, self._start = state["in_flight"], state["steps"], state["start"]
-        self._sampled, self._sizes = state["sampled"], list(state["sizes"])
-        self._unpublished = [list(batch) for batch in state["unpublished"]]
+        start = state["start"]
+        self._in_flight, self._steps = int(state["in_flight"]), int(state["steps"])
+        self._start = None if start is None else int(start)
+        self._sampled, self._sizes = int(state["sampled"]), [int(size) for size in state["sizes"]]
+        self._unpublished = [[int(items) for items in batch] for batch in state["unpublished"]]
 
 
 def pace(specs: Sequence[TableSpec]) -> tuple[TableSpec, int]:

@@ -17,11 +17,22 @@ from starling.store.windows import Windows
 from starling.types import Fragment, Layout, NDArray, Trajectory, Tree
 
 _FIRST, _TERMINATED, _TRUNCATED = 1, 2, 4
+_MOST_ROWS = 2**20  # env rows of a run
 
 
 def ring_length(spec: TableSpec, rows: int, stack: int = 1) -> int:
     """Cells of one env row's ring: its part of the capacity, but room for a window, a fragment and a stack's past."""
     return max(spec.capacity // rows, spec.length + spec.fragment + stack)
+
+
+def _env_rows(saved: NDArray, most: int) -> NDArray:
+    """Global env rows [n] as they were saved; refuses more than `most`, twice the same, and numbers that no run has."""
+    rows = np.array(saved)
+    if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(rows) > most or len(np.unique(rows)) != len(rows):
+        raise ValueError(f"saved env rows are not up to {most} different integers")
+    if len(rows) and not (rows.min() >= 0 and rows.max() < _MOST_ROWS):
+        raise ValueError(f"a saved env row is outside [0, {_MOST_ROWS:,})")
+    return rows.astype(np.int64)
 
 
 class Ring:
@@ -64,6 +75,11 @@ class Ring:
     def used(self) -> int:
         """Cells in use, of `slots`: env steps, and the final observation of every episode."""
         return int(np.minimum(self._windows.head, self._grid.length).sum())
+
+    @property
+    def env_rows(self) -> NDArray:
+        """Global env rows [n] that have a ring here."""
+        return self._global
 
     @property
     def broken(self) -> int:
@@ -234,7 +250,7 @@ class Ring:
         if self._carry is not None:
             self._carry.set_state(state["carry"])
         self._waiting[:] = state["waiting"]
-        self._global = np.array(state["rows"])
+        self._global = _env_rows(state["rows"], self._grid.rows)
         self._local = np.full(int(self._global.max(initial=-1)) + 1, -1)
         self._local[self._global] = np.arange(len(self._global))
         self._broken = int(state["broken"])

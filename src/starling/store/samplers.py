@@ -99,14 +99,15 @@ class Fifo:
         self._slots, self._uses = self._slots[kept], self._uses[kept]
 
     def check_valid(self) -> None:
-        assert len(np.unique(self._slots)) == len(self._slots) == len(self._uses), "a slot is queued twice"
+        assert self._slots.shape == self._uses.shape, "slots and their uses are not of one length"
+        assert len(np.unique(self._slots)) == len(self._slots), "a slot is queued twice"
         assert ((self._uses >= 0) & (self._uses < self._max_uses)).all(), "an item outlived its uses"
 
     def get_state(self) -> dict[str, Any]:
         return {"slots": self._slots.copy(), "uses": self._uses.copy()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._slots, self._uses = np.array(state["slots"]), np.array(state["uses"])
+        self._slots, self._uses = np.array(state["slots"], np.int64), np.array(state["uses"], np.int64)
 
 
 class Uniform:
@@ -197,6 +198,7 @@ class Prioritized:
 
     def check_valid(self) -> None:
         self._tree.check_valid()
+        assert 0.0 < self._largest < np.inf, "the largest priority is none"
         leaves = self._tree.get_state()["leaves"]
         assert np.count_nonzero(leaves) == self._size, "an item without mass, or mass without an item"
 

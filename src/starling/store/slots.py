@@ -100,6 +100,6 @@ class Slots:
     def set_state(self, state: dict[str, Any]) -> None:
         saved = iter([state["items"][str(i)] for i in range(len(state["items"]))])
         self._write(state["live"], tree.map(lambda _: next(saved), self._items))
-        self._free = np.array(state["free"])
+        self._free = np.array(state["free"], np.int64)
         self._born[:], self._generation[:] = state["born"], state["generation"]
         self._count = int(state["count"])

@@ -69,9 +69,16 @@ class Sparse:
         self._entry[:] = -1
         self._grid.load(self._entry, state["entry"])
         leaves = iter([state["values"][str(i)] for i in range(len(state["values"]))])
-        self._values = tree.map(lambda _: np.array(next(leaves)), self._specs)
-        self._free = np.array(state["free"])
+        self._free = np.array(state["free"], np.int32)
         self._size = int((self._entry >= 0).sum()) + len(self._free)
+        self._values = tree.map(lambda spec: _checked(next(leaves), spec, self._size), self._specs)
+
+
+def _checked(saved: NDArray, spec: ArraySpec, size: int) -> NDArray:
+    """A copy of saved values [n, ...], of which there must be `size`."""
+    if saved.shape[1:] != spec.shape or saved.dtype != spec.dtype or len(saved) < size:
+        raise ValueError(f"saved values are {saved.dtype} {saved.shape}, not {size:,} of {spec}")
+    return np.array(saved)
 
 
 class Packed:

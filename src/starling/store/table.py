@@ -24,6 +24,17 @@ COUNTERS = ("inserted", "overwritten", "full", "evicted", "stale", "duplicate", 
 that were gone; duplicate: fragments seen before; broken: env rows whose fragment did not continue the last."""
 
 
+_NONE = np.zeros(0, np.int64)
+
+
+def _check_slots(saved: NDArray, slots: int) -> None:
+    """Refuse a saved list of slots with one that is outside the table: what copies steps does not look again."""
+    if saved.ndim != 1 or saved.dtype.kind not in "iu":
+        raise ValueError("saved slots are not integers")
+    if len(saved) and not (saved.min() >= 0 and saved.max() < slots):
+        raise ValueError(f"a saved slot is outside [0, {slots:,})")
+
+
 class Table:
     """Storage and sampler of one `TableSpec`, for `rows` env rows."""
 
@@ -211,8 +222,10 @@ class Table:
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._storage.set_state(state["storage"])
+        for name in ("slots", "members"):  # a built-in sampler's list of what can be drawn
+            _check_slots(state["sampler"].get(name, _NONE), self._storage.slots)
         self._sampler.set_state(state["sampler"])
         self._rng.bit_generator.state = state["rng"]
         self._sequence = {int(actor): int(last) for actor, last in state["sequence"].items()}
         self._steps = int(state["steps"])
-        self._counters = {name: int(count) for name, count in state["counters"].items()}
+        self._counters = {name: int(state["counters"].get(name, 0)) for name in COUNTERS}

@@ -87,6 +87,7 @@ class Windows:
         cells = np.nonzero(self.steps)[0]
         head = self.head[cells // self._grid.length]
         start = self.generation(cells) * self._grid.length + cells % self._grid.length
+        assert (self.steps >= 0).all(), "a window of less than no step"
         assert (self.steps[cells] <= self._length).all(), "a window is too long"
         assert (start + self.steps[cells] <= head).all(), "a window ends in the future"
         assert (start - self._history > head - self._grid.length).all(), "a window's first steps are overwritten"

@@ -9,28 +9,45 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import ray
+from ray._private import ray_constants
 from ray.exceptions import RayError
 
 from starling.config.cluster import RayConfig
 from starling.errors import UserError
 from starling.hardware import cores
 from starling.leaving import leave_at_once
+from starling.runtime.collective import LOOPBACK
 from starling.runtime.ray.placement import Need
 from starling.runtime.ray.token import MODE, PATH, TOKEN, check_token_file, ensure_token
 
 CONNECT_SECONDS = 5.0
 WATCH_SECONDS = 1.0
-DOOR_IS_OPEN = "open to all"
-KNOCK = (
-    "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1]).internal_kv_keys(b'x', b'x');"
-    f" print({DOOR_IS_OPEN!r})"
-)
+KNOCK_SECONDS = 60.0
+DOOR_IS_OPEN, DOOR_IS_CLOSED = "open to all", "asks for a token"
+KNOCK = f"""
+import sys
+from ray._raylet import GcsClient
+from ray.exceptions import AuthenticationError
+try:
+    GcsClient(address=sys.argv[1]).internal_kv_keys(b"x", b"x")
+except AuthenticationError:
+    print({DOOR_IS_CLOSED!r})
+else:
+    print({DOOR_IS_OPEN!r})
+"""
 """What somebody without a token would try."""
+
+
+class UndecidedError(Exception):
+    """Nobody could find out whether a cluster asks for a token."""
 
 
 class Cluster:
@@ -38,18 +55,34 @@ class Cluster:
 
     def __init__(self, settings: RayConfig, needs: Sequence[Need], object_store: int) -> None:
         self._mine = not ray.is_initialized()
-        if self._mine:
-            (_start if settings.address is None else _join)(settings, needs, object_store)
-        self.own = self._mine and settings.address is None
+        self._files: TemporaryDirectory[str] | None = None
+        if self._mine and settings.address is None:
+            self._files = _private_folder()
+            try:
+                _start(self._files.name, needs, object_store)
+            except BaseException:
+                self._files.cleanup()
+                raise
+        elif self._mine and settings.address is not None:
+            _join(settings.address)
+        self.own = self._files is not None
         self.head = _head(settings)
         self.lost = False
         self.node_count = 0
         self._counting: threading.Thread | None = None
         self._closing = threading.Event()
-        self.open_to_all = not self.own and is_open(_gcs())
-        if self.open_to_all and not settings.allow_cluster_without_authentication:
+        danger = None if self.own else self._danger()
+        self.open_to_all = danger is not None  # for all that is known
+        if danger is not None and not settings.allow_cluster_without_authentication:
             self.close()
-            raise UserError(_open_door(self.head))
+            raise UserError(danger)
+
+    def _danger(self) -> str | None:
+        """Say why this cluster is not one that is known to ask for a token."""
+        try:
+            return _open_door(self.head) if is_open(_gcs()) else None
+        except UndecidedError as error:
+            return _undecided(self.head, str(error))
 
     def nodes(self) -> list[dict[str, Any]]:
         """The nodes that are alive, as Ray describes them."""
@@ -81,31 +114,66 @@ class Cluster:
         if self.lost:
             atexit.unregister(ray.shutdown)  # it would wait for the head until Ray aborts this process
             leave_at_once()  # Ray's threads may fault when they are torn down
-            return
-        if self._counting is not None:
-            self._counting.join(CONNECT_SECONDS)
-        if self._mine:
-            ray.shutdown()
+        else:
+            if self._counting is not None:
+                self._counting.join(CONNECT_SECONDS)
+            if self._mine:
+                ray.shutdown()
+        if self._files is not None:
+            self._files.cleanup()
 
 
-def _start(settings: RayConfig, needs: Sequence[Need], object_store: int) -> None:
-    """A Ray of this run's own: on this machine, with a token, with as many CPUs as the run asks for."""
+def _private_folder() -> TemporaryDirectory[str]:
+    """A folder for the files and sockets of a Ray, which it would let everybody change in /tmp/ray; its name is short.
+
+    A path of a socket has 107 characters at most.
+    """
+    folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp")
+    folder.mkdir(parents=True, exist_ok=True)
+    return TemporaryDirectory(prefix="starling-ray-", dir=folder, ignore_cleanup_errors=True)
+
+
+def _start(folder: str, needs: Sequence[Need], object_store: int) -> None:
+    """A Ray of this run's own: on this machine's loopback, with a token, with as many CPUs as the run asks for."""
     ensure_token()
     cpus = math.ceil(sum(need.resources.get("CPU", 0.0) for need in needs)) + 1
     try:
         cpus = max(cpus, cores())
-        ray.init(  # "local": also where another one runs
-            "local", num_cpus=cpus, object_store_memory=object_store, _system_config={"worker_niceness": 0}, **_QUIET
-        )  # by default Ray's workers yield (15) to everything else here, this run's learner first of all
+        with _on_loopback():
+            ray.init(  # "local": also where another one runs
+                "local",
+                num_cpus=cpus,
+                object_store_memory=object_store,
+                _node_ip_address=LOOPBACK,
+                _temp_dir=f"{folder}/ray",  # to which it gives everybody access; not to the one around it
+                _system_config={
+                    "worker_niceness": 0
+                },  # Ray's workers would yield (15) to all others, the learner first
+                **_QUIET,
+            )
     except Exception as error:
         if "timed out during startup" not in str(error):
             raise
         raise UserError("Ray did not start within 30 s: this machine has too much else to do; try again") from error
 
 
-def _join(settings: RayConfig, needs: Sequence[Need], object_store: int) -> None:
-    address = settings.address
-    assert address is not None, "there is a cluster to join"
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Have a Ray that is started meanwhile listen on 127.0.0.1 alone.
+
+    Its processes do where that is the address of their node, and on every interface where it is any other. `ray.init`
+    replaces 127.0.0.1 by an address that other machines reach, unless this constant of Ray (2.60; nothing public does
+    it once Ray is imported) says, as it does on macOS, that there are no clusters.
+    """
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def _join(address: str) -> None:
     check_token_file()
     if ":" in address and not answers(_endpoint(address), CONNECT_SECONDS):
         raise UserError(f"ray.address={address}: nothing answers there; is the cluster up, and its port open?")
@@ -158,12 +226,33 @@ def answers(endpoint: str, timeout: float) -> bool:
 
 @cache
 def is_open(gcs: str) -> bool:
-    """Whether a cluster lets in whoever comes, found out by coming without a token."""
+    """Tell whether a cluster lets in whoever comes, by coming without a token.
+
+    Raises:
+        UndecidedError: It neither let us in nor asked for a token: no answer, or another failure.
+    """
     stranger = {name: value for name, value in os.environ.items() if name not in (TOKEN, PATH)} | {MODE: "disabled"}
-    trial = subprocess.run(
-        [sys.executable, "-c", KNOCK, gcs], env=stranger, capture_output=True, text=True, timeout=60, check=False
+    command = [sys.executable, "-c", KNOCK, gcs]
+    try:
+        trial = subprocess.run(
+            command, env=stranger, capture_output=True, text=True, timeout=KNOCK_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UndecidedError(f"no answer within {KNOCK_SECONDS:g} s") from error
+    except OSError as error:
+        raise UndecidedError(str(error)) from error
+    answer = trial.stdout.strip()
+    if answer not in (DOOR_IS_OPEN, DOOR_IS_CLOSED):
+        lines = trial.stderr.strip().splitlines()
+        raise UndecidedError(lines[-1] if lines else f"the trial ended with code {trial.returncode}")
+    return answer == DOOR_IS_OPEN
+
+
+def _undecided(head: str, why: str) -> str:
+    return (
+        f"could not find out whether the Ray cluster at {head} asks for a token ({why}); try again, or say"
+        " ray.allow_cluster_without_authentication=true"
     )
-    return DOOR_IS_OPEN in trial.stdout
 
 
 def _open_door(head: str) -> str:

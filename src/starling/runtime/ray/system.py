@@ -17,10 +17,9 @@ from starling.runtime.credits import Seat
 from starling.runtime.hub import Hub
 from starling.runtime.inbox import Inbox, Post
 from starling.runtime.learners import LearnersRuntime
-from starling.runtime.meetings import OpenPort
 from starling.runtime.processes import HubSource, ProcessesRuntime
 from starling.runtime.ray.check import check_versions
-from starling.runtime.ray.cluster import Cluster, address_here
+from starling.runtime.ray.cluster import Cluster
 from starling.runtime.ray.news import Made, Settled
 from starling.runtime.ray.placement import Need, Place, Reservation, check, need
 from starling.runtime.ray.remote_host import Deposit, RemoteHost
@@ -69,7 +68,7 @@ class Plan:
     learner: Callable[[Source], Learner]
     together: Callable[[Crew, Callable[..., LearnersRuntime], Far | None], LearnersRuntime]  # several learners
     rank_builder: str  # import path of a function that turns a rank's arguments into what it is made of
-    rank: Callable[[int, str, int], Any]  # the arguments of a rank, and at which host and port the ranks meet
+    rank: Callable[[int], Any]  # the arguments of a rank
     rank_slots: int  # batches of a rank that may be out
 
     def hosts(self, nodes: int) -> list[list[int]]:
@@ -159,12 +158,11 @@ def _learners(
 
 
 def _far(plan: Plan, places: Mapping[str, Place]) -> Far:
-    """Learners in the cluster, which meet at a port of this machine."""
-    port = OpenPort(address_here())
+    """Learners in the cluster."""
 
     def far(seat: Any) -> tuple[Callable[[Inbox], list[Worker]], FarDesk]:
         name, desk, rank = f"{LEARNER} {seat.rank}", FarDesk(plan.rank_slots), seat.rank
-        spec = WorkerSpec(name, LEARNER, plan.rank_builder, lambda births: plan.rank(rank, port.host, port.port))
+        spec = WorkerSpec(name, LEARNER, plan.rank_builder, lambda births: plan.rank(rank))
 
         def hire(inbox: Inbox) -> list[Worker]:
             state = partial(getattr, seat.newest, "data")

@@ -1,0 +1,135 @@
+"""The form of a checkpoint: its manifest and the parts of the state that no set_state checks by itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from starling.errors import printable
+
+NAME = re.compile(r"step-(\d{12,18})", re.ASCII)
+"""A checkpoint's folder, named by its env steps."""
+
+Count = Annotated[int, Field(ge=0, lt=2**62)]
+SegmentSize = Annotated[int, Field(ge=0, le=2**30)]
+"""Bytes; segments are made of 4 MiB, or of 32 MiB before they are compressed, unless one observation has more."""
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_\-]{1,100}\.(json|safetensors)$")]
+
+
+class _Strict(BaseModel):
+    """Values of exactly these types: no text is taken for a number."""
+
+    model_config = ConfigDict(strict=True, frozen=True, arbitrary_types_allowed=True)
+
+
+class FileEntry(_Strict):
+    """One file of a checkpoint."""
+
+    sha256: Sha256
+    bytes: Count
+
+
+class CheckpointManifest(_Strict):
+    """The files of a checkpoint and its segments (name and size), by their place in the state."""
+
+    env_steps: Count
+    files: Annotated[dict[FileName, FileEntry], Field(max_length=1000)]
+    segments: dict[str, list[tuple[Sha256, SegmentSize]]] = {}
+
+
+class _Scores(_Strict):
+    episodes: Count
+    totals: Annotated[list[float], Field(max_length=10_000)]
+    lengths: Annotated[list[Count], Field(max_length=10_000)]
+
+
+class _Session(_Strict):
+    scores: _Scores
+    evaluated: float | None
+    rows: Count
+
+
+class _Env(_Strict):
+    steps: Count
+    dropped: Count
+
+
+class _Evaluator(_Strict):
+    arms: list[Count] = []
+    returns: list[float] = []
+    played: Count = 0
+
+
+class _Learner(_Strict):
+    version: Count
+    skipped: tuple[Count, Count] = (0, 0)
+    model: dict[str, torch.Tensor]
+
+
+class _Store(_Strict):
+    env_steps: Count
+    shards: dict[str, _Store] | None = None
+
+
+class _Births(_Strict):
+    births: dict[Annotated[str, StringConstraints(pattern=r"^\d{1,9}$")], Count]
+
+
+Form = TypeVar("Form", bound=BaseModel)
+
+_PARTS: dict[str, type[_Strict]] = {
+    "session": _Session,
+    "env": _Env,
+    "evaluator": _Evaluator,
+    "learner": _Learner,
+    "store": _Store,
+}
+
+
+def parse_manifest(document: Any) -> CheckpointManifest:
+    """Raises ValueError, with one line that says what is wrong, unless the manifest has the form above."""
+    return _validate(CheckpointManifest, _as_tuples(document))
+
+
+def _as_tuples(document: Any) -> Any:
+    """JSON has lists where a strict schema wants pairs."""
+    segments = document.get("segments") if isinstance(document, dict) else None
+    if not isinstance(segments, dict):
+        return document
+    pairs = {
+        path: [tuple(pair) if isinstance(pair, list) else pair for pair in named] if isinstance(named, list) else named
+        for path, named in segments.items()
+    }
+    return {**document, "segments": pairs}
+
+
+def state_check(*needed: str) -> Callable[[dict[str, Any]], None]:
+    """A function that raises ValueError for a state without the `needed` parts, or with a part of another form."""
+
+    def check(state: dict[str, Any]) -> None:
+        if missing := [part for part in needed if part not in state]:
+            raise ValueError(f"it has no part {missing[0]!r}")
+        for part, form in _PARTS.items():
+            if part in state:
+                value = state[part]
+                if part == "learner" and isinstance(value, dict) and isinstance(value.get("skipped"), list):
+                    value = {**value, "skipped": tuple(value["skipped"])}
+                _validate(form, value, f"{part}: ")
+        if "births" in state:
+            _validate(_Births, {"births": state["births"]})
+
+    return check
+
+
+def _validate(form: type[Form], value: Any, where: str = "") -> Form:
+    try:
+        return form.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        path = ".".join(str(step) for step in first["loc"])
+        raise ValueError(printable(f"{where}{path}: {first['msg']}".replace("\n", " "))) from None

@@ -1,0 +1,68 @@
+"""One tiny trained run and its exported replay, which every attack gets a copy of; commands run in this process."""
+
+import resource
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "store"))
+
+from corpus import SETTINGS, Ended, Place
+
+from starling.cli import main
+from starling.cli.main import app
+
+
+@pytest.fixture(scope="session")
+def sound(tmp_path_factory):
+    """A run with three checkpoints, `run`, and its replay, `export`; nobody changes them."""
+    root = tmp_path_factory.mktemp("sound")
+    settings = [*SETTINGS, "checkpoint.every=100", "stop.env_steps=300", "run=run", f"--runs={root}"]
+    assert app(["train", *settings], standalone_mode=False) == 0
+    app(["replay", "export", str(root / "run"), f"--out={root / 'export'}"], standalone_mode=False)
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(False)
+    return root
+
+
+@pytest.fixture
+def place(sound, tmp_path):
+    """Copies to attack, and a folder beside them that nothing may change."""
+    for name in ("run", "export"):
+        shutil.copytree(sound / name, tmp_path / name)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for name in ("precious.txt", "precious.json", "precious.bin"):
+        (outside / name).write_text('{"kept": true}')
+    (tmp_path / "scratch").mkdir()
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def starling(monkeypatch, capfd):
+    """`starling(*arguments)` runs a command in this process and says how it ended and what it took."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["starling", *map(str, arguments)])
+        Path("/proc/self/clear_refs").write_text("5")  # the peak of the memory in use is counted from here on
+        before, started = _memory("VmRSS"), time.process_time()
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+        seconds = time.process_time() - started
+        printed = capfd.readouterr()
+        return Ended(ended.value.code or 0, printed.out, printed.err, seconds, _memory("VmHWM") - before)
+
+    return run
+
+
+def _memory(which):
+    """Bytes of memory of this process: VmRSS is what it has now, VmHWM the most that it has had."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{which}:"):
+            return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

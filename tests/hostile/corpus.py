@@ -1,0 +1,204 @@
+"""Forms of attacks on files, and the tools to make them; the attacks themselves are in attacks_*.py.
+
+An attack is a function that changes a copy of a sound run or of an exported replay. `@attack` names the commands that
+are then tried and the way they must end:
+
+    @attack("resume", "eval", ends=FALLS_BACK)
+    def a_pickle_named_safetensors(place):
+        \"\"\"Nothing is ever unpickled.\"\"\"
+        ...
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load, save
+
+SETTINGS = [
+    "dqn-cartpole", "env.num=2", "algo.learning_starts=100", "algo.n_step=3", "algo.prioritized={}",
+    "algo.fragment=16", "algo.updates_per_step=0.1", "algo.capacity=1000", "net.torso.hidden=[8]", "threads=1",
+    "algo.optimizer.schedule={name: LinearLR, args: {total_iters: 100}}", "stop.return=null",
+]  # fmt: skip
+
+COMMANDS = {
+    "resume": ["resume", "{run}"],
+    "branch": ["resume", "{run}", "run=child", "stop.env_steps=330", "--runs={scratch}"],
+    "eval": ["eval", "{run}", "--episodes=1"],
+    "eval best": ["eval", "{run}", "--episodes=1", "--checkpoint=best"],
+    "eval ²": ["eval", "{run}", "--episodes=1", "--checkpoint=²"],
+    "play": ["play", "{run}", "--log={scratch}/steps.json", "--max-steps=3"],
+    "metrics": ["metrics", "{run}"],
+    "show": ["config", "show", "{run}"],
+    "info": ["replay", "info", "{run}"],
+    "export": ["replay", "export", "{run}", "--out={scratch}/exported"],
+    "start": ["train", *SETTINGS, "stop.env_steps=20", "replay_from={export}", "run=child", "--runs={scratch}"],
+}
+EVERY = ("resume", "branch", "eval", "play", "metrics", "show", "info", "export")
+"""Every command that opens a run."""
+
+REFUSED = "refused"
+"""One line, exit code 2."""
+UNTOUCHED = "untouched"
+"""The same, and nothing in the run has changed either."""
+FALLS_BACK = "falls back"
+"""The older checkpoint is used, with one line that says what is wrong with the newest; exit code 0."""
+UNHARMED = "unharmed"
+"""The command ends as ever, without a traceback."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an attack is made."""
+
+    root: Path
+
+    @property
+    def run(self):
+        return self.root / "run"
+
+    @property
+    def export(self):
+        return self.root / "export"
+
+    @property
+    def outside(self):
+        return self.root / "outside"
+
+    @property
+    def newest(self):
+        """The newest checkpoint of the run."""
+        return max((self.run / "checkpoints").glob("step-*"))
+
+    def command(self, name):
+        """The arguments of a command, with the paths that it is about."""
+        arguments = COMMANDS[name]
+        for folder in ("run", "export", "scratch"):
+            arguments = [part.replace(f"{{{folder}}}", str(self.root / folder)) for part in arguments]
+        return arguments
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended: exit code, what it printed, processor seconds, and bytes of memory that it added."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+    memory: int
+
+
+@dataclass(frozen=True)
+class Case:
+    make: Callable[[Place], None]
+    command: str
+    ends: str
+
+    def __str__(self):
+        return f"{self.make.__name__}-{self.command}".replace(" ", "_")
+
+
+CASES: list[Case] = []
+
+
+def attack(*commands, ends=REFUSED):
+    """Add an attack to the corpus, to be tried with each of these commands."""
+
+    def register(make):
+        CASES.extend(Case(make, command, ends) for command in commands)
+        return make
+
+    return register
+
+
+def snapshot(folder):
+    """Everything in a folder: kind, mode, size, target of links, content of files that are not huge."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        about = path.lstat()
+        is_read = path.is_file() and about.st_size < 2**30
+        content = os.readlink(path) if path.is_symlink() else path.read_bytes() if is_read else None
+        found[path.relative_to(folder)] = (about.st_mode, about.st_size if path.is_file() else None, content)
+    return found
+
+
+def sign(folder):
+    """Give a checkpoint's manifest the checksums of the files that are there now."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    files = [file for file in sorted(folder.iterdir()) if file.name != "manifest.json"]
+    manifest["files"] = {file.name: _entry(file) for file in files}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def _entry(file):
+    content = file.read_bytes()
+    return {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+
+
+def rewrite(folder, name, content):
+    """Put other content into a file of a checkpoint, with a valid checksum."""
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    sign(folder)
+
+
+def change_manifest(folder, change):
+    """Let `change(manifest)` change a manifest, or return another one."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    changed = change(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest if changed is None else changed))
+
+
+def change_document(folder, part, path, value):
+    """Put another value at a path, such as `rng/state`, of a part of the state; `value` is a leaf, {"value": 3}."""
+    document = json.loads((folder / f"{part}.json").read_text())
+    *way, last = path.split("/")
+    node = document["dict"]
+    for key in way:
+        node = node[key]["dict"]
+    node[last] = value
+    rewrite(folder, f"{part}.json", json.dumps(document))
+
+
+def change_array(folder, part, name, change):
+    """Let `change(array)` return another array in the place of one of a part, with a valid checksum."""
+    file = folder / f"{part}.safetensors"
+    arrays = {key: np.array(value) for key, value in load(file.read_bytes()).items()}
+    matching = [key for key in arrays if key.endswith(name)]
+    assert matching, f"{name} is none of {sorted(arrays)}"
+    for key in matching:
+        arrays[key] = np.ascontiguousarray(change(arrays[key]))
+    rewrite(folder, file.name, save(arrays))
+
+
+def change_header(file, change):
+    """The content of a safetensors file after `change(header)`."""
+    content = file.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    changed = change(header)
+    text = json.dumps(header if changed is None else changed).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + content[end:]
+
+
+def change_export(export, change):
+    """Let `change(columns)` change the columns of an export's first file, with a valid checksum."""
+    manifest = json.loads((export / "manifest.json").read_text())
+    part = manifest["tables"]["replay"]["parts"][0]
+    columns = {name: np.array(column) for name, column in load((export / part["file"]).read_bytes()).items()}
+    change(columns)
+    rewrite_export(export, save(columns))
+
+
+def rewrite_export(export, content, **entry):
+    """Put other content into an export's first file, with a valid checksum; `entry` is what else is said about it."""
+    manifest = json.loads((export / "manifest.json").read_text())
+    part = manifest["tables"]["replay"]["parts"][0]
+    (export / part["file"]).write_bytes(content)
+    part |= {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content), **entry}
+    (export / "manifest.json").write_text(json.dumps(manifest))

@@ -1,0 +1,96 @@
+"""Every attack of the corpus ends in one line and exit code 2, or in the older checkpoint, within 5 s and 500 MB."""
+
+import os
+import subprocess
+import sys
+
+import attacks_checkpoints
+import attacks_exports
+import attacks_links
+import pytest
+from corpus import CASES, FALLS_BACK, REFUSED, UNHARMED, UNTOUCHED, Case, snapshot
+
+SECONDS, BYTES = 5.0, 500e6
+
+
+def assert_ends_as_it_should(case, ended):
+    assert "Traceback" not in ended.out + ended.err, ended.err
+    errors = ended.err.splitlines()
+    if case.ends in (REFUSED, UNTOUCHED):
+        assert ended.code == 2, ended
+        assert len(errors) == 1, errors
+        assert errors[0].startswith("error: "), errors
+        assert errors[0].isprintable(), errors
+        assert len(errors[0]) < 2000, errors
+    elif case.ends == FALLS_BACK:
+        assert ended.code == 0, ended
+        said = [line for line in ended.out.splitlines() if "checkpoint skipped" in line]
+        assert len(said) == 1, ended.out
+        assert said[0].isprintable()
+    else:
+        assert case.ends == UNHARMED
+        assert ended.code == 0, ended
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_attack(case, place, starling):
+    case.make(place)
+    outside, run, export = (snapshot(folder) for folder in (place.outside, place.run, place.export))
+    ended = starling(*place.command(case.command))
+    assert_ends_as_it_should(case, ended)
+    assert snapshot(place.outside) == outside, "something outside the run has changed"
+    assert snapshot(place.export) == export
+    assert not (place.root / "scratch" / "child").exists() or case.ends in (FALLS_BACK, UNHARMED)
+    if case.ends == UNTOUCHED:
+        assert snapshot(place.run) == run, "something was written or removed first"
+    assert ended.seconds < SECONDS, f"{ended.seconds:.1f} s"
+    assert ended.memory < BYTES, f"{ended.memory / 1e6:.0f} MB"
+
+
+@pytest.mark.parametrize("command", sorted({case.command for case in CASES} - {"eval ²"}))
+def test_without_an_attack_every_command_succeeds(command, place, starling):
+    """Else an attack could be refused for another reason."""
+    ended = starling(*place.command(command))
+    assert ended.code == 0, ended.err
+    assert ended.err == ""
+    assert "skipped" not in ended.out
+
+
+def test_a_run_may_be_reached_through_a_link(place, starling):
+    link = place.root / "mine"
+    link.symlink_to(place.run)
+    assert starling("resume", link).code == 0
+
+
+def test_nothing_that_others_put_among_segments_is_removed(place, starling):
+    attacks_checkpoints.files_of_others_among_segments(place)
+    assert starling("resume", place.run).code == 0
+    assert (place.run / "checkpoints" / "segments" / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(attacks_links.segments_is_a_link, "resume", UNTOUCHED),
+        Case(attacks_checkpoints.a_document_that_is_deep, "eval", FALLS_BACK),
+        Case(attacks_checkpoints.a_manifest_of_millions_of_lists, "eval", FALLS_BACK),
+        Case(attacks_exports.everything_is_nan, "start", REFUSED),
+    ],
+    ids=str,
+)
+def test_attack_on_a_process_of_its_own(case, place):
+    """What the whole process takes, torch included."""
+    case.make(place)
+    outside = snapshot(place.outside)
+    command = [sys.executable, "-m", "starling", *place.command(case.command)]
+    with (place.root / "out").open("wb") as out, (place.root / "err").open("wb") as err:
+        process = subprocess.Popen(command, stdout=out, stderr=err, cwd=place.root)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    errors = (place.root / "err").read_text()
+    assert process.returncode == (0 if case.ends == FALLS_BACK else 2), errors
+    assert "Traceback" not in errors
+    assert snapshot(place.outside) == outside
+    assert used.ru_maxrss * 1024 < BYTES, f"{used.ru_maxrss / 1e3:.0f} MB"
+    assert used.ru_utime + used.ru_stime < 2 * SECONDS, "importing torch takes some of it"

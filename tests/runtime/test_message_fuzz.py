@@ -1,0 +1,295 @@
+"""Bytes from another process that are none of our messages: each decoder names what is wrong, at once, or drops it.
+
+`STARLING_FUZZ=20000` (`make fuzz`) tries as many for each decoder.
+"""
+
+import base64
+import json
+import os
+import struct
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+from driving import go_on_until, run_of, until_notice
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from starling.frozen import pack, unpack
+from starling.roles.policy import Header
+from starling.runtime.central import LoopSide, ServerSide, SharedDesk
+from starling.runtime.link import LARGEST, BrokenMessageError, Link, link
+from starling.runtime.messages import check_message
+from starling.runtime.rendezvous import RankLine
+from starling.runtime.weights import WeightBoard, WeightReader, WeightWriter, side_of
+from starling.types import ArraySpec, Layout
+
+fuzzed = settings(max_examples=int(os.environ.get("STARLING_FUZZ", "150")), deadline=2000)
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def framed(data: bytes) -> bytes:
+    return struct.pack("<I", len(data)) + data
+
+
+def changed(draw, data: bytes) -> bytes:
+    """Bytes of ours, of which some are others, missing, or twice there."""
+    at, to = sorted(draw(st.tuples(st.integers(0, len(data)), st.integers(0, len(data)))))
+    return data[:at] + draw(st.sampled_from([b"", data[at:to] * 2]) | st.binary(max_size=16)) + data[to:]
+
+
+@st.composite
+def streams(draw) -> bytes:
+    """What a peer could write: messages, damaged messages, other JSON, and noise."""
+    whole = st.dictionaries(st.text(max_size=8), JSON, max_size=3).map(lambda m: framed(json.dumps(m).encode()))
+    other = JSON.map(lambda value: framed(json.dumps(value).encode()))
+    noise = st.binary(max_size=40) | st.binary(max_size=40).map(framed)
+    data = b"".join(draw(st.lists(whole | other | noise, max_size=6)))
+    return changed(draw, data) if draw(st.booleans()) else data
+
+
+def written_to(data: bytes) -> Link:
+    """The end of a line on which a peer wrote this and then went."""
+    mine, theirs = link()
+    os.write(theirs._writing.fd, data)
+    theirs.close()
+    return mine
+
+
+def received(end: Link) -> list:
+    found = []
+    for _ in range(3):
+        found += end.receive()
+    return found
+
+
+@fuzzed
+@given(streams())
+def test_a_line_gives_messages_and_then_ends(data):
+    end = written_to(data)
+    try:
+        found = received(end)
+        assert all(type(message) is dict for message in found)
+        assert end.ended
+        assert end.receive() == []
+    finally:
+        end.close()
+
+
+@fuzzed
+@given(st.lists(st.dictionaries(st.text(max_size=8), JSON, max_size=3), max_size=4), st.binary(min_size=1, max_size=30))
+def test_messages_before_the_damage_are_whole(messages, noise):
+    """NaN is not equal to itself, so texts are compared."""
+    sent = [json.dumps(message) for message in messages]
+    bad = framed(b"\xff" + noise)
+    end = written_to(b"".join(framed(text.encode()) for text in sent) + bad + framed(b"{}"))
+    try:
+        assert [json.dumps(message) for message in received(end)] == sent
+        assert end.broken is not None
+        assert end.broken.startswith("not JSON")
+    finally:
+        end.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (framed(b"[" * 60_000), "not JSON"),
+        (framed(b'{"a": ' * 9_000), "not JSON"),
+        (framed(b'{"a": ' + b"9" * 5_000 + b"}"), "not JSON"),
+        (framed(b"[1]"), "an object"),
+        (framed(b"\xff\xfe"), "not JSON"),
+        (struct.pack("<I", LARGEST + 1) + b"{", f"{LARGEST + 1:,} bytes"),
+        (b"\xff\xff\xff\xff", "4,294,967,295 bytes"),
+    ],
+    ids=["deep list", "deep object", "long integer", "list", "not text", "large", "largest"],
+)
+def test_what_a_line_cannot_understand_ends_it_with_a_reason(data, words):
+    end = written_to(data)
+    assert received(end) == []
+    assert end.ended
+    assert words in end.broken
+    end.close()
+
+
+KEYS = ["ready", "fault", "kind", "details", "fragment", "given_back", "episodes", "dropped", "notices", "evaluation"]
+KEYS += ["state", "learnt", "formed", "waits", "told", "posted", "standing", "late", "why", "metrics", "nonsense"]
+NUMBERS = st.lists(st.integers(-2, 5), max_size=5)
+
+
+@fuzzed
+@given(st.dictionaries(st.sampled_from(KEYS), JSON | NUMBERS | st.lists(NUMBERS, max_size=3), max_size=3))
+def test_what_is_accepted_of_a_worker_has_the_parts_that_are_relied_on(message):
+    """Takes each apart as `Crew`, `Hub` and `LearnersRuntime` do."""
+    try:
+        check_message(message)
+    except BrokenMessageError:
+        return
+    match message:
+        case {"fragment": [group, slot, actor, sequence]}:
+            assert all(type(part) in (int, bool) for part in (group, slot, actor, sequence))
+        case {"given_back": [_, slots]}:
+            set(slots)
+        case {"episodes": episodes}:
+            [(int(row), float(total), int(n)) for row, total, n in episodes]
+        case {"dropped": count, "notices": notices}:
+            assert count + 0 == count
+            assert "\n".join(notices) is not None
+        case {"waits": waits}:
+            assert len(tuple(waits["standing"])) == 2
+        case _:
+            assert set(message) <= {"ready", "fault", "kind", "details", "evaluation", "state", *KEYS[11:16]}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {},
+        {"fragment": [0, 0, 0]},
+        {"fragment": [0, "0", 0, 0]},
+        {"fragment": [0, 0, 0, 0], "buffer": None},
+        {"fragment": [0, 0, 0, 0], "episodes": 3},
+        {"given_back": [0, 0]},
+        {"given_back": [0, [[]]]},
+        {"episodes": [[0, 1.0]]},
+        {"episodes": [[0.5, 1.0, 3]]},
+        {"dropped": 1},
+        {"dropped": 1, "notices": [1]},
+        {"evaluation": {}, "state": None},
+        {"learnt": [0, 1, 0]},
+        {"waits": {"standing": [1], "late": False, "why": None}},
+        {"told": {}},
+        {"fault": 1, "kind": "", "details": ""},
+        {"life_ended": [0, 3]},
+    ],
+    ids=str,
+)
+def test_messages_of_another_shape_are_refused(message):
+    with pytest.raises(BrokenMessageError, match="no message has the form"):
+        check_message(message)
+
+
+@fuzzed
+@given(JSON | st.tuples(st.integers(0, 3), st.text(max_size=4), st.text(max_size=12)).map(list))
+def test_a_posted_value_is_bytes_or_refused(posted):
+    main, theirs = link()
+    line = RankLine(theirs)
+    main.send({"posted": posted})
+    main.send({"batch": [0, 1]})
+    try:
+        assert line.receive() == [{"batch": [0, 1]}]
+        number, key, value = posted
+        assert line.values(number) == {key: base64.b64decode(value)}
+    except BrokenMessageError:
+        pass
+    finally:
+        main.close()
+        theirs.close()
+
+
+LAYOUT = Layout(ArraySpec((2,), np.dtype(np.float32)), ArraySpec((), np.dtype(np.int64)), ("env",), {}, {})
+
+
+@fuzzed
+@given(st.binary(max_size=100) | st.tuples(*[st.integers(-3, 3)] * 3).map(lambda t: struct.pack("<qqq", *t)))
+def test_tokens_of_central_inference_name_a_group_or_are_refused(data):
+    desk = SharedDesk(LAYOUT, {0: 1, 2: 3})
+    server, loop = ServerSide(desk.server_port()), LoopSide(desk.loop_port(2), 2, 0)
+    os.write(desk._bell[1].fd, data)
+    os.write(desk._answers[2][1].fd, data)
+    with suppress(BrokenMessageError):
+        assert {arrival.group for arrival in server.arrivals()} <= {0, 2}
+    with suppress(BrokenMessageError):
+        assert all(len(actions) == 3 for actions in loop.act([0]) if actions is not None)
+
+
+STATE = {
+    "version": 3,
+    "model": {"a": torch.arange(6.0).reshape(2, 3), "b": np.ones((2, 0), np.int64)},
+    "rng": {"state": [1, 2, float("inf")], "name": "PCG64"},
+}
+
+
+@st.composite
+def packed(draw) -> bytes:
+    """A packed state, damaged in its bytes or in the document at its front."""
+    data = pack(STATE)
+    if draw(st.booleans()):
+        return changed(draw, data)
+    end = 8 + int.from_bytes(data[:8], "little")
+    document = draw(JSON | st.sampled_from(["dict", "tensor", "array", "segments", "python"]).flatmap(leaf))
+    text = json.dumps(document).encode()
+    return len(text).to_bytes(8, "little") + text + data[end:]
+
+
+def leaf(kind):
+    return JSON.map(lambda content: {"dict": {"a": {kind: content}}})
+
+
+@fuzzed
+@given(packed())
+def test_a_packed_state_is_read_or_refused(data):
+    try:
+        unpack(data)
+    except ValueError:
+        return
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00" * 8, b"\xff" * 8, b"\xff" * 400, pack(STATE)[:-1], pack(STATE) + b"x"])
+def test_a_state_of_another_length_is_refused(data):
+    with pytest.raises(ValueError, match="packed state"):
+        unpack(data)
+    assert unpack(pack(STATE))["rng"] == STATE["rng"]
+
+
+@fuzzed
+@given(st.data())
+def test_weights_from_another_node_fit_or_are_refused(data):
+    model = torch.nn.Linear(2, 1)
+    board = WeightBoard(side_of(model))
+    WeightWriter(board, model).publish(Header())
+    side = np.array(board.bytes_of(1))
+    numbers = st.lists(st.floats(), min_size=4, max_size=4).map(lambda header: struct.pack("<4d", *header))
+    noise = np.frombuffer(data.draw(numbers | st.binary(max_size=64)), np.uint8)
+    side[: len(noise)] = noise
+    reader = WeightReader(board, model)
+    choices = [side, side[:-1], side[:1], side.reshape(1, -1), side.astype(np.float32), np.uint8(3)]
+    with suppress(ValueError):
+        board.accept(np.asarray(data.draw(st.sampled_from(choices))))
+    reader.refresh()
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("place", range(4))
+def test_weights_whose_header_holds_no_numbers_are_refused(place, number):
+    board = WeightBoard(side_of(torch.nn.Linear(2, 1)))
+    side = np.zeros(board.side, np.uint8)
+    board.accept(side)
+    side[8 * place : 8 * place + 8] = np.frombuffer(struct.pack("<d", number), np.uint8)
+    with pytest.raises(ValueError, match="header holds no numbers"):
+        board.accept(side)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"), [(b"\xff\xff", "not JSON"), (b'{"fragment": "x"}', "no message has the form")]
+)
+def test_an_actor_that_writes_noise_is_named_and_started_again(data, words):
+    """The pipe of a real worker, into which this process writes as if it were that worker."""
+    small = ["env.id=toy/identity", "env.num=4", "actors=2", "net.torso.hidden=[8]", "stop.return=null"]
+    with run_of("impala-cartpole", *small, "algo.unroll=5", "algo.batch=4", "runtime=processes") as runtime:
+        go_on_until(runtime, lambda: runtime.updates >= 2)
+        worker = runtime.hub.crew.workers["actor 0"]
+        with open(f"/proc/self/fd/{worker.link.fileno()}", "wb", buffering=0) as pipe:
+            pipe.write(framed(data))
+        notices = until_notice(runtime, "actor 0 died")
+        assert any(f"actor 0 died (BrokenMessageError: sent what is no message ({words}" in line for line in notices), (
+            notices
+        )
+        updates = runtime.updates
+        go_on_until(runtime, lambda: runtime.updates >= updates + 5)
