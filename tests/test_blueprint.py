@@ -2,7 +2,7 @@
 
 import pytest
 
-from starling.blueprint import draw
+from starling.blueprint import NetworkSize, build_model, draw, validate
 from starling.config.load import load, preset_names
 from starling.envs.registry import env_spec
 from starling.errors import UserError
@@ -81,3 +81,35 @@ def test_cores_are_those_that_this_process_may_use(monkeypatch):
     assert cores() >= 1
     monkeypatch.setenv("STARLING_CORES", "7")
     assert cores() == 7
+
+
+@pytest.mark.parametrize(
+    "preset", ["ppo-cartpole", "sac-pendulum", "r2d2-memory", "ngu-deepsea", "impala-minatar-breakout"]
+)
+def test_a_network_is_counted_without_making_it(preset):
+    run = draw(load(preset))
+    model = build_model(run)
+    assert run.network_size == NetworkSize(
+        sum(parameter.numel() for parameter in model.parameters()),
+        sum(value.numel() * value.element_size() for value in model.state_dict().values()),
+    )
+
+
+@pytest.mark.parametrize("hidden", [[200_000, 200_000], [100_000] * 5])
+def test_a_network_larger_than_memory_is_refused_before_it_is_made(hidden):
+    config = load("ppo-cartpole", [f"net.torso.hidden={hidden}"])
+    with pytest.raises(UserError, match=r"^the network has [\d,]+ parameters, which take [\d,.]+ GB, 2 times with"):
+        validate(config)
+
+
+def test_a_network_that_cannot_be_counted_is_refused_where_memory_ends():
+    run = draw(load("ppo-cartpole", ["net.torso.hidden=[900000, 900000]"]))
+    with pytest.raises(UserError, match="does not fit into memory"):
+        build_model(run)
+
+
+@pytest.mark.parametrize("device", ["meta", "mps", "xla", "cuda:99", "cpu:x", "²", ""])
+def test_a_device_to_train_on_is_named(device):
+    config = load("ppo-cartpole")
+    with pytest.raises(UserError, match=r"^device="):
+        validate(config.model_copy(update={"device": device}))

@@ -18,7 +18,7 @@ from starling.config.schema import Config
 from starling.envs.registry import check_stagger, env_spec
 from starling.envs.spaces import check_spaces, observation_layout
 from starling.errors import UserError
-from starling.hardware import check_compiler, compiles, cores, device, settle_precision
+from starling.hardware import available_memory, check_compiler, compiles, cores, device, settle_precision
 from starling.registry import check_kind
 from starling.roles.optimizer import check_optimizer
 from starling.roles.policy import GroupSpec
@@ -34,6 +34,17 @@ SLOTS = 2
 
 PREFETCH = 2
 """Batches that are ready before the learner asks for them."""
+
+_NO_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed", "numel: integer")
+"""Words of torch's errors that stand for too little memory; on a CPU it has no class of its own for them."""
+
+
+@dataclass(frozen=True)
+class NetworkSize:
+    """How many parameters a network has, and the bytes of these and of its buffers."""
+
+    parameters: int
+    nbytes: int
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,20 @@ class Blueprint:
         for tables, groups in zip(self.shards(), self._deal_envs(actors), strict=True):
             sizes = [len(group.rows) for group in groups.values()]
             check_moves(tables, sum(sizes), groups=sizes)
+
+    @cached_property
+    def network_size(self) -> NetworkSize | None:
+        """The size of the network, counted without making it; None: one of the user's own that cannot be counted so."""
+        try:
+            with torch.random.fork_rng(devices=[]), torch.device("meta"):
+                model = self.algorithm.build(self.env, self.streams)
+        except Exception:  # whatever is wrong with it is told when it is made
+            return None
+        tensors = [*model.state_dict().values()]
+        return NetworkSize(
+            sum(parameter.numel() for parameter in model.parameters()),
+            sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        )
 
     @property
     def learners(self) -> int:
@@ -172,9 +197,24 @@ def validate(config: Config) -> Blueprint:
 
     Its `config` is settled: `precision=auto` has become what this machine is to use.
     """
+    device(config)  # refuses one that is not there
     settled = settle_precision(config)
     check_compiler(settled)
-    return draw(settled)
+    blueprint = draw(settled)
+    target = blueprint.algorithm.learning().target is not None
+    check_network(blueprint, copies=3 if target else 2)
+    return blueprint
+
+
+def check_network(blueprint: Blueprint, copies: int = 1) -> None:
+    """Refuse a network of which so many copies (weights, gradients, target) are more than the free memory."""
+    size, free = blueprint.network_size, available_memory()
+    if size is not None and size.nbytes * copies > free:
+        also = f", {copies} times with gradients{' and target' if copies > 2 else ''}" if copies > 1 else ""
+        raise UserError(
+            f"the network has {size.parameters:,} parameters, which take {size.nbytes / 1e9:,.1f} GB{also}, and"
+            f" {free / 1e9:,.1f} GB of memory are free: use a smaller network (net) or a larger machine"
+        )
 
 
 def _check_minibatches(blueprint: Blueprint) -> None:
@@ -191,13 +231,20 @@ def _check_minibatches(blueprint: Blueprint) -> None:
 def build_model(blueprint: Blueprint, rank: int = 0) -> nn.Module:
     """The network, its weights a function of the seed; several learners' are on a GPU each, where there are so many."""
     config = blueprint.config
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        model = blueprint.algorithm.build(blueprint.env, blueprint.streams)
     where = device(config)
     if rank and where.type == "cuda" and where.index is None:
         where = torch.device("cuda", rank % torch.cuda.device_count())
-    return model.to(where)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            model = blueprint.algorithm.build(blueprint.env, blueprint.streams)
+        return model.to(where)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
+            raise UserError(
+                "the network does not fit into memory: use a smaller one (net) or a larger machine"
+            ) from None
+        raise
 
 
 def load_weights(model: nn.Module, weights: dict[str, Any], source: str) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 from starling import tree
 from starling.blueprint import Blueprint, build_model, layout_of
 from starling.config.dialect import on_one_line
-from starling.config.load import differences, to_dict
+from starling.config.load import differences, to_saved
 from starling.config.parts import OptimizerConfig
+from starling.config.secrets import hide
 from starling.errors import UserError
 from starling.roles.optimizer import moment_names
 from starling.store.spec import TableSpec
@@ -59,7 +60,8 @@ class BranchPlan:
 
 def check_branch(old: Blueprint, new: Blueprint) -> BranchPlan:
     """What a branch from `old` to `new` changes; refuses what cannot change."""
-    changes = {key: sides for key, sides in differences(to_dict(old.config), to_dict(new.config)) if key != "run"}
+    found = differences(to_saved(old.config), to_saved(new.config))
+    changes = {key: (hide(one, key), hide(other, key)) for key, (one, other) in found if key != "run"}
     refused = [key for key in changes if any(key == fixed or key.startswith(f"{fixed}.") for fixed in FIXED)]
     if refused:
         raise UserError(f"a branch cannot change {', '.join(refused)}: start a new run with starling train instead")

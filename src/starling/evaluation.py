@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from starling.blueprint import Blueprint, build_model, draw, load_weights, torch_threads
+from starling.blueprint import Blueprint, build_model, check_network, draw, load_weights, torch_threads
 from starling.building import build_evaluator
 from starling.config.schema import Config, EvalConfig
 from starling.errors import UserError
@@ -79,6 +79,7 @@ def load_agent(
     for problem in problems:
         warn(f"checkpoint skipped: {problem}")
     blueprint = draw(config)
+    check_network(blueprint)
     model = build_model(blueprint)
     with checkpoint.fitting(f"{run} ({chosen.name})"):
         load_weights(model, state["learner"]["model"], f"{run} ({chosen.name})")

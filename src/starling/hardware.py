@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,9 +21,13 @@ from starling.errors import UserError
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's names
 CORES = "STARLING_CORES"
+DEVICES = ("cpu", "cuda")
+"""Kinds of devices that networks are trained on; torch knows others, such as meta, which computes nothing."""
 CPU_INFO = Path("/proc/cpuinfo")
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 AMPERE = 8  # the first compute capability whose tensor cores take bfloat16
+_GROUP_FILES = {"": ("memory.max", "memory.current"), "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes")}
+"""Limit and use of a control group, by the controller that its line in /proc/self/cgroup names (none: version 2)."""
 BFLOAT16_TRIAL = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); print(float((a @ a)[0, 0]))"
 
 
@@ -36,6 +41,42 @@ def cores() -> int:
     return int(wanted)
 
 
+def available_memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """What the machine has left, or the control group that this process is in, if that is less."""
+    if not (proc / "meminfo").exists():  # not Linux
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
+    machine = int(fields["MemAvailable"].split()[0]) * 1024
+    return min([machine, *_left_in_groups((proc / "self" / "cgroup").read_text().splitlines(), groups)])
+
+
+def _left_in_groups(memberships: list[str], groups: Path) -> Iterator[int]:
+    """What each control group that this process is in, and each above it, has left."""
+    for line in memberships:
+        _, controllers, path = line.split(":", 2)
+        if controllers not in _GROUP_FILES:
+            continue
+        root = groups / controllers
+        folder = root / path.lstrip("/")
+        for place in (folder, *folder.parents):
+            left = _left(place, *_GROUP_FILES[controllers])
+            if left is not None:
+                yield left
+            if place == root:
+                break
+
+
+def _left(place: Path, limit: str, used: str) -> int | None:
+    """The limit less what is in use and cannot be given back (files that are only cached can); None: no limit."""
+    try:
+        most, now = (place / limit).read_text().strip(), int((place / used).read_text())
+        cached = dict(line.split() for line in (place / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    cache = int(cached.get("total_inactive_file", cached.get("inactive_file", 0)))
+    return int(most) - max(0, now - cache) if most.isdigit() else None
+
+
 def device(config: Config) -> torch.device:
     if config.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -45,8 +86,14 @@ def device(config: Config) -> torch.device:
         raise UserError(
             f"device={config.device} is no device that torch knows; use auto, cpu, cuda or cuda:1"
         ) from None
+    if chosen.type not in DEVICES:
+        raise UserError(
+            f"device={config.device} is a device on which nothing is trained; use auto, cpu, cuda or cuda:1"
+        )
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device={config.device} was asked for, but torch sees no GPU; use device=cpu")
+    if chosen.type == "cuda" and (chosen.index or 0) >= (count := torch.cuda.device_count()):
+        raise UserError(f"device={config.device} was asked for, but torch sees {count} GPU(s), counted from 0")
     return chosen
 
 

@@ -77,6 +77,8 @@ def play_run(
         player = Player(policy, env, demand, reward_clip=settings.reward_clip, report=report)
         if film:
             player.try_picture()
+        if film and demand.video is None:
+            _make_folder(film.parent)
         with ExitStack() as stack:
             log = stack.enter_context(Draft(demand.log)) if demand.log else None
             files = _play(player, film, fps=demand.fps, replace=demand.video is not None)
@@ -88,6 +90,13 @@ def play_run(
         return files
     finally:
         env.close()
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}; name a file with --video") from None
 
 
 def _play(player: Player, film: Path | None, *, fps: float | None, replace: bool) -> list[Path]:

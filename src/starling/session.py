@@ -13,6 +13,9 @@ from typing import Any, Protocol
 import torch
 
 from starling.blueprint import Blueprint
+from starling.config.load import secret_values
+from starling.config.schema import Config
+from starling.config.secrets import hide_in
 from starling.envs.faults import EnvFault
 from starling.errors import UserError
 from starling.hardware import compiles
@@ -44,13 +47,14 @@ class Display(Protocol):
 
 
 class Logged:
-    """A display whose messages also go into the run's log."""
+    """A display whose messages also go into the run's log; both without the secrets of its configuration."""
 
-    def __init__(self, display: Display, place: folder.RunFolder) -> None:
+    def __init__(self, display: Display, place: folder.RunFolder, config: Config) -> None:
         self.tick, self.row = display.tick, display.row
-        self._display, self._place = display, place
+        self._display, self._place, self._secrets = display, place, secret_values(config)
 
     def message(self, line: str) -> None:
+        line = hide_in(line, self._secrets)
         self._place.log(line)
         self._display.message(line)
 
@@ -149,7 +153,7 @@ class Session:
                     self._explain(error)
                 self._saver.finish()
         except EnvFault as fault:
-            self.place.log(f"{fault}\n{fault.details}".rstrip())
+            self.place.log(hide_in(f"{fault}\n{fault.details}".rstrip(), secret_values(self.config)))
             raise
         finally:
             with ExitStack() as closing:  # one after the other, also if one of them fails

@@ -13,6 +13,7 @@ from starling import topology
 from starling.blueprint import Blueprint, build_model, draw, load_weights, torch_threads, validate
 from starling.branching import check_branch
 from starling.capacity.room import find_room
+from starling.config.load import secrets_warning
 from starling.config.schema import Config
 from starling.errors import UserError
 from starling.hardware import set_up_torch
@@ -38,9 +39,11 @@ def train(config: Config, runs: Path, display: Display) -> Result:
         with _closing_if_it_fails(runtime):
             filled = begin_with_replay(blueprint, runtime)
             place = folder.create(runs, blueprint.config, display.message)
-            display = Logged(display, place)
+            display = Logged(display, place, blueprint.config)
             held.enter_context(locked(place.path, display.message))
             display.message(f"run: {place.path}")
+            if warning := secrets_warning(blueprint.config):
+                display.message(warning)
             if config.precision == "auto":
                 display.message(f"precision: {blueprint.config.precision}, chosen by precision=auto")
             if filled is not None:
@@ -57,7 +60,7 @@ def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST, allow
     place = folder.find(run, allow)
     place.check_cluster(place.config())  # refused before anything is written, the lock included
     with locked(place.path, display.message):
-        return _resume(place, Logged(display, place), which)
+        return _resume(place, Logged(display, place, place.config()), which)
 
 
 def _resume(place: folder.RunFolder, display: Display, which: str) -> Result:
@@ -108,10 +111,12 @@ def branch(
             place = folder.create(runs, new.config, display.message)
             held.enter_context(locked(place.path, display.message))
             place.copy_history(parent, plan.changes, state["session"]["rows"])
-            display = Logged(display, place)
+            display = Logged(display, place, new.config)
             for line in plan.lines():
                 display.message(line)
             display.message(f"run: {place.path}, a branch of {run}")
+            if warning := secrets_warning(new.config):
+                display.message(warning)
             session = Session(new, place, runtime, display, state["session"], interrupts=interrupts)
         return session.run()
 

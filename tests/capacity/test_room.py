@@ -2,7 +2,8 @@
 
 import pytest
 
-from starling.capacity.room import available_memory, find_room, peak_memory
+from starling.capacity.room import find_room, peak_memory
+from starling.hardware import available_memory
 
 GIB = 2**30
 

@@ -33,7 +33,7 @@ def test_the_table_for_people(plan):
     assert code == 0, complaint
     lines = printed.splitlines()
     names = [line[:10].strip() for line in lines]
-    assert names == ["memory", "shared", "disk", "env step", "inference", "training", "speed", "time"]
+    assert names == ["network", "memory", "shared", "disk", "env step", "inference", "training", "speed", "time"]
     assert "0:00:01" in lines[-1]  # stop.minutes ends it
 
 

@@ -97,7 +97,7 @@ def test_a_score_is_what_an_evaluation_with_the_same_seed_gives(runs, capsys, tm
 
 
 def test_small_pictures_are_enlarged_and_a_gif_lasts_as_long_as_was_played(runs, capsys, tmp_path):
-    film = tmp_path / "new" / "out.gif"
+    film = tmp_path / "out.gif"
     play(runs("minatar"), episodes=2, video=film, fps=10)  # it knows no pace of its own
     lengths = [length for _, length in scores(capsys.readouterr().out)]
     shown = 0
@@ -254,6 +254,8 @@ def test_a_game_is_played_over_its_lives_and_cut_off_where_asked(runs, read_mp4,
         ("cartpole", {"fps": -1.0}, "-1 frames a second"),
         ("cartpole", {"video": "/proc/out.mp4"}, "cannot write /proc/out.mp4"),
         ("cartpole", {"log": "/proc/steps.json"}, "cannot write /proc/steps.json"),
+        ("cartpole", {"video": "no/such/x.gif"}, "there is no folder no/such; make it first"),
+        ("cartpole", {"log": "nosuch/x.json"}, "there is no folder nosuch; make it first"),
         ("cartpole", {"log": "."}, "is a folder"),
         ("cartpole", {"video": "a.mp4", "log": "a.mp4"}, "cannot both be written"),
         ("cartpole", {"checkpoint": "5"}, "no checkpoint '5'"),

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from starling.config.algo.base import AlgoConfig
 from starling.config.describe import child, file_schema, find, forms, json_schema, markdown, walk, wording
+from starling.config.limits import BECAUSE
 from starling.config.load import check, load, preset_names, preset_text, to_dict
 from starling.config.parts import REPLACES
 
@@ -39,7 +40,7 @@ LIMITS = {
 }
 ABOUT = {
     "$schema", "$defs", "title", "description", "default", "examples", "type", "properties", "items",
-    "additionalProperties", REPLACES,
+    "additionalProperties", BECAUSE, REPLACES,
 }  # fmt: skip
 
 

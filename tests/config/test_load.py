@@ -69,7 +69,7 @@ def test_all_mistakes_are_reported_at_once_with_the_nearest_key():
         (
             "ppo-cartpole",
             ["run=3"],
-            """run: must be text that matches ^\\w[\\w.\\-]*$ or null, not 3; as text it is run='"3"'""",
+            """run: must be text that matches ^\\w[\\w.\\-]{0,127}$, or null, not 3; as text it is run='"3"'""",
         ),
         ("ppo-cartpole", ["run=a/b"], "run: 'a/b' cannot be used (name of the run's folder"),
         ("ppo-cartpole", ["curiosity=rnd"], "curiosity: must be a list of sections, not 'rnd'"),

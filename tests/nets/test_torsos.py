@@ -271,3 +271,25 @@ def test_own_torso_by_import_path_and_by_registered_name():
 def test_mistakes_are_explained(config, space, message):
     with pytest.raises(UserError, match=message):
         build_torso(space, TorsoConfig(**config))
+
+
+@pytest.mark.parametrize("space", [ATARI, PIXELS, MINATAR, spaces.Box(0, 255, (37, 53), np.uint8)])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"kind": "nature"},
+        {"kind": "impala", "channels": [3, 5, 7, 2, 2, 2]},
+        {"kind": "cnn", "channels": [3, 2], "kernels": [4, 3], "strides": [2, 3], "norm": "layer"},
+    ],
+)
+def test_the_size_of_convolutions_is_known_without_computing_them(space, config):
+    if config["kind"] == "nature" and space is MINATAR:
+        pytest.skip("too small for these convolutions")
+    image = build_torso(space, TorsoConfig(hidden=[], **config)).encoders[0]
+    assert image(sample(space, n=1)).shape == (1, image.size)
+
+
+@pytest.mark.parametrize("kind", ["cnn", "impala"])
+def test_convolutions_without_layers_are_refused(kind):
+    with pytest.raises(UserError, match="at least one entry in channels"):
+        build_torso(ATARI, TorsoConfig(kind=kind, channels=[], kernels=[], strides=[]))

@@ -33,7 +33,7 @@ def read_gif(path):
 
 def test_an_mp4_holds_every_frame_in_order_enlarged_without_blur(read_mp4, tmp_path):
     frames = clip(40)
-    film = write_video(tmp_path / "deep" / "er" / "a.mp4", frames, fps=15)
+    film = write_video(tmp_path / "a.mp4", frames, fps=15)
     about, decoded = read_mp4(film)
     assert len(decoded) == 40
     assert about["fps"] == 15
@@ -197,10 +197,17 @@ def test_a_missing_package_is_named_with_how_to_get_it(tmp_path, monkeypatch, na
 
 
 def test_a_draft_is_beside_its_place_until_it_is_finished(tmp_path):
-    target = tmp_path / "new" / "log.json"
+    target = tmp_path / "log.json"
     with Draft(target) as draft:
         draft.write(b"{}")
         assert not target.exists()
         assert draft.finish() == target
     assert target.read_bytes() == b"{}"
     assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_file_in_a_folder_that_is_not_there_is_refused_and_nothing_is_made(tmp_path):
+    target = tmp_path / "no" / "such" / "a.gif"
+    with pytest.raises(UserError, match=f"there is no folder {target.parent}; make it first"):
+        write_video(target, clip(2), fps=10)
+    assert list(tmp_path.iterdir()) == []

@@ -1,12 +1,16 @@
 """Compressed cells against an array, and what is said when a state was saved by another codec."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starling.errors import UserError
-from starling.store.codec import CHUNK, Chunked, Plain, make_cells
+from starling.segments import Joined, Segmented
+from starling.store.codec import CHUNK, Chunked, Packer, Plain, make_cells
 from starling.store.grid import Grid
 from starling.types import ArraySpec
 
@@ -67,3 +71,39 @@ def test_small_values_are_not_compressed():
     assert isinstance(make_cells("zstd", SPEC, grid), Plain)
     assert isinstance(make_cells("zstd", ArraySpec((84, 84), np.dtype(np.uint8)), grid), Chunked)
     assert isinstance(make_cells("none", ArraySpec((84, 84), np.dtype(np.uint8)), grid), Plain)
+
+
+def test_a_chunk_that_unpacks_to_more_than_its_size_is_refused_before_it_is_unpacked():
+    packer, kind = Packer(), np.dtype(np.uint8)
+    bomb = packer.pack(np.zeros(2**26, np.uint8))
+    assert len(bomb) < 10_000
+    tracemalloc.start()
+    with pytest.raises(UserError, match="unpacks to 67108864 bytes, not 100"):
+        packer.unpack(bomb, (100,), kind)
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+    stream = zstandard.ZstdCompressor().compressobj()  # does not know its size when it begins
+    unknown = stream.compress(bytes(2**26)) + stream.flush()
+    for broken in (unknown, b"", b"zstd", bomb[:-1], packer.pack(np.zeros(100, np.uint8))[:-1]):
+        with pytest.raises(UserError, match="broken"):
+            packer.unpack(broken, (100,), kind)
+    assert not packer.unpack(packer.pack(np.zeros(100, np.uint8)), (100,), kind).any()
+
+
+@pytest.mark.parametrize("damage", ["bomb", "missing", "ring"])
+def test_a_damaged_state_is_refused_when_it_is_loaded(damage):
+    grid = Grid(2, 4 * CHUNK)
+    cells = Chunked(SPEC, grid)
+    where = grid.at(np.arange(2), np.arange(2 * CHUNK)[:, None])
+    cells.write(where, np.ones((2 * CHUNK, 2, *SPEC.shape), np.float32))
+    state = cells.get_state(2 * CHUNK)
+    Chunked(SPEC, grid).set_state(state)
+    if damage == "bomb":
+        bomb = Packer().pack(np.zeros(2**24, np.uint8))
+        state |= {"closed": Segmented((Joined((bomb,)),)), "sizes": np.array([len(bomb)] + 7 * [0], np.int32)}
+    elif damage == "missing":
+        state["sizes"] = state["sizes"][:-1]
+    else:
+        state["which"] = state["which"][::-1].copy()
+    with pytest.raises(UserError, match="broken"):
+        Chunked(SPEC, grid).set_state(state)

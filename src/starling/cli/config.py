@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,10 +30,13 @@ def show(
 
     Example: starling config show ppo-cartpole > my.yaml
     """
-    from starling.config.load import load, to_yaml
+    from starling.config.load import load, secrets_warning, to_yaml
 
     file, derive, vet = _located(source, allow)
-    print(to_yaml(load(file, overrides or [], derive=derive, vet=vet), comments=not plain), end="")
+    config = load(file, overrides or [], derive=derive, vet=vet)
+    print(to_yaml(config, comments=not plain, hidden=True), end="")
+    if warning := secrets_warning(config):
+        print(warning, file=sys.stderr)
 
 
 @config_app.command("check")
@@ -88,11 +92,13 @@ def diff(
     Example: starling config diff ppo-cartpole runs/mine
     """
     from starling.config.dialect import on_one_line
-    from starling.config.load import differences, load, to_dict
+    from starling.config.load import differences, load, to_saved
+    from starling.config.secrets import hide
 
     located = (_located(source, allow) for source in (one, other))
-    first, second = (to_dict(load(file, derive=derive, vet=vet)) for file, derive, vet in located)
-    lines = [f"{key}: {on_one_line(here)} -> {on_one_line(there)}" for key, (here, there) in differences(first, second)]
+    first, second = (to_saved(load(file, derive=derive, vet=vet)) for file, derive, vet in located)
+    found = ((key, (hide(here, key), hide(there, key))) for key, (here, there) in differences(first, second))
+    lines = [f"{key}: {on_one_line(here)} -> {on_one_line(there)}" for key, (here, there) in found]
     print("\n".join(lines or ["no difference"]))
 
 

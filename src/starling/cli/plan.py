@@ -56,6 +56,7 @@ def as_values(plan: Plan) -> dict[str, Any]:
     sizes, costs = plan.sizes, plan.costs
     parts = {name: getattr(sizes, name) for name in MEMORY}
     return {
+        "parameters": plan.parameters,
         "memory": {**parts, "total": sizes.memory, "free": plan.room.memory},
         "disk": {"checkpoint": sizes.checkpoint, "total": sizes.disk, "free": plan.room.disk},
         "seconds_a_step": {name: asdict(getattr(costs, name)) for name in ("env_step", "inference", "training")},
@@ -74,7 +75,9 @@ def as_table(plan: Plan) -> str:
     sizes, room, costs = plan.sizes, plan.room, plan.costs
     parts = ", ".join(f"{name} {in_words(getattr(sizes, name))}" for name in MEMORY if getattr(sizes, name))
     kinds = (("env step", costs.env_step), ("inference", costs.inference), ("training", costs.training))
+    learning = f"parameters; {in_words(sizes.learning)} with target, gradients, moments and the copies of actors"
     rows = [
+        ("network", f"{plan.parameters:,}", learning),
         ("memory", in_words(sizes.memory), f"of {in_words(room.memory)} free: {parts}"),
         ("shared", in_words(sizes.shared), "of that between processes"),
         ("disk", in_words(sizes.disk), f"of {in_words(room.disk)} free: {sizes.checkpoints} checkpoints at most"),

@@ -44,11 +44,13 @@ def play(
     Example: starling play runs/mine --episodes 2 --video mine.gif --log steps.json
     """
     from starling.runs.folder import find
-    from starling.runs.video import check_video, package
+    from starling.runs.video import check_folder, check_video, package
 
     find(run, allow or ()).config()  # what is wrong with it is told before torch is imported
     if video or not log:
         check_video(video or Path("video.mp4"), fps)
+    for file in filter(None, (video, log)):
+        check_folder(file)
     if streams:
         package("PIL.ImageDraw")
 

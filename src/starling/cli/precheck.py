@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from starling.config import load
 from starling.config.schema import Config
+from starling.config.secrets import has_reference
 from starling.envs.catalog import check_id, gymnasium_envs
 from starling.errors import UserError
 
@@ -21,9 +22,9 @@ def load_checked(
     config, more = load.check(settings.values, settings.origin)
     mistakes += more
     env = settings.values.get("env")
-    id = env.get("id") if isinstance(env, dict) else None
+    id = config.env.id if config is not None else env.get("id") if isinstance(env, dict) else None
     try:
-        if isinstance(id, str) and id:
+        if isinstance(id, str) and id and not has_reference(id):
             check_id(id)
     except UserError as error:
         mistakes.append(str(error))

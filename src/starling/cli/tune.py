@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -95,17 +96,21 @@ def _line(trial: Trial) -> str:
 
 
 def _write(out: Path, config: Config) -> None:
-    from starling.config.load import to_yaml
+    from starling.config.load import secrets_warning, to_yaml
 
+    mode = 0o666 if secrets_warning(config) is None else 0o600
     try:
-        out.write_text(to_yaml(config, comments=True), encoding="utf-8")
+        with open(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
+            file.write(to_yaml(config, comments=True))
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}") from None
 
 
 def _closing(start: Trial, best: Trial, source: str, overrides: list[str], out: Path | None) -> str:
     """What was found, and the command that uses it."""
-    use = [str(out)] if out is not None else [source, *overrides, *best.choice.overrides()]
+    from starling.config.secrets import hide_override
+
+    use = [str(out)] if out is not None else [source, *map(hide_override, overrides), *best.choice.overrides()]
     gain = "" if start.refused else f", {best.steps_per_s / start.steps_per_s:.2f} times the speed before"
     return f"\nfastest: {best.steps_per_s:,.0f} steps/s{gain}\nuse:     starling train {' '.join(use)}"
 

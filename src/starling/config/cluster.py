@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat
+from pydantic import Field
 
+from starling.config.limits import Processes, Resources, Seconds
 from starling.config.parts import Part
 
 
 class PlaceConfig(Part):
     """What one of a role asks of the node that it is placed on."""
 
-    cpus: float = Field(1.0, ge=0, description="CPUs that are kept free for it")
-    gpus: float = Field(0.0, ge=0, description="GPUs that are kept free for it")
-    resources: dict[str, NonNegativeFloat] = Field(
+    cpus: Resources = Field(1.0, ge=0, description="CPUs that are kept free for it")
+    gpus: Resources = Field(0.0, ge=0, description="GPUs that are kept free for it")
+    resources: dict[str, Resources] = Field(
         default_factory=dict, description="custom resources of the node, as in ray start --resources"
     )
 
@@ -30,13 +31,13 @@ class RayConfig(Part):
     allow_cluster_without_authentication: bool = Field(
         False, description="join a cluster in which whoever reaches its ports may run code as you"
     )
-    hosts: int | None = Field(
+    hosts: Processes | None = Field(
         None, ge=1, description="Ray actors among which the env loops are shared; null: one a node of the cluster"
     )
     placement: Literal["spread", "pack"] = Field(
         "spread", description="spread parts over nodes, or pack them on as few as can be"
     )
-    shards: int = Field(
+    shards: Processes = Field(
         0, ge=0, description="Ray actors that hold the replay, an equal part each; 0: it is beside the learner"
     )
     actor: PlaceConfig = Field(default_factory=PlaceConfig, description="place of an env loop with its policy")
@@ -48,6 +49,6 @@ class RayConfig(Part):
         None, description="place of one of several learners; null: all are processes of the driver's machine"
     )
     shard: PlaceConfig = Field(default_factory=PlaceConfig, description="place of a part of the replay")
-    timeout: float = Field(
+    timeout: Seconds = Field(
         10.0, gt=0, description="seconds without an answer after which a Ray actor, or the head, counts as lost"
     )

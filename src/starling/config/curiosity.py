@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
+from starling.config.limits import Capacity, Items, Magnitude, Steps, Weight, Width
 from starling.config.parts import Arguments, OptimizerConfig, Part, TorsoConfig
 
 
@@ -15,7 +16,7 @@ class CuriosityConfig(Part):
     model_config = ConfigDict(populate_by_name=True)
     kind: str = Field(description="rnd, icm, episodic, or package.module:Class")
     name: str | None = Field(None, pattern=r"^\w+$", description="name of the reward stream; null: its kind")
-    weight: float = Field(1.0, ge=0, description="weight of the stream in what the policy follows")
+    weight: Weight = Field(1.0, ge=0, description="weight of the stream in what the policy follows")
     discount: float = Field(0.99, ge=0, lt=1, description="gamma of the stream")
     lambda_: float = Field(0.95, ge=0, le=1, alias="lambda", description="trace of the stream (PPO, IMPALA, IMPACT)")
     episodic: bool = Field(False, description="whether the stream ends with the episode")
@@ -33,11 +34,11 @@ class RNDConfig(CuriosityConfig):
     """Random network distillation (1810.12894)."""
 
     kind: Literal["rnd"] = Field("rnd", description="random network distillation")
-    features: int = Field(64, ge=1, description="numbers that the fixed random network gives")
+    features: Width = Field(64, ge=1, description="numbers that the fixed random network gives")
     torso: TorsoConfig = Field(default_factory=TorsoConfig, description="of the predictor and of the random network")
     share: float = Field(1.0, gt=0, le=1, description="share of steps that the predictor learns from")
-    clip: float = Field(5.0, gt=0, description="normalised observations are held within +- this")
-    warm_up: int = Field(500, ge=0, description="observations learnt from before the first reward is given")
+    clip: Magnitude = Field(5.0, gt=0, description="normalised observations are held within +- this")
+    warm_up: Steps = Field(500, ge=0, description="observations learnt from before the first reward is given")
 
 
 class ICMConfig(CuriosityConfig):
@@ -45,7 +46,7 @@ class ICMConfig(CuriosityConfig):
 
     kind: Literal["icm"] = Field("icm", description="intrinsic curiosity module")
     torso: TorsoConfig = Field(default_factory=TorsoConfig, description="of the features that the inverse model shapes")
-    hidden: int = Field(256, ge=1, description="width of the forward and of the inverse model")
+    hidden: Width = Field(256, ge=1, description="width of the forward and of the inverse model")
     beta: float = Field(0.2, ge=0, le=1, description="weight of the forward model's loss against the inverse model's")
 
 
@@ -55,14 +56,14 @@ class EpisodicConfig(CuriosityConfig):
     kind: Literal["episodic"] = Field("episodic", description="episodic novelty")
     episodic: bool = Field(True, description="whether the stream ends with the episode")
     torso: TorsoConfig = Field(default_factory=TorsoConfig, description="of the embedding, shaped by an inverse model")
-    features: int = Field(32, ge=1, description="numbers of the embedding")
-    hidden: int = Field(128, ge=1, description="width of the inverse model")
-    capacity: int = Field(30_000, ge=1, description="embeddings that are remembered of an episode, an env row")
-    neighbours: int = Field(10, ge=1, description="nearest ones that count (k)")
-    kernel: float = Field(1e-4, gt=0, description="epsilon of the kernel")
-    cluster: float = Field(0.008, ge=0, description="distances below this share of the usual one are none")
-    constant: float = Field(1e-3, gt=0, description="added to the similarity")
-    most: float = Field(8.0, gt=0, description="similarity above which the reward is 0")
+    features: Width = Field(32, ge=1, description="numbers of the embedding")
+    hidden: Width = Field(128, ge=1, description="width of the inverse model")
+    capacity: Capacity = Field(30_000, ge=1, description="embeddings that are remembered of an episode, an env row")
+    neighbours: Items = Field(10, ge=1, description="nearest ones that count (k)")
+    kernel: Magnitude = Field(1e-4, gt=0, description="epsilon of the kernel")
+    cluster: Magnitude = Field(0.008, ge=0, description="distances below this share of the usual one are none")
+    constant: Magnitude = Field(1e-3, gt=0, description="added to the similarity")
+    most: Magnitude = Field(8.0, gt=0, description="similarity above which the reward is 0")
 
     @model_validator(mode="after")
     def _neighbours_are_remembered(self) -> EpisodicConfig:

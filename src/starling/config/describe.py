@@ -17,6 +17,7 @@ from pydantic_core import core_schema
 
 from starling.config.algo import ALGORITHMS
 from starling.config.algo.base import config_class
+from starling.config.limits import BECAUSE
 from starling.config.parts import Linear, Part
 from starling.config.schema import Config
 
@@ -177,15 +178,21 @@ def nearest(schema: Node, path: Sequence[str], values: Node) -> list[str]:
     return [key for key in known if key.rpartition(".")[2] in similar][:3]
 
 
-def wording(schema: Node, node: Node, *, plural: bool = False, brief: bool = False) -> str:
-    """What may stand at `node`, in plain words: `a whole number, at least 1, or null`; `brief` leaves out the keys."""
-    words = list(dict.fromkeys(_form_wording(schema, form, plural, brief) for form in forms(schema, node)))
+def wording(
+    schema: Node, node: Node, *, plural: bool = False, brief: bool = False, reasoned_limits: bool = False
+) -> str:
+    """What may stand at `node`, in plain words: `a whole number, at least 1, or null`; `brief` leaves out the keys.
+
+    Limits that are only there against numbers without sense, and have a reason, are told with `reasoned_limits`.
+    """
+    found = forms(schema, node)
+    words = list(dict.fromkeys(_form_wording(schema, form, plural, brief, reasoned_limits) for form in found))
     if len(words) == 1:
         return words[0]
     return f"{', '.join(words[:-1])}{',' if ',' in ''.join(words[:-1]) else ''} or {words[-1]}"
 
 
-def _form_wording(schema: Node, form: Node, plural: bool, brief: bool) -> str:
+def _form_wording(schema: Node, form: Node, plural: bool, brief: bool, reasoned_limits: bool) -> str:
     options = form.get("enum", [form["const"]] if "const" in form else [])
     if options:
         return " or ".join(repr(option) for option in options)
@@ -194,10 +201,12 @@ def _form_wording(schema: Node, form: Node, plural: bool, brief: bool) -> str:
         return f"{'sections' if plural else 'a section'}{keys}"
     kind = form.get("type")
     if kind == "array":
-        return f"a list of {wording(schema, form.get('items', {}), plural=True, brief=brief)}"
+        items = form.get("items", {})
+        return f"a list of {wording(schema, items, plural=True, brief=brief, reasoned_limits=reasoned_limits)}"
     if kind not in _NOUNS:
         return "anything"
-    limits = [f", {word} {form[limit]:,}" for limit, word in _LIMITS.items() if limit in form]
+    hidden = {limit for limit in _LIMITS if BECAUSE in form and not reasoned_limits and abs(form.get(limit, 0)) > 1}
+    limits = [f", {word} {form[limit]:,}" for limit, word in _LIMITS.items() if limit in form and limit not in hidden]
     pattern = f" that matches {form['pattern']}" if "pattern" in form else ""
     return _NOUNS[kind][plural] + "".join(limits) + pattern
 
@@ -263,7 +272,7 @@ def _rows(schema: Node, node: Node, prefix: str, shared: list[str]) -> Iterator[
         for key, inner in form.get("properties", {}).items():
             parts = [_title(name) for name in shared if f'"#/$defs/{name}"' in json.dumps(inner)]
             below = () if parts else keys_of(schema, inner)
-            words = wording(schema, inner, brief=True).removeprefix("a ")
+            words = wording(schema, inner, brief=True, reasoned_limits=True).removeprefix("a ")
             kind = ", ".join(f"[{part}](#{part.lower()})" for part in parts) or words
             default = "" if below and inner.get("default") else _default(inner, key in form.get("required", ()))
             cells = (f"`{prefix}{key}`", kind, default, inner.get("description", ""))

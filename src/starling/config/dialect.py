@@ -10,16 +10,84 @@ import yaml
 
 from starling.errors import UserError
 
+MAX_CHARACTERS = 262_144
+"""Of a file; the largest preset has 2,000."""
+MAX_NODES = 10_000
+"""Keys, values and lists of a file, each counted as often as an alias repeats it."""
+MAX_DEPTH = 32
+"""Sections and lists within each other."""
+MAX_TEXT = 4096
+"""Characters of one key or value: the longest path that Linux takes."""
+MAX_DIGITS = 40
+"""Characters of one integer; the largest of 128 bits has 39."""
+
 _FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$")
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number, a date is text and a key stands only once."""
+    """YAML in which 1e-3 is a number, a date is text and a key stands only once; what is large or deep is refused.
+
+    An alias counts as all that its anchor holds, so that a few lines cannot stand for billions of values, and none may
+    stand within its own anchor.
+    """
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._nodes = self._depth = self._deepest = 0
+        self._sizes: dict[str, tuple[int, int] | None] = {}  # nodes and depth of each anchor; None: still open
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor in self._sizes:
+                self._count_alias(event)
+            return super().compose_node(parent, index)
+        before, deepest, anchor = self._nodes, self._deepest, event.anchor
+        self._depth += 1
+        self._deepest = self._depth
+        self._count(1, self._depth, event)
+        if anchor is not None and anchor not in self._sizes:  # a second one of that name is refused by the parent
+            self._sizes[anchor] = None
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if anchor is not None:
+            self._sizes[anchor] = (self._nodes - before, self._deepest - self._depth)
+        self._deepest = max(deepest, self._deepest)
+        return node
+
+    def _count_alias(self, event: Any) -> None:
+        size = self._sizes[event.anchor]
+        if size is None:
+            raise _refused(f"the alias *{event.anchor} stands within its own anchor", event)
+        nodes, depth = size
+        self._deepest = max(self._deepest, self._depth + depth)
+        self._count(nodes, self._depth + depth, event)
+
+    def _count(self, nodes: int, depth: int, event: yaml.Event) -> None:
+        self._nodes += nodes
+        if self._nodes > MAX_NODES:
+            raise _refused(f"more than {MAX_NODES:,} values (an alias counts as all that it stands for)", event)
+        if depth > MAX_DEPTH:
+            raise _refused(f"more than {MAX_DEPTH} sections or lists within each other", event)
+        if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_TEXT:
+            raise _refused(f"a value of {len(event.value):,} characters; at most {MAX_TEXT:,} can be used", event)
+        if isinstance(event, yaml.ScalarEvent) and _SURROGATE.search(event.value):
+            raise _refused("half of a surrogate pair, which is no text", event)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        if len(node.value) > MAX_DIGITS:
+            raise _refused(f"an integer of {len(node.value):,} digits; at most {MAX_DIGITS} can be used", node)
+        return super().construct_yaml_int(node)
+
+    def refuse_tag(self, node: yaml.Node) -> Any:
+        raise _refused(f"the tag {node.tag} cannot be used here", node)
 
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)  # here merged keys (<<) are not yet among a mapping's own
@@ -35,21 +103,36 @@ class _Dumper(yaml.SafeDumper):
     """Quotes the strings that `_Loader` would read as numbers."""
 
 
+def _refused(problem: str, where: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=where.start_mark)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+for _tag in ("binary", "omap", "pairs", "set", "timestamp"):  # of which a configuration has no use
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.refuse_tag)
 for _dialect in (_Loader, _Dumper):
     _dialect.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 
 
 def parse(text: str, what: str) -> Any:
-    """Plain data; `what` is what the text is called where it is not YAML."""
+    """Plain data; `what` is what the text is called where it is not YAML.
+
+    Raises:
+        UserError: It is not YAML, or larger or deeper than any configuration: one line, found in bounded time.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise UserError(f"{what} has more than {MAX_CHARACTERS:,} characters, which no configuration needs")
     try:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise UserError(f"{what} is not valid YAML: {_problem(error)}") from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # !!int before what is none
+        raise UserError(f"{what} is not valid YAML: a tag does not fit its value ({cut(str(error))})") from None
 
 
 def _problem(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or " ".join(str(error).split())
+    problem = cut(getattr(error, "problem", None) or " ".join(str(error).split()), 200)
     return f"{problem} (line {mark.line + 1})" if mark else problem
 
 
@@ -68,5 +151,9 @@ def on_one_line(value: Any) -> str:
 
 def show(value: Any) -> str:
     """A value as messages show it: cut short where it is long."""
-    text = repr(value) if isinstance(value, str) else on_one_line(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return cut(repr(value) if isinstance(value, str) else on_one_line(value))
+
+
+def cut(text: str, length: int = 80) -> str:
+    """`text`, cut short where it is longer than `length`."""
+    return text if len(text) <= length else f"{text[: length - 3]}..."

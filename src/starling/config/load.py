@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import ValidationError, create_model
 
-from starling.config import describe
+from starling.config import describe, secrets
 from starling.config.algo import ALGORITHMS
 from starling.config.algo.base import AlgoConfig, config_class
-from starling.config.dialect import dump, on_one_line, parse, show
-from starling.config.merging import Settings
+from starling.config.dialect import MAX_CHARACTERS, dump, on_one_line, parse, show
+from starling.config.merging import Settings, schema_for
 from starling.config.mistakes import explain, keys_to, nearest_choice
 from starling.config.parts import Part
 from starling.config.schema import Config
@@ -84,18 +84,25 @@ def check(
     """
     name: str | None = None
     model, mistakes = Config, list[str]()
+    values, references = secrets.resolve(values, mistakes)
     try:
         model = _model_for(config_class(name := _algo_name(values)))
     except UserError as error:  # the rest can be checked all the same
-        name, mistakes = None, [f"{error}{_told(origin(('algo', 'name')))}"]
+        name = None
+        mistakes.append(f"{error}{_told(origin(('algo', 'name')))}")
     try:
         config = model.model_validate(values)
     except ValidationError as error:
-        schema = describe.json_schema(name)
+        schema = schema_for(name, config_class(name)) if name else describe.json_schema()
         found = [problem for problem in error.errors() if name or problem["loc"][:1] != ("algo",)]
         lines = (f"{explain(schema, values, p)}{_told(origin(keys_to(schema, p['loc'])))}" for p in found)
         return None, list(dict.fromkeys([*mistakes, *lines]))
-    return (None, mistakes) if mistakes else (config, [])
+    if mistakes:
+        return None, mistakes
+    if references:
+        plain = to_dict(config)
+        config.references.update({path: (text, secrets.at(plain, path)) for path, text in references.items()})
+    return config, []
 
 
 def _told(file: str | None) -> str:
@@ -121,8 +128,40 @@ def _model_for(algo: type[AlgoConfig]) -> type[Config]:
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """Plain data that `from_dict` turns back into the same configuration."""
+    """Plain data that `from_dict` turns back into the same configuration, also where environment variables differ."""
     return config.model_dump(mode="json", by_alias=True, serialize_as_any=True)
+
+
+def to_saved(config: Config) -> dict[str, Any]:
+    """Plain data to be written to a file: references to environment variables stand there as they were given."""
+    values = to_dict(config)
+    secrets.restore(values, config.references)
+    return values
+
+
+def to_shown(config: Config) -> dict[str, Any]:
+    """Plain data to be printed: as they are saved, without what looks like a secret."""
+    shown: dict[str, Any] = secrets.hide(to_saved(config))
+    return shown
+
+
+def secret_values(config: Config) -> list[str]:
+    """Texts that must not be printed: what looks like a secret, and what environment variables gave; longest first."""
+    found = {value for _, value in secrets.literal_secrets(to_dict(config))}
+    found |= {value for _, value in config.references.values() if isinstance(value, str)}
+    return sorted((value for value in found if len(value) >= secrets.LEAST_SECRET), key=len, reverse=True)
+
+
+def secrets_warning(config: Config) -> str | None:
+    """One line on secrets that stand in a configuration as they are; None: there are none."""
+    keys = [key for key, _ in secrets.literal_secrets(to_saved(config))]
+    if not keys:
+        return None
+    return (
+        f"warning: {', '.join(keys)} {'look' if len(keys) > 1 else 'looks'} like a secret that stands in the"
+        " configuration: it is hidden wherever it is printed, and only you may read the run's config.yaml; better write"
+        " ${env:NAME}, which is read from the environment and never saved"
+    )
 
 
 def differences(one: Any, other: Any, prefix: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
@@ -135,9 +174,12 @@ def differences(one: Any, other: Any, prefix: str = "") -> Iterator[tuple[str, t
             yield f"{prefix}{key}", (here, there)
 
 
-def to_yaml(config: Config, *, comments: bool = False) -> str:
-    """YAML that `load` turns back into the same configuration; `comments` say what every key is."""
-    values = to_dict(config)
+def to_yaml(config: Config, *, comments: bool = False, hidden: bool = False) -> str:
+    """YAML that `load` turns back into the same configuration; `comments` say what every key is.
+
+    With `hidden`, for people, what looks like a secret is left out.
+    """
+    values = to_shown(config) if hidden else to_saved(config)
     if not comments:
         return dump(values)
     lines = _commented(config, values, "")
@@ -204,7 +246,8 @@ def _file_text(path: Path) -> str:
     if not path.is_file():
         raise UserError(f"no such file: {path}")
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            return file.read(MAX_CHARACTERS + 1)  # one more than may be: enough to be refused
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -8,8 +8,9 @@ from typing import Any
 
 from starling.config import describe
 from starling.config.algo.base import AlgoConfig, config_class
-from starling.config.dialect import parse, show
+from starling.config.dialect import MAX_DEPTH, MAX_DIGITS, MAX_TEXT, parse, show
 from starling.config.parts import REPLACES
+from starling.config.secrets import hide_override
 from starling.errors import UserError
 
 KINDS = ("name", "kind")
@@ -83,11 +84,16 @@ class Settings:
     def _override(self, override: str, given: frozenset[Path]) -> None:
         key, equals, text = override.partition("=")
         *path, last = key.split(".")
+        what = show(hide_override(override))
+        if len(key) > MAX_TEXT or len(path) >= MAX_DEPTH:
+            raise UserError(
+                f"{show(key)}: a key of {len(key):,} characters in {len(path) + 1:,} parts; no key is so long"
+            )
         if not equals or not all((*path, last)):
-            raise UserError(f"{override!r} is not an override; write key.sub=value, e.g. seed=3")
+            raise UserError(f"{what} is not an override; write key.sub=value, e.g. seed=3")
         if key == "base":
-            raise UserError(f"{override!r}: base stands in a file; give another preset or file in place of this one")
-        value = parse(text, f"{override!r}: the value")
+            raise UserError(f"{what}: base stands in a file; give another preset or file in place of this one")
+        value = parse(text, f"{what}: the value")
         place: Any = self.values
         for depth, step in enumerate(path):
             if isinstance(place, dict) and place.get(step) is None:
@@ -143,13 +149,14 @@ class Settings:
         algo = self.values.get("algo")
         name = algo.get("name") if isinstance(algo, dict) else None
         try:
-            return _schema_for(name, config_class(name)) if isinstance(name, str) else {}
+            return schema_for(name, config_class(name)) if isinstance(name, str) else {}
         except UserError:
             return {}
 
 
 @cache
-def _schema_for(name: str, settings: type[AlgoConfig]) -> describe.Node:
+def schema_for(name: str, settings: type[AlgoConfig]) -> describe.Node:
+    """The schema of the algorithm called `name`, whose settings these are; made once."""
     return describe.json_schema(name)
 
 
@@ -178,12 +185,12 @@ def _inside(place: Any, step: str, path: Sequence[str], override: str) -> Any:
     """Return the element `step` of `place`, a section or a list that stands at `path`."""
     if isinstance(place, dict):
         return place[step]
-    key = ".".join(path)
+    key, what = ".".join(path), show(hide_override(override))
     if not isinstance(place, list):
-        raise UserError(f"{override!r}: {key} is {show(place)} here, which has no keys; give {key} as a whole")
-    if not step.isdigit() or int(step) >= len(place):
+        raise UserError(f"{what}: {key} is {show(place)} here, which has no keys; give {key} as a whole")
+    if not (step.isascii() and step.isdecimal() and len(step) <= MAX_DIGITS) or int(step) >= len(place):
         raise UserError(
-            f"{override!r}: {key} is a list of {len(place)}, counted from 0, and has no element {step!r};"
+            f"{what}: {key} is a list of {len(place)}, counted from 0, and has no element {show(step)};"
             f" give the whole list, {key}=[...]"
         )
     return place[int(step)]

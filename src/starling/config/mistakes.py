@@ -9,9 +9,11 @@ from typing import Any
 
 from starling.config import describe
 from starling.config.dialect import on_one_line, show
+from starling.config.limits import BECAUSE
 from starling.errors import did_you_mean
 
 LONGEST_WORDING = 300
+LONGEST_NAME = 80
 _BOUNDS = {
     "greater_than": "above",
     "greater_than_equal": "at least",
@@ -35,13 +37,20 @@ def explain(schema: describe.Node, values: dict[str, Any], problem: Any) -> str:
         return f"{key} is missing: {node.get('description') or describe.wording(schema, node)}"
     if kind in _BOUNDS:
         limit = next(iter(problem["ctx"].values()))
-        return f"{key}: must be {_BOUNDS[kind]} {int(limit) if limit == int(limit) else limit:,}, not {show(value)}"
+        number = int(limit) if limit == int(limit) else limit
+        return f"{key}: must be {_BOUNDS[kind]} {number:,}, not {show(value)}{_reason(schema, node, kind)}"
     if kind == "string_pattern_mismatch":
         return f"{key}: {show(value)} cannot be used ({node.get('description', describe.wording(schema, node))})"
     if kind.endswith(_WRONG_KIND):
         hint = _hint(describe.forms(schema, node), key, value)
         return f"{key}: must be {_readable(schema, node)}, not {show(value)}{hint}"
     return f"{key and f'{key}: '}{problem['msg'].removeprefix('Value error, ').removeprefix('Assertion failed, ')}"
+
+
+def _reason(schema: describe.Node, node: describe.Node, kind: str) -> str:
+    """Why a number has an upper limit, where that is known."""
+    reasons = [form[BECAUSE] for form in describe.forms(schema, node) if BECAUSE in form]
+    return f" ({reasons[0]})" if reasons and kind.startswith("less") else ""
 
 
 def _readable(schema: describe.Node, node: describe.Node) -> str:
@@ -84,6 +93,8 @@ def _hint(forms: list[describe.Node], key: str, value: Any) -> str:
 
 def nearest_choice(value: Any, choices: Sequence[str] | None) -> str | None:
     """Guess the choice that `value` meant: itself if it is one, an import path, or if anything goes (None)."""
+    if isinstance(value, str) and len(value) > LONGEST_NAME:
+        return None
     if not isinstance(value, str) or choices is None or value in choices or ":" in value:
         return value if isinstance(value, str) else None
     return next(iter(get_close_matches(value, choices, n=1, cutoff=0.5)), None)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from starling.config.limits import Magnitude, Signed, Steps, Width
 from starling.config.torch_names import (
     OPTIMIZERS,
     SCHEDULES,
@@ -31,7 +32,7 @@ class Part(BaseModel):
 
 
 def _finite(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Refuse nan and inf, which typed numbers refuse by themselves."""
+    """Refuse nan and inf, which typed numbers refuse by themselves, and keys of inner sections that are no text."""
     for name, value in arguments.items():
         _check_finite(name, value)
     return arguments
@@ -42,6 +43,8 @@ def _check_finite(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a finite number, not {value}")
     if isinstance(value, dict | list | tuple):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(value, dict) and not isinstance(key, str):
+                raise ValueError(f"{name}: the key {key} must be text; put it in quotes")
             _check_finite(f"{name}.{key}", inner)
 
 
@@ -52,9 +55,9 @@ Arguments = Annotated[dict[str, Any], AfterValidator(_finite)]
 class Linear(Part):
     """A number that moves linearly from `start` to `end`, over env steps or a fraction of the run; or one constant."""
 
-    start: float = Field(description="value at the beginning")
-    end: float = Field(description="value from the end of the ramp on")
-    steps: int | None = Field(
+    start: Signed = Field(description="value at the beginning")
+    end: Signed = Field(description="value from the end of the ramp on")
+    steps: Steps | None = Field(
         None, ge=1, description="length of the ramp in env steps", json_schema_extra=replaces(fraction=[])
     )
     fraction: float | None = Field(
@@ -130,7 +133,7 @@ class OptimizerConfig(Part):
         json_schema_extra={"enum": [*OPTIMIZERS], **replaces(args=["lr"])},
     )
     args: Arguments = Field(default_factory=lambda: {"lr": 3e-4}, description="its arguments, e.g. lr, eps")
-    clip_norm: float | None = Field(None, gt=0, description="largest global gradient norm; null: not clipped")
+    clip_norm: Magnitude | None = Field(None, gt=0, description="largest global gradient norm; null: not clipped")
     schedule: ScheduleConfig | None = Field(None, description="learning-rate schedule; null: constant")
 
     @field_validator("name")
@@ -148,16 +151,16 @@ class TorsoConfig(Part):
         examples=["auto", "mlp", "nature", "impala", "cnn"],
         json_schema_extra=replaces(hidden=[], channels=[], kernels=[], strides=[], args=[]),
     )
-    hidden: list[PositiveInt] | None = Field(
+    hidden: list[Width] | None = Field(
         None,
         description="widths of the dense layers, for images those after the convolutions;"
         " null: mlp [64, 64], nature [512], impala [256], cnn [128]",
     )
     activation: Literal["relu", "tanh", "elu", "gelu"] = Field("relu", description="non-linearity between layers")
     norm: Literal["none", "layer", "group"] = Field("none", description="normalisation after each layer")
-    channels: list[PositiveInt] = Field([16, 32, 32], description="impala: channels a block; cnn: channels a layer")
-    kernels: list[PositiveInt] = Field([3, 3, 3], description="cnn: kernel a layer")
-    strides: list[PositiveInt] = Field([1, 1, 1], description="cnn: stride a layer")
+    channels: list[Width] = Field([16, 32, 32], description="impala: channels a block; cnn: channels a layer")
+    kernels: list[Width] = Field([3, 3, 3], description="cnn: kernel a layer")
+    strides: list[Width] = Field([1, 1, 1], description="cnn: stride a layer")
     args: Arguments = Field(default_factory=dict, description="arguments of your own class")
 
 
@@ -165,7 +168,7 @@ class CoreConfig(Part):
     """The recurrent part of a network."""
 
     kind: str = Field("none", description="none, lstm, gru, or package.module:Class", examples=["none", "lstm", "gru"])
-    size: int = Field(128, ge=1, description="width of the recurrent state")
+    size: Width = Field(128, ge=1, description="width of the recurrent state")
 
 
 class NetConfig(Part):

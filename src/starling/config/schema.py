@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from starling.config.algo.base import AlgoConfig
 from starling.config.cluster import RayConfig
 from starling.config.curiosity import AnyCuriosity
 from starling.config.env import EnvConfig
+from starling.config.limits import Episodes, Items, Minutes, NumEnvs, Processes, Seconds, Signed, Steps, Threads
 from starling.config.parts import NetConfig, Part
 
 
@@ -17,24 +18,28 @@ class StopConfig(Part):
     """When a run ends; the first that is met."""
 
     model_config = ConfigDict(populate_by_name=True)
-    env_steps: int = Field(1_000_000, ge=1, description="env steps in all; schedules over the run count these")
-    updates: int | None = Field(None, ge=1, description="learner updates; null: never")
-    minutes: float | None = Field(None, gt=0, description="wall-clock minutes; null: never")
-    return_: float | None = Field(None, alias="return", description="mean return of the last 100 episodes; null: never")
+    env_steps: Steps = Field(1_000_000, ge=1, description="env steps in all; schedules over the run count these")
+    updates: Steps | None = Field(None, ge=1, description="learner updates; null: never")
+    minutes: Minutes | None = Field(None, gt=0, description="wall-clock minutes; null: never")
+    return_: Signed | None = Field(
+        None, alias="return", description="mean return of the last 100 episodes; null: never"
+    )
 
 
 class CheckpointConfig(Part):
     """What is saved, and when."""
 
-    every: int | None = Field(None, ge=1, description="env steps between checkpoints; null: a tenth of stop.env_steps")
+    every: Steps | None = Field(
+        None, ge=1, description="env steps between checkpoints; null: a tenth of stop.env_steps"
+    )
     exact: bool = Field(
         False,
         description="truncate all episodes at a checkpoint, so that a run that is killed and resumed equals one that"
         " never stopped, bit for bit (runtime=inline only); false: nothing is truncated, and a resumed run starts new"
         " episodes",
     )
-    keep: int = Field(3, ge=1, description="newest checkpoints that are kept")
-    keep_every: int | None = Field(None, ge=1, description="env steps between checkpoints that are kept for ever")
+    keep: Items = Field(3, ge=1, description="newest checkpoints that are kept")
+    keep_every: Steps | None = Field(None, ge=1, description="env steps between checkpoints that are kept for ever")
     best: bool = Field(True, description="keep the checkpoint with the best score too")
     replay: bool = Field(True, description="save the tables too; false: a resumed run fills them again")
 
@@ -42,14 +47,14 @@ class CheckpointConfig(Part):
 class LogConfig(Part):
     """How often progress is written."""
 
-    every: int | None = Field(None, ge=1, description="env steps between rows; null: a hundredth of stop.env_steps")
+    every: Steps | None = Field(None, ge=1, description="env steps between rows; null: a hundredth of stop.env_steps")
 
 
 class EvalConfig(Part):
     """Evaluation during training: whole episodes without exploration, on envs of their own."""
 
-    every: int | None = Field(None, ge=1, description="env steps between evaluations; null: none")
-    episodes: int = Field(10, ge=1, description="episodes of one evaluation")
+    every: Steps | None = Field(None, ge=1, description="env steps between evaluations; null: none")
+    episodes: Episodes = Field(10, ge=1, description="episodes of one evaluation")
     metrics: list[str] = Field(
         default_factory=list, description="numbers in the env's info to report at an episode's end"
     )
@@ -58,10 +63,10 @@ class EvalConfig(Part):
 class SupervisionConfig(Part):
     """What happens to worker processes that die or hang."""
 
-    timeout: float = Field(60.0, gt=0, description="seconds without a sign of life after which a worker is killed")
-    restarts: int = Field(5, ge=0, description="restarts of one worker within ten minutes before it is given up")
-    min_actors: int = Field(1, ge=1, description="actors without which the run ends, of each learner")
-    reduction: float = Field(
+    timeout: Seconds = Field(60.0, gt=0, description="seconds without a sign of life after which a worker is killed")
+    restarts: Items = Field(5, ge=0, description="restarts of one worker within ten minutes before it is given up")
+    min_actors: Processes = Field(1, ge=1, description="actors without which the run ends, of each learner")
+    reduction: Seconds = Field(
         30.0, gt=0, description="seconds that learners wait for each other's gradients before one is taken to hang"
     )
 
@@ -69,8 +74,8 @@ class SupervisionConfig(Part):
 class BatchingConfig(Part):
     """How central inference gathers rows; measured and adapted where not given."""
 
-    rows: int | None = Field(None, ge=1, description="rows it waits for; null: all that can come")
-    wait_ms: float | None = Field(
+    rows: NumEnvs | None = Field(None, ge=1, description="rows it waits for; null: all that can come")
+    wait_ms: Seconds | None = Field(
         None, ge=0, description="longest wait for them; null: the measured fixed cost of one call"
     )
 
@@ -80,9 +85,9 @@ class Config(Part):
 
     run: str | None = Field(
         None,
-        pattern=r"^\w[\w.\-]*$",
-        description="name of the run's folder, of letters, digits, _, - and ., these two not first; null: made of env,"
-        " algorithm and time",
+        pattern=r"^\w[\w.\-]{0,127}$",
+        description="name of the run's folder, of up to 128 letters, digits, _, - and ., these two not first; null:"
+        " made of env, algorithm and time",
     )
     seed: int = Field(0, ge=0, lt=2**31, description="everything random follows from this")
     runtime: Literal["inline", "processes", "ray"] = Field(
@@ -92,13 +97,13 @@ class Config(Part):
     inference: Literal["local", "central"] = Field(
         "local", description="where the network acts: local (beside the envs) or central (one server for all actors)"
     )
-    actors: int | None = Field(
+    actors: Processes | None = Field(
         None,
         ge=1,
         description="env loops that share env.num; null: 1 inline, else one per core of this machine, or the nearest"
         " number by which a synchronous algorithm can divide its batch",
     )
-    learners: int = Field(
+    learners: Processes = Field(
         1,
         ge=1,
         description="ranks that learn together, each with its share of the actors, the tables and the batch; more than"
@@ -117,7 +122,7 @@ class Config(Part):
         description="compile the loss and its gradients with torch.compile, which takes half a minute at the first"
         " update; needs a C++ compiler and Python's headers on a CPU; auto: where these are",
     )
-    threads: int | None = Field(
+    threads: Threads | None = Field(
         None,
         ge=1,
         description="of a learner; null: all cores for images, else one, or one a loss (sac with large networks); 1 is"
@@ -141,6 +146,12 @@ class Config(Part):
         default_factory=SupervisionConfig, description="what happens to processes that die or hang"
     )
     ray: RayConfig = Field(default_factory=RayConfig, description="the cluster of runtime=ray")
+    _references: dict[tuple[str | int, ...], tuple[str, Any]] = PrivateAttr(default_factory=dict)
+
+    @property
+    def references(self) -> dict[tuple[str | int, ...], tuple[str, Any]]:
+        """Values that stand for environment variables: by their path the text as it was written, and its value."""
+        return self._references
 
     @field_validator("curiosity")
     @classmethod

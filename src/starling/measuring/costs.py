@@ -1,7 +1,8 @@
 """What an env step costs: the time of one core for the env, the network and the training, while all cores work.
 
 The other cores do what they do in a run: one learns while acting is measured, all act while learning is. Each is kept
-busy by `python -m starling.measuring.costs CONFIG` (as JSON), which does what it reads, a word a line, without an end.
+busy by `python -m starling.measuring.costs`, which reads a configuration (as JSON) and then does what it reads, a
+word a line, without an end.
 """
 
 from __future__ import annotations
@@ -119,9 +120,15 @@ def _queued() -> float:
 @contextmanager
 def _neighbours(config: Config, count: int) -> Iterator[list[Popen[str]]]:
     """So many other processes that work as they are told; see `_tell`."""
-    command = [sys.executable, "-m", "starling.measuring.costs", json.dumps(to_dict(config))]
+    command = [sys.executable, "-m", "starling.measuring.costs"]
     with ExitStack() as started:
-        yield [started.enter_context(helper(command)) for _ in range(count)]
+        processes = [started.enter_context(helper(command)) for _ in range(count)]
+        for process in processes:
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):  # why it ended is told by who asks it first
+                process.stdin.write(f"{json.dumps(to_dict(config))}\n")
+                process.stdin.flush()
+        yield processes
 
 
 def _tell(processes: list[Popen[str]], words: list[str]) -> None:
@@ -156,4 +163,4 @@ def _keep_busy(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    _keep_busy(from_dict(json.loads(sys.argv[1])))
+    _keep_busy(from_dict(json.loads(sys.stdin.readline())))  # not an argument, which everybody could see

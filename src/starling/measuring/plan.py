@@ -19,6 +19,7 @@ class Plan:
     sizes: Sizes
     room: Room
     costs: Costs
+    parameters: int  # of the network
     steps_per_s: float
     seconds: float
 
@@ -34,7 +35,8 @@ def plan(blueprint: Blueprint, runs: Path, seconds: float) -> Plan:
     speed = predict_speed(blueprint, costs)
     longest = blueprint.config.stop.minutes
     whole = blueprint.config.stop.env_steps / speed
-    return Plan(sizes, room, costs, speed, whole if longest is None else min(whole, 60 * longest))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Plan(sizes, room, costs, parameters, speed, whole if longest is None else min(whole, 60 * longest))
 
 
 def predict_speed(blueprint: Blueprint, costs: Costs) -> float:

@@ -147,8 +147,7 @@ class Image(nn.Module):
         self.scale = byte_scale(space)
         self.channels_last = True
         self.convs = convs(shape)
-        with torch.no_grad():
-            self.size = self.convs(torch.zeros(1, shape.channels, shape.height, shape.width)).numel()
+        self.size = convolved_size(self.convs, shape)
 
     def forward(self, x: Tensor) -> Tensor:
         if self.axis is None:
@@ -179,6 +178,22 @@ class Image(nn.Module):
 
             return channels_last_floats(x)
         return x.to(torch.float32, memory_format=torch.channels_last if last else torch.contiguous_format)
+
+
+def convolved_size(convs: nn.Sequential, shape: ImageShape) -> int:
+    """Numbers that convolutions and pools, one after the other, make of an image; nothing is computed for it."""
+    channels, sides = shape.channels, [shape.height, shape.width]
+    for layer in convs.modules():
+        if isinstance(layer, nn.Conv2d | nn.MaxPool2d):
+            kernel, stride, padding = (_pair(value) for value in (layer.kernel_size, layer.stride, layer.padding))
+            sides = [(n + 2 * p - k) // s + 1 for n, k, s, p in zip(sides, kernel, stride, padding, strict=True)]
+        if isinstance(layer, nn.Conv2d):
+            channels = layer.out_channels
+    return channels * math.prod(sides)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return value if isinstance(value, tuple) else (value, value)
 
 
 def plain_convs(

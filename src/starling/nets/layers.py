@@ -108,4 +108,4 @@ def orthogonal(module: nn.Module, gain: float = HIDDEN_GAIN) -> None:
             if isinstance(layer, nn.LSTM):
                 gates = layer.get_parameter("bias_ih_l0").view(4, layer.hidden_size)  # the second one forgets
                 with torch.no_grad():
-                    gates[1] = torch.linspace(0.0, 4.0, layer.hidden_size)
+                    gates[1] = torch.linspace(0.0, 4.0, layer.hidden_size, device="cpu")

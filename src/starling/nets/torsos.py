@@ -77,6 +77,11 @@ def _with_images(kind: str, space: spaces.Space[Any], convs: Convs, *dense_args:
     return Torso(space, convs, *dense_args)
 
 
+def _refuse_no_layers(kind: str, channels: Sequence[int]) -> None:
+    if not channels:
+        raise UserError(f"net.torso.kind={kind} needs at least one entry in channels; use net.torso.kind=mlp for none")
+
+
 def mlp(
     space: spaces.Space[Any], hidden: Sequence[int] = (64, 64), activation: str = "relu", norm: str = "none"
 ) -> Torso:
@@ -100,6 +105,7 @@ def impala(
     norm: str = "none",
 ) -> Torso:
     """The residual network of IMPALA (1802.01561), a stage for each of `channels`."""
+    _refuse_no_layers("impala", channels)
     convs = partial(impala_convs, channels=channels, act=activation, norm=norm)
     return _with_images("impala", space, convs, hidden, activation, norm)
 
@@ -114,6 +120,7 @@ def cnn(
     norm: str = "none",
 ) -> Torso:
     """Plain convolutions, a layer for each of `channels`, `kernels` and `strides`: for small images."""
+    _refuse_no_layers("cnn", channels)
     if not len(channels) == len(kernels) == len(strides):
         raise UserError(
             f"torso.channels, kernels and strides must be equally long, not {len(channels)}, {len(kernels)} and"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from starling.blueprint import Blueprint, build_model, draw, layout_of
+from starling.blueprint import Blueprint, build_model, check_network, draw, layout_of
 from starling.building import build_stores
 from starling.errors import UserError
 from starling.replays.resharding import reshard
@@ -45,6 +45,7 @@ def load_replay(run: Path, *, which: str, warn: Callable[[str], None], allow: Se
         raise UserError(f"{run} keeps its replay in shards of a cluster (ray.shards), which this command cannot read")
     if not all("tables" in shard for shard in state["store"].get("shards", {"0": state["store"]}).values()):
         raise UserError(f"{run} ({chosen.name}) was saved without its replay: train with checkpoint.replay=true")
+    check_network(blueprint)
     layout = layout_of(blueprint, build_model(blueprint))
     whole = replace(blueprint, config=blueprint.config.model_copy(update={"learners": 1}))
     (store,) = build_stores(whole, layout)

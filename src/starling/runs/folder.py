@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -142,10 +143,8 @@ def create(root: Path, config: Config, warn: Callable[[str], None] = lambda line
             except FileExistsError:
                 continue
             folder = RunFolder(path)
-            text = config_load.to_yaml(config)
-            if (problem := trust.seal(path, parse(text, str(folder.config_file)))) is not None:
+            if (problem := _save_config(folder, config)) is not None:
                 warn(f"warning: {problem}")
-            publish(folder.config_file, text.encode())
             return folder
     raise UserError(f"{root} holds 10,000 runs called {name!r}; choose another name")
 
@@ -155,6 +154,24 @@ def of_config(file: Path, allow: Sequence[str] = ()) -> RunFolder | None:
     beside = file.parent
     is_run = (beside / "checkpoints").exists() or (beside / "metrics.jsonl").exists()
     return RunFolder(beside, tuple(allow)) if file.name == "config.yaml" and is_run else None
+
+
+def _save_config(folder: RunFolder, config: Config) -> str | None:
+    """Write and seal `config.yaml`; nobody else may read it, at any moment, if secrets stand in it.
+
+    Returns one line if the run cannot be sealed as one's own.
+    """
+    text = config_load.to_yaml(config)
+    problem = trust.seal(folder.path, parse(text, str(folder.config_file)))
+    if config_load.secrets_warning(config) is None:
+        publish(folder.config_file, text.encode())
+        return problem
+    mode = stat.S_IMODE(folder.path.stat().st_mode)
+    folder.path.chmod(0o700)  # until the file itself is closed to others
+    publish(folder.config_file, text.encode())
+    folder.config_file.chmod(0o600)
+    folder.path.chmod(mode)
+    return problem
 
 
 def find(path: Path, allow: Sequence[str] = ()) -> RunFolder:

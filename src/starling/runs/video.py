@@ -36,8 +36,8 @@ class Draft:
     def __enter__(self) -> Draft:
         if self.target.is_dir():
             raise UserError(f"{self.target} is a folder; name a file")
+        check_folder(self.target)
         try:
-            self.target.parent.mkdir(parents=True, exist_ok=True)
             self.path.unlink(missing_ok=True)  # of a process with this id that was killed
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE))
         except OSError as error:
@@ -71,6 +71,12 @@ def _free(path: Path) -> Path:
         number += 1
         numbered = path.with_stem(f"{path.stem}-{number}")
     return numbered
+
+
+def check_folder(file: Path) -> None:
+    """Refuse a file in a folder that is not there: a mistyped path should not become folders."""
+    if not file.parent.is_dir():
+        raise UserError(f"cannot write {file}: there is no folder {file.parent}; make it first, or name another")
 
 
 def check_video(path: Path, fps: float | None) -> None:

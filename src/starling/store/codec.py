@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any, Protocol
 
 import numpy as np
@@ -152,9 +153,15 @@ class Chunked:
         for i, segment in enumerate(state["closed"].parts):
             sizes = state["sizes"][i * state["group"] : (i + 1) * state["group"]]
             pieces = parted({"bytes": np.frombuffer(segment.read(), np.uint8), "sizes": sizes})
+            for packed in filter(None, pieces):
+                self._packer.check(packed, CHUNK * self._spec.nbytes)
             self._closed += pieces
             if state["group"] == self._group:
                 self._saved[i] = Joined(tuple(pieces), segment.name)
+        if len(self._closed) != self._grid.rows * self._chunks:
+            raise _broken(f"{len(self._closed)} chunks, not {self._grid.rows * self._chunks}")
+        if (state["which"] // self._chunks != np.arange(self._grid.rows)).any():
+            raise _broken("the open chunk of a ring lies in another ring")
         self._open[:], self._which[:] = state["open"], state["which"]
 
 
@@ -166,14 +173,30 @@ class Packer:
 
         self._compressor = zstandard.ZstdCompressor(level=LEVEL)
         self._decompressor = zstandard.ZstdDecompressor()
+        self._size_of, self._error = zstandard.frame_content_size, zstandard.ZstdError
 
     def pack(self, values: NDArray) -> bytes:
         packed = self._compressor.compress(np.ascontiguousarray(values).data)
         return memoryview(packed).tobytes()  # what comes from the library was cut off room for the worst, which stays
 
     def unpack(self, packed: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray:
-        """What was packed, read-only."""
-        return np.frombuffer(self._decompressor.decompress(packed), dtype).reshape(shape)
+        """What was packed, read-only; never more than an array of `shape` and `dtype` takes."""
+        size = math.prod(shape) * dtype.itemsize
+        self.check(packed, size)
+        try:
+            found = self._decompressor.decompress(packed, max_output_size=size, allow_extra_data=False)
+        except self._error as error:
+            raise _broken(str(error)) from None
+        return np.frombuffer(found, dtype).reshape(shape)
+
+    def check(self, packed: bytes, size: int) -> None:
+        """Refuse what does not say of itself that it unpacks to `size` bytes; this reads a few bytes only."""
+        try:
+            told = self._size_of(packed)
+        except self._error as error:
+            raise _broken(str(error)) from None
+        if told != size:
+            raise _broken(f"a chunk unpacks to {'an unknown number of' if told < 0 else told} bytes, not {size}")
 
 
 def joined(packed: list[bytes]) -> dict[str, NDArray]:
@@ -195,6 +218,10 @@ def pays(codec: Codec, size: int) -> bool:
 
 def make_cells(codec: Codec, spec: ArraySpec, grid: Grid) -> Cells:
     return Chunked(spec, grid) if pays(codec, spec.nbytes) else Plain(spec, grid)
+
+
+def _broken(problem: str) -> UserError:
+    return UserError(f"what is compressed in this replay is broken: {problem}; go on from another checkpoint")
 
 
 def _other_codec(saved: str, here: str) -> UserError:

@@ -113,3 +113,5 @@ class Packed:
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._values = dict(zip(state["cells"].tolist(), parted(state["values"]), strict=True))
+        for packed in self._values.values():
+            self._packer.check(packed, self._spec.nbytes)

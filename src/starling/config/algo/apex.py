@@ -8,6 +8,7 @@ from pydantic import Field
 
 from starling.config.algo.dqn import DQNConfig
 from starling.config.algo.transitions import PrioritizedConfig
+from starling.config.limits import BatchSize, Capacity, Exponent, Length, UpdateRate
 from starling.config.parts import Linear, LinearShare, OptimizerConfig
 
 
@@ -19,22 +20,24 @@ class ApeXConfig(DQNConfig):
     dueling: bool = Field(
         True, description="Q as a state value and advantages, each with hidden layers of its own (1511.06581)"
     )
-    n_step: int = Field(3, ge=1, description="rewards summed before the bootstrap")
+    n_step: Length = Field(3, ge=1, description="rewards summed before the bootstrap")
     prioritized: PrioritizedConfig | None = Field(
         PrioritizedConfig(alpha=0.6, beta=Linear(start=0.4, end=0.4, fraction=1.0)),
         description="prioritized replay, first by what the actor expected; null: uniform",
     )
-    batch: int = Field(512, ge=1, description="transitions an update")
-    capacity: int = Field(2_000_000, ge=1, description="env steps kept in replay, over all envs")
-    fragment: int = Field(100, ge=1, description="steps every env takes between two inserts and two looks at weights")
-    updates_per_step: float = Field(
+    batch: BatchSize = Field(512, ge=1, description="transitions an update")
+    capacity: Capacity = Field(2_000_000, ge=1, description="env steps kept in replay, over all envs")
+    fragment: Length = Field(
+        100, ge=1, description="steps every env takes between two inserts and two looks at weights"
+    )
+    updates_per_step: UpdateRate = Field(
         0.0015, gt=0, description="updates an env step allows; the paper's machines came to 19 in 12,500"
     )
     epsilon: LinearShare = Field(
         Linear(start=0.4, end=0.4, fraction=1.0),
         description="exploration of the first env row when training; row i of N has epsilon^(1 + ladder i / (N - 1))",
     )
-    ladder: float = Field(7.0, ge=0, description="how much less the last env row explores; 0: all alike")
+    ladder: Exponent = Field(7.0, ge=0, description="how much less the last env row explores; 0: all alike")
     eval_epsilon: float = Field(0.0, ge=0, le=1, description="exploration when evaluating")
     optimizer: OptimizerConfig = Field(
         OptimizerConfig(

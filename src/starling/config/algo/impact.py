@@ -7,6 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from starling.config.algo.vtrace import VTraceConfig
+from starling.config.limits import BatchSize, Items, Length, Magnitude, Passes, Steps
 from starling.config.parts import Linear, LinearPositive, OptimizerConfig
 
 
@@ -14,16 +15,18 @@ class IMPACTConfig(VTraceConfig):
     """Asynchronous PPO with a target policy: each batch is used several times, and no ratio goes astray."""
 
     implementation: ClassVar[str] = "starling.algos.impact:IMPACT"
-    unroll: int = Field(50, ge=1, description="steps every env takes for one item of a batch")
-    batch: int = Field(10, ge=1, description="unrolls an update")
-    buffer: int = Field(4, ge=1, description="batches of the circular buffer (N), which take turns")
-    uses: int = Field(2, ge=1, description="how often each batch is learnt from (K)")
-    waiting: int = Field(1, ge=1, description="batches that actors may have ready beyond the buffer")
-    target_every: int = Field(16, ge=1, description="updates between copies into the target policy network (t_target)")
+    unroll: Length = Field(50, ge=1, description="steps every env takes for one item of a batch")
+    batch: BatchSize = Field(10, ge=1, description="unrolls an update")
+    buffer: Items = Field(4, ge=1, description="batches of the circular buffer (N), which take turns")
+    uses: Passes = Field(2, ge=1, description="how often each batch is learnt from (K)")
+    waiting: Items = Field(1, ge=1, description="batches that actors may have ready beyond the buffer")
+    target_every: Steps = Field(
+        16, ge=1, description="updates between copies into the target policy network (t_target)"
+    )
     clip: LinearPositive = Field(
         Linear(start=0.3, end=0.3, fraction=1.0), description="how far the policy's ratio may move from 1"
     )
-    largest_ratio: float = Field(
+    largest_ratio: Magnitude = Field(
         2.0, ge=1, description="rho: a ratio is taken against max(target policy, acting policy / rho)"
     )
     optimizer: OptimizerConfig = Field(

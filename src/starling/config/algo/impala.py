@@ -8,20 +8,23 @@ from pydantic import Field, model_validator
 
 from starling.config.algo.sources import SourceConfig, check_sources
 from starling.config.algo.vtrace import VTraceConfig
+from starling.config.limits import BatchSize, Items, Length, Magnitude, Weight
 from starling.config.parts import OptimizerConfig, Part, ScheduleConfig
 
 
 class ClearConfig(Part):
     """Cloning of what replayed unrolls recorded, against forgetting (CLEAR, 1811.11682)."""
 
-    policy_cost: float = Field(0.01, ge=0, description="weight of KL(recorded policy || present policy)")
-    value_cost: float = Field(0.005, ge=0, description="weight of the squared difference to the recorded value")
+    policy_cost: Weight = Field(0.01, ge=0, description="weight of KL(recorded policy || present policy)")
+    value_cost: Weight = Field(0.005, ge=0, description="weight of the squared difference to the recorded value")
 
 
 class LaserConfig(Part):
     """States whose recorded policy says too little about the present one are left out (LASER, 1909.11583)."""
 
-    threshold: float = Field(0.3, gt=0, description="largest KL(present policy || reference) at a state to learn from")
+    threshold: Magnitude = Field(
+        0.3, gt=0, description="largest KL(present policy || reference) at a state to learn from"
+    )
     reference: Literal["implied", "behaviour"] = Field(
         "implied",
         description="implied: the policy that clipped weights stand for (the paper); behaviour: the one recorded",
@@ -32,9 +35,9 @@ class IMPALAConfig(VTraceConfig):
     """Actors that run ahead of the learner, corrected by V-trace; losses are summed over steps and rows."""
 
     implementation: ClassVar[str] = "starling.algos.impala:IMPALA"
-    unroll: int = Field(20, ge=1, description="steps every env takes for one item of a batch")
-    batch: int = Field(32, ge=1, description="unrolls an update")
-    max_lag: int = Field(1, ge=0, description="batches that actors may run ahead of the learner; 0: synchronous")
+    unroll: Length = Field(20, ge=1, description="steps every env takes for one item of a batch")
+    batch: BatchSize = Field(32, ge=1, description="unrolls an update")
+    max_lag: Items = Field(1, ge=0, description="batches that actors may run ahead of the learner; 0: synchronous")
     sources: list[SourceConfig] | None = Field(
         None, description="what a batch is mixed from, each by its share; null: the newest alone"
     )

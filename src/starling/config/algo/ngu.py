@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from starling.config.algo.r2d2 import R2D2Config
 from starling.config.curiosity import EpisodicConfig, RNDConfig
+from starling.config.limits import Items, Length, Magnitude, Steps, Weight
 from starling.config.parts import OptimizerConfig, Part
 
 UNUSED = {"name", "weight", "discount", "lambda_", "share"}
@@ -23,10 +24,10 @@ class MetaConfig(Part):
     """
 
     kind: Literal["ucb", "ucb_tuned"] = Field("ucb", description="sliding-window UCB, or UCB1-tuned in the window")
-    window: int = Field(160, ge=1, description="episodes that count, of an env row or trials of the evaluator")
+    window: Items = Field(160, ge=1, description="episodes that count, of an env row or trials of the evaluator")
     epsilon: float = Field(0.5, ge=0, le=1, description="ucb: chance of any policy at all")
-    bonus: float = Field(1.0, ge=0, description="ucb: weight of 1 / sqrt(plays)")
-    trials: int = Field(
+    bonus: Weight = Field(1.0, ge=0, description="ucb: weight of 1 / sqrt(plays)")
+    trials: Items = Field(
         10,
         ge=0,
         description="episodes in which an evaluation tries policies before those of its score; more where the window"
@@ -38,13 +39,13 @@ class NGUConfig(R2D2Config):
     """R2D2 with a family of policies that follow novelty more or less (never give up)."""
 
     implementation: ClassVar[str] = "starling.algos.ngu:NGU"
-    policies: int = Field(32, ge=1, description="policies of the family, N")
+    policies: Items = Field(32, ge=1, description="policies of the family, N")
     varies: Literal["novelty", "epsilon"] = Field(
         "novelty",
         description="what policies differ in: weight of novelty and discount; or epsilon alone, by ladder as env rows"
         " do else, which is R2D2 with a bandit over epsilons where there is a meta",
     )
-    novelty: float = Field(0.3, ge=0, description="weight of novelty for the most curious policy, beta")
+    novelty: Weight = Field(0.3, ge=0, description="weight of novelty for the most curious policy, beta")
     discount: float = Field(0.997, ge=0, lt=1, description="gamma of the policy that exploits, if family=ngu")
     least_discount: float = Field(0.99, ge=0, lt=1, description="gamma of the most curious policy, if family=ngu")
     family: Literal["ngu", "agent57"] = Field(
@@ -60,13 +61,15 @@ class NGUConfig(R2D2Config):
         RNDConfig(optimizer=OptimizerConfig(args={"lr": 5e-4})),
         description="novelty over the whole of training, which modulates that of the episode",
     )
-    lifelong_limit: float = Field(5.0, ge=1, description="largest modulation, L")
+    lifelong_limit: Magnitude = Field(5.0, ge=1, description="largest modulation, L")
     episodic: EpisodicConfig = Field(
         EpisodicConfig(optimizer=OptimizerConfig(args={"lr": 5e-4})), description="novelty in the episode"
     )
-    curious_steps: int = Field(5, ge=1, description="last steps of a sequence that embedding and predictor learn from")
+    curious_steps: Length = Field(
+        5, ge=1, description="last steps of a sequence that embedding and predictor learn from"
+    )
     retrace: float | None = Field(0.95, ge=0, le=1, description="lambda of Retrace (1606.02647); null: n-step")
-    target_every: int = Field(1_500, ge=1, description="updates between copies into the target network")
+    target_every: Steps = Field(1_500, ge=1, description="updates between copies into the target network")
 
     @model_validator(mode="after")
     def _settings_have_a_use(self) -> NGUConfig:

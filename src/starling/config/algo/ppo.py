@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from starling.config.algo.base import AlgoConfig
+from starling.config.limits import Items, Length, LogStd, Magnitude, Minibatches, NumEnvs, Passes, Weight
 from starling.config.parts import Linear, LinearPositive, OptimizerConfig, ScheduleConfig
 
 
@@ -17,26 +18,26 @@ class PPOConfig(AlgoConfig):
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete", "Box")
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
     gae_lambda: float = Field(0.95, ge=0, le=1, description="lambda of the advantage estimate (1506.02438)")
-    rollout: int = Field(128, ge=1, description="steps every env takes for one batch")
-    rows: int | None = Field(None, ge=1, description="env rows in one batch; null: all of env.num")
-    max_lag: int = Field(
+    rollout: Length = Field(128, ge=1, description="steps every env takes for one batch")
+    rows: NumEnvs | None = Field(None, ge=1, description="env rows in one batch; null: all of env.num")
+    max_lag: Items = Field(
         0, ge=0, description="batches that actors may run ahead, corrected by V-trace (1802.01561); 0: synchronous"
     )
-    epochs: int = Field(4, ge=1, description="passes over a batch")
-    minibatches: int = Field(4, ge=1, description="parts of a batch, an optimizer step each")
+    epochs: Passes = Field(4, ge=1, description="passes over a batch")
+    minibatches: Minibatches = Field(4, ge=1, description="parts of a batch, an optimizer step each")
     clip: LinearPositive = Field(
         Linear(start=0.1, end=0.1, fraction=1.0), description="how far the policy's ratio may move from 1"
     )
-    value_clip: float | None = Field(
+    value_clip: Magnitude | None = Field(
         None, gt=0, description="how far a value may move from the recorded one; null: any"
     )
-    value_coef: float = Field(0.5, ge=0, description="weight of the value loss, half the squared error")
-    entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
+    value_coef: Weight = Field(0.5, ge=0, description="weight of the value loss, half the squared error")
+    entropy_coef: Weight = Field(0.01, ge=0, description="weight of the entropy bonus")
     normalize_advantages: bool = Field(True, description="mean 0 and deviation 1 in every minibatch")
     policy: Literal["auto", "gaussian"] = Field(
         "auto", description="auto: by the action space; gaussian: a normal one, refused where actions are no Box"
     )
-    log_std: float = Field(
+    log_std: LogStd = Field(
         0.0, description="gaussian: where the logarithm of the deviation begins, in the policy's units of [-1, 1]"
     )
     normalize_observations: bool = Field(

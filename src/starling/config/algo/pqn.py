@@ -7,6 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from starling.config.algo.base import AlgoConfig
+from starling.config.limits import Length, Magnitude, Minibatches, Passes
 from starling.config.parts import Linear, LinearShare, OptimizerConfig, ScheduleConfig
 
 
@@ -17,14 +18,14 @@ class PQNConfig(AlgoConfig):
     actions: ClassVar[tuple[str, ...]] = ("Discrete",)
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
     q_lambda: float = Field(0.65, ge=0, le=1, description="lambda of the returns; 0: one-step targets")
-    rollout: int = Field(32, ge=1, description="steps every env takes for one batch")
-    epochs: int = Field(2, ge=1, description="passes over a batch")
-    minibatches: int = Field(32, ge=1, description="parts of a batch, an optimizer step each")
+    rollout: Length = Field(32, ge=1, description="steps every env takes for one batch")
+    epochs: Passes = Field(2, ge=1, description="passes over a batch")
+    minibatches: Minibatches = Field(32, ge=1, description="parts of a batch, an optimizer step each")
     epsilon: LinearShare = Field(
         Linear(start=1.0, end=0.05, fraction=0.1), description="chance of a random action when training"
     )
     eval_epsilon: float = Field(0.0, ge=0, le=1, description="chance of a random action when evaluating")
-    huber: float | None = Field(
+    huber: Magnitude | None = Field(
         None, gt=0, description="error at which the loss turns from quadratic to linear; null: quadratic everywhere"
     )
     optimizer: OptimizerConfig = Field(

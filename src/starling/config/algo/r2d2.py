@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from starling.config.algo.apex import ApeXConfig
 from starling.config.algo.transitions import PrioritizedConfig
+from starling.config.limits import BatchSize, Capacity, Length, UpdateRate
 from starling.config.parts import Linear, OptimizerConfig
 
 
@@ -16,15 +17,15 @@ class R2D2Config(ApeXConfig):
 
     implementation: ClassVar[str] = "starling.algos.r2d2:R2D2"
     discount: float = Field(0.997, ge=0, lt=1, description="gamma")
-    n_step: int = Field(5, ge=1, description="rewards summed before the bootstrap, fewer at a sequence's end")
-    burn_in: int = Field(
+    n_step: Length = Field(5, ge=1, description="rewards summed before the bootstrap, fewer at a sequence's end")
+    burn_in: Length = Field(
         40,
         ge=0,
         description="steps before the trained ones that only bring the recurrent state up to date; a sequence that"
         " begins an episode needs none and is trained on from its first step",
     )
-    unroll: int = Field(80, ge=1, description="trained steps of a sequence, after its burn-in")
-    period: int = Field(40, ge=1, description="steps of an episode from one sequence's start to the next one's")
+    unroll: Length = Field(80, ge=1, description="trained steps of a sequence, after its burn-in")
+    period: Length = Field(40, ge=1, description="steps of an episode from one sequence's start to the next one's")
     state: Literal["stored", "zero"] = Field(
         "stored", description="where a sequence's recurrent state begins: as it was when acting, or at zero"
     )
@@ -47,11 +48,11 @@ class R2D2Config(ApeXConfig):
         PrioritizedConfig(alpha=0.9, beta=Linear(start=0.6, end=0.6, fraction=1.0)),
         description="prioritized replay, first by what the actor expected; null: uniform",
     )
-    batch: int = Field(64, ge=1, description="sequences an update")
-    capacity: int = Field(4_000_000, ge=1, description="env steps kept in replay, over all envs")
-    learning_starts: int = Field(1_250, ge=1, description="sequences in replay before the first update")
-    fragment: int = Field(40, ge=1, description="steps every env takes between two inserts and two looks at weights")
-    updates_per_step: float = Field(
+    batch: BatchSize = Field(64, ge=1, description="sequences an update")
+    capacity: Capacity = Field(4_000_000, ge=1, description="env steps kept in replay, over all envs")
+    learning_starts: Capacity = Field(1_250, ge=1, description="sequences in replay before the first update")
+    fragment: Length = Field(40, ge=1, description="steps every env takes between two inserts and two looks at weights")
+    updates_per_step: UpdateRate = Field(
         0.0001, gt=0, description="updates an env step allows; the paper's machines came to 5 in 66,000"
     )
     optimizer: OptimizerConfig = Field(

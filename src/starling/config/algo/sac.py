@@ -7,6 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from starling.config.algo.transitions import TransitionsConfig
+from starling.config.limits import BatchSize, Capacity, Length, Signed, UpdateRate, Weight
 from starling.config.parts import OptimizerConfig
 
 
@@ -19,13 +20,13 @@ class SACConfig(TransitionsConfig):
 
     implementation: ClassVar[str] = "starling.algos.sac:SAC"
     actions: ClassVar[tuple[str, ...]] = ("Box", "Discrete")
-    batch: int = Field(256, ge=1, description="transitions an update")
-    learning_starts: int = Field(10_000, ge=1, description="transitions in replay before the first update")
-    fragment: int = Field(1, ge=1, description="steps every env takes between two inserts into replay")
-    updates_per_step: float = Field(1.0, gt=0, description="updates an env step allows")
+    batch: BatchSize = Field(256, ge=1, description="transitions an update")
+    learning_starts: Capacity = Field(10_000, ge=1, description="transitions in replay before the first update")
+    fragment: Length = Field(1, ge=1, description="steps every env takes between two inserts into replay")
+    updates_per_step: UpdateRate = Field(1.0, gt=0, description="updates an env step allows")
     tau: float = Field(0.005, gt=0, le=1, description="how far the target critics move towards the critics an update")
-    temperature: float = Field(1.0, gt=0, description="alpha, the weight of the entropy, where it begins")
-    target_entropy: float | None = Field(
+    temperature: Weight = Field(1.0, gt=0, description="alpha, the weight of the entropy, where it begins")
+    target_entropy: Signed | None = Field(
         None,
         description="entropy that the temperature is steered to; null: minus the number of dimensions,"
         " and 0.98 of the largest there is for discrete actions (1910.07207)",

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
+from starling.config.limits import Capacity, Exponent, Items, Magnitude, Steps
 from starling.config.parts import Part
 
 ANY_REPLAY = ("capacity",)
@@ -31,7 +32,7 @@ class SourceConfig(Part):
         " what actors see now (AAAI-20 6049); elite: what the present network sees as the acting one did"
     )
     share: float = Field(gt=0, le=1, description="share of the batch; those of all sources sum to 1")
-    capacity: int = Field(1000, ge=1, description="unrolls it keeps; not for queue")
+    capacity: Capacity = Field(1000, ge=1, description="unrolls it keeps; not for queue")
     alpha: float = Field(0.6, ge=0, le=1, description="prioritized: how far priorities shape sampling")
     beta: float = Field(0.4, ge=0, le=1, description="prioritized: importance correction; 1 is a full correction")
     features: Literal["state", "network"] = Field(
@@ -42,18 +43,18 @@ class SourceConfig(Part):
     distance: Literal["lp", "cosine", "kl"] = Field(
         "lp", description="attentive, elite: how far apart features are; kl: elite alone, the policies' divergence"
     )
-    p: float = Field(2.0, ge=1, description="lp: the p")
+    p: Exponent = Field(2.0, ge=1, description="lp: the p")
     pick: Literal["nearest", "spread", "least_sampled", "grouped"] = Field(
         "nearest",
         description="attentive, elite: which candidates: the nearest; evenly spaced over the ranking; those sampled"
         " least; the least sampled of every part of the ranking",
     )
-    lambda_: float = Field(6.0, ge=1, alias="lambda", description="attentive, elite: candidates for every item")
-    anneal: float | None = Field(
+    lambda_: Exponent = Field(6.0, ge=1, alias="lambda", description="attentive, elite: candidates for every item")
+    anneal: Magnitude | None = Field(
         2.0, gt=0, description="attentive, elite: lambda falls to 1 over so many times stop.env_steps; null: it stays"
     )
-    every: int = Field(1, ge=1, description="attentive, elite: compare only every so-manieth state of an unroll")
-    contest: int = Field(
+    every: Steps = Field(1, ge=1, description="attentive, elite: compare only every so-manieth state of an unroll")
+    contest: Items = Field(
         0, ge=0, description="elite: when full, the farthest of so many gives way (20 is a handful); 0: the oldest does"
     )
 

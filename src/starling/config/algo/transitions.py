@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from starling.config.algo.base import AlgoConfig
+from starling.config.limits import Capacity, Length
 from starling.config.parts import Linear, LinearShare, Part
 
 
@@ -23,9 +24,9 @@ class TransitionsConfig(AlgoConfig):
     """Values that are learnt from windows of a replay."""
 
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
-    n_step: int = Field(1, ge=1, description="rewards summed before the bootstrap")
+    n_step: Length = Field(1, ge=1, description="rewards summed before the bootstrap")
     prioritized: PrioritizedConfig | None = Field(None, description="prioritized replay; null: uniform")
-    capacity: int = Field(1_000_000, ge=1, description="env steps kept in replay, over all envs")
+    capacity: Capacity = Field(1_000_000, ge=1, description="env steps kept in replay, over all envs")
     codec: Literal["none", "zstd"] = Field(
         "none", description="how replay keeps observations: zstd needs a small part of the memory of none"
     )

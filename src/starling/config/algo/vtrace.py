@@ -7,6 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from starling.config.algo.base import AlgoConfig
+from starling.config.limits import Magnitude, Weight
 
 
 class VTraceConfig(AlgoConfig):
@@ -17,7 +18,9 @@ class VTraceConfig(AlgoConfig):
     trace_lambda: float = Field(
         1.0, ge=0, le=1, description="lambda of V-trace (1802.01561, remark 2); 1: to the unroll's end"
     )
-    clip_rho: float = Field(1.0, gt=0, description="largest importance weight of a step: which policy is valued")
-    clip_c: float = Field(1.0, ge=0, description="largest importance weight of a trace: how far a value looks ahead")
-    value_coef: float = Field(0.5, ge=0, description="weight of the value loss, half the squared error")
-    entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
+    clip_rho: Magnitude = Field(1.0, gt=0, description="largest importance weight of a step: which policy is valued")
+    clip_c: Magnitude = Field(
+        1.0, ge=0, description="largest importance weight of a trace: how far a value looks ahead"
+    )
+    value_coef: Weight = Field(0.5, ge=0, description="weight of the value loss, half the squared error")
+    entropy_coef: Weight = Field(0.01, ge=0, description="weight of the entropy bonus")

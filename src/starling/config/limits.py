@@ -1,0 +1,51 @@
+"""Kinds of numbers in a configuration: the largest that makes sense, and why none beyond it does.
+
+The reason is part of the error message. Lower limits stand at the fields, which know them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from annotated_types import Ge, Gt, Le
+from pydantic import GetJsonSchemaHandler
+from pydantic_core import CoreSchema
+
+BECAUSE = "x-because"
+"""The schema's word for the reason of a limit."""
+
+
+@dataclass(frozen=True)
+class Because:
+    """The reason why a number has its limit, for error messages."""
+
+    reason: str
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(schema), BECAUSE: self.reason}
+
+
+Steps = Annotated[int, Le(10**12), Because("at 10,000 steps per second that many take three years")]
+Capacity = Annotated[int, Le(10**12), Because("with one byte each they would take a terabyte of memory")]
+NumEnvs = Annotated[int, Le(10**6), Because("each is an environment with a state of its own")]
+BatchSize = Annotated[int, Le(10**7), Because("a larger batch fits into no memory")]
+Length = Annotated[int, Le(10**6), Because("a longer sequence fits into no memory")]
+Passes = Annotated[int, Le(1000), Because("stop conditions and signals are looked at between updates only")]
+Minibatches = Annotated[int, Le(10**5), Because("stop conditions and signals are looked at between updates only")]
+Threads = Annotated[int, Le(1024), Because("more threads than cores only take turns")]
+Processes = Annotated[int, Le(4096), Because("each has an env loop or a process of its own")]
+Items = Annotated[int, Le(10**5), Because("more of them fit neither into memory nor into a day")]
+Episodes = Annotated[int, Le(10**6), Because("more episodes take longer than the run itself")]
+Width = Annotated[int, Gt(0), Le(10**6), Because("two layers of that width have a trillion weights")]
+Pixels = Annotated[int, Ge(1), Le(4096), Because("a larger image fits into no batch")]
+Frames = Annotated[int, Ge(1), Le(1000), Because("more frames than most episodes have")]
+Weight = Annotated[float, Le(1e6), Because("a weight that large leaves nothing of the other terms")]
+Magnitude = Annotated[float, Le(1e12), Because("float32 has seven digits, and sums of squares would overflow")]
+Signed = Annotated[float, Ge(-1e12), Le(1e12), Because("float32 has seven digits, and sums of squares would overflow")]
+UpdateRate = Annotated[float, Gt(0), Le(1000), Because("the envs would wait for the learner nearly all the time")]
+Exponent = Annotated[float, Le(1000), Because("a power that high overflows")]
+LogStd = Annotated[float, Ge(-20), Le(5), Because("the std would be 0, or far beyond the actions' range of [-1, 1]")]
+Minutes = Annotated[float, Le(1e7), Because("that is 19 years")]
+Seconds = Annotated[float, Le(1e6), Because("that is eleven days, and the system's timers overflow after 24")]
+Resources = Annotated[float, Ge(0), Le(1e6), Because("no node has so many")]

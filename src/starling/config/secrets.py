@@ -1,0 +1,117 @@
+"""Secrets in a configuration: references to environment variables, and what is hidden of values that look like secrets.
+
+`${env:NAME}` in a value stands for the environment variable NAME. It is resolved when a configuration is loaded, and
+saved as it was written, so that the secret itself is in no file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+HIDDEN = "[hidden]"
+"""Printed in the place of a secret."""
+LEAST_SECRET = 4
+"""Characters of a secret from which on it is also hidden within other text; shorter ones are in any text by chance."""
+
+_REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_SECRETS = {
+    "token", "tokens", "password", "passwords", "passwd", "passphrase", "pwd", "secret", "secrets", "credential",
+    "credentials", "apikey", "auth", "authorization", "bearer",
+}  # fmt: skip
+_KEYS = {"api", "access", "private", "secret", "auth", "account", "encryption", "ssh"}
+
+Path = tuple[str | int, ...]
+
+
+def looks_secret(key: str) -> bool:
+    """True if a key is called as secrets are: token, db_password, apiKey, access-key, credentials."""
+    words = [word.lower() for word in _WORDS.findall(key)]
+    pairs = itertools.pairwise(words)
+    return not _SECRETS.isdisjoint(words) or any(one in _KEYS and two in ("key", "keys") for one, two in pairs)
+
+
+def resolve(values: Any, missing: list[str], path: Path = ()) -> tuple[Any, dict[Path, str]]:
+    """Plain data with every `${env:NAME}` replaced, and the texts that had one by their path.
+
+    Variables that are not set are added to `missing`, one line each.
+    """
+    references: dict[Path, str] = {}
+    if isinstance(values, dict | list):
+        pairs = values.items() if isinstance(values, dict) else enumerate(values)
+        resolved = {}
+        for key, inner in pairs:
+            resolved[key], found = resolve(inner, missing, (*path, key))
+            references |= found
+        return (resolved if isinstance(values, dict) else list(resolved.values())), references
+    if isinstance(values, str) and _REFERENCE.search(values):
+        for name in _REFERENCE.findall(values):
+            if name not in os.environ:
+                where = ".".join(map(str, path))
+                missing.append(f"{where}: the environment variable {name} is not set: export it, or change the value")
+        return _REFERENCE.sub(lambda match: os.environ.get(match[1], ""), values), {path: values}
+    return values, references
+
+
+def has_reference(value: Any) -> bool:
+    """True if a text refers to an environment variable."""
+    return isinstance(value, str) and _REFERENCE.search(value) is not None
+
+
+def at(values: Any, path: Path) -> Any:
+    """The value at a path of nested plain data; None where there is no such place."""
+    for step in path:
+        try:
+            values = values[step]
+        except (LookupError, TypeError):
+            return None
+    return values
+
+
+def restore(values: Any, references: Mapping[Path, tuple[str, Any]]) -> None:
+    """Put references back in the place of what they stood for; what was changed since stays."""
+    for path, (text, resolved) in references.items():
+        if path and at(values, path) == resolved is not None:
+            at(values, path[:-1])[path[-1]] = text
+
+
+def literal_secrets(values: Any, path: Path = (), secret: bool = False) -> Iterator[tuple[str, str]]:
+    """The dotted keys and values of texts that look like secrets, and are none of these by reference."""
+    if isinstance(values, dict):
+        for key, inner in values.items():
+            yield from literal_secrets(inner, (*path, key), secret or looks_secret(str(key)))
+    elif isinstance(values, list):
+        for i, inner in enumerate(values):
+            yield from literal_secrets(inner, (*path, i), secret)
+    elif secret and isinstance(values, str) and values and not has_reference(values):
+        yield ".".join(map(str, path)), values
+
+
+def hide(values: Any, key: str = "", secret: bool = False) -> Any:
+    """Plain data, the value of `key`, in which texts that look like secrets are replaced; references stay."""
+    secret = secret or any(looks_secret(part) for part in key.split("."))
+    if isinstance(values, dict):
+        return {name: hide(inner, str(name), secret) for name, inner in values.items()}
+    if isinstance(values, list | tuple):
+        return type(values)(hide(inner, "", secret) for inner in values)
+    return HIDDEN if secret and isinstance(values, str) and values and not has_reference(values) else values
+
+
+def hide_override(override: str) -> str:
+    """`key=value` as it may be printed."""
+    key, equals, value = override.partition("=")
+    secret = any(looks_secret(part) for part in key.split(".")) and not has_reference(value)
+    if secret or (value[:1] in ("{", "[") and any(map(looks_secret, re.findall(r"[\w-]+(?=['\"]?\s*:)", value)))):
+        return f"{key}{equals}{HIDDEN}"
+    return override
+
+
+def hide_in(text: str, secrets: list[str]) -> str:
+    """Text in which these secrets are replaced."""
+    for secret in secrets:
+        text = text.replace(secret, HIDDEN)
+    return text

@@ -1,0 +1,104 @@
+"""Hostile YAML: every text is refused in one line, in bounded time and memory; add what you find to `BOMBS`."""
+
+import resource
+import time
+
+import pytest
+
+from starling.config.dialect import MAX_DEPTH, parse
+from starling.config.load import load
+from starling.errors import UserError
+
+SECONDS, MEGABYTES = 5, 500
+
+
+def aliases(levels, first, template):
+    """`levels` anchors, each of which repeats the one before it ten times."""
+    lines = [f"a0: &a0 {first}"]
+    lines += [f"a{i}: &a{i} " + template.format(",".join([f"*a{i - 1}"] * 10)) for i in range(1, levels)]
+    return "\n".join(lines)
+
+
+BOMBS = {
+    "a billion values by aliases": aliases(9, "[x,x,x,x,x,x,x,x,x,x]", "[{}]"),
+    "a billion keys by merging": aliases(9, "{k: 1}", "{{<<: [{}]}}"),
+    "deep by aliases": "\n".join(["a0: &a0 [x]", *(f"a{i}: &a{i} [*a{i - 1}]" for i in range(1, 2000))]),
+    "a section within itself": "env: &a {args: *a}",
+    "a list within itself": "env: &a [*a]",
+    "brackets": "[" * 100_000,
+    "braces": "{a: " * 60_000,
+    "dashes": "- " * 100_000,
+    "questions": "? " * 100_000,
+    "deep JSON": '{"a":' * 50_000 + "1" + "}" * 50_000,
+    "deep in arguments": "env: {args: {a: " + "[" * 900 + "]" * 900 + "}}",
+    "an integer of 5,000 digits": "seed: " + "9" * 5000,
+    "an integer of 4,000 digits": "seed: " + "9" * 4000,
+    "a hexadecimal integer": "seed: 0x" + "f" * 4000,
+    "a binary integer": "seed: 0b" + "1" * 4000,
+    "an integer to the base 60": "seed: " + "1:" * 2000 + "1",
+    "a float to the base 60": "seed: !!float " + "1:" * 2000 + "1",
+    "a long value": "run: " + "x" * 100_000,
+    "a long key": "x" * 100_000 + ": 1",
+    "a long text": "run: |\n" + "  a\n" * 60_000,
+    "many values": "a: [" + "1," * 100_000 + "]",
+    "many keys": "\n".join(f"k{i}: 1" for i in range(20_000)),
+    "a large file": "# \n" * 1_000_000,
+    "no integer": "seed: !!int abc",
+    "an empty integer": "seed: !!int ''",
+    "no boolean": "compile: !!bool maybe",
+    "an object": "!!python/object/apply:os.system [ls]",
+    "a set": "env: !!set {a}",
+    "bytes": "run: !!binary aGk=",
+    "a date": "run: !!timestamp x",
+    "a long tag": "run: !" + "x" * 5000 + " y",
+    "half a character": 'run: "\\ud800"',
+    "a list as key": "? [1, 2]\n: 3",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_refused_in_one_line_in_bounded_time_and_memory(name, tmp_path):
+    file = tmp_path / "bomb.yaml"
+    file.write_text(BOMBS[name])
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    with pytest.raises(UserError) as refused:
+        load(str(file))
+    assert time.process_time() - began < SECONDS
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MEGABYTES * 1024
+    line = str(refused.value)
+    assert "bomb.yaml is not valid YAML" in line or "bomb.yaml has more than" in line
+    assert "\n" not in line
+    assert len(line) < len(str(file)) + 400
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed=" + "9" * 5000,
+        "seed=" + "[" * 100_000,
+        "run=" + "x" * 100_000,
+        "x" * 100_000,
+        "x" * 100_000 + "=1",
+        "env.args." + "a." * 2000 + "b=1",
+        "env.args=&a {b: *a}",
+        "net.torso.hidden.\u00b2=1",
+        "net.torso.hidden." + "9" * 5000 + "=1",
+        "net.torso.hidden.-1=1",
+    ],
+    ids=lambda override: f"{override[:12]} ({len(override)})",
+)
+def test_an_override_that_is_a_bomb_is_refused_in_one_line(override):
+    with pytest.raises(UserError) as refused:
+        load("ppo-cartpole", [override])
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 400
+
+
+def test_what_is_just_within_the_limits_is_read():
+    assert parse("[" * MAX_DEPTH + "]" * MAX_DEPTH, "text")
+    assert parse("a: &a {b: &b [1, 2]}\nc: *a\nd: {<<: *a, e: *b}", "text") == {
+        "a": {"b": [1, 2]},
+        "c": {"b": [1, 2]},
+        "d": {"b": [1, 2], "e": [1, 2]},
+    }
+    assert parse("x: " + "9" * 39, "text") == {"x": int("9" * 39)}

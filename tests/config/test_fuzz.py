@@ -1,0 +1,127 @@
+"""Thousands of odd values over every key: each ends in a configuration or in one `UserError`, and quickly.
+
+`STARLING_FUZZ` multiplies the number of values.
+"""
+
+import json
+import math
+import os
+import random
+import time
+
+import pytest
+
+from starling.blueprint import check_network, draw
+from starling.config import describe
+from starling.config.dialect import on_one_line
+from starling.config.load import check, from_dict, load, to_dict, to_yaml
+from starling.config.schema import Config
+from starling.envs.registry import env_spec
+from starling.errors import UserError
+
+ROUNDS = int(os.environ.get("STARLING_FUZZ", "1"))
+VALUES = [
+    None, True, False, 0, 1, -1, 2, 3, 7, 255, 10**4, 10**6, 10**9, 2**31 - 1, 2**31, 2**53, 2**63, 2**64, 10**39,
+    -(10**39), 0.0, -0.0, 1e-300, 5e-324, 1e-9, 0.5, 0.999999, 1.0, 1.5, 1e6, 1e30, 1e308, -1e308, math.inf, -math.inf,
+    math.nan, "", " ", "auto", "none", "null", "nan", "1", "1e8", "²", "../..", "/", "a/b", "os:system", "x" * 4000,
+    "\u0000", "é", "name=1", [], [1], [0], [-1], [10**9], [None], ["nosuch"], [[]], [{}], [1] * 500, {}, {"a": 1},
+    {"name": 1}, {"kind": "none"}, {"start": 1, "end": 2}, {"": 1}, {1: 2}, {"a": {"b": {"c": []}}},
+]  # fmt: skip
+PRESETS = ["ppo-cartpole", "dqn-cartpole", "sac-pendulum", "r2d2-cartpole", "impala-clear-cartpole", "ngu-deepsea"]
+SLOW = 1.0
+"""Seconds of CPU after which one value counts as a hang."""
+
+
+def keys(schema, values):
+    """Every key that a schema has or that values give, as a path; lists have the element 0."""
+    found = [key for key, _ in describe.walk(schema, schema)] + list(describe.flatten(values))
+    return sorted({tuple("0" if step == "N" else step for step in key.split(".")) for key in found})
+
+
+def put(values, path, value):
+    """A copy of `values` with `value` at `path`, where there is such a place; sections on the way are made."""
+    values = json.loads(json.dumps(values))
+    place = values
+    for step in path[:-1]:
+        if isinstance(place, list):
+            place = place[int(step)] if step.isdigit() and int(step) < len(place) else {}
+        elif isinstance(place, dict):
+            place[step] = place.get(step) if isinstance(place.get(step), dict | list) else {}
+            place = place[step]
+    if isinstance(place, list):
+        place[:] = [value]
+    else:
+        place[path[-1]] = value
+    return values
+
+
+def cases(preset, each=4):
+    """(path, value) for every key: `each` values, chosen by the key so that a failure can be repeated."""
+    base = to_dict(load(preset))
+    schema = describe.json_schema(base["algo"]["name"])
+    for path in keys(schema, base):
+        rng = random.Random(f"{preset} {path}")
+        for value in rng.sample(VALUES, min(len(VALUES), each * ROUNDS)):
+            yield base, path, value
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_value_of_every_key_is_taken_or_refused(preset, monkeypatch):
+    known = {}
+    monkeypatch.setattr("starling.blueprint.env_spec", lambda env: known.setdefault(to_key(env), env_spec(env)))
+    taken = refused = drawn = 0
+    for base, path, value in cases(preset):
+        began, what = time.process_time(), f"{'.'.join(path)}={value!r:.60}"
+        config, mistakes = check(put(base, path, value))
+        assert (config is None) == bool(mistakes), what
+        assert all(isinstance(line, str) and "\n" not in line and len(line) < 2000 for line in mistakes), what
+        refused += config is None
+        if config is not None:
+            taken += 1
+            assert isinstance(config, Config), what
+            assert from_dict(to_dict(config)) == config, what
+            if path[0] != "env":  # which are made for each value
+                drawn += can_be_drawn(config, what)
+        assert time.process_time() - began < SLOW, what
+    assert taken > 100 < refused
+    assert drawn > 50
+
+
+def to_key(env):
+    return on_one_line(env.model_dump(mode="json"))
+
+
+def can_be_drawn(config, what):
+    """Whether the blueprint of a configuration is taken; anything but a `UserError` fails."""
+    refused = message_of(lambda: check_network(draw(config)))
+    assert "\n" not in refused, what
+    return not refused
+
+
+def message_of(action):
+    """The message with which an action is refused; empty: it is not."""
+    try:
+        action()
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("preset", PRESETS[:2])
+def test_every_override_is_taken_or_refused(preset):
+    for _, path, value in cases(preset, each=1):
+        if isinstance(value, dict) and any(not isinstance(key, str) for key in value):
+            continue
+        override = f"{'.'.join(path)}={on_one_line(value)}"
+        refused = message_of(lambda override=override: to_yaml(load(preset, [override])))
+        assert all(len(line) < 2000 for line in refused.splitlines()), override
+
+
+def test_random_text_is_taken_or_refused():
+    rng = random.Random(0)
+    pieces = ["a", "algo", ": ", ":", "\n", "  ", "- ", "[", "]", "{", "}", ",", "&x ", "*x", "<<", "!!int ", "!", "|",
+              ">", "'", '"', "\\", "#", "%", "@", "`", "1", "e9", ".", "~", "null", "---\n", "\t", "? ", "\u0000",
+              "\ud800", "é", "env", "base", "0x", "_", "${env:HOME}"]  # fmt: skip
+    for _ in range(300 * ROUNDS):
+        text = "".join(rng.choices(pieces, k=rng.randint(1, 25)))
+        assert "\n" not in message_of(lambda text=text: load("ppo-cartpole", [f"env.args={text}"])), text

@@ -1,0 +1,124 @@
+"""References to environment variables, and values that look like secrets."""
+
+import os
+import stat
+
+import pytest
+
+from starling.config import load as loading
+from starling.config.load import (
+    differences,
+    from_dict,
+    load,
+    secret_values,
+    secrets_warning,
+    to_dict,
+    to_saved,
+    to_yaml,
+)
+from starling.config.secrets import HIDDEN, hide, hide_override, looks_secret
+from starling.errors import UserError
+from starling.runs import folder
+
+SECRET = "tr0ub4dor&3"
+
+
+@pytest.fixture
+def variable(monkeypatch):
+    monkeypatch.setenv("STARLING_TEST_TOKEN", SECRET)
+    return "${env:STARLING_TEST_TOKEN}"
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["token", "api_key", "apiKey", "API_KEY", "db-password", "passwd", "clientSecret", "credentials", "authToken"],
+)
+def test_a_key_looks_like_a_secret(key):
+    assert looks_secret(key)
+
+
+@pytest.mark.parametrize("key", ["tokenizer", "key", "keys", "monkey", "passage", "author", "secretary", "size", "lr"])
+def test_a_key_looks_like_none(key):
+    assert not looks_secret(key)
+
+
+def test_a_reference_is_resolved_when_loading_and_saved_as_it_was_written(variable, tmp_path):
+    config = load("ppo-cartpole", [f"env.args.url=https://{variable}@host", f"env.args.parts=[1, '{variable}']"])
+    assert config.env.args == {"url": f"https://{SECRET}@host", "parts": [1, SECRET]}
+    assert from_dict(to_dict(config)).env.args == config.env.args  # as workers get it
+    assert to_saved(config)["env"]["args"] == {"url": f"https://{variable}@host", "parts": [1, variable]}
+    file = tmp_path / "config.yaml"
+    for text in (to_yaml(config), to_yaml(config, comments=True), to_yaml(config, hidden=True)):
+        assert SECRET not in text
+        file.write_text(text)
+        assert load(str(file)) == config
+    assert secrets_warning(config) is None
+
+
+def test_a_reference_takes_the_kind_of_its_key(monkeypatch):
+    monkeypatch.setenv("STARLING_TEST_SEED", "7")
+    config = load("ppo-cartpole", ["seed=${env:STARLING_TEST_SEED}"])
+    assert config.seed == 7
+    assert "seed: ${env:STARLING_TEST_SEED}" in to_yaml(config)
+    assert "seed: 8" in to_yaml(config.model_copy(update={"seed": 8}))  # what was changed since is saved
+    monkeypatch.setenv("STARLING_TEST_SEED", "many")
+    with pytest.raises(UserError, match="seed: must be a whole number"):
+        load("ppo-cartpole", ["seed=${env:STARLING_TEST_SEED}"])
+
+
+def test_a_variable_that_is_not_set_is_one_clear_line(monkeypatch):
+    monkeypatch.delenv("STARLING_TEST_TOKEN", raising=False)
+    with pytest.raises(UserError) as refused:
+        load("ppo-cartpole", ["env.args.token=${env:STARLING_TEST_TOKEN}"])
+    assert str(refused.value) == (
+        "env.args.token: the environment variable STARLING_TEST_TOKEN is not set: export it, or change the value"
+    )
+
+
+def test_what_looks_like_a_secret_is_hidden_with_a_warning_and_saved_for_its_owner_alone(tmp_path):
+    wrappers = f"[{{name: Own, args: {{login: {{password: '{SECRET}'}}, size: 3}}}}]"
+    config = load("ppo-cartpole", [f"env.args.token={SECRET}", f"env.wrappers={wrappers}"])
+    warning = secrets_warning(config)
+    assert warning.startswith("warning: env.wrappers.0.args.login.password, env.args.token look like a secret")
+    assert SECRET not in warning + to_yaml(config, hidden=True) + to_yaml(config, hidden=True, comments=True)
+    assert secret_values(config) == [SECRET]
+    for mask in (0o022, 0o077):
+        before = os.umask(mask)
+        try:
+            place = folder.create(tmp_path / str(mask), config)
+            other = folder.create(tmp_path / str(mask), load("ppo-cartpole", ["run=other"]))
+        finally:
+            os.umask(before)
+        assert place.config() == config
+        assert mode(place.config_file) == 0o600
+        assert mode(place.path) == mode(other.path) == 0o777 & ~mask
+        assert mode(other.config_file) == 0o666 & ~mask
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_changes_are_shown_without_secrets():
+    one, other = (load("ppo-cartpole", [f"env.args.token={value}"]) for value in (SECRET, "another one"))
+    assert [(key, hide(sides, key)) for key, sides in differences(to_saved(one), to_saved(other))] == [
+        ("env.args.token", (HIDDEN, HIDDEN))
+    ]
+
+
+def test_overrides_are_printed_without_secrets():
+    assert hide_override(f"env.args.token={SECRET}") == f"env.args.token={HIDDEN}"
+    assert hide_override(f"env.args={{'token': {SECRET}}}") == f"env.args={HIDDEN}"
+    assert hide_override("env.args={size: 3}") == "env.args={size: 3}"
+    with pytest.raises(UserError) as refused:
+        load("ppo-cartpole", [f"env.args.token=[{SECRET}"])
+    assert SECRET not in str(refused.value)
+
+
+def test_a_reference_may_stand_in_a_base(variable, tmp_path):
+    (tmp_path / "base.yaml").write_text(f"base: ppo-cartpole\nenv: {{args: {{token: '{variable}'}}}}\n")
+    (tmp_path / "own.yaml").write_text("base: base.yaml\nseed: 3\n")
+    config = loading.load(str(tmp_path / "own.yaml"))
+    assert config.env.args == {"token": SECRET}
+    assert secrets_warning(config) is None
+    assert SECRET in secret_values(config)
