@@ -90,6 +90,10 @@ COMMANDS = [
     ("config", "show", "{run}"),
     ("config", "check", "{run}"),
     ("config", "diff", "ppo-cartpole", "{run}"),
+    ("config", "show", "{run}/config.yaml"),
+    ("config", "check", "{run}/config.yaml"),
+    ("config", "diff", "{run}/config.yaml", "ppo-cartpole"),
+    ("plan", "{run}/config.yaml"),
 ]
 
 

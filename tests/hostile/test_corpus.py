@@ -6,6 +6,7 @@ import sys
 
 import attacks_checkpoints
 import attacks_exports
+import attacks_imports
 import attacks_links
 import pytest
 from corpus import CASES, FALLS_BACK, REFUSED, UNHARMED, UNTOUCHED, Case, snapshot
@@ -73,6 +74,7 @@ def test_nothing_that_others_put_among_segments_is_removed(place, starling):
     "case",
     [
         Case(attacks_links.segments_is_a_link, "resume", UNTOUCHED),
+        Case(attacks_imports.the_env_is_a_shell, "eval", UNTOUCHED),
         Case(attacks_checkpoints.a_document_that_is_deep, "eval", FALLS_BACK),
         Case(attacks_checkpoints.a_manifest_of_millions_of_lists, "eval", FALLS_BACK),
         Case(attacks_exports.everything_is_nan, "start", REFUSED),

@@ -105,11 +105,12 @@ def diff(
 def _located(source: str, allow: list[str] | None) -> tuple[str, bool, Vet | None]:
     """A preset, a file, or the file of a run's folder, whether it may derive from another, and who vets a run's."""
     from starling.config.load import preset_names
-    from starling.runs.folder import find
+    from starling.runs.folder import find, of_config
 
     path = Path(source)
     named = source in preset_names() or path.suffix in (".yaml", ".yml")
     if not named and (path.is_dir() or "/" in source):
         place = find(path, allow or ())
         return str(place.config_file), False, place.vet
-    return source, True, None
+    run = of_config(path, allow or ()) if named else None
+    return source, True, None if run is None else run.vet

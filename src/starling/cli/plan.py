@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from starling.cli.arguments import AsJson, Overrides, Source
+from starling.cli.arguments import Allow, AsJson, Overrides, Source
 
 if TYPE_CHECKING:
     from starling.measuring.plan import Plan
@@ -19,6 +19,7 @@ def plan(
     overrides: Overrides = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure, about.")] = 5.0,
     runs: Annotated[Path, typer.Option(help="Folder that would hold the run.")] = Path("runs"),
+    allow: Allow = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict a run's memory, disk and time from a short measurement.
@@ -28,8 +29,10 @@ def plan(
     Example: starling plan dqn-minatar-breakout algo.capacity=1000000
     """
     from starling.cli.precheck import load_checked
+    from starling.runs.folder import of_config
 
-    config = load_checked(source, overrides or [])
+    run = of_config(Path(source), allow or ())
+    config = load_checked(source, overrides or [], vet=None if run is None else run.vet)
 
     from starling.blueprint import validate
     from starling.hardware import set_up_torch

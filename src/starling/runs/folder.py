@@ -149,6 +149,13 @@ def create(root: Path, config: Config, warn: Callable[[str], None] = lambda line
     raise UserError(f"{root} holds 10,000 runs called {name!r}; choose another name")
 
 
+def of_config(file: Path, allow: Sequence[str] = ()) -> RunFolder | None:
+    """The run whose `config.yaml` this file is; None: a file that belongs to no run."""
+    beside = file.parent
+    is_run = (beside / "checkpoints").exists() or (beside / "metrics.jsonl").exists()
+    return RunFolder(beside, tuple(allow)) if file.name == "config.yaml" and is_run else None
+
+
 def _save_config(folder: RunFolder, config: Config) -> str | None:
     """Write and seal `config.yaml`; nobody else may read it, at any moment, if secrets stand in it.
 

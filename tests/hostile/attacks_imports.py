@@ -1,0 +1,103 @@
+"""Code in a run's configuration: nothing that a stranger names is imported, called, or connected to."""
+
+import json
+import os
+
+import yaml
+from corpus import UNTOUCHED, attack
+
+IMPORTING = ("resume", "branch", "eval", "play", "show", "info", "export")
+"""Every command that loads a run's configuration."""
+
+
+def _change(place, **sections):
+    """Put other values into sections of the run's configuration; a dict is laid on the section that is there."""
+    file = place.run / "config.yaml"
+    values = yaml.safe_load(file.read_text())
+    for name, value in sections.items():
+        values[name] = values[name] | value if isinstance(value, dict) else value
+    file.write_text(yaml.safe_dump(values))
+
+
+@attack(*IMPORTING, ends=UNTOUCHED)
+def the_env_is_a_shell(place):
+    """The first thing that anybody would try."""
+    _change(place, env={"id": "os:system", "args": {"command": f"touch {place.outside}/pwned"}})
+
+
+@attack(*IMPORTING, ends=UNTOUCHED)
+def the_algorithm_is_a_module(place):
+    """It is imported as soon as a configuration is loaded."""
+    _change(place, algo={"name": "canary:Algorithm"})
+
+
+@attack("eval", "resume", ends=UNTOUCHED)
+def an_env_that_a_module_registers(place):
+    """Gymnasium imports what stands before the colon."""
+    _change(place, env={"id": "canary:Zen-v0"})
+
+
+@attack("eval", "resume", ends=UNTOUCHED)
+def a_wrapper_of_a_stranger(place):
+    """It would be imported before the env is made."""
+    _change(place, env={"wrappers": [{"name": "canary:Wrapper"}]})
+
+
+@attack("eval", "resume", ends=UNTOUCHED)
+def a_wrapper_that_writes_files(place):
+    """Gymnasium's own, which needs no import path."""
+    folder = str(place.outside / "videos")
+    _change(place, env={"wrappers": [{"name": "RecordVideo", "args": {"video_folder": folder}}]})
+
+
+@attack("eval", "resume", ends=UNTOUCHED)
+def the_torso_is_a_module(place):
+    """It would be called with the observation space."""
+    _change(place, net={"torso": {"kind": "canary:Module"}})
+
+
+@attack("eval", "resume", ends=UNTOUCHED)
+def the_core_is_a_module(place):
+    """The same for the recurrent part."""
+    _change(place, net={"core": {"kind": "canary:Module", "size": 4}})
+
+
+@attack("eval", "resume", ends=UNTOUCHED)
+def curiosity_is_a_module(place):
+    """The same for an intrinsic reward."""
+    _change(place, curiosity=[{"kind": "canary:Novelty"}])
+
+
+@attack("eval", "resume", ends=UNTOUCHED)
+def an_argument_that_an_env_would_import(place):
+    """Envs that make others take import paths as arguments."""
+    _change(place, env={"args": {"deep": [{"er": "canary:Env"}]}})
+
+
+@attack("resume", ends=UNTOUCHED)
+def the_cluster_of_a_stranger(place):
+    """Ray runs code in both directions."""
+    _change(place, runtime="ray", ray={"address": "ray://127.0.0.1:9"})
+
+
+@attack("eval", ends=UNTOUCHED)
+def a_forged_seal(place):
+    """Made without the user's key."""
+    the_env_is_a_shell(place)
+    (place.run / "trust.json").write_text(json.dumps({"version": 1, "imports": "0" * 64, "cluster": "0" * 64}))
+
+
+@attack("eval", ends=UNTOUCHED)
+def a_seal_that_is_a_bomb(place):
+    """It is neither unpacked nor read as a whole."""
+    the_env_is_a_shell(place)
+    with (place.run / "trust.json").open("wb") as file:
+        file.write(b"[")
+        os.truncate(file.fileno(), 2**40)
+
+
+@attack("eval", ends=UNTOUCHED)
+def a_thousand_names_with_control_characters(place):
+    """The refusal is still one line that a terminal shows as it is."""
+    names = [f"m{n}\n\x1b]0;owned\x07:x{'y' * 200}" for n in range(1000)]
+    _change(place, env={"wrappers": [{"name": name} for name in names]})
