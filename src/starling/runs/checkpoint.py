@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -35,6 +36,7 @@ READABLE = (1, FORMAT)
 """Format 1 knew no segments and is the same otherwise."""
 NEWEST, BEST = "newest", "best"
 _PREFIX = "step-"
+_STEPS = re.compile("[0-9]{1,18}")  # nobody else's folders are looked at
 _BEST = "best.json"
 _UNFINISHED = ".unfinished-"
 _REPLACED = ".replaced-"
@@ -229,10 +231,12 @@ def _called(root: Path, which: str) -> Path:
     """The checkpoint that is the best, or that has these env steps or this name."""
     known = {folder.name: folder for folder in _newest_first(root)}
     top = best(root)
-    name = (top[0] if top else "") if which == BEST else f"{_PREFIX}{int(which):012d}" if which.isdigit() else which
+    name = f"{_PREFIX}{int(which):012d}" if _STEPS.fullmatch(which) else which
+    if which == BEST:
+        name = top[0] if top else ""
     if name not in known:
         steps = ", ".join(str(int(n.removeprefix(_PREFIX))) for n in sorted(known)) or "none"
-        raise UserError(f"no checkpoint {which!r} in {root} (there are: newest, {'best, ' if top else ''}{steps})")
+        raise UserError(f"no checkpoint {which[:80]!r} in {root} (there are: newest, {'best, ' if top else ''}{steps})")
     return known[name]
 
 
@@ -266,7 +270,8 @@ def steps_of(folder: Path) -> int:
 
 
 def _newest_first(root: Path) -> Iterator[Path]:
-    yield from sorted(root.glob(f"{_PREFIX}*"), reverse=True)
+    found = (folder for folder in root.glob(f"{_PREFIX}*") if _STEPS.fullmatch(folder.name.removeprefix(_PREFIX)))
+    yield from sorted(found, reverse=True)
 
 
 def _verify(folder: Path, parts: Collection[str] | None) -> dict[str, Any]:
