@@ -87,9 +87,7 @@ def device(config: Config) -> torch.device:
             f"device={config.device} is no device that torch knows; use auto, cpu, cuda or cuda:1"
         ) from None
     if chosen.type not in DEVICES:
-        raise UserError(
-            f"device={config.device} is a device on which nothing is trained; use auto, cpu, cuda or cuda:1"
-        )
+        raise UserError(f"device={config.device} is no device to train on; use auto, cpu, cuda or cuda:1")
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device={config.device} was asked for, but torch sees no GPU; use device=cpu")
     if chosen.type == "cuda" and (chosen.index or 0) >= (count := torch.cuda.device_count()):

@@ -198,3 +198,24 @@ def test_the_reference_has_every_key_of_every_algorithm():
         for name in settings["properties"]["name"].get("enum", ()):
             page = text.partition(f"## algo: {name}\n")[2].partition("\n## ")[0]
             assert [key for key in settings["properties"] if f"| `algo.{key}` |" not in page] == []
+
+
+def numbers(schema, node):
+    """The forms of a value, or of what it holds, that are numbers; the constant of a ramp has the ramp's limits."""
+    found = forms(schema, node)
+    for form in found:
+        ramp = any("start" in other.get("properties", ()) for other in found)
+        if form.get("type") in ("integer", "number") and not ramp:
+            yield form
+        if form.get("type") == "array":
+            yield from numbers(schema, form.get("items", {}))
+        if isinstance(form.get("additionalProperties"), dict):
+            yield from numbers(schema, form["additionalProperties"])
+
+
+def test_every_number_has_a_lower_and_an_upper_limit():
+    schema = schema_for()
+    found = [(key, form) for key, node in walk(schema, schema) for form in numbers(schema, node)]
+    assert len(found) > 200
+    assert not [key for key, form in found if not {"minimum", "exclusiveMinimum"} & set(form)]
+    assert not [key for key, form in found if not {"maximum", "exclusiveMaximum"} & set(form)]

@@ -168,3 +168,19 @@ def test_a_policy_is_held_for_a_whole_game(family):
     env.close()
     assert [(game.arm, game.total, game.length) for game in games] == [(3, 0.0, 8), (2, 8.0, 8), (0, 0.0, 8)]
     assert began == [3, 3, 2, 2, 0, 0]
+
+
+def test_a_metric_that_no_episode_has_is_told_once(caplog):
+    settings = ["env.id=toy/identity", "env.args={length: 4}", "net.torso.hidden=[8]", "eval.metrics=[nosuch, text]"]
+    plan = draw(load("ppo-cartpole", settings))
+    evaluator = build_evaluator(plan, build_model(plan), plan.config.eval.model_copy(update={"episodes": 3}), seed=3)
+    try:
+        for _ in range(2):
+            *_, done = evaluator.evaluate({})
+            assert set(done.row) == {"eval/return", "eval/return_std", "eval/length"}
+    finally:
+        evaluator.env.close()
+    assert len(caplog.messages) == 2
+    assert caplog.messages[0].startswith(
+        "eval.metrics: no episode of env 'toy/identity' ended with a number called 'nosuch' in its info"
+    )

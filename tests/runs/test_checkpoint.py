@@ -180,3 +180,16 @@ def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(tmp_path):
     flip(tmp_path / "step-000000000007" / "store.safetensors")
     with pytest.raises(UserError, match="was altered"):
         checkpoint.find(tmp_path, "7")
+
+
+@pytest.mark.parametrize("which", ["²", "9" * 5000, "-1", "foo", "step-foo", "../step-000000000005", ""])
+def test_names_that_no_checkpoint_has_are_refused_and_other_folders_overlooked(tmp_path, which):
+    save(tmp_path, 5, a_state(), retention=KEEP)
+    for name in ("step-foo", "step-²", "step-", "step-5x"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match=r"no checkpoint .* \(there are: newest, .*5\)$"):
+        checkpoint.find(tmp_path, which)
+    assert checkpoint.later_than(tmp_path, "5") == []
+    for known in ("newest", "5", "step-000000000005"):
+        chosen, _, problems = checkpoint.find(tmp_path, known)
+        assert (chosen.name, problems) == ("step-000000000005", [])

@@ -256,6 +256,14 @@ Where such a file or an override names another kind, settings that belong to the
 | `name` of a schedule or a wrapper | nothing of its `args` |
 | `kind` of a torso, unless it was `auto` | `activation` and `norm` |
 | `steps` or `fraction` of a ramp | `start` and `end` |
+
+Numbers have an upper limit beyond which they make no sense; the error message says why. A file has at most 262,144
+characters, 10,000 values (an alias counts as all that it stands for) and 32 sections within each other.
+
+`${env:NAME}` within a value stands for the environment variable NAME: it is read when the configuration is loaded, also
+by `starling resume`, and saved as it was written. Give secrets in this way. Text under a key that is called like a
+secret (`token`, `password`, `api_key`, `credentials`) is hidden wherever it is printed or logged, and the run's
+`config.yaml` is then readable by its owner alone.
 """
 
 

@@ -33,6 +33,19 @@ BatchSize = Annotated[int, Le(10**7), Because("a larger batch fits into no memor
 Length = Annotated[int, Le(10**6), Because("a longer sequence fits into no memory")]
 Passes = Annotated[int, Le(1000), Because("stop conditions and signals are looked at between updates only")]
 Minibatches = Annotated[int, Le(10**5), Because("stop conditions and signals are looked at between updates only")]
+MAX_OPTIMIZER_STEPS = 10**5
+"""Of one update, which nothing interrupts."""
+
+
+def check_passes(epochs: int, minibatches: int) -> None:
+    """Refuse so many optimizer steps in one update that a run would not hear of its end."""
+    if epochs * minibatches > MAX_OPTIMIZER_STEPS:
+        raise ValueError(
+            f"epochs={epochs} of minibatches={minibatches} are {epochs * minibatches:,} optimizer steps in one update,"
+            f" and more than {MAX_OPTIMIZER_STEPS:,}: stop conditions and signals are looked at between updates only"
+        )
+
+
 Threads = Annotated[int, Le(1024), Because("more threads than cores only take turns")]
 Processes = Annotated[int, Le(4096), Because("each has an env loop or a process of its own")]
 Items = Annotated[int, Le(10**5), Because("more of them fit neither into memory nor into a day")]

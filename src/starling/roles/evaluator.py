@@ -14,6 +14,7 @@ import torch
 from starling.algos.base import Trials
 from starling.config.schema import EvalConfig
 from starling.envs.vector import VectorEnv
+from starling.errors import did_you_mean
 from starling.roles import noise
 from starling.roles.policy import Policy
 
@@ -101,6 +102,14 @@ def _warn_of_cut(env: VectorEnv) -> None:
     )
 
 
+def _number(value: Any) -> float | None:
+    """A number of an env's info, also one in an array of one element; None: it is something else."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
 class Evaluator:
     """Evaluates on envs of its own. The same seed every time: a score is a function of the weights and the policy."""
 
@@ -109,6 +118,7 @@ class Evaluator:
     ) -> None:
         self.env = env
         self._policy, self._config, self._seed, self._reward_clip = policy, config, seed, reward_clip
+        self._missing: set[str] = set()  # metrics that no episode had, and of which was told
 
     def play(self) -> Iterator[list[Played]]:
         """Play all episodes with `policy.arm`; yields the games that ended, after every step of the envs."""
@@ -174,7 +184,20 @@ class Evaluator:
             "eval/length": fmean(game.length for game in played),
         }
         for name in self._config.metrics:
-            found = [float(game.info[name]) for game in played if name in game.info]
+            found = [number for game in played if (number := _number(game.info.get(name))) is not None]
             if found:
                 row[f"eval/{name}"] = fmean(found)
+            else:
+                self._warn_of_missing(name, played)
         return row
+
+    def _warn_of_missing(self, name: str, played: Sequence[Played]) -> None:
+        """Say once that no episode had a metric that is asked for, and which there were."""
+        if name in self._missing:
+            return
+        self._missing.add(name)
+        there = sorted({str(key) for game in played for key, value in game.info.items() if _number(value) is not None})
+        logging.getLogger(__name__).warning(
+            f"eval.metrics: no episode of env {self.env.spec.id!r} ended with a number called {name!r} in its info"
+            f"{did_you_mean(name, there)} (there {'were: ' + ', '.join(there[:20]) if there else 'was none'})"
+        )

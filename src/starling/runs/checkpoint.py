@@ -281,7 +281,7 @@ def _called(root: Path, which: str) -> Path:
     name = (top[0] if top else "") if which == BEST else f"{_PREFIX}{int(which):012d}" if is_steps else which
     if name not in known:
         steps = ", ".join(str(steps_of(folder)) for folder in reversed(known.values())) or "none"
-        raise UserError(f"no checkpoint {which!r} in {root} (there are: newest, {'best, ' if top else ''}{steps})")
+        raise UserError(f"no checkpoint {which[:80]!r} in {root} (there are: newest, {'best, ' if top else ''}{steps})")
     return known[name]
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from starling.config.algo.base import AlgoConfig
-from starling.config.limits import Items, Length, LogStd, Magnitude, Minibatches, NumEnvs, Passes, Weight
+from starling.config.limits import Items, Length, LogStd, Magnitude, Minibatches, NumEnvs, Passes, Weight, check_passes
 from starling.config.parts import Linear, LinearPositive, OptimizerConfig, ScheduleConfig
 
 
@@ -55,3 +55,8 @@ class PPOConfig(AlgoConfig):
         ),
         description="optimizer of policy and value",
     )
+
+    @model_validator(mode="after")
+    def _updates_end(self) -> PPOConfig:
+        check_passes(self.epochs, self.minibatches)
+        return self

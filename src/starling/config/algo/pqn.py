@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from starling.config.algo.base import AlgoConfig
-from starling.config.limits import Length, Magnitude, Minibatches, Passes
+from starling.config.limits import Length, Magnitude, Minibatches, Passes, check_passes
 from starling.config.parts import Linear, LinearShare, OptimizerConfig, ScheduleConfig
 
 
@@ -39,3 +39,8 @@ class PQNConfig(AlgoConfig):
         ),
         description="optimizer of the Q network",
     )
+
+    @model_validator(mode="after")
+    def _updates_end(self) -> PQNConfig:
+        check_passes(self.epochs, self.minibatches)
+        return self
