@@ -436,12 +436,12 @@ def a_learning_rate_that_is_text(place):
     _change_group(place, lr="fast")
 
 
-@attack("resume", ends=REFUSED)
+@attack("resume", ends=UNHARMED)
 def a_setting_of_the_optimizer_that_there_is_not(place):
     _change_group(place, step="now")
 
 
-@attack("resume", ends=REFUSED)
+@attack("branch", ends=UNHARMED)
 def a_schedule_with_another_attribute(place):
     """torch writes whatever it is given into the schedule."""
     document = json.loads((place.newest / "learner.json").read_text())

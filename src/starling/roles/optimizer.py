@@ -145,13 +145,12 @@ class FlatOptimizer:
     def set_state(self, state: dict[str, Any]) -> None:
         groups = [state["groups"][key] for key in sorted(state["groups"], key=int)]
         moments = {int(i): values for i, values in state["moments"].items()}
-        for mine, saved in zip(self._optimizer.state_dict()["param_groups"], groups, strict=True):
-            _check_alike(mine, saved)
+        mine = self._optimizer.state_dict()["param_groups"]
+        groups = [_known(fresh, saved) for fresh, saved in zip(mine, groups, strict=True)]
         self._check_moments(moments)
         self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
         if self._schedule is not None:
-            _check_alike(self._schedule_state(), state["schedule"])
-            self._schedule.load_state_dict(state["schedule"])
+            self._schedule.load_state_dict(_known(self._schedule_state(), state["schedule"]))
 
     def _check_moments(self, moments: Mapping[int, Mapping[str, Any]]) -> None:
         """Refuse moments of other shapes than their parameters, which a fused kernel does not check."""
@@ -166,13 +165,16 @@ class FlatOptimizer:
                     raise ValueError(f"{name} is {tuple(value.shape)}, its parameter {tuple(parameters[i].shape)}")
 
 
-def _check_alike(mine: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Refuse saved settings with another key or with a value of another kind; None and numbers may change places."""
-    if unknown := saved.keys() - mine.keys():
-        raise ValueError(f"a saved setting {sorted(unknown)[0][:40]!r}, which there is not")
-    for name, value in saved.items():
+def _known(mine: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The saved settings that there are here; torch would take any, as attributes of its own.
+
+    A value of another kind is refused; None and numbers may change places.
+    """
+    known = {name: value for name, value in saved.items() if name in mine}
+    for name, value in known.items():
         if _kind(value) != _kind(mine[name]):
             raise ValueError(f"a saved {name} is {type(value).__name__}, not {type(mine[name]).__name__}")
+    return known
 
 
 def _kind(value: Any) -> Any:
