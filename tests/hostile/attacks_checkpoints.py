@@ -488,6 +488,11 @@ def files_of_others_among_segments(place):
     (folder / "notes.txt").write_text("mine")
 
 
+@attack("resume", "metrics", ends=REFUSED)
+def metrics_of_a_terabyte(place):
+    os.truncate(place.run / "metrics.jsonl", 2**40)
+
+
 @attack("resume", "metrics", ends=UNHARMED)
 def rows_of_metrics_of_every_kind(place):
     rows = [

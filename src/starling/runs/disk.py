@@ -43,8 +43,9 @@ def open_regular(file: Path, flags: int) -> int:
 def read_bounded(file: Path, most: int) -> bytes:
     """All bytes of a regular file; raises OSError if there are more than `most`."""
     with open(open_regular(file, os.O_RDONLY), "rb") as handle:
-        content = handle.read(most + 1)
-    if len(content) > most:
+        is_small = os.fstat(handle.fileno()).st_size <= most
+        content = handle.read(most + 1) if is_small else b""
+    if not is_small or len(content) > most:  # it may have grown
         raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(file))
     return content
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from starling.errors import UserError
-from starling.runs.rows import parse_rows
+from starling.runs.rows import parse_rows, read_content
 
 FIRST = ("env_steps", "updates", "return")
 
@@ -17,7 +17,7 @@ def read_finished(path: Path) -> tuple[list[dict[str, Any]], int]:
     """The rows of a file that may be growing, whose last line may not be a row yet, and how many are damaged."""
     if not path.is_file():
         raise UserError(f"{path} does not exist: nothing has been written yet")
-    finished, _, _ = path.read_bytes().rpartition(b"\n")
+    finished, _, _ = read_content(path).rpartition(b"\n")
     return parse_rows(finished)
 
 

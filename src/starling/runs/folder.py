@@ -20,7 +20,7 @@ from starling.errors import UserError
 from starling.runs import trust
 from starling.runs.contents import check_contents
 from starling.runs.disk import GrowingFile, make_folder, publish
-from starling.runs.rows import to_json
+from starling.runs.rows import read_content, to_json
 
 
 class RunGoneError(Exception):
@@ -108,7 +108,7 @@ class RunFolder:
         note = {"parent": str(parent.path.resolve()), "rows": rows, "changes": changes}
         with _refusing(self.path):
             if parent.metrics_file.exists():
-                publish(self.metrics_file, parent.metrics_file.read_bytes())
+                publish(self.metrics_file, read_content(parent.metrics_file))
             publish(self.path / "branch.json", to_json(note, indent=1))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from starling.errors import UserError
 from starling.runs.disk import GrowingFile, publish
-from starling.runs.rows import Row, damage_line, parse_rows, read_first, to_json
+from starling.runs.rows import Row, damage_line, parse_rows, read_content, read_first, to_json
 from starling.types import Episode
 
 TIMING = "time/"
@@ -100,4 +100,4 @@ def _line(row: Row) -> bytes:
 
 def read_rows(path: Path) -> list[Row]:
     """All rows that can be read."""
-    return parse_rows(path.read_bytes())[0]
+    return parse_rows(read_content(path))[0]

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from starling.bounded_json import parse_json
+from starling.errors import UserError
+from starling.runs.disk import read_bounded
 
 Row = dict[str, Any]
+MOST_BYTES = 2**30
 _TEXTS = ("time/bottleneck", "warnings")
 """Keys whose values are text."""
 
@@ -58,12 +61,20 @@ def _is_row(row: dict[str, Any]) -> bool:
     )
 
 
+def read_content(path: Path) -> bytes:
+    """The bytes of a file of rows; refuses one that cannot be read or is larger than rows of a run ever are."""
+    try:
+        return read_bounded(path, MOST_BYTES)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+
+
 def read_first(path: Path, count: int, env_steps: int) -> tuple[list[Row], int]:
     """The first `count` rows, none of them after `env_steps`, and how many lines of the file are damaged.
 
     The count alone would not do: where rows are damaged, later ones would move up.
     """
-    rows, damaged = parse_rows(path.read_bytes()) if path.exists() else ([], 0)
+    rows, damaged = parse_rows(read_content(path)) if path.exists() else ([], 0)
     return [row for row in rows if row["env_steps"] <= env_steps][:count], damaged
 
 
