@@ -190,8 +190,8 @@ MIXED = "algo.sources=[{kind: queue, share: 0.5}, {kind: uniform, share: 0.5}]"
     ("off", "on"),
     [
         (["algo.sources=[{kind: queue, share: 1}]"], None),
-        (["algo.laser.threshold=1e30"], None),
-        (["algo.laser={threshold: 1e30, reference: behaviour}"], None),
+        (["algo.laser.threshold=1e12"], None),
+        (["algo.laser={threshold: 1e12, reference: behaviour}"], None),
         ([MIXED, "algo.clear={policy_cost: 0, value_cost: 0}"], [MIXED]),
     ],
 )

@@ -97,6 +97,19 @@ COMMANDS = [
 ]
 
 
+ALLOWED = [
+    ["play", "{run}", "--episodes", "1", "--log", "{out}", "--allow", "{name}"],
+    ["resume", "{run}", "--allow", "{name}"],
+    ["replay", "info", "{run}", "--allow", "{name}"],
+    ["replay", "export", "{run}", "--out", "{out}", "--allow", "{name}"],
+    ["replay", "sample", "{run}", "--allow", "{name}"],
+    ["config", "show", "{run}", "--allow", "{name}"],
+    ["config", "check", "{run}", "--allow", "{name}"],
+    ["config", "diff", "ppo-cartpole", "{run}", "--allow", "{name}"],
+    ["plan", "{run}/config.yaml", "--seconds", "0.1", "--allow", "{name}"],
+]
+
+
 def listing(folder):
     return sorted(str(file.relative_to(folder)) for file in folder.rglob("*"))
 
@@ -129,6 +142,17 @@ def test_every_command_refuses_before_it_imports_or_writes(canary, foreign, in_p
     assert f"{name}:Env ({key})" in line
     assert not marker.exists()
     assert listing(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", ALLOWED)
+def test_every_command_takes_the_word(canary, foreign, in_process, tmp_path, command):
+    """Whatever else it has to say: these runs have no replay, for example."""
+    name, _ = canary
+    folder = foreign({"env.id": f"{name}:Env"})
+    words = [word.format(run=folder, out=tmp_path / "out.json", name=name) for word in command]
+    refused, allowed = in_process(*words[:-2])[2], in_process(*words)[2]
+    assert "is not known as a run of yours" in refused
+    assert "is not known as a run of yours" not in allowed
 
 
 @pytest.mark.parametrize("call", [starling.load, starling.resume])
