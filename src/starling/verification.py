@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from starling.config.imports import clusters_of, imports_of
-from starling.config.load import load, to_dict
+from starling.config.load import load, to_saved
 from starling.config.schema import Config
 from starling.errors import UserError
 from starling.runs import checkpoint
@@ -52,7 +52,7 @@ def to_the_bit(config: Config) -> bool:
 
 def _words_for(config: Config) -> list[str]:
     """Options that let a run of `config` be resumed also where there is no key to seal it with."""
-    values = to_dict(config)
+    values = to_saved(config)
     return [f"--allow={each.word}" for each in (*imports_of(values), *clusters_of(values))]
 
 

@@ -47,3 +47,17 @@ def test_sections_that_hold_themselves_or_repeat_end_in_bounded_time():
 def test_a_word_allows_whole_packages_modules_and_single_paths(word, is_allowed):
     assert Import("env.id", "pkg.sub:Thing").is_allowed([word]) is is_allowed
     assert not Import("env.id", "package:Thing").is_allowed([word])
+
+
+@pytest.mark.parametrize(
+    ("key", "path", "word"),
+    [
+        ("env.id", "pkg.sub:Thing", "pkg"),
+        ("env.id", "${env:NAME}", "${env:NAME}"),
+        ("env.wrappers.0.name", "gymnasium.wrappers:RecordVideo", "gymnasium.wrappers:RecordVideo"),
+        ("ray.address", "host:6379", "host:6379"),
+    ],
+)
+def test_the_word_that_is_suggested_allows_it_and_no_more_than_a_package(key, path, word):
+    assert Import(key, path).word == word
+    assert Import(key, path).is_allowed([word])

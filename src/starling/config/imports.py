@@ -14,6 +14,7 @@ FILE_WRITERS = {"RecordVideo": "gymnasium.wrappers:RecordVideo"}
 """Built-in wrappers whose arguments name files to write, with their import paths."""
 
 _OPEN_CLUSTER = "allow_cluster_without_authentication"
+_MODULE = re.compile(r"[\w.\-]+")
 _IMPORT_PATH = re.compile(r"[\w.\-]+:[^\W\d]")
 """The beginning of an import path under any other key; `cuda:1`, `host:80` and `http://host` are none."""
 
@@ -27,9 +28,10 @@ class Import:
 
     @property
     def word(self) -> str:
-        """What allows it: the top-level package, or for a cluster and a wrapper that writes files, just this one."""
-        is_package = not self.key.startswith("ray.") and self.path not in FILE_WRITERS.values()
-        return self.path.partition(":")[0].partition(".")[0] if is_package else self.path
+        """What allows it: the top-level package, or just this one where it is no module or only writes files."""
+        module = self.path.partition(":")[0]
+        is_alone = self.key.startswith("ray.") or self.path in FILE_WRITERS.values() or not _MODULE.fullmatch(module)
+        return self.path if is_alone else module.partition(".")[0]
 
     def is_allowed(self, allow: Sequence[str]) -> bool:
         """Return True if `allow` names this path, its module, or a package that the module is in."""
