@@ -17,7 +17,7 @@ from starling.config.algo.base import algorithm_class
 from starling.config.schema import Config
 from starling.envs.registry import check_stagger, env_spec
 from starling.envs.spaces import check_spaces, observation_layout
-from starling.errors import UserError
+from starling.errors import UserError, printable
 from starling.hardware import available_memory, check_compiler, compiles, cores, device, settle_precision
 from starling.registry import check_kind
 from starling.roles.optimizer import check_optimizer
@@ -253,10 +253,10 @@ def load_weights(model: nn.Module, weights: dict[str, Any], source: str) -> None
     theirs = {name: tuple(value.shape) for name, value in weights.items()}
     if mine != theirs:
         odd = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
-        name = odd[0]
+        name, shown = odd[0], printable(odd[0])
         raise UserError(
             f"the weights of {source} are those of another env or network: {len(odd)} of {len(mine)} parts differ, e.g."
-            f" {name} is {theirs.get(name, 'missing')} there and {mine.get(name, 'missing')} in this configuration"
+            f" {shown} is {theirs.get(name, 'missing')} there and {mine.get(name, 'missing')} in this configuration"
         )
     model.load_state_dict(weights)
 

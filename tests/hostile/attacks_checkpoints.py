@@ -358,6 +358,14 @@ def weights_of_another_shape(place):
     change_array(place.newest, "learner", "heads.extrinsic.q.bias", lambda array: np.zeros(7, np.float32))
 
 
+@attack("resume", "eval", ends=REFUSED)
+def a_weight_with_control_characters_in_its_name(place):
+    document = json.loads((place.newest / "learner.json").read_text())
+    model = document["dict"]["model"]["dict"]
+    model["\x1b[31m\nerror: a"] = next(iter(model.values()))
+    rewrite(place.newest, "learner.json", json.dumps(document))
+
+
 # States whose form is right, and that no run could have saved.
 
 

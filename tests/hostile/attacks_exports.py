@@ -183,6 +183,12 @@ def a_manifest_of_an_export_with_a_long_integer(place):
 
 
 @attack("start")
+def a_format_of_four_thousand_digits(place):
+    file = place.export / "manifest.json"
+    file.write_text(file.read_text().replace('"format": 1', f'"format": {"9" * 4000}'))
+
+
+@attack("start")
 def a_manifest_of_an_export_that_is_not_utf8(place):
     (place.export / "manifest.json").write_bytes(b'{"format": "\xff"}')
 

@@ -81,7 +81,7 @@ class TableEntry(Part):
 class Manifest(Part):
     """All that a reader must know."""
 
-    format: int
+    format: Count
     env: str
     observation_space: str
     action_space: str

@@ -42,6 +42,8 @@ def check_contents(folder: Path, what: str = "a run") -> None:
                         waiting.append((entry.path, depth + 1))
                     elif not entry.is_file(follow_symlinks=False):
                         _refuse(entry, what)
+        except FileNotFoundError:  # a run that goes on has pruned a checkpoint
+            continue
         except OSError as error:
             raise UserError(f"cannot read {printable(path)}: {error.strerror}") from None
 

@@ -16,6 +16,7 @@ from starling.runs.disk import read_bounded
 
 Row = dict[str, Any]
 MOST_BYTES = 2**30
+"""Of a file of rows; a million rows have less."""
 _TEXTS = ("time/bottleneck", "warnings")
 """Keys whose values are text."""
 
