@@ -24,8 +24,8 @@ VALUES = [
     None, True, False, 0, 1, -1, 2, 3, 7, 255, 10**4, 10**5, 10**6, 10**9, 2**31 - 1, 2**31, 2**53, 2**63, 2**64,
     10**39, -(10**39), 0.0, -0.0, 1e-300, 5e-324, 1e-9, 0.5, 0.999999, 1.0, 1.5, 1e6, 1e30, 1e308, -1e308, math.inf,
     -math.inf, math.nan, "", " ", "auto", "none", "null", "nan", "1", "1e8", "²", "../..", "/", "a/b", "os:system",
-    "x" * 4000, "\u0000", "é", "name=1", [], [1], [0], [-1], [10**9], [None], ["nosuch"], [[]], [{}], [1] * 500, {}, {"a": 1},
-    {"name": 1}, {"kind": "none"}, {"start": 1, "end": 2}, {"": 1}, {1: 2}, {"a": {"b": {"c": []}}},
+    "x" * 4000, "\u0000", "é", "name=1", [], [1], [0], [-1], [10**9], [None], ["nosuch"], [[]], [{}], [1] * 500, {},
+    {"a": 1}, {"name": 1}, {"kind": "none"}, {"start": 1, "end": 2}, {"": 1}, {1: 2}, {"a": {"b": {"c": []}}},
 ]  # fmt: skip
 PRESETS = ["ppo-cartpole", "dqn-cartpole", "sac-pendulum", "r2d2-cartpole", "impala-clear-cartpole", "ngu-deepsea"]
 SLOW = 3.0
