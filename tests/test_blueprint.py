@@ -1,5 +1,7 @@
 """The default number of actors works on every machine."""
 
+import time
+
 import pytest
 
 from starling.blueprint import NetworkSize, build_model, draw, validate
@@ -113,3 +115,15 @@ def test_a_device_to_train_on_is_named(device):
     config = load("ppo-cartpole")
     with pytest.raises(UserError, match=r"^device="):
         validate(config.model_copy(update={"device": device}))
+
+
+@pytest.mark.parametrize("preset", ["dqn-cartpole", "ppo-cartpole", "impala-cartpole"])
+@pytest.mark.parametrize("num", [99_991, 100_000])
+def test_many_envs_are_dealt_out_or_refused_quickly(preset, num):
+    began = time.process_time()
+    try:
+        draw(load(preset, [f"env.num={num}", "runtime=processes"]))
+    except UserError as error:
+        refused = str(error)
+        assert "\n" not in refused
+    assert time.process_time() - began < 5

@@ -32,6 +32,9 @@ from starling.types import ArraySpec, EnvSpec, Layout, NDArray, Progress, Stream
 SLOTS = 2
 """Fragments of one env loop that may be under way: one is written while the other is on its way into the tables."""
 
+ACTORS_TRIED = 256
+"""Numbers of actors beyond one per core that are tried where the tables refuse that; each try deals out all envs."""
+
 PREFETCH = 2
 """Batches that are ready before the learner asks for them."""
 
@@ -68,7 +71,8 @@ class Blueprint:
             return self.config.actors
         fewest, most = max(self.learners, self._num_shard_actors), self.config.env.num
         preferred = 1 if self.config.runtime == "inline" else min(max(fewest, cores()), most)
-        fitting = filter(self._actors_fit, [*range(preferred, fewest - 1, -1), *range(preferred + 1, most + 1)])
+        more = range(preferred + 1, min(most, preferred + ACTORS_TRIED) + 1)
+        fitting = filter(self._actors_fit, [*range(preferred, fewest - 1, -1), *more])
         return next(fitting, preferred)
 
     def _actors_fit(self, actors: int) -> bool:

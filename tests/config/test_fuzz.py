@@ -21,14 +21,14 @@ from starling.errors import UserError
 
 ROUNDS = int(os.environ.get("STARLING_FUZZ", "1"))
 VALUES = [
-    None, True, False, 0, 1, -1, 2, 3, 7, 255, 10**4, 10**6, 10**9, 2**31 - 1, 2**31, 2**53, 2**63, 2**64, 10**39,
-    -(10**39), 0.0, -0.0, 1e-300, 5e-324, 1e-9, 0.5, 0.999999, 1.0, 1.5, 1e6, 1e30, 1e308, -1e308, math.inf, -math.inf,
-    math.nan, "", " ", "auto", "none", "null", "nan", "1", "1e8", "²", "../..", "/", "a/b", "os:system", "x" * 4000,
-    "\u0000", "é", "name=1", [], [1], [0], [-1], [10**9], [None], ["nosuch"], [[]], [{}], [1] * 500, {}, {"a": 1},
-    {"name": 1}, {"kind": "none"}, {"start": 1, "end": 2}, {"": 1}, {1: 2}, {"a": {"b": {"c": []}}},
+    None, True, False, 0, 1, -1, 2, 3, 7, 255, 10**4, 10**5, 10**6, 10**9, 2**31 - 1, 2**31, 2**53, 2**63, 2**64,
+    10**39, -(10**39), 0.0, -0.0, 1e-300, 5e-324, 1e-9, 0.5, 0.999999, 1.0, 1.5, 1e6, 1e30, 1e308, -1e308, math.inf,
+    -math.inf, math.nan, "", " ", "auto", "none", "null", "nan", "1", "1e8", "²", "../..", "/", "a/b", "os:system",
+    "x" * 4000, "\u0000", "é", "name=1", [], [1], [0], [-1], [10**9], [None], ["nosuch"], [[]], [{}], [1] * 500, {},
+    {"a": 1}, {"name": 1}, {"kind": "none"}, {"start": 1, "end": 2}, {"": 1}, {1: 2}, {"a": {"b": {"c": []}}},
 ]  # fmt: skip
 PRESETS = ["ppo-cartpole", "dqn-cartpole", "sac-pendulum", "r2d2-cartpole", "impala-clear-cartpole", "ngu-deepsea"]
-SLOW = 1.0
+SLOW = 3.0
 """Seconds of CPU after which one value counts as a hang."""
 
 
@@ -80,7 +80,7 @@ def test_every_value_of_every_key_is_taken_or_refused(preset, monkeypatch):
             taken += 1
             assert isinstance(config, Config), what
             assert from_dict(to_dict(config)) == config, what
-            if path[0] != "env":  # which are made for each value
+            if path[0] != "env" or path == ("env", "num"):  # envs would be made for each value
                 drawn += can_be_drawn(config, what)
         assert time.process_time() - began < SLOW, what
     assert taken > 100 < refused

@@ -130,7 +130,7 @@ def test_what_fits_is_not_refused():
     [
         (["dqn-cartpole", "algo.capacity=1000000000000"], "algo.capacity"),
         (["dqn-minatar-breakout", "algo.capacity=100000000"], "algo.capacity"),
-        (["ppo-minatar-breakout", "env.num=1000000", "algo.minibatches=1"], "env.num"),
+        (["ppo-minatar-breakout", "env.num=100000", "algo.minibatches=1"], "env.num"),
         (["dqn-cartpole", "algo.batch=60000000", "algo.capacity=60000003"], "algo.batch"),
         (["impala-cartpole", "env.num=64", "runtime=processes", "actors=64"], "actors"),
         (["ngu-deepsea", "algo.episodic.capacity=1000000000000"], "algo.episodic.capacity"),

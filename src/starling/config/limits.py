@@ -28,7 +28,7 @@ class Because:
 
 Steps = Annotated[int, Le(10**12), Because("at 10,000 steps per second that many take three years")]
 Capacity = Annotated[int, Le(10**12), Because("with one byte each they would take a terabyte of memory")]
-NumEnvs = Annotated[int, Le(10**6), Because("each is an environment with a state of its own")]
+NumEnvs = Annotated[int, Le(10**5), Because("each is an environment with a state of its own")]
 BatchSize = Annotated[int, Le(10**9), Because("a larger batch fits into no memory")]
 Length = Annotated[int, Le(10**6), Because("a longer sequence fits into no memory")]
 Passes = Annotated[int, Le(1000), Because("stop conditions and signals are looked at between updates only")]
