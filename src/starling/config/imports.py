@@ -14,7 +14,6 @@ FILE_WRITERS = {"RecordVideo": "gymnasium.wrappers:RecordVideo"}
 """Built-in wrappers whose arguments name files to write, with their import paths."""
 
 _OPEN_CLUSTER = "allow_cluster_without_authentication"
-_MODULE = re.compile(r"[\w.\-]+")
 _IMPORT_PATH = re.compile(r"[\w.\-]+:[^\W\d]")
 """The beginning of an import path under any other key; `cuda:1`, `host:80` and `http://host` are none."""
 
@@ -28,9 +27,9 @@ class Import:
 
     @property
     def word(self) -> str:
-        """What allows it: the top-level package, or just this one where it is no module or only writes files."""
+        """The word that allows it: its top-level package; the path itself for a reference, cluster or file writer."""
         module = self.path.partition(":")[0]
-        is_alone = self.key.startswith("ray.") or self.path in FILE_WRITERS.values() or not _MODULE.fullmatch(module)
+        is_alone = self.key.startswith("ray.") or self.path in FILE_WRITERS.values() or "${" in module
         return self.path if is_alone else module.partition(".")[0]
 
     def is_allowed(self, allow: Sequence[str]) -> bool:
