@@ -44,7 +44,7 @@ _NO_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculatio
 
 @dataclass(frozen=True)
 class NetworkSize:
-    """How many parameters a network has, and the bytes of these and of its buffers."""
+    """Number of parameters of a network, and the bytes of its parameters and buffers."""
 
     parameters: int
     nbytes: int

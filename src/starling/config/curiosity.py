@@ -38,7 +38,7 @@ class RNDConfig(CuriosityConfig):
     torso: TorsoConfig = Field(default_factory=TorsoConfig, description="of the predictor and of the random network")
     share: float = Field(1.0, gt=0, le=1, description="share of steps that the predictor learns from")
     clip: Magnitude = Field(5.0, gt=0, description="normalised observations are held within +- this")
-    warm_up: Steps = Field(500, ge=0, description="observations learnt from before the first reward is given")
+    warm_up: Steps = Field(500, ge=0, description="observations to learn from before the first reward is given")
 
 
 class ICMConfig(CuriosityConfig):

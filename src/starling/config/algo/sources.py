@@ -53,7 +53,7 @@ class SourceConfig(Part):
     anneal: Magnitude | None = Field(
         2.0, gt=0, description="attentive, elite: lambda falls to 1 over so many times stop.env_steps; null: it stays"
     )
-    every: Steps = Field(1, ge=1, description="attentive, elite: compare only every so-manieth state of an unroll")
+    every: Steps = Field(1, ge=1, description="attentive, elite: compare only every n-th state of an unroll")
     contest: Items = Field(
         0, ge=0, description="elite: when full, the farthest of so many gives way (20 is a handful); 0: the oldest does"
     )
