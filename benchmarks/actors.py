@@ -21,13 +21,13 @@ from typing import Any
 
 from machine import describe, spread
 
-from starling.blueprint import draw
 from starling.config.load import load
 from starling.hardware import set_up_torch
+from starling.launch.local import build
+from starling.launch.plan import draw
 from starling.runtime.prewarm import prewarm
 from starling.runtime.process_worker import ProcessWorker
 from starling.runtime.processes import ProcessesRuntime
-from starling.topology import build
 
 ACTORS = (1, 2, 4, 8, 16, 32, 64)
 INFERENCE = ("local", "central")

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from machine import describe, spread
 
-from starling import topology
-from starling.blueprint import draw, plan_threads
 from starling.config.load import load
 from starling.hardware import set_up_torch
+from starling.launch import local as topology
+from starling.launch.plan import draw, plan_threads
 
 STEPS = {"ppo": 25_600, "dqn": 12_800}
 SETTINGS = {

@@ -22,13 +22,13 @@ from pathlib import Path
 import numpy as np
 from machine import describe
 
-from starling.measuring.random_play import FRAGMENT, record
-from starling.measuring.replay_memory import BATCH, ROWS, table_of
-from starling.runs import checkpoint
-from starling.runs.checkpoint import Retention
-from starling.runs.saving import Saver
-from starling.store.spec import Codec
-from starling.store.table import Table
+from starling.experiment.run_folder import checkpoint
+from starling.experiment.run_folder.checkpoint import Retention
+from starling.experiment.run_folder.saving import Saver
+from starling.replay.spec import Codec
+from starling.replay.table import Table
+from starling.tools.benchmark.random_play import FRAGMENT, record
+from starling.tools.benchmark.replay_memory import BATCH, ROWS, table_of
 from starling.types import Fragment
 
 TURN_SECONDS = 0.05

@@ -18,10 +18,10 @@ from typing import Any
 from machine import describe, spread
 from turns import repeated, serve, take_turns
 
-from starling import topology
-from starling.blueprint import draw
 from starling.config.load import load
 from starling.hardware import set_up_torch
+from starling.launch import local as topology
+from starling.launch.plan import draw
 
 EARLY = "algo.learning_starts=300"
 PRESETS: dict[str, list[str]] = {

@@ -17,10 +17,10 @@ import torch
 from alternating import SYMBOLS, answer, observation
 from machine import describe, spread
 
-from starling import topology
-from starling.blueprint import draw
 from starling.config.load import load
 from starling.hardware import set_up_torch
+from starling.launch import local as topology
+from starling.launch.plan import draw
 
 ROWS = 8
 SETTINGS = [

@@ -23,8 +23,8 @@ from machine import describe
 from results import Run, known, note
 
 import starling
-from starling.runs.folder import RunFolder
-from starling.runs.metrics import read_rows
+from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.metrics import read_rows
 
 HERE = Path(__file__).parent
 GRID = 60

@@ -19,11 +19,12 @@ import numpy as np
 import torch
 from machine import describe, spread
 
-from starling import topology, tree
+from starling import tree
 from starling.algos.impala import IMPALA
-from starling.blueprint import draw, plan_threads
 from starling.config.load import load
 from starling.hardware import set_up_torch
+from starling.launch import local as topology
+from starling.launch.plan import draw, plan_threads
 from starling.runtime.prewarm import prewarm
 
 BATCH = ["algo.batch=32", "algo.unroll=20", "algo.max_lag=2"]

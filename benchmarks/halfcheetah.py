@@ -32,7 +32,7 @@ CONTESTANTS = ("starling", "stable-baselines3")
 def starling(algorithm: str, seed: int, steps: int, runs: Path) -> dict[str, Any]:
     """Ours, from the preset."""
     from starling import api
-    from starling.evaluation import evaluate_run
+    from starling.tools.evaluate import evaluate_run
 
     settings = [
         f"seed={seed}",

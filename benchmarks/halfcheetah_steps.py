@@ -28,10 +28,10 @@ STARTS = 1_000
 
 def ours(algorithm: str) -> Callable[[int], object]:
     """A run without what is around it: no evaluation, no files."""
-    from starling import topology
-    from starling.blueprint import draw, torch_threads
     from starling.config.load import load
     from starling.hardware import set_up_torch
+    from starling.launch import local as topology
+    from starling.launch.plan import draw, torch_threads
 
     settings = [f"algo.learning_starts={STARTS}"] if algorithm == "sac" else []
     blueprint = draw(load(f"{algorithm}-halfcheetah", [*settings, "eval.every=null"]))

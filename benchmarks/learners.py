@@ -25,13 +25,13 @@ import torch
 import torch.distributed as dist
 from machine import describe, spread
 
-from starling.blueprint import draw
+from starling.actor.usage import Usage, read
 from starling.config.load import load
 from starling.hardware import set_up_torch
-from starling.measuring.workload import Work
-from starling.roles.ranks import Alone
-from starling.roles.usage import Usage, read
+from starling.launch.plan import draw
+from starling.learner.group import Alone
 from starling.runtime.collective import Collective, Meeting
+from starling.tools.benchmark.workload import Work
 from starling.types import Tensor
 
 PLACED = ["runtime=inline", "inference=local", "actors=1"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from starling.measuring.machine import describe as describe
+from starling.tools.benchmark.machine import describe as describe
 
 
 def spread(values: list[float]) -> dict[str, float]:

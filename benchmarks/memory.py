@@ -21,8 +21,8 @@ import matplotlib.pyplot as plt
 from machine import describe
 
 import starling
-from starling.runs.folder import RunFolder
-from starling.runs.metrics import read_rows
+from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.metrics import read_rows
 
 DQN = [
     "env={id: toy/memory, num: 16, args: {delay: 20}}",

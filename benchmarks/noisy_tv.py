@@ -20,11 +20,11 @@ from machine import describe, spread
 from results import Run, has, known, note
 
 import starling
+from starling.actor.evaluator import play_episodes
 from starling.envs.registry import make_env
-from starling.evaluation import load_agent
-from starling.roles.evaluator import play_episodes
-from starling.runs.folder import RunFolder
-from starling.runs.metrics import read_rows
+from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.metrics import read_rows
+from starling.tools.evaluate import load_agent
 
 PRESET = "ppo-icm-rooms"
 VARIANTS: dict[str, list[str]] = {

@@ -22,16 +22,16 @@ from gymnasium import spaces
 from machine import describe, spread
 
 from starling import tree
-from starling.blueprint import build_model, draw, layout_of
-from starling.building import build_policy
+from starling.actor import noise
+from starling.actor.core import Header, Policy, RowGroup
+from starling.actor.env_loop import EnvLoop
+from starling.actor.recorder import Buffer
 from starling.config.load import load
 from starling.envs.registry import make_env
 from starling.envs.vector import VectorEnv
 from starling.hardware import set_up_torch
-from starling.roles import noise
-from starling.roles.env_loop import EnvLoop
-from starling.roles.policy import Header, Policy, RowGroup
-from starling.roles.recorder import Buffer
+from starling.launch.builders import build_policy
+from starling.launch.plan import build_model, draw, layout_of
 from starling.types import Fragment, Progress
 
 

@@ -22,13 +22,14 @@ from typing import Any
 import torch
 from machine import describe, spread
 
-from starling import topology, tree
-from starling.blueprint import draw
+from starling import tree
 from starling.config.load import load
 from starling.hardware import set_up_torch
+from starling.launch import local as topology
+from starling.launch.plan import draw
+from starling.learner.learner import Learner
 from starling.nets.burn_in import unroll_burnt_in
-from starling.roles.learner import Learner
-from starling.store.mixture import Mixture
+from starling.replay.mixture import Mixture
 from starling.types import Keys, NDArray, Sample
 
 

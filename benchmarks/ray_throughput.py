@@ -26,10 +26,10 @@ WEIGHTS, ACTORS = 7 * 2**20, 8
 
 def steps_per_s(preset: str, runtime: str, settings: list[str], seconds: float) -> float:
     """Of a fresh run, from its first update on and a second of warming up."""
-    from starling.blueprint import draw, plan_threads
     from starling.config.load import load
     from starling.hardware import set_up_torch
-    from starling.topology import build
+    from starling.launch.local import build
+    from starling.launch.plan import draw, plan_threads
 
     blueprint = draw(load(preset, [*SETTINGS, *settings, f"runtime={runtime}"]))
     set_up_torch(plan_threads(blueprint))

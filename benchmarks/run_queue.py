@@ -37,10 +37,17 @@ from starling.cli.precheck import load_checked
 from starling.config.dialect import parse
 from starling.config.load import differences, load, preset_names, to_dict
 from starling.errors import UserError, did_you_mean
-from starling.leaving import ENDING, heeded
-from starling.results.from_run import end_of, is_finished, learning_curve, rows_of, training_minutes, training_score
-from starling.results.records import FILE, Result, append, read
-from starling.runs.folder import RunFolder
+from starling.experiment.run_folder.folder import RunFolder
+from starling.process_exit import ENDING, heeded
+from starling.tools.results.from_run import (
+    end_of,
+    is_finished,
+    learning_curve,
+    rows_of,
+    training_minutes,
+    training_score,
+)
+from starling.tools.results.records import FILE, Result, append, read
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGES = ("starling-rl", "torch", "numpy", "gymnasium", "ale-py", "minatar", "mujoco")
@@ -247,7 +254,7 @@ def commit_of(repository: Path) -> str:
 
     try:
         commit = git("rev-parse", "--short=10", "HEAD").stdout.strip()
-        changed = git("status", "--porcelain", "--", "src", ":!src/starling/results/results.jsonl").stdout
+        changed = git("status", "--porcelain", "--", "src", ":!src/starling/tools/results/results.jsonl").stdout
     except OSError:
         return ""
     return f"{commit}+" if commit and changed else commit

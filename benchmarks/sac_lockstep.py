@@ -35,10 +35,10 @@ from machine import describe
 from torch.distributions import Normal
 from torch.nn.functional import softplus
 
-from starling import topology
-from starling.blueprint import draw
 from starling.config.load import load
 from starling.hardware import set_up_torch
+from starling.launch import local as topology
+from starling.launch.plan import draw
 from starling.types import Batch, Tensor
 
 Weights = dict[str, Tensor]

@@ -26,11 +26,11 @@ from gymnasium import spaces
 from machine import describe, spread
 from turns import repeated, serve, take_turns
 
-from starling import topology
-from starling.blueprint import draw
 from starling.config.load import load
 from starling.envs.registry import register_env
 from starling.hardware import set_up_torch
+from starling.launch import local as topology
+from starling.launch.plan import draw
 
 OBSERVATIONS, ACTIONS, BATCH, WIDTH = 17, 6, 256, 256
 FILLED = 5_000

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from machine import describe
 
-from starling.store.samplers import Prioritized
-from starling.store.sum_tree import SumTree
+from starling.replay.samplers import Prioritized
+from starling.replay.sum_tree import SumTree
 
 Step = Callable[[], None]
 PEERS = {"tianshou": "tree", "cpprb": "sampler"}

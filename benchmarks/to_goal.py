@@ -18,7 +18,7 @@ from typing import Any
 
 from machine import describe, spread
 
-from starling.runs.metrics import read_rows
+from starling.experiment.run_folder.metrics import read_rows
 
 RUNTIMES = {
     "inline": ["runtime=inline"],

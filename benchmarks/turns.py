@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from statistics import fmean
 from subprocess import Popen
 
-from starling.measuring.helpers import helper, last_words
+from starling.tools.benchmark.helpers import helper, last_words
 
 READY = "ready"
 

@@ -13,7 +13,7 @@ import numpy as np
 import starling
 from starling.algos.dqn import DQN
 from starling.config.algo.dqn import DQNConfig
-from starling.store.samplers import Draw, Uniform
+from starling.replay.samplers import Draw, Uniform
 
 
 class Combined(Uniform):

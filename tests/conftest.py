@@ -13,9 +13,9 @@ import torch
 
 import starling
 from starling.cli.main import app
-from starling.runs.folder import RunFolder
+from starling.experiment.run_folder.folder import RunFolder
 from starling.runtime.ray import token
-from starling.verification import compare
+from starling.tools.verify import compare
 
 # A background job of a shell ignores SIGINT and one under nohup SIGHUP, and children inherit that.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -116,7 +116,7 @@ def _start_ray(ray, tries=6):
 @pytest.fixture
 def two_cores(monkeypatch):
     """Costs are measured beside one busy process, and not beside one per core that STARLING_CORES claims."""
-    monkeypatch.setattr("starling.measuring.costs.cores", lambda: 2)
+    monkeypatch.setattr("starling.tools.benchmark.costs.cores", lambda: 2)
 
 
 @pytest.fixture(scope="session")

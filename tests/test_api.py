@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import starling
+from starling.actor.core import Header
+from starling.actor.noise import Noise
 from starling.envs.toy import Identity
-from starling.evaluation import load_agent
-from starling.roles.noise import Noise
-from starling.roles.policy import Header
-from starling.runs.folder import RunFolder
-from starling.runs.metrics import read_rows
+from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.metrics import read_rows
+from starling.tools.evaluate import load_agent
 from starling.types import Progress
 
 TINY = ["stop.env_steps=400", "stop.return=null", "net.torso.hidden=[16]"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from starling.cli.main import app
-from starling.runs.folder import RunFolder
-from starling.runs.metrics import read_rows
+from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.metrics import read_rows
 
 ROOT = Path(__file__).parent.parent
 WHOLE = os.environ.get("STARLING_MATRIX") == "whole"

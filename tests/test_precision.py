@@ -7,9 +7,9 @@ from starling import hardware
 from starling.api import Quiet
 from starling.config.load import load
 from starling.errors import UserError
+from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.train import branch
 from starling.hardware import has_bfloat16_flag, settle_precision
-from starling.runs.folder import RunFolder
-from starling.training import branch
 
 ZEN4 = "processor\t: 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu avx512f avx512_bf16 avx512_vnni\n"
 SAPPHIRE_RAPIDS = "processor\t: 0\nflags\t\t: fpu avx512f amx_tile amx_bf16\nvmx flags\t: vnmi\n"

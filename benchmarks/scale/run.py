@@ -56,10 +56,10 @@ def cluster(nodes: int) -> Iterator[str]:
 def measure(nodes: int, env_seconds: float, seconds: float) -> tuple[float, Costs]:
     """Env steps a second on so many nodes, and what each role costs there."""
     from starling import tree
-    from starling.blueprint import draw, layout_of, plan_threads
     from starling.config.load import load
     from starling.hardware import set_up_torch
-    from starling.topology import build
+    from starling.launch.local import build
+    from starling.launch.plan import draw, layout_of, plan_threads
 
     with cluster(nodes) as address:
         actors = nodes * ACTORS

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from starling.config.parts import Linear, NetConfig, OptimizerConfig
     from starling.errors import UserError
     from starling.nets.build import HeadSpec, Network, build_network
-    from starling.store.spec import TableSpec
+    from starling.replay.spec import TableSpec
     from starling.types import Batch, EnvSpec, StreamSpec, Trajectory
 
 _HOMES = {
@@ -45,7 +45,7 @@ _HOMES = {
     "starling.config.parts": ("Linear", "NetConfig", "OptimizerConfig"),
     "starling.errors": ("UserError",),
     "starling.nets.build": ("HeadSpec", "Network", "build_network"),
-    "starling.store.spec": ("TableSpec",),
+    "starling.replay.spec": ("TableSpec",),
     "starling.types": ("Batch", "EnvSpec", "StreamSpec", "Trajectory"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -3,7 +3,7 @@
 import signal
 import sys
 
-from starling.leaving import exit_on_signals
+from starling.process_exit import exit_on_signals
 
 
 def main() -> None:

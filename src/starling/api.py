@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from starling import evaluation, training, tree
+from starling import tree
 from starling.config.algo import ALGORITHMS
 from starling.config.load import from_dict
 from starling.config.load import load as load_config
@@ -17,9 +17,11 @@ from starling.config.schema import Config
 from starling.envs.registry import make_env
 from starling.envs.registry import register_env as register_env
 from starling.envs.wrappers import WRAPPERS
+from starling.experiment import train as training
+from starling.experiment.session import Display, Result
+from starling.experiment.status import Status
 from starling.nets.torsos import TORSOS
-from starling.runs.status import Status
-from starling.session import Display, Result
+from starling.tools import evaluate as evaluation
 from starling.types import EnvStep, Tree
 
 

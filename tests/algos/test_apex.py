@@ -5,14 +5,15 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from starling import topology, tree
+from starling import tree
 from starling.algos.apex import ApeX
 from starling.algos.base import ActInput
-from starling.blueprint import draw
 from starling.config.algo.apex import ApeXConfig
 from starling.config.load import load
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
+from starling.launch import local as topology
+from starling.launch.plan import draw
 from starling.types import Batch, EnvSpec, Progress, Trajectory
 
 DISCOUNT, ACTIONS, ROWS = 0.9, 3, 4

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from inline_runs import run
-from policy_batches import (
+from support.inline_runs import run
+from support.policy_batches import (
     ACTIONS,
     LENGTH,
     env_spec,

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from policy_batches import RESETS, env_spec, make_batch, marked
+from support.policy_batches import RESETS, env_spec, make_batch, marked
 
-from starling import topology
 from starling.algos.impala import IMPALA
-from starling.blueprint import draw
 from starling.config.algo.impala import IMPALAConfig
 from starling.config.load import load
 from starling.config.parts import NetConfig, TorsoConfig
 from starling.errors import UserError
+from starling.launch import local as topology
+from starling.launch.plan import draw
 from starling.types import Batch, EnvSpec, Progress, Trajectory
 
 SOURCES = [{"kind": "queue", "share": 0.5}, {"kind": "uniform", "share": 0.5}]

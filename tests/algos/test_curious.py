@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from inline_runs import run, windows
+from support.inline_runs import run, windows
 
-from starling import topology
-from starling.blueprint import draw
 from starling.config.load import load
 from starling.errors import UserError
-from starling.runs.metrics import Scoreboard
+from starling.experiment.run_folder.metrics import Scoreboard
+from starling.launch import local as topology
+from starling.launch.plan import draw
 
 SMALL = ["env={id: toy/counting}", "env.num=3", "net.torso.hidden=[8]", "stop.return=null"]
 DQN = [*SMALL, "algo.learning_starts=5000", "algo.capacity=20000", "algo.fragment=4"]

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from policy_batches import env_spec
-from policy_batches import make_batch as make_rollouts
-from sequence_batches import SETTINGS as SEQUENCES
-from sequence_batches import make_batch as make_sequences
-from sequence_batches import slow_losses, slow_streams
-from slow_losses import (
+from support.policy_batches import env_spec
+from support.policy_batches import make_batch as make_rollouts
+from support.sequence_batches import SETTINGS as SEQUENCES
+from support.sequence_batches import make_batch as make_sequences
+from support.sequence_batches import slow_losses, slow_streams
+from support.slow_losses import (
     TORSO,
     assert_losses_match,
     build,
@@ -24,7 +24,7 @@ from slow_losses import (
     slow_ppo,
     valid_cells,
 )
-from transition_batches import make_transitions
+from support.transition_batches import make_transitions
 
 from starling.algos.curious import RETURN, Curious
 from starling.algos.dqn import DQN

@@ -3,11 +3,11 @@
 import pytest
 
 import starling
-from starling import training
 from starling.api import Quiet
 from starling.config.load import load
-from starling.runs.folder import RunFolder
-from starling.runs.metrics import read_rows
+from starling.experiment import train as training
+from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.metrics import read_rows
 
 PPO = ["algo.minibatches=1", "algo.epochs=1", "env.num=2", "algo.rollout=16", "stop.env_steps=64"]
 REPLAY = ["env.num=2", "algo.batch=2", "algo.capacity=2000", "algo.learning_starts=4", "algo.updates_per_step=0.05"]

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from policy_batches import env_spec
-from slow_losses import assert_losses_match, build, build_target, float64_net, in_float64, slow_dqn
-from transition_batches import make_transitions
+from support.policy_batches import env_spec
+from support.slow_losses import assert_losses_match, build, build_target, float64_net, in_float64, slow_dqn
+from support.transition_batches import make_transitions
 
 from starling.algos.apex import ApeX
 from starling.algos.dqn import DQN

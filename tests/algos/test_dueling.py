@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from starling.blueprint import build_model, draw
 from starling.config.load import load
+from starling.launch.plan import build_model, draw
 
 
 def head_of(preset, *settings):

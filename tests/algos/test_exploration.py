@@ -7,10 +7,10 @@ import torch
 
 import starling
 from starling.algos.base import ActInput
-from starling.blueprint import draw
 from starling.config.load import load
-from starling.runs.folder import RunFolder
-from starling.runs.metrics import read_rows
+from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.metrics import read_rows
+from starling.launch.plan import draw
 from starling.types import Progress
 
 SCHEDULE = "algo.epsilon={start: 0.8, end: 0.2, steps: 1000}"

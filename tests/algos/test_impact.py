@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from policy_batches import RESETS, env_spec, gradient_at_resets, make_batch, marked
-from slow_losses import assert_losses_match, build, build_target, float64_net, in_float64, slow_impact
+from support.policy_batches import RESETS, env_spec, gradient_at_resets, make_batch, marked
+from support.slow_losses import assert_losses_match, build, build_target, float64_net, in_float64, slow_impact
 
-from starling import topology
 from starling.algos.impact import IMPACT
-from starling.blueprint import draw
 from starling.config.algo.impact import IMPACTConfig
 from starling.config.load import load
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
+from starling.launch import local as topology
+from starling.launch.plan import draw
 from starling.types import Progress, StreamSpec
 
 SETTINGS = {

@@ -6,17 +6,17 @@ from itertools import product
 import pytest
 import torch
 from gymnasium import spaces
-from policy_batches import ACTIONS, RESETS, ROWS, env_spec, make_batch, marked
-from slow_losses import assert_losses_match, build, float64_net, in_float64, slow_impala
+from support.policy_batches import ACTIONS, RESETS, ROWS, env_spec, make_batch, marked
+from support.slow_losses import assert_losses_match, build, float64_net, in_float64, slow_impala
 
-from starling import topology
 from starling.algos.impala import IMPALA, explained_variance
-from starling.blueprint import draw
 from starling.config.algo.impala import IMPALAConfig
 from starling.config.load import load
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
-from starling.store.limiter import Limiter, check
+from starling.launch import local as topology
+from starling.launch.plan import draw
+from starling.replay.limiter import Limiter, check
 from starling.tree import map_trajectory
 from starling.types import EnvSpec, StreamSpec
 

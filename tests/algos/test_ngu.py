@@ -4,29 +4,29 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 
-import inline_runs
 import numpy as np
 import pytest
 import torch
-from inline_runs import windows
-from policy_batches import env_spec
-from sequence_batches import SETTINGS as SEQUENCES
-from sequence_batches import SlowStream, make_batch, slow_losses
-from slow_losses import TORSO, assert_losses_match, build, build_target, float64_net
+from support import inline_runs
+from support.inline_runs import windows
+from support.policy_batches import env_spec
+from support.sequence_batches import SETTINGS as SEQUENCES
+from support.sequence_batches import SlowStream, make_batch, slow_losses
+from support.slow_losses import TORSO, assert_losses_match, build, build_target, float64_net
 
 import starling
 from starling import tree
 from starling.algos.base import ActInput, Seen
 from starling.algos.ngu import NGU, NOVELTY
-from starling.blueprint import build_model, draw
 from starling.config.algo.ngu import NGUConfig
 from starling.config.load import load
 from starling.errors import UserError
-from starling.evaluation import evaluate_run, load_agent
-from starling.frozen import freeze
-from starling.runs import checkpoint
-from starling.runs.folder import RunFolder
-from starling.runs.metrics import read_rows
+from starling.experiment.run_folder import checkpoint
+from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.metrics import read_rows
+from starling.launch.plan import build_model, draw
+from starling.state_io import freeze
+from starling.tools.evaluate import evaluate_run, load_agent
 from starling.types import Progress
 
 SMALL = [

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from policy_batches import ROWS, SPACES, env_spec, make_batch
-from slow_losses import assert_losses_match, build, float64_net, in_float64, slow_ppo
+from support.policy_batches import ROWS, SPACES, env_spec, make_batch
+from support.slow_losses import assert_losses_match, build, float64_net, in_float64, slow_ppo
 
 from starling.algos.ppo import PPO
 from starling.config.algo.ppo import PPOConfig
-from starling.roles.minibatches import minibatches, steps_as_rows
+from starling.learner.minibatches import minibatches, steps_as_rows
 from starling.types import Progress, StreamSpec
 
 CLIP = 0.25

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from inline_runs import run
+from support.inline_runs import run
 
 from starling.algos.ppo import PPO
 from starling.api import train
 from starling.config.algo.ppo import PPOConfig
 from starling.config.parts import NetConfig, TorsoConfig
 from starling.errors import UserError
-from starling.evaluation import evaluate_run
+from starling.experiment.run_folder import checkpoint
 from starling.nets.normalisers import Normalised
 from starling.ops.distributions import Gaussian
-from starling.runs import checkpoint
+from starling.tools.evaluate import evaluate_run
 from starling.types import EnvSpec
 
 ENV = EnvSpec("x", spaces.Box(-9, 9, (5,), np.float32), spaces.Box(-1, 1, (2,), np.float32))

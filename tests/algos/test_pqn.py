@@ -4,16 +4,16 @@ import copy
 
 import pytest
 import torch
-from policy_batches import env_spec, episodes, make_batch, outputs_step_by_step
-from slow_losses import assert_losses_match, build, float64_net, in_float64, slow_huber, valid_cells
+from support.policy_batches import env_spec, episodes, make_batch, outputs_step_by_step
+from support.slow_losses import assert_losses_match, build, float64_net, in_float64, slow_huber, valid_cells
 
 from starling.algos.base import ActInput
 from starling.algos.pqn import PQN
-from starling.blueprint import draw
 from starling.config.algo.pqn import PQNConfig
 from starling.config.load import load
 from starling.config.parts import NetConfig
 from starling.errors import UserError
+from starling.launch.plan import draw
 from starling.types import Progress, StreamSpec
 
 SETTINGS = {"discount": 0.9, "q_lambda": 0.6, "minibatches": 1}

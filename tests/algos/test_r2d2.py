@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 from gymnasium import spaces
-from policy_batches import env_spec
-from sequence_batches import BURN_IN, LENGTH, ROWS, STEPS, make, make_batch, slow_losses, slow_q, slow_streams
-from slow_losses import assert_losses_match
+from support.policy_batches import env_spec
+from support.sequence_batches import BURN_IN, LENGTH, ROWS, STEPS, make, make_batch, slow_losses, slow_q, slow_streams
+from support.slow_losses import assert_losses_match
 
 from starling import tree
 from starling.algos.base import ActInput

@@ -1,10 +1,10 @@
 """R2D2 inside the system: what its windows hold, that nothing is left out, that it resumes and that it remembers."""
 
-import inline_runs
 import numpy as np
 import pytest
 import torch
-from inline_runs import windows
+from support import inline_runs
+from support.inline_runs import windows
 
 from starling import tree
 from starling.envs.toy import counting_reward

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from policy_batches import OBSERVATION, env_spec
-from slow_losses import TORSO, assert_losses_match, build, build_target, in_float64
-from transition_batches import make_transitions
+from support.policy_batches import OBSERVATION, env_spec
+from support.slow_losses import TORSO, assert_losses_match, build, build_target, in_float64
+from support.transition_batches import make_transitions
 
 from starling.algos.base import ActInput
 from starling.algos.sac import SAC
@@ -17,8 +17,8 @@ from starling.config.algo.sac import SACConfig
 from starling.config.algo.transitions import PrioritizedConfig
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
+from starling.learner.gradients import differentiate
 from starling.ops.distributions import TanhGaussian
-from starling.roles.gradients import differentiate
 from starling.types import EnvSpec, Progress
 
 DISCOUNT, ALPHA = 0.9, 0.3

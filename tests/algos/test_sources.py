@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from policy_batches import env_spec, make_batch
+from support.policy_batches import env_spec, make_batch
 
-from starling import topology, tree
+from starling import tree
 from starling.algos.impala import IMPALA
 from starling.algos.sources import means_by_source
-from starling.blueprint import draw, layout_of
 from starling.config.algo.impala import IMPALAConfig
 from starling.config.load import from_dict, load, to_dict
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
+from starling.launch import local as topology
+from starling.launch.plan import draw, layout_of
 from starling.nets.states import EMBEDDED, StateFeatures
 
 ELITE = "{kind: elite, share: 0.5, capacity: 200, distance: lp}"

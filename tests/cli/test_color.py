@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from starling import blueprint as blueprint_module
-from starling.blueprint import build_model, draw, plan_threads
 from starling.config.load import load
+from starling.launch import plan as blueprint_module
+from starling.launch.plan import build_model, draw, plan_threads
 
 COLOR = ["env.atari.grayscale=false", "env.atari.stack=2", "env.num=2", "stop.env_steps=32", "eval.every=null"]
 SHORT = ["env.atari.max_frames=40", "checkpoint.every=32", "threads=1", "net.init=default", "precision=float32"]

@@ -9,9 +9,9 @@ from importlib import metadata
 
 import pytest
 
-from starling import evaluation
-from starling.runs.folder import RunFolder
-from starling.runs.metrics import TIMING, read_rows
+from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.metrics import TIMING, read_rows
+from starling.tools import evaluate as evaluation
 
 RUN = ["dqn-cartpole", "seed=3", "run=a", "stop.env_steps=1500", "stop.return=null", "algo.learning_starts=200"]
 

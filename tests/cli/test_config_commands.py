@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from starling.config.load import load, preset_names, to_yaml
-from starling.results.records import Result, append
+from starling.tools.results.records import Result, append
 
 SHORT = "algo: {name: ppo}\nenv: {id: CartPole-v1}\n"
 
@@ -141,7 +141,7 @@ def test_presets_are_listed_with_what_they_are(in_process, monkeypatch):
 
 def test_presets_are_listed_with_what_was_measured(in_process, monkeypatch, tmp_path):
     file = tmp_path / "results.jsonl"
-    monkeypatch.setattr("starling.results.records.FILE", file)
+    monkeypatch.setattr("starling.tools.results.records.FILE", file)
     monkeypatch.setenv("COLUMNS", "200")
     fields = {"score", "seeds", "env_steps", "minutes", "date", "protocol", "overrides"}
 

@@ -3,8 +3,8 @@
 import pytest
 
 from starling.envs.vector import MOST_DROPPED
-from starling.runs.folder import RunFolder
-from starling.runs.metrics import read_rows
+from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.metrics import read_rows
 
 ADVICE = "; mend the env, then start again or resume the run from its last checkpoint"
 SHORT = [

@@ -12,7 +12,7 @@ import pytest
 from starling.cli.metrics import metrics
 from starling.config.load import load
 from starling.errors import UserError
-from starling.runs.folder import create
+from starling.experiment.run_folder.folder import create
 
 ROWS = [
     {"env_steps": 1000, "return": None, "updates": 0, "time/steps_per_s": 900.5},

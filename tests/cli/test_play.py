@@ -16,8 +16,8 @@ from PIL import Image
 
 from starling.cli.play import play
 from starling.errors import UserError
-from starling.evaluation import evaluate_run
-from starling.runs.strip import BAND
+from starling.tools.evaluate import evaluate_run
+from starling.tools.video_strip import BAND
 
 RUNS = {
     "cartpole": ["dqn-cartpole", "stop.env_steps=300", "algo.learning_starts=100", "checkpoint.every=100"],

@@ -10,7 +10,7 @@ from PIL import Image
 
 from starling.cli.main import app
 from starling.errors import UserError
-from starling.runs.metrics import read_rows
+from starling.experiment.run_folder.metrics import read_rows
 
 RUNS = {
     "cartpole": [

@@ -1,7 +1,7 @@
 """`starling resume` where it is refused."""
 
 from starling.config.load import load
-from starling.runs.folder import create
+from starling.experiment.run_folder.folder import create
 
 
 def test_another_algorithm_is_one_line_and_exit_code_2(tmp_path, in_process):

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from starling.blueprint import draw
 from starling.cli.main import app
 from starling.config.load import load
 from starling.errors import UserError
-from starling.measuring.tuning import Choice
+from starling.launch.plan import draw
+from starling.tools.benchmark.tuning import Choice
 
 TOY = ["env.id=toy/identity", "env.num=2", "algo.unroll=5", "algo.batch=2", "net.torso.hidden=[8]"]
 
@@ -27,7 +27,7 @@ def tune(*arguments):
 
 @pytest.mark.slow
 def test_the_fastest_settings_are_a_file_that_can_be_trained(tmp_path, monkeypatch):
-    monkeypatch.setattr("starling.measuring.tuning.cores", lambda: 1)  # fewer trials, of every kind
+    monkeypatch.setattr("starling.tools.benchmark.tuning.cores", lambda: 1)  # fewer trials, of every kind
     out = tmp_path / "tuned.yaml"
     done = tune("impala-cartpole", *TOY, "--seconds", "0.3", "--out", str(out), "--json")
     assert done.exit_code == 0, done.output
@@ -48,9 +48,9 @@ def test_the_fastest_settings_are_a_file_that_can_be_trained(tmp_path, monkeypat
 
 def test_env_rows_are_varied_only_where_asked_for(monkeypatch):
     """With speeds that grow with the number of envs, which real ones on a busy machine may not."""
-    monkeypatch.setattr("starling.measuring.tuning.cores", lambda: 1)
+    monkeypatch.setattr("starling.tools.benchmark.tuning.cores", lambda: 1)
     monkeypatch.setattr(
-        "starling.measuring.tuning.watch", lambda config, *_: SimpleNamespace(steps_per_s=float(config.env.num))
+        "starling.tools.benchmark.tuning.watch", lambda config, *_: SimpleNamespace(steps_per_s=float(config.env.num))
     )
     fixed, varied = tune("impala-cartpole", *TOY, "--json"), tune("impala-cartpole", *TOY, "--json", "--rows")
     assert (fixed.exit_code, varied.exit_code) == (0, 0), fixed.output + varied.output

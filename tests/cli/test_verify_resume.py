@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from starling.runs.folder import RunFolder
-from starling.verification import Counters, compare, compare_counters, verify
+from starling.experiment.run_folder.folder import RunFolder
+from starling.tools.verify import Counters, compare, compare_counters, verify
 
 SHARED = ["env.num=2", "net.torso.hidden=[16]"]
 DQN = [

@@ -7,7 +7,7 @@ from starling.config.algo.base import config_class
 from starling.config.load import load, preset_names, preset_text, to_dict, to_yaml
 from starling.config.parts import Linear, OptimizerConfig
 from starling.errors import UserError
-from starling.runs.folder import RunFolder
+from starling.experiment.run_folder.folder import RunFolder
 
 
 @pytest.fixture

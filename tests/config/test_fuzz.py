@@ -11,13 +11,13 @@ import time
 
 import pytest
 
-from starling.blueprint import check_network, draw
 from starling.config import describe
 from starling.config.dialect import on_one_line
 from starling.config.load import check, from_dict, load, to_dict, to_yaml
 from starling.config.schema import Config
 from starling.envs.registry import env_spec
 from starling.errors import UserError
+from starling.launch.plan import check_network, draw
 
 ROUNDS = int(os.environ.get("STARLING_FUZZ", "1"))
 VALUES = [
@@ -68,7 +68,7 @@ def cases(preset, each=4):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_value_of_every_key_is_taken_or_refused(preset, monkeypatch):
     known = {}
-    monkeypatch.setattr("starling.blueprint.env_spec", lambda env: known.setdefault(to_key(env), env_spec(env)))
+    monkeypatch.setattr("starling.launch.plan.env_spec", lambda env: known.setdefault(to_key(env), env_spec(env)))
     taken = refused = drawn = 0
     for base, path, value in cases(preset):
         began, what = time.process_time(), f"{'.'.join(path)}={value!r:.60}"

@@ -18,7 +18,7 @@ from starling.config.load import (
 )
 from starling.config.secrets import HIDDEN, hide, hide_override, looks_secret
 from starling.errors import UserError
-from starling.runs import folder
+from starling.experiment.run_folder import folder
 
 SECRET = "tr0ub4dor&3"
 

@@ -8,14 +8,14 @@ import signal
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from saved import ages, changing_state, save
-from traced_disk import TracedDisk
+from support.saved import ages, changing_state, save
+from support.traced_disk import TracedDisk
 
 from starling.errors import UserError
-from starling.runs import checkpoint
-from starling.runs.checkpoint import Retention
+from starling.experiment.run_folder import checkpoint
+from starling.experiment.run_folder.checkpoint import Retention
 
 
 class DeadlyDisk(TracedDisk):

@@ -7,9 +7,9 @@ import pytest
 import starling
 from starling.api import Quiet
 from starling.config.load import load
-from starling.runs.folder import RunFolder
-from starling.runs.metrics import read_rows
-from starling.training import branch
+from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.metrics import read_rows
+from starling.experiment.train import branch
 
 SETTINGS = ["net.torso.hidden=[8]", "env.num=2", "algo.rollout=16", "log.every=64", "checkpoint.every=128"]
 

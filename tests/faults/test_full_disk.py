@@ -6,15 +6,15 @@ import time
 from pathlib import Path
 
 import pytest
+from support.traced_disk import TracedDisk
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from traced_disk import TracedDisk
 
 import starling
-from starling import session
 from starling.cli.show import closing_lines
-from starling.runs import checkpoint
-from starling.runs.folder import RunFolder
-from starling.runs.metrics import read_rows
+from starling.experiment import session
+from starling.experiment.run_folder import checkpoint
+from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.metrics import read_rows
 
 SETTINGS = [
     "net.torso.hidden=[16]",

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from starling.runs.folder import RunFolder
-from starling.runs.metrics import read_rows
+from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.metrics import read_rows
 
 pytestmark = pytest.mark.slow
 

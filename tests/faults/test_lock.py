@@ -13,11 +13,11 @@ import pytest
 import starling as starling_api
 from starling.config.load import load
 from starling.errors import UserError
-from starling.evaluation import evaluate_run
-from starling.runs import lock
-from starling.runs.folder import RunFolder
-from starling.runs.metrics import read_rows
-from starling.training import branch
+from starling.experiment.run_folder import lock
+from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.metrics import read_rows
+from starling.experiment.train import branch
+from starling.tools.evaluate import evaluate_run
 
 pytestmark = pytest.mark.slow
 

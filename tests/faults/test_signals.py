@@ -9,10 +9,10 @@ from contextlib import suppress
 
 import pytest
 
-from starling.runs import checkpoint
-from starling.runs.folder import RunFolder
-from starling.runs.metrics import read_rows
-from starling.runs.signals import Interrupts
+from starling.experiment.run_folder import checkpoint
+from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.metrics import read_rows
+from starling.experiment.signals import Interrupts
 
 pytestmark = pytest.mark.slow
 PATIENCE = 120

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "store"))
 
 from corpus import SETTINGS, Ended, Place
 

@@ -15,25 +15,25 @@ import pytest
 from corpus import SETTINGS, change_export, rewrite
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store_streams import Stream, make_layout, make_rows, stack_of
+from support.store_streams import Stream, make_layout, make_rows, stack_of
 
-from starling.blueprint import build_model, draw, layout_of
-from starling.bounded_json import parse_json
-from starling.building import build_stores
+from starling.config.bounded_json import parse_json
 from starling.config.load import load as load_config
 from starling.errors import UserError
-from starling.frozen import FrozenPart, freeze, thaw
-from starling.replays.saved import load_replay
-from starling.replays.start import _read, check_replay
-from starling.runs import checkpoint
-from starling.runs.arrays import parse_arrays
-from starling.runs.checkpoint import BrokenCheckpointError
-from starling.runs.checkpoint_schema import state_check
-from starling.runs.rows import parse_rows
-from starling.runs.segments import Stored, what_is_wrong, write_segments
+from starling.experiment.run_folder import checkpoint
+from starling.experiment.run_folder.arrays import parse_arrays
+from starling.experiment.run_folder.checkpoint import BrokenCheckpointError
+from starling.experiment.run_folder.checkpoint_schema import state_check
+from starling.experiment.run_folder.rows import parse_rows
+from starling.experiment.run_folder.segments import Stored, what_is_wrong, write_segments
+from starling.experiment.saved_replay.load import load_replay
+from starling.experiment.saved_replay.start import _read, check_replay
+from starling.launch.builders import build_stores
+from starling.launch.plan import build_model, draw, layout_of
+from starling.replay.spec import TableSpec
+from starling.replay.table import Table
 from starling.segments import Joined
-from starling.store.spec import TableSpec
-from starling.store.table import Table
+from starling.state_io import FrozenPart, freeze, thaw
 
 EXAMPLES = int(os.environ.get("STARLING_FUZZ", "60"))
 fuzz = settings(

@@ -15,17 +15,16 @@ from pathlib import Path
 import pytest
 
 import starling
-from starling.measuring.machine import describe
+from starling.tools.benchmark.machine import describe
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 KEPT, SCRATCH = HERE / "results.jsonl", ROOT / "build" / "learn.jsonl"
 SEEDS = (1, 2, 3)
 SETTINGS = ["stop.return=null", "checkpoint.replay=false", "checkpoint.keep=1", "threads=1"]
+sys.path.append(str(ROOT / "benchmarks"))  # whose envs and agents some tests use
 MINUTES = 30
 """Limit for one test and seed, on a machine that is busy with other things."""
-
-sys.path.insert(0, str(HERE))  # the envs and agents beside the tests
 
 
 def pytest_addoption(parser):

@@ -1,8 +1,7 @@
 """CLEAR keeps a first task while a second is learned."""
 
-import borrowed  # noqa: F401
 from continual import ROWS, train
-from watched import Stopwatch
+from support.watched import Stopwatch
 
 PERIOD = 2_000  # steps of every env in each task
 

@@ -1,12 +1,15 @@
 """LASER's trust region leaves out what another policy's experience says wrongly about one's own."""
 
-import borrowed  # noqa: F401
 import torch
-from trained import load
-from watched import outputs_of
+from support.trained import load
+from support.watched import outputs_of
 
 SETTINGS = [
-    *["algo.name=shared_experience:Shared", "env={id: held_back:Corridor, num: 32}", "net.torso.hidden=[]"],
+    *[
+        "algo.name=support.shared_experience:Shared",
+        "env={id: support.held_back:Corridor, num: 32}",
+        "net.torso.hidden=[]",
+    ],
     *["algo.unroll=8", "algo.batch=32", "algo.discount=0.95", "algo.trace_lambda=1", "algo.entropy_coef=0"],
     *["algo.optimizer={name: SGD, args: {lr: 0.002}, clip_norm: 1000}", "stop.env_steps=30000"],
 ]

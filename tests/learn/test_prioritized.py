@@ -3,7 +3,7 @@
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from trained import greedy_return
+from support.trained import greedy_return
 
 import starling
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from trained import load
+from support.trained import load
 
 import starling
 from starling.algos.dqn import DQN

@@ -7,15 +7,15 @@ import torch
 from gymnasium import spaces
 
 import starling
-from starling import topology
 from starling.algos.apex import ApeX
 from starling.algos.dqn import DQN
 from starling.algos.r2d2 import R2D2
-from starling.blueprint import draw
 from starling.config.algo.apex import ApeXConfig
 from starling.config.algo.dqn import DQNConfig
 from starling.config.algo.r2d2 import R2D2Config
 from starling.config.load import load
+from starling.launch import local as topology
+from starling.launch.plan import draw
 from starling.types import StreamSpec
 
 pytestmark = pytest.mark.slow

@@ -2,13 +2,13 @@
 
 import pytest
 
-from starling import topology
-from starling.blueprint import draw
 from starling.config.load import load
-from starling.runs.metrics import Scoreboard
+from starling.experiment.run_folder.metrics import Scoreboard
+from starling.launch import local as topology
+from starling.launch.plan import draw
 
 SETTINGS = [
-    *["env={id: held_back:Corridor, num: 8}", "net.torso.hidden=[]", "stop.return=null", "algo.entropy_coef=0"],
+    *["env={id: support.held_back:Corridor, num: 8}", "net.torso.hidden=[]", "stop.return=null", "algo.entropy_coef=0"],
     *["algo.batch=4", "algo.unroll=8", "algo.discount=0.95", "algo.clip_rho=4", "algo.clip_c=4"],
     "algo.optimizer={name: SGD, args: {lr: 0.003}, clip_norm: 1000}",
 ]

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from starling import topology
-from starling.blueprint import draw
 from starling.config.load import load
-from starling.runs.metrics import Scoreboard
+from starling.experiment.run_folder.metrics import Scoreboard
+from starling.launch import local as topology
+from starling.launch.plan import draw
 
 SMALL = ["net.torso.hidden=[32]", "net.torso.activation=tanh", "stop.return=null"]
 PPO = [*SMALL, "env.num=8", "algo.rollout=32", "algo.epochs=6", "algo.minibatches=4", "algo.optimizer.args.lr=0.005"]

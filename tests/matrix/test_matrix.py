@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-from starling.blueprint import draw
 from starling.config.algo import ALGORITHMS
 from starling.config.load import load
-from starling.runs.metrics import Scoreboard
-from starling.topology import build
+from starling.experiment.run_folder.metrics import Scoreboard
+from starling.launch.local import build
+from starling.launch.plan import draw
 
 SMALL = ["env.id=toy/identity", "env.num=8", "net.torso.activation=tanh", "net.torso.hidden=[32]", "stop.return=null"]
 LSTM = ["net.core={kind: lstm, size: 16}", "net.shared=true"]

@@ -3,10 +3,10 @@
 import numpy as np
 
 from starling import tree
-from starling.frozen import pack, unpack
+from starling.replay.spec import TableSpec
 from starling.runtime.batches import BatchDesk, BatchPort, batch_spec
 from starling.runtime.slab import Parcel
-from starling.store.spec import TableSpec
+from starling.state_io import pack, unpack
 from starling.types import ArraySpec, Keys, Layout, Sample
 
 LAYOUT = Layout(

@@ -7,9 +7,9 @@ import pytest
 import starling
 from starling.config.load import load
 from starling.errors import UserError
-from starling.runs import checkpoint
-from starling.runs.folder import RunFolder
-from starling.runs.metrics import TIMING, read_rows
+from starling.experiment.run_folder import checkpoint
+from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.metrics import TIMING, read_rows
 
 pytestmark = pytest.mark.slow
 

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from driving import PATIENCE
+from support.driving import PATIENCE
 from torch import nn
 
 from starling import tree
+from starling.actor.usage import Usage
 from starling.algos.base import Algorithm, LearnSpec, Loss, OptimizerSpec
-from starling.blueprint import draw
 from starling.config.load import load
 from starling.config.parts import OptimizerConfig
-from starling.roles.learner import CHECKED_EVERY, DivergedError, Learner
-from starling.roles.ranks import RankLostError
-from starling.roles.usage import Usage
+from starling.launch.local import build
+from starling.launch.plan import draw
+from starling.learner.group import RankLostError
+from starling.learner.learner import CHECKED_EVERY, DivergedError, Learner
 from starling.runtime.collective import Collective, Meeting
-from starling.topology import build
 from starling.types import Keys, Sample, Trajectory
 
 CPU = torch.device("cpu")

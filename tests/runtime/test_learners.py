@@ -6,14 +6,14 @@ import time
 
 import pytest
 import torch
-from driving import FAMILY, PATIENCE, evaluate, evaluate_family, go_on_until, run_of, until_notice
+from support.driving import FAMILY, PATIENCE, evaluate, evaluate_family, go_on_until, run_of, until_notice
 
-from starling.blueprint import draw
 from starling.config.load import load
 from starling.errors import UserError
-from starling.frozen import unpack
+from starling.launch.local import build
+from starling.launch.plan import draw
 from starling.runtime.crew import RunFailedError
-from starling.topology import build
+from starling.state_io import unpack
 
 SMALL = ["learners=2", "env.id=toy/identity", "env.num=4", "actors=2", "net.torso.hidden=[8]", "stop.return=null"]
 IMPALA = ["algo.unroll=5", "algo.batch=4"]

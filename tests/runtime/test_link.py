@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from starling.roles.recorder import Buffer
+from starling.actor.recorder import Buffer
 from starling.runtime.link import Link, link, wait_readable
 from starling.runtime.slab import Slab, size_of
 from starling.runtime.upstream import FragmentPort

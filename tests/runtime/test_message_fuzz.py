@@ -12,17 +12,17 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
-from driving import go_on_until, run_of, until_notice
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.driving import go_on_until, run_of, until_notice
 
-from starling.frozen import pack, unpack
-from starling.roles.policy import Header
+from starling.actor.core import Header
 from starling.runtime.central import LoopSide, ServerSide, SharedDesk
 from starling.runtime.link import LARGEST, BrokenMessageError, Link, link
 from starling.runtime.messages import check_message
 from starling.runtime.rendezvous import RankLine
 from starling.runtime.weights import WeightBoard, WeightReader, WeightWriter, side_of
+from starling.state_io import pack, unpack
 from starling.types import ArraySpec, Layout
 
 fuzzed = settings(max_examples=int(os.environ.get("STARLING_FUZZ", "150")), deadline=2000)

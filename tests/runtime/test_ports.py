@@ -11,12 +11,12 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from driving import PATIENCE, go_on_until, run_of
-from listening import listening, outside, socket_files, tree
+from support.driving import PATIENCE, go_on_until, run_of
+from support.listening import listening, outside, socket_files, tree
 
 from starling.config.cluster import RayConfig
 from starling.errors import UserError
-from starling.runs.metrics import read_rows
+from starling.experiment.run_folder.metrics import read_rows
 
 SMALL = ["env.id=toy/identity", "env.num=4", "actors=2", "net.torso.hidden=[8]", "stop.return=null"]
 

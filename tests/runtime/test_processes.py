@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import FAMILY, PATIENCE, balance, evaluate, go_on, go_on_until, impatient, run_of, until_notice
+from support.driving import FAMILY, PATIENCE, balance, evaluate, go_on, go_on_until, impatient, run_of, until_notice
 
 from starling.runtime.crew import RunFailedError
 from starling.runtime.processes import ProcessesRuntime

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driving import FAMILY, balance, evaluate, evaluate_family, go_on, impatient, run_of, until_notice
+from support.driving import FAMILY, balance, evaluate, evaluate_family, go_on, impatient, run_of, until_notice
 
 import starling
 from starling.api import Quiet
-from starling.blueprint import draw
 from starling.config.load import load
 from starling.errors import UserError
+from starling.launch.local import build
+from starling.launch.plan import draw
 from starling.runtime.crew import RunFailedError
-from starling.topology import build
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here")]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 import ray
-from driving import PATIENCE
-from ray_support import STORE, cluster
+from support.driving import PATIENCE
+from support.ray_support import STORE, cluster
 
-from starling.runs.metrics import read_rows
+from starling.experiment.run_folder.metrics import read_rows
 
 # Once this process has met a Ray with a token it asks others for one.
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here")]

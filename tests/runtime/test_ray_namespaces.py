@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from starling.runs.metrics import read_rows
+from starling.experiment.run_folder.metrics import read_rows
 from starling.runtime.ray.token import MODE, PATH
 
 RECIPE = Path(__file__).parents[2] / "deploy" / "two-nodes.sh"

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from driving import PATIENCE
-from listening import listening
+from support.driving import PATIENCE
+from support.listening import listening
 
-from starling.roles.ranks import RankLostError
-from starling.roles.usage import Usage
+from starling.actor.usage import Usage
+from starling.learner.group import RankLostError
 from starling.runtime.collective import Collective, Meeting
 from starling.runtime.link import link, wait_readable
 from starling.runtime.rendezvous import RankLine

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import starling
-from starling.blueprint import draw
-from starling.branching import check_branch
 from starling.config.load import load
-from starling.runs.folder import RunFolder
-from starling.runs.metrics import read_rows
-from starling.training import branch
-from starling.verification import UNDER_WAY, Counters
+from starling.experiment.branch import check_branch
+from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.metrics import read_rows
+from starling.experiment.train import branch
+from starling.launch.plan import draw
+from starling.tools.verify import UNDER_WAY, Counters
 
 SMALL = [
     *["env.id=toy/identity", "env.num=4", "net.torso.hidden=[8]", "stop.env_steps=800", "stop.return=null"],

@@ -7,7 +7,7 @@ import time
 import torch
 from torch import nn
 
-from starling.roles.policy import Header
+from starling.actor.core import Header
 from starling.runtime.weights import WeightBoard, WeightReader, WeightWriter, side_of
 from starling.types import Progress
 

@@ -15,7 +15,7 @@ from starling.nets.build import HeadSpec, Network, build_network
 from starling.ops.distributions import Distribution
 from starling.ops.streams import stream_terms
 from starling.ops.vtrace import VTrace, vtrace
-from starling.store.spec import TableSpec
+from starling.replay.spec import TableSpec
 from starling.types import EnvSpec, StreamSpec, Tensor, Trajectory, Tree
 
 POLICY = "policy"

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 from torch import nn
 
 from starling.config.parts import NetConfig, OptimizerConfig
-from starling.store.spec import TableSpec
+from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor, Trajectory, Tree
 
 

@@ -19,15 +19,15 @@ from starling import tree
 from starling.algos.actor_critic import POLICY
 from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec, Seen
 from starling.config.curiosity import CuriosityConfig, OwnCuriosityConfig
-from starling.curiosity.episodic import Episodic
-from starling.curiosity.icm import ICM
-from starling.curiosity.rnd import RND
 from starling.errors import UserError
+from starling.intrinsic.episodic import Episodic
+from starling.intrinsic.icm import ICM
+from starling.intrinsic.rnd import RND
 from starling.nets.network import SHARED
 from starling.nets.normalisers import Moments
 from starling.ops.policy import masked_mean
 from starling.registry import Entry, Registry, check_kind
-from starling.store.spec import TableSpec
+from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor, Trajectory, Tree
 
 RETURN = "/return"

@@ -22,7 +22,7 @@ from starling.ops.returns import window_return
 from starling.ops.streams import bootstrap_from_reset, stream_terms, total, weighted_total
 from starling.ops.transforms import IDENTITY, Transform
 from starling.ops.value import huber, take
-from starling.store.spec import TableSpec
+from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory, Tree
 
 

@@ -31,7 +31,7 @@ from starling.ops.policy import (
     value_loss,
 )
 from starling.ops.streams import loss_at_ends, total, weighted_total
-from starling.store.spec import TableSpec
+from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, StreamSpec, Tensor
 
 

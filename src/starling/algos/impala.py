@@ -41,7 +41,7 @@ from starling.ops.policy import (
 from starling.ops.relevance import implied_policy, relevant
 from starling.ops.streams import total, weighted_total
 from starling.ops.vtrace import VTrace
-from starling.store.spec import TableSpec
+from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory
 
 D = TypeVar("D", Categorical, MultiCategorical)

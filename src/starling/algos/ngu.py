@@ -1,7 +1,7 @@
 """NGU (2002.06038): R2D2 with a family of policies, one for every mixture of reward and novelty.
 
 By switch with two networks and a bandit that chooses the policy of an episode: the form of Agent57 (2003.13350). Each
-env row has a bandit over its own episodes, and so has the evaluator, over trial episodes (`curiosity/trials.py`); its
+env row has a bandit over its own episodes, and so has the evaluator, over trial episodes (`intrinsic/trials.py`); its
 scores are those of the policy whose trials returned most.
 """
 
@@ -19,12 +19,12 @@ from starling.algos.base import ActInput, ActOutput, LearnSpec, Loss, OptimizerS
 from starling.algos.r2d2 import R2D2, Values
 from starling.config.algo.ngu import MetaConfig, NGUConfig
 from starling.config.parts import NetConfig
-from starling.curiosity.bandit import Bandit
-from starling.curiosity.episodic import Episodic
-from starling.curiosity.inverse import InverseModel
-from starling.curiosity.rnd import RND, Distillation
-from starling.curiosity.trials import BanditTrials
 from starling.errors import UserError
+from starling.intrinsic.bandit import Bandit
+from starling.intrinsic.episodic import Episodic
+from starling.intrinsic.inverse import InverseModel
+from starling.intrinsic.rnd import RND, Distillation
+from starling.intrinsic.trials import BanditTrials
 from starling.nets.build import Network, build_network
 from starling.ops.arms import discounts, long_discounts, novelty_weights
 from starling.ops.explore import epsilon_metrics

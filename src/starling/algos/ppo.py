@@ -33,7 +33,7 @@ from starling.ops.policy import (
 from starling.ops.returns import gae
 from starling.ops.streams import loss_at_ends, stream_terms, total, weighted_total
 from starling.ops.vtrace import vtrace
-from starling.store.spec import TableSpec
+from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory
 
 LOG_PROB = "log_prob"

@@ -24,7 +24,7 @@ from starling.ops.policy import masked_mean
 from starling.ops.returns import lambda_return
 from starling.ops.streams import stream_terms, total, weighted_total
 from starling.ops.value import huber, take
-from starling.store.spec import TableSpec
+from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory
 
 

@@ -26,7 +26,7 @@ from starling.ops.retrace import retrace
 from starling.ops.streams import StreamTerms, stream_terms, total, weighted_total
 from starling.ops.transforms import IDENTITY, RESCALED
 from starling.ops.value import huber, n_step_target, take, td_error
-from starling.store.spec import TableSpec
+from starling.replay.spec import TableSpec
 from starling.types import Batch, NDArray, StreamSpec, Tensor, Trajectory, Tree
 
 Q, MU, FEATURES = "q", "mu", "features"

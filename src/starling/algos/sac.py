@@ -26,7 +26,7 @@ from starling.ops.returns import window_return
 from starling.ops.soft import expected_soft_value, soft_value, temperature_loss
 from starling.ops.streams import stream_terms
 from starling.ops.value import take
-from starling.store.spec import TableSpec
+from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory, Tree
 
 POLICY, ENTROPY = "policy", "entropy"

@@ -16,7 +16,7 @@ from starling.errors import UserError
 from starling.nets.build import Network
 from starling.nets.states import StateFeatures
 from starling.ops.similarity import cosine_distance, lp_distance, nearest_cosine, nearest_lp, sequence_mean
-from starling.store.spec import TableSpec
+from starling.replay.spec import TableSpec
 from starling.types import EnvSpec, Tensor, Trajectory
 
 FEATURES = "features"

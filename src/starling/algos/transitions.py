@@ -7,7 +7,7 @@ from collections.abc import Callable
 from starling.config.algo.dqn import DQNConfig
 from starling.config.algo.sac import SACConfig
 from starling.config.algo.transitions import PrioritizedConfig
-from starling.store.spec import TableSpec
+from starling.replay.spec import TableSpec
 from starling.types import Progress
 
 

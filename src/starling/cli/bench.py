@@ -11,9 +11,9 @@ import typer
 from starling.cli.arguments import AsJson, Overrides
 
 if TYPE_CHECKING:
-    from starling.blueprint import Blueprint
-    from starling.measuring.replay import Found, Setting
-    from starling.measuring.throughput import Throughput
+    from starling.launch.plan import Blueprint
+    from starling.tools.benchmark.replay import Found, Setting
+    from starling.tools.benchmark.throughput import Throughput
 
 bench_app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
 KINDS = ("env_step", "inference", "training")
@@ -36,8 +36,8 @@ def throughput(
 
     config = load_checked(preset, overrides or [])
 
-    from starling.blueprint import validate
-    from starling.measuring.throughput import bench
+    from starling.launch.plan import validate
+    from starling.tools.benchmark.throughput import bench
 
     blueprint = validate(config)
     found = bench(blueprint, seconds, say=lambda line: print(line, file=sys.stderr))
@@ -69,7 +69,7 @@ def replay(
 
     Example: starling bench replay --games Pong --games Breakout --json
     """
-    from starling.measuring.replay import GAMES, RECORDED, Setting, bench
+    from starling.tools.benchmark.replay import GAMES, RECORDED, Setting, bench
 
     fewer = min(RECORDED, observations)
     setting = Setting(tuple(games or GAMES), observations, recorded=fewer, items=fewer, seconds=seconds)
@@ -83,10 +83,10 @@ def replay_values(found: Found, setting: Setting) -> dict[str, Any]:
     """The measurement as JSON: gigabytes, items and seconds."""
     from dataclasses import asdict
 
-    from starling.measuring.machine import describe
-    from starling.measuring.replay_memory import BATCH, N_STEP, ROWS
-    from starling.measuring.replay_speed import OURS
-    from starling.store.codec import CHUNK, LEVEL
+    from starling.replay.codec import CHUNK, LEVEL
+    from starling.tools.benchmark.machine import describe
+    from starling.tools.benchmark.replay_memory import BATCH, N_STEP, ROWS
+    from starling.tools.benchmark.replay_speed import OURS
 
     ours = found.speeds[OURS]
     more = {"batch": BATCH, "n_step": N_STEP, "rows": ROWS, "chunk": CHUNK, "level": LEVEL}
@@ -126,8 +126,8 @@ def replay_table(found: Found) -> str:
 
 def settings_of(blueprint: Blueprint) -> dict[str, Any]:
     """What decides a run's speed besides its algorithm and network."""
-    from starling.blueprint import plan_threads
     from starling.hardware import device
+    from starling.launch.plan import plan_threads
 
     config = blueprint.config
     return {
@@ -145,7 +145,7 @@ def as_values(found: Throughput, blueprint: Blueprint) -> dict[str, Any]:
     """The measurement as JSON: env steps and frames a second, shares, seconds of a core an env step."""
     from dataclasses import asdict
 
-    from starling.measuring.machine import describe
+    from starling.tools.benchmark.machine import describe
 
     reading, costs = found.reading, found.costs
     return {

@@ -38,8 +38,8 @@ def check(
 
     config = load_checked(source, [*(overrides or []), "runtime=ray"])
 
-    from starling.blueprint import build_model, draw, layout_of
-    from starling.clusters import cluster_plan
+    from starling.launch.plan import build_model, draw, layout_of
+    from starling.launch.ray import cluster_plan
 
     blueprint = draw(config)
     model = build_model(blueprint)

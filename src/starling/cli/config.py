@@ -52,9 +52,9 @@ def check(source: Source, overrides: Overrides = None, allow: Allow = None) -> N
     file, derive, vet = _located(source, allow)
     config = load_checked(file, overrides or [], derive=derive, vet=vet)
 
-    from starling.blueprint import build_model, layout_of, validate
-    from starling.clusters import cluster_plan
-    from starling.replays.start import check_replay
+    from starling.experiment.saved_replay.start import check_replay
+    from starling.launch.plan import build_model, layout_of, validate
+    from starling.launch.ray import cluster_plan
 
     blueprint = validate(config)
     model = build_model(blueprint)
@@ -105,7 +105,7 @@ def diff(
 def _located(source: str, allow: list[str] | None) -> tuple[str, bool, Vet | None]:
     """A preset, a file, or the file of a run's folder, whether it may derive from another, and who vets a run's."""
     from starling.config.load import preset_names
-    from starling.runs.folder import find, of_config
+    from starling.experiment.run_folder.folder import find, of_config
 
     path = Path(source)
     named = source in preset_names() or path.suffix in (".yaml", ".yml")

@@ -35,11 +35,11 @@ def evaluate(
 
     Example: starling eval runs/mine --episodes 100 --json
     """
-    from starling.runs.folder import find
+    from starling.experiment.run_folder.folder import find
 
     find(run, allow or ()).config()  # what is wrong with it is told before torch is imported
 
-    from starling.evaluation import evaluate_run
+    from starling.tools.evaluate import evaluate_run
 
     result = evaluate_run(
         run,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from starling.results.records import Summary
+    from starling.tools.results.records import Summary
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")]
 
@@ -30,7 +30,7 @@ def presets(as_json: AsJson = False) -> None:
     Example: starling presets --json
     """
     from starling.config.load import load, preset_names, preset_text
-    from starling.results import records
+    from starling.tools.results import records
 
     rows, results = list[dict[str, Any]](), records.read(records.FILE)
     for name in preset_names():

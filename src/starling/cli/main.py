@@ -26,7 +26,7 @@ from starling.cli import (
 )
 from starling.envs.faults import EnvFault
 from starling.errors import UserError
-from starling.leaving import in_order
+from starling.process_exit import in_order
 
 app = typer.Typer(
     name="starling",

@@ -29,9 +29,9 @@ def metrics(
 
     Example: starling metrics runs/mine --csv mine.csv
     """
-    from starling.runs.export import read_finished
-    from starling.runs.folder import find
-    from starling.runs.rows import damage_line
+    from starling.experiment.run_folder.export import read_finished
+    from starling.experiment.run_folder.folder import find
+    from starling.experiment.run_folder.rows import damage_line
 
     file = find(run).metrics_file
     rows, damaged = read_finished(file)
@@ -45,7 +45,7 @@ def metrics(
 
 def _export(rows: Sequence[dict[str, Any]], target: str) -> None:
     from starling.errors import UserError
-    from starling.runs.export import write_csv
+    from starling.experiment.run_folder.export import write_csv
 
     if target == "-":
         write_csv(rows, sys.stdout)

@@ -11,7 +11,7 @@ import typer
 from starling.cli.arguments import Allow, AsJson, Overrides, Source
 
 if TYPE_CHECKING:
-    from starling.measuring.plan import Plan
+    from starling.tools.benchmark.plan import Plan
 
 
 def plan(
@@ -29,14 +29,14 @@ def plan(
     Example: starling plan dqn-minatar-breakout algo.capacity=1000000
     """
     from starling.cli.precheck import load_checked
-    from starling.runs.folder import of_config
+    from starling.experiment.run_folder.folder import of_config
 
     run = of_config(Path(source), allow or ())
     config = load_checked(source, overrides or [], vet=None if run is None else run.vet)
 
-    from starling.blueprint import validate
     from starling.hardware import set_up_torch
-    from starling.measuring import plan as planning
+    from starling.launch.plan import validate
+    from starling.tools.benchmark import plan as planning
 
     blueprint = validate(config)
     set_up_torch(1)
@@ -69,8 +69,8 @@ def as_values(plan: Plan) -> dict[str, Any]:
 
 def as_table(plan: Plan) -> str:
     """The plan for people: what it is, how much, and what is behind it."""
-    from starling.capacity.fitting import in_words
     from starling.cli.show import duration
+    from starling.launch.fitting import in_words
 
     sizes, room, costs = plan.sizes, plan.room, plan.costs
     parts = ", ".join(f"{name} {in_words(getattr(sizes, name))}" for name in MEMORY if getattr(sizes, name))

@@ -10,7 +10,7 @@ import typer
 from starling.cli.arguments import Allow, Checkpoint, Run
 
 if TYPE_CHECKING:
-    from starling.playing import Shown
+    from starling.tools.play import Shown
 
 
 def play(
@@ -43,8 +43,8 @@ def play(
 
     Example: starling play runs/mine --episodes 2 --video mine.gif --log steps.json
     """
-    from starling.runs.folder import find
-    from starling.runs.video import check_folder, check_video, package
+    from starling.experiment.run_folder.folder import find
+    from starling.tools.video import check_folder, check_video, package
 
     find(run, allow or ()).config()  # what is wrong with it is told before torch is imported
     if video or not log:
@@ -54,7 +54,7 @@ def play(
     if streams:
         package("PIL.ImageDraw")
 
-    from starling.playing import Demand, play_run
+    from starling.tools.play import Demand, play_run
 
     demand = Demand(episodes, seed, explore, max_steps, checkpoint, video, log, fps, streams, tuple(allow or ()))
     for file in play_run(run, demand, report=_score, warn=print):

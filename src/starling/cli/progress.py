@@ -18,8 +18,8 @@ from rich.text import Text
 
 from starling.cli.show import Fact, counts, duration, learning, progress_line, time_left
 from starling.config.schema import Config
-from starling.runs.bottleneck import KEY as BOTTLENECK
-from starling.runs.status import Status
+from starling.experiment.bottleneck import KEY as BOTTLENECK
+from starling.experiment.status import Status
 
 GAP = "   "
 NARROWEST = 10

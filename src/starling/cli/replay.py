@@ -14,9 +14,9 @@ from starling.cli.show import number
 from starling.errors import UserError
 
 if TYPE_CHECKING:
-    from starling.replays.drawn import Drawn
-    from starling.replays.info import Histogram, TableInfo
-    from starling.replays.saved import SavedReplay
+    from starling.experiment.saved_replay.load import SavedReplay
+    from starling.tools.replay.drawn import Drawn
+    from starling.tools.replay.info import Histogram, TableInfo
 
 replay_app = typer.Typer(help="Look into a run's replay, export it, draw from it.", no_args_is_help=True)
 BAR = 40
@@ -31,7 +31,7 @@ def info(run: Run, checkpoint: Checkpoint = "newest", allow: Allow = None, as_js
     """
     replay = _load(run, checkpoint, allow)
 
-    from starling.replays.info import describe
+    from starling.tools.replay.info import describe
 
     tables = describe(replay)
     print(f"{run}, {replay.checkpoint}: {replay.env_steps:,} env steps came in, {replay.version:,} updates")
@@ -59,8 +59,8 @@ def export(
         raise UserError(f"{out} exists already; choose another folder with --out")
     replay = _load(run, checkpoint, allow)
 
-    from starling.capacity.fitting import in_words
-    from starling.replays.export import export_replay
+    from starling.experiment.saved_replay.export import export_replay
+    from starling.launch.fitting import in_words
 
     manifest = export_replay(replay, out)
     for name, table in manifest.tables.items():
@@ -88,8 +88,8 @@ def sample(
         raise UserError(f"{out} does not end in .png, the kind of picture that can be written")
     replay = _load(run, checkpoint, allow)
 
-    from starling.replays.drawn import draw_items
-    from starling.replays.sheet import check_pictures, write_sheet
+    from starling.tools.replay.drawn import draw_items
+    from starling.tools.replay.sheet import check_pictures, write_sheet
 
     path = None if out is None else check_pictures(replay.layout, replay.blueprint.env.id)
     drawn = draw_items(replay, n)
@@ -99,17 +99,17 @@ def sample(
 
 
 def _load(run: Path, checkpoint: str, allow: list[str] | None) -> SavedReplay:
-    from starling.runs.folder import find
+    from starling.experiment.run_folder.folder import find
 
     find(run, allow or ()).config()  # what is wrong with it is told before torch is imported
 
-    from starling.replays.saved import load_replay
+    from starling.experiment.saved_replay.load import load_replay
 
     return load_replay(run, which=checkpoint, warn=print, allow=allow or ())
 
 
 def _lines(table: TableInfo) -> list[str]:
-    from starling.capacity.fitting import in_words
+    from starling.launch.fitting import in_words
 
     used = table.steps / table.capacity
     lines = [

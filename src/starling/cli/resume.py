@@ -30,7 +30,7 @@ def resume(
     Example: starling resume runs/mine stop.env_steps=500000 algo.optimizer.args.lr=0.0001 --checkpoint best
     """
     from starling.cli.precheck import load_checked
-    from starling.runs.folder import check_writable, find
+    from starling.experiment.run_folder.folder import check_writable, find
 
     place = find(run, allow or ())
     place.check_algorithm(overrides or [])
@@ -38,9 +38,9 @@ def resume(
     place.check_cluster(config, overrides or [])
     check_writable(runs or run.parent)
 
-    from starling import training
     from starling.cli.progress import Progress
     from starling.cli.show import closing_lines
+    from starling.experiment import train as training
 
     with Progress(config) as display:
         if overrides:

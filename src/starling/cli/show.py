@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from starling.config.schema import Config
-    from starling.runs.status import Status
-    from starling.session import Result
+    from starling.experiment.session import Result
+    from starling.experiment.status import Status
 
 Fact = tuple[str, str]
 """What it is, and its value."""

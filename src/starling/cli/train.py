@@ -26,7 +26,7 @@ def train(
 
     config = load_checked(source, overrides or [])
 
-    from starling.runs.folder import check_writable
+    from starling.experiment.run_folder.folder import check_writable
 
     check_writable(runs)
     if config.runtime == "processes":
@@ -34,9 +34,9 @@ def train(
 
         prewarm()  # it loads torch while this process does the same
 
-    from starling import training
     from starling.cli.progress import Progress
     from starling.cli.show import closing_lines
+    from starling.experiment import train as training
 
     with Progress(config) as display:
         result = training.train(config, runs, display)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from starling.config.schema import Config
-    from starling.measuring.tuning import Choice, Trial
+    from starling.tools.benchmark.tuning import Choice, Trial
 
 COLUMNS = ("runtime", "inference", "actors", "threads", "rows")
 
@@ -49,8 +49,8 @@ def tune_throughput(
     _check_out(out)
     config = load_checked(source, overrides or [])
 
-    from starling.blueprint import validate
-    from starling.measuring.tuning import fastest, tune
+    from starling.launch.plan import validate
+    from starling.tools.benchmark.tuning import fastest, tune
 
     blueprint = validate(config)
     found = tune(blueprint, seconds, lambda line: print(line, file=sys.stderr), rows=rows)
@@ -116,7 +116,7 @@ def _closing(start: Trial, best: Trial, source: str, overrides: list[str], out: 
 
 
 def _as_values(trials: list[Trial], best: Trial, source: str, overrides: list[str], seconds: float) -> dict[str, Any]:
-    from starling.measuring.machine import describe
+    from starling.tools.benchmark.machine import describe
 
     def settings(choice: Choice) -> dict[str, Any]:
         return {("env.num" if name == "rows" else name): getattr(choice, name) for name in COLUMNS}

@@ -24,7 +24,7 @@ def verify_resume(
 
     config = load_checked(source, overrides or [])
 
-    from starling.verification import to_the_bit, verify
+    from starling.tools.verify import to_the_bit, verify
 
     differences = verify(source, overrides or [], steps, say=print)
     if differences:

@@ -1,6 +1,6 @@
 """Names of optimizers and schedules that a configuration may use, checked before torch is imported.
 
-`tests/roles/test_optimizer.py` tries every class of torch.optim and compares.
+`tests/learner/test_optimizer.py` tries every class of torch.optim and compares.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from starling import tree
+from starling.replay.spec import TableSpec
 from starling.runtime.slab import Slab, size_of
-from starling.store.spec import TableSpec
 from starling.types import ArraySpec, Keys, Layout, NDArray, Sample, Trajectory
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from starling import tree
-from starling.roles.inference import Arrival
+from starling.actor.inference import Arrival
 from starling.runtime.link import BrokenMessageError, PipeEnd, pipe
 from starling.runtime.slab import Slab, size_of
 from starling.types import ArraySpec, EnvStep, Layout, Tree

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from multiprocessing import forkserver, parent_process
 from typing import Any, Protocol
 
+from starling.actor.usage import BUSY, Usage
 from starling.registry import import_path
-from starling.roles.usage import BUSY, Usage
 from starling.runtime.link import Link, wait_readable
 from starling.runtime.slab import Slab
 from starling.types import ArraySpec

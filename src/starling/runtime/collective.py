@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from starling.roles.ranks import RankLostError
-from starling.roles.usage import BUSY, WAIT_IN, WAIT_OUT, Usage
+from starling.actor.usage import BUSY, WAIT_IN, WAIT_OUT, Usage
+from starling.learner.group import RankLostError
 from starling.types import Tensor
 
 R = TypeVar("R")

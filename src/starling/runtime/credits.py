@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from starling.roles.policy import GroupSpec
-from starling.roles.recorder import Buffer
+from starling.actor.core import GroupSpec
+from starling.actor.recorder import Buffer
 from starling.runtime.ledger import Ledger
 from starling.types import NDArray
 

@@ -7,9 +7,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from starling.actor.usage import Shares, mean
 from starling.config.schema import SupervisionConfig
-from starling.roles.learner import DivergedError
-from starling.roles.usage import Shares, mean
+from starling.learner.learner import DivergedError
 from starling.runtime.workers import Member, Worker, stop_all
 
 ACTING = ("actor", "env", "host")

@@ -13,16 +13,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from starling.actor.recorder import Buffer
+from starling.actor.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.config.schema import SupervisionConfig
-from starling.roles.recorder import Buffer
-from starling.roles.usage import BUSY, WAIT_IN, Shares, Usage
+from starling.replay.mixture import Draft
 from starling.runtime.credits import Credits, Seat
 from starling.runtime.crew import ACTING, Crew
 from starling.runtime.inbox import Inbox, drain
 from starling.runtime.scoring import Scorer
 from starling.runtime.tables import Tables
 from starling.runtime.workers import Worker
-from starling.store.mixture import Draft
 from starling.types import Episode, Fragment, NDArray, Sample
 
 R = TypeVar("R")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from starling.roles.env_loop import EnvLoop
-from starling.roles.evaluator import Evaluator
-from starling.roles.inference import InferenceServer
-from starling.roles.learner import Learner
-from starling.roles.loader import Loader
-from starling.roles.policy import Header, PolicyCore, next_birth
-from starling.roles.recorder import Buffer
-from starling.roles.usage import BUSY, WAIT_IN, Shares, Usage
-from starling.store.store import Store
+from starling.actor.core import Header, PolicyCore, next_birth
+from starling.actor.env_loop import EnvLoop
+from starling.actor.evaluator import Evaluator
+from starling.actor.inference import InferenceServer
+from starling.actor.recorder import Buffer
+from starling.actor.usage import BUSY, WAIT_IN, Shares, Usage
+from starling.learner.learner import Learner
+from starling.replay.store import Store
+from starling.runtime.loader import Loader
 from starling.types import Episode, Fragment
 
 

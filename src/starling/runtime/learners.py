@@ -15,10 +15,9 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from starling.actor.core import Header, next_birth
 from starling.config.schema import SupervisionConfig
-from starling.frozen import pack, unpack
-from starling.roles.learner import Learner
-from starling.roles.policy import Header, next_birth
+from starling.learner.learner import Learner
 from starling.runtime.gathering import Gathering
 from starling.runtime.inbox import drain
 from starling.runtime.premises import Premises
@@ -27,6 +26,7 @@ from starling.runtime.shard import Event, ShardHub
 from starling.runtime.slab import Parcel
 from starling.runtime.tables import Tables
 from starling.runtime.weights import WeightWriter
+from starling.state_io import pack, unpack
 from starling.types import Episode, Keys, NDArray, Sample
 
 TIMED = "time/"

@@ -7,9 +7,9 @@ import sys
 from multiprocessing import current_process, forkserver, resource_tracker
 
 from starling.errors import UserError
-from starling.leaving import ENDING
+from starling.process_exit import ENDING
 
-PRELOADED = ["torch", "numpy", "gymnasium", "starling.nodes"]
+PRELOADED = ["torch", "numpy", "gymnasium", "starling.launch.workers"]
 
 
 def prewarm() -> None:

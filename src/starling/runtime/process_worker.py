@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from starling.actor.usage import CELLS
 from starling.config.schema import SupervisionConfig
 from starling.errors import UserError
-from starling.roles.usage import CELLS
 from starling.runtime import child
 from starling.runtime.link import BrokenMessageError, Link, link
 from starling.runtime.messages import check_message

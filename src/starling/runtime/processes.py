@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from starling.roles.learner import Learner
-from starling.roles.policy import Header, next_birth
-from starling.roles.usage import BUSY, WAIT_IN, Shares, Usage
+from starling.actor.core import Header, next_birth
+from starling.actor.usage import BUSY, WAIT_IN, Shares, Usage
+from starling.learner.learner import Learner
 from starling.runtime.hub import Hub
 from starling.runtime.premises import Premises
 from starling.runtime.tables import Tables

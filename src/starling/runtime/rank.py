@@ -12,15 +12,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from starling.frozen import pack, unpack
-from starling.roles.learner import Learner
-from starling.roles.policy import Header
-from starling.roles.ranks import Alone, RankLostError
-from starling.roles.usage import BUSY, WAIT_IN, Usage
+from starling.actor.core import Header
+from starling.actor.usage import BUSY, WAIT_IN, Usage
+from starling.learner.group import Alone, RankLostError
+from starling.learner.learner import Learner
 from starling.runtime.batches import BatchSlot
 from starling.runtime.collective import Collective, Meeting
 from starling.runtime.link import wait_readable
 from starling.runtime.rendezvous import RankLine
+from starling.state_io import pack, unpack
 from starling.types import Keys, NDArray, Sample
 
 PATIENCE = 0.05

@@ -6,9 +6,9 @@ import queue
 import threading
 from collections.abc import Callable
 
-from starling.roles.loader import Loader
+from starling.replay.mixture import Draft
+from starling.runtime.loader import Loader
 from starling.runtime.weights import WeightReader
-from starling.store.mixture import Draft
 from starling.types import NDArray
 
 Scored = Callable[[Draft, dict[int, NDArray]], None]

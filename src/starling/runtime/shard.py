@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from starling.config.schema import SupervisionConfig
+from starling.replay.store import Store
 from starling.runtime.batches import Desk
 from starling.runtime.credits import Seat
 from starling.runtime.hub import Hub
 from starling.runtime.inbox import Inbox
 from starling.runtime.scoring import Scorer
 from starling.runtime.workers import Worker
-from starling.store.store import Store
 from starling.types import Sample
 
 LEARNER = "learner"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from starling.store.mixture import Draft
+from starling.replay.mixture import Draft
 from starling.types import Fragment, Keys, NDArray, Sample
 
 

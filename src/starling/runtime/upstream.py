@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from starling.roles.policy import Header
-from starling.roles.recorder import Buffer
+from starling.actor.core import Header
+from starling.actor.recorder import Buffer
 from starling.runtime.link import Link
 from starling.runtime.slab import Slab
 from starling.runtime.weights import WeightBoard, WeightReader

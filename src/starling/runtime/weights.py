@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from starling.roles.policy import Header
+from starling.actor.core import Header
 from starling.runtime.slab import ALIGN, Slab
 from starling.types import ArraySpec, NDArray, Progress, Tensor
 

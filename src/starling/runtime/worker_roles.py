@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from starling.roles.env_loop import EnvLoop
-from starling.roles.evaluator import Evaluation, Evaluator
-from starling.roles.inference import InferenceServer
-from starling.roles.usage import WAIT_IN, WAIT_OUT
+from starling.actor.env_loop import EnvLoop
+from starling.actor.evaluator import Evaluation, Evaluator
+from starling.actor.inference import InferenceServer
+from starling.actor.usage import WAIT_IN, WAIT_OUT
 from starling.runtime.link import Link
 from starling.runtime.upstream import LinkedUpstream
 from starling.runtime.weights import WeightReader

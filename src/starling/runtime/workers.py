@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from starling.roles.usage import read
+from starling.actor.usage import read
 from starling.types import NDArray
 
 WINDOW_SECONDS = 600.0

@@ -18,7 +18,7 @@ from starling.runtime.ray.output import Output
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from starling.roles.recorder import Buffer
+    from starling.actor.recorder import Buffer
     from starling.runtime.ray.news import Credit, HostPlan, News, Report
 
 BEAT_SECONDS = 0.5

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from starling.roles.recorder import Buffer
+from starling.actor.recorder import Buffer
 from starling.runtime.credits import Seat
 from starling.runtime.crew import ACTING, Crew, RunFailedError
 from starling.runtime.inbox import Inbox, drain

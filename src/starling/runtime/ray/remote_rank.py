@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import ray
 
+from starling.actor.usage import CELLS
 from starling.config.schema import Config
-from starling.roles.usage import CELLS
 from starling.runtime.inbox import Post
 from starling.runtime.ray.line import Line
 from starling.runtime.ray.placement import Place

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from starling.actor.recorder import Buffer
 from starling.registry import import_path
-from starling.roles.recorder import Buffer
+from starling.replay.mixture import Mixture
 from starling.segments import Joined, Segment, Segmented
-from starling.store.mixture import Mixture
 from starling.types import Fragment, Keys, NDArray, Sample
 
 

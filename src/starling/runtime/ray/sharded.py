@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from starling import tree
+from starling.replay.joining import join
+from starling.replay.limiter import Limiter
+from starling.replay.mixture import Draft
+from starling.replay.spec import TableSpec
 from starling.runtime.ray.news import Settled
 from starling.runtime.ray.remote_shard import RemoteShard
 from starling.runtime.ray.shard import Empty, Holds
-from starling.store.joining import join
-from starling.store.limiter import Limiter
-from starling.store.mixture import Draft
-from starling.store.spec import TableSpec
 from starling.types import Fragment, Keys, NDArray, Sample
 
 AHEAD = 2

@@ -12,7 +12,9 @@ from torch import nn
 
 from starling.config.schema import Config
 from starling.errors import UserError
-from starling.roles.learner import Learner, Source
+from starling.learner.learner import Learner, Source
+from starling.replay.spec import TableSpec
+from starling.replay.store import Store
 from starling.runtime.credits import Seat
 from starling.runtime.hub import Hub
 from starling.runtime.inbox import Inbox, Post
@@ -33,8 +35,6 @@ from starling.runtime.scoring import Scorer
 from starling.runtime.shard import LEARNER
 from starling.runtime.weights import WeightBoard, WeightWriter
 from starling.runtime.workers import Worker, WorkerSpec
-from starling.store.spec import TableSpec
-from starling.store.store import Store
 from starling.types import NDArray
 
 Crew = Callable[[int, WeightBoard], tuple[Callable[[Inbox], list[Worker]], dict[int, Seat]]]

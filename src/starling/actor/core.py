@@ -1,0 +1,327 @@
+"""The policy, where inference happens: the network, a recurrent state and noise a row, and the recorder.
+
+The same class sits inside an actor or in an inference server; the env loop only sends observations and gets actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+
+from starling import tree
+from starling.actor.noise import Noise
+from starling.actor.recorder import Buffer, FragmentShape, Recorder, learning_rewards
+from starling.algos.base import ActInput, ActOutput, Algorithm, Seen
+from starling.types import EnvStep, Fragment, NDArray, Progress, Tree
+
+
+@dataclass(frozen=True)
+class Header:
+    """What travels in front of the weights: which they are and how far training is."""
+
+    version: int = 0
+    progress: Progress = field(default_factory=Progress)
+
+
+class Upstream(Protocol):
+    """Where a policy gets leave and weights, and where its fragments go."""
+
+    def begin(self, group: int) -> Buffer | None:
+        """A credit for this group to begin a fragment, and where to write it; None: not now."""
+        ...
+
+    def refresh(self) -> Header:
+        """Bring the newest weights into the model; say which they are."""
+        ...
+
+    def insert(self, group: int, fragment: Fragment) -> None:
+        """Take over a full fragment; its buffer goes back to whoever lent it."""
+        ...
+
+
+OTHER = 0x5EED
+"""What makes the noise of intrinsic rewards another than that of actions."""
+
+
+class RowGroup:
+    """Rows that step together (one env loop's): what they see now and the carry that goes with it."""
+
+    def __init__(self, rows: NDArray, carry: Tree, memory: Tree, seed: int, start: int, arm: int) -> None:
+        self.rows = rows
+        self.row_ids = torch.from_numpy(rows)
+        self.arm = torch.full((len(rows),), arm)  # int64: the policy that each row plays without exploration
+        self.noise, self.other_noise = Noise(seed, rows), Noise(seed ^ OTHER, rows)
+        self.carry = carry  # numpy [B, ...]
+        self.memory = memory  # tensors [B, ...]: what intrinsic rewards remember
+        self.action: NDArray | None = None  # [B, ...] the last one
+        self.step = start  # how often these rows have acted
+        self.seen: EnvStep | None = None  # what these rows see now, and what came of their last action
+
+    def settle(self, output: ActOutput) -> None:
+        """Move on: the carry after this action, but for its rewards, which are known with the next observation."""
+        self.step += 1
+        self.action = output.action
+        if "state" in self.carry:
+            self.carry["state"] = output.state
+        if "action" in self.carry:
+            self.carry["action"] = output.action
+
+    def reward(self, rewards: dict[str, NDArray]) -> None:
+        """Complete the carry with what the last action earned, a stream each."""
+        if "rewards" in self.carry:
+            self.carry["rewards"] = {name: rewards[name] for name in self.carry["rewards"]}
+
+    def get_state(self) -> dict[str, Any]:
+        arrays = dict(tree.items((self.carry, self.seen)))
+        return {
+            "step": self.step,
+            "arrays": {name: np.array(array) for name, array in arrays.items()},
+            "memory": {name: tensor.cpu().numpy().copy() for name, tensor in tree.items(self.memory)},
+            "action": None if self.action is None else np.array(self.action),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        assert self.seen is not None, "rows are restored after their env loop has started"
+        self.step = state["step"]
+        saved = state["arrays"]  # of earlier versions: without what steps did not have then
+        restored = iter(saved.get(name, leaf) for name, leaf in tree.items((self.carry, self.seen)))
+        self.carry, self.seen = tree.map(lambda _: next(restored), (self.carry, self.seen))
+        for name, tensor in tree.items(self.memory):
+            tensor.copy_(torch.from_numpy(state["memory"][name]))
+        self.action = state.get("action")  # states of earlier versions have none
+
+
+class Policy:
+    """A network that acts for groups of rows."""
+
+    def __init__(
+        self, algorithm: Algorithm, model: Any, *, total_rows: int, explore: bool, mixed: bool = False
+    ) -> None:
+        self.algorithm, self.model = algorithm, model
+        self._mixed = mixed  # mixed precision: bfloat16 where autocast finds it safe
+        self.explore, self.total_rows = explore, total_rows
+        self.header = Header()
+        self.arm = 0  # the policy that is played without exploration, of an algorithm that has several
+        self._device = next(iter(model.parameters())).device
+
+    def group(self, rows: NDArray, seed: int, start: int = 0) -> RowGroup:
+        """Rows at the beginning of an episode; `start` is where their noise goes on."""
+        carry = tree.map(np.array, tree.to_numpy(self.model.initial_carry(len(rows))))
+        memory = tree.map(lambda tensor: tensor.to(self._device), self.algorithm.memory(len(rows)))
+        return RowGroup(rows, carry, memory, seed, start, self.arm)
+
+    def reward(self, group: RowGroup, clip: float | None) -> dict[str, NDArray]:
+        """What a group's last actions earned, a stream each; only the environment's is clipped. Asked once a step."""
+        assert group.seen is not None
+        rewards = learning_rewards(group.seen, clip)
+        if group.memory:
+            rewards |= self._intrinsic(group, group.seen)
+        group.reward(rewards)
+        return rewards
+
+    def _intrinsic(self, group: RowGroup, step: EnvStep) -> dict[str, NDArray]:
+        ended = (step.terminated | step.truncated) & ~step.cut_short
+        seen = Seen(
+            tree.to_torch(step.obs, self._device),
+            torch.from_numpy(step.first).to(self._device),
+            torch.from_numpy(ended).to(self._device),
+            tree.to_torch(group.action, self._device),
+            torch.from_numpy(step.reward).to(self._device),
+            group.row_ids.to(self._device),
+            self.explore,
+            group.arm.to(self._device),
+            lambda n: torch.from_numpy(group.other_noise.uniform(group.step, n)).to(self._device),
+        )
+        with torch.inference_mode():
+            earned: Tree = self.algorithm.intrinsic(self.model, seen, group.memory)
+        group.carry |= tree.map(np.array, tree.to_numpy(group.memory.get("carry", {})))
+        return tree.to_numpy(earned)
+
+    def infer(self, groups: Sequence[RowGroup]) -> list[ActOutput]:
+        """Actions for all groups in one forward pass; changes nothing, so it may be asked twice."""
+        single = groups[0] if len(groups) == 1 else None
+        seen = [group.seen for group in groups if group.seen is not None]
+        inputs = ActInput(
+            obs=self._gather([s.obs for s in seen]),
+            first=self._gather([s.first for s in seen]),
+            carry=self._gather([group.carry for group in groups]),
+            rows=single.row_ids if single else torch.cat([group.row_ids for group in groups]),
+            total_rows=self.total_rows,
+            progress=self.header.progress,
+            explore=self.explore,
+            noise=self._noise(groups),
+        )
+        precision = torch.autocast(self._device.type, dtype=torch.bfloat16) if self._mixed else nullcontext()
+        with torch.inference_mode(), precision:
+            acted = self.algorithm.act(self.model, inputs)
+        output = tree.to_numpy(tree.map(_as_float32, acted) if self._mixed else acted)
+        if single:
+            return [output]
+        ends = np.cumsum([len(group.rows) for group in groups]).tolist()
+        starts = [0, *ends[:-1]]
+        return [tree.map(lambda leaf, a=a, b=b: leaf[a:b], output) for a, b in zip(starts, ends, strict=True)]
+
+    def _gather(self, parts: list[Tree]) -> Tree:
+        return tree.to_torch(tree.concat(parts, axis=0), self._device)
+
+    def _noise(self, groups: Sequence[RowGroup]) -> Callable[[int], torch.Tensor]:
+        def draw(n: int) -> torch.Tensor:
+            drawn = [group.noise.uniform(group.step, n) for group in groups]
+            return torch.from_numpy(drawn[0] if len(drawn) == 1 else np.concatenate(drawn)).to(self._device)
+
+        return draw
+
+
+def _as_float32(leaf: torch.Tensor) -> torch.Tensor:
+    """Return bfloat16 as float32, since numpy has no bfloat16; other tensors as they are."""
+    return leaf.float() if leaf.dtype == torch.bfloat16 else leaf
+
+
+@dataclass(frozen=True)
+class GroupSpec:
+    """One env loop's rows: who they are, and which life of theirs this is."""
+
+    rows: NDArray  # [B] int64: global env rows
+    birth: int = 0  # how often these rows have been lost and begun anew
+
+    LIVES: ClassVar[int] = 2**16
+
+    def actor(self, index: int) -> int:
+        """An id of its own for every life, so that a table never takes a new fragment for an old one."""
+        return index * self.LIVES + self.birth
+
+    @property
+    def start(self) -> int:
+        """Where the noise of this life begins: no life repeats another's."""
+        return self.birth << 32
+
+
+def next_birth(births: Mapping[Any, int]) -> int:
+    """A birth that none of the rows of an earlier run has had, whoever held them."""
+    return 1 + max(births.values(), default=-1)
+
+
+@dataclass(frozen=True)
+class _Inferred:
+    """What the network said, and which weights it had."""
+
+    output: ActOutput
+    version: int
+
+
+class PolicyCore:
+    """A policy that also records: fragments go upstream, and each is begun only with leave from there."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        shape: FragmentShape,
+        upstream: Upstream,
+        *,
+        groups: Mapping[int, GroupSpec],
+        seed: int,
+        synchronous: bool,
+        reward_clip: float | None,
+    ) -> None:
+        self.policy, self.upstream = policy, upstream
+        self._shape, self._seed = shape, seed
+        self._synchronous, self._reward_clip = synchronous, reward_clip
+        self._specs = dict(groups)
+        self._groups: dict[int, RowGroup] = {}
+        self._recorders: dict[int, Recorder] = {}
+        self._waiting: dict[int, _Inferred] = {}  # acted on, but without leave to begin the next fragment
+        for index, spec in groups.items():
+            self.begin_life(index, spec)
+
+    @property
+    def births(self) -> dict[int, int]:
+        """Which life of its rows every group is in."""
+        return {index: spec.birth for index, spec in self._specs.items()}
+
+    def begin_life(self, index: int, spec: GroupSpec) -> None:
+        """Rows begin, or begin anew after they were lost: what was under way is forgotten, but for what they see."""
+        before = self._groups.get(index)
+        self._specs[index] = spec
+        self._groups[index] = self.policy.group(spec.rows, self._seed, spec.start)
+        self._groups[index].seen = before.seen if before else None
+        self._recorders[index] = Recorder(self._shape, spec.rows, actor=spec.actor(index))
+        self._waiting.pop(index, None)
+
+    def abandon(self, index: int) -> None:
+        """Forget a group's fragment under way; it acts again only after it has begun anew."""
+        self._recorders[index].abandon()
+        self._waiting.pop(index, None)
+
+    def observe(self, index: int, step: EnvStep) -> None:
+        """Take in what a group's last actions led to; it is recorded when the group acts on it."""
+        self._groups[index].seen = step
+
+    def act(self, indices: Sequence[int]) -> list[Tree | None]:
+        """Actions for these groups; None for a group that may not begin its next fragment yet."""
+        fresh = [i for i in indices if i not in self._waiting]
+        if fresh:
+            self._reward(fresh)
+            self._infer(fresh)
+        return [self._act_one(i) for i in indices]
+
+    def _infer(self, indices: Sequence[int]) -> None:
+        outputs = self.policy.infer([self._groups[i] for i in indices])
+        version = self.policy.header.version
+        self._waiting.update({i: _Inferred(output, version) for i, output in zip(indices, outputs, strict=True)})
+
+    def _reward(self, indices: Sequence[int]) -> None:
+        """Record what the last actions led to, with the rewards of every stream."""
+        for index in indices:
+            group, recorder = self._groups[index], self._recorders[index]
+            assert group.seen is not None
+            rewards = self.policy.reward(group, self._reward_clip)
+            if recorder.open:
+                recorder.result(group.seen, rewards)
+
+    def _act_one(self, index: int) -> Tree | None:
+        group, recorder = self._groups[index], self._recorders[index]
+        assert group.seen is not None
+        obs, first = group.seen.obs, group.seen.first
+        if recorder.full:
+            self.upstream.insert(index, recorder.seal(obs, first, group.carry, self._waiting[index].output.extras))
+        if not recorder.open:
+            buffer = self.upstream.begin(index)
+            if buffer is None:
+                return None
+            self._renew(index)
+            recorder.begin(buffer, group.carry, self._waiting[index].version)
+        output = self._waiting.pop(index).output
+        recorder.action(obs, first, group.carry, output.action, output.extras)
+        group.settle(output)
+        return output.action
+
+    def _renew(self, index: int) -> None:
+        """Read the weights; a synchronous learner wants even the first action of a fragment to follow them."""
+        self.policy.header = self.upstream.refresh()
+        if self._synchronous and self._waiting[index].version != self.policy.header.version:
+            self._infer([index])
+
+    def begin_lives(self, births: Mapping[int, int]) -> None:
+        """Let every group be in the life that is given for it."""
+        for index, spec in self._specs.items():
+            self.begin_life(index, replace(spec, birth=births[index]))
+
+    def get_state(self) -> dict[str, Any]:
+        assert not self._waiting, "a policy is saved between steps, when no group waits for leave"
+        return {
+            "version": self.policy.header.version,
+            "progress": asdict(self.policy.header.progress),
+            "groups": {str(i): group.get_state() for i, group in self._groups.items()},
+            "recorders": {str(i): recorder.get_state() for i, recorder in self._recorders.items()},
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.policy.header = Header(state["version"], Progress(**state["progress"]))
+        for index in self._groups:
+            self._groups[index].set_state(state["groups"][str(index)])
+            self._recorders[index].set_state(state["recorders"][str(index)])

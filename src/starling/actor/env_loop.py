@@ -1,0 +1,139 @@
+"""Steps a vector of environments: sends observations to a policy, gets actions back, keeps the score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from starling.actor import noise
+from starling.actor.usage import Usage
+from starling.envs.vector import VectorEnv
+from starling.envs.watch import BoundsWatch
+from starling.types import EnvStep, Episode, NDArray, Tree
+
+NAMED = 10
+"""Dropped episodes of one loop that are named one by one."""
+
+
+class Acting(Protocol):
+    """Whoever acts for groups of rows: a policy beside the loop, or the way to one elsewhere."""
+
+    def observe(self, index: int, step: EnvStep) -> None: ...
+
+    def act(self, indices: Sequence[int]) -> list[Tree | None]:
+        """Actions for these groups; None where there are none yet."""
+        ...
+
+
+class EnvLoop:
+    """One vector env and the rows it stands for."""
+
+    def __init__(
+        self,
+        env: VectorEnv,
+        policy: Acting,
+        *,
+        group: int,
+        rows: NDArray,
+        seed: int,
+        start: int = 0,
+        stagger: int = 0,
+        usage: Usage | None = None,
+    ) -> None:
+        self.env, self.policy = env, policy
+        self._stagger = stagger
+        self._usage = usage or Usage()
+        self._group, self._rows, self._seed = group, rows, seed
+        self._totals = np.zeros(env.num, np.float64)
+        self._lengths = np.zeros(env.num, np.int64)
+        self._finished: list[Episode] = []
+        self._notices: list[str] = []
+        self.dropped = 0  # episodes in which an env gave no numbers
+        # All rows are rows of one env, and once is enough: one loop looks for all, when a run begins.
+        self._bounds = BoundsWatch(env.spec.id, env.spec.observation) if group == 0 and start == 0 else None
+        self._cut = False
+        self._start = start  # where the seeds of this life begin
+        self.env_steps = 0
+        self._take_in(self._reset())
+
+    def step(self) -> bool:
+        """One step of every row; False when there are no actions yet, or no leave to begin the next fragment."""
+        (actions,) = self.policy.act((self._group,))
+        if actions is None:
+            return False
+        step = self._reset() if self._cut else self.env.step(actions)
+        self._cut = False
+        self._take_in(step)
+        return True
+
+    def cut(self) -> None:
+        """Truncate all rows: the next step resets every env with a seed that is a function of (seed, row, step).
+
+        What an env hides inside (its generator, its clock) then no longer matters, which makes resuming exact.
+        """
+        self._cut = True
+        self._totals[:] = 0
+        self._lengths[:] = 0
+
+    def finished(self) -> list[Episode]:
+        """The episodes that ended since the last call."""
+        episodes, self._finished = self._finished, []
+        return episodes
+
+    def notices(self) -> list[str]:
+        """What a person should know of that happened since the last call."""
+        notices, self._notices = self._notices, []
+        return notices
+
+    def _reset(self) -> EnvStep:
+        seeds = noise.seeds(self._seed, self._rows, self._start + self.env_steps)
+        step = self.env.reset(seeds)
+        self.env.stagger(seeds % (self._stagger + 1))
+        return step
+
+    def _take_in(self, step: EnvStep) -> None:
+        self.env_steps += int(np.count_nonzero(step.valid))
+        self._usage.set("env_steps", self.env_steps)  # before anybody can have recorded them
+        self._totals += step.reward
+        self._lengths += step.valid
+        ended = self.env.game_over  # where a lost life ends an episode, the game and its score go on
+        if ended.any():
+            for i in np.flatnonzero(ended):
+                self._finished.append(Episode(int(self._rows[i]), float(self._totals[i]), int(self._lengths[i])))
+        if self.env.drops:
+            self._name_drops()
+        if self._bounds is not None and (found := self._bounds.look(step.obs)) is not None:
+            self._warn_of_bounds(*found)
+        ended = ended | self.env.cut_short | self.env.dropped  # what was cut short is nobody's score
+        self._totals[ended] = 0
+        self._lengths[ended] = 0
+        self.policy.observe(self._group, step)
+
+    def _name_drops(self) -> None:
+        for fault in self.env.drops:
+            self.dropped += 1
+            row = self._rows[fault.row]
+            more = "; further ones are only counted" if self.dropped == NAMED else ""
+            if self.dropped <= NAMED:
+                self._notices.append(f"env {fault.env!r} {fault.what} (row {row}): its episode was dropped{more}")
+        self.env.drops.clear()
+
+    def _warn_of_bounds(self, what: str, row: int) -> None:
+        self._notices.append(
+            f"warning: env {self.env.spec.id!r} {what} (row {self._rows[row]}): widen the bounds of the space, or scale"
+            " what the env gives to them; it is learned from as it is"
+        )
+
+    def get_state(self) -> dict[str, Any]:
+        """State right after `cut`: what the envs hold inside is about to be reset and is not part of it."""
+        assert self._cut, "an env loop is saved after its rows were cut"
+        return {"env_steps": self.env_steps, "dropped": self.dropped}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.cut()
+        self._finished.clear()
+        self._bounds = None
+        self.env_steps = state["env_steps"]
+        self.dropped = state["dropped"]

@@ -1,0 +1,188 @@
+"""Central inference: one policy for many env loops, in batches whose size follows from what waiting costs and saves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from starling.actor.core import GroupSpec, PolicyCore
+from starling.actor.usage import Usage
+from starling.types import EnvStep, Tree
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What an env loop's last actions led to; a birth that was not seen before means the loop begins anew."""
+
+    group: int
+    birth: int
+    step: EnvStep
+
+
+class Desk(Protocol):
+    """Where env loops leave what they see and find their actions."""
+
+    def arrivals(self) -> list[Arrival]:
+        """What has come since the last call."""
+        ...
+
+    def answer(self, group: int, actions: Tree) -> None: ...
+
+
+class Batcher:
+    """When to stop waiting for more rows.
+
+    One call costs about a + b x rows. Joining two calls saves a, so waiting longer than a for it cannot pay: the wait
+    budget is the measured a, unless it is given. The target is all rows that can still come, or the number given.
+    """
+
+    FORGET = 0.02
+
+    def __init__(self, target: int | None = None, budget: float | None = None) -> None:
+        self._target, self._fixed = target, budget
+        self._rows = self._seconds = self._rows_squared = self._product = 0.0
+        self._calls = 0
+
+    @property
+    def budget(self) -> float:
+        """Seconds that a batch may wait for more rows."""
+        if self._fixed is not None:
+            return self._fixed
+        variance = self._rows_squared - self._rows**2
+        if self._calls < 10 or variance < 1e-3 * self._rows**2:
+            return 0.0  # all batches alike: nothing is known about a yet
+        slope = max(0.0, (self._product - self._rows * self._seconds) / variance)
+        return min(max(0.0, self._seconds - slope * self._rows), self._seconds)
+
+    def due(self, rows: int, possible: int, waited: float) -> bool:
+        """Whether to act for `rows` rows now, where `possible` could come in all."""
+        target = possible if self._target is None else min(self._target, possible)
+        return rows >= target or waited >= self.budget
+
+    def took(self, rows: int, seconds: float) -> None:
+        """Learn from one call."""
+        self._calls += 1
+        share = max(self.FORGET, 1 / self._calls)
+        self._rows += share * (rows - self._rows)
+        self._seconds += share * (seconds - self._seconds)
+        self._rows_squared += share * (rows * rows - self._rows_squared)
+        self._product += share * (rows * seconds - self._product)
+
+
+class InferenceServer:
+    """Acts for all groups whose observations have arrived, in one forward pass."""
+
+    def __init__(
+        self,
+        core: PolicyCore,
+        desk: Desk,
+        groups: Mapping[int, GroupSpec],
+        batcher: Batcher,
+        usage: Usage,
+    ) -> None:
+        self.core, self._desk, self._batcher, self._usage = core, desk, batcher, usage
+        self._groups = dict(groups)
+        self._pending: dict[int, float] = {}  # observed and not acted on, and since when
+        self._blocked: list[int] = []  # acted on, but without leave to begin the next fragment
+
+    def step(self) -> bool:
+        """Answer whoever can be answered now; False when there is nobody."""
+        self._take_in()
+        answered = self._act(self._blocked)
+        if self._pending and self._due():
+            rows = self._rows(self._pending)
+            waited = time.monotonic() - min(self._pending.values())
+            fresh, self._pending = list(self._pending), {}
+            before = time.monotonic()
+            answered += self._act(fresh)
+            self._batcher.took(rows, time.monotonic() - before)
+            self._measure(rows, waited)
+        return answered > 0
+
+    def forget(self, group: int) -> None:
+        """The group's env loop is gone: nothing that it left is acted on any more."""
+        self._pending.pop(group, None)
+        self._blocked = [other for other in self._blocked if other != group]
+        self.core.abandon(group)
+
+    def get_state(self) -> dict[str, Any]:
+        """State between two rounds, when every loop has left what it sees."""
+        self._take_in()
+        return self.core.get_state()
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._take_in()  # what loops that have just begun left there: the state overrides it
+        self.core.set_state(state)
+        self._pending = dict.fromkeys(self._groups, time.monotonic())
+
+    @property
+    def blocked(self) -> bool:
+        """Whether groups wait for leave to begin a fragment and nobody else has come."""
+        return bool(self._blocked) and not self._pending
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds until something is to be done though nobody comes; None: nothing waits."""
+        if not self._pending:
+            return None
+        return max(0.0, self._batcher.budget - (time.monotonic() - min(self._pending.values())))
+
+    def _take_in(self) -> None:
+        for arrival in self._desk.arrivals():
+            group, known = arrival.group, self._groups[arrival.group].birth
+            if arrival.birth < known:
+                continue  # left by a loop that is gone
+            if arrival.birth > known:
+                self._groups[group] = replace(self._groups[group], birth=arrival.birth)
+                self.core.begin_life(group, self._groups[group])
+                self._blocked = [other for other in self._blocked if other != group]
+            self.core.observe(group, arrival.step)
+            self._pending[group] = time.monotonic()
+
+    def _due(self) -> bool:
+        possible = self._rows(self._groups) - self._rows(self._blocked)
+        return self._batcher.due(self._rows(self._pending), possible, time.monotonic() - min(self._pending.values()))
+
+    def _act(self, groups: list[int]) -> int:
+        """How many of these groups got their actions."""
+        if not groups:
+            return 0
+        actions = self.core.act(groups)
+        for group, action in zip(groups, actions, strict=True):
+            if action is not None:
+                self._desk.answer(group, action)
+        stuck = [group for group, action in zip(groups, actions, strict=True) if action is None]
+        self._blocked = [group for group in self._blocked if group not in groups] + stuck
+        return len(groups) - len(stuck)
+
+    def _rows(self, groups: Any) -> int:
+        return sum(len(self._groups[group].rows) for group in groups)
+
+    def _measure(self, rows: int, waited: float) -> None:
+        self._usage.add("calls", 1)
+        self._usage.add("rows", rows)
+        self._usage.add("waited", int(waited * 1e9))
+        self._usage.set("budget", int(self._batcher.budget * 1e9))
+
+
+class LocalDesk:
+    """A desk in one process: env loops and server take turns."""
+
+    def __init__(self) -> None:
+        self._seen: list[Arrival] = []
+        self._actions: dict[int, Tree] = {}
+
+    def observe(self, index: int, step: EnvStep) -> None:
+        self._seen.append(Arrival(index, 0, step))
+
+    def act(self, indices: Sequence[int]) -> list[Tree | None]:
+        return [self._actions.pop(index, None) for index in indices]
+
+    def arrivals(self) -> list[Arrival]:
+        arrived, self._seen = self._seen, []
+        return arrived
+
+    def answer(self, group: int, actions: Tree) -> None:
+        self._actions[group] = actions

@@ -1,1 +1,0 @@
-"""Intrinsic rewards: what makes an observation worth seeing."""

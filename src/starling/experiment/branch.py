@@ -1,0 +1,106 @@
+"""Going on with other settings: what changed, what cannot, and what has to be made anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starling import tree
+from starling.config.dialect import on_one_line
+from starling.config.load import differences, to_saved
+from starling.config.parts import OptimizerConfig
+from starling.config.secrets import hide
+from starling.errors import UserError
+from starling.launch.plan import Blueprint, build_model, layout_of
+from starling.learner.optimizer import moment_names
+from starling.replay.spec import TableSpec
+
+FIXED = ("algo.name", "env.id", "env.num", "env.args", "env.wrappers", "env.atari", "net")
+"""Settings that a trained agent is made of; with others it would be another agent."""
+
+
+@dataclass(frozen=True)
+class BranchPlan:
+    """The keys that changed, with their old and new values, and which tables are filled anew."""
+
+    changes: dict[str, tuple[Any, Any]]
+    refill: bool
+    emptied: tuple[str, ...]  # tables that cannot be dealt to another number of learners
+    restarted: tuple[str, ...]  # optimizers whose saved moments do not fit
+    rescheduled: tuple[str, ...]  # optimizers with another schedule
+
+    def lines(self) -> list[str]:
+        changed = [
+            f"changed: {key}: {on_one_line(old)} -> {on_one_line(new)}" for key, (old, new) in self.changes.items()
+        ]
+        if "stop.env_steps" in self.changes:
+            changed.append(
+                "what is scheduled over the run (learning rate, epsilon) moves to its place in the new length"
+            )
+        if self.refill:
+            changed.append("the tables have another shape now: they are filled anew before learning goes on")
+        elif self.emptied:
+            changed.append(f"old unrolls are not dealt to other learners: {', '.join(self.emptied)} begin empty")
+        if self.restarted:
+            changed.append(f"the saved moments do not fit and start anew: optimizer {', '.join(self.restarted)}")
+        return changed
+
+    def optimizer_states(self, saved: dict[str, Any], fresh: dict[str, Any], updates: int) -> dict[str, Any]:
+        """The states to go on with after `updates`: the saved ones, or `fresh` ones in place of what does not fit."""
+        return {name: self._optimizer_state(name, saved.get(name, {}), state, updates) for name, state in fresh.items()}
+
+    def _optimizer_state(self, name: str, saved: Any, fresh: Any, updates: int) -> Any:
+        if name not in self.restarted + self.rescheduled:
+            return saved
+        schedule = fresh["schedule"]
+        if schedule is not None:
+            schedule = {**schedule, "last_epoch": updates, "_step_count": updates + 1}
+        return {**fresh, "moments": (fresh if name in self.restarted else saved)["moments"], "schedule": schedule}
+
+
+def check_branch(old: Blueprint, new: Blueprint) -> BranchPlan:
+    """What a branch from `old` to `new` changes; refuses what cannot change."""
+    found = differences(to_saved(old.config), to_saved(new.config))
+    changes = {key: (hide(one, key), hide(other, key)) for key, (one, other) in found if key != "run"}
+    refused = [key for key in changes if any(key == fixed or key.startswith(f"{fixed}.") for fixed in FIXED)]
+    if refused:
+        raise UserError(f"a branch cannot change {', '.join(refused)}: start a new run with starling train instead")
+    if old.tables[0].fragment != new.tables[0].fragment:
+        raise UserError("a branch cannot change how many steps are collected at once (algo.rollout, algo.fragment)")
+    if _recorded(old) != _recorded(new):
+        raise UserError(
+            "a branch cannot change what is recorded beside the actions (algo.clear, features of algo.sources)"
+        )
+    unrolls = tuple(spec.name for spec in new.tables if spec.storage == "slots" and spec.sampler != "fifo")
+    before, after = ({n: spec.config for n, spec in b.algorithm.learning().optimizers.items()} for b in (old, new))
+    return BranchPlan(
+        changes,
+        refill=_kept(old) != _kept(new),
+        emptied=unrolls if old.learners != new.learners else (),
+        restarted=tuple(n for n in after if n not in before or not _same_moments(before[n], after[n])),
+        rescheduled=tuple(n for n in after if n in before and _schedule(before[n]) != _schedule(after[n])),
+    )
+
+
+def _same_moments(one: OptimizerConfig, other: OptimizerConfig) -> bool:
+    """Return True if the moments of one optimizer fit another."""
+    return one.name == other.name and (one.args == other.args or moment_names(one) == moment_names(other))
+
+
+def _schedule(optimizer: OptimizerConfig) -> str | None:
+    return None if optimizer.schedule is None else optimizer.schedule.name
+
+
+def _recorded(blueprint: Blueprint) -> Any:
+    """What acting keeps of every step, leaf by leaf."""
+    return dict(tree.items(layout_of(blueprint, build_model(blueprint)).extras))
+
+
+def _kept(blueprint: Blueprint) -> Any:
+    """What saved tables must agree with: their shapes, and the rows of every part that is kept in a cluster."""
+    return [_shape(spec) for spec in blueprint.tables], [rows.tolist() for rows in blueprint.far_shards()]
+
+
+def _shape(spec: TableSpec) -> TableSpec:
+    """A table's specification less what may change while its content stays."""
+    return replace(spec, updates_per_step=None, min_size=1, share=1.0, batch=1)

@@ -1,0 +1,385 @@
+"""Checkpoints: a folder of safetensors, JSON and a manifest with checksums. Nothing is ever unpickled.
+
+A checkpoint is written beside its place, synced to disk and renamed, so that at any moment a folder with its proper
+name is whole. Old ones are removed after that. Loading verifies every checksum and falls back to the newest older
+checkpoint that is sound.
+
+What is large and changes little by little is in segments, which checkpoints share: they are written before the
+checkpoint that names them and removed after the last one that did.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from starling.config.bounded_json import parse_json
+from starling.errors import UserError, printable
+from starling.experiment.run_folder.arrays import read_arrays, write_arrays
+from starling.experiment.run_folder.checkpoint_schema import NAME, CheckpointManifest, parse_manifest
+from starling.experiment.run_folder.disk import (
+    is_folder,
+    make_folder,
+    publish,
+    read_bounded,
+    remove_tree,
+    rename,
+    sha256,
+    sync,
+    write_synced,
+)
+from starling.experiment.run_folder.rows import to_json
+from starling.experiment.run_folder.segments import Stored, sweep, what_is_wrong, write_segments
+from starling.segments import Segmented
+from starling.state_io import Frozen, FrozenPart, thaw
+
+FORMAT = 2
+READABLE = (1, FORMAT)
+"""Format 1 knew no segments and is the same otherwise."""
+NEWEST, BEST = "newest", "best"
+_PREFIX = "step-"
+_BEST = "best.json"
+_UNFINISHED = ".unfinished-"
+_REPLACED = ".replaced-"
+_MOST_BYTES = 2**26  # of a manifest or a document, which is JSON; what is large is in arrays and segments
+
+Check = Callable[[dict[str, Any]], None]
+"""Raises ValueError for a state that the caller cannot use."""
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, MemoryError)
+_MISFITS = (*_DAMAGE, IndexError, ArithmeticError, AssertionError, RuntimeError, StopIteration)
+
+
+class BrokenCheckpointError(Exception):
+    """A checkpoint that is not what was written: says which file and how."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Which checkpoints stay: the newest, one for every so many env steps, and the one with the best score."""
+
+    newest: int = 3
+    every: int | None = None
+    best: bool = False
+
+
+def write(root: Path, env_steps: int, frozen: Frozen, *, retention: Retention, score: float | None = None) -> Path:
+    """Write a frozen state as the checkpoint of `env_steps`; where that fails nothing of it is left behind."""
+    name = f"{_PREFIX}{env_steps:012d}"
+    draft, final = root / f"{_UNFINISHED}{name}", root / name
+    segments = deque(part for leaf in _segments(frozen).values() for part in leaf.parts)
+    try:
+        make_folder(root)
+        recover(root)
+        write_segments(root, segments)
+        make_folder(draft)
+        _fill(draft, env_steps, frozen)
+        _publish(draft, final)
+    except OSError:
+        with suppress(OSError):
+            recover(root)  # others need the room on a full disk
+        raise
+    finally:
+        for segment in segments:  # nobody will read what could not be written
+            segment.release()
+    try:
+        if retention.best and score is not None and math.isfinite(score):
+            _note_best(root, name, score)
+    finally:
+        _prune(root, name, retention)
+        _sweep(root)
+    return final
+
+
+def recover(root: Path) -> None:
+    """Remove what a killed or failed save left half-written or half-removed, and put back what it was replacing."""
+    for leftover in _named(root, _UNFINISHED):
+        remove_tree(leftover)
+    for replaced in _named(root, _REPLACED):
+        final = root / replaced.name.removeprefix(_REPLACED)
+        if not final.exists():
+            rename(replaced, final)
+        sync(root)
+        if replaced.exists():
+            remove_tree(replaced)
+    _sweep(root)
+
+
+def _publish(draft: Path, final: Path) -> None:
+    """Give a whole checkpoint its name; one of the same env steps, if there is one, goes only after that."""
+    root, replaced = final.parent, final.with_name(f"{_REPLACED}{final.name}")
+    if _is_same(final, draft):
+        remove_tree(draft)
+        return
+    if final.exists():  # updates were made since, or it is damaged
+        rename(final, replaced)
+    rename(draft, final)
+    sync(root)
+    if replaced.exists():
+        remove_tree(replaced)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Whether a checkpoint is there, sound and equal to another."""
+    return one.exists() and is_sound(one) and _read_manifest(one) == _read_manifest(other)
+
+
+def _fill(draft: Path, env_steps: int, frozen: Frozen) -> None:
+    """Everything of a checkpoint but its segments, on disk when this returns."""
+    for name, part in frozen.items():
+        write_synced(draft / f"{name}.json", json.dumps(part.document, allow_nan=False).encode())
+        if part.arrays:
+            write_arrays(draft / f"{name}.safetensors", part.arrays)
+    files = {file.name: {"sha256": sha256(file), "bytes": file.stat().st_size} for file in sorted(draft.iterdir())}
+    named = {path: [[part.name, part.size] for part in leaf.parts] for path, leaf in _segments(frozen).items()}
+    manifest = {"format": FORMAT, "env_steps": env_steps, "files": files, "segments": named}
+    write_synced(draft / "manifest.json", to_json(manifest, indent=1))
+    sync(draft)
+
+
+def _segments(frozen: Frozen) -> dict[str, Segmented]:
+    return {path: leaf for part in frozen.values() for path, leaf in part.segments.items()}
+
+
+def _sweep(root: Path) -> None:
+    """Remove the segments that no checkpoint names; none while a manifest cannot be read, for it may yet be mended."""
+    try:
+        manifests = [_read_manifest(folder) for folder in _newest_first(root)]
+    except BrokenCheckpointError:
+        return
+    sweep(root, {name for manifest in manifests for parts in manifest.segments.values() for name, _ in parts})
+
+
+def segment_names(folder: Path) -> dict[str, list[str]]:
+    """The checksums of a checkpoint's segments, by their place in the state; none where the manifest is unreadable."""
+    try:
+        named = _read_manifest(folder).segments
+    except BrokenCheckpointError:
+        return {}
+    return {path: [name for name, _ in parts] for path, parts in named.items()}
+
+
+def _note_best(root: Path, name: str, score: float) -> None:
+    known = best(root)
+    if known is None or score > known[1]:
+        publish(root / _BEST, to_json({"checkpoint": name, "score": score}))
+
+
+def best(root: Path) -> tuple[str, float] | None:
+    """The name and score of the best checkpoint, where one is known and still there."""
+    try:
+        note = parse_json(read_bounded(root / _BEST, 2**16))
+        name, score = str(note["checkpoint"]), float(note["score"])
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return None
+    return (name, score) if math.isfinite(score) and NAME.fullmatch(name) and is_folder(root / name) else None
+
+
+def _prune(root: Path, written: str, retention: Retention) -> None:
+    """Remove old checkpoints; one that is later than what was just `written` is damaged, and may yet be mended."""
+    folders = [folder for folder in _newest_first(root) if folder.name <= written]
+    kept = {folder.name for folder in folders[: retention.newest]}
+    if retention.best and (known := best(root)) is not None:
+        kept.add(known[0])
+    if retention.every is not None:
+        oldest_first = [(steps_of(f) // retention.every, f.name) for f in reversed(folders)]
+        kept |= {name for (before, _), (age, name) in pairwise([(0, ""), *oldest_first]) if age != before}
+    dropped = {folder: root / f"{_UNFINISHED}{folder.name}" for folder in folders if folder.name not in kept}
+    for folder, unnamed in dropped.items():
+        rename(folder, unnamed)
+    if dropped:
+        sync(root)  # under its proper name a checkpoint is whole until it is gone
+    for unnamed in dropped.values():
+        remove_tree(unnamed)
+
+
+def load(folder: Path, parts: Collection[str] | None = None, check: Check = lambda state: None) -> dict[str, Any]:
+    """The state of one checkpoint, or only these `parts` of it, which alone are read.
+
+    Raises `BrokenCheckpointError` unless every byte is as it was written, is a state, and passes `check`.
+    """
+    manifest = _verify(folder, parts)
+    state = {}
+    for part in _parts(manifest, parts):
+        try:
+            state[part] = _load_part(folder, manifest, part)
+        except _DAMAGE as error:
+            raise BrokenCheckpointError(f"{folder.name}: part {part} is not a state ({_reason(error)})") from None
+    try:
+        check(state)
+    except ValueError as error:
+        raise BrokenCheckpointError(f"{folder.name}: {error}") from None
+    return state
+
+
+def _load_part(folder: Path, manifest: CheckpointManifest, part: str) -> Any:
+    """One part of the state, of files that the manifest lists and nothing else."""
+    document = parse_json(read_bounded(folder / f"{part}.json", _MOST_BYTES))
+    binary = f"{part}.safetensors"
+    arrays = read_arrays(folder / binary) if binary in manifest.files else {}
+    stored = {
+        path: Segmented(tuple(Stored(folder.parent, name, size) for name, size in named))
+        for path, named in _segments_of(manifest, part).items()
+    }
+    return thaw(FrozenPart(document, arrays, stored))
+
+
+def _reason(error: BaseException) -> str:
+    """One line about an error, which may quote what is in a file."""
+    text = " ".join((error.strerror or "" if isinstance(error, OSError) else str(error)).split())
+    return printable(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+@contextmanager
+def fitting(source: str) -> Iterator[None]:
+    """Let a state that cannot be restored, though it is as it was written, be one line and no traceback."""
+    try:
+        yield
+    except _MISFITS as error:
+        raise UserError(
+            f"{source} does not fit this run ({_reason(error)}): choose another checkpoint with --checkpoint"
+        ) from error
+
+
+def is_sound(folder: Path) -> bool:
+    """Whether every byte is as it was written."""
+    try:
+        return bool(_verify(folder, None))
+    except BrokenCheckpointError:
+        return False
+
+
+def find(
+    root: Path, which: str = NEWEST, parts: Collection[str] | None = None, check: Check = lambda state: None
+) -> tuple[Path, dict[str, Any], list[str]]:
+    """The checkpoint called `which` (newest, best, or its env steps), its state, and what was wrong with newer ones.
+
+    Only the newest has others to fall back to. Of the state only `parts` are read and looked at, if they are named; one
+    that does not pass `check` counts as broken.
+    """
+    if which == NEWEST:
+        return _load_newest(root, parts, check)
+    chosen = _called(root, which)
+    try:
+        return chosen, load(chosen, parts, check), []
+    except BrokenCheckpointError as error:
+        raise UserError(f"{error}; choose another with --checkpoint") from None
+
+
+def _called(root: Path, which: str) -> Path:
+    """The checkpoint that is the best, or that has these env steps or this name."""
+    known = {folder.name: folder for folder in _newest_first(root)}
+    top = best(root)
+    is_steps = which.isascii() and which.isdigit() and len(which) <= 18
+    name = (top[0] if top else "") if which == BEST else f"{_PREFIX}{int(which):012d}" if is_steps else which
+    if name not in known:
+        steps = ", ".join(str(steps_of(folder)) for folder in reversed(known.values())) or "none"
+        raise UserError(f"no checkpoint {which[:80]!r} in {root} (there are: newest, {'best, ' if top else ''}{steps})")
+    return known[name]
+
+
+def later_than(root: Path, which: str) -> list[str]:
+    """The env steps of sound checkpoints that are later than the one called `which`."""
+    if which == NEWEST:
+        return []
+    chosen = _called(root, which)
+    return [str(steps_of(f)) for f in _newest_first(root) if f.name > chosen.name and is_sound(f)]
+
+
+def _load_newest(root: Path, parts: Collection[str] | None, check: Check) -> tuple[Path, dict[str, Any], list[str]]:
+    problems: list[str] = []
+    for folder in _newest_first(root):
+        try:
+            return folder, load(folder, parts, check), problems
+        except BrokenCheckpointError as error:
+            problems.append(str(error))
+    detail = "; ".join(problems) or "there is none"
+    raise UserError(f"no usable checkpoint in {root}: {detail}")
+
+
+def newest_sound(root: Path) -> Path | None:
+    """The newest checkpoint of which every byte is as it was written."""
+    return next(filter(is_sound, _newest_first(root)), None)
+
+
+def steps_of(folder: Path) -> int:
+    """The env steps after which a checkpoint was taken, from its name."""
+    return int(folder.name.removeprefix(_PREFIX))
+
+
+def _newest_first(root: Path) -> Iterator[Path]:
+    yield from sorted(_named(root, ""), key=steps_of, reverse=True)
+
+
+def _named(root: Path, prefix: str) -> list[Path]:
+    """Folders, and no links to any, with this prefix and the name of a checkpoint."""
+    found = root.glob(f"{prefix}{_PREFIX}*")
+    return [path for path in found if NAME.fullmatch(path.name.removeprefix(prefix)) and is_folder(path)]
+
+
+def _verify(folder: Path, parts: Collection[str] | None) -> CheckpointManifest:
+    """Check every file of these parts (None: of all) against the manifest, which it gives."""
+    manifest = _read_manifest(folder)
+    for part in _parts(manifest, parts):
+        for problem in _problems(folder, manifest, part):
+            raise BrokenCheckpointError(f"{folder.name}: {problem}")
+    return manifest
+
+
+def _read_manifest(folder: Path) -> CheckpointManifest:
+    try:
+        document = parse_json(read_bounded(folder / "manifest.json", _MOST_BYTES))
+    except (OSError, ValueError):
+        document = None
+    if not isinstance(document, dict):
+        raise BrokenCheckpointError(f"{folder.name}: the manifest is missing or unreadable")
+    if type(document.get("format")) is not int or document["format"] not in READABLE:
+        raise BrokenCheckpointError(f"{folder.name}: format {printable(document.get('format'))} is not {FORMAT}")
+    try:
+        return parse_manifest(document)
+    except ValueError as error:
+        raise BrokenCheckpointError(f"{folder.name}: the manifest is not valid ({error})") from None
+
+
+def _parts(manifest: CheckpointManifest, wanted: Collection[str] | None) -> list[str]:
+    there = [name.removesuffix(".json") for name in manifest.files if name.endswith(".json")]
+    return [part for part in there if wanted is None or part in wanted]
+
+
+def _segments_of(manifest: CheckpointManifest, part: str) -> dict[str, list[tuple[str, int]]]:
+    """Names and sizes of the segments of a part of the state, by their place in it."""
+    return {path: named for path, named in manifest.segments.items() if path.split("/", 1)[0] == part}
+
+
+def _problems(folder: Path, manifest: CheckpointManifest, part: str) -> Iterator[str]:
+    """What is wrong with the files of one part; the small ones are looked at first."""
+    for name, expected in manifest.files.items():
+        file = folder / name
+        if file.stem != part:
+            continue
+        try:
+            found = file.lstat().st_size
+            if found != expected.bytes:
+                yield f"{name} has {found} bytes, not {expected.bytes}"
+            elif found > (_MOST_BYTES if name.endswith(".json") else _memory()):
+                yield f"{name} has {found:,} bytes, which is too much for this machine"
+            elif sha256(file) != expected.sha256:
+                yield f"{name} was altered (its checksum differs)"
+        except FileNotFoundError:
+            yield f"{name} is missing"
+        except OSError as error:
+            yield f"{name} cannot be read: {error.strerror}"
+    segments = {pair for named in _segments_of(manifest, part).values() for pair in named}  # equal ones are one file
+    yield from filter(None, (what_is_wrong(folder.parent, name, size) for name, size in sorted(segments)))
+
+
+def _memory() -> int:
+    """Bytes of memory of this machine, in which the arrays of a checkpoint must have room."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

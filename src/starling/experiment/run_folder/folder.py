@@ -1,0 +1,187 @@
+"""The folder of a run: where it is made, what lies in it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from starling.config import load as config_load
+from starling.config.dialect import parse
+from starling.config.schema import Config
+from starling.errors import UserError
+from starling.experiment.run_folder import trust
+from starling.experiment.run_folder.contents import check_contents
+from starling.experiment.run_folder.disk import GrowingFile, make_folder, publish
+from starling.experiment.run_folder.rows import read_content, to_json
+
+
+class RunGoneError(Exception):
+    """The folder of a run is not there any more."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """`config.yaml`, `metrics.jsonl`, `log.txt` and `checkpoints/` of one run; `trust.json` where it has imports."""
+
+    path: Path
+    allow: tuple[str, ...] = ()  # packages that a folder of somebody else's may import
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def log_file(self) -> Path:
+        return self.path / "log.txt"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def config(self) -> Config:
+        """The resolved configuration that the run was started with."""
+        try:
+            return config_load.load(str(self.config_file), derive=False, vet=self.vet)
+        except trust.ForeignCodeError:
+            raise
+        except UserError as error:
+            lines = (line.removeprefix(f"{self.config_file} ") for line in str(error).splitlines())
+            raise UserError("\n".join(f"{self.config_file}: {line}" for line in lines)) from None
+
+    def vet(self, values: dict[str, Any]) -> None:
+        """Refuse the content of a `config.yaml` that imports what the user has not vouched for."""
+        trust.check(self.path, values, self.allow)
+
+    def check_cluster(self, config: Config, overrides: Sequence[str] = ()) -> None:
+        """Refuse to train `config`, which is the run's with `overrides`, in a cluster that the user has not named."""
+        if config.runtime == "ray":
+            settings, _ = config_load.merge(str(self.config_file), (), derive=False, vet=self.vet)
+            typed = [override.partition("=")[0] for override in overrides]
+            trust.check_cluster(self.path, settings.values, self.allow, typed)
+
+    def check_algorithm(self, overrides: Sequence[str]) -> None:
+        """Refuse `overrides` that name another algorithm, which has other settings."""
+        name = self.config().algo.name
+        asked, _ = config_load.merge(str(self.config_file), overrides, derive=False, vet=self.vet)
+        section = asked.values.get("algo")
+        other = section.get("name") if isinstance(section, dict) else section
+        if other != name:
+            mine = [override for override in overrides if override.partition("=")[0] in ("algo", "algo.name")]
+            raise UserError(
+                f"a branch cannot change the algorithm: {' '.join(mine)}, and {self.path} has algo.name={name};"
+                " start a new run with starling train instead"
+            )
+
+    def log(self, line: str) -> None:
+        """Add a line with the time to `log.txt`; on a full disk it waits for room with the lines that follow."""
+        self._log.append(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode())
+
+    @cached_property
+    def _log(self) -> GrowingFile:
+        return GrowingFile(self.log_file)
+
+    def check_there(self) -> None:
+        """Raise `RunGoneError` if the run was deleted or moved; a disk that merely does not answer is no reason to."""
+        try:
+            self.config_file.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            raise RunGoneError(
+                f"{self.path} is gone: it was deleted or moved during the run, which cannot be saved"
+            ) from None
+        except OSError:
+            pass
+
+    def copy_history(self, parent: RunFolder, changes: dict[str, tuple[Any, Any]], rows: int) -> None:
+        """Begin with the parent's rows, and say whose child this is and how many of those rows are its own too."""
+        note = {"parent": str(parent.path.resolve()), "rows": rows, "changes": changes}
+        with _refusing(self.path):
+            if parent.metrics_file.exists():
+                publish(self.metrics_file, read_content(parent.metrics_file))
+            publish(self.path / "branch.json", to_json(note, indent=1))
+
+
+@contextmanager
+def _refusing(folder: Path) -> Iterator[None]:
+    """Say what to do where something cannot be written in `folder`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}; choose another folder with --runs") from None
+
+
+def check_writable(root: Path) -> None:
+    """Refuse, before any work is done, a folder in which no run can be made; leaves nothing behind."""
+    existing = next(path for path in (root, *root.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise UserError(f"{existing} is not a folder; choose another with --runs")
+    with _refusing(existing):
+        os.rmdir(tempfile.mkdtemp(prefix=".starling-", dir=existing))
+
+
+def create(root: Path, config: Config, warn: Callable[[str], None] = lambda line: None) -> RunFolder:
+    """A new folder under `root`, sealed as the user's own; a taken name gets a number: nothing is ever overwritten."""
+    env = config.env.id.replace("/", "-").replace(":", "-").replace(".", "-")
+    name = config.run or f"{env}-{config.algo.name.replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for number in range(1, 10_000):
+        path = root / (name if number == 1 else f"{name}-{number}")
+        with _refusing(root):
+            root.mkdir(parents=True, exist_ok=True)
+            try:
+                make_folder(path, exist_ok=False)
+            except FileExistsError:
+                continue
+            folder = RunFolder(path)
+            if (problem := _save_config(folder, config)) is not None:
+                warn(f"warning: {problem}")
+            return folder
+    raise UserError(f"{root} holds 10,000 runs called {name!r}; choose another name")
+
+
+def of_config(file: Path, allow: Sequence[str] = ()) -> RunFolder | None:
+    """The run whose `config.yaml` this file is; None: a file that belongs to no run."""
+    beside = file.parent
+    is_run = (beside / "checkpoints").exists() or (beside / "metrics.jsonl").exists()
+    return RunFolder(beside, tuple(allow)) if file.name == "config.yaml" and is_run else None
+
+
+def _save_config(folder: RunFolder, config: Config) -> str | None:
+    """Write and seal `config.yaml`; nobody else may read it, at any moment, if secrets stand in it.
+
+    Returns one line if the run cannot be sealed as one's own.
+    """
+    text = config_load.to_yaml(config)
+    problem = trust.seal(folder.path, parse(text, str(folder.config_file)))
+    if config_load.secrets_warning(config) is None:
+        publish(folder.config_file, text.encode())
+        return problem
+    mode = stat.S_IMODE(folder.path.stat().st_mode)
+    folder.path.chmod(0o700)  # until the file itself is closed to others
+    publish(folder.config_file, text.encode())
+    folder.config_file.chmod(0o600)
+    folder.path.chmod(mode)
+    return problem
+
+
+def find(path: Path, allow: Sequence[str] = ()) -> RunFolder:
+    """The run at `path`, which may import the packages in `allow`; says what is missing when it is none."""
+    if not path.is_dir():
+        raise UserError(f"no such run: {path}")
+    folder = RunFolder(path, tuple(allow))
+    if not os.path.lexists(folder.config_file):
+        raise UserError(f"{path} is not a run: it has no config.yaml")
+    check_contents(path)
+    if not folder.config_file.is_file():
+        raise UserError(f"{path} is not a run: its config.yaml is no file")
+    return folder

@@ -1,0 +1,103 @@
+"""What a run writes down: one flat JSON object a line, and the score of the last hundred episodes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from starling.errors import UserError
+from starling.experiment.run_folder.disk import GrowingFile, publish
+from starling.experiment.run_folder.rows import Row, damage_line, parse_rows, read_content, read_first, to_json
+from starling.types import Episode
+
+TIMING = "time/"
+"""Keys with this prefix depend on the machine's speed; everything else is a function of configuration and seed."""
+
+
+class Scoreboard:
+    """Raw returns of the last `window` episodes that came to their own end."""
+
+    def __init__(self, window: int = 100) -> None:
+        self.episodes = 0
+        self._totals: deque[float] = deque(maxlen=window)
+        self._lengths: deque[int] = deque(maxlen=window)
+
+    def add(self, episodes: Iterable[Episode]) -> None:
+        for episode in episodes:
+            self.episodes += 1
+            self._totals.append(episode.total)
+            self._lengths.append(episode.length)
+
+    @property
+    def full(self) -> bool:
+        return len(self._totals) == self._totals.maxlen
+
+    @property
+    def counted(self) -> int:
+        """Episodes in the mean."""
+        return len(self._totals)
+
+    @property
+    def mean(self) -> float | None:
+        return sum(self._totals) / len(self._totals) if self._totals else None
+
+    def row(self) -> dict[str, Any]:
+        length = sum(self._lengths) / len(self._lengths) if self._lengths else None
+        longest = max(self._lengths, default=None)
+        return {
+            "episodes": self.episodes,
+            "return": self.mean,
+            "episode_length": length,
+            "episode_longest": longest,
+        }
+
+    def get_state(self) -> dict[str, Any]:
+        return {"episodes": self.episodes, "totals": list(self._totals), "lengths": list(self._lengths)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.episodes = state["episodes"]
+        self._totals = deque(state["totals"], self._totals.maxlen)
+        self._lengths = deque(state["lengths"], self._lengths.maxlen)
+
+
+class MetricsFile:
+    """Appends rows; a resumed run first drops those that its checkpoint, after `env_steps`, had not seen."""
+
+    def __init__(self, path: Path, warn: Callable[[str], None], keep_rows: int = 0, env_steps: int = 0) -> None:
+        kept, damaged = read_first(path, keep_rows, env_steps)
+        try:
+            publish(path, b"".join(map(_line, kept)))
+        except OSError as error:
+            raise UserError(f"cannot write to {path}: {error.strerror}; make room, then try again") from None
+        if damaged:
+            warn(f"warning: {damage_line(path, damaged)}")
+        self.rows = len(kept)
+        self._file = GrowingFile(path, warn)
+
+    def write(self, row: Row) -> None:
+        """Append a row, a whole line that others can read when this returns; on a full disk it waits for room."""
+        self._file.append(_line(row))
+        self.rows += 1
+
+    @property
+    def failure(self) -> str | None:
+        """Why rows are not in the file yet."""
+        return self._file.failure
+
+    def sync(self) -> None:
+        """Force the rows to the disk."""
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.flush()
+
+
+def _line(row: Row) -> bytes:
+    return to_json(row) + b"\n"
+
+
+def read_rows(path: Path) -> list[Row]:
+    """All rows that can be read."""
+    return parse_rows(read_content(path))[0]

@@ -1,0 +1,108 @@
+"""Segments on disk: a file each, named by the SHA-256 of its content, shared by all checkpoints that name it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections import deque
+from collections.abc import Collection
+from pathlib import Path
+
+from starling.errors import UserError
+from starling.experiment.run_folder.disk import (
+    is_folder,
+    make_folder,
+    read_bounded,
+    remove,
+    rename,
+    sha256,
+    sync,
+    write_synced,
+)
+from starling.segments import Segment
+
+_FOLDER = "segments"
+_DRAFT = ".unfinished"
+_OWN = re.compile(r"[0-9a-f]{64}\.bin|\.unfinished")
+"""Names of files that this module writes; it removes no others."""
+
+
+class Stored(Segment):
+    """A segment that is on disk and sound."""
+
+    def __init__(self, root: Path, name: str, size: int) -> None:
+        super().__init__(size, name)
+        self._file = _file(root, name)
+
+    def read(self) -> bytes:
+        try:
+            return read_bounded(self._file, self.size)
+        except OSError as error:
+            raise UserError(f"{self._file} cannot be read any more: {error.strerror}") from None
+
+
+def write_segments(root: Path, segments: deque[Segment]) -> None:
+    """Have all `segments` on disk, under one name each; only those that are not there yet are read and written.
+
+    Each is released, and taken from `segments`, as soon as it is there.
+    """
+    folder = root / _FOLDER
+    if segments:
+        make_folder(folder)
+    written: set[str] = set()
+    while segments:
+        segment = segments[0]
+        if segment.name is None or not _is_there(root, segment.name, segment.size):
+            segment.name = _write(root, segment.read(), written)
+        segments.popleft().release()
+    if folder.exists():  # also of what an earlier save wrote that failed before it came to this
+        sync(folder)
+
+
+def _write(root: Path, content: bytes, written: set[str]) -> str:
+    """Write what this save has not written yet; a file that is there from before may be damaged and is replaced."""
+    name = hashlib.sha256(content).hexdigest()
+    if name not in written:
+        draft = root / _FOLDER / _DRAFT
+        write_synced(draft, content)
+        rename(draft, _file(root, name))
+        written.add(name)
+    return name
+
+
+def _is_there(root: Path, name: str, size: int) -> bool:
+    return _size(_file(root, name)) == size
+
+
+def _size(file: Path) -> int | None:
+    """Bytes of a file; None where there is none, or a link to one."""
+    try:
+        return file.lstat().st_size if file.is_file() and not file.is_symlink() else None
+    except OSError:
+        return None
+
+
+def what_is_wrong(root: Path, name: str, size: int) -> str | None:
+    """One phrase that names the file, unless every byte is as it was written."""
+    file = _file(root, name)
+    shown = f"{_FOLDER}/{file.name}"
+    if (found := _size(file)) is None:
+        return f"{shown} is missing"
+    if found != size:
+        return f"{shown} has {found} bytes, not {size}"
+    return None if sha256(file) == name else f"{shown} was altered (its checksum differs)"
+
+
+def sweep(root: Path, named: Collection[str]) -> None:
+    """Remove the segments that no checkpoint names, and drafts; whatever else is there stays."""
+    folder = root / _FOLDER
+    if not is_folder(folder):
+        return
+    for name in os.listdir(folder):
+        if _OWN.fullmatch(name) and name.removesuffix(".bin") not in named:
+            remove(folder / name)
+
+
+def _file(root: Path, name: str) -> Path:
+    return root / _FOLDER / f"{name}.bin"

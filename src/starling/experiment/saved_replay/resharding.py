@@ -1,0 +1,121 @@
+"""Saved tables for another number of learners than they were saved with: what one shard held goes to others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from starling.experiment.saved_replay.feed import feed_all, take_over
+from starling.experiment.saved_replay.steps import read_steps
+from starling.launch.builders import build_stores
+from starling.launch.plan import Blueprint, build_model, layout_of
+from starling.replay.shards import shard_rows
+from starling.replay.store import Store
+from starling.replay.table import Table
+from starling.types import Fragment, Layout
+
+State = dict[str, Any]
+
+
+def reshard(old: Blueprint, new: Blueprint, saved: State) -> State:
+    """The store that a run like `old` saved, as one like `new` saves it; only their tables' contents are alike."""
+    if old.learners == new.learners:
+        return saved
+    parts = list(saved["shards"].values()) if "shards" in saved else [saved]
+    steps = _dealt(int(saved["env_steps"]), new)
+    shards: list[State] = [{"env_steps": mine} for mine in steps]
+    if all("tables" in part for part in parts):
+        for shard, more in zip(shards, _tables(old, new, parts), strict=True):
+            shard |= more
+    return shards[0] if new.learners == 1 else {"env_steps": saved["env_steps"], "shards": _numbered(shards)}
+
+
+def without_tables(saved: State) -> State:
+    """A saved store whose tables are to be filled anew."""
+    emptied = {"env_steps": saved["env_steps"]}
+    if "shards" in saved:
+        emptied["shards"] = {name: without_tables(shard) for name, shard in saved["shards"].items()}
+    return emptied
+
+
+def _numbered(shards: list[State]) -> State:
+    return {str(i): shard for i, shard in enumerate(shards)}
+
+
+def _dealt(total: int, blueprint: Blueprint) -> list[int]:
+    """A count of the whole run, dealt to the shards by their env rows."""
+    rows = [len(mine) for mine in shard_rows(blueprint.config.env.num, blueprint.learners)]
+    ends = [total * int(end) // sum(rows) for end in np.cumsum([0, *rows])]
+    return np.diff(ends).tolist()
+
+
+def _tables(old: Blueprint, new: Blueprint, parts: list[State]) -> list[State]:
+    layout = layout_of(new, build_model(new))
+    stores = build_stores(new, layout)
+    for i, spec in enumerate(new.tables):
+        shards = [store.mixture.tables[i] for store in stores]
+        before = [_restored(old, part, k, i, layout) for k, part in enumerate(parts)]
+        if spec.storage == "ring":
+            _move_steps(before, shards, layout, new.config.env.num)
+        elif spec.sampler == "fifo":
+            _move_queue(before, shards)
+    return [
+        {"limiter": limiter, "tables": store.mixture.get_state()}
+        for limiter, store in zip(_limiters(new, parts, stores), stores, strict=True)
+    ]
+
+
+def _restored(blueprint: Blueprint, part: State, shard: int, index: int, layout: Layout) -> Table:
+    """A table as it was saved; of a queue every item can be had, and once."""
+    spec = replace(blueprint.shards()[shard][index], min_size=1, max_uses=1)
+    rows = shard_rows(blueprint.config.env.num, blueprint.learners)[shard]
+    table = Table(spec, layout, len(rows), blueprint.config.seed, index=index, shard=shard)
+    state = part["tables"][spec.name]
+    if spec.sampler == "fifo":
+        state = {**state, "sampler": {**state["sampler"], "uses": np.zeros_like(state["sampler"]["uses"])}}
+    table.set_state(state)
+    return table
+
+
+def _move_steps(before: Sequence[Table], after: Sequence[Table], layout: Layout, rows: int) -> None:
+    """Insert all steps where their env rows belong now; items and priorities stay as they are."""
+    feeds = feed_all(after, layout, rows, own=True)
+    by_row = {row: feed for mine in feeds for row, feed in mine.items()}
+    for table in before:
+        for steps in read_steps(table):
+            by_row[int(steps.row[0])].add(steps)
+    for feed in by_row.values():
+        feed.finish()
+    for table, mine in zip(after, feeds, strict=True):
+        take_over(table, mine, table.spec.sampler == "prioritized")
+
+
+def _move_queue(before: Sequence[Table], after: Sequence[Table]) -> None:
+    """Deal out the fragments that wait, which belong to no env row any more."""
+    number = count(1)
+    for table in before:
+        while (item := table.sample(1)) is not None:
+            i = next(number)
+            after[i % len(after)].insert(Fragment(item.trajectory, np.zeros(1, np.int64), actor=-1, sequence=i))
+
+
+def _limiters(new: Blueprint, parts: list[State], stores: Sequence[Store]) -> list[State]:
+    """Every shard may draw on where all did: as many batches are drawn, and its share of the steps has come in."""
+    limiters = [part["limiter"] for part in parts]
+    begun = all(limiter["start"] is not None for limiter in limiters)
+    fresh = _dealt(sum(limiter["steps"] - (limiter["start"] or 0) for limiter in limiters), new)
+    return [
+        {
+            "in_flight": 0,
+            "steps": mine,
+            "start": 0 if begun else None,
+            "sampled": min(limiter["sampled"] for limiter in limiters),
+            "sizes": list(store.mixture.sizes),
+            "unpublished": [],
+        }
+        for mine, store in zip(fresh, stores, strict=True)
+    ]

@@ -1,0 +1,171 @@
+"""A new run that begins with an exported replay: its tables are filled as actors would fill them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from gymnasium import spaces
+
+from starling import tree
+from starling.envs.spaces import leaves
+from starling.errors import UserError, printable
+from starling.experiment.saved_replay.columns import check_columns, from_columns, step_specs
+from starling.experiment.saved_replay.export import PART_BYTES
+from starling.experiment.saved_replay.feed import Feed, feed_all, take_over
+from starling.experiment.saved_replay.load import refuse_queues
+from starling.experiment.saved_replay.manifest import Manifest, Stack, TableEntry, read_manifest, read_part
+from starling.experiment.saved_replay.steps import Steps
+from starling.launch.local import Runtime
+from starling.launch.plan import Blueprint, build_model, layout_of
+from starling.replay.spec import TableSpec
+from starling.replay.store import Store
+from starling.replay.table import Table
+from starling.types import Layout, NDArray
+
+_HEADER_BYTES = 2**20  # of one file, and more than enough
+
+
+def begin_with_replay(blueprint: Blueprint, runtime: Runtime) -> str | None:
+    """Fill the tables of a new run from `replay_from`, if it is set; a line that says what they hold now.
+
+    Neither env steps nor the limiter count what is filled in: one update may come at once, where it is enough to
+    begin with, and from then on `updates_per_step` for every new env step.
+    """
+    if blueprint.config.replay_from is None:
+        return None
+    source, layout = Path(blueprint.config.replay_from), layout_of(blueprint, build_model(blueprint))
+    manifest = check_replay(blueprint, layout, source)
+    stores = [store for store in runtime.stores if isinstance(store, Store)]
+    if len(stores) < len(runtime.stores):
+        raise UserError("replay_from fills the tables beside the learner; leave out ray.shards")
+    by_table = list(zip(*(store.mixture.tables for store in stores), strict=True))
+    for shards in by_table:
+        try:
+            _fill(shards, manifest.tables[shards[0].spec.name], layout, blueprint, source)
+        except (KeyError, IndexError, ValueError, TypeError, OverflowError, AssertionError) as error:
+            reason = printable(" ".join(f"{type(error).__name__} {error}".split()))
+            raise UserError(f"{source} holds steps that no run records ({reason}); export again") from error
+    sizes = ", ".join(f"{sum(table.size for table in shards):,} items" for shards in by_table)
+    return f"replay: {sizes} from {source}, recorded in {printable(manifest.env)} by {printable(manifest.algorithm)}"
+
+
+def check_replay(blueprint: Blueprint, layout: Layout, source: Path) -> Manifest:
+    """Read an export's manifest; refuses steps that are not what this run records, but more than that is no harm."""
+    refuse_queues(blueprint, "replay_from cannot be used")
+    manifest = read_manifest(source)
+    clip = blueprint.config.env.reward_clip
+    stack = None if layout.stack is None else Stack(**asdict(layout.stack))
+    sides: list[tuple[str, object, object]] = [
+        ("the action space", manifest.action_space, str(blueprint.env.action)),
+        ("env.reward_clip", manifest.reward_clip, clip),
+        ("the frame stack", manifest.stack, stack),
+        ("reward streams", _streams(manifest), sorted(layout.rewards)),
+    ]
+    for what, theirs, ours in sides:
+        if theirs != ours:
+            shown = printable(theirs)
+            raise UserError(f"{source} does not fit this run: {what} is {shown} there and {ours} here")
+    _check_parts(manifest, tree.nbytes(step_specs(layout)), source)
+    for name, spec in tree.items(step_specs(layout)):
+        column = manifest.columns.get(name)
+        if column is None or column.spec != spec:
+            there = "missing" if column is None else f"{column.dtype} {list(column.shape)}"
+            here = f"{spec.dtype} {list(spec.shape)}"
+            raise UserError(f"{source} does not fit this run: {name} is {there} there and {here} here")
+    for spec in blueprint.tables:
+        _check_table(spec, manifest, source, recurrent=bool(tree.leaves(layout.carry)))
+    return manifest
+
+
+def _check_parts(manifest: Manifest, step_bytes: int, source: Path) -> None:
+    """Refuse files that would take more memory than those of an export do: a step of `step_bytes` at least, in each."""
+    for table in manifest.tables.values():
+        for part in table.parts:
+            most = max(PART_BYTES, step_bytes)
+            if part.steps * step_bytes > most or part.bytes > 2 * most + _HEADER_BYTES:
+                raise UserError(f"{source / part.file} is larger than the files of an export are; export again")
+
+
+def _streams(manifest: Manifest) -> list[str]:
+    return sorted(name.removeprefix("rewards/") for name in manifest.columns if name.startswith("rewards/"))
+
+
+def _check_table(spec: TableSpec, manifest: Manifest, source: Path, recurrent: bool) -> None:
+    entry = manifest.tables.get(spec.name)
+    if entry is None:
+        known = printable(", ".join(manifest.tables))
+        raise UserError(f"{source} has no table {spec.name!r} (there are: {known})")
+    if recurrent and not _same_windows(spec, entry):
+        raise UserError(
+            f"{source} keeps recurrent states only where its own sequences begin (length {entry.length}, period"
+            f" {entry.period}, prefix {entry.prefix}), not those of this run (length {spec.length}, period"
+            f" {spec.period}, prefix {spec.prefix}): give them the same lengths"
+        )
+
+
+def _same_windows(spec: TableSpec, entry: TableEntry) -> bool:
+    return (spec.length, spec.period, spec.prefix) == (entry.length, entry.period, entry.prefix)
+
+
+def _fill(shards: Sequence[Table], entry: TableEntry, layout: Layout, blueprint: Blueprint, source: Path) -> None:
+    """Insert all steps; with the same windows, items and priorities become those of the export."""
+    rows = blueprint.config.env.num
+    feeds = feed_all(shards, layout, rows)
+    every = [feed for mine in feeds for feed in mine.values()]
+    for target, steps in _dealt(_read(entry, layout, blueprint, source), every, by_row=entry.rows == rows):
+        target.add(steps)
+    for feed in every:
+        feed.finish()
+    for table, mine in zip(shards, feeds, strict=True):
+        if _same_windows(table.spec, entry):
+            take_over(table, mine, entry.sampler == "prioritized")
+
+
+def _read(entry: TableEntry, layout: Layout, blueprint: Blueprint, source: Path) -> Iterator[Steps]:
+    specs = step_specs(layout)
+    for part in entry.parts:
+        columns = read_part(source, part)
+        try:
+            check_columns(columns, specs, layout.stack, part.steps)
+            _check_choices(columns, blueprint)
+            steps = from_columns(columns, specs, layout.stack)
+        except (KeyError, IndexError, ValueError) as error:
+            reason = printable(" ".join(str(error).split()))
+            raise UserError(
+                f"{source / part.file} does not hold what the manifest says ({reason}); export again"
+            ) from None
+        if (steps.valid[:-1] & (steps.first[1:] | (np.diff(steps.row) != 0))).any():
+            raise UserError(f"{source / part.file} has a stretch whose last observation is said to be valid")
+        yield steps
+
+
+def _check_choices(columns: Mapping[str, NDArray], blueprint: Blueprint) -> None:
+    """Raises ValueError for a choice that the env's discrete spaces do not have: networks index by it."""
+    observed = [(f"obs/{path}" if path else "obs", leaf) for path, leaf in leaves(blueprint.env.observation)]
+    for name, space in [("action", blueprint.env.action), *observed]:
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            most = space.n if isinstance(space, spaces.Discrete) else space.nvec
+            if (columns[name] < 0).any() or (columns[name] >= most).any():
+                raise ValueError(f"{name} has choices that {space} does not")
+
+
+def _dealt(source: Iterator[Steps], feeds: list[Feed], by_row: bool) -> Iterator[tuple[Feed, Steps]]:
+    """Steps and the env row that takes them: each its own where there are as many, else a stretch the emptiest one."""
+    rows: dict[int, Feed] = {}
+    target: Feed | None = None
+    for steps in source:
+        cuts = np.diff(steps.row) != 0 if by_row else ~steps.valid[:-1]
+        bounds = [0, *(np.nonzero(cuts)[0] + 1).tolist(), len(steps.valid)]
+        for begin, end in pairwise(bounds):
+            piece: Steps = tree.map(lambda leaf, a=begin, b=end: leaf[a:b], steps)
+            if by_row:
+                target = rows.setdefault(int(piece.row[0]), feeds[len(rows) % len(feeds)])
+            elif target is None:
+                target = min(feeds, key=lambda feed: feed.written)
+            yield target, piece
+            if not piece.valid[-1]:
+                target = None

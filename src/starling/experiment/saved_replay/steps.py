@@ -1,0 +1,120 @@
+"""Every step of a replay once, by env row and in the order of time, read through the items it is made of."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from starling import tree
+from starling.replay.ring import Ring
+from starling.replay.storage import Items
+from starling.replay.table import Table
+from starling.types import NDArray, Trajectory, Tree
+
+AT_ONCE = 1024
+"""Steps that are read together: they are in memory with whole observations."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """N observations of env rows and what was done then, row by row, in the order of time.
+
+    A stretch is what an env row did without a break: an episode, or what is left of it. Its last observation is
+    followed by no action: there `valid` is False, and action, rewards and ends are 0.
+    """
+
+    row: NDArray  # [N] int64 env row
+    obs: Tree  # [N, ...]
+    first: NDArray  # [N] bool: an episode begins with this observation
+    valid: NDArray  # [N] bool: an action was taken
+    action: Tree  # [N, ...]
+    rewards: dict[str, NDArray]  # [N] float32, a stream each, as they were learnt from
+    terminated: NDArray  # [N] bool: the action ended the episode
+    truncated: NDArray  # [N] bool: the action was the last before the episode was cut off
+    extras: Tree  # [N, ...] what acting recorded
+    version: NDArray  # [N] int64: the oldest weights that acted in the item that the step was read from
+    priority: NDArray  # [N] float64: of the item that begins here; 0: none does
+    carry: Tree  # [N, ...] the recurrent state before the observation, where an item begins; elsewhere 0
+
+
+@dataclass(frozen=True)
+class _Pick:
+    """An item that steps are read from: its first `count` observations, perhaps up to the stretch's last."""
+
+    item: int
+    count: int
+
+
+def read_steps(table: Table) -> Iterator[Steps]:
+    """All steps that items of this table are made of; a few at a time, so that memory stays bounded."""
+    ring = table.ring
+    assert ring is not None, "only a ring keeps steps in order"
+    items = ring.items()
+    priorities = table.priorities(items.slots)
+    at_once = max(1, AT_ONCE // table.spec.length)
+    for row in np.unique(items.rows):
+        low, high = np.searchsorted(items.rows, [row, row + 1])
+        mine: Items = tree.map(lambda column, a=low, b=high: column[a:b], items)
+        picks = _picks(mine, every=bool(tree.leaves(ring.gather(mine.slots[:1]).carry)))
+        for i in range(0, len(picks), at_once):
+            yield _read(ring, mine, priorities[low:high], picks[i : i + at_once])
+
+
+def _picks(items: Items, every: bool) -> list[_Pick]:
+    """Items of one env row that together show each of its steps once: `every` one, or as few as it takes."""
+    starts, ends = items.start.tolist(), (items.start + items.steps).tolist()
+    picks, i = [], 0
+    while i < len(starts):
+        j = i + 1 if every else bisect_right(starts, ends[i], lo=i + 1) - 1  # the last that begins in or right after it
+        goes_on = j < len(starts) and starts[j] <= ends[i] and (every or ends[j] > ends[i])
+        picks.append(_Pick(i, starts[j] - starts[i] if goes_on else ends[i] - starts[i] + 1))
+        i = j if goes_on or every else j + 1
+    return picks
+
+
+def _read(ring: Ring, items: Items, priorities: NDArray, picks: list[_Pick]) -> Steps:
+    """The steps of these items of one env row."""
+    which, counts = np.array([pick.item for pick in picks]), np.array([pick.count for pick in picks])
+    column = np.repeat(np.arange(len(picks)), counts)  # [N] of the windows, the one that each step is read from
+    t = np.arange(len(column)) - np.repeat(np.cumsum(counts) - counts, counts)  # [N] and at which of its steps
+    windows = ring.gather(items.slots[which])
+    at = items.start[which][column] + t
+    found = np.minimum(np.searchsorted(items.start, at), len(items.start) - 1)
+    begins = items.start[found] == at
+    return _flat(windows, t, column, int(items.rows[0]), np.where(begins, priorities[found], 0.0))
+
+
+def _flat(windows: Trajectory[NDArray], t: NDArray, column: NDArray, row: int, priority: NDArray) -> Steps:
+    valid = t < windows.valid.sum(axis=0)[column]
+    starts = (t == 0) & (priority > 0)
+
+    def shown(leaf: NDArray) -> NDArray:
+        return np.asarray(leaf[t, column])
+
+    def done(leaf: NDArray) -> NDArray:
+        values = np.asarray(leaf[np.minimum(t, len(leaf) - 1), column])
+        values[~valid] = 0
+        return values
+
+    def before(leaf: NDArray) -> NDArray:
+        values = np.zeros((len(t), *leaf.shape[1:]), leaf.dtype)
+        values[starts] = leaf[column[starts]]
+        return values
+
+    return Steps(
+        row=np.full(len(t), row, np.int64),
+        obs=tree.map(shown, windows.obs),
+        first=shown(windows.first),
+        valid=valid,
+        action=tree.map(done, windows.action),
+        rewards=tree.map(done, windows.rewards),
+        terminated=done(windows.terminated),
+        truncated=done(windows.truncated),
+        extras=tree.map(shown, windows.extras),
+        version=windows.version[column],
+        priority=priority,
+        carry=tree.map(before, windows.carry),
+    )

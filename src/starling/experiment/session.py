@@ -1,0 +1,355 @@
+"""A run while it goes on: drives the system, writes rows and checkpoints, knows when to stop."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from starling.config.load import secret_values
+from starling.config.schema import Config
+from starling.config.secrets import hide_in
+from starling.envs.faults import EnvFault
+from starling.errors import UserError
+from starling.experiment import divergence
+from starling.experiment.bottleneck import KEY, Limits
+from starling.experiment.run_folder import checkpoint, folder
+from starling.experiment.run_folder.metrics import TIMING, MetricsFile, Scoreboard, read_rows
+from starling.experiment.run_folder.saving import Saver
+from starling.experiment.run_folder.tensorboard import TensorBoardFile
+from starling.experiment.signals import Interrupts
+from starling.experiment.status import Status
+from starling.experiment.warnings import KEY as WARNINGS
+from starling.experiment.warnings import Watch
+from starling.hardware import compiles
+from starling.launch.local import Runtime
+from starling.launch.plan import Blueprint
+from starling.learner.learner import DivergedError
+from starling.runtime.crew import RunFailedError
+from starling.runtime.processes import ProcessesRuntime
+
+TICK_SECONDS = 0.25
+
+
+class Display(Protocol):
+    """Whoever watches a run."""
+
+    def tick(self, status: Status) -> None: ...
+
+    def row(self, row: dict[str, Any]) -> None: ...
+
+    def message(self, line: str) -> None: ...
+
+
+class Logged:
+    """A display whose messages also go into the run's log; both without the secrets of its configuration."""
+
+    def __init__(self, display: Display, place: folder.RunFolder, config: Config) -> None:
+        self.tick, self.row = display.tick, display.row
+        self._display, self._place, self._secrets = display, place, secret_values(config)
+
+    def message(self, line: str) -> None:
+        line = hide_in(line, self._secrets)
+        self._place.log(line)
+        self._display.message(line)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended."""
+
+    folder: Path
+    env_steps: int
+    updates: int
+    score: float | None  # mean return of the last `scored` training episodes
+    scored: int  # 100, or all there were
+    evaluation: float | None  # mean return of the last evaluation, over `eval_episodes`
+    eval_episodes: int
+    reason: str
+    signal: signal.Signals | None  # what ended it early
+    failed: bool  # it could not go on
+    onward: str  # settings without which resuming it would end at once
+
+    @property
+    def exit_code(self) -> int:
+        """0, also after Ctrl-C, a person's own wish; 143 after SIGTERM and 129 after SIGHUP, so that a scheduler
+        notices; 1: it failed."""
+        if self.failed:
+            return 1
+        return 0 if self.signal in (None, signal.SIGINT) else 128 + self.signal
+
+
+class Session:
+    """One process's part of a run: from its start or a checkpoint to its end."""
+
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        place: folder.RunFolder,
+        runtime: Runtime,
+        display: Display,
+        state: dict[str, Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        interrupts: Interrupts | None = None,
+    ) -> None:
+        self._clock = clock  # seconds
+        self.config, self.place, self.runtime, self.display = blueprint.config, place, runtime, display
+        self._frames_per_step, self._exploration = blueprint.env.frames_per_step, blueprint.exploration
+        self.scores = Scoreboard()
+        self._evaluated: float | None = None
+        if state is not None:
+            self.scores.set_state(state["scores"])
+            self._evaluated = state["evaluated"]
+        settings = self.config.checkpoint
+        retention = checkpoint.Retention(settings.keep, settings.keep_every, settings.best)
+        rows = 0 if state is None else state["rows"]
+        self.metrics = MetricsFile(place.metrics_file, display.message, rows, runtime.env_steps)
+        self._saver = Saver(place.checkpoints, retention, display.message, self.metrics.sync)
+        window = max((table.length for table in blueprint.tables if table.storage == "ring"), default=0)
+        self._watch = Watch(self.config, window, read_rows(place.metrics_file))
+        self._limits = Limits(self.config)
+        self.board = TensorBoardFile(place.path, None if state is None else runtime.env_steps, display.message)
+        self._started = self._clock()
+        self._start_steps, self._start_updates = runtime.env_steps, runtime.updates
+        self._last_row: dict[str, Any] = {}
+        self._pace = (self._started, runtime.env_steps)
+        self._next_tick = 0.0
+        self._interrupts = interrupts or Interrupts()
+        if isinstance(runtime, ProcessesRuntime):
+            runtime.last_saved = self._last_saved
+
+    def _last_saved(self) -> dict[str, Any] | None:
+        """The tables of the newest sound checkpoint, for a part of them that was lost; None: there is none yet."""
+        try:
+            _, state, _ = checkpoint.find(self.place.checkpoints, parts=("store",))
+        except UserError:
+            return None
+        tables: dict[str, Any] = state["store"]
+        return tables
+
+    def run(self) -> Result:
+        """Drive the system until a stop condition holds; the last state is saved."""
+        failed = False
+        if compiles(self.config):
+            self.display.message("the loss is compiled at the first update, which takes up to half a minute")
+        try:
+            with self._interrupts:
+                try:
+                    reason = self._drive()
+                except RunFailedError as error:
+                    failed, reason = True, f"failed: {error}"
+                    self._listen()
+                    with suppress(folder.RunGoneError, DivergedError):
+                        self._save()
+                except folder.RunGoneError as error:
+                    failed, reason = True, f"failed: {error}"
+                except DivergedError as error:  # in the middle of a step, and nothing worth saving
+                    failed, reason = True, f"failed: {error}"
+                    self._explain(error)
+                self._saver.finish()
+        except EnvFault as fault:
+            self.place.log(hide_in(f"{fault}\n{fault.details}".rstrip(), secret_values(self.config)))
+            raise
+        finally:
+            with ExitStack() as closing:  # one after the other, also if one of them fails
+                for part in (self.runtime, self.board, self.metrics, self._saver):
+                    closing.callback(part.close)
+        if unsaved := self._saver.failure or self.metrics.failure:
+            failed, reason = True, f"{reason}; failed: {unsaved}"
+        runtime = self.runtime
+        received = self._interrupts.received
+        mean, counted, evaluated = self.scores.mean, self.scores.counted, self._evaluated
+        episodes = self.config.eval.episodes
+        score = "no score" if mean is None else f"score {mean:,.2f} (last {counted} episodes)"
+        score += "" if evaluated is None else f", evaluation {evaluated:,.2f} ({episodes} episodes)"
+        self.place.log(f"finished: {reason}, {runtime.env_steps:,} env steps, {score}")
+        onward = " ".join(setting for _, setting in self._reached() if setting)
+        return Result(
+            folder=self.place.path,
+            env_steps=runtime.env_steps,
+            updates=runtime.updates,
+            score=mean,
+            scored=counted,
+            evaluation=evaluated,
+            eval_episodes=episodes,
+            reason=reason,
+            signal=received,
+            failed=failed,
+            onward=onward,
+        )
+
+    def _explain(self, error: DivergedError) -> None:
+        """Write down what training diverged at, and say what to do."""
+        self._saver.finish()
+        dump = self.place.path / "diverged"
+        counts = {"env_steps": self.runtime.env_steps, "updates": self.runtime.updates}
+        try:
+            divergence.write_dump(dump, reason=str(error), norms=error.norms, batch=error.batch, **counts)
+        except OSError as problem:
+            self.display.message(f"cannot write {dump}: {problem.strerror}")
+        saved = checkpoint.newest_sound(self.place.checkpoints)
+        where = "no checkpoint was written before" if saved is None else f"the last sound checkpoint is {saved.name}"
+        self.display.message(f"training diverged: {error}; {where}; lower the learning rate, or look at {dump}")
+
+    def _drive(self) -> str:
+        config = self.config
+        row_at, save_at = self._after(config.log_every), self._after(config.checkpoint_every)
+        eval_every = config.eval.every
+        eval_at = 0 if eval_every is None else self._after(eval_every)
+        steps = self.runtime.run()
+        reason = self._stop_reason()
+        if self._interrupts.received is not None:
+            self._save()  # a signal came before the first step
+        while reason is None:
+            next(steps)
+            self._saver.check()
+            self._listen()
+            now = self.runtime.env_steps
+            reason = self._stop_reason()  # asked once a round: what is saved at the end must not be missed
+            if eval_every is not None and (now >= eval_at or reason is not None) and self._interrupts.received is None:
+                reason = self._evaluate(reason)
+                eval_at = self._after(eval_every)
+            stopping = reason is not None
+            if stopping:
+                self.runtime.halt()
+            evaluated = self._take_evaluations()
+            if now >= row_at or stopping or evaluated:
+                self._write_row(evaluated)
+                row_at = self._after(config.log_every)
+            if stopping or (now >= save_at and not self.runtime.learner.skipping):
+                self._save()
+                save_at = self._after(config.checkpoint_every)
+            self._tick()
+        return reason
+
+    def _evaluate(self, reason: str | None) -> str | None:
+        """Evaluate the present weights, for the last time if there is a `reason` to stop; returns that reason.
+
+        Where evaluating keeps training waiting, a signal drops the evaluation, and one during which `stop.minutes` is
+        reached becomes the last. Before the last one, which may take long, the state is saved.
+        """
+        last = reason is not None
+        if last:
+            self._save()
+        for _ in self.runtime.evaluate(wait=last):
+            self._listen()
+            self._tick(evaluating=True)
+            reason = reason or self._stop_reason()
+            if self._interrupts.received is not None:
+                return self._stop_reason()
+            if reason is not None and not last:
+                last = True
+                self._save()
+        return reason
+
+    def _after(self, every: int) -> int:
+        """The next multiple of `every` env steps: a function of the count alone, so that resuming agrees."""
+        return (self.runtime.env_steps // every + 1) * every
+
+    def _stop_reason(self) -> str | None:
+        if self._interrupts.received is not None:
+            return f"{self._interrupts.received.name} received"
+        return next((reason for reason, _ in self._reached()), None)
+
+    def _reached(self) -> Iterator[tuple[str, str]]:
+        """The stop conditions that hold, each with a setting that lifts it; minutes count anew in a resumed run."""
+        stop, minutes = self.config.stop, (self._clock() - self._started) / 60
+        if stop.return_ is not None and self.scores.full and (self.scores.mean or 0.0) >= stop.return_:
+            yield f"mean return {self.scores.mean:.1f} reached stop.return={stop.return_:g}", "stop.return=null"
+        if self.runtime.env_steps >= stop.env_steps:
+            yield f"stop.env_steps={stop.env_steps:,} reached", f"stop.env_steps={2 * stop.env_steps}"
+        if stop.updates is not None and self.runtime.updates >= stop.updates:
+            yield f"stop.updates={stop.updates:,} reached", f"stop.updates={2 * stop.updates}"
+        if stop.minutes is not None and minutes >= stop.minutes:
+            yield f"stop.minutes={stop.minutes:g} reached", ""
+
+    def _listen(self) -> None:
+        """Take in what happened since the last time."""
+        self.scores.add(self.runtime.episodes())
+        for line in self.runtime.notices():
+            self.display.message(line)
+
+    def _take_evaluations(self) -> dict[str, float]:
+        """The newest evaluation that has come in; empty: none."""
+        rows = self.runtime.evaluations()
+        if rows:
+            self._evaluated = rows[-1]["eval/return"]
+        return rows[-1] if rows else {}
+
+    def _write_row(self, evaluation: dict[str, float]) -> None:
+        self.place.check_there()
+        seconds = self._clock() - self._started
+        speed = (self.runtime.env_steps - self._start_steps) / max(seconds, 1e-9)
+        row: dict[str, Any] = {
+            "env_steps": self.runtime.env_steps,
+            "updates": self.runtime.updates,
+            **self.scores.row(),
+            **evaluation,
+            **self._exploration(self.runtime.env_steps, self.runtime.updates),
+            **self.runtime.drain_metrics(),
+            **self._saver.metrics(),
+            f"{TIMING}seconds": round(seconds, 3),
+            f"{TIMING}steps_per_s": round(speed, 1),
+            f"{TIMING}frames_per_s": round(speed * self._frames_per_step, 1),
+            f"{TIMING}updates_per_s": round((self.runtime.updates - self._start_updates) / max(seconds, 1e-9), 1),
+        }
+        if line := self._limits.line(row):
+            row[KEY] = line
+        wrong, unsaid = self._watch.look(row)
+        if wrong:
+            row[WARNINGS] = " | ".join(wrong)
+        for warning in unsaid:
+            self.display.message(f"warning: {warning}")
+        self.metrics.write(row)
+        self.board.write(row)
+        self.display.row(row)
+        self._last_row = row
+
+    def _save(self) -> None:
+        self.place.check_there()
+        if self._interrupts.received is not None:
+            self.display.message("saving; a second signal ends at once, without saving")
+        self._saver.save(self._take_state, self._evaluated if self.config.eval.every is not None else self.scores.mean)
+
+    def _take_state(self) -> tuple[int, dict[str, Any]]:
+        """The env steps so far and all that is saved of them."""
+        state = self.runtime.save(with_tables=self.config.checkpoint.replay)
+        weights = {name: torch.as_tensor(value) for name, value in state["learner"]["model"].items()}
+        if odd := [name for name, value in weights.items() if value.isnan().any()]:
+            raise DivergedError(f"{odd[0]} is NaN after update {self.runtime.updates:,}")
+        state["session"] = {
+            "scores": self.scores.get_state(),
+            "evaluated": self._evaluated,
+            "rows": self.metrics.rows,
+        }
+        return self.runtime.env_steps, state
+
+    def _tick(self, evaluating: bool = False) -> None:
+        """Tell the display how it goes, now and then."""
+        now = self._clock()
+        if now < self._next_tick:
+            return
+        self._next_tick = now + TICK_SECONDS
+        self.place.check_there()
+        since, steps = self._pace
+        pace = (self.runtime.env_steps - steps) / max(now - since, 1e-9)
+        if now - since > 5:
+            self._pace = (now, self.runtime.env_steps)
+        self.display.tick(
+            Status(
+                env_steps=self.runtime.env_steps,
+                updates=self.runtime.updates,
+                episodes=self.scores.episodes,
+                score=self.scores.mean,
+                steps_per_s=pace,
+                frames_per_s=pace * self._frames_per_step,
+                metrics=self._last_row,
+                evaluating=evaluating,
+            )
+        )

@@ -1,0 +1,167 @@
+"""How a run begins: anew, from a checkpoint of its own, or as a branch of another; a session then drives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from starling.config.load import secrets_warning
+from starling.config.schema import Config
+from starling.errors import UserError
+from starling.experiment.branch import check_branch
+from starling.experiment.run_folder import checkpoint, folder
+from starling.experiment.run_folder.checkpoint_schema import state_check
+from starling.experiment.run_folder.lock import locked
+from starling.experiment.saved_replay.resharding import reshard, without_tables
+from starling.experiment.saved_replay.start import begin_with_replay
+from starling.experiment.session import Display, Logged, Result, Session
+from starling.experiment.signals import Interrupts
+from starling.hardware import set_up_torch
+from starling.launch import local as topology
+from starling.launch.plan import Blueprint, build_model, draw, load_weights, torch_threads, validate
+from starling.launch.room import find_room
+from starling.replay.shards import shard_rows
+from starling.replay.store import Store
+from starling.runtime.prewarm import prewarm
+
+
+def train(config: Config, runs: Path, display: Display) -> Result:
+    """Start a new run in a folder under `runs`."""
+    blueprint = _prepare(config)
+    set_up_torch(torch_threads(blueprint))
+    runtime = topology.build(blueprint, find_room(runs))
+    with ExitStack() as held:
+        interrupts = held.enter_context(Interrupts())  # from here on there is something to save
+        with _closing_if_it_fails(runtime):
+            filled = begin_with_replay(blueprint, runtime)
+            place = folder.create(runs, blueprint.config, display.message)
+            display = Logged(display, place, blueprint.config)
+            held.enter_context(locked(place.path, display.message))
+            display.message(f"run: {place.path}")
+            if warning := secrets_warning(blueprint.config):
+                display.message(warning)
+            if config.precision == "auto":
+                display.message(f"precision: {blueprint.config.precision}, chosen by precision=auto")
+            if filled is not None:
+                display.message(filled)
+            session = Session(blueprint, place, runtime, display, interrupts=interrupts)
+        return session.run()
+
+
+def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST, allow: Sequence[str] = ()) -> Result:
+    """Go on with a run, in its own folder, from its newest sound checkpoint or the one called `which`.
+
+    A folder of somebody else's may import only the packages in `allow`.
+    """
+    place = folder.find(run, allow)
+    place.check_cluster(place.config())  # refused before anything is written, the lock included
+    with locked(place.path, display.message):
+        return _resume(place, Logged(display, place, place.config()), which)
+
+
+def _resume(place: folder.RunFolder, display: Display, which: str) -> Result:
+    blueprint = _prepare(place.config())
+    checkpoint.recover(place.checkpoints)
+    later = checkpoint.later_than(place.checkpoints, which)
+    if later:
+        raise UserError(
+            f"there are checkpoints after {which!r} ({', '.join(later)}), which going on from it would contradict: add"
+            " run=NAME to go on in a folder of its own, or remove them"
+        )
+    source, state = _load(place, which, blueprint, display.message)
+    set_up_torch(torch_threads(blueprint))
+    runtime = topology.build(blueprint, find_room(place.path))
+    with _closing_if_it_fails(runtime):
+        _restore(runtime, blueprint, state, source)
+        session = Session(blueprint, place, runtime, display, state["session"])
+    return session.run()
+
+
+def branch(
+    run: Path,
+    config: Config,
+    runs: Path,
+    display: Display,
+    *,
+    which: str = checkpoint.NEWEST,
+    allow: Sequence[str] = (),
+) -> Result:
+    """Go on from a run's checkpoint with other settings, in a new folder; the parent stays as it is."""
+    parent = folder.find(run, allow)
+    old, new = draw(parent.config()), _prepare(config)
+    plan = check_branch(old, new)
+    source, state = _load(parent, which, new, display.message)
+    kept = without_tables(state["store"]) if plan.refill else state["store"]
+    with checkpoint.fitting(source):
+        state["store"] = reshard(old, new, kept)
+    set_up_torch(torch_threads(new))
+    runtime = topology.build(new, find_room(runs))
+    with ExitStack() as held:
+        interrupts = held.enter_context(Interrupts())  # from here on there is something to save
+        with _closing_if_it_fails(runtime):
+            fresh, saved = runtime.learner.get_state()["optimizers"], state["learner"]
+            with checkpoint.fitting(source):
+                saved["optimizers"] = plan.optimizer_states(saved["optimizers"], fresh, saved["version"])
+            _restore(runtime, new, state, source)
+            runtime.learner.apply_settings()
+            place = folder.create(runs, new.config, display.message)
+            held.enter_context(locked(place.path, display.message))
+            place.copy_history(parent, plan.changes, state["session"]["rows"])
+            display = Logged(display, place, new.config)
+            for line in plan.lines():
+                display.message(line)
+            display.message(f"run: {place.path}, a branch of {run}")
+            if warning := secrets_warning(new.config):
+                display.message(warning)
+            session = Session(new, place, runtime, display, state["session"], interrupts=interrupts)
+        return session.run()
+
+
+@contextmanager
+def _closing_if_it_fails(runtime: topology.Runtime) -> Iterator[None]:
+    """A system that was built is closed, whatever keeps its run from beginning."""
+    try:
+        yield
+    except BaseException:
+        runtime.close()
+        raise
+
+
+def _prepare(config: Config) -> Blueprint:
+    """Refuse what cannot be trained, while a server for worker processes, if they are wanted, loads torch."""
+    if config.runtime == "processes":
+        prewarm()
+    return validate(config)
+
+
+def _load(
+    place: folder.RunFolder, which: str, blueprint: Blueprint, say: Callable[[str], None]
+) -> tuple[str, dict[str, Any]]:
+    """The checkpoint called `which`, as it is named in messages, and its state."""
+    check = state_check("learner", "store", "session", "births")
+    chosen, state, problems = checkpoint.find(place.checkpoints, which, check=check)
+    for problem in problems:
+        say(f"checkpoint skipped: {problem}")
+    source = f"{place.path} ({chosen.name})"
+    with checkpoint.fitting(source):
+        load_weights(build_model(blueprint), state["learner"]["model"], source)
+    say(f"resuming from {chosen}")
+    return source, state
+
+
+def _restore(runtime: topology.Runtime, blueprint: Blueprint, state: dict[str, Any], source: str) -> None:
+    """Give a system the state of a checkpoint; refuses one that no such system could have saved."""
+    with checkpoint.fitting(source):
+        runtime.restore(state)
+        dealt = shard_rows(blueprint.config.env.num, blueprint.learners)
+        for store, rows in zip(runtime.stores, dealt, strict=False):
+            if not isinstance(store, Store):
+                continue
+            store.check_valid()
+            rings = [table.ring for table in store.mixture.tables if table.ring is not None]
+            if not all(np.isin(ring.env_rows, rows).all() for ring in rings):
+                raise ValueError("steps of an env row that this run does not have")

@@ -1,0 +1,70 @@
+"""Intrinsic curiosity module (1705.05363): an observation is new where a model of the world did not expect it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from starling import tree
+from starling.config.curiosity import ICMConfig
+from starling.intrinsic.inverse import InverseModel
+from starling.ops.policy import masked_mean
+from starling.types import Batch, EnvSpec, Tensor, Trajectory, Tree
+
+
+class World(nn.Module):
+    """Features, the inverse model that shapes them, and the forward model that expects them."""
+
+    def __init__(self, env: EnvSpec, config: ICMConfig) -> None:
+        super().__init__()
+        self.inverse = InverseModel("icm", env, config.torso, config.hidden)
+        size, actions = self.inverse.size, self.inverse.actions
+        self.forward_model = nn.Sequential(
+            nn.Linear(size + actions, config.hidden), nn.ReLU(), nn.Linear(config.hidden, size)
+        )
+
+    def surprise(self, before: Tensor, action: Tensor, after: Tensor) -> Tensor:
+        """Half the squared error [...] of the features expected after an action, summed over features [..., F]."""
+        taken = functional.one_hot(action, self.inverse.actions).to(before.dtype)
+        expected: Tensor = self.forward_model(torch.cat((before, taken), dim=-1))
+        return 0.5 * (expected - after).square().sum(-1)
+
+
+class ICM:
+    """The reward is the forward model's error; only the inverse model shapes the features.
+
+    The paper's factor eta would be divided out again: rewards are learnt from by their deviation.
+    """
+
+    def __init__(self, config: ICMConfig) -> None:
+        self.config = config
+        self._size = 1  # until the env is known
+
+    def build(self, env: EnvSpec) -> World:
+        world = World(env, self.config)
+        self._size = world.inverse.size
+        return world
+
+    def memory(self, rows: int) -> dict[str, Tensor]:
+        """The features of the observation before, as the weights of that moment gave them."""
+        return {"features": torch.zeros(rows, self._size)}
+
+    def reward(self, module: World, seen: Any, memory: dict[str, Tensor]) -> Tensor:
+        features = module.inverse.encode(seen.obs)
+        surprise = module.surprise(memory["features"], seen.action, features)
+        memory["features"].copy_(features)
+        return surprise
+
+    def prepare(self, module: World, steps: Trajectory[Tensor]) -> None:
+        """There are no statistics."""
+
+    def loss(self, module: World, batch: Batch, next_obs: Tree) -> Tensor:
+        steps, valid = batch.trajectory, batch.trajectory.valid
+        obs = tree.map(lambda leaf: leaf[: steps.length], steps.obs)
+        before, after = module.inverse.encode_steps(obs), module.inverse.encode_steps(next_obs)
+        inverse = module.inverse.loss(before, after, steps.action, valid)
+        forward = masked_mean(module.surprise(before.detach(), steps.action, after.detach()), valid)
+        return (1.0 - self.config.beta) * inverse + self.config.beta * forward

@@ -1,0 +1,91 @@
+"""Refuses a run that cannot fit, with one line that says how to make it fit."""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+from starling.config.curiosity import EpisodicConfig
+from starling.config.schema import Config
+from starling.errors import UserError
+from starling.launch.plan import Blueprint
+from starling.launch.room import Room
+from starling.launch.sizes import MAIN, SERVER, Sizes
+
+
+def refuse(blueprint: Blueprint, sizes: Sizes, room: Room) -> None:
+    """Raise one line, where the run does not fit: what is needed, what there is, which key to lower and to what."""
+    if sizes.memory > room.memory:
+        part, size, advice = _heaviest(blueprint, sizes, sizes.memory - room.memory)
+        raise UserError(
+            f"this run needs {in_words(sizes.memory)} of memory, {in_words(size)} of them for {part}, and"
+            f" {in_words(room.memory)} are free: {advice}"
+        )
+    if sizes.disk > room.disk:
+        raise UserError(
+            f"this run needs {in_words(sizes.disk)} of disk for {sizes.checkpoints} checkpoints, and"
+            f" {in_words(room.disk)} are free: {_less_disk(blueprint.config, sizes, room)}"
+        )
+
+
+def _heaviest(blueprint: Blueprint, sizes: Sizes, excess: int) -> tuple[str, int, str]:
+    """The part of the memory that takes most, its size, and how to make it smaller by `excess` bytes."""
+    config = blueprint.config
+    capacity, batch, rows = _key(config, "capacity"), _key(config, "batch"), ("env.num", config.env.num)
+    fixed = MAIN + (SERVER if sizes.shared else 0)
+    full = capacity == rows or capacity[1] <= config.stop.env_steps  # else what is saved does not follow the capacity
+    parts = [
+        ("the tables", sizes.tables + (sizes.saving if full else 0), capacity),
+        ("batches", sizes.batches, batch),
+        ("fragments under way", sizes.shared, rows),
+        ("what curiosity remembers of env rows", sizes.memories, _episodic_capacity(config)),
+        ("worker processes", sizes.programs - fixed, ("actors", blueprint.actors)),
+        ("the network and its optimizer", sizes.learning, None),
+        ("the program itself", fixed, None),
+    ]
+    part, size, key = max(parts, key=lambda entry: entry[1])
+    shrinks = sum(other for _, other, same in parts if same == key)  # one key may stand behind several parts
+    advice = "use a smaller network (net) or a larger machine" if key is None else _lower(*key, excess / shrinks)
+    return part, size, advice + ("" if excess > sizes.saving else ", or set checkpoint.replay=false")
+
+
+def _key(config: Config, name: str) -> tuple[str, int]:
+    """A setting of the algorithm and its value; where it has none of that name, the env rows stand behind it."""
+    value = getattr(config.algo, name, None)
+    return (f"algo.{name}", value) if isinstance(value, int) else ("env.num", config.env.num)
+
+
+def _episodic_capacity(config: Config) -> tuple[str, int]:
+    """How much is remembered of an episode: NGU's setting, or that of the largest part of `curiosity`."""
+    parts = {f"curiosity.{i}.capacity": part.capacity for i, part in enumerate(config.curiosity) if _remembers(part)}
+    if _remembers(own := getattr(config.algo, "episodic", None)):
+        parts["algo.episodic.capacity"] = own.capacity
+    return max(parts.items(), key=lambda entry: entry[1], default=("env.num", config.env.num))
+
+
+def _remembers(part: Any) -> TypeGuard[EpisodicConfig]:
+    return isinstance(part, EpisodicConfig)
+
+
+def _lower(key: str, value: int, by: float) -> str:
+    """Which value of a key is small enough, where what it stands for must shrink by this share: two digits of it."""
+    enough = int(value * (1 - by))
+    enough -= enough % 10 ** max(0, len(str(enough)) - 2)
+    return f"lower {key} from {value} to {enough}" if enough >= 1 else f"even {key}=1 would be too much"
+
+
+def _less_disk(config: Config, sizes: Sizes, room: Room) -> str:
+    settings = config.checkpoint
+    excess = sizes.checkpoints - (room.disk - sizes.metrics) // max(1, sizes.checkpoint)
+    kept = min(settings.keep, sizes.checkpoints) - excess
+    if kept >= 1:
+        return f"lower checkpoint.keep from {settings.keep} to {kept}, or choose another disk with --runs"
+    return "choose another disk with --runs" + (", or set checkpoint.replay=false" if settings.replay else "")
+
+
+UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def in_words(size: int) -> str:
+    """A number of bytes as a person reads it."""
+    unit, name = next((entry for entry in UNITS if size >= entry[0]), UNITS[-1])
+    return f"{size / unit:,.{1 if size < 100 * unit else 0}f} {name}"

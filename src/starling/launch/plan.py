@@ -1,0 +1,317 @@
+"""What every part of one run agrees on, and the parts that follow from it alone: the model, its layout, the threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from starling import tree
+from starling.actor.core import GroupSpec
+from starling.actor.recorder import FragmentShape
+from starling.algos.base import ActInput, Algorithm
+from starling.algos.curious import Curious
+from starling.config.algo.base import algorithm_class
+from starling.config.schema import Config
+from starling.envs.registry import check_stagger, env_spec
+from starling.envs.spaces import check_spaces, observation_layout
+from starling.errors import UserError, printable
+from starling.hardware import available_memory, check_compiler, compiles, cores, device, settle_precision
+from starling.learner.optimizer import check_optimizer
+from starling.registry import check_kind
+from starling.replay.limiter import check as check_moves
+from starling.replay.limiter import pace
+from starling.replay.shards import shard_rows, shard_specs
+from starling.replay.spec import TableSpec
+from starling.types import ArraySpec, EnvSpec, Layout, NDArray, Progress, StreamSpec
+
+SLOTS = 2
+"""Fragments of one env loop that may be under way: one is written while the other is on its way into the tables."""
+
+ACTORS_TRIED = 256
+"""Numbers of actors beyond one per core that are tried where the tables refuse that; each try deals out all envs."""
+
+PREFETCH = 2
+"""Batches that are ready before the learner asks for them."""
+
+_NO_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed", "numel: integer")
+"""Words of torch's errors that stand for too little memory; on a CPU it has no class of its own for them."""
+
+
+@dataclass(frozen=True)
+class NetworkSize:
+    """Number of parameters of a network, and the bytes of its parameters and buffers."""
+
+    parameters: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What every part of one run agrees on."""
+
+    config: Config
+    env: EnvSpec
+    algorithm: Algorithm
+    streams: tuple[StreamSpec, ...]
+    tables: tuple[TableSpec, ...]
+
+    @cached_property
+    def actors(self) -> int:
+        """Env loops that share the envs.
+
+        By default one inline, else one per core. Where the tables refuse that number (a synchronous one needs equal
+        groups that fill a batch exactly), the nearest smaller one, or else larger one, that they accept.
+        """
+        if self.config.actors is not None:
+            return self.config.actors
+        fewest, most = max(self.learners, self._num_shard_actors), self.config.env.num
+        preferred = 1 if self.config.runtime == "inline" else min(max(fewest, cores()), most)
+        more = range(preferred + 1, min(most, preferred + ACTORS_TRIED) + 1)
+        fitting = filter(self._actors_fit, [*range(preferred, fewest - 1, -1), *more])
+        return next(fitting, preferred)
+
+    def _actors_fit(self, actors: int) -> bool:
+        try:
+            self.check_tables(actors)
+        except UserError:
+            return False
+        return True
+
+    def check_tables(self, actors: int) -> None:
+        """Refuse tables that could never be filled or drawn from with so many env loops."""
+        for tables, groups in zip(self.shards(), self._deal_envs(actors), strict=True):
+            sizes = [len(group.rows) for group in groups.values()]
+            check_moves(tables, sum(sizes), groups=sizes)
+
+    @cached_property
+    def network_size(self) -> NetworkSize | None:
+        """The size of the network, counted without making it; None: one of the user's own that cannot be counted so."""
+        try:
+            with torch.random.fork_rng(devices=[]), torch.device("meta"):
+                model = self.algorithm.build(self.env, self.streams)
+        except Exception:  # whatever is wrong with it is told when it is made
+            return None
+        tensors = [*model.state_dict().values()]
+        return NetworkSize(
+            sum(parameter.numel() for parameter in model.parameters()),
+            sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        )
+
+    @property
+    def learners(self) -> int:
+        return self.config.learners
+
+    def groups(self) -> dict[int, GroupSpec]:
+        """The rows of every env loop."""
+        return {index: group for mine in self.groups_by_learner() for index, group in mine.items()}
+
+    def groups_by_learner(self) -> list[dict[int, GroupSpec]]:
+        """The same for each learner."""
+        return self._deal_envs(self.actors)
+
+    def _deal_envs(self, actors: int) -> list[dict[int, GroupSpec]]:
+        """Divide the envs among the learners, and each learner's among its env loops."""
+        numbers = np.array_split(np.arange(actors), self.learners)
+        shards = shard_rows(self.config.env.num, self.learners)
+        return [
+            {int(i): GroupSpec(rows) for i, rows in zip(mine, np.array_split(shard, len(mine)), strict=True)}
+            for mine, shard in zip(numbers, shards, strict=True)
+        ]
+
+    def shards(self) -> list[tuple[TableSpec, ...]]:
+        """The tables of every learner; those of one alone are `tables`."""
+        return shard_specs(self.tables, self.config.env.num, self.learners)
+
+    def far_shards(self) -> list[NDArray]:
+        """The env rows of every Ray actor that holds a part of the replay: those of whole groups."""
+        shards, groups = self._num_shard_actors, self.groups()
+        if shards and any(table.sampler == "fifo" for table in self.tables):
+            raise UserError("ray.shards is for replay; this algorithm reads a queue, which stays beside the learner")
+        if shards and any(table.sampler == "ranked" for table in self.tables):
+            raise UserError("ray.shards cannot rank what is in replay: use uniform or prioritized, or leave it out")
+        if shards > len(groups):
+            raise UserError(f"ray.shards={shards} is more than the {len(groups)} actors whose experience they share")
+        dealt = np.array_split(np.array(list(groups)), max(1, shards))[:shards]
+        return [np.concatenate([groups[group].rows for group in mine.tolist()]) for mine in dealt]
+
+    @property
+    def _num_shard_actors(self) -> int:
+        """Ray actors that hold parts of the replay."""
+        return self.config.ray.shards if self.config.runtime == "ray" else 0
+
+    @property
+    def synchronous(self) -> bool:
+        return any(table.max_lag == 0 for table in self.tables)
+
+    def fragment_shape(self, layout: Layout) -> FragmentShape:
+        keep_carries = any(table.storage == "ring" for table in self.tables)
+        return FragmentShape(layout, self.tables[0].fragment, keep_carries)
+
+    def progress(self, env_steps: int, updates: int) -> Progress:
+        """The training progress after so many env steps and updates."""
+        return Progress(env_steps, updates, min(1.0, env_steps / self.config.stop.env_steps))
+
+    def exploration(self, env_steps: int, updates: int) -> dict[str, float]:
+        """Metrics of how the training envs explore after so many env steps and updates."""
+        found = self.algorithm.exploration(self.progress(env_steps, updates), self.config.env.num)
+        return {f"explore/{name}": value for name, value in found.items()}
+
+    @property
+    def planned_versions(self) -> int:
+        """Versions the learner makes in `stop.env_steps`."""
+        steps, (table, take) = self.config.stop.env_steps, pace(self.tables)
+        if table.updates_per_step is not None:
+            return max(1, int((steps - table.min_size) * table.updates_per_step))
+        return max(1, steps * table.max_uses // (take * table.length))
+
+
+def draw(config: Config, env: EnvSpec | None = None) -> Blueprint:
+    """The blueprint of a run; refuses what can be known to be wrong before anything is built."""
+    env = env or env_spec(config.env)
+    check_spaces(env)
+    config.algo.check_actions(env.id, env.action)
+    agent = algorithm_class(config.algo.name)
+    check_kind(agent, config.algo.name, "algorithm", (Algorithm,), functions=False)
+    algorithm: Algorithm = agent(config.algo, config.net)
+    if config.curiosity:
+        algorithm = Curious(algorithm, config.curiosity)
+    blueprint = Blueprint(config, env, algorithm, algorithm.streams(), algorithm.tables(config.env.num))
+    if config.learners > config.env.num:
+        raise UserError(f"learners={config.learners} are more than the env.num={config.env.num} envs they share")
+    if blueprint.actors > config.env.num:
+        raise UserError(f"actors={blueprint.actors} is more than the env.num={config.env.num} rows they share")
+    if blueprint.actors < config.learners:
+        raise UserError(f"actors={blueprint.actors} is less than learners={config.learners}, which need one each")
+    blueprint.check_tables(blueprint.actors)
+    check_stagger(config.env, max(len(group.rows) for group in blueprint.groups().values()))
+    _check_minibatches(blueprint)
+    blueprint.far_shards()  # refuses more than there are actors
+    for spec in algorithm.learning().optimizers.values():
+        check_optimizer(spec.config, blueprint.planned_versions)
+    return blueprint
+
+
+def validate(config: Config) -> Blueprint:
+    """The blueprint of a run that is about to train here: also refuses what this machine cannot do.
+
+    Its `config` is settled: `precision=auto` has become what this machine is to use.
+    """
+    device(config)  # refuses one that is not there
+    settled = settle_precision(config)
+    check_compiler(settled)
+    blueprint = draw(settled)
+    target = blueprint.algorithm.learning().target is not None
+    check_network(blueprint, copies=3 if target else 2)
+    return blueprint
+
+
+def check_network(blueprint: Blueprint, copies: int = 1) -> None:
+    """Refuse a network of which so many copies (weights, gradients, target) are more than the free memory."""
+    size, free = blueprint.network_size, available_memory()
+    if size is not None and size.nbytes * copies > free:
+        also = f", {copies} times with gradients{' and target' if copies > 2 else ''}" if copies > 1 else ""
+        raise UserError(
+            f"the network has {size.parameters:,} parameters, which take {size.nbytes / 1e9:,.1f} GB{also}, and"
+            f" {free / 1e9:,.1f} GB of memory are free: use a smaller network (net) or a larger machine"
+        )
+
+
+def _check_minibatches(blueprint: Blueprint) -> None:
+    """Refuse minibatches of which a learner would have nothing."""
+    learning, table = blueprint.algorithm.learning(), blueprint.shards()[0][0]
+    parts = table.batch * (table.length if learning.split == "step" else 1)
+    if blueprint.learners > 1 and learning.minibatches > parts:
+        raise UserError(
+            f"{learning.minibatches} minibatches are more than the {parts} parts of a batch that each of"
+            f" learners={blueprint.learners} has: lower algo.minibatches"
+        )
+
+
+def build_model(blueprint: Blueprint, rank: int = 0) -> nn.Module:
+    """The network, its weights a function of the seed; several learners' are on a GPU each, where there are so many."""
+    config = blueprint.config
+    where = device(config)
+    if rank and where.type == "cuda" and where.index is None:
+        where = torch.device("cuda", rank % torch.cuda.device_count())
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            model = blueprint.algorithm.build(blueprint.env, blueprint.streams)
+        return model.to(where)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
+            raise UserError(
+                "the network does not fit into memory: use a smaller one (net) or a larger machine"
+            ) from None
+        raise
+
+
+def load_weights(model: nn.Module, weights: dict[str, Any], source: str) -> None:
+    """Put saved weights into `model`; says which do not fit it, where they are those of another env or network."""
+    mine = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    theirs = {name: tuple(value.shape) for name, value in weights.items()}
+    if mine != theirs:
+        odd = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
+        name, shown = odd[0], printable(odd[0])
+        raise UserError(
+            f"the weights of {source} are those of another env or network: {len(odd)} of {len(mine)} parts differ, e.g."
+            f" {shown} is {theirs.get(name, 'missing')} there and {mine.get(name, 'missing')} in this configuration"
+        )
+    model.load_state_dict(weights)
+
+
+def plan_threads(blueprint: Blueprint) -> int:
+    """Threads of a learner: images profit from every core that no actor uses, small networks from one a loss's part."""
+    config = blueprint.config
+    if config.threads is not None:
+        return config.threads
+    in_turns = config.runtime == "inline" or blueprint.synchronous  # while it learns, actors rest
+    taken = 0 if in_turns else blueprint.actors
+    free = max(1, (cores() - taken) // blueprint.learners)
+    specs: list[ArraySpec] = tree.leaves(observation_layout(blueprint.env.observation))
+    images = any(len(spec.shape) >= 3 and sorted(spec.shape)[-2] >= 36 for spec in specs)
+    return free if images else min(free, blueprint.algorithm.learning().abreast)
+
+
+def parts_abreast(blueprint: Blueprint) -> int:
+    """How many parts of the loss are computed at the same time; compiled they are one."""
+    if device(blueprint.config).type != "cpu" or compiles(blueprint.config):
+        return 1
+    return min(plan_threads(blueprint), blueprint.algorithm.learning().abreast)
+
+
+def torch_threads(blueprint: Blueprint) -> int:
+    """Threads of each product: all of the learner's, or those of one part of the loss where several are computed."""
+    return plan_threads(blueprint) // parts_abreast(blueprint)
+
+
+def layout_of(blueprint: Blueprint, model: Any) -> Layout:
+    """One step of one row, from one dry `act()`."""
+    where = next(model.parameters()).device
+    obs = observation_layout(blueprint.env.observation)
+    carry = model.initial_carry(1)
+    inputs = ActInput(
+        obs=tree.to_torch(tree.zeros(obs, (1,)), where),
+        first=torch.ones(1, dtype=torch.bool, device=where),
+        carry=carry,
+        rows=torch.zeros(1, dtype=torch.int64, device=where),
+        total_rows=blueprint.config.env.num,
+        progress=Progress(),
+        explore=True,
+        noise=lambda n: torch.full((1, n), 0.5, device=where),
+    )
+    with torch.inference_mode():
+        output = blueprint.algorithm.act(model, inputs)
+    return Layout(
+        obs=obs,
+        action=tree.spec(output.action, lead=1),
+        rewards=tuple(dict.fromkeys([s.name for s in blueprint.streams] + [*blueprint.algorithm.recorded_rewards()])),
+        extras=tree.spec(output.extras, lead=1),
+        carry=tree.spec(carry, lead=1),
+        stack=blueprint.env.stack,
+    )

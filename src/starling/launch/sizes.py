@@ -1,0 +1,145 @@
+"""How much memory and disk a run will need, counted before anything of it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from starling import tree
+from starling.actor.evaluator import MAX_ROWS
+from starling.algos.base import OptimizerSpec
+from starling.config.schema import Config
+from starling.launch.plan import PREFETCH, SLOTS, Blueprint
+from starling.learner.optimizer import FlatOptimizer
+from starling.replay.shards import shard_rows
+from starling.replay.shares import split
+from starling.replay.sizes import TableBytes, table_bytes
+from starling.runtime.batches import batch_spec
+from starling.runtime.slab import size_of
+from starling.types import Layout, Tensor
+
+MIB = 2**20
+MAIN, SERVER, WORKER, RANK = 400 * MIB, 170 * MIB, 100 * MIB, 170 * MIB
+"""Memory of the main process, of the server that workers are forked from, of a worker that acts and of one of several
+learners, each with little in it:
+Python, torch and what they import. Measured on Linux with torch 2.13."""
+RAY = 1000 * MIB
+"""Ray's own processes on one machine, and a host."""
+ROW = 2048
+"""Bytes of a row of metrics, as JSON and for TensorBoard."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes that a run needs at most, part by part."""
+
+    programs: int  # interpreters and libraries of all processes
+    learning: int  # weights, target, gradients, moments, and the weights of whoever acts
+    batches: int  # the one that is learnt from and those that wait, fragments under way
+    tables: int
+    saving: int  # what is copied of the tables while a checkpoint is written
+    memories: int  # what intrinsic rewards remember of env rows
+    shared: int  # fragments, weights and several learners' batches between processes
+    checkpoint: int  # on disk: a whole one; what it shares with others is counted for each
+    checkpoints: int  # how many there are at once
+    metrics: int  # on disk
+
+    @property
+    def memory(self) -> int:
+        return self.programs + self.learning + self.batches + self.tables + self.saving + self.memories + self.shared
+
+    @property
+    def disk(self) -> int:
+        return self.checkpoint * self.checkpoints + self.metrics
+
+
+def predict_sizes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Sizes:
+    """What the run needs; only counted, nothing is made or measured."""
+    config, first, learners = blueprint.config, blueprint.tables[0], blueprint.learners
+    tables = _tables(blueprint, layout)
+    weights, learning = _bytes_of(model.state_dict().values()), learning_bytes(blueprint, model)
+    saved = sum(table.saved for table in tables) if config.checkpoint.replay else 0
+    takes = split(first.batch, [table.share for table in blueprint.tables])
+    items = sum(table.candidates_for(take, 0.0) for table, take in zip(blueprint.tables, takes, strict=True))
+    batch = items * tree.nbytes(layout.trajectory(first.length, 1))
+    shape = blueprint.fragment_shape(layout)
+    fragments = sum(size_of(shape.buffer(len(group.rows))) for group in blueprint.groups().values())
+    workers, ranks = _workers(blueprint), learners if learners > 1 else 0
+    handed = sum((1 + PREFETCH) * size_of(batch_spec(mine, layout)) for mine in blueprint.shards()) if ranks else 0
+    states = 2 + 2 * ranks if ranks else 1  # what ranks begin with, also packed; what each has, and has told
+    cluster, inline = config.runtime == "ray", config.runtime == "inline"
+    row = memory_bytes(blueprint)
+    memories = config.env.num * row * (2 if inline else 1)  # inline they are copied for a checkpoint
+    if config.eval.every is not None:
+        memories += min(MAX_ROWS, config.eval.episodes) * row
+    tables_here = not (cluster and config.ray.address is not None and config.ray.shards)
+    return Sizes(
+        programs=MAIN + (SERVER + workers * WORKER + ranks * RANK if workers or ranks else 0) + (RAY if cluster else 0),
+        learning=states * learning + workers * weights,
+        batches=batch + fragments if inline else (1 if ranks else 1 + PREFETCH) * batch,
+        tables=sum(table.held for table in tables) if tables_here else 0,
+        saving=sum(table.copied for table in tables) if tables_here and config.checkpoint.replay else 0,
+        memories=0 if cluster and config.ray.address is not None else memories,
+        shared=0 if inline else SLOTS * fragments + 2 * learners * weights + handed,
+        checkpoint=learning + saved + (config.env.num * row if inline else 0),
+        checkpoints=_kept(config),
+        metrics=ROW * (config.stop.env_steps // config.log_every + 1),
+    )
+
+
+def _tables(blueprint: Blueprint, layout: Layout) -> list[TableBytes]:
+    """Of every table in every shard."""
+    config, learners = blueprint.config, blueprint.learners
+    rows = [len(mine) for mine in shard_rows(config.env.num, learners)]
+    return [
+        table_bytes(table, layout, rows[shard], config.stop.env_steps * rows[shard] // config.env.num)
+        for shard, tables in enumerate(blueprint.shards())
+        for table in tables
+    ]
+
+
+def _workers(blueprint: Blueprint) -> int:
+    """Processes on this machine that act: actors, inference servers, the evaluator."""
+    config = blueprint.config
+    if config.runtime == "inline" or (config.runtime == "ray" and config.ray.address is not None):
+        return 0
+    servers = blueprint.learners if config.inference == "central" else 0
+    return blueprint.actors + servers + (config.eval.every is not None)
+
+
+def learning_bytes(blueprint: Blueprint, model: nn.Module) -> int:
+    """Weights, target, gradients and the optimizers' moments."""
+    learning = blueprint.algorithm.learning()
+    weights = _bytes_of(model.state_dict().values())
+    moving = [_bytes_of(spec.parameters(model)) * (1 + _moments(spec)) for spec in learning.optimizers.values()]
+    return weights * (2 if learning.target else 1) + int(sum(moving))
+
+
+def memory_bytes(blueprint: Blueprint) -> int:
+    """What intrinsic rewards remember of one env row; counted on a device that holds nothing."""
+    with torch.device("meta"):
+        return _bytes_of(tree.leaves(blueprint.algorithm.memory(1)))
+
+
+def _moments(spec: OptimizerSpec) -> float:
+    """How many times the size of its parameters an optimizer keeps: found out by one step of it with a small matrix."""
+    small = nn.Parameter(torch.zeros(16, 16))
+    optimizer = FlatOptimizer(spec.config, [small], planned_versions=1)
+    optimizer.take([torch.ones_like(small)])
+    optimizer.apply(optimizer.gradient_norm())
+    return _bytes_of(tree.leaves(optimizer.get_state()["moments"])) / _bytes_of([small])
+
+
+def _bytes_of(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _kept(config: Config) -> int:
+    """Checkpoints on disk at once: those that stay, and the newest before the oldest goes."""
+    settings = config.checkpoint
+    for_ever = 0 if settings.keep_every is None else config.stop.env_steps // settings.keep_every
+    made = -(-config.stop.env_steps // config.checkpoint_every)
+    return min(made, settings.keep + settings.best + 1 + for_ever)

@@ -1,0 +1,355 @@
+"""The learner: the one place where batches become gradients and gradients become new weights."""
+
+from __future__ import annotations
+
+import copy
+import math
+import zlib
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from starling import tree
+from starling.algos.base import Algorithm, Loss, together
+from starling.learner.abreast import Abreast
+from starling.learner.gradients import Compiled, Part, as_one, differentiate
+from starling.learner.group import Alone, RankLostError, Ranks
+from starling.learner.means import Means
+from starling.learner.minibatches import minibatches, steps_as_rows
+from starling.learner.optimizer import FlatOptimizer, flatten
+from starling.learner.timeline import Timeline
+from starling.ops.priority import importance_weights
+from starling.types import Batch, Keys, NDArray, Progress, Sample, Tensor
+
+MAX_SKIPPED = 20
+"""Updates in a row whose gradient may be non-finite before the run is stopped."""
+CHECKED_EVERY = 100
+"""Versions after which several learners make sure that their weights are still the same."""
+
+
+AGE_EVERY = 8
+"""Versions after which the age of a batch is looked at again; a row of metrics has one age at least."""
+LAG = "learner/lag"
+
+
+class DivergedError(RuntimeError):
+    """Gradients stayed non-finite, weights became so, or learners' weights differ: going on would train nothing.
+
+    `batch` holds the arrays of the last (mini)batch by name and `norms` its gradient norms by optimizer, where known.
+    """
+
+    def __init__(self, reason: str, batch: Batch | None = None, norms: dict[str, float] | None = None) -> None:
+        super().__init__(reason)
+        self.norms = norms or {}
+        self.batch: dict[str, NDArray] = {}
+        if batch is not None:
+            arrays = tree.to_numpy({"trajectory": batch.trajectory, "weight": batch.weight, "source": batch.source})
+            self.batch = {name.replace("/", "."): array for name, array in tree.items(arrays)}
+
+
+class Source(Protocol):
+    """Where batches come from, and where the learner reports back."""
+
+    @property
+    def env_steps(self) -> int: ...
+
+    def sample(self) -> Sample | None: ...
+
+    def learnt(self, keys: Keys, priorities: NDArray | None) -> None: ...
+
+
+class Learner:
+    """Takes a batch a step: prepare, epochs of minibatches, target, priorities, a new version."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        model: nn.Module,
+        source: Source,
+        *,
+        seed: int,
+        planned_env_steps: int,
+        planned_versions: int,
+        mixed: bool = False,  # mixed precision: bfloat16 where autocast finds it safe
+        compiled: bool = False,
+        abreast: int = 1,  # parts of the loss that are computed at the same time
+    ) -> None:
+        self.algorithm, self.model, self.source = algorithm, model, source
+        self.ranks: Ranks = Alone()  # who else learns the same
+        self._seed = seed
+        self._mixed = mixed
+        self._learning = algorithm.learning()
+        self._target = copy.deepcopy(model).requires_grad_(False) if self._learning.target else None
+        self._optimizers = {
+            name: FlatOptimizer(spec.config, spec.parameters(model), planned_versions)
+            for name, spec in self._learning.optimizers.items()
+        }
+        self._parameters = {name: optimizer.parameters for name, optimizer in self._optimizers.items()}
+        self._abreast = Abreast(abreast, model.parameters())  # once the optimizers have moved them to where they stay
+        self._compiled = Compiled() if compiled else None
+        self._settled = True  # nobody waits here for another rank's compiler
+        self._target_flat = self._flatten_target()
+        copied = () if self._target is None else self._target.buffers()
+        self._target_buffers = list(zip(copied, model.buffers(), strict=False))  # finding them takes longer than a copy
+        self._device = next(model.parameters()).device
+        self._rng = np.random.Generator(np.random.PCG64(seed))  # shuffles minibatches
+        self._generator = torch.Generator(self._device).manual_seed(seed)  # for losses that sample
+        kept = model.state_dict()
+        self._statistics = [buffer for name, buffer in model.named_buffers() if name in kept]
+        self._ones = torch.empty(0)
+        self._sample: Sample | None = None  # what is to be learnt from next
+        self._means = Means(later=self._device.type != "cpu")
+        self._timeline = Timeline()
+        self._skipped = self.skipped_in_all = 0
+        self._moves = 0  # optimizer steps of the version that is being made
+        self._planned_env_steps = planned_env_steps
+        self.version = 0
+
+    def _flatten_target(self) -> dict[str, Tensor]:
+        """The target's parameters in the same flat order as each optimizer's, so that following is one operation."""
+        if self._target is None:
+            return {}
+        twins = dict(zip(self.model.parameters(), self._target.parameters(), strict=True))
+        return {name: flatten([twins[p] for p in opt.parameters]) for name, opt in self._optimizers.items()}
+
+    @property
+    def progress(self) -> Progress:
+        """How far training is, by what has arrived here."""
+        return self._progress(self.ranks.total(self.source.env_steps))
+
+    def _progress(self, steps: int) -> Progress:
+        return Progress(steps, self.version, min(1.0, steps / self._planned_env_steps))
+
+    def step(self) -> bool:
+        """Learn from one batch; False when there is none, here or at another rank."""
+        if self._sample is None:
+            self._sample = self.source.sample()
+        steps = self.ranks.agree(self._sample is not None, self.source.env_steps)
+        if self._sample is None or steps is None:
+            return False
+        sample = self._sample
+        before = [buffer.clone() for buffer in self._statistics] if self.ranks.size > 1 else []
+        try:
+            batch = self._prepare(self._batch(sample, self._progress(steps)), before)
+            priorities = self._epochs(batch)
+        except RankLostError:
+            if self._moves == 0:  # the same batch will be prepared again
+                for buffer, then in zip(self._statistics, before, strict=True):
+                    buffer.copy_(then)
+            raise
+        self._note_age(sample.trajectory.version, batch.progress)
+        self.version, self._moves = self.version + 1, 0
+        self._timeline.add(self.version, batch.progress.env_steps)
+        for optimizer in self._optimizers.values():
+            optimizer.end_version(batch.progress.fraction)
+        self._follow()
+        self._sample = None
+        self.source.learnt(sample.keys, None if priorities is None else priorities.cpu().numpy())
+        if self.version % CHECKED_EVERY == 0 and not self.ranks.all_same(self._fingerprint):
+            raise DivergedError(f"the learners' weights differ after {self.version} updates")
+        return True
+
+    def _fingerprint(self) -> int:
+        """A number that stands for the weights."""
+        crc = 0
+        for optimizer in self._optimizers.values():
+            crc = zlib.crc32(optimizer.flat.cpu().numpy().data, crc)
+        return crc
+
+    def _prepare(self, batch: Batch, before: list[Tensor]) -> Batch:
+        """What the algorithm adds; statistics, which were `before`, change by what all ranks gather on the way."""
+        with torch.no_grad(), self._precision():
+            batch = self.algorithm.prepare(self.model, self._target, batch)
+        if before:
+            self._add_up_statistics(before)
+        return batch
+
+    def _add_up_statistics(self, before: list[Tensor]) -> None:
+        """Let the buffers, which were `before`, have changed by what all ranks changed them together."""
+        pairs = zip(self._statistics, before, strict=True)
+        changes = torch.cat([(now.double() - then.double()).flatten() for now, then in pairs])  # [n]
+        self.ranks.add_up(changes)
+        parts = torch.split(changes, [then.numel() for then in before])
+        for buffer, then, change in zip(self._statistics, before, parts, strict=True):
+            buffer.copy_(then.double() + change.view_as(then))
+
+    def _note_age(self, versions: NDArray, now: Progress) -> None:
+        """How long ago the weights [B] that acted were made, in versions and in env steps."""
+        if self.version % AGE_EVERY and LAG in self._means:
+            return
+        rows = len(versions)
+        self._means.add(LAG, now.updates - float(versions.sum()) / rows)
+        self._means.add("learner/lag_steps", now.env_steps - float(self._timeline.at(versions).sum()) / rows)
+
+    def _batch(self, sample: Sample, progress: Progress) -> Batch:
+        exponent = self._learning.importance_exponent
+        if exponent is None:
+            weight = self._equal_weights(len(sample.keys))
+        else:
+            weight = self._importance(sample, exponent(progress)).float().to(self._device)
+        return Batch(
+            trajectory=tree.to_torch(sample.trajectory, self._device, contiguous=self._compiled is not None),
+            weight=weight,
+            source=torch.from_numpy(sample.source).to(self._device),
+            progress=progress,
+            generator=self._generator,
+        )
+
+    def _equal_weights(self, rows: int) -> Tensor:
+        """Ones [B], the same again and again: between updates even so little is far from any cache."""
+        if len(self._ones) != rows:
+            self._ones = torch.ones(rows, device=self._device)
+        return self._ones
+
+    def _importance(self, sample: Sample, beta: float) -> Tensor:
+        """Importance weights [B], of which the largest of each table in the batch of all ranks is 1."""
+        weight, source = torch.empty(len(sample.keys), dtype=torch.float64), torch.from_numpy(sample.source)
+        probability, size = torch.from_numpy(sample.probability), torch.from_numpy(sample.table_size)
+        for table in np.unique(sample.source).tolist():
+            rows = source == table
+            least = float((probability[rows] * size[rows]).min())
+            usual = importance_weights(probability[rows], size[rows], beta)
+            weight[rows] = usual * float((self.ranks.least(least) / least) ** beta)
+        return weight
+
+    def _epochs(self, batch: Batch) -> Tensor | None:
+        priorities, loss = None, None
+        if self._learning.split == "step":
+            batch = steps_as_rows(batch)
+        for _ in range(self._learning.epochs):
+            for rows, part in minibatches(batch, self._learning.minibatches, self._rng):
+                loss = self._optimise(part)
+                if loss.priorities is not None:
+                    priorities = torch.zeros_like(batch.weight) if priorities is None else priorities
+                    priorities[rows] = loss.priorities.detach().to(priorities.dtype)
+        assert loss is not None, "a version has at least one minibatch"
+        with torch.no_grad():
+            for name, value in loss.metrics().items():
+                self._means.add(f"loss/{name}", value)
+        return priorities
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self._device.type, dtype=torch.bfloat16) if self._mixed else nullcontext()
+
+    def _optimise(self, batch: Batch) -> Loss:
+        """One step of every optimizer, all losses taken at the same parameters. The loss as it was before."""
+        with self._precision():
+            parts = self.algorithm.parts(self.model, self._target, batch)
+        pieces = parts if self._compiled is None else [as_one(parts)]  # of which products are worth all threads
+        loss = together(self._abreast([partial(self._work_out, piece) for piece in pieces]))
+        if not self._settled:  # a compiler takes longer than a rank may be late with its gradient
+            self.ranks.least(0.0)
+            self._settled = True
+        norms = {name: self._shared_norm(name) for name in loss.losses}
+        self._move(norms)
+        if self._skipped >= MAX_SKIPPED:
+            raise DivergedError(f"gradients were not finite {self._skipped} times in a row", batch, norms)
+        if not self._weights_finite():
+            raise DivergedError(f"weights are not finite after update {self.version + 1:,}", batch, norms)
+        return loss
+
+    def _weights_finite(self) -> bool:
+        """One sum per optimizer, which a NaN or an infinity anywhere makes non-finite too."""
+        return math.isfinite(sum(optimizer.flat.sum() for optimizer in self._optimizers.values()))
+
+    def _work_out(self, part: Part) -> Loss:
+        """The loss, or a part of it, whose gradients its optimizers have then."""
+        loss, gradients = (self._compiled or differentiate)(part, self._parameters, self._precision)
+        for name, found in gradients.items():
+            self._optimizers[name].take(found)
+        return loss
+
+    def _shared_norm(self, name: str) -> float:
+        """The norm of the gradient of the whole batch, of which every rank had an equal part and has all now."""
+        optimizer = self._optimizers[name]
+        self.ranks.add_up(optimizer.gradient)
+        if self.ranks.size > 1 and not self._learning.optimizers[name].summed:
+            optimizer.gradient.div_(self.ranks.size)
+        return optimizer.gradient_norm()
+
+    def _move(self, norms: dict[str, float]) -> None:
+        """Let optimizers move their parameters by gradients of these norms; where one is not finite nothing moves."""
+        self._moves += 1
+        if all(math.isfinite(norm) for norm in norms.values()):
+            self._skipped = 0
+            for name, norm in norms.items():
+                self._optimizers[name].apply(norm)
+                self._means.add(f"learner/{name}/gradient_norm", norm)
+            return
+        self._skipped += 1
+        self.skipped_in_all += 1
+
+    def _follow(self) -> None:
+        """Let the target follow the model, where there is one and its time has come."""
+        target = self._learning.target
+        if target is None or (target.every is not None and self.version % target.every):
+            return
+        share = 1.0 if target.tau is None else target.tau
+        with torch.no_grad():
+            for name, flat in self._target_flat.items():
+                flat.lerp_(self._optimizers[name].flat, share) if share < 1 else flat.copy_(self._optimizers[name].flat)
+            for mine, theirs in self._target_buffers:
+                mine.copy_(theirs)
+
+    def apply_settings(self) -> None:
+        """Let the present settings of the optimizers replace those that came with a restored state."""
+        for optimizer in self._optimizers.values():
+            optimizer.apply_settings()
+
+    @property
+    def skipping(self) -> bool:
+        """True if the last update was skipped because its gradient was not finite: weights may be ruined already."""
+        return self._skipped > 0
+
+    @property
+    def standing(self) -> tuple[int, int]:
+        """How far it has come: versions, and optimizer steps of the one it is at."""
+        return self.version, self._moves
+
+    def join(self, ranks: Ranks, rank: int) -> None:
+        """Learn together with others from now on, whose state this learner has been given, but for random numbers."""
+        self.ranks, self._moves, self._settled = ranks, 0, self._compiled is None
+        if rank:
+            seeds = np.random.SeedSequence([self._seed, rank, self.version])
+            self._rng = np.random.Generator(np.random.PCG64(seeds))
+            self._generator.manual_seed(int(seeds.generate_state(1)[0]))
+
+    def drain_metrics(self) -> dict[str, float]:
+        """Means since the last call."""
+        means = self._means.drain()
+        means["learner/skipped"] = self.skipped_in_all
+        if self._compiled is not None:
+            means["learner/compiled"] = float(self._compiled.pays)
+        means |= {f"learner/{name}/learning_rate": opt.learning_rate for name, opt in self._optimizers.items()}
+        return means
+
+    def get_state(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "skipped": [self._skipped, self.skipped_in_all],
+            "rng": self._rng.bit_generator.state,
+            "generator": self._generator.get_state(),
+            "model": dict(self.model.state_dict()),
+            "target": {} if self._target is None else dict(self._target.state_dict()),
+            "optimizers": {name: optimizer.get_state() for name, optimizer in self._optimizers.items()},
+            "means": self._means.get_state(),
+            "timeline": self._timeline.get_state(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.version = state["version"]
+        self._skipped, self.skipped_in_all = state["skipped"]
+        self._rng.bit_generator.state = state["rng"]
+        self._generator.set_state(state["generator"])
+        self.model.load_state_dict(state["model"])
+        if self._target is not None:
+            self._target.load_state_dict(state["target"])
+        for name, optimizer in self._optimizers.items():
+            optimizer.set_state(state["optimizers"][name])
+        self._means.set_state(state["means"])
+        if "timeline" in state:  # checkpoints of earlier versions have none: from 0 to now is then a straight line
+            self._timeline.set_state(state["timeline"])

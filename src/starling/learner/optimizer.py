@@ -1,0 +1,302 @@
+"""One optimizer over one flat buffer: parameters and gradients of many tensors are views of two arrays.
+
+Clipping, the finite check, the optimizer's arithmetic, an all-reduce and a target's copy are then one operation each
+instead of one a tensor, which on small networks is most of a step.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import nn
+
+from starling.config.dialect import on_one_line
+from starling.config.parts import OptimizerConfig, ScheduleConfig
+from starling.errors import UserError
+from starling.learner.rmsprop_tf import RMSpropTF
+from starling.types import Tensor
+
+ELEMENTWISE = {
+    "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "RMSpropTF", "Rprop", "SGD",
+}  # fmt: skip
+"""Optimizers that treat every number alone, so that one flat tensor and many small ones are the same to them."""
+WHOLE_RUN = "run"
+"""In a schedule's arguments: the whole run."""
+FUSED = {"Adagrad", "Adam", "AdamW", "SGD"}
+_TRIAL_STEPS = 3  # the first of some optimizers and schedules is unlike the others
+
+
+def flatten(parameters: list[nn.Parameter]) -> Tensor:
+    """Move the parameters into one new buffer, each staying a view with its own shape and strides."""
+    flat = parameters[0].detach().new_empty(sum(p.numel() for p in parameters))
+    offset = 0
+    for parameter in parameters:
+        view = flat.as_strided(parameter.shape, parameter.stride(), offset)
+        view.copy_(parameter.detach())
+        parameter.data = view
+        offset += parameter.numel()
+    return flat
+
+
+class FlatOptimizer:
+    """A torch optimizer by name, with its schedule and clipping, over the parameters it alone moves."""
+
+    def __init__(self, config: OptimizerConfig, parameters: Iterable[nn.Parameter], planned_versions: int) -> None:
+        self.parameters = [p for p in parameters if p.requires_grad]
+        if not self.parameters:
+            raise ValueError("an optimizer needs at least one parameter")
+        self.flat = flatten(self.parameters)
+        self.gradient = torch.zeros_like(self.flat)
+        self._gradients: list[Tensor] = []  # a view of it a parameter
+        offset = 0
+        for parameter in self.parameters:
+            parameter.grad = self.gradient.as_strided(parameter.shape, parameter.stride(), offset)
+            self._gradients.append(parameter.grad)
+            offset += parameter.numel()
+        self._clip, self._args = config.clip_norm, config.args
+        self._optimizer = _make_optimizer(config, self._moved(config.name))
+        self._kernel = _fused_kernel(self._optimizer)
+        args = _schedule_args(config.schedule, planned_versions)
+        self._schedule = _make_schedule(config.schedule, self._optimizer, args)
+        over_run = config.schedule is not None and WHOLE_RUN in config.schedule.args.values()
+        self._planned = planned_versions if over_run else None
+        kept = {} if self._schedule is None else vars(self._schedule)
+        self._schedule_settings = {key: kept[key] for key in args if key in kept}  # in the schedule's own form
+
+    def _moved(self, name: str) -> list[nn.Parameter]:
+        if name not in ELEMENTWISE:
+            return self.parameters
+        whole = nn.Parameter(self.flat)
+        whole.grad = self.gradient
+        return [whole]
+
+    def take(self, gradients: Sequence[Tensor | None]) -> None:
+        """Have these gradients of the parameters; None are 0."""
+        if any(gradient is None for gradient in gradients):
+            self.gradient.zero_()
+        pairs = [(mine, new) for mine, new in zip(self._gradients, gradients, strict=True) if new is not None]
+        torch._foreach_copy_([mine for mine, _ in pairs], [new for _, new in pairs])
+
+    def gradient_norm(self) -> float:
+        return float(torch.linalg.vector_norm(self.gradient))
+
+    def apply(self, norm: float) -> None:
+        """Move the parameters along the gradient, clipped."""
+        if self._clip is not None and norm > self._clip:
+            self.gradient.mul_(self._clip / norm)
+        if self._kernel is None or not self._optimizer.state:
+            self._optimizer.step()
+        else:
+            _fused_step(self._kernel, self._optimizer)
+
+    def apply_settings(self) -> None:
+        """Put the configured arguments in place of restored ones; a schedule goes on from where it is."""
+        (group,) = self._optimizer.param_groups
+        group.update({key: value for key, value in self._args.items() if key != "lr"})
+        wanted = float(self._args.get("lr", group["lr"]))
+        if self._schedule is None:
+            group["lr"] = wanted
+            return
+        vars(self._schedule).update(self._schedule_settings)
+        self._schedule.base_lrs = [wanted]
+        closed_form = getattr(self._schedule, "_get_closed_form_lr", None)
+        if closed_form is not None:
+            (group["lr"],) = closed_form()
+
+    def end_version(self, fraction: float) -> None:
+        """Move the schedule on by one version, or to this `fraction` of the run where it is given over the run.
+
+        There may be more versions in a run than were planned, because resets are part of batches and no env steps.
+        One that has an end (OneCycleLR) stays there, where torch would raise.
+        """
+        if self._schedule is None:
+            return
+        position = self._schedule.last_epoch + 1
+        if self._planned is not None:
+            position = int(fraction * self._planned)
+        last = getattr(self._schedule, "total_steps", math.inf) - 1
+        while self._schedule.last_epoch < min(position, last):
+            self._schedule.step()
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def get_state(self) -> dict[str, Any]:
+        state = self._optimizer.state_dict()
+        return {
+            "moments": {str(i): dict(moments) for i, moments in state["state"].items()},
+            "groups": {str(i): group for i, group in enumerate(state["param_groups"])},
+            "schedule": None if self._schedule is None else self._schedule_state(),
+        }
+
+    def _schedule_state(self) -> dict[str, Any]:
+        """Without the milestones of MultiStepLR: they are settings, and numbers cannot be keys in a checkpoint."""
+        assert self._schedule is not None
+        return {key: value for key, value in self._schedule.state_dict().items() if not isinstance(value, Counter)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        groups = [state["groups"][key] for key in sorted(state["groups"], key=int)]
+        moments = {int(i): values for i, values in state["moments"].items()}
+        mine = self._optimizer.state_dict()["param_groups"]
+        groups = [_known(fresh, saved) for fresh, saved in zip(mine, groups, strict=True)]
+        self._check_moments(moments)
+        self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        if self._schedule is not None:
+            self._schedule.load_state_dict(_known(self._schedule_state(), state["schedule"]))
+
+    def _check_moments(self, moments: Mapping[int, Mapping[str, Any]]) -> None:
+        """Refuse moments of other shapes than their parameters, which a fused kernel does not check."""
+        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        if any(not 0 <= i < len(parameters) for i in moments):
+            raise ValueError("saved moments of a parameter that there is not")
+        if isinstance(self._optimizer, torch.optim.Adafactor):  # has means of rows and columns
+            return
+        for i, values in moments.items():
+            for name, value in values.items():
+                if isinstance(value, Tensor) and value.numel() != 1 and value.shape != parameters[i].shape:
+                    raise ValueError(f"{name} is {tuple(value.shape)}, its parameter {tuple(parameters[i].shape)}")
+
+
+def _known(mine: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """The saved settings that there are here; torch would take any, as attributes of its own.
+
+    A value of another kind is refused; None and numbers may change places.
+    """
+    known = {name: value for name, value in saved.items() if name in mine}
+    for name, value in known.items():
+        if _kind(value) != _kind(mine[name]):
+            raise ValueError(f"a saved {name} is {type(value).__name__}, not {type(mine[name]).__name__}")
+    return known
+
+
+def _kind(value: Any) -> Any:
+    if value is None or isinstance(value, int | float):
+        return float
+    if isinstance(value, list | tuple):
+        return [_kind(child) for child in value]
+    return type(value)
+
+
+def moment_names(config: OptimizerConfig) -> frozenset[str]:
+    """The names of the moments that an optimizer keeps for a parameter."""
+    parameter = nn.Parameter(torch.zeros(1, 1))
+    parameter.grad = torch.zeros(1, 1)
+    optimizer = _make_optimizer(config, [parameter])
+    optimizer.step()
+    return frozenset(optimizer.state[parameter])
+
+
+def _without_compiler(make: Callable[[], torch.optim.Optimizer]) -> torch.optim.Optimizer:
+    """An optimizer that does not load torch's compiler, which takes two seconds; it would only say not to compile it.
+
+    What torch wraps around `step` besides are hooks, which nobody here uses, and `no_grad`.
+    """
+    base = torch.optim.Optimizer
+    for method in (base.add_param_group, base.state_dict, base.load_state_dict, base.zero_grad):
+        plain: Any = inspect.unwrap(method)
+        plain.__dynamo_disable = plain  # where torch keeps the method as it is once it has said so
+    optimizer = make()
+    step = torch.no_grad()(inspect.unwrap(type(optimizer).step))
+    optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
+    return optimizer
+
+
+def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
+    """The optimizer called `name`: of torch.optim, or of our own."""
+    found: type[torch.optim.Optimizer] = RMSpropTF if name == RMSpropTF.__name__ else getattr(torch.optim, name)
+    return found
+
+
+def _make_optimizer(config: OptimizerConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    args = dict(config.args)
+    if config.name in FUSED and "foreach" not in args:
+        args.setdefault("fused", True)
+    with _mendable("optimizer", config):
+        return _without_compiler(lambda: optimizer_class(config.name)(parameters, **args))
+
+
+def _fused_kernel(optimizer: torch.optim.Optimizer) -> Callable[..., None] | None:
+    """The kernel behind a fused Adam in its usual form; None for any other."""
+    kernel = {torch.optim.Adam: torch._fused_adam_, torch.optim.AdamW: torch._fused_adamw_}.get(type(optimizer))
+    settings = optimizer.defaults
+    return kernel if kernel and settings["fused"] and not (settings["amsgrad"] or settings["maximize"]) else None
+
+
+def _fused_step(kernel: Callable[..., None], optimizer: torch.optim.Optimizer) -> None:
+    """`optimizer.step()` for one flat tensor, without the search for groups, devices and hooks.
+
+    On a network of a few thousand parameters that search takes twice as long as the kernel.
+    """
+    (group,) = optimizer.param_groups
+    (parameter,) = group["params"]
+    state = optimizer.state[parameter]
+    state["step"] += 1
+    with torch.no_grad():
+        kernel(
+            [parameter],
+            [parameter.grad],
+            [state["exp_avg"]],
+            [state["exp_avg_sq"]],
+            [],
+            [state["step"]],
+            lr=group["lr"],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+        )
+
+
+def _schedule_args(config: ScheduleConfig | None, planned_versions: int) -> dict[str, Any]:
+    """A schedule's arguments, with the planned number of versions for the whole run."""
+    given = {} if config is None else config.args
+    return {key: planned_versions if value == WHOLE_RUN else value for key, value in given.items()}
+
+
+def _make_schedule(
+    config: ScheduleConfig | None, optimizer: torch.optim.Optimizer, args: dict[str, Any]
+) -> torch.optim.lr_scheduler.LRScheduler | None:
+    if config is None:
+        return None
+    with _mendable("schedule", config):
+        schedule: torch.optim.lr_scheduler.LRScheduler = getattr(torch.optim.lr_scheduler, config.name)(
+            optimizer, **args
+        )
+    return schedule
+
+
+@contextmanager
+def _mendable(kind: str, config: OptimizerConfig | ScheduleConfig) -> Iterator[None]:
+    """Turn whatever torch says to the arguments of an optimizer or a schedule into a `UserError` of one line."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{kind} {config.name} cannot be used with {on_one_line(config.args)}: {reason}") from error
+
+
+def check_optimizer(config: OptimizerConfig, planned_versions: int) -> None:
+    """Refuse settings with which training would fail: takes a few steps with a small layer."""
+    layer = [nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2))]
+    trial = FlatOptimizer(config, layer, planned_versions)
+    for step in range(1, _TRIAL_STEPS + 1):
+        with _mendable("optimizer", config):
+            trial.take([torch.ones_like(parameter) for parameter in trial.parameters])
+            trial.apply(trial.gradient_norm())
+            if not bool(torch.isfinite(trial.flat).all()):
+                raise ValueError("parameters are not finite after a step")
+        if config.schedule is not None:
+            with _mendable("schedule", config.schedule):
+                trial.end_version(step / planned_versions)
+                if not 0 <= trial.learning_rate < math.inf:
+                    raise ValueError(f"the learning rate becomes {trial.learning_rate:g}")

@@ -1,0 +1,68 @@
+"""An array of a ring's cells, saved in segments: those that did not change since are not saved again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from starling.replay.grid import Grid
+from starling.segments import Block, Segmented
+from starling.types import NDArray
+
+BLOCK_BYTES = 2**22
+LEAST_BYTES = 2**26
+"""Bytes of a segment, and of an array from which on it is saved in segments: a smaller one is copied in a moment."""
+
+
+class Blocks:
+    """Blocks of consecutive cells of every ring, with those that were saved before and have not changed."""
+
+    def __init__(self, values: NDArray, grid: Grid) -> None:
+        self._values, self._grid = values, grid
+        self._length = max(1, BLOCK_BYTES // max(1, values.nbytes // len(values)))  # cells of a block
+        self._saved: dict[int, Block] = {}  # by their first cell
+
+    def touch(self, cells: NDArray) -> None:
+        """The values of `cells` [...] are about to change."""
+        if self._saved:
+            begins = cells - cells % self._grid.length % self._length
+            for begin in set(begins.ravel().tolist()) & self._saved.keys():
+                self._saved.pop(begin).detach()
+
+    def forget(self) -> None:
+        """All values are about to change."""
+        for block in self._saved.values():
+            block.detach()
+        self._saved.clear()
+
+    def get_state(self, used: int) -> dict[str, Any]:
+        """The first `used` cells of every ring; nothing is copied, see `Block`."""
+        parts = tuple(self._block(begin, end).hold() for begin, end in self._ranges(used, self._length))
+        return {"used": used, "length": self._length, "parts": Segmented(parts)}
+
+    def _block(self, begin: int, end: int) -> Block:
+        view, known = self._values[begin:end], self._saved.get(begin)
+        if known is not None and known.size == view.nbytes:
+            return known
+        if known is not None:
+            known.detach()
+        block = self._saved[begin] = Block(view)
+        return block
+
+    def _ranges(self, used: int, length: int) -> Iterator[tuple[int, int]]:
+        """First and last cell, exclusive, of every block of `length` cells."""
+        for ring in range(0, self._grid.cells, self._grid.length):
+            for begin in range(0, used, length):
+                yield ring + begin, ring + min(begin + length, used)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        ranges = self._ranges(state["used"], state["length"])
+        for (begin, end), part in zip(ranges, state["parts"].parts, strict=True):
+            view = self._values[begin:end]
+            if part.size != view.nbytes:
+                raise ValueError(f"a segment of {part.size:,} bytes where {view.nbytes:,} are expected")
+            view[:] = np.frombuffer(part.read(), view.dtype).reshape(view.shape)
+            if state["length"] == self._length:
+                self._saved[begin] = Block(view, part.name)

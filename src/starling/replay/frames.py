@@ -1,0 +1,144 @@
+"""A sliding stack of frames, of which a ring keeps only the newest a step."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from starling.replay.codec import make_cells, pays
+from starling.replay.columns import Block, Dense, Run, as_words, write_block
+from starling.replay.grid import Grid
+from starling.replay.sparse import Packed, Sparse
+from starling.replay.spec import Codec
+from starling.types import ArraySpec, Layout, NDArray, StackSpec
+
+
+class Stacked:
+    """An observation leaf whose n frames slide: the newest is kept every step, all of them where a stack begins anew.
+
+    A stack begins anew where a segment does (some envs pad with zeros there, others repeat the first frame) and
+    wherever it is not its predecessor shifted by one. What comes out is what went in, to the bit.
+
+    Every frame of a window is read once, and neighbouring stacks share it: they are views. Where nobody looks at what
+    follows the final observation, it slides on with the last frame instead of being repeated: that is a view as well.
+    """
+
+    def __init__(self, spec: ArraySpec, stack: StackSpec, grid: Grid, codec: Codec) -> None:
+        if spec.shape[stack.axis] % stack.n:
+            raise ValueError(f"axis {stack.axis} of a leaf {spec.shape} is not {stack.n} frames")
+        rest = spec.shape[: stack.axis] + spec.shape[stack.axis + 1 :]
+        frame = ArraySpec((spec.shape[stack.axis] // stack.n, *rest), spec.dtype)
+        self._shape, self._axis, self._n, self._grid = spec.shape, stack.axis, stack.n, grid
+        self._newest = make_cells(codec, frame, grid)
+        self._since = np.zeros(grid.cells, np.int16)  # steps since a whole stack was kept, at most n-1
+        whole = ArraySpec((stack.n, *frame.shape), frame.dtype)
+        self._whole = Packed(whole) if pays(codec, frame.nbytes) else Sparse(whole, grid)
+        self._warned = False
+
+    def write(self, block: Block, values: NDArray) -> None:
+        frames = self._split(values)  # [T+1, B, n, ...]
+        new = np.ones(block.cells.shape, bool)
+        new[0] = ~block.joins
+        whole = block.begins.copy()
+        whole[1:] |= ~self._slides(frames, block.begins)
+        self._since[block.cells] = self._count_since(block, whole)
+        whole &= new
+        write_block(self._newest, block, frames[:, :, -1])
+        self._whole.clear(block.cells[new])
+        if whole.any():
+            self._whole.put(block.cells[whole], frames[whole])
+
+    def _slides(self, frames: NDArray, begins: NDArray) -> NDArray:
+        """Whether every stack but the first is its predecessor shifted by one, bool [T, B]."""
+        words = as_words(frames, 3)
+        same = (words[1:, :, :-1] == words[:-1, :, 1:]).all(axis=(2, 3))
+        if not self._warned and not (same | begins[1:]).all():
+            self._warned = True
+            warnings.warn("a frame stack does not slide by one frame a step; it is stored whole there", stacklevel=6)
+        return np.asarray(same)
+
+    def _count_since(self, block: Block, whole: NDArray) -> NDArray:
+        """Steps since the last whole stack, at most n-1: [T+1, B]."""
+        step = np.arange(len(whole))[:, None]
+        last = np.where(whole, step, -self._n)  # the step of the last whole stack; before step 0 it is negative
+        last[0] = np.where(block.joins, -self._since[block.cells[0]], 0)
+        return np.minimum(step - np.maximum.accumulate(last, axis=0), self._n - 1)
+
+    def repeats(self, cells: NDArray, values: NDArray) -> NDArray:
+        newest = self._split(values[None])[0, :, -1]
+        return np.asarray((as_words(self._newest.take(cells), 1) == as_words(newest, 1)).all(axis=1))
+
+    def gather(self, run: Run) -> NDArray:
+        from starling.replay.frame_loop import locate  # numba is loaded only where there are stacks
+
+        n, rows = self._n, len(run.steps)
+        cells, early = np.empty((rows, len(run.cells) + n - 1), np.int64), np.empty((2, rows * (n - 1)), np.int64)
+        apart = np.empty(rows, bool)
+        count = locate(run.cells[0], run.steps, run.unread, self._since, self._grid.length, n, cells, early, apart)
+        frames = self._newest.take(cells.T)  # [T+n, B, frame]
+        if count:
+            frame, row = early[:, :count]
+            age = self._since[run.cells[0, row]]
+            frames[frame, row] = self._whole.get(self._grid.shift(run.cells[0, row], -age), frame + age)
+        stacks = np.lib.stride_tricks.as_strided(
+            frames,
+            (*run.cells.shape, n, *frames.shape[2:]),
+            (*frames.strides[:2], frames.strides[0], *frames.strides[2:]),
+        )  # [T+1, B, n, frame]: frame i of stack t is frame t + i of all
+        if apart.any():
+            stacks = stacks.copy()
+            stacks[:, apart] = self._one_by_one(run.cells[:, apart])
+        return self._join(stacks)
+
+    def _one_by_one(self, cells: NDArray) -> NDArray:
+        """The stacks of `cells` [T+1, B], each by itself: [T+1, B, n, frame]."""
+        since = self._since[cells][..., None]  # [T+1, B, 1]
+        age = np.arange(self._n - 1, -1, -1)  # of each frame, oldest first
+        back = np.minimum(age, since)  # [T+1, B, n]
+        out = self._newest.take(self._grid.shift(cells[..., None], -back))  # [T+1, B, n, frame]
+        early = np.nonzero(age > since)  # older than the last whole stack, as above
+        if len(early[0]):
+            owner = self._grid.shift(cells[early[:-1]], -back[early])
+            out[early] = self._whole.get(owner, early[-1] + back[early])
+        return out
+
+    def _split(self, values: NDArray) -> NDArray:
+        """[T, B, leaf] to [T, B, n, frame]: the stacked axis first, in n parts."""
+        moved = np.moveaxis(values, 2 + self._axis, 2)
+        return moved.reshape(*moved.shape[:2], self._n, moved.shape[2] // self._n, *moved.shape[3:])
+
+    def _join(self, frames: NDArray) -> NDArray:
+        """[T, B, n, frame] back to [T, B, leaf]."""
+        merged = frames.reshape(*frames.shape[:2], self._n * frames.shape[3], *frames.shape[4:])
+        return merged if self._axis == 0 else np.moveaxis(merged, 2, 2 + self._axis)
+
+    def check_valid(self, cells: NDArray) -> None:
+        self._whole.check_valid()
+        since = self._since[cells]
+        assert ((since >= 0) & (since < self._n)).all(), "a stack of impossible age"
+        begun = since < self._n - 1
+        owner = self._grid.shift(cells[begun], -since[begun].astype(np.int64))
+        assert self._whole.has(owner).all(), "a stack whose beginning is gone"
+
+    def get_state(self, used: int) -> dict[str, Any]:
+        return {
+            "newest": self._newest.get_state(used),
+            "since": self._grid.save(self._since, used),
+            "whole": self._whole.get_state(used),
+            "warned": self._warned,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._newest.set_state(state["newest"])
+        self._grid.load(self._since, state["since"])
+        self._whole.set_state(state["whole"])
+        self._warned = bool(state["warned"])
+
+
+def observation_column(path: str, spec: ArraySpec, layout: Layout, grid: Grid, codec: Codec) -> Dense | Stacked:
+    """The column for one observation leaf: a stack where the layout names it."""
+    if layout.stack is not None and layout.stack.path == path:
+        return Stacked(spec, layout.stack, grid, codec)
+    return Dense(make_cells(codec, spec, grid), grid)

@@ -1,0 +1,241 @@
+"""Who may go on, actors or learner: arithmetic over all tables of a mixture, and nothing else.
+
+An actor needs a credit to *begin* a fragment, so its data is never older than the rules allow; a learner needs enough
+items and, for replay, enough env steps. Nothing here waits: the answers are yes or no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from starling.errors import UserError
+from starling.replay.ring import ring_length
+from starling.replay.shares import split
+from starling.replay.spec import TableSpec
+
+
+class Limiter:
+    """Credits of actors and batches of a learner, for tables that all take every fragment of `rows` env rows."""
+
+    def __init__(self, specs: Sequence[TableSpec], rows: int) -> None:
+        if len({(spec.fragment, spec.batch) for spec in specs}) != 1:
+            given = {spec.name: (spec.fragment, spec.batch) for spec in specs}
+            raise UserError(f"tables of one learner must have one fragment and one batch, not {given}")
+        self._specs, self._rows, self._fragment = tuple(specs), rows, specs[0].fragment
+        self._takes = split(specs[0].batch, [spec.share for spec in specs])  # items of each table in a batch
+        self._queues = [i for i, spec in enumerate(specs) if spec.sampler == "fifo"]
+        self._replays = [i for i, spec in enumerate(specs) if spec.sampler != "fifo"]
+        ratios = [exact_ratio(spec.updates_per_step) for spec in specs if spec.updates_per_step is not None]
+        self._ratios = [ratio.as_integer_ratio() for ratio in ratios]  # so many batches for so many steps
+        self._in_flight = 0  # env rows whose fragment has begun and is not inserted
+        self._steps = 0  # env steps inserted
+        self._start: int | None = None  # those when every table was first seen to have its min_size
+        self._sampled = 0  # batches
+        self._sizes = [0] * len(specs)  # items in each table, as `may_sample` was told; queues are counted on
+        self._unpublished: list[list[int]] = []  # a batch each: items it took from each queue
+
+    def may_begin(self, rows: int) -> bool:
+        """Whether a fragment of so many env rows may begin now."""
+        if any(self._sizes[i] < self._specs[i].min_size for i in self._replays):
+            return True
+        return all(self._queue_has_room(i, rows) for i in self._queues) and self._learner_keeps_up()
+
+    def _queue_has_room(self, i: int, rows: int) -> bool:
+        """Items begun, waiting or in batches that are not published yet must stay below the queue's limits."""
+        spec, take = self._specs[i], self._takes[i]
+        k = self._queues.index(i)
+        outstanding = self._in_flight + self._sizes[i] + sum(batch[k] for batch in self._unpublished)
+        room = spec.capacity if spec.max_lag is None else min(spec.capacity, take * (1 + spec.max_lag))
+        # What the next batch still lacks may always begin, but never more than one batch where no lag is allowed.
+        return outstanding + rows <= room or (spec.max_lag != 0 and outstanding < take)
+
+    def _learner_keeps_up(self) -> bool:
+        """The batches owed for steps already begun are at most those of one fragment of all env rows."""
+        ahead = self._steps - (self._start or 0) + self._in_flight * self._fragment
+        one_round = self._rows * self._fragment
+        return all((ahead - one_round) * batches <= self._sampled * steps for batches, steps in self._ratios)
+
+    def begin(self, rows: int) -> None:
+        """An actor has been given the credit for a fragment of so many env rows."""
+        self._in_flight += rows
+
+    def inserted(self, env_steps: int, rows: int) -> None:
+        """A fragment of `rows` env rows came in with so many valid steps; a full queue drops its oldest."""
+        self._in_flight -= rows
+        self._steps += env_steps
+        for i in self._queues:
+            self._sizes[i] = min(self._sizes[i] + rows, self._specs[i].capacity)
+
+    def lost(self, rows: int) -> None:
+        """An actor died with a fragment of so many env rows: its credit is dealt again."""
+        self._in_flight -= rows
+
+    def abandon(self) -> None:
+        """All actors and the learner begin anew: no fragment is under way and no batch is being learnt from."""
+        self._in_flight = 0
+        self._unpublished.clear()
+
+    def see(self, sizes: Sequence[int]) -> None:
+        """How many items each table holds now; from here on those of queues are counted on."""
+        self._sizes = list(sizes)
+
+    def may_sample(self, sizes: Sequence[int]) -> bool:
+        """Whether the next batch may be drawn, given how many items each table holds.
+
+        The first as soon as every table has its min_size, then `updates_per_step` for every step since:
+        after N steps 1 + floor(N * ratio) batches, exactly.
+        """
+        self.see(sizes)
+        if not all(size >= spec.min_size for size, spec in zip(sizes, self._specs, strict=True)):
+            return False
+        if self._start is None:
+            self._start = self._steps
+        if any(self._sizes[i] < self._takes[i] for i in self._queues):
+            return False
+        fresh = self._steps - self._start
+        return all(self._sampled * steps <= fresh * batches for batches, steps in self._ratios)
+
+    def owed(self) -> int:
+        """Batches that the steps inserted so far allow and that are not drawn yet; 1 where nothing sets a ratio."""
+        fresh = self._steps - (self._start or 0)
+        return min((fresh * batches // steps + 1 - self._sampled for batches, steps in self._ratios), default=1)
+
+    def sampled(self) -> None:
+        """A batch was drawn: every `max_uses`-th takes its items out of a queue."""
+        self._sampled += 1
+        if not self._queues:
+            return
+        last_use = [self._sampled % self._specs[i].max_uses == 0 for i in self._queues]
+        gone = [self._takes[i] * last for i, last in zip(self._queues, last_use, strict=True)]
+        for i, count in zip(self._queues, gone, strict=True):
+            self._sizes[i] -= count
+        self._unpublished.append(gone)
+
+    def published(self) -> None:
+        """The weights that the oldest batch made are out."""
+        del self._unpublished[:1]
+
+    def check_valid(self) -> None:
+        assert self._in_flight >= 0, "more fragments came back than began"
+        assert len(self._sizes) == len(self._specs), "sizes of other tables"
+        assert 0 <= (self._start or 0) <= self._steps, "it started after its last step"
+        assert min(self._sampled, self._steps, *self._sizes) >= 0, "counted below nothing"
+        assert all(len(batch) == len(self._queues) for batch in self._unpublished), "a batch of other tables"
+
+    def get_state(self) -> dict[str, Any]:
+        return {
+            "in_flight": self._in_flight,
+            "steps": self._steps,
+            "start": self._start,
+            "sampled": self._sampled,
+            "sizes": list(self._sizes),
+            "unpublished": [list(batch) for batch in self._unpublished],
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        start = state["start"]
+        self._in_flight, self._steps = int(state["in_flight"]), int(state["steps"])
+        self._start = None if start is None else int(start)
+        self._sampled, self._sizes = int(state["sampled"]), [int(size) for size in state["sizes"]]
+        self._unpublished = [[int(items) for items in batch] for batch in state["unpublished"]]
+
+
+def pace(specs: Sequence[TableSpec]) -> tuple[TableSpec, int]:
+    """The table that says how fast the learner goes, a queue or else the first, and its items in a batch."""
+    takes = split(specs[0].batch, [spec.share for spec in specs])
+    queues = [i for i, spec in enumerate(specs) if spec.sampler == "fifo"]
+    leader = (queues or [0])[0]
+    return specs[leader], takes[leader]
+
+
+def exact_ratio(value: float) -> Fraction:
+    """The simple fraction that a float stands for (1/3, not 0.333...3), so that nothing drifts."""
+    return Fraction(value).limit_denominator(10**9)
+
+
+def check(specs: Sequence[TableSpec], rows: int, groups: Sequence[int]) -> None:
+    """Refuse settings that can never move; `groups` are the env rows that each actor's fragments bring."""
+    Limiter(specs, rows)
+    takes = split(specs[0].batch, [spec.share for spec in specs])
+    for spec, take in zip(specs, takes, strict=True):
+        if take == 0:
+            raise UserError(f"table {spec.name!r}: its share {spec.share} of a batch of {spec.batch} is no item")
+        if spec.sampler == "fifo":
+            _check_queue(spec, take, groups)
+        else:
+            _check_replay(spec, take)
+        if spec.storage == "ring":
+            _check_ring(spec, rows)
+        else:
+            _check_slots(spec, groups)
+    queues = [(spec, take) for spec, take in zip(specs, takes, strict=True) if spec.sampler == "fifo"]
+    if queues and any(spec.updates_per_step is not None for spec in specs):
+        raise UserError("updates_per_step is set beside a fifo table, which sets the pace already; leave it out")
+    if len({Fraction(take, spec.max_uses) for spec, take in queues}) > 1:
+        raise UserError("several fifo tables must use up fragments equally fast: make share / max_uses the same")
+
+
+def _check_ring(spec: TableSpec, rows: int) -> None:
+    if spec.capacity // rows <= spec.length:
+        raise UserError(
+            f"table {spec.name!r}: capacity {spec.capacity} over {rows} env rows is too small for windows of"
+            f" {spec.length} steps; at least {rows * (spec.length + 1)} is needed"
+        )
+    most = rows * max(1, (ring_length(spec, rows) - spec.length) // spec.period)
+    if spec.min_size > most:
+        raise UserError(
+            f"table {spec.name!r}: learning waits for {spec.min_size:,} items, and about {most:,} have room; raise the"
+            " capacity or begin sooner (learning_starts)"
+        )
+
+
+def _check_slots(spec: TableSpec, groups: Sequence[int]) -> None:
+    if spec.min_size > spec.capacity:
+        raise UserError(
+            f"table {spec.name!r}: learning waits for {spec.min_size:,} items, and {spec.capacity:,} have room;"
+            " raise the capacity or begin sooner"
+        )
+    if max(groups) > spec.capacity:
+        raise UserError(f"table {spec.name!r}: capacity {spec.capacity} is below an actor's {max(groups)} env rows")
+
+
+def _check_queue(spec: TableSpec, take: int, groups: Sequence[int]) -> None:
+    if spec.storage == "ring":
+        raise UserError(f"table {spec.name!r}: a ring cannot be read as a queue; fifo needs storage slots")
+    if spec.capacity < take:
+        raise UserError(f"table {spec.name!r}: capacity {spec.capacity} never holds the {take} items of a batch")
+    if spec.max_lag is None:
+        return
+    if spec.min_size > take * (1 + spec.max_lag):
+        raise UserError(f"table {spec.name!r}: min_size {spec.min_size} is never reached with max_lag {spec.max_lag}")
+    if spec.max_lag > 0:
+        return
+    if spec.max_uses > 1:
+        raise UserError(f"table {spec.name!r}: max_lag 0 allows each item one use, not max_uses {spec.max_uses}")
+    if len(set(groups)) > 1:
+        raise UserError(
+            f"table {spec.name!r}: max_lag 0 needs actors with equally many env rows, not {sorted(set(groups))}: make"
+            " env.num a multiple of actors"
+        )
+    if take % groups[0]:
+        raise UserError(
+            f"table {spec.name!r}: max_lag 0 needs a batch ({take} items) made of whole fragments; actors bring"
+            f" {groups[0]} env rows each: make the batch a multiple of that"
+        )
+
+
+def _check_replay(spec: TableSpec, take: int) -> None:
+    if spec.max_lag is not None:
+        raise UserError(f"table {spec.name!r}: max_lag is for fifo tables; for replay set updates_per_step")
+    if spec.capacity < take:
+        raise UserError(
+            f"table {spec.name!r}: capacity {spec.capacity} is smaller than a batch of {take} items; raise the capacity"
+            " or lower the batch"
+        )
+    if spec.capacity < (many := spec.candidates_for(take, 0.0)):
+        raise UserError(
+            f"table {spec.name!r}: capacity {spec.capacity} is below the {many} candidates ({spec.candidates:g} x"
+            f" {take}) of a batch; raise the capacity, or lower lambda or the share"
+        )

@@ -1,0 +1,96 @@
+"""Several tables that feed one batch, each by its share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starling.errors import UserError
+from starling.replay.joining import join
+from starling.replay.shares import split
+from starling.replay.table import Table
+from starling.types import Fragment, Keys, NDArray, Sample
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A batch before its items are picked: what was drawn, a table each, and how many of it are wanted."""
+
+    parts: dict[int, Sample]
+    takes: dict[int, int]
+    unranked: tuple[int, ...] = ()  # tables whose part is to be scored before it can be picked from
+
+
+class Mixture:
+    """Tables side by side: every fragment goes into all, every batch comes from all, joined on B."""
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        if [table.index for table in tables] != list(range(len(tables))):
+            raise ValueError("tables must be numbered from 0 in order")
+        if len({table.spec.length for table in tables}) > 1:
+            lengths = {table.spec.name: table.spec.length for table in tables}
+            raise UserError(f"tables that feed one batch must have one length, not {lengths}")
+        self.tables = tuple(tables)
+        self._shares = [table.spec.share for table in tables]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Items in each table."""
+        return tuple(table.size for table in self.tables)
+
+    @property
+    def steps(self) -> int:
+        """Valid env steps inserted so far."""
+        return self.tables[0].steps
+
+    @property
+    def duplicates(self) -> int:
+        """Fragments that came in again and were ignored."""
+        return self.tables[0].counters["duplicate"]
+
+    def insert(self, fragment: Fragment) -> tuple[Keys, ...]:
+        """Copy a fragment into every table; gives the keys of the items now complete, a table each."""
+        return tuple(table.insert(fragment) for table in self.tables)
+
+    def sample(self, n: int) -> Sample | None:
+        """`n` items by share, or None while a table has fewer than it takes (then none is touched).
+
+        What should be ranked is picked from at random; see `draft`.
+        """
+        drawn = self.draft(n)
+        return None if drawn is None else self.finish(drawn, {})
+
+    def draft(self, n: int, fraction: float = 0.0) -> Draft | None:
+        """What a batch of `n` items is to be picked from, when `fraction` of the run is over; None as for `sample`."""
+        takes = {i: take for i, take in enumerate(split(n, self._shares)) if take}
+        if not all(self.tables[i].ready(take) for i, take in takes.items()):
+            return None
+        parts = {i: self.tables[i].candidates(take, fraction) for i, take in takes.items()}
+        unranked = tuple(i for i, take in takes.items() if self.tables[i].ranks(len(parts[i].keys), take))
+        return Draft(parts, takes, unranked)
+
+    def finish(self, draft: Draft, distances: Mapping[int, NDArray]) -> Sample:
+        """The batch, given how far off the candidates [N] of tables are; where nothing is said, any will do."""
+        picked = [self.tables[i].pick(part, draft.takes[i], distances.get(i)) for i, part in draft.parts.items()]
+        return join(picked)
+
+    def reprioritize(self, keys: Keys, priorities: NDArray) -> None:
+        """New priorities [B], each for the table its key names."""
+        for table in self.tables:
+            table.reprioritize(keys, priorities)
+
+    def metrics(self) -> dict[str, int]:
+        """The metrics of every table, by its name."""
+        return {f"{table.spec.name}/{name}": n for table in self.tables for name, n in table.metrics().items()}
+
+    def check_valid(self) -> None:
+        for table in self.tables:
+            table.check_valid()
+
+    def get_state(self) -> dict[str, Any]:
+        return {table.spec.name: table.get_state() for table in self.tables}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        for table in self.tables:
+            table.set_state(state[table.spec.name])

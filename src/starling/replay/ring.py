@@ -1,0 +1,256 @@
+"""A ring an env row: every step is kept once, items are windows that never cross an episode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from starling import tree
+from starling.replay.columns import Block, Run
+from starling.replay.frames import observation_column
+from starling.replay.grid import Grid
+from starling.replay.sparse import Sparse
+from starling.replay.spec import TableSpec
+from starling.replay.storage import Change, Items
+from starling.replay.windows import Windows
+from starling.types import Fragment, Layout, NDArray, Trajectory, Tree
+
+_FIRST, _TERMINATED, _TRUNCATED = 1, 2, 4
+_MOST_ROWS = 2**20  # env rows of a run
+
+
+def ring_length(spec: TableSpec, rows: int, stack: int = 1) -> int:
+    """Cells of one env row's ring: its part of the capacity, but room for a window, a fragment and a stack's past."""
+    return max(spec.capacity // rows, spec.length + spec.fragment + stack)
+
+
+def _env_rows(saved: NDArray, most: int) -> NDArray:
+    """Global env rows [n] as they were saved; refuses more than `most`, twice the same, and numbers that no run has."""
+    rows = np.array(saved)
+    if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(rows) > most or len(np.unique(rows)) != len(rows):
+        raise ValueError(f"saved env rows are not up to {most} different integers")
+    if len(rows) and not (rows.min() >= 0 and rows.max() < _MOST_ROWS):
+        raise ValueError(f"a saved env row is outside [0, {_MOST_ROWS:,})")
+    return rows.astype(np.int64)
+
+
+class Ring:
+    """Steps of `rows` env rows; a window's slot is the cell of its first step.
+
+    Each fragment ends with an observation that still waits for its action; the next fragment of that env row begins
+    with the same one. If it does not (an actor died, a fragment was lost), what came before is closed as if the
+    episode had been cut there, so a transition that never happened is never handed out.
+    """
+
+    def __init__(self, spec: TableSpec, layout: Layout, rows: int) -> None:
+        stack = layout.stack.n if layout.stack else 1
+        grid = Grid(rows, ring_length(spec, rows, stack))
+        paths = iter([path for path, _ in tree.items(layout.obs)])
+        self._grid, self._length, self._reads_past_end = grid, spec.length, spec.reads_past_end
+        self._longest = grid.length - spec.length - stack  # fragment that overwrites no window it completes
+        self._windows = Windows(grid, spec.length, spec.period, spec.prefix, stack - 1)
+        self._obs: Tree = tree.map(
+            lambda leaf: observation_column(next(paths), leaf, layout, grid, spec.codec), layout.obs
+        )
+        self._cells: dict[str, Tree] = {
+            "extras": tree.zeros(layout.extras, (grid.cells,)),
+            "action": tree.zeros(layout.action, (grid.cells,)),
+            "rewards": {name: np.zeros(grid.cells, np.float32) for name in layout.rewards},
+            "flags": np.zeros(grid.cells, np.uint8),
+            "version": np.zeros(grid.cells, np.int64),
+        }
+        self._carry = Sparse(layout.carry, grid) if tree.leaves(layout.carry) else None
+        self._no_carry = layout.carry
+        self._waiting = np.zeros(rows, bool)  # a row of this ring is written and has no action yet
+        self._global = np.zeros(0, np.int64)  # global env rows in the order in which they were first seen
+        self._local = np.zeros(0, np.int64)  # of a global env row: its ring, -1: not seen
+        self._broken = 0
+
+    @property
+    def slots(self) -> int:
+        return self._grid.cells
+
+    @property
+    def used(self) -> int:
+        """Cells in use, of `slots`: env steps, and the final observation of every episode."""
+        return int(np.minimum(self._windows.head, self._grid.length).sum())
+
+    @property
+    def env_rows(self) -> NDArray:
+        """Global env rows [n] that have a ring here."""
+        return self._global
+
+    @property
+    def broken(self) -> int:
+        return self._broken
+
+    def append(self, fragment: Fragment, continues: bool) -> Change:
+        """Write a fragment; says which windows died and which are now complete."""
+        new = fragment.trajectory
+        if new.length > self._longest:
+            raise ValueError(f"a fragment of {new.length} steps is too long for a ring of {self._grid.length} cells")
+        if (new.first[1:] & new.valid).any():
+            raise ValueError("an episode begins right after a valid step; its reset must be an invalid step")
+        rows = self._rings(fragment.rows)
+        joins = self._joins(rows, new, continues)
+        closed = self._close(rows[self._waiting[rows] & ~joins])
+        begins = new.first.copy()
+        begins[0] |= ~joins
+        begins[1:] |= ~new.valid
+        steps = self._windows.head[rows] + np.arange(new.length + 1)[:, None]  # [T+1, B]
+        block = Block(self._grid.at(rows, steps), begins, joins)
+        self._write(block, new)
+        if self._carry is not None:
+            wanted = self._windows.is_start(rows, steps[:-1], begins[:-1]) & new.valid
+            self._write_carries(self._carry, block, wanted, fragment.carries)
+        change = self._windows.advance(rows, new.valid, begins)
+        self._waiting[rows] = True
+        if closed is None:
+            return change
+        return Change(np.concatenate([closed.dead, change.dead]), np.concatenate([closed.born, change.born]))
+
+    def _rings(self, rows: NDArray) -> NDArray:
+        """The rings of global env rows [B]; a row seen for the first time gets the next one."""
+        missing = int(rows.max()) + 1 - len(self._local)
+        if missing > 0:
+            self._local = np.concatenate([self._local, np.full(missing, -1)])
+        unseen = rows[self._local[rows] < 0]
+        if len(unseen):
+            known = len(self._global)
+            if known + len(unseen) > self._grid.rows:
+                raise ValueError(f"more env rows than the {self._grid.rows} this ring was made for")
+            self._local[unseen] = np.arange(known, known + len(unseen))
+            self._global = np.concatenate([self._global, unseen])
+        return self._local[rows]
+
+    def _joins(self, rows: NDArray, new: Trajectory[NDArray], continues: bool) -> NDArray:
+        """Whether row 0 of a fragment is the row that each ring waits with, bool [B]."""
+        joins = self._waiting[rows] & continues
+        if not joins.any():
+            return joins
+        cells = self._grid.at(rows, self._windows.head[rows])
+        joins &= ((self._cells["flags"][cells] & _FIRST) != 0) == new.first[0]
+        same = tree.map(lambda column, leaf: column.repeats(cells, leaf[0]), self._obs, new.obs)
+        for equal in tree.leaves(same):
+            joins &= equal
+        return joins
+
+    def _close(self, rows: NDArray) -> Change | None:
+        """End the segments of these rings with the row they wait with, as its final observation."""
+        if len(rows) == 0:
+            return None
+        self._broken += len(rows)
+        begins = np.zeros((2, len(rows)), bool)
+        begins[1] = True
+        return self._windows.advance(rows, np.zeros((1, len(rows)), bool), begins)
+
+    def _write(self, block: Block, new: Trajectory[NDArray]) -> None:
+        cells, taken = block.cells, block.cells[:-1]
+        tree.map(lambda column, leaf: column.write(block, leaf), self._obs, new.obs)
+        tree.map(lambda mine, leaf: mine.__setitem__(cells, leaf), self._cells["extras"], new.extras)
+        tree.map(lambda mine, leaf: mine.__setitem__(taken, leaf), self._cells["action"], new.action)
+        tree.map(lambda mine, leaf: mine.__setitem__(taken, leaf), self._cells["rewards"], new.rewards)
+        flags = new.first * np.uint8(_FIRST)
+        flags[:-1] |= new.terminated * np.uint8(_TERMINATED) | new.truncated * np.uint8(_TRUNCATED)
+        self._cells["flags"][cells] = flags
+        self._cells["version"][taken] = new.version
+
+    def _write_carries(self, carry: Sparse, block: Block, wanted: NDArray, carries: Tree) -> None:
+        """Keep the carry where a window may begin (`wanted` [T, B]); it goes when its cell is used again."""
+        if carries is None:
+            raise ValueError("a ring of recurrent states needs Fragment.carries")
+        carry.clear(block.cells)
+        where = np.nonzero(wanted)
+        carry.put(block.cells[where], tree.map(lambda leaf: leaf[where], carries))
+
+    def gather(self, slots: NDArray, with_obs: bool = True) -> Trajectory[NDArray]:
+        """Windows [T, B]; after a segment's end the final observation is repeated and all else is zero.
+
+        Where nobody reads that after a termination, a stack slides on instead: see `Stacked`.
+        """
+        length = self._windows.steps[slots]  # [B]
+        step = np.arange(self._length + 1)[:, None]
+        cells = self._grid.shift(slots, np.minimum(step, length))  # [T+1, B]
+        valid, taken = step[:-1] < length, cells[:-1]  # [T, B]
+        past = np.nonzero(~valid)
+
+        def take(array: NDArray) -> NDArray:
+            values = array.take(taken, axis=0)
+            if len(past[0]):
+                values[past] = 0
+            return values
+
+        flags = take(self._cells["flags"])
+        first = np.zeros(cells.shape, bool)
+        first[0] = (flags[0] & _FIRST) != 0  # only a window's first step can begin an episode
+        terminated, version = (flags & _TERMINATED) != 0, take(self._cells["version"])
+        run = Run(cells, length, terminated.any(axis=0) & (not self._reads_past_end))
+        return Trajectory(
+            obs=tree.map(lambda column: column.gather(run), self._obs) if with_obs else None,
+            first=first,
+            action=tree.map(take, self._cells["action"]),
+            rewards=tree.map(take, self._cells["rewards"]),
+            terminated=terminated,
+            truncated=(flags & _TRUNCATED) != 0,
+            valid=valid,
+            extras=tree.map(lambda array: np.take(array, cells, axis=0), self._cells["extras"]),
+            carry=self._no_carry if self._carry is None else self._carry.get(slots),
+            version=np.where(valid, version, version[0]).min(axis=0),
+        )
+
+    def generation(self, slots: NDArray) -> NDArray:
+        return self._windows.generation(slots)
+
+    def alive(self, slots: NDArray, generations: NDArray) -> NDArray:
+        return self._windows.alive(slots, generations)
+
+    def items(self) -> Items:
+        """Every window there is."""
+        slots = np.nonzero(self._windows.steps)[0]
+        ring, cell = np.divmod(slots, self._grid.length)
+        generation, rows = self.generation(slots), self._global[ring]
+        start = generation * self._grid.length + cell
+        order = np.lexsort((start, rows))
+        return Items(*(column[order] for column in (slots, generation, rows, start, self._windows.steps[slots])))
+
+    def release(self, slots: NDArray) -> None:
+        self._windows.steps[slots] = 0
+
+    def check_valid(self) -> None:
+        self._windows.check_valid()
+        slots = np.nonzero(self._windows.steps)[0]
+        if self._carry is not None:
+            self._carry.check_valid()
+            assert self._carry.has(slots).all(), "a window without its carry"
+        step = np.minimum(np.arange(self._length + 1)[:, None], self._windows.steps[slots])
+        cells = self._grid.shift(slots, step)
+        tree.map(lambda column: column.check_valid(cells), self._obs)
+        assert (self._local[self._global] == np.arange(len(self._global))).all(), "env rows and rings disagree"
+
+    def get_state(self) -> dict[str, Any]:
+        used = min(self._grid.length, int(self._windows.head.max()) + 1)
+        arrays = enumerate(tree.leaves(self._cells))
+        return {
+            "windows": self._windows.get_state(used),
+            "obs": {str(i): column.get_state(used) for i, column in enumerate(tree.leaves(self._obs))},
+            "cells": {str(i): self._grid.save(array, used) for i, array in arrays},
+            "carry": None if self._carry is None else self._carry.get_state(used),
+            "waiting": self._waiting.copy(),
+            "rows": self._global.copy(),
+            "broken": self._broken,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._windows.set_state(state["windows"])
+        for i, column in enumerate(tree.leaves(self._obs)):
+            column.set_state(state["obs"][str(i)])
+        for i, array in enumerate(tree.leaves(self._cells)):
+            self._grid.load(array, state["cells"][str(i)])
+        if self._carry is not None:
+            self._carry.set_state(state["carry"])
+        self._waiting[:] = state["waiting"]
+        self._global = _env_rows(state["rows"], self._grid.rows)
+        self._local = np.full(int(self._global.max(initial=-1)) + 1, -1)
+        self._local[self._global] = np.arange(len(self._global))
+        self._broken = int(state["broken"])

@@ -1,0 +1,47 @@
+"""The tables of several learners: each has a shard of its own, filled by its own env rows and drawn from equally."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from starling.errors import UserError
+from starling.replay.limiter import exact_ratio
+from starling.replay.spec import TableSpec
+from starling.types import NDArray
+
+
+def shard_rows(rows: int, shards: int) -> list[NDArray]:
+    """The env rows of every shard, dealt as evenly as can be; whoever acts for them does not matter."""
+    return np.array_split(np.arange(rows), shards)
+
+
+def shard_specs(specs: Sequence[TableSpec], rows: int, shards: int) -> list[tuple[TableSpec, ...]]:
+    """What every shard keeps and hands out of `specs`, which are those of all `rows` env rows together.
+
+    Each batch of a learner is its part of one batch of all, so that the batches an env step allows are more, by the
+    share of the env rows that the others have.
+    """
+    if specs[0].batch % shards:
+        raise UserError(
+            f"a batch of {specs[0].batch} cannot be dealt to learners={shards} in equal parts: make it a multiple of"
+            f" {shards}"
+        )
+    if rows < shards:
+        raise UserError(f"learners={shards} are more than the env.num={rows} rows they share")
+    return [tuple(_shard(spec, len(mine), rows, shards) for spec in specs) for mine in shard_rows(rows, shards)]
+
+
+def _shard(spec: TableSpec, mine: int, rows: int, shards: int) -> TableSpec:
+    if shards == 1:
+        return spec
+    ratio = spec.updates_per_step
+    return replace(
+        spec,
+        batch=spec.batch // shards,
+        capacity=-(-spec.capacity * mine // rows),
+        min_size=-(-spec.min_size * mine // rows),
+        updates_per_step=None if ratio is None else float(exact_ratio(ratio) * rows / mine),
+    )

@@ -1,0 +1,105 @@
+"""Whole fragments, one item an env row, evicted in any order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from starling import tree
+from starling.replay.spec import TableSpec
+from starling.replay.storage import Change
+from starling.types import Fragment, Layout, NDArray, Trajectory
+
+
+class Slots:
+    """`capacity` places for T steps of one env row; when all are taken, the oldest items give way."""
+
+    def __init__(self, spec: TableSpec, layout: Layout) -> None:
+        self._capacity, self._length = spec.capacity, spec.length
+        self._items: Trajectory[NDArray] = tree.zeros(layout.trajectory(spec.length, spec.capacity))
+        self._free = np.arange(spec.capacity)[::-1].copy()  # taken from its end
+        self._born = np.full(spec.capacity, -1, np.int64)  # how-manieth item it is, -1: free
+        self._generation = np.zeros(spec.capacity, np.int64)
+        self._count = 0
+
+    @property
+    def slots(self) -> int:
+        return self._capacity
+
+    @property
+    def broken(self) -> int:
+        return 0  # fragments stand alone
+
+    def append(self, fragment: Fragment, continues: bool) -> Change:
+        """Copy a fragment into as many slots as it has env rows."""
+        new = fragment.trajectory
+        if new.length != self._length or new.rows > self._capacity:
+            raise ValueError(f"a fragment [{new.length}, {new.rows}] does not fit slots of {self._length} steps")
+        dead = self._oldest(new.rows - len(self._free))
+        self.release(dead)
+        born, self._free = self._free[: -new.rows - 1 : -1].copy(), self._free[: -new.rows]
+        self._born[born] = np.arange(self._count, self._count + new.rows)
+        self._count += new.rows
+        self._generation[born] += 1
+        self._write(born, new)
+        return Change(dead, born)
+
+    def _write(self, slots: NDArray, new: Trajectory[NDArray]) -> None:
+        """Copy the rows of `new` [T, B] into `slots` [B]."""
+        tree.map_trajectory(
+            self._items,
+            lambda mine, leaf: mine.__setitem__((slice(None), slots), leaf),
+            lambda mine, leaf: mine.__setitem__(slots, leaf),
+            new,
+        )
+
+    def _oldest(self, n: int) -> NDArray:
+        """The `n` items that were born first: slots [n]."""
+        if n <= 0:
+            return np.zeros(0, np.int64)
+        live = np.nonzero(self._born >= 0)[0]
+        return np.asarray(live[np.argpartition(self._born[live], n - 1)[:n]])
+
+    def gather(self, slots: NDArray, with_obs: bool = True) -> Trajectory[NDArray]:
+        items = self._items if with_obs else replace(self._items, obs=None)
+        return tree.map_trajectory(
+            items, lambda array: np.take(array, slots, axis=1), lambda array: np.take(array, slots, axis=0)
+        )
+
+    def generation(self, slots: NDArray) -> NDArray:
+        return self._generation[slots]
+
+    def alive(self, slots: NDArray, generations: NDArray) -> NDArray:
+        return np.asarray((self._born[slots] >= 0) & (self._generation[slots] == generations))
+
+    def release(self, slots: NDArray) -> None:
+        self._born[slots] = -1
+        self._free = np.concatenate([self._free, slots])
+
+    def check_valid(self) -> None:
+        live = np.nonzero(self._born >= 0)[0]
+        both = np.sort(np.concatenate([self._free, live]))
+        assert np.array_equal(both, np.arange(self._capacity)), "a slot is lost, or both free and taken"
+        assert len(np.unique(self._born[live])) == len(live), "two items were born at once"
+        assert (self._generation[live] > 0).all(), "an item of no generation"
+
+    def get_state(self) -> dict[str, Any]:
+        live = np.nonzero(self._born >= 0)[0]
+        items = self.gather(live)
+        return {
+            "live": live,
+            "items": {str(i): leaf for i, leaf in enumerate(tree.leaves(items))},
+            "free": self._free.copy(),
+            "born": self._born.copy(),
+            "generation": self._generation.copy(),
+            "count": self._count,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        saved = iter([state["items"][str(i)] for i in range(len(state["items"]))])
+        self._write(state["live"], tree.map(lambda _: next(saved), self._items))
+        self._free = np.array(state["free"], np.int64)
+        self._born[:], self._generation[:] = state["born"], state["generation"]
+        self._count = int(state["count"])

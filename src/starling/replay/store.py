@@ -1,0 +1,143 @@
+"""All tables of an agent and the limiter over them: what actors insert into and learners sample from."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from starling import tree
+from starling.replay.joining import take_rows
+from starling.replay.limiter import Limiter
+from starling.replay.mixture import Draft, Mixture
+from starling.replay.spec import TableSpec
+from starling.replay.table import Table
+from starling.types import Fragment, Keys, Layout, NDArray, Sample, Trajectory
+
+
+class Store:
+    """Never blocks: `begin` and `sample` say no when it is not the time."""
+
+    def __init__(
+        self,
+        specs: Sequence[TableSpec],
+        layout: Layout,
+        *,
+        rows: int,
+        seed: int,
+        priority: Callable[[Trajectory[NDArray]], NDArray | None],
+        planned_env_steps: int,
+        shard: int = 0,
+    ) -> None:
+        self._batch = specs[0].batch
+        self.limiter = Limiter(specs, rows)
+        tables = [
+            Table(spec, layout, rows, seed=seed, priority=priority, index=i, shard=shard)
+            for i, spec in enumerate(specs)
+        ]
+        self.mixture = Mixture(tables)
+        self._planned_steps = planned_env_steps
+        self.env_steps = 0  # valid ones inserted so far
+        self._drafts: deque[Draft] = deque()  # never outlives what is owed; inline empty whenever actors may go on
+        self._most_ahead = _most_ahead(specs, layout)
+
+    def begin(self, rows: int) -> bool:
+        """A credit to begin a fragment of so many rows."""
+        if not self.limiter.may_begin(rows):
+            return False
+        self.limiter.begin(rows)
+        return True
+
+    def insert(self, fragment: Fragment) -> None:
+        """Copy a fragment into every table; one that has come before changes nothing."""
+        before, copies = self.mixture.steps, self.mixture.duplicates
+        self.mixture.insert(fragment)
+        if self.mixture.duplicates > copies:
+            return
+        fresh = self.mixture.steps - before
+        self.env_steps += fresh
+        self.limiter.inserted(fresh, len(fragment.rows))
+
+    def lost(self, rows: int) -> None:
+        """Fragments of so many rows in all, which had begun, will never come: their credits are dealt again."""
+        self.limiter.lost(rows)
+
+    def abandon(self) -> None:
+        """Nobody holds a credit or a batch any more: whoever did is gone."""
+        self.limiter.abandon()
+
+    def sample(self) -> Sample | None:
+        """One batch over all tables, by share; None until the limiter and every table allow it.
+
+        What should be ranked is picked from at random; see `draft`.
+        """
+        draft = self.draft()
+        return None if draft is None else self.finish(draft, {})
+
+    def draft(self) -> Draft | None:
+        """What the next batch is to be picked from; None until the limiter and every table allow it."""
+        if not self.limiter.may_sample(self.mixture.sizes):
+            return None
+        if not self._drafts:
+            ahead = min(self._most_ahead, self.limiter.owed())
+            draft = self.mixture.draft(self._batch * ahead, min(1.0, self.env_steps / self._planned_steps))
+            if draft is None:
+                return None
+            self._drafts.extend([draft] if ahead == 1 else _split(draft.parts[0], ahead))
+        self.limiter.sampled()
+        self.limiter.see(self.mixture.sizes)
+        return self._drafts.popleft()
+
+    def finish(self, draft: Draft, distances: Mapping[int, NDArray]) -> Sample:
+        """The batch, given how far off the candidates [N] of tables that rank them are."""
+        return self.mixture.finish(draft, distances)
+
+    def learnt(self, keys: Keys, priorities: NDArray | None) -> None:
+        """A batch has become new weights, which are published: credits return, priorities move."""
+        if priorities is not None:
+            self.mixture.reprioritize(keys, priorities)
+        self.limiter.published()
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics of every table: items, fill, and how many were dropped, by reason."""
+        return {f"store/{name}": count for name, count in self.mixture.metrics().items()}
+
+    def check_valid(self) -> None:
+        self.mixture.check_valid()
+        self.limiter.check_valid()
+
+    def get_state(self, with_tables: bool) -> dict[str, Any]:
+        """Without the tables a resumed run fills them anew before it learns on."""
+        if not with_tables:
+            return {"env_steps": self.env_steps}
+        return {
+            "env_steps": self.env_steps,
+            "limiter": self.limiter.get_state(),
+            "tables": self.mixture.get_state(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.env_steps = state["env_steps"]
+        if "tables" in state:
+            self.limiter.set_state(state["limiter"])
+            self.mixture.set_state(state["tables"])
+
+
+AHEAD_BYTES = 2**16
+"""Small batches are drawn several at a time, up to this size: drawing is then mostly the cost of asking."""
+
+
+def _most_ahead(specs: Sequence[TableSpec], layout: Layout) -> int:
+    """How many batches may be drawn at once: more than one only where the next draw cannot depend on this batch."""
+    if len(specs) > 1 or specs[0].sampler != "uniform":
+        return 1
+    step = sum(leaf.nbytes for leaf in tree.leaves((layout.obs, layout.action, layout.extras)))
+    return int(np.clip(AHEAD_BYTES // (specs[0].batch * (specs[0].length + 1) * step), 1, 16))
+
+
+def _split(sample: Sample, parts: int) -> list[Draft]:
+    """Batches of equal size, side by side in one sample of one table."""
+    size = len(sample.keys) // parts
+    return [Draft({0: take_rows(sample, slice(i * size, (i + 1) * size))}, {0: size}) for i in range(parts)]

@@ -1,0 +1,231 @@
+"""A table: steps go in by the fragment, items come out by the batch; it never blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from starling import tree
+from starling.errors import UserError
+from starling.replay import ranking, samplers
+from starling.replay.joining import take_rows
+from starling.replay.ring import Ring
+from starling.replay.slots import Slots
+from starling.replay.spec import TableSpec
+from starling.replay.storage import Storage
+from starling.types import Fragment, Keys, Layout, NDArray, Sample, Trajectory
+
+Priority = Callable[[Trajectory[NDArray]], NDArray | None]
+
+COUNTERS = ("inserted", "overwritten", "full", "evicted", "stale", "duplicate", "broken")
+"""inserted: items born; overwritten (ring), full (slots), evicted: items gone before their time; stale: keys of items
+that were gone; duplicate: fragments seen before; broken: env rows whose fragment did not continue the last."""
+
+
+_NONE = np.zeros(0, np.int64)
+
+
+def _check_slots(saved: NDArray, slots: int) -> None:
+    """Refuse a saved list of slots with one that is outside the table: what copies steps does not look again."""
+    if saved.ndim != 1 or saved.dtype.kind not in "iu":
+        raise ValueError("saved slots are not integers")
+    if len(saved) and not (saved.min() >= 0 and saved.max() < slots):
+        raise ValueError(f"a saved slot is outside [0, {slots:,})")
+
+
+class Table:
+    """Storage and sampler of one `TableSpec`, for `rows` env rows."""
+
+    def __init__(
+        self,
+        spec: TableSpec,
+        layout: Layout,
+        rows: int,
+        seed: int,
+        priority: Priority | None = None,
+        index: int = 0,
+        shard: int = 0,
+    ) -> None:
+        if spec.storage == "ring" and spec.sampler == "fifo":
+            raise UserError(f"table {spec.name!r}: a ring cannot be read as a queue; fifo needs storage slots")
+        self.spec, self.index, self.shard = spec, index, shard
+        self._layout = layout
+        self._storage: Storage = Ring(spec, layout, rows) if spec.storage == "ring" else Slots(spec, layout)
+        self._sampler = samplers.build(spec, self._storage.slots)
+        self._ranked = self._sampler if isinstance(self._sampler, samplers.Ranked) else None
+        self._priority = priority if spec.takes_priorities else None
+        self._rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, shard, index])))
+        self._sequence: dict[int, int] = {}  # of each actor: the last fragment that came in
+        self._steps = 0
+        self._counters = dict.fromkeys(COUNTERS, 0)
+
+    @property
+    def size(self) -> int:
+        """Items that can be sampled."""
+        return self._sampler.size
+
+    @property
+    def steps(self) -> int:
+        """Valid env steps inserted so far."""
+        return self._steps
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return {**self._counters, "broken": self._storage.broken}
+
+    def metrics(self) -> dict[str, int]:
+        """Items that can be sampled, the cells of a ring in use and in all, and the counters."""
+        room = {} if self.ring is None else {"cells": self.ring.used, "capacity": self.ring.slots}
+        return {"size": self.size, **room, **self.counters}
+
+    def insert(self, fragment: Fragment) -> Keys:
+        """Copy a fragment in; gives the keys of the items that are now complete.
+
+        A fragment that this actor has sent before, or one older than that, is ignored and counted.
+        """
+        last = self._sequence.get(fragment.actor)
+        if last is not None and fragment.sequence <= last:
+            self._counters["duplicate"] += 1
+            return self._keys(np.zeros(0, np.int64))
+        if last is None:
+            self._check_layout(fragment.trajectory)
+        self._make_room(len(fragment.rows))
+        change = self._storage.append(fragment, continues=last is not None and fragment.sequence == last + 1)
+        self._sequence[fragment.actor] = fragment.sequence
+        self._steps += int(fragment.trajectory.valid.sum())
+        if len(change.dead):
+            self._sampler.remove(change.dead)
+            self._counters["overwritten" if self.spec.storage == "ring" else "full"] += len(change.dead)
+        if len(change.born):
+            self._sampler.add(change.born, self._first_priorities(change.born))
+            self._counters["inserted"] += len(change.born)
+        return self._keys(change.born)
+
+    def _make_room(self, n: int) -> None:
+        """Elite insertion: where `n` new items find no room, the farthest off of a few each give way, not the oldest.
+
+        They are compared by the distances last measured, which cost nothing; an item that was never a candidate is new.
+        """
+        lacking = n - (self._storage.slots - self.size)
+        if self._ranked is None or not self.spec.contest or lacking <= 0:
+            return
+        self._drop(self._ranked.farthest(lacking, self.spec.contest, self._rng))
+
+    def _check_layout(self, new: Trajectory[NDArray]) -> None:
+        """An actor's first fragment must be what the layout says: a silent cast would change what was recorded."""
+        rewards = dict.fromkeys(self._layout.rewards, np.dtype(np.float32))
+        given = {name: leaf.dtype for name, leaf in new.rewards.items()}
+        parts = [("obs", self._layout.obs, new.obs, 2), ("action", self._layout.action, new.action, 2)]
+        parts += [("extras", self._layout.extras, new.extras, 2), ("carry", self._layout.carry, new.carry, 1)]
+        for name, want, have, lead in parts:
+            if dict(tree.items(want)) != dict(tree.items(tree.spec(have, lead))):
+                raise ValueError(f"{name} of a fragment is {tree.spec(have, lead)}, the layout says {want}")
+        if rewards != given:
+            raise ValueError(f"rewards of a fragment are {given}, the layout says {rewards}")
+
+    def _first_priorities(self, slots: NDArray) -> NDArray | None:
+        return None if self._priority is None else self._priority(self._storage.gather(slots, with_obs=False))
+
+    def _keys(self, slots: NDArray) -> Keys:
+        same = np.full((2, len(slots)), [[self.shard], [self.index]], np.int64)
+        return Keys(same[0], same[1], slots, self._storage.generation(slots))
+
+    @property
+    def ring(self) -> Ring | None:
+        """Where the steps of a replay are, for whoever reads all of them; None: whole fragments are kept."""
+        return self._storage if isinstance(self._storage, Ring) else None
+
+    def priorities(self, slots: NDArray) -> NDArray:
+        """By what the items in `slots` [n] are drawn; 1 where all are alike."""
+        if isinstance(self._sampler, samplers.Prioritized):
+            return self._sampler.priorities(slots)
+        return np.ones(len(slots))
+
+    def ready(self, n: int) -> bool:
+        """Whether `sample(n)` would give a batch."""
+        return self.size >= self.spec.min_size and self._sampler.ready(n)
+
+    def sample(self, n: int) -> Sample | None:
+        """`n` items, or None while there are fewer than it takes."""
+        size = self.size
+        draw = self._sampler.draw(n, self._rng) if self.ready(n) else None
+        if draw is None:
+            return None
+        keys, trajectory = self._keys(draw.slots), self._storage.gather(draw.slots)
+        if len(draw.spent):
+            self._storage.release(draw.spent)
+        return Sample(trajectory, keys, draw.probability, np.full(n, size, np.int64), keys.table)
+
+    def candidates(self, n: int, fraction: float) -> Sample:
+        """What `n` items are to be picked from, when `fraction` of the run is over; there must be `n` (`ready`)."""
+        many = n if self._ranked is None else min(self.size, self.spec.candidates_for(n, fraction))
+        sample = self.sample(many)
+        assert sample is not None, "a table is asked for candidates only when it is ready"
+        return sample
+
+    def ranks(self, candidates: int, n: int) -> bool:
+        """Whether so many candidates for `n` items must be scored: there is a choice, or insertion wants to know."""
+        return self._ranked is not None and (candidates > n or self.spec.contest > 0)
+
+    def pick(self, candidates: Sample, n: int, distances: NDArray | None) -> Sample:
+        """The `n` candidates that `TableSpec.pick` prefers by their distances [N]; without these, the first."""
+        if self._ranked is None:
+            return candidates
+        live, slots = self._live(candidates.keys), candidates.keys.slot
+        if distances is None:
+            chosen = np.arange(n)
+        else:
+            self._ranked.measured(slots[live], distances[live])
+            chosen = ranking.choose(self.spec.pick, distances, np.where(live, self._ranked.uses(slots), 0), n)
+        self._ranked.picked(slots[chosen][live[chosen]])
+        return candidates if n == len(slots) else take_rows(candidates, chosen)
+
+    def reprioritize(self, keys: Keys, priorities: NDArray) -> None:
+        """New priorities [B] for items; stale keys are ignored and counted."""
+        if not self.spec.takes_priorities:
+            return
+        live = self._live(keys)
+        self._sampler.update(keys.slot[live], priorities[live])
+
+    def evict(self, keys: Keys) -> None:
+        """Drop items; stale keys are ignored and counted."""
+        self._drop(np.unique(keys.slot[self._live(keys)]))
+
+    def _drop(self, slots: NDArray) -> None:
+        if len(slots):
+            self._sampler.remove(slots)
+            self._storage.release(slots)
+            self._counters["evicted"] += len(slots)
+
+    def _live(self, keys: Keys) -> NDArray:
+        """Which of the keys [B] name an item of this table that is still there."""
+        mine = (keys.table == self.index) & (keys.shard == self.shard)
+        live: NDArray = mine & self._storage.alive(np.where(mine, keys.slot, 0), keys.generation)
+        self._counters["stale"] += int(np.count_nonzero(mine) - np.count_nonzero(live))
+        return live
+
+    def check_valid(self) -> None:
+        self._storage.check_valid()
+        self._sampler.check_valid()
+
+    def get_state(self) -> dict[str, Any]:
+        return {
+            "storage": self._storage.get_state(),
+            "sampler": self._sampler.get_state(),
+            "rng": self._rng.bit_generator.state,
+            "sequence": {str(actor): last for actor, last in self._sequence.items()},
+            "steps": self._steps,
+            "counters": dict(self._counters),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._storage.set_state(state["storage"])
+        for name in ("slots", "members"):  # a built-in sampler's list of what can be drawn
+            _check_slots(state["sampler"].get(name, _NONE), self._storage.slots)
+        self._sampler.set_state(state["sampler"])
+        self._rng.bit_generator.state = state["rng"]
+        self._sequence = {int(actor): int(last) for actor, last in state["sequence"].items()}
+        self._steps = int(state["steps"])
+        self._counters = {name: int(state["counters"].get(name, 0)) for name in COUNTERS}

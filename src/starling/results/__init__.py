@@ -1,1 +1,0 @@
-"""Measured learning results of presets, one JSON line per run in `results.jsonl`."""

@@ -1,0 +1,166 @@
+"""What an env step costs: the time of one core for the env, the network and the training, while all cores work.
+
+The other cores do what they do in a run: one learns while acting is measured, all act while learning is. Each is kept
+busy by `python -m starling.tools.benchmark.costs`, which reads a configuration (as JSON) and then does what it reads, a
+word a line, without an end.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from subprocess import Popen
+
+import torch
+
+from starling.config.load import from_dict, to_dict
+from starling.config.schema import Config
+from starling.errors import UserError
+from starling.hardware import cores, set_up_torch
+from starling.launch.plan import Blueprint, draw
+from starling.launch.room import peak_memory
+from starling.tools.benchmark.helpers import helper, last_words
+from starling.tools.benchmark.workload import Work
+
+LEARN, ACT = "learn", "act"
+REPETITIONS = 7
+FEWEST = 3
+"""Repetitions even of work so slow that they take longer than was asked for."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of one core that an env step takes: the median of several repetitions and their extremes."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What every env step of a run takes, and on how many cores."""
+
+    env_step: Cost
+    inference: Cost
+    training: Cost
+    cores: int
+    peak: int  # bytes of memory that this process had at most
+
+    @property
+    def acting(self) -> float:
+        return self.env_step.median + self.inference.median
+
+    @property
+    def total(self) -> float:
+        return self.acting + self.training.median
+
+    @property
+    def limit(self) -> float:
+        """Env steps a second if all cores did nothing else."""
+        return self.cores / self.total
+
+
+def measure(blueprint: Blueprint, seconds: float) -> Costs:
+    """Costs of a run, measured for about so many seconds with the env rows of its first actor."""
+    count = cores()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with _neighbours(blueprint.config, count - 1) as neighbours, closing(Work(blueprint)) as work:
+            found = _repeat(work, seconds, neighbours)
+    finally:
+        torch.set_num_threads(threads)
+    env_step, inference, training = (Cost(median(times), min(times), max(times)) for times in found)
+    return Costs(env_step, inference, training, count, peak_memory())
+
+
+def _repeat(work: Work, seconds: float, neighbours: list[Popen[str]]) -> list[list[float]]:
+    """The times of env steps, inference and training, in turns, so that a busy machine slows them alike."""
+    found: list[list[float]] = [[], [], []]
+    began, turn = time.perf_counter(), seconds / (REPETITIONS * len(found))
+    for i in range(REPETITIONS):
+        work.restore()
+        _tell(neighbours, [LEARN, *[ACT] * len(neighbours)])
+        found[0].append(_time_of(work.step_envs, turn))
+        found[1].append(_time_of(work.infer, turn))
+        _tell(neighbours, [ACT] * len(neighbours))
+        found[2].append(_time_of(work.train, turn))
+        if i + 1 >= FEWEST and time.perf_counter() - began > seconds:
+            break
+    return found
+
+
+def _time_of(kind: Callable[[], float], seconds: float) -> float:
+    """Seconds of one core an env step; what runs in several threads takes as much as all of them.
+
+    Time in which somebody else had the core does not count, time in which the env waits for something does.
+    """
+    steps, wall, used, queued = 0.0, time.perf_counter(), time.process_time(), _queued()
+    while time.perf_counter() - wall < seconds or steps == 0:
+        steps += kind()
+    return max(time.perf_counter() - wall - (_queued() - queued), time.process_time() - used) / steps
+
+
+def _queued() -> float:
+    """Seconds that this thread was ready to run and had no core; 0 where the system does not say."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0
+
+
+@contextmanager
+def _neighbours(config: Config, count: int) -> Iterator[list[Popen[str]]]:
+    """So many other processes that work as they are told; see `_tell`."""
+    command = [sys.executable, "-m", "starling.tools.benchmark.costs"]
+    with ExitStack() as started:
+        processes = [started.enter_context(helper(command)) for _ in range(count)]
+        for process in processes:
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):  # why it ended is told by who asks it first
+                process.stdin.write(f"{json.dumps(to_dict(config))}\n")
+                process.stdin.flush()
+        yield processes
+
+
+def _tell(processes: list[Popen[str]], words: list[str]) -> None:
+    """Tell every process what to do from now on, and wait until all do it."""
+    for process, word in zip(processes, words, strict=False):
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):
+            process.stdin.write(f"{word}\n")
+            process.stdin.flush()
+    for process in processes:
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            why = last_words(process)
+            raise UserError(f"cannot measure with every core busy, a second process ended early: {why}")
+
+
+def _keep_busy(config: Config) -> None:
+    """Do what was read last until there is nobody left to say more."""
+    set_up_torch(1)
+    work = Work(draw(config))
+    word = sys.stdin.readline().strip()
+    while word:
+        print(word, flush=True)
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            if word == LEARN:
+                work.train()
+                work.restore()
+            else:
+                work.step_envs()
+                work.infer()
+        word = sys.stdin.readline().strip()
+
+
+if __name__ == "__main__":
+    _keep_busy(from_dict(json.loads(sys.stdin.readline())))  # not an argument, which everybody could see

@@ -1,0 +1,79 @@
+"""How much memory a million observations take in replay, and how many items a second come out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from starling.tools.benchmark.random_play import record
+from starling.tools.benchmark.replay_memory import ROWS, Full, measure_game
+from starling.tools.benchmark.replay_speed import OURS, Speed, compare
+
+GAMES = ("Pong", "Breakout", "Asterix", "Zaxxon", "WizardOfWor", "Seaquest")
+MILLION = 1_000_000
+RECORDED = 50_000
+"""Real steps a game, and items in the replays whose speed is measured, unless fewer are asked for."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is measured."""
+
+    games: tuple[str, ...]
+    observations: int  # that the compressed replay of every game holds
+    recorded: int  # real steps a game, inserted over and over until a replay is full
+    items: int  # in every replay whose speed is measured, uncompressed
+    seconds: float  # of measuring speed, all contestants together
+
+
+@dataclass(frozen=True)
+class Found:
+    """All that was measured."""
+
+    games: dict[str, Full]
+    observations: int
+    speeds: dict[str, Speed]
+
+    @property
+    def gigabytes_per_million(self) -> dict[str, float]:
+        """Resident memory a game, and the mean of all."""
+        each = {game: full.resident / self.observations * MILLION / 1e9 for game, full in self.games.items()}
+        return {**each, "mean": fmean(each.values())}
+
+    @property
+    def ratio_to_best_peer(self) -> float | None:
+        """Our items a second divided by the fastest other library's, each as it comes."""
+        return self._ratio("items_per_s")
+
+    @property
+    def ratio_where_memory_is_kept(self) -> float | None:
+        """The same in processes that keep the memory they free, as ours do."""
+        return self._ratio("kept")
+
+    def _ratio(self, figure: str) -> float | None:
+        peers = [getattr(speed, figure) for name, speed in self.speeds.items() if name != OURS]
+        mine: float = getattr(self.speeds[OURS], figure)
+        return mine / max(peers) if peers else None
+
+    @property
+    def growth(self) -> dict[str, float]:
+        """How many times longer each operation takes in the full replay than in one of 10,000 items: medians."""
+        return {
+            name: median(getattr(full.large, name) / getattr(full.small, name) for full in self.games.values())
+            for name in ("insert", "sample", "update")
+        }
+
+
+def bench(setting: Setting, say: Say) -> Found:
+    """Measure the speed of all contestants, then the memory of every game."""
+    say(f"playing {setting.games[0]} at random for {setting.recorded:,} steps")
+    recording = record(setting.games[0], setting.recorded, ROWS)
+    speeds = compare(recording, setting.items, setting.seconds, say)
+    games = {}
+    for game in setting.games:
+        say(f"filling a replay with {setting.observations:,} observations of {game}")
+        games[game] = measure_game(game, setting.observations, setting.recorded)
+    return Found(games, setting.observations, speeds)

@@ -1,0 +1,126 @@
+"""What a full replay of one game takes: resident memory, and time beside a small one.
+
+`python -m starling.tools.benchmark.replay_memory GAME OBSERVATIONS STEPS` measures in a fresh process and prints JSON.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from statistics import median
+from subprocess import run
+
+import numpy as np
+
+from starling.errors import UserError
+from starling.launch.room import resident_memory
+from starling.replay.spec import Codec, TableSpec
+from starling.replay.table import Table
+from starling.tools.benchmark.random_play import FRAGMENT, LAYOUT, record
+from starling.types import Fragment, NDArray
+
+ROWS = 8
+BATCH, N_STEP = 256, 3
+SMALL = 10_000
+OVERWRITTEN = 0.1
+"""This share of a full replay is inserted once more, so that what is measured has been overwritten in part."""
+REPETITIONS = 31
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Median time to insert a step, to sample a batch and to update its priorities."""
+
+    insert: float
+    sample: float
+    update: float
+
+
+@dataclass(frozen=True)
+class Full:
+    """A replay of one game that is full."""
+
+    resident: int  # bytes
+    large: Seconds
+    small: Seconds  # of a replay of 10,000 items
+
+
+def table_of(observations: int, codec: Codec) -> Table:
+    """Prioritized replay of n-step transitions."""
+    spec = TableSpec(
+        "replay",
+        "ring",
+        length=N_STEP,
+        batch=BATCH,
+        capacity=observations,
+        sampler="prioritized",
+        fragment=FRAGMENT,
+        codec=codec,
+        reads_past_end=False,
+    )
+    return Table(spec, LAYOUT, ROWS, seed=0)
+
+
+def measure_game(game: str, observations: int, steps: int) -> Full:
+    """Fill a replay with `steps` real steps of `game`, over and over, in a process of its own."""
+    command = [sys.executable, "-m", "starling.tools.benchmark.replay_memory", game, str(observations), str(steps)]
+    done = run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["no reason was given"]
+        raise UserError(f"cannot measure the replay of {game}: {said[-1]}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    return Full(found["resident"], Seconds(**found["large"]), Seconds(**found["small"]))
+
+
+def _measure(game: str, observations: int, steps: int) -> Full:
+    fragments = record(game, steps, ROWS).fragments()
+    small = table_of(SMALL, "zstd")  # stays, so that its memory is not used again; and all is compiled and loaded
+    _fill(small, fragments, SMALL)
+    small_seconds = _time(small, fragments)
+    _give_back()
+    small.insert(next(fragments))  # what an insertion needs for a moment is not the replay's
+    before = resident_memory()
+    large = table_of(observations, "zstd")
+    _fill(large, fragments, observations)
+    return Full(resident_memory() - before, _time(large, fragments), small_seconds)
+
+
+def _fill(table: Table, fragments: Iterator[Fragment], observations: int) -> None:
+    for _ in range(int(observations * (1 + OVERWRITTEN)) // (FRAGMENT * ROWS) + 1):
+        table.insert(next(fragments))
+
+
+def _time(table: Table, fragments: Iterator[Fragment]) -> Seconds:
+    rng = np.random.default_rng(0)
+    turns = [_turn(table, next(fragments), rng.random(BATCH)) for _ in range(REPETITIONS)]
+    return Seconds(*(median(times) for times in zip(*turns, strict=True)))
+
+
+def _turn(table: Table, fragment: Fragment, priorities: NDArray) -> tuple[float, float, float]:
+    """Seconds to insert a step, to sample, and to update."""
+    marks = [time.perf_counter()]
+    table.insert(fragment)
+    marks.append(time.perf_counter())
+    sample = table.sample(BATCH)
+    marks.append(time.perf_counter())
+    assert sample is not None, "the table is full"
+    table.reprioritize(sample.keys, priorities)
+    marks.append(time.perf_counter())
+    insert, sampling, update = (after - before for before, after in itertools.pairwise(marks))
+    return insert / (FRAGMENT * ROWS), sampling, update
+
+
+def _give_back() -> None:
+    """Return what is free in this process to the system: used again, it would not count."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    if trim is not None:
+        trim(0)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(_measure(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))))

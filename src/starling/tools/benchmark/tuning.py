@@ -1,0 +1,138 @@
+"""Which settings make a run fastest on this machine: tried one at a time, each for a short while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from starling.config.schema import Config
+from starling.errors import UserError
+from starling.hardware import cores
+from starling.launch.plan import Blueprint, plan_threads
+from starling.tools.benchmark.throughput import Say, watch
+
+MARGIN = 1.03
+"""How many times as fast a change must be to be kept: less is noise."""
+MOST_TRIALS = 12
+Runtime = Literal["inline", "processes"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings that decide where work is done and leave what is learnt from a batch as it is."""
+
+    runtime: Runtime
+    inference: Literal["local", "central"]
+    actors: int
+    threads: int
+    rows: int  # env rows in all
+
+    @classmethod
+    def of(cls, blueprint: Blueprint) -> Choice:
+        config = blueprint.config
+        if config.runtime == "ray":
+            raise UserError("only inline and processes are tuned; for a cluster set actors and ray.hosts yourself")
+        return cls(config.runtime, config.inference, blueprint.actors, plan_threads(blueprint), config.env.num)
+
+    def apply(self, config: Config) -> Config:
+        """The configuration with these settings."""
+        changes = {
+            "runtime": self.runtime,
+            "inference": self.inference,
+            "actors": self.actors,
+            "threads": self.threads,
+            "env": config.env.model_copy(update={"num": self.rows}),
+        }
+        return config.model_copy(update=changes)
+
+    def overrides(self) -> list[str]:
+        """The same as a person writes it."""
+        names = ("runtime", "inference", "actors", "threads")
+        return [*(f"{name}={getattr(self, name)}" for name in names), f"env.num={self.rows}"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How fast a choice was, or why it could not be tried: then it is 0."""
+
+    choice: Choice
+    steps_per_s: float
+    refused: str = ""
+
+
+Attempt = Callable[[Choice], Trial]
+Variation = Callable[[Choice], Sequence[Choice]]
+
+
+def tune(blueprint: Blueprint, seconds: float, say: Say, *, rows: bool) -> Iterator[Trial]:
+    """Trials of so many seconds each, the run as it is first; `rows`: also with other numbers of env rows."""
+    starts = [Choice.of(blueprint), _elsewhere(blueprint)]
+    return search(starts, _plan(cores(), rows=rows), lambda choice: attempt(blueprint.config, choice, seconds, say))
+
+
+def attempt(config: Config, choice: Choice, seconds: float, say: Say) -> Trial:
+    """Run with these settings for a while, if they can run."""
+    try:
+        return Trial(choice, watch(choice.apply(config), seconds, say).steps_per_s)
+    except UserError as error:
+        return Trial(choice, 0.0, str(error))
+
+
+def _elsewhere(blueprint: Blueprint) -> Choice:
+    """The run in the other runtime, with what that one takes by default."""
+    other = "processes" if blueprint.config.runtime == "inline" else "inline"
+    changes = {"runtime": other, "inference": "local", "actors": None}
+    return Choice.of(replace(blueprint, config=blueprint.config.model_copy(update=changes)))
+
+
+def _plan(count: int, *, rows: bool) -> list[tuple[Runtime, Variation]]:
+    """What is varied on so many cores, in order; actors come twice, for what came between may ask for others."""
+
+    def actors(choice: Choice) -> list[Choice]:
+        numbers = sorted({1, count - 1, count, 2 * count})
+        return [replace(choice, actors=n) for n in numbers if 1 <= n <= choice.rows]
+
+    def inference(choice: Choice) -> list[Choice]:
+        return [replace(choice, inference="local"), replace(choice, inference="central")]
+
+    def threads(choice: Choice) -> list[Choice]:
+        return [replace(choice, threads=n) for n in sorted({1, count})]
+
+    def more_rows(choice: Choice) -> list[Choice]:
+        numbers = (choice.rows // 2, choice.rows * 2, choice.rows * 4)
+        return [replace(choice, rows=n) for n in numbers if n >= choice.actors]
+
+    return [
+        ("processes", actors),
+        ("processes", inference),
+        ("processes", threads),
+        ("inline", threads),
+        *((("processes", more_rows), ("inline", more_rows)) if rows else ()),
+        ("processes", actors),
+    ]
+
+
+def search(starts: Sequence[Choice], plan: Sequence[tuple[Runtime, Variation]], attempt: Attempt) -> Iterator[Trial]:
+    """Try the starts, then vary one setting after another around the fastest so far of its runtime."""
+    trials: dict[Choice, Trial] = {}
+
+    def new(choices: Sequence[Choice]) -> Iterator[Trial]:
+        for choice in choices:
+            if choice not in trials and len(trials) < MOST_TRIALS:
+                trials[choice] = attempt(choice)
+                yield trials[choice]
+
+    yield from new(starts)
+    for runtime, vary in plan:
+        around = fastest([trial for trial in trials.values() if trial.choice.runtime == runtime])
+        yield from new(vary(around.choice))
+
+
+def fastest(trials: Sequence[Trial]) -> Trial:
+    """The fastest; a later one counts only where it is clearly faster than those before it."""
+    best = trials[0]
+    for trial in trials[1:]:
+        if trial.steps_per_s > MARGIN * best.steps_per_s:
+            best = trial
+    return best

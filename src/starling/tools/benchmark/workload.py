@@ -1,0 +1,129 @@
+"""The work of one actor and of the learner, alone and to order, for whoever wants to know what it costs."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from starling import tree
+from starling.actor.core import Header
+from starling.actor.env_loop import EnvLoop
+from starling.actor.noise import seeds
+from starling.actor.recorder import Buffer
+from starling.envs.registry import make_env
+from starling.launch.builders import build_learner, build_policy
+from starling.launch.plan import Blueprint, build_model, layout_of
+from starling.replay.limiter import pace
+from starling.replay.spec import TableSpec
+from starling.replay.store import Store
+from starling.types import Fragment, Keys, Layout, NDArray, Progress, Sample
+
+
+class Work:
+    """One actor and the learner, each to be asked for a little of its work; says for how many env steps that was."""
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        config, model = blueprint.config, build_model(blueprint)
+        layout, group = layout_of(blueprint, model), blueprint.groups()[0]
+        upstream = Refill(blueprint, layout, len(group.rows))
+        core = build_policy(blueprint, model, layout, upstream, {0: group})
+        self._env = make_env(config.env, len(group.rows))
+        loop = EnvLoop(self._env, core, group=0, rows=group.rows, seed=config.seed)
+        while (sample := upstream.store.sample()) is None:
+            loop.step()
+        self._policy, self._actions, self._clip = core.policy, upstream.actions, config.env.reward_clip
+        self._group = core.policy.group(group.rows, config.seed)
+        self._group.seen = self._env.reset(seeds(config.seed, group.rows, 0))
+        self._steps_a_version = steps_a_version(blueprint.tables)
+        self.learner = build_learner(blueprint, model, SameAgain(sample))
+        self.step_envs()
+        self.infer()
+        self.train()
+        self._state = copy.deepcopy(self.learner.get_state())
+
+    def step_envs(self) -> float:
+        """One step of all rows; a reset is no env step, but its time counts."""
+        self._actions.rotate(-1)
+        self._group.seen = step = self._env.step(self._actions[0])
+        return float(np.count_nonzero(step.valid))
+
+    def infer(self) -> float:
+        """What is done for one step of all rows besides stepping them; intrinsic rewards are part of it."""
+        self._policy.reward(self._group, self._clip)
+        self._policy.infer([self._group])
+        return float(len(self._group.rows))
+
+    def train(self) -> float:
+        self.learner.step()
+        return self._steps_a_version
+
+    def restore(self) -> None:
+        """Take back what was learnt: one sample over and over would spoil the weights before long."""
+        self.learner.set_state(copy.deepcopy(self._state))
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def steps_a_version(tables: Sequence[TableSpec]) -> float:
+    """Env steps that one batch of the learner stands for."""
+    table, take = pace(tables)
+    if table.updates_per_step is not None:
+        return 1 / table.updates_per_step
+    return take * table.length / table.max_uses
+
+
+class SameAgain:
+    """A source that hands out one sample for ever."""
+
+    env_steps = 0
+
+    def __init__(self, sample: Sample) -> None:
+        self._sample = sample
+
+    def sample(self) -> Sample:
+        return self._sample
+
+    def learnt(self, keys: Keys, priorities: NDArray | None) -> None:
+        """There is nothing to learn from it."""
+
+
+class Refill:
+    """An upstream that always gives leave, and puts fragments into a small store as often as one batch needs."""
+
+    def __init__(self, blueprint: Blueprint, layout: Layout, rows: int) -> None:
+        specs = [_small(table, rows) for table in blueprint.tables]
+        self.store = Store(
+            specs,
+            layout,
+            rows=rows,
+            seed=blueprint.config.seed,
+            priority=blueprint.algorithm.priority,
+            planned_env_steps=blueprint.config.stop.env_steps,
+        )
+        self.actions: deque[NDArray] = deque()  # [B, ...] each
+        self._copies = max(spec.capacity // rows for spec in specs)
+        self._buffer = tree.zeros(blueprint.fragment_shape(layout).buffer(rows))
+        self._sequence = 0
+
+    def begin(self, group: int) -> Buffer:
+        return self._buffer
+
+    def refresh(self) -> Header:
+        return Header(progress=Progress(updates=1))  # some act without their network before any update
+
+    def insert(self, group: int, fragment: Fragment) -> None:
+        self.actions.extend(fragment.trajectory.action.copy())
+        for _ in range(self._copies):
+            self._sequence += 1
+            self.store.insert(replace(fragment, sequence=self._sequence))
+
+
+def _small(table: TableSpec, rows: int) -> TableSpec:
+    """A table that is soon full enough: a ring of its least size, or room for one batch of fragments."""
+    capacity = rows if table.storage == "ring" else rows * -(-table.batch // rows)
+    return replace(table, capacity=capacity, min_size=1)

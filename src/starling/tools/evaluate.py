@@ -1,0 +1,165 @@
+"""Plays a trained agent and says what it scores, by a named protocol."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from starling.actor.core import Header, Policy
+from starling.actor.evaluator import Evaluator
+from starling.config.schema import Config, EvalConfig
+from starling.errors import UserError
+from starling.experiment.run_folder import checkpoint, folder
+from starling.experiment.run_folder.checkpoint_schema import state_check
+from starling.hardware import set_up_torch
+from starling.launch.builders import build_evaluator
+from starling.launch.plan import Blueprint, build_model, check_network, draw, load_weights, torch_threads
+
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "as-trained": {},
+    "noop": {"noop_max": 30, "sticky": 0.0, "episodic_life": False, "max_frames": 108_000},
+    "sticky": {"noop_max": 0, "sticky": 0.25, "episodic_life": False, "max_frames": 108_000},
+}
+"""Atari's protocols, as changes of `env.atari`: random no-op starts, or sticky actions (1709.06009)."""
+
+
+@dataclass(frozen=True)
+class TrainedAgent:
+    """The agent of a checkpoint: its model, how far training was, and which of several policies evaluation plays."""
+
+    blueprint: Blueprint
+    model: torch.nn.Module
+    header: Header
+    checkpoint: Path
+    arm: int = 0
+
+    def policy(self, *, explore: bool) -> Policy:
+        """Build a policy that acts as training's did at this checkpoint, or without exploration."""
+        rows = self.blueprint.config.env.num
+        policy = Policy(self.blueprint.algorithm, self.model, total_rows=rows, explore=explore)
+        policy.header, policy.arm = self.header, self.arm
+        return policy
+
+    def with_epsilon(self, epsilon: float) -> TrainedAgent:
+        """The same agent, taking random actions with this chance when it does not explore."""
+        config = self.blueprint.config
+        if not hasattr(config.algo, "eval_epsilon"):
+            raise UserError(f"{config.algo.name} has no epsilon; --sample takes actions from its policy")
+        algo = config.algo.model_copy(update={"eval_epsilon": epsilon})
+        blueprint = draw(config.model_copy(update={"algo": algo}), self.blueprint.env)
+        model = build_model(blueprint)
+        model.load_state_dict(self.model.state_dict())
+        return replace(self, blueprint=blueprint, model=model)
+
+    def greedy_actions(self) -> str:
+        """Name the rule by which actions are chosen without exploration."""
+        epsilon = getattr(self.blueprint.config.algo, "eval_epsilon", None)
+        played = f", policy {self.arm}" if self.blueprint.algorithm.trials() is not None else ""
+        return "likeliest" if epsilon is None else f"epsilon {epsilon:g}{played}"
+
+
+def load_agent(
+    run: Path, *, which: str, protocol: str, warn: Callable[[str], None], allow: Sequence[str] = ()
+) -> TrainedAgent:
+    """Load the trained agent of a run from a checkpoint, its env as `protocol` says.
+
+    Of several policies it plays the one that was best in the evaluator's trials up to then; the first, which exploits,
+    if there was no evaluation. A folder of somebody else's may import only the packages in `allow`.
+    """
+    place = folder.find(run, allow)
+    config = with_protocol(place.config(), protocol)
+    parts = ("learner", "evaluator")
+    chosen, state, problems = checkpoint.find(place.checkpoints, which, parts, state_check("learner"))
+    for problem in problems:
+        warn(f"checkpoint skipped: {problem}")
+    blueprint = draw(config)
+    check_network(blueprint)
+    model = build_model(blueprint)
+    with checkpoint.fitting(f"{run} ({chosen.name})"):
+        load_weights(model, state["learner"]["model"], f"{run} ({chosen.name})")
+    updates = state["learner"]["version"]
+    header = Header(updates, blueprint.progress(checkpoint.steps_of(chosen), updates))
+    trials, arm = blueprint.algorithm.trials(), 0
+    if trials is not None:
+        with checkpoint.fitting(f"{run} ({chosen.name})"):
+            trials.set_state(state.get("evaluator", {}))
+            arm = trials.best
+    return TrainedAgent(blueprint, model, header, chosen, arm)
+
+
+def with_protocol(config: Config, protocol: str) -> Config:
+    """The configuration whose env follows `protocol`."""
+    if protocol not in PROTOCOLS:
+        raise UserError(f"unknown protocol {protocol!r}; choose one of {', '.join(PROTOCOLS)}")
+    if protocol != "as-trained" and not config.env.id.startswith("ALE/"):
+        raise UserError(f"protocol {protocol} is for ALE/ environments; {config.env.id} knows only as-trained")
+    atari = config.env.atari.model_copy(update=PROTOCOLS[protocol])
+    return config.model_copy(update={"env": config.env.model_copy(update={"atari": atari})})
+
+
+def evaluate_run(
+    run: Path,
+    *,
+    episodes: int,
+    seed: int,
+    which: str,
+    protocol: str,
+    warn: Callable[[str], None],
+    sample: bool = False,
+    epsilon: float | None = None,
+    allow: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Raw scores of `episodes` whole games.
+
+    Args:
+        sample: take actions from the policy's distribution, as in training; otherwise the likeliest.
+        epsilon: chance of a random action, of Q-learners; None: algo.eval_epsilon.
+        allow: packages that a run folder of somebody else's may import.
+    """
+    agent = load_agent(run, which=which, protocol=protocol, warn=warn, allow=allow)
+    algo = agent.blueprint.config.algo
+    if sample and hasattr(algo, "eval_epsilon"):
+        raise UserError(f"{algo.name} has no distribution to sample from; give --epsilon, e.g. --epsilon 0.05")
+    if epsilon is not None:
+        agent = agent.with_epsilon(epsilon)
+    set_up_torch(torch_threads(agent.blueprint))
+    settings = EvalConfig(episodes=episodes)
+    evaluator = build_evaluator(
+        agent.blueprint, agent.model, settings, seed, agent.header, explore=sample, arm=agent.arm
+    )
+    try:
+        return summarise(evaluator) | {
+            "protocol": protocol,
+            "actions": "sampled" if sample else agent.greedy_actions(),
+            "env": agent.blueprint.env.id,
+            "seed": seed,
+            "checkpoint": agent.checkpoint.name,
+        }
+    finally:
+        evaluator.env.close()
+
+
+def summarise(evaluator: Evaluator) -> dict[str, Any]:
+    """Mean, median, deviation and a 95% confidence interval of the mean."""
+    totals = [game.total for ended in evaluator.play() for game in ended]
+    low, high = _interval(np.array(totals))
+    return {
+        "mean": statistics.fmean(totals),
+        "median": statistics.median(totals),
+        "std": statistics.stdev(totals) if len(totals) > 1 else 0.0,
+        "ci95": [low, high],
+        "episodes": len(totals),
+    }
+
+
+def _interval(totals: np.ndarray[Any, np.dtype[Any]]) -> tuple[float, float]:
+    """The bootstrap's 95% interval of the mean, drawn with a seed of its own."""
+    draws = np.random.default_rng(0).choice(totals, size=(2000, len(totals)))
+    low, high = np.quantile(draws.mean(axis=1), [0.025, 0.975])
+    return float(low), float(high)

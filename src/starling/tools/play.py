@@ -1,0 +1,233 @@
+"""Shows a trained agent: plays episodes, films them, and writes down every step with what the network said."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from starling import tree
+from starling.actor import noise
+from starling.actor.core import Policy, RowGroup
+from starling.envs.registry import make_env
+from starling.envs.vector import VectorEnv
+from starling.errors import UserError
+from starling.hardware import set_up_torch
+from starling.launch.plan import torch_threads
+from starling.tools.evaluate import load_agent
+from starling.tools.video import Draft, as_shown, write_video
+from starling.tools.video_strip import Strip
+from starling.types import EnvStep, NDArray, Tree
+
+_ROW = np.zeros(1, np.int64)  # the one row that is played
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What is to be played, and what is to be kept of it; with neither video nor log, a video in the run's folder."""
+
+    episodes: int
+    seed: int
+    explore: bool
+    max_steps: int | None  # of an episode; None: to its end
+    checkpoint: str
+    video: Path | None
+    log: Path | None
+    fps: float | None  # None: real time
+    streams: bool  # whether a film shows every reward stream below its pictures
+    allow: tuple[str, ...] = ()  # packages that a run folder of somebody else's may import
+
+
+@dataclass
+class Shown:
+    """One episode as it was played: its raw return, and its steps where they are asked for."""
+
+    total: float = 0.0
+    length: int = 0
+    finished: bool = False  # False: cut off by `max_steps`
+    steps: list[dict[str, Any]] = field(default_factory=list)
+
+
+def play_run(
+    run: Path, demand: Demand, *, report: Callable[[int, Shown], None], warn: Callable[[str], None]
+) -> list[Path]:
+    """Play episodes of a run's agent; `report` hears of each as it ends. Returns the files that were written."""
+    if demand.log and demand.log == demand.video:
+        raise UserError(f"video and log cannot both be written to {demand.log}")
+    if demand.streams and demand.log and not demand.video:
+        raise UserError("reward streams are shown below a film: name one with --video (a log has them anyway)")
+    if demand.video or not demand.log:
+        _draw_without_a_screen()  # before an env is made for the first time, which may load what draws
+    agent = load_agent(run, which=demand.checkpoint, protocol="as-trained", warn=warn, allow=demand.allow)
+    set_up_torch(torch_threads(agent.blueprint))
+    settings, name = agent.blueprint.config.env, agent.checkpoint.name
+    film = demand.video or (None if demand.log else run / "videos" / f"{name}.mp4")
+    env = make_env(settings, 1, render=film is not None)
+    try:
+        policy = agent.policy(explore=demand.explore)
+        player = Player(policy, env, demand, reward_clip=settings.reward_clip, report=report)
+        if film:
+            player.try_picture()
+        if film and demand.video is None:
+            _make_folder(film.parent)
+        with ExitStack() as stack:
+            log = stack.enter_context(Draft(demand.log)) if demand.log else None
+            files = _play(player, film, fps=demand.fps, replace=demand.video is not None)
+            if log:
+                about = {"run": str(run), "checkpoint": name, "env": env.spec.id, "seed": demand.seed}
+                episodes = [_episode(shown) for shown in player.shown]
+                log.write(json.dumps(about | {"episodes": episodes}).encode())
+                files.append(log.finish())
+        return files
+    finally:
+        env.close()
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}; name a file with --video") from None
+
+
+def _play(player: Player, film: Path | None, *, fps: float | None, replace: bool) -> list[Path]:
+    if film is None:
+        deque(player.play(), maxlen=0)
+        return []
+    pictures = (player.picture() for _ in player.play())
+    return [write_video(film, pictures, fps or player.env.pace, replace=replace)]
+
+
+class Player:
+    """Plays one env row, an episode after another, and keeps the score; steps are kept where a log is asked for."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        env: VectorEnv,
+        demand: Demand,
+        *,
+        reward_clip: float | None,
+        report: Callable[[int, Shown], None],
+    ) -> None:
+        self.env, self.shown = env, list[Shown]()
+        self._policy, self._demand, self._clip, self._report = policy, demand, reward_clip, report
+        self._group = policy.group(_ROW, demand.seed)
+        self._strip = Strip() if demand.streams else None
+        self._streams: tuple[str, ...] = ()  # that there are, once something was seen
+
+    def play(self) -> Iterator[None]:
+        """Yields whenever there is something new to see: after a reset and after every step."""
+        for number in range(self._demand.episodes):
+            shown = Shown()
+            self.shown.append(shown)
+            yield from self._episode(number, shown)
+            self._report(number, shown)
+
+    def picture(self) -> NDArray:
+        picture = self.env.render()[0]
+        return picture if self._strip is None else self._strip.under(as_shown(picture), self._streams)
+
+    def try_picture(self) -> None:
+        """Refuse an env without pictures before anything is written."""
+        self.env.reset(self._seeds(0))
+        self.picture()
+
+    def _seeds(self, number: int) -> NDArray:
+        return noise.seeds(self._demand.seed, _ROW, number)
+
+    def _episode(self, number: int, shown: Shown) -> Iterator[None]:
+        begun = self._see(self.env.reset(self._seeds(number)))  # a seed each: the nth needs none of those before it
+        if self._strip is not None:
+            self._strip.clear()
+            self._streams = tuple(name for name in begun if "/" not in name)  # others are sums of these
+        yield
+        while not shown.finished and shown.length != self._demand.max_steps:
+            self._step(shown)
+            if self.env.dropped[0]:
+                raise self.env.drops[0]
+            shown.finished = bool(self.env.game_over[0])  # a lost life is not the end
+            yield
+
+    def _see(self, step: EnvStep) -> dict[str, NDArray]:
+        """Take in what there is to see now; what it earned, a stream each."""
+        self._group.seen = step
+        return self._policy.reward(self._group, self._clip)
+
+    def _step(self, shown: Shown) -> None:
+        group = self._group
+        outputs = head_outputs(self._policy.model, group) if self._demand.log else {}
+        (output,) = self._policy.infer([group])
+        group.settle(output)
+        step = self.env.step(output.action)
+        rewards = self._see(step)
+        if step.valid[0]:  # else the env began anew and the action was not taken
+            if self._strip is not None:
+                self._strip.add({name: float(rewards[name][0]) for name in self._streams})
+            if self._demand.log:
+                shown.steps.append({"step": shown.length, **_line(output.action, outputs, step, rewards)})
+            shown.total += float(step.reward[0])
+            shown.length += 1
+
+
+def _line(action: Tree, outputs: dict[str, Any], step: EnvStep, rewards: dict[str, NDArray]) -> dict[str, Any]:
+    return {
+        "action": _plain(action),
+        "reward": _plain(step.reward),
+        "rewards": _plain(rewards),
+        "terminated": bool(step.terminated[0]),
+        "truncated": bool(step.truncated[0]),
+        "outputs": outputs,
+    }
+
+
+def head_outputs(model: Any, group: RowGroup) -> dict[str, Any]:
+    """What every head of a `Network` says to what the group sees; nothing for a model that has no `step`."""
+    assert group.seen is not None
+    if not hasattr(model, "step"):
+        return {}
+    where = next(model.parameters()).device
+    obs, first, carry = tree.to_torch((group.seen.obs, group.seen.first, group.carry), where)
+    with torch.inference_mode():
+        outputs, _ = model.step(obs, first, carry)
+    return {name: _plain(output) for name, output in tree.to_numpy(outputs).items()}
+
+
+def _plain(values: Tree) -> Any:
+    """The first row [1, ...] of a leaf, or of every leaf by its path, as JSON has it: what is not finite is null."""
+    named = dict(tree.items(values))
+    if "" in named:
+        return _numbers(np.asarray(named[""])[0])
+    return {name: _numbers(np.asarray(leaf)[0]) for name, leaf in named.items()}
+
+
+def _numbers(leaf: Any) -> Any:
+    values = np.asarray(leaf)
+    odd = ~np.isfinite(values)
+    if odd.any():
+        values = values.astype(object)
+        values[odd] = None
+    return values.tolist()
+
+
+def _episode(shown: Shown) -> dict[str, Any]:
+    known = asdict(shown)
+    return {"return": known.pop("total"), **known}
+
+
+def _draw_without_a_screen() -> None:
+    """Let pygame and MuJoCo draw into memory, silently, also where there is neither a screen nor a sound card."""
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+        os.environ.setdefault("MUJOCO_GL", "egl")

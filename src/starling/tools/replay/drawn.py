@@ -1,0 +1,66 @@
+"""Items of a replay as its run's sampler would draw them, the likeliest first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from starling import tree
+from starling.errors import UserError
+from starling.experiment.saved_replay.load import SavedReplay
+from starling.types import EXTRINSIC, NDArray, Sample, Trajectory
+
+
+@dataclass(frozen=True)
+class DrawnItem:
+    """One item that was drawn."""
+
+    key: str  # table, slot and generation
+    priority: float
+    probability: float  # of being drawn, each time
+    age: int  # versions of the weights since its oldest step
+    total: float  # undiscounted sum of its rewards, as they are learnt from
+    steps: int  # valid ones
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Items in falling order of probability, and their steps in the same order."""
+
+    items: list[DrawnItem]
+    trajectory: Trajectory[NDArray]  # [T, B]
+
+
+def draw_items(replay: SavedReplay, n: int) -> Drawn:
+    """The next `n` items that this run's sampler would draw."""
+    mixture = replay.store.mixture
+    sample = mixture.sample(n)
+    if sample is None:
+        lacking = ", ".join(f"{t.spec.name} has {t.size:,} of {t.spec.min_size:,}" for t in mixture.tables)
+        raise UserError(f"nothing can be drawn from {replay.run} yet: {lacking} items that it begins with")
+    order = np.argsort(-sample.probability, kind="stable")
+    ages = replay.version - sample.trajectory.version
+    totals = sample.trajectory.rewards[EXTRINSIC].sum(axis=0)
+    steps = sample.trajectory.valid.sum(axis=0)
+    numbers = zip(_names(replay, sample), _priorities(replay, sample), strict=True)
+    items = [
+        DrawnItem(key, priority, float(sample.probability[i]), int(ages[i]), float(totals[i]), int(steps[i]))
+        for i, (key, priority) in enumerate(numbers)
+    ]
+    sorted_steps = tree.map_trajectory(sample.trajectory, lambda leaf: leaf[:, order], lambda leaf: leaf[order])
+    return Drawn([items[i] for i in order], sorted_steps)
+
+
+def _names(replay: SavedReplay, sample: Sample) -> list[str]:
+    tables, keys = replay.store.mixture.tables, sample.keys
+    columns = zip(keys.table.tolist(), keys.slot.tolist(), keys.generation.tolist(), strict=True)
+    return [f"{tables[table].spec.name}/{slot}.{generation}" for table, slot, generation in columns]
+
+
+def _priorities(replay: SavedReplay, sample: Sample) -> list[float]:
+    priorities = np.zeros(len(sample.keys))
+    for table in replay.store.mixture.tables:
+        mine = sample.keys.table == table.index
+        priorities[mine] = table.priorities(sample.keys.slot[mine])
+    return priorities.tolist()

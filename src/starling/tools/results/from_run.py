@@ -1,0 +1,69 @@
+"""A result from the folder of a finished run: its score, curve, and minutes. Free of torch."""
+
+from __future__ import annotations
+
+import re
+
+from starling.errors import UserError
+from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.rows import Row, parse_rows
+from starling.tools.results.records import Curve, thin
+
+SCORED = 100
+"""Episodes in a run's mean return."""
+_PHASE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (run: |resuming from |finished: )(.*)$", re.MULTILINE)
+
+
+def end_of(folder: RunFolder) -> str | None:
+    """The reason for which a run last ended, as its log has it; None while it goes on or after it was killed."""
+    try:
+        phases = _PHASE.findall(folder.log_file.read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    return phases[-1][1] if phases and phases[-1][0] == "finished: " else None
+
+
+def is_finished(folder: RunFolder) -> bool:
+    """Return True if a run reached its own end: it was not interrupted, killed, and did not fail."""
+    reason = end_of(folder)
+    return reason is not None and not reason.startswith("SIG") and "failed: " not in reason
+
+
+def rows_of(folder: RunFolder) -> list[Row]:
+    """All rows of metrics; refuses a run without any."""
+    rows = parse_rows(folder.metrics_file.read_bytes())[0] if folder.metrics_file.exists() else []
+    if not rows:
+        raise UserError(f"{folder.path} has no metrics")
+    return rows
+
+
+def training_score(rows: list[Row]) -> tuple[float, str]:
+    """The mean return at the end of training and the protocol: of the last 100 episodes, or of all if fewer ended."""
+    last = rows[-1]
+    if last.get("return") is None:
+        raise UserError(f"no score: no episode ended in {last['env_steps']:,} env steps")
+    return last["return"], f"mean return of the last {min(last['episodes'], SCORED)} training episodes"
+
+
+def training_minutes(rows: list[Row]) -> float:
+    """Minutes of training in all sessions of a run; `time/seconds` starts again with each session."""
+    seconds = 0.0
+    for row, following in zip(rows, [*rows[1:], None], strict=True):
+        if following is None or _starts_session(row, following):
+            seconds += row["time/seconds"]
+    return seconds / 60
+
+
+def learning_curve(rows: list[Row]) -> Curve:
+    """Points (env steps, mean return), thinned."""
+    return thin([(row["env_steps"], round(row["return"], 3)) for row in rows if row.get("return") is not None])
+
+
+def _starts_session(before: Row, row: Row) -> bool:
+    """Return True if a resumed session wrote `row`: it began where `before` was written, or later.
+
+    A session begins at env_steps - steps_per_s x seconds, in which the speed is rounded to 0.1 and the time to 0.001 s.
+    """
+    speed, seconds = row["time/steps_per_s"], row["time/seconds"]
+    rounding = 0.05 * seconds + 0.0005 * speed + 1
+    return bool(row["env_steps"] - speed * seconds >= before["env_steps"] - rounding)

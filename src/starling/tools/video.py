@@ -1,0 +1,203 @@
+"""Films of an environment: pictures one after another, as mp4 or gif, whole or not at all."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+from collections.abc import Iterable, Iterator
+from io import BytesIO
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from starling.errors import UserError
+from starling.experiment.run_folder.disk import MODE
+
+if TYPE_CHECKING:  # at run time it would bring torch along, and a wrong name is told before that
+    from starling.types import NDArray
+
+MIN_HEIGHT = 256
+"""Pixels below which a picture is enlarged, in whole multiples."""
+
+_MAX_WIDTH = 1920  # of an enlarged picture
+_MIN_GIF_MS = 20  # browsers show what is quicker than this at 10 frames a second
+
+
+class Draft:
+    """A file under way beside its place; what is not finished when the block is left is removed."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.path = target.parent / f".{target.name}.{os.getpid()}"
+
+    def __enter__(self) -> Draft:
+        if self.target.is_dir():
+            raise UserError(f"{self.target} is a folder; name a file")
+        check_folder(self.target)
+        try:
+            self.path.unlink(missing_ok=True)  # of a process with this id that was killed
+            os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE))
+        except OSError as error:
+            raise self.failed(error) from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.path.unlink(missing_ok=True)
+
+    def write(self, content: bytes) -> None:
+        try:
+            self.path.write_bytes(content)
+        except OSError as error:
+            raise self.failed(error) from None
+
+    def finish(self, *, replace: bool = True) -> Path:
+        """Give the file its name, or one with a number where that is taken and may not be replaced."""
+        final = self.target if replace else _free(self.target)
+        self.path.replace(final)
+        return final
+
+    def failed(self, error: OSError) -> UserError:
+        """What to tell a person of an `error` in writing this file."""
+        return UserError(f"cannot write {self.target}: {error.strerror or error}")
+
+
+def _free(path: Path) -> Path:
+    number = 1
+    numbered = path
+    while numbered.exists():
+        number += 1
+        numbered = path.with_stem(f"{path.stem}-{number}")
+    return numbered
+
+
+def check_folder(file: Path) -> None:
+    """Refuse a file in a folder that is not there: a mistyped path should not become folders."""
+    if not file.parent.is_dir():
+        raise UserError(f"cannot write {file}: there is no folder {file.parent}; make it first, or name another")
+
+
+def check_video(path: Path, fps: float | None) -> None:
+    """Refuse what can be known to be wrong before there is a picture: the kind of film, its pace, a missing package."""
+    if path.suffix.lower() not in _WRITERS:
+        raise UserError(f"{path} does not end in {' or '.join(_WRITERS)}, the kinds of video that can be written")
+    if fps is not None and not 0.1 <= fps <= 1000:
+        raise UserError(f"{fps:g} frames a second cannot be shown; choose 0.1 to 1000")
+    if path.suffix.lower() == ".gif":
+        package("PIL.Image")
+        return
+    try:
+        package("imageio_ffmpeg").get_ffmpeg_exe()
+    except RuntimeError as error:
+        raise UserError(f"an mp4 needs ffmpeg, and there is none here ({error}); write a .gif instead") from None
+
+
+def write_video(path: Path, frames: Iterable[NDArray], fps: float, *, replace: bool = True) -> Path:
+    """Write `frames` ([H, W, 3] uint8, or grey, or with alpha) as they come; returns the file's name.
+
+    With `replace=False` a taken name gets a number.
+    """
+    check_video(path, fps)
+    with Draft(path) as draft:
+        pictures = _same_size(as_shown(frame) for frame in frames)
+        _WRITERS[path.suffix.lower()](draft, pictures, fps)
+        return draft.finish(replace=replace)
+
+
+def _write_mp4(draft: Draft, pictures: Iterator[NDArray], fps: float) -> None:
+    """H.264, through a pipe: only the picture at hand is in memory."""
+    ffmpeg = package("imageio_ffmpeg")
+    first = _even(next(pictures))
+    height, width = first.shape[:2]
+    # The size is even already, so no block size has to be enforced by blurring; the draft's name does not say its kind.
+    settings = {"fps": fps, "quality": 7, "macro_block_size": 1, "ffmpeg_log_level": "fatal"}
+    writer = ffmpeg.write_frames(draft.path, (width, height), output_params=["-f", "mp4"], **settings)
+    sent = 0
+    writer.send(None)
+    try:
+        for picture in chain([first], map(_even, pictures)):
+            _send(writer, picture, draft)
+            sent += 1
+    finally:
+        writer.close()
+    # The pipe says nothing of how ffmpeg ended: a disk that is full at the very end shows only in the file.
+    if _length(draft.path) != sent:
+        raise draft.failed(OSError("ffmpeg did not write all of it (is the disk full?)"))
+
+
+def _send(writer: Any, picture: NDArray, draft: Draft) -> None:
+    try:
+        writer.send(picture)
+    except OSError:
+        raise draft.failed(OSError("ffmpeg ended early (is the disk full?)")) from None
+
+
+def _length(film: Path) -> int | None:
+    """The pictures in an mp4; None where it cannot be read."""
+    try:
+        count: int = package("imageio_ffmpeg").count_frames_and_secs(film)[0]
+    except RuntimeError:
+        return None
+    return count
+
+
+def _write_gif(draft: Draft, pictures: Iterator[NDArray], fps: float) -> None:
+    """Pillow keeps all pictures in memory, and joins equal ones into one that is shown for longer."""
+    image = package("PIL.Image")
+    every = math.ceil(fps * _MIN_GIF_MS / 1000)  # what is too quick to be shown is left out, so that the pace is right
+    first, *others = (image.fromarray(picture) for picture in islice(pictures, 0, None, every))
+    pace = round(100 * every / fps) * 10  # a gif counts hundredths of a second
+    film = BytesIO()
+    first.save(film, format="GIF", save_all=True, append_images=others, duration=pace, loop=0)
+    draft.write(film.getvalue())
+
+
+_WRITERS = {".mp4": _write_mp4, ".gif": _write_gif}
+
+
+def package(name: str) -> Any:
+    """A module that only films need."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        package = name.partition(".")[0]
+        raise UserError(f"videos need the package {package}: pip install 'starling-rl[video]'") from None
+
+
+def as_shown(frame: NDArray) -> NDArray:
+    """A picture as a film has it: [H, W, 3], and large enough; what is so already stays as it is."""
+    return _enlarged(_rgb(frame))
+
+
+def _rgb(frame: NDArray) -> NDArray:
+    """[H, W, 3] of a picture that may be grey, [H, W] or [H, W, 1], or have alpha, [H, W, 4]."""
+    picture = frame[..., None] if frame.ndim == 2 else frame
+    if picture.ndim != 3 or picture.shape[-1] not in (1, 3, 4) or picture.dtype != np.uint8 or not picture.size:
+        raise UserError(f"a picture of shape {frame.shape}, {frame.dtype} cannot be filmed; it must be [H, W, 3] uint8")
+    return picture.repeat(3, axis=-1) if picture.shape[-1] == 1 else picture[..., :3]
+
+
+def _enlarged(picture: NDArray) -> NDArray:
+    """Every pixel a square of pixels, so that a small picture stays sharp."""
+    height, width = picture.shape[:2]
+    factor = max(1, min(-(-MIN_HEIGHT // height), _MAX_WIDTH // width))
+    return picture.repeat(factor, axis=0).repeat(factor, axis=1)
+
+
+def _even(picture: NDArray) -> NDArray:
+    """Its last row and column repeated where their number is odd: yuv420p keeps one colour for two by two pixels."""
+    height, width = picture.shape[:2]
+    return np.ascontiguousarray(np.pad(picture, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge"))
+
+
+def _same_size(pictures: Iterable[NDArray]) -> Iterator[NDArray]:
+    size: tuple[int, ...] | None = None
+    for picture in pictures:
+        size = size or picture.shape
+        if picture.shape != size:
+            raise UserError(f"pictures of two sizes, {size[:2]} and {picture.shape[:2]}, cannot be one video")
+        yield picture
+    if size is None:
+        raise UserError("a video needs at least one picture")

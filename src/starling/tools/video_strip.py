@@ -1,0 +1,63 @@
+"""A strip under the pictures of a film that shows what every reward stream gave in the last steps."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from starling.tools.video import package
+
+if TYPE_CHECKING:
+    from starling.types import NDArray
+
+BAND = 40
+"""Pixels that a stream's band is high; the upper ones hold its name."""
+BAR = 4
+"""Pixels of a step, from left to right."""
+
+_TEXT = 14  # pixels of the name
+_GROUND, _LINE, _INK = (24, 24, 24), (90, 90, 90), (235, 235, 235)
+_COLOURS = ((0, 158, 115), (213, 94, 0), (86, 180, 233), (230, 159, 0), (204, 121, 167), (240, 228, 66))
+
+
+class Strip:
+    """A band a stream, a bar a step, the newest at the right; the largest bar of the film fills its half."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, deque[float]] = {}
+        self._largest: dict[str, float] = {}
+
+    def clear(self) -> None:
+        """An episode begins."""
+        for values in self._last.values():
+            values.clear()
+
+    def add(self, rewards: Mapping[str, float]) -> None:
+        """What a step earned, a stream each."""
+        for name, value in rewards.items():
+            self._last.setdefault(name, deque(maxlen=1920)).append(value)
+            self._largest[name] = max(self._largest.get(name, 0.0), abs(value))
+
+    def under(self, picture: NDArray, streams: tuple[str, ...]) -> NDArray:
+        """The picture [H, W, 3] with a band of every stream below it [H + n BAND, W, 3]."""
+        width = picture.shape[1]
+        bands = [self._band(name, _COLOURS[i % len(_COLOURS)], width) for i, name in enumerate(streams)]
+        return np.concatenate([picture, *bands])
+
+    def _band(self, name: str, colour: tuple[int, int, int], width: int) -> NDArray:
+        values = list(self._last.get(name, ()))
+        half = (BAND - _TEXT) // 2
+        zero = _TEXT + half
+        image = package("PIL.Image").new("RGB", (width, BAND), _GROUND)
+        draw = package("PIL.ImageDraw").Draw(image)
+        draw.line((0, zero, width, zero), fill=_LINE)
+        for i, value in enumerate(reversed(values[-(width // BAR) :])):
+            height = round(value / (self._largest[name] or 1.0) * half)
+            right = width - 1 - i * BAR
+            if height:
+                draw.rectangle((right - BAR + 2, zero - max(height, 0), right, zero - min(height, 0)), fill=colour)
+        draw.text((2, 1), f"{name} {values[-1]:+.3g}" if values else name, fill=_INK)
+        return np.array(image)

@@ -1,0 +1,186 @@
+"""What an evaluation reports: mean and standard deviation of raw returns, over the episodes asked for.
+
+Of several policies it scores the one that is best in trials of its own.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from starling.actor import evaluator as evaluator_module
+from starling.actor.core import Policy
+from starling.actor.evaluator import play_episodes
+from starling.config.load import load
+from starling.envs.registry import make_env
+from starling.launch.builders import build_evaluator
+from starling.launch.plan import build_model, draw
+
+
+def test_an_evaluation_reports_mean_and_standard_deviation_of_the_returns_it_played():
+    plan = draw(load("ppo-cartpole", ["net.torso.hidden=[8]"]))
+    evaluator = build_evaluator(plan, build_model(plan), plan.config.eval.model_copy(update={"episodes": 12}), seed=3)
+    try:
+        played = [game for ended in evaluator.play() for game in ended]
+        *under_way, done = evaluator.evaluate({})
+    finally:
+        evaluator.env.close()
+    returns, row = [game.total for game in played], done.row
+    assert done.state == {}
+    assert len(returns) == 12
+    assert set(under_way) == {None}
+    assert np.std(returns) > 1.5  # far from its own square
+    assert row["eval/return"] == pytest.approx(np.mean(returns))
+    assert row["eval/return_std"] == pytest.approx(np.std(returns))
+    assert row["eval/length"] == pytest.approx(np.mean([game.length for game in played]))
+
+
+def test_a_game_that_never_ends_is_cut_and_counts_as_it_stands(monkeypatch, caplog):
+    monkeypatch.setattr(evaluator_module, "LONGEST", 50)
+    plan = draw(load("ppo-cartpole", ["env.id=CliffWalking-v1", "net.torso.hidden=[8]"]))
+    evaluator = build_evaluator(plan, build_model(plan), plan.config.eval.model_copy(update={"episodes": 3}), seed=3)
+    try:
+        played = [game for ended in evaluator.play() for game in ended]
+    finally:
+        evaluator.env.close()
+    assert [game.length for game in played] == [50] * 3
+    assert all(game.total <= -50 for game in played)  # every step costs 1, a fall 100
+    assert len(caplog.messages) == 1
+    assert "'CliffWalking-v1' had not ended after 50 steps" in caplog.messages[0]
+
+
+FAMILY = [
+    *["env={id: toy/identity, args: {length: 4}}", "env.num=3", "net.torso.hidden=[8]", "net.core.size=4"],
+    *["algo.policies=4", "algo.unroll=4", "algo.period=2", "algo.fragment=4", "algo.batch=8", "algo.capacity=20000"],
+    *["algo.lifelong={kind: rnd, torso: {hidden: [8]}}", "algo.meta={window: 12, epsilon: 0.5, trials: 6}"],
+    "algo.episodic={kind: episodic, features: 4, capacity: 8, neighbours: 2, hidden: 8, torso: {hidden: [8]}}",
+]
+
+
+@pytest.fixture
+def family(monkeypatch):
+    """An algorithm of four policies of which one, `answers[0]`, knows the answers; `began` has those that began."""
+    plan = draw(load("ngu-deepsea", FAMILY))
+    act, answers, began = plan.algorithm.act, [2], []
+
+    def knowing(model, inputs):
+        answer = inputs.obs.argmax(-1)
+        knows = inputs.carry["arm"] == answers[0]
+        began.extend(inputs.carry["arm"][inputs.first].tolist())
+        return replace(act(model, inputs), action=torch.where(knows, answer, (answer + 1) % 4))
+
+    monkeypatch.setattr(plan.algorithm, "act", knowing)
+    return plan, answers, began
+
+
+def evaluations(plan, states=({},), number=1, episodes=5):
+    """The evaluations one after another, each with the state of the one before."""
+    settings = plan.config.eval.model_copy(update={"episodes": episodes})
+    evaluator = build_evaluator(plan, build_model(plan), settings, seed=3)
+    done = [*states]
+    try:
+        for _ in range(number):
+            *_, last = evaluator.evaluate(done[-1] if isinstance(done[-1], dict) else done[-1].state)
+            done.append(last)
+    finally:
+        evaluator.env.close()
+    return done[len(states) :]
+
+
+def test_of_several_policies_each_is_tried_and_the_best_is_scored_apart_from_its_trials(family):
+    plan, _, began = family
+    (done,) = evaluations(plan)
+    assert Counter(done.state["arms"]).keys() == {0, 1, 2, 3}
+    assert done.state["returns"] == [4.0 if arm == 2 else 0.0 for arm in done.state["arms"]]
+    assert done.state["played"] == 6
+    assert done.row["eval/arm"] == 2
+    assert (done.row["eval/return"], done.row["eval/return_std"]) == (4.0, 0.0)
+    assert (done.row["eval/arm/2/return"], done.row["eval/arm/0/return"]) == (4.0, 0.0)
+    assert began[-5:] == [2] * 5  # all episodes of the score
+
+
+def test_an_evaluator_goes_on_with_its_trials_and_follows_the_best_policy(family):
+    plan, answers, _ = family
+    first, second = evaluations(plan, number=2)
+    assert second.state["played"] == 12
+    assert second.state["arms"][:6] == first.state["arms"]
+    answers[0] = 1
+    *_, last = evaluations(plan, states=[second], number=6)
+    assert last.row["eval/arm"] == 1
+    assert last.row["eval/return"] == 4.0
+    assert len(last.state["arms"]) == 12  # the window
+    (again,) = evaluations(plan, states=[second.state])
+    assert again == evaluations(plan, states=[second.state])[0]
+
+
+def test_trials_never_come_twice_with_the_same_envs(family, monkeypatch):
+    plan, _, _ = family
+    drawn, seeds = [], evaluator_module.noise.seeds
+    monkeypatch.setattr(evaluator_module.noise, "seeds", lambda *given: drawn.append(seeds(*given)) or drawn[-1])
+    evaluations(plan, number=3)
+    trials, scores = [tuple(envs) for envs in drawn[::2]], [tuple(envs) for envs in drawn[1::2]]
+    assert len(set(trials)) == 3
+    assert len(set(scores)) == 1
+    assert not {*trials} & {*scores}
+
+
+def test_a_dropped_evaluation_leaves_the_evaluator_as_it_was(family):
+    plan, _, _ = family
+    settings = plan.config.eval.model_copy(update={"episodes": 5})
+    evaluator = build_evaluator(plan, build_model(plan), settings, seed=3)
+    try:
+        dropped = evaluator.evaluate({})
+        for _ in range(9):
+            assert next(dropped) is None
+        *_, done = evaluator.evaluate({})
+    finally:
+        evaluator.env.close()
+    assert done == evaluations(plan)[0]
+
+
+class TwoLives:
+    """Rows whose games are two episodes each, as where a lost life ends an episode."""
+
+    def __init__(self, env):
+        self._env, self.num, self.dropped, self.spec = env, env.num, env.dropped, env.spec
+        self.episode_infos, self._ended = env.episode_infos, np.zeros(env.num, np.int64)
+
+    def reset(self, seeds):
+        return self._env.reset(seeds)
+
+    def step(self, actions):
+        step = self._env.step(actions)
+        self._ended += self._env.game_over
+        self.game_over = self._env.game_over & (self._ended % 2 == 0)
+        return step
+
+
+def test_a_policy_is_held_for_a_whole_game(family):
+    plan, _, began = family
+    env = make_env(plan.config.env, 1)
+    policy, arms = Policy(plan.algorithm, build_model(plan), total_rows=1, explore=False), iter([3, 2, 0])
+    played = play_episodes(
+        policy, TwoLives(env), episodes=3, seed=0, reward_clip=None, choose=lambda under_way: next(arms)
+    )
+    games = [game for ended in played for game in ended]
+    env.close()
+    assert [(game.arm, game.total, game.length) for game in games] == [(3, 0.0, 8), (2, 8.0, 8), (0, 0.0, 8)]
+    assert began == [3, 3, 2, 2, 0, 0]
+
+
+def test_a_metric_that_no_episode_has_is_told_once(caplog):
+    settings = ["env.id=toy/identity", "env.args={length: 4}", "net.torso.hidden=[8]", "eval.metrics=[nosuch, text]"]
+    plan = draw(load("ppo-cartpole", settings))
+    evaluator = build_evaluator(plan, build_model(plan), plan.config.eval.model_copy(update={"episodes": 3}), seed=3)
+    try:
+        for _ in range(2):
+            *_, done = evaluator.evaluate({})
+            assert set(done.row) == {"eval/return", "eval/return_std", "eval/length"}
+    finally:
+        evaluator.env.close()
+    assert len(caplog.messages) == 2
+    assert caplog.messages[0].startswith(
+        "eval.metrics: no episode of env 'toy/identity' ended with a number called 'nosuch' in its info"
+    )

@@ -1,0 +1,161 @@
+"""The work that is measured is real, its time is that of one core an env step, and the other cores really work."""
+
+import os
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+import starling
+from starling import tree
+from starling.config.load import load, preset_names
+from starling.errors import UserError
+from starling.launch.plan import draw
+from starling.replay.spec import TableSpec
+from starling.tools.benchmark.costs import ACT, LEARN, _neighbours, _tell, measure
+from starling.tools.benchmark.workload import Work, steps_a_version
+
+SMALL = ["net.torso.hidden=[16]"]
+CASES = [
+    # Batches of Atari's images take a core too long; what is left out of MuJoCo is as HalfCheetah.
+    *(
+        [name]
+        for name in preset_names()
+        if not name.endswith(("pong", "atari", "montezuma", "hopper", "walker2d", "ant"))
+    ),
+    ["dqn-pong", "env.num=2"],
+    ["dqn-cartpole", "algo.n_step=3", "algo.prioritized.alpha=0.6", "env.num=4"],
+    ["ppo-cartpole", "env.id=toy/memory", "net.core.kind=lstm", "net.shared=true", "net.inputs=[action, reward]"],
+    ["ppo-cartpole", "runtime=processes", "actors=4"],
+    ["dqn-cartpole", "env.id=toy/dict"],
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=" ".join)
+def test_every_kind_of_agent_can_be_measured(case):
+    blueprint = draw(load(case[0], [*case[1:], "compile=false"]))
+    work = Work(blueprint)
+    rows = len(blueprint.groups()[0].rows)
+    stepped, inferred, trained = work.step_envs(), work.infer(), work.train()
+    work.close()
+    assert 0 <= stepped <= rows
+    assert inferred == rows
+    assert trained == steps_a_version(blueprint.tables)
+    assert work.learner.source.sample().trajectory.rows == blueprint.tables[0].batch
+    assert work.learner.skipped_in_all == 0
+
+
+def test_a_batch_stands_for_the_steps_that_allow_it():
+    queue = TableSpec("q", "slots", length=20, batch=8, capacity=8, sampler="fifo", fragment=20)
+    replay = TableSpec("r", "ring", length=3, batch=32, capacity=1000, updates_per_step=0.25)
+    assert steps_a_version([queue]) == 160
+    assert steps_a_version([replace(queue, max_uses=2)]) == 80
+    assert steps_a_version([replay]) == 4
+
+
+def test_what_was_learnt_is_taken_back():
+    work = Work(draw(load("dqn-cartpole", SMALL)))
+    learner = work.learner
+    before = {name: value.clone() for name, value in learner.model.state_dict().items()}
+    for _ in range(3):
+        work.train()
+    assert any((value != before[name]).any() for name, value in learner.model.state_dict().items())
+    work.restore()
+    assert all((value == before[name]).all() for name, value in learner.model.state_dict().items())
+    work.close()
+
+
+ENV = """
+    import time
+    import gymnasium
+    from gymnasium import spaces
+
+    class Slow(gymnasium.Env):
+        observation_space, action_space = spaces.Box(-1, 1, (4,)), spaces.Discrete(2)
+
+        def reset(self, seed=None, options=None):
+            super().reset(seed=seed)
+            return self.observation_space.sample(), {}
+
+        def step(self, action):
+            begin = time.process_time()
+            while time.process_time() - begin < 0.004:
+                pass
+            return self.observation_space.sample(), 0.0, False, False, {}
+"""
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_the_costs_are_those_of_one_env_step_on_one_core(tmp_path, monkeypatch):
+    (tmp_path / "slow_env.py").write_text(textwrap.dedent(ENV))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)  # for the process on the other core
+    blueprint = draw(load("dqn-cartpole", ["env.id=slow_env:Slow", "env.num=2", "algo.fragment=2", *SMALL]))
+    costs = measure(blueprint, seconds=1.0)
+    assert costs.env_step.low >= 0.004  # not 0.008: two rows are two env steps
+    assert costs.env_step.low < 0.007
+    assert 0 < costs.inference.low <= costs.inference.median <= costs.inference.high
+    assert costs.inference.median < costs.env_step.low
+    assert costs.total == costs.env_step.median + costs.inference.median + costs.training.median
+    assert costs.limit == costs.cores / costs.total
+
+
+def test_other_processes_work_and_are_gone_afterwards():
+    with _neighbours(load("dqn-cartpole", SMALL), 1) as neighbours:
+        (worker,) = children()
+        for word in (LEARN, ACT):
+            _tell(neighbours, [word])
+            enough = cpu_seconds(worker) + 0.5
+            while cpu_seconds(worker) < enough:  # a second or less where nobody else works
+                time.sleep(0.05)
+    assert not children()
+
+
+def children():
+    """The processes that this one has started as neighbours."""
+    found = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+    return [
+        pid for pid in found if parent_of(pid) == os.getpid() and b"starling.tools.benchmark.costs" in command_of(pid)
+    ]
+
+
+def parent_of(pid):
+    try:
+        return int(stat_of(pid)[1])
+    except OSError:  # it has ended meanwhile
+        return None
+
+
+def command_of(pid):
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def stat_of(pid):
+    """The fields of /proc/PID/stat from the state on."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+
+
+def cpu_seconds(pid):
+    fields = stat_of(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_an_agent_that_only_this_process_knows_cannot_be_measured_and_says_why():
+    starling.register_env("only-here", lambda: gymnasium.make("CartPole-v1"))
+    with pytest.raises(UserError, match=r"a second process ended early: .*only-here"):
+        measure(draw(load("dqn-cartpole", ["env.id=only-here", *SMALL])), seconds=0.1)
+
+
+def test_what_acting_costs_includes_intrinsic_rewards():
+    work = Work(draw(load("ppo-cartpole", ["curiosity=[{kind: episodic, capacity: 100}]", "env.num=2"])))
+    try:
+        (count,) = (leaf for name, leaf in tree.items(work._group.memory) if name.endswith("count"))
+        before = count.clone()
+        work.infer()
+        assert (count == before + 1).all()
+    finally:
+        work.close()

@@ -1,0 +1,204 @@
+"""Predicted sizes against real parts, what is refused and in which words, and the arithmetic of speed."""
+
+import gc
+from dataclasses import replace
+
+import pytest
+import torch
+
+from starling import tree
+from starling.config.load import load
+from starling.errors import UserError
+from starling.launch import local as topology
+from starling.launch.fitting import in_words, refuse
+from starling.launch.plan import build_model, draw, layout_of
+from starling.launch.room import Room
+from starling.launch.sizes import learning_bytes, predict_sizes
+from starling.runtime.slab import Slab
+from starling.tools.benchmark.costs import Cost, Costs
+from starling.tools.benchmark.plan import predict_speed
+from starling.tools.benchmark.workload import Work
+
+PLENTY = Room(memory=2**40, disk=2**40)
+
+
+def sizes_of(preset, *overrides):
+    blueprint = draw(load(preset, overrides))
+    model = build_model(blueprint)
+    return blueprint, predict_sizes(blueprint, model, layout_of(blueprint, model))
+
+
+def bytes_of(tensors):
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+@pytest.mark.parametrize("optimizer", ["{name: Adam}", "{name: RMSprop, args: {momentum: 0.9}}", "{name: SGD}"])
+@pytest.mark.parametrize("preset", ["dqn-cartpole", "ppo-cartpole"])
+def test_what_learning_needs_is_what_a_learner_holds(preset, optimizer):
+    blueprint = draw(load(preset, [f"algo.optimizer={optimizer}"]))
+    model = build_model(blueprint)
+    predicted = learning_bytes(blueprint, model)
+    held = held_by_a_learner(blueprint)
+    assert held <= predicted <= 1.01 * held
+
+
+def held_by_a_learner(blueprint):
+    learner = Work(blueprint).learner
+    state = learner.get_state()
+    gradients = [optimizer.gradient for optimizer in learner._optimizers.values()]
+    kept = [optimizer["moments"]["0"].values() for optimizer in state["optimizers"].values() if optimizer["moments"]]
+    moments = [moment for values in kept for moment in values if isinstance(moment, torch.Tensor)]
+    return bytes_of([*state["model"].values(), *state["target"].values(), *gradients, *moments])
+
+
+def slab_bytes():
+    return sum(slab.size for slab in gc.get_objects() if type(slab) is Slab)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [["actors=4"], ["actors=2", "algo.rollout=512", "net.torso.hidden=[256]"], ["actors=4", "learners=2"]],
+)
+def test_shared_memory_is_what_the_runtime_takes(settings):
+    blueprint, sizes = sizes_of("ppo-cartpole", "runtime=processes", *settings)
+    gc.collect()
+    before = slab_bytes()
+    runtime = topology.build(blueprint)
+    taken = slab_bytes() - before
+    runtime.close()
+    assert sizes.shared == pytest.approx(taken, rel=0.02)
+
+
+def test_one_process_shares_nothing_and_more_processes_need_more():
+    _, inline = sizes_of("ppo-cartpole")
+    _, two = sizes_of("ppo-cartpole", "runtime=processes", "actors=2")
+    _, four = sizes_of("ppo-cartpole", "runtime=processes", "actors=4")
+    assert inline.shared == 0
+    assert inline.memory < two.memory < four.memory
+
+
+def test_what_curiosity_remembers_is_what_rows_hold():
+    blueprint, sizes = sizes_of("ngu-deepsea", "algo.meta={}")
+    held = bytes_of(tree.leaves(blueprint.algorithm.memory(16)))
+    assert held > 16 * 20 * 33 * 4
+    assert sizes.memories == 2 * held  # inline they are copied for a checkpoint
+    _, spread = sizes_of("ngu-deepsea", "algo.meta={}", "runtime=processes", "eval={every: 1000, episodes: 4}")
+    assert spread.memories == held * (16 + 4) // 16
+    assert sizes_of("ppo-cartpole")[1].memories == 0
+
+
+def test_a_checkpoint_without_the_tables_is_small_and_needs_no_copy():
+    _, whole = sizes_of("dqn-minatar-breakout")
+    _, small = sizes_of("dqn-minatar-breakout", "checkpoint.replay=false")
+    assert small.saving == 0
+    assert 0.2 * whole.tables < whole.saving < 0.6 * whole.tables, "most of it goes to disk from where it is"
+    assert small.checkpoint < 0.1 * whole.checkpoint
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        ([], 5),  # three, the best, and the next before the oldest goes
+        (["checkpoint.keep=1", "checkpoint.best=false"], 2),
+        (["checkpoint.keep_every=100000"], 15),
+        (["checkpoint.every=400000"], 3),  # more are never made
+    ],
+)
+def test_how_many_checkpoints_there_are_at_once(settings, count):
+    assert sizes_of("dqn-minatar-breakout", *settings)[1].checkpoints == count
+
+
+def refused(room, *arguments):
+    blueprint, sizes = sizes_of(*arguments)
+    with pytest.raises(UserError) as caught:
+        refuse(blueprint, sizes, room)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+def advised(line, key):
+    """The override that a refusal proposes for `key`."""
+    return f"{key}={line.split(f'lower {key} from ')[1].split(' to ')[1].split(',')[0]}"
+
+
+def test_what_fits_is_not_refused():
+    refuse(*sizes_of("dqn-minatar-breakout"), PLENTY)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (["dqn-cartpole", "algo.capacity=1000000000000"], "algo.capacity"),
+        (["dqn-minatar-breakout", "algo.capacity=100000000"], "algo.capacity"),
+        (["ppo-minatar-breakout", "env.num=100000", "algo.minibatches=1"], "env.num"),
+        (["dqn-cartpole", "algo.batch=60000000", "algo.capacity=60000003"], "algo.batch"),
+        (["impala-cartpole", "env.num=64", "runtime=processes", "actors=64"], "actors"),
+        (["ngu-deepsea", "algo.episodic.capacity=1000000000000"], "algo.episodic.capacity"),
+        (["ngu-deepsea", "algo.episodic.capacity=6000000", "runtime=processes"], "algo.episodic.capacity"),
+        (["ppo-rnd-deepsea", "curiosity=[{kind: rnd}, {kind: episodic, capacity: 9000000}]"], "curiosity.1.capacity"),
+    ],
+)
+def test_memory_the_advice_is_enough_and_not_too_much(arguments, key):
+    room = replace(PLENTY, memory=6 * 10**9)
+    line = refused(room, *arguments)
+    assert line.startswith("this run needs ")
+    assert "and 6.0 GB are free" in line
+    blueprint, sizes = sizes_of(*arguments, advised(line, key))
+    refuse(blueprint, sizes, room)
+    assert sizes.memory > 0.8 * room.memory
+
+
+def test_saving_the_tables_is_named_where_it_is_what_does_not_fit():
+    room = replace(PLENTY, memory=1_500_000_000)
+    arguments = ["dqn-minatar-breakout", "algo.capacity=2000000", "stop.env_steps=5000000"]
+    line = refused(room, *arguments)
+    assert line.endswith("or set checkpoint.replay=false")
+    refuse(*sizes_of(*arguments, "checkpoint.replay=false"), room)
+
+
+def test_a_machine_too_small_for_anything_is_told_so():
+    assert "use a smaller network (net) or a larger machine" in refused(replace(PLENTY, memory=10**6), "ppo-cartpole")
+
+
+def test_disk_the_advice_is_enough():
+    room = replace(PLENTY, disk=330_000_000)  # of five checkpoints of 89 MB
+    line = refused(room, "dqn-minatar-breakout")
+    assert "for 5 checkpoints" in line
+    assert "lower checkpoint.keep from 3 to 1" in line
+    refuse(*sizes_of("dqn-minatar-breakout", "checkpoint.keep=1"), room)
+
+
+def test_a_disk_too_small_for_any_checkpoint_with_tables():
+    room = replace(PLENTY, disk=100_000_000)
+    assert refused(room, "dqn-minatar-breakout").endswith("--runs, or set checkpoint.replay=false")
+    refuse(*sizes_of("dqn-minatar-breakout", "checkpoint.replay=false"), room)
+
+
+def costs(env_step, inference, training, cores=2):
+    return Costs(*(Cost(value, value, value) for value in (env_step, inference, training)), cores=cores, peak=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "measured", "speed"),
+    [
+        (["runtime=inline"], costs(1, 2, 5), 1 / 8),
+        (["runtime=processes", "actors=1"], costs(1, 2, 5), 1 / 5),  # the learner's core is busy all the time
+        (["runtime=processes", "actors=1"], costs(3, 4, 5), 1 / 7),  # the actor's core
+        (["runtime=processes", "actors=4"], costs(3, 4, 5), 2 / 12),  # every core
+        (["runtime=processes", "actors=4"], costs(3, 4, 5, cores=8), 1 / 5),
+    ],
+)
+def test_speed_is_set_by_whoever_is_slowest(settings, measured, speed):
+    assert predict_speed(draw(load("ppo-cartpole", settings)), measured) == pytest.approx(speed)
+
+
+def test_limit_is_all_cores_doing_nothing_else():
+    assert costs(1, 2, 5, cores=4).limit == 0.5
+
+
+@pytest.mark.parametrize(
+    ("size", "words"), [(0, "0.0 kB"), (1_500, "1.5 kB"), (123_456_789, "123 MB"), (2e13, "20.0 TB")]
+)
+def test_in_words(size, words):
+    assert in_words(size) == words

@@ -1,6 +1,0 @@
-"""Makes what the tests share importable."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))

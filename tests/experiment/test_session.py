@@ -1,0 +1,286 @@
+"""A session with a fake runtime and a fake clock: every stop condition, the last evaluation, and the units of a row."""
+
+import os
+import signal
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from starling.config.load import load
+from starling.experiment.run_folder import checkpoint, folder
+from starling.experiment.run_folder.metrics import read_rows
+from starling.experiment.session import Session
+from starling.experiment.signals import Interrupts
+from starling.launch.plan import draw
+from starling.types import Episode
+
+SECONDS = 0.5
+"""That one step of the fake runtime takes on the fake clock."""
+STEPS, UPDATES = 8, 2
+"""Env steps and updates of one step."""
+
+
+class FakeRuntime:
+    """Counts; `episode` is the return of an episode that ends at every step, `evaluation` the steps that one takes."""
+
+    def __init__(self, env_steps=0, updates=0, episode=None, evaluation=3):
+        self.env_steps, self.updates, self.now = env_steps, updates, 1000.0
+        self.episode, self.evaluation = episode, evaluation
+        self.calls = Counter()
+        self.learner = SimpleNamespace(skipping=False)
+        self.during = {}  # what happens in the n-th step, or in the n-th step of an evaluation
+        self._evaluations = []
+
+    def clock(self):
+        return self.now
+
+    def run(self):
+        while True:
+            self.env_steps += STEPS
+            self.updates += UPDATES
+            self._pass("run")
+            yield
+
+    def _pass(self, what):
+        self.now += SECONDS
+        self.calls[what] += 1
+        self.during.get((what, self.calls[what]), lambda: None)()
+
+    def episodes(self):
+        return [] if self.episode is None else [Episode(0, self.episode, 20)]
+
+    def notices(self):
+        return []
+
+    def drain_metrics(self):
+        return {"loss/fake": 1.5}
+
+    def save(self, with_tables):
+        self.calls["save"] += 1
+        return {"learner": {"model": {}}, "store": {"with_tables": with_tables}}
+
+    def evaluate(self, wait):
+        self.calls["waited for" if wait else "beside"] += 1
+        for _ in range(self.evaluation):
+            self._pass("evaluate")
+            yield
+        self._evaluations.append({"eval/return": 77.0, "eval/env_steps": self.env_steps})
+
+    def evaluations(self):
+        done, self._evaluations = self._evaluations, []
+        return done
+
+    def halt(self):
+        self.calls["halt"] += 1
+
+    def close(self):
+        self.calls["close"] += 1
+
+
+class Watching:
+    def __init__(self):
+        self.statuses, self.rows, self.lines = [], [], []
+        self.tick, self.row, self.message = self.statuses.append, self.rows.append, self.lines.append
+
+
+@pytest.fixture
+def drive(tmp_path):
+    """`drive(runtime, *settings)`: the result of a session, its folder, and what its display was shown."""
+
+    def run(runtime, *settings, frames_per_step=1, state=None, interrupts=None):
+        blueprint = draw(load("ppo-cartpole", ["stop.return=null", *settings]))
+        blueprint = replace(blueprint, env=replace(blueprint.env, frames_per_step=frames_per_step))
+        place, display = folder.create(tmp_path, blueprint.config), Watching()
+        result = Session(blueprint, place, runtime, display, state, runtime.clock, interrupts).run()
+        return result, place, display
+
+    return run
+
+
+def test_it_stops_at_the_first_step_with_enough_env_steps(drive):
+    result, place, _ = drive(FakeRuntime(), "stop.env_steps=801")
+    assert (result.env_steps, result.updates, result.exit_code) == (808, 202, 0)
+    assert result.reason == "stop.env_steps=801 reached"
+    assert [row["env_steps"] for row in read_rows(place.metrics_file)][-1] == 808
+    assert checkpoint.newest_sound(place.checkpoints).name == "step-000000000808"
+
+
+def test_it_stops_at_the_first_step_with_enough_updates(drive):
+    result, _, _ = drive(FakeRuntime(), "stop.updates=31")
+    assert result.updates == 32
+    assert result.reason == "stop.updates=31 reached"
+
+
+def test_it_stops_after_so_many_minutes(drive):
+    result, _, _ = drive(FakeRuntime(), "stop.minutes=2")
+    assert result.env_steps == 2 * 60 / SECONDS * STEPS
+    assert result.reason == "stop.minutes=2 reached"
+
+
+@pytest.mark.parametrize(("returns", "stops"), [(50.0, True), (49.9, False)])
+def test_it_stops_when_a_hundred_episodes_return_enough(drive, returns, stops):
+    result, _, _ = drive(FakeRuntime(episode=returns), "stop.return=50", "stop.env_steps=2000")
+    assert result.env_steps == (100 * STEPS if stops else 2000)
+    assert result.score == pytest.approx(returns)
+
+
+def test_the_score_is_that_of_the_last_hundred_episodes(drive):
+    runtime = FakeRuntime(episode=0.0)
+    runtime.during["run", 151] = lambda: setattr(runtime, "episode", 10.0)
+    result, place, _ = drive(runtime, f"stop.env_steps={200 * STEPS}")
+    assert result.score == pytest.approx(5.0)  # 50 of them return 10
+    assert read_rows(place.metrics_file)[-1]["episodes"] == 200
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_stops_it_without_an_evaluation(drive, number, code):
+    runtime = FakeRuntime()
+    runtime.during["run", 7] = lambda: os.kill(os.getpid(), number)
+    result, place, _ = drive(runtime, "eval.every=100000")
+    assert (result.env_steps, result.exit_code) == (7 * STEPS, code)
+    assert result.reason == f"{number.name} received"
+    assert runtime.calls["evaluate"] == 0
+    assert checkpoint.newest_sound(place.checkpoints).name == f"step-{7 * STEPS:012d}"
+
+
+def test_the_last_evaluation_is_waited_for_and_written(drive):
+    runtime = FakeRuntime()
+    _, place, _ = drive(runtime, "stop.env_steps=1000", "eval.every=400")
+    assert (runtime.calls["beside"], runtime.calls["waited for"]) == (2, 1)
+    rows = read_rows(place.metrics_file)
+    assert [row["eval/env_steps"] for row in rows if "eval/return" in row] == [400, 800, 1000]
+    assert "eval/return" in rows[-1]
+    assert checkpoint.best(place.checkpoints)[1] == 77.0
+
+
+def test_a_signal_drops_the_evaluation_under_way(drive):
+    runtime = FakeRuntime(evaluation=1000)
+    runtime.during["evaluate", 5] = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    result, place, display = drive(runtime, "eval.every=400")
+    assert (runtime.calls["evaluate"], result.env_steps, result.exit_code) == (5, 400, 143)
+    assert not any("eval/return" in row for row in read_rows(place.metrics_file))
+    assert any(status.evaluating for status in display.statuses)
+    assert not display.statuses[0].evaluating
+
+
+def test_an_evaluation_in_which_the_time_runs_out_is_the_last(drive):
+    runtime = FakeRuntime(evaluation=60)
+    result, place, _ = drive(runtime, "stop.minutes=0.5", "eval.every=400")  # from second 25 to 55
+    assert (result.reason, result.env_steps) == ("stop.minutes=0.5 reached", 400)
+    assert runtime.calls["evaluate"] == 60
+    assert [row["eval/env_steps"] for row in read_rows(place.metrics_file) if "eval/return" in row] == [400]
+
+
+@pytest.mark.parametrize(
+    ("settings", "step"),
+    [
+        (["stop.env_steps=100", "eval.every=1000"], 1),  # it is known beforehand that it is the last
+        (["stop.minutes=0.5", "eval.every=400"], 11),  # time runs out in its tenth step
+    ],
+)
+def test_the_state_is_saved_before_the_last_evaluation_goes_on(drive, settings, step):
+    runtime = FakeRuntime(evaluation=60)
+    saved = []
+    runtime.during["evaluate", step] = lambda: saved.append(runtime.calls["save"])
+    drive(runtime, "checkpoint.every=1000000", *settings)
+    assert saved == [1]
+
+
+def test_nothing_comes_in_any_more_when_the_last_state_is_saved(drive):
+    runtime = FakeRuntime()
+    save, halted = runtime.save, []
+    runtime.save = lambda with_tables: halted.append(runtime.calls["halt"]) or save(with_tables)
+    drive(runtime, "stop.env_steps=80", "checkpoint.every=40")
+    assert halted == [0, 1]
+
+
+def test_a_signal_before_the_first_step_leaves_a_run_that_can_be_resumed(drive, monkeypatch):
+    interrupts = Interrupts()
+    with interrupts:
+        os.kill(os.getpid(), signal.SIGTERM)
+        result, place, _ = drive(FakeRuntime(), interrupts=interrupts)
+    assert (result.exit_code, result.env_steps) == (143, 0)
+    assert checkpoint.newest_sound(place.checkpoints) is not None
+
+
+def test_no_checkpoint_is_written_while_updates_are_skipped_but_the_last(drive):
+    runtime = FakeRuntime()
+    runtime.learner.skipping = True
+    runtime.during["run", 60] = lambda: setattr(runtime.learner, "skipping", False)
+    runtime.during["run", 80] = lambda: setattr(runtime.learner, "skipping", True)
+    drive(runtime, "stop.env_steps=800", "checkpoint.every=80")
+    assert runtime.calls["save"] == 3  # in steps 60 and 70, and the last
+
+
+def test_rows_and_checkpoints_come_a_hundred_and_ten_times_by_default(drive):
+    runtime = FakeRuntime()
+    _, place, _ = drive(runtime, "stop.env_steps=8000", "log.every=null", "checkpoint.every=null")
+    assert [row["env_steps"] for row in read_rows(place.metrics_file)] == list(range(80, 8001, 80))
+    assert runtime.calls["save"] == 10
+
+
+@pytest.mark.parametrize("settings", [["log.every=400", "checkpoint.every=1600"]])
+def test_rows_and_checkpoints_come_as_often_as_they_are_asked_for(drive, settings):
+    runtime = FakeRuntime()
+    _, place, _ = drive(runtime, "stop.env_steps=8000", *settings)
+    assert [row["env_steps"] for row in read_rows(place.metrics_file)] == list(range(400, 8001, 400))
+    assert runtime.calls["save"] == 5
+
+
+def test_every_number_of_a_row_has_its_unit(drive):
+    runtime = FakeRuntime(episode=3.0)
+    _, place, _ = drive(runtime, "stop.env_steps=800", "log.every=800", frames_per_step=4)
+    (row,) = read_rows(place.metrics_file)
+    seconds = 100 * SECONDS
+    assert {key: value for key, value in row.items() if not key.startswith("time/checkpoint")} == {
+        "env_steps": 800,
+        "updates": 200,
+        "episodes": 100,
+        "return": 3.0,
+        "episode_length": 20,
+        "episode_longest": 20,
+        "loss/fake": 1.5,
+        "time/seconds": seconds,
+        "time/steps_per_s": 800 / seconds,
+        "time/frames_per_s": 4 * 800 / seconds,
+        "time/updates_per_s": 200 / seconds,
+    }
+
+
+def test_speed_counts_from_where_a_run_was_resumed(drive):
+    state = {"scores": {"episodes": 5, "totals": [1.0], "lengths": [9]}, "evaluated": None, "rows": 0}
+    _, place, _ = drive(FakeRuntime(100_000, 25_000), "stop.env_steps=100800", "log.every=100800", state=state)
+    (row,) = read_rows(place.metrics_file)
+    assert (row["time/steps_per_s"], row["time/updates_per_s"]) == (STEPS / SECONDS, UPDATES / SECONDS)
+    assert (row["episodes"], row["return"]) == (5, 1.0)
+
+
+def test_the_display_is_told_steps_and_frames_per_second(drive):
+    _, _, display = drive(FakeRuntime(), "stop.env_steps=4000", frames_per_step=4)
+    last = display.statuses[-1]
+    assert last.steps_per_s == pytest.approx(STEPS / SECONDS)
+    assert last.frames_per_s == pytest.approx(4 * STEPS / SECONDS)
+
+
+def test_settings_that_would_end_a_resumed_run_at_once_are_named(drive):
+    result, _, _ = drive(FakeRuntime(), "stop.env_steps=800", "stop.updates=100")
+    assert result.onward == "stop.updates=200"
+    result, _, _ = drive(FakeRuntime(), "stop.env_steps=800")
+    assert result.onward == "stop.env_steps=1600"
+
+
+@pytest.mark.parametrize("replay", ["true", "false"])
+def test_tables_are_saved_unless_told_otherwise(drive, replay):
+    _, place, _ = drive(FakeRuntime(), "stop.env_steps=80", f"checkpoint.replay={replay}")
+    _, state, _ = checkpoint.find(place.checkpoints)
+    assert state["store"]["with_tables"] is (replay == "true")
+
+
+def test_what_it_opened_is_closed_also_when_the_runtime_fails(drive):
+    runtime = FakeRuntime()
+    runtime.during["run", 3] = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        drive(runtime)
+    assert runtime.calls["close"] == 1

@@ -1,0 +1,86 @@
+"""Event files, read back with TensorBoard's own reader."""
+
+import subprocess
+import sys
+import textwrap
+
+from support.traced_disk import TracedDisk
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from starling.experiment.run_folder.tensorboard import TensorBoardFile
+
+
+def scalars(folder):
+    reader = EventAccumulator(str(folder))
+    reader.Reload()
+    return {tag: [(event.step, event.value) for event in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
+
+
+def test_every_number_is_a_scalar_at_its_env_steps(tmp_path):
+    board = TensorBoardFile(tmp_path, None, print)
+    board.write({"env_steps": 10, "updates": 1, "return": None, "note": "text"})
+    board.write({"env_steps": 20, "updates": 2, "return": 1.5, "loss/value": 0.25})
+    assert scalars(tmp_path)["return"] == [(20, 1.5)]  # there to be read while the run goes on
+    board.close()
+    board.close()
+    assert scalars(tmp_path) == {
+        "env_steps": [(10, 10), (20, 20)],
+        "updates": [(10, 1), (20, 2)],
+        "return": [(20, 1.5)],
+        "loss/value": [(20, 0.25)],
+    }
+
+
+def test_a_resumed_run_voids_what_its_checkpoint_had_not_seen(tmp_path):
+    first = TensorBoardFile(tmp_path, None, print)
+    for step in (10, 20, 30, 40):
+        first.write({"env_steps": step, "return": 1.0})
+    first.close()
+    second = TensorBoardFile(tmp_path, 20, print)
+    assert [step for step, _ in scalars(tmp_path)["return"]] == [10, 20]
+    second.write({"env_steps": 35, "return": 2.0})
+    second.close()
+    assert scalars(tmp_path)["return"] == [(10, 1.0), (20, 1.0), (35, 2.0)]
+
+
+def test_a_full_disk_costs_one_warning(tmp_path):
+    """And the file is whole up to the last row that there was room for."""
+    script = """
+        import resource, sys
+        from pathlib import Path
+        from starling.experiment.run_folder.tensorboard import TensorBoardFile
+        board = TensorBoardFile(Path(sys.argv[1]), None, print)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+        for step in range(200):
+            board.write({"env_steps": step, "return": 1.0})
+        board.close()
+        assert "torch" not in sys.modules
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    (line,) = done.stdout.splitlines()
+    (file,) = tmp_path.iterdir()
+    assert line.startswith(f"warning: cannot write to {file}: File too large; training goes on")
+    assert len(scalars(tmp_path)["return"]) > 5
+
+
+def test_rows_wait_for_room_and_none_is_lost(tmp_path, monkeypatch):
+    board = TensorBoardFile(tmp_path, None, print)
+    traced = TracedDisk(monkeypatch, room=100)
+    for step in range(5):
+        board.write({"env_steps": step, "return": 1.0})
+    assert 0 < len(scalars(tmp_path)["return"]) < 5
+    traced.room = None
+    board.close()
+    assert [step for step, _ in scalars(tmp_path)["return"]] == list(range(5))
+
+
+def test_a_folder_that_cannot_be_made_costs_one_warning(tmp_path):
+    (tmp_path / "file").write_text("")  # where the folder should be
+    said = []
+    board = TensorBoardFile(tmp_path / "file", None, said.append)
+    board.write({"env_steps": 1})
+    board.close()
+    assert len(said) == 1

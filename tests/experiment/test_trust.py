@@ -1,0 +1,212 @@
+"""The key that marks runs as one's own, and the seals made with it."""
+
+import json
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from starling.errors import UserError
+from starling.experiment.run_folder import trust
+
+OWN = {"algo": {"name": "ppo"}, "env": {"id": "mine:Env"}}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path / "config"
+
+
+@pytest.fixture
+def sealed(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    assert trust.seal(folder, OWN) is None
+    return folder
+
+
+def refused(folder, values=OWN, allow=()):
+    with pytest.raises(UserError) as error:
+        trust.check(folder, values, allow)
+    (line,) = str(error.value).splitlines()
+    return line
+
+
+def test_a_key_is_made_at_first_need_for_its_owner_alone(home, tmp_path):
+    before = os.umask(0)
+    try:
+        assert trust.seal(tmp_path, {"env": {"id": "CartPole-v1"}}) is None
+        assert not home.exists()  # nothing to seal
+        assert trust.seal(tmp_path, OWN) is None
+    finally:
+        os.umask(before)
+    key = home / "starling" / "key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
+    assert len(key.read_bytes()) == 32
+    assert [file.name for file in key.parent.iterdir()] == ["key"]
+    content = key.read_bytes()
+    trust.seal(tmp_path, OWN)
+    assert key.read_bytes() == content
+
+
+def test_numbers_may_change_and_imports_may_not(sealed):
+    trust.check(sealed, OWN)
+    trust.check(sealed, {**OWN, "seed": 7, "net": {"torso": {"kind": "mlp"}}})
+    line = refused(sealed, {**OWN, "net": {"torso": {"kind": "evil.nets:Torso"}}})
+    assert "made with another key or for another config.yaml" in line
+    assert "mine:Env (env.id), evil.nets:Torso (net.torso.kind)" in line
+    assert "--allow mine --allow evil " in line
+    assert line.endswith("STARLING_ALLOW=mine,evil")
+
+
+def test_a_folder_without_imports_needs_neither_seal_nor_key(tmp_path, home):
+    trust.check(tmp_path, {"env": {"id": "CartPole-v1"}})
+    assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "it has no trust.json"),
+        (b"", "its trust.json is damaged"),
+        (b"[" * 1000, "its trust.json is damaged"),
+        (b"[]", "its trust.json is damaged"),
+        (b'{"imports": 3}', "its trust.json is damaged"),
+        ('{"imports": "é"}'.encode(), "its trust.json is damaged"),
+        (b'{"imports": ""}', "made with another key or for another config.yaml"),
+        (b'{"imports": "' + b"0" * 2000 + b'"}', "its trust.json is damaged"),
+    ],
+)
+def test_a_seal_that_is_missing_or_no_seal_is_refused(sealed, content, reason):
+    (sealed / "trust.json").unlink()
+    if content is not None:
+        (sealed / "trust.json").write_bytes(content)
+    assert reason in refused(sealed)
+
+
+def test_a_seal_behind_a_symlink_or_a_pipe_is_not_read(sealed):
+    seal = sealed / "trust.json"
+    seal.rename(sealed / "elsewhere")
+    seal.symlink_to(sealed / "elsewhere")
+    assert "its trust.json is damaged" in refused(sealed)
+    seal.unlink()
+    os.mkfifo(seal)
+    assert "its trust.json is damaged" in refused(sealed)
+
+
+def test_another_users_key_does_not_vouch(sealed, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "other"))
+    assert "you have no key here yet" in refused(sealed)
+    (tmp_path / "second").mkdir()
+    trust.seal(tmp_path / "second", OWN)
+    assert "made with another key" in refused(sealed)
+
+
+def test_a_copied_key_vouches_on_another_machine(sealed, monkeypatch, tmp_path, home):
+    other = tmp_path / "other" / "starling"
+    other.mkdir(parents=True)
+    (other / "key").write_bytes((home / "starling" / "key").read_bytes())
+    (other / "key").chmod(0o600)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(other.parent))
+    trust.check(sealed, OWN)
+
+
+def test_whoever_makes_a_key_at_the_same_time_gets_the_same(home):
+    with ThreadPoolExecutor(16) as pool:
+        keys = {made.result() for made in [pool.submit(trust._make_key) for _ in range(64)]}
+    assert keys == {(home / "starling" / "key").read_bytes()}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_key_of_another_user_does_not_vouch(sealed, home):
+    os.chown(home / "starling" / "key", 12345, -1)
+    assert "belongs to another user" in refused(sealed)
+
+
+def test_a_key_that_others_may_read_or_that_is_none_does_not_vouch(sealed, home):
+    key = home / "starling" / "key"
+    key.chmod(0o640)
+    assert f"others may read {key}; change it with: chmod 600" in refused(sealed)
+    key.chmod(0o600)
+    content = key.read_bytes()
+    for wrong in (b"", content[:-1], content + b"x"):
+        key.write_bytes(wrong)
+        assert f"{key} is not a key; remove it" in refused(sealed)
+    key.write_bytes(content)
+    key.rename(key.with_name("elsewhere"))
+    key.symlink_to(key.with_name("elsewhere"))
+    assert f"cannot read {key}" in refused(sealed)
+
+
+def test_where_no_key_can_be_made_the_run_goes_on_and_says_what_it_will_need(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/nosuch")  # root may write anywhere else
+    problem = trust.seal(tmp_path, OWN)
+    assert "cannot be marked as yours (cannot write /proc/nosuch/starling/key: No such file" in problem
+    assert problem.endswith("--allow mine")
+    assert not (tmp_path / "trust.json").exists()
+    monkeypatch.setenv("XDG_CONFIG_HOME", "relative")  # which the XDG specification has ignored
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert trust.key_file() == tmp_path / ".config" / "starling" / "key"
+    monkeypatch.setenv("HOME", "nowhere")
+    assert "there is no home folder; set HOME or XDG_CONFIG_HOME" in trust.seal(tmp_path, OWN)
+
+
+def test_packages_are_allowed_by_argument_and_by_environment(tmp_path, monkeypatch):
+    values = {"env": {"id": "mine:Env"}, "net": {"torso": {"kind": "nets.own:Torso"}}}
+    assert "nets.own:Torso (net.torso.kind);" in refused(tmp_path, values, ["mine"])
+    monkeypatch.setenv("STARLING_ALLOW", " nets.own , ,other")
+    trust.check(tmp_path, values, ["mine"])
+    assert "mine:Env" in refused(tmp_path, values)
+
+
+def test_what_a_stranger_wrote_is_one_printable_line_that_may_be_pasted(tmp_path):
+    values = {"env": {"id": "a; rm -rf ~\n\x1b[2J\u043e:x" + "y" * 5000}, "args": [f"p{n}:X" for n in range(100)]}
+    line = refused(tmp_path, values)
+    assert line.isprintable()
+    assert line.isascii()
+    assert len(line) < 2500
+    assert "and 93 more" in line
+    assert "--allow 'a; rm -rf ~" in line
+
+
+def test_the_seal_says_nothing_about_the_key(sealed, home):
+    content = json.loads((sealed / "trust.json").read_text())
+    assert content.keys() == {"version", "imports", "cluster"}
+    assert (home / "starling" / "key").read_bytes().hex() not in content["imports"]
+
+
+CLUSTER_LEAVE = "ray.allow_cluster_without_authentication"
+CLUSTER = {"ray": {"address": "ray://head:10001", "allow_cluster_without_authentication": True}}
+
+
+def cluster_refused(folder, values=CLUSTER, allow=(), typed=()):
+    with pytest.raises(UserError) as error:
+        trust.check_cluster(folder, values, allow, typed)
+    (line,) = str(error.value).splitlines()
+    return line
+
+
+def test_a_strangers_cluster_needs_a_word(tmp_path, monkeypatch):
+    line = cluster_refused(tmp_path)
+    assert "would join ray://head:10001 (ray.address), ray.allow_cluster_without_authentication (ray.allow" in line
+    assert "--allow ray://head:10001 --allow ray.allow_cluster_without_authentication " in line
+    assert "would join ray://head:10001 (ray.address);" in cluster_refused(tmp_path, CLUSTER, [CLUSTER_LEAVE])
+    assert f"would join {CLUSTER_LEAVE} (" in cluster_refused(tmp_path, CLUSTER, typed=["ray.address"])
+    trust.check_cluster(tmp_path, CLUSTER, typed=["ray"])
+    trust.check_cluster(tmp_path, {"ray": {"address": "auto"}})
+    trust.check_cluster(tmp_path, {"ray": {"address": None, "allow_cluster_without_authentication": False}})
+    monkeypatch.setenv("STARLING_ALLOW", f"ray://head:10001,{CLUSTER_LEAVE}")
+    trust.check_cluster(tmp_path, CLUSTER)
+
+
+def test_ones_own_cluster_needs_none_and_is_sealed_apart_from_imports(tmp_path):
+    assert trust.seal(tmp_path, OWN | CLUSTER) is None
+    trust.check_cluster(tmp_path, CLUSTER)
+    trust.check(tmp_path, OWN | {"ray": {"address": "other:1"}})
+    assert "other:1 (ray.address)" in cluster_refused(tmp_path, OWN | {"ray": {"address": "other:1"}})
+    digests = json.loads((tmp_path / "trust.json").read_text())
+    (tmp_path / "trust.json").write_text(json.dumps({"cluster": digests["imports"]}))
+    assert "made with another key" in cluster_refused(tmp_path, {"ray": {"address": "mine:Env"}})

@@ -1,0 +1,95 @@
+"""The episodic reward against a slow version that reads like the paper, and on cases worked out by hand."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from support.looking import seen
+
+from starling.config.curiosity import EpisodicConfig
+from starling.errors import UserError
+from starling.intrinsic.episodic import Episodic
+from starling.types import EnvSpec
+
+
+class Slow:
+    """One env row; a list of what the episode has shown (2002.06038, algorithm 1)."""
+
+    def __init__(self, config):
+        self.config, self.seen, self.distances = config, [], []
+
+    def begin(self):
+        self.seen = []
+
+    def reward(self, query):
+        config, reward = self.config, 0.0
+        if len(self.seen) >= config.neighbours:
+            kept = self.seen[-config.capacity :]
+            near = sorted(float(((query - other) ** 2).sum()) for other in kept)[: config.neighbours]
+            self.distances.append(np.mean(near))
+            usual = max(np.mean(self.distances), 1e-8)
+            similar = 0.0
+            for distance in near:
+                relative = max(distance / usual - config.cluster, 0.0)
+                similar += config.kernel / (relative + config.kernel)
+            similarity = math.sqrt(similar) + config.constant
+            reward = 1 / similarity if similarity <= config.most else 0.0
+        self.seen.append(query)
+        return reward
+
+
+def as_is():
+    """A module whose embedding is the observation."""
+    return SimpleNamespace(encode=lambda obs: obs)
+
+
+@pytest.mark.parametrize(("capacity", "most"), [(50, 8.0), (7, 8.0), (50, 1.2)])
+def test_equals_the_slow_version(capacity, most):
+    config = EpisodicConfig(features=3, capacity=capacity, neighbours=4, kernel=0.01, most=most)
+    rng = np.random.default_rng(0)
+    episodic, slow, rewards = Episodic(config), [Slow(config) for _ in range(3)], []
+    memory = episodic.memory(3)
+    for t in range(60):
+        obs = rng.integers(0, 3, (3, 3)).astype(np.float32)  # many repeat, so many distances are 0
+        first = np.array([t % 25 == 0, t % 9 == 0, t == 0])
+        for row in np.flatnonzero(first):
+            slow[row].begin()
+        expected = [row.reward(query) for row, query in zip(slow, obs, strict=True)]
+        found = episodic.reward(as_is(), seen(obs, first), memory)
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-6)
+        rewards += expected
+    assert len({round(reward, 6) for reward in rewards}) > 20
+    assert min(rewards) == 0
+    assert max(rewards) > 0
+
+
+def test_an_observation_seen_all_along_earns_little_and_a_new_one_much():
+    """Ten equal entries: similarity sqrt(10) + 0.001. One far from all of them: all its distances are the usual one."""
+    config = EpisodicConfig(features=1)
+    episodic, memory = Episodic(config), None
+    memory = episodic.memory(1)
+    for t in range(10):
+        assert episodic.reward(as_is(), seen([[0.0]], [t == 0]), memory).item() == 0
+    assert episodic.reward(as_is(), seen([[0.0]], [False]), memory).item() == pytest.approx(1 / (math.sqrt(10) + 1e-3))
+    memory["distance"].zero_(), memory["queries"].zero_()  # so that the next is the first that counts
+    new = episodic.reward(as_is(), seen([[5.0]], [False]), memory).item()
+    assert new == pytest.approx(1 / (math.sqrt(10 * 1e-4 / (1 - 0.008 + 1e-4)) + 1e-3), rel=1e-4)
+
+
+def test_the_query_comes_before_the_insertion_and_memory_is_emptied_with_an_episode():
+    config = EpisodicConfig(features=1, neighbours=1, kernel=0.1)
+    episodic = Episodic(config)
+    memory = episodic.memory(2)
+    episodic.reward(as_is(), seen([[1.0], [1.0]], [True, True]), memory)
+    novel = episodic.reward(as_is(), seen([[3.0], [3.0]], [False, True]), memory)
+    assert novel[0] > 0  # compared with 1, not with itself
+    assert novel[1] == 0  # its episode has just begun
+    assert memory["count"].tolist() == [2, 1]
+
+
+def test_it_needs_finitely_many_actions():
+    env = EnvSpec("x", spaces.Box(0, 1, (3,)), spaces.Box(-1, 1, (2,)))
+    with pytest.raises(UserError, match=r"curiosity episodic needs a Discrete action space.*use kind: rnd"):
+        Episodic(EpisodicConfig()).build(env)

@@ -1,0 +1,73 @@
+"""ICM: what is expected earns little, features tell actions apart, noise that no action explains is left out."""
+
+import torch
+from gymnasium import spaces
+from support.looking import seen
+
+from starling.config.curiosity import ICMConfig
+from starling.intrinsic.icm import ICM
+from starling.types import Batch, EnvSpec, Progress, Trajectory
+
+ENV = EnvSpec("x", spaces.Box(-10, 10, (4,)), spaces.Discrete(3))
+
+
+def walk(steps, rows, seed=0):
+    """A point on a circle of 8 places, moved by action - 1, and two numbers that are noise."""
+    drawn = torch.Generator().manual_seed(seed)
+    action = torch.randint(0, 3, (steps, rows), generator=drawn)
+    place = torch.cat([torch.zeros(1, rows, dtype=torch.int64), (action - 1).cumsum(0)])
+    angle = place * (2 * torch.pi / 8)
+    noise = torch.randn(steps + 1, rows, 2, generator=drawn)
+    return torch.cat([angle.cos()[..., None], angle.sin()[..., None], noise], dim=-1), action
+
+
+def batch_of(obs, action):
+    steps, rows = action.shape
+    flags = torch.zeros(steps, rows, dtype=torch.bool)
+    trajectory = Trajectory(
+        obs, torch.zeros(steps + 1, rows, dtype=torch.bool), action, {}, flags, flags, ~flags, {}, {}, torch.zeros(rows)
+    )
+    return Batch(trajectory, torch.ones(rows), torch.zeros(rows), Progress(), torch.Generator())
+
+
+def test_it_learns_what_an_action_does_and_leaves_out_what_none_explains():
+    torch.manual_seed(0)
+    icm = ICM(ICMConfig(hidden=64))
+    module = icm.build(ENV)
+    optimizer = torch.optim.Adam(module.parameters(), lr=3e-3)
+    for step in range(300):
+        batch = batch_of(*walk(10, 32, seed=step))
+        optimizer.zero_grad()
+        icm.loss(module, batch, batch.trajectory.obs[1:]).backward()
+        optimizer.step()
+    obs, action = walk(10, 64, seed=1000)
+    before, after = module.inverse.encode_steps(obs[:-1]), module.inverse.encode_steps(obs[1:])
+    guessed = module.inverse.guess(torch.cat((before, after), dim=-1)).argmax(-1)
+    assert (guessed == action).float().mean() > 0.95
+    expected = module.surprise(before, action, after).mean()
+    wrong = module.surprise(before, (action + 1) % 3, after).mean()
+    assert wrong > 3 * expected
+
+
+def test_the_reward_is_the_surprise_between_two_observations_of_a_row():
+    torch.manual_seed(0)
+    icm = ICM(ICMConfig())
+    module = icm.build(ENV)
+    obs, action = walk(3, 2)
+    memory, never = icm.memory(2), torch.zeros(2, dtype=torch.bool)
+    icm.reward(module, seen(obs[0], ~never, action[0]), memory)
+    for t in range(3):
+        found = icm.reward(module, seen(obs[t + 1], never, action[t]), memory)
+        before, after = module.inverse.encode(obs[t]), module.inverse.encode(obs[t + 1])
+        taken = torch.nn.functional.one_hot(action[t], 3).float()
+        error = module.forward_model(torch.cat((before, taken), dim=-1)) - after
+        torch.testing.assert_close(found, 0.5 * error.square().sum(-1))
+
+
+def test_the_forward_model_does_not_shape_the_features():
+    icm = ICM(ICMConfig(beta=1.0))  # the forward model's loss alone
+    module = icm.build(ENV)
+    batch = batch_of(*walk(4, 3))
+    icm.loss(module, batch, batch.trajectory.obs[1:]).backward()
+    assert all(p.grad is None or not p.grad.any() for p in module.inverse.encoder.parameters())
+    assert all(p.grad.any() for p in module.forward_model.parameters())

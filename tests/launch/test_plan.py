@@ -1,0 +1,129 @@
+"""The default number of actors works on every machine."""
+
+import time
+
+import pytest
+
+from starling.config.load import load, preset_names
+from starling.envs.registry import env_spec
+from starling.errors import UserError
+from starling.hardware import cores
+from starling.launch.plan import NetworkSize, build_model, draw, validate
+
+CORES = [*range(1, 17), 24, 32, 48, 64, 96, 127, 128]
+TOPOLOGIES = [
+    ["runtime=inline"],
+    ["runtime=processes"],
+    ["runtime=processes", "inference=central"],
+    ["runtime=processes", "learners=2"],
+    ["runtime=processes", "learners=3"],
+    ["runtime=ray"],
+    ["runtime=ray", "ray.shards=2"],
+]
+
+
+def works_with_some_number(config, env, fewest):
+    for actors in range(fewest, config.env.num + 1):
+        try:
+            draw(config.model_copy(update={"actors": actors}), env)
+        except UserError:
+            continue
+        return True
+    return False
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_the_default_number_of_actors_works_wherever_any_number_does(preset, monkeypatch):
+    env = None
+    for settings in TOPOLOGIES:
+        config = load(preset, [*settings, "env.stagger=0"])  # a stagger is checked on a real env, which takes long
+        env = env or env_spec(config.env)
+        fewest = max(config.learners, config.ray.shards if config.runtime == "ray" else 1)
+        possible = works_with_some_number(config, env, fewest)
+        shards_a_queue = "ray.shards=2" in settings and config.algo.name in ("ppo", "pqn", "impala", "impact")
+        assert possible or shards_a_queue or config.learners > 1 or fewest > config.env.num, (preset, settings)
+        for number in CORES if possible else ():
+            monkeypatch.setenv("STARLING_CORES", str(number))
+            blueprint = draw(config, env)
+            assert fewest <= blueprint.actors <= config.env.num, (settings, number)
+            if config.runtime == "inline":
+                assert blueprint.actors == 1
+            elif not blueprint.synchronous:
+                assert blueprint.actors == min(max(fewest, number), config.env.num), (settings, number)
+
+
+@pytest.mark.parametrize(("number", "actors"), [(1, 1), (2, 2), (3, 2), (4, 4), (6, 4), (8, 8), (16, 8)])
+def test_synchronous_actors_form_equal_groups(number, actors, monkeypatch):
+    monkeypatch.setenv("STARLING_CORES", str(number))
+    blueprint = draw(load("ppo-cartpole", ["runtime=processes", "env.num=8"]))
+    assert blueprint.actors == actors
+    assert {len(group.rows) for group in blueprint.groups().values()} == {8 // actors}
+
+
+def test_more_actors_than_cores_where_fewer_cannot_fill_a_batch(monkeypatch):
+    monkeypatch.setenv("STARLING_CORES", "1")
+    blueprint = draw(load("ppo-cartpole", ["runtime=processes", "env.num=4", "algo.rows=6", "algo.minibatches=2"]))
+    assert blueprint.actors == 2  # one brings 4 rows, of which no number makes 6
+
+
+def test_a_number_of_actors_that_is_asked_for_is_taken_or_refused():
+    with pytest.raises(UserError, match="equally many env rows"):
+        draw(load("ppo-cartpole", ["runtime=processes", "env.num=8", "actors=3"]))
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "two", "1.5"])
+def test_a_wrong_number_of_cores_is_one_clear_line(wrong, monkeypatch):
+    monkeypatch.setenv("STARLING_CORES", wrong)
+    with pytest.raises(UserError, match=f"STARLING_CORES={wrong} is not a number of cores"):
+        cores()
+
+
+def test_cores_are_those_that_this_process_may_use(monkeypatch):
+    monkeypatch.delenv("STARLING_CORES", raising=False)
+    assert cores() >= 1
+    monkeypatch.setenv("STARLING_CORES", "7")
+    assert cores() == 7
+
+
+@pytest.mark.parametrize(
+    "preset", ["ppo-cartpole", "sac-pendulum", "r2d2-memory", "ngu-deepsea", "impala-minatar-breakout"]
+)
+def test_a_network_is_counted_without_making_it(preset):
+    run = draw(load(preset))
+    model = build_model(run)
+    assert run.network_size == NetworkSize(
+        sum(parameter.numel() for parameter in model.parameters()),
+        sum(value.numel() * value.element_size() for value in model.state_dict().values()),
+    )
+
+
+@pytest.mark.parametrize("hidden", [[200_000, 200_000], [100_000] * 5])
+def test_a_network_larger_than_memory_is_refused_before_it_is_made(hidden):
+    config = load("ppo-cartpole", [f"net.torso.hidden={hidden}"])
+    with pytest.raises(UserError, match=r"^the network has [\d,]+ parameters, which take [\d,.]+ GB, 2 times with"):
+        validate(config)
+
+
+def test_a_network_that_cannot_be_counted_is_refused_where_memory_ends():
+    run = draw(load("ppo-cartpole", ["net.torso.hidden=[900000, 900000]"]))
+    with pytest.raises(UserError, match="does not fit into memory"):
+        build_model(run)
+
+
+@pytest.mark.parametrize("device", ["meta", "mps", "xla", "cuda:99", "cpu:x", "²", ""])
+def test_a_device_to_train_on_is_named(device):
+    config = load("ppo-cartpole")
+    with pytest.raises(UserError, match=r"^device="):
+        validate(config.model_copy(update={"device": device}))
+
+
+@pytest.mark.parametrize("preset", ["dqn-cartpole", "ppo-cartpole", "impala-cartpole"])
+@pytest.mark.parametrize("num", [99_991, 100_000])
+def test_many_envs_are_dealt_out_or_refused_quickly(preset, num):
+    began = time.process_time()
+    try:
+        draw(load(preset, [f"env.num={num}", "runtime=processes"]))
+    except UserError as error:
+        refused = str(error)
+        assert "\n" not in refused
+    assert time.process_time() - began < 5

@@ -1,0 +1,61 @@
+"""What is free, from made-up control groups and from this machine."""
+
+import pytest
+
+from starling.hardware import available_memory
+from starling.launch.room import find_room, peak_memory
+
+GIB = 2**30
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A folder like /proc with 8 GiB available, and one like /sys/fs/cgroup, both to be filled."""
+    (tmp_path / "proc" / "self").mkdir(parents=True)
+    (tmp_path / "groups").mkdir()
+    (tmp_path / "proc" / "meminfo").write_text(f"MemTotal: {9 * 2**20} kB\nMemAvailable: {8 * 2**20} kB\n")
+    return tmp_path
+
+
+def joined(machine, line, files):
+    """Available memory of a process in the group that `line` of /proc/self/cgroup names."""
+    (machine / "proc" / "self" / "cgroup").write_text(f"3:cpu:/x\n{line}\n")
+    for name, text in files.items():
+        file = machine / "groups" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(str(text))
+    return available_memory(machine / "proc", machine / "groups")
+
+
+def group(folder, limit, used, cached=0, version=2):
+    names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    stat = f"anon 1\ninactive_file {cached}\n"
+    return {f"{folder}/{names[0]}": limit, f"{folder}/{names[1]}": used, f"{folder}/memory.stat": stat}
+
+
+def test_without_a_limit_it_is_what_the_machine_has(machine):
+    assert joined(machine, "0::/job", group("job", "max", GIB)) == 8 * GIB
+
+
+def test_version_2_less_what_is_used_but_not_what_is_only_cached(machine):
+    assert joined(machine, "0::/job", group("job", 3 * GIB, 2 * GIB, cached=GIB)) == 2 * GIB
+
+
+def test_a_limit_further_up_counts_too(machine):
+    files = group("slice", 4 * GIB, 3 * GIB) | group("slice/job", "max", GIB)
+    assert joined(machine, "0::/slice/job", files) == GIB
+
+
+def test_version_1(machine):
+    assert joined(machine, "4:memory:/job", group("memory/job", 5 * GIB, GIB, version=1)) == 4 * GIB
+
+
+def test_a_container_that_sees_its_own_group_as_the_root(machine):
+    assert joined(machine, "4:memory:/docker/abc", group("memory", 2 * GIB, GIB, version=1)) == GIB
+
+
+def test_this_machine(tmp_path):
+    room = find_room(tmp_path / "not" / "made" / "yet")
+    assert 0 < room.memory < 2**50
+    assert 0 < room.disk < 2**60
+    assert 10 * 2**20 < peak_memory() < 2**40

@@ -1,0 +1,188 @@
+"""Gradients one operation after the other and compiled: the same, for an optimizer's own parameters alone."""
+
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from starling.algos.base import Loss
+from starling.config.load import load
+from starling.errors import UserError
+from starling.hardware import check_compiler, compiles
+from starling.launch import local as topology
+from starling.launch.plan import draw, parts_abreast, torch_threads
+from starling.learner.gradients import Compiled, differentiate
+
+CAN_COMPILE = compiles(load("sac-pendulum", ["compile=auto"]))
+needs_compiler = pytest.mark.skipif(not CAN_COMPILE, reason="torch needs a C++ compiler and Python's headers")
+
+
+def two_losses(a, b, x):
+    """A product that both parameters have a share in, as a loss for each of them."""
+    y = (a * b * x).sum()
+    return Loss({"first": y, "second": -2.0 * y}, lambda: {"y": y}, priorities=a.detach().abs() * x)
+
+
+@pytest.fixture
+def parameters():
+    a, b, unused = (nn.Parameter(torch.tensor(values)) for values in ([1.0, 2.0], [3.0, 5.0], [7.0]))
+    return {"first": [a, unused], "second": [b]}
+
+
+def test_every_loss_is_differentiated_for_its_own_optimizer_alone(parameters):
+    (a, _), (b,) = parameters.values()
+    x = torch.tensor([1.0, 10.0])
+    loss, gradients = differentiate(partial(two_losses, a, b, x), parameters, nullcontext)
+    assert loss.losses["first"].item() == loss.metrics()["y"].item() == 103.0
+    assert gradients.keys() == {"first", "second"}
+    assert gradients["first"][0].tolist() == [3.0, 50.0]
+    assert gradients["first"][1] is None, "the loss does not depend on it"
+    assert gradients["second"][0].tolist() == [-2.0, -40.0]
+    assert a.grad is None
+    assert b.grad is None
+
+
+@needs_compiler
+def test_compiled_it_says_the_same_again_and_again(parameters):
+    (a, _), (b,) = parameters.values()
+    compiled = Compiled()
+    for scale in (1.0, 2.0):
+        part = partial(two_losses, a, b, torch.tensor([1.0, 10.0]) * scale)
+        loss, gradients = differentiate(part, parameters, nullcontext)
+        same, found = compiled(part, parameters, nullcontext)
+        assert found["first"][1] is None
+        torch.testing.assert_close(found, gradients)
+        torch.testing.assert_close(same.losses, {name: value.detach() for name, value in loss.losses.items()})
+        torch.testing.assert_close(same.priorities, loss.priorities)
+        assert not any(value.requires_grad for value in (*same.losses.values(), *same.metrics().values()))
+        assert float(same.metrics()["y"]) == 103.0 * scale
+
+
+SETTINGS = {  # two parts with three optimizers; what changes with time
+    "sac-pendulum": ["algo.learning_starts=100", "algo.batch=64", "algo.prioritized.alpha=0.6"],
+    "ppo-cartpole": ["algo.rollout=32", "algo.clip={start: 0.2, end: 0.0, fraction: 0.1}"],
+}
+
+
+def train(preset, *settings):
+    runtime = topology.build(draw(load(preset, [*SETTINGS[preset], "eval.every=null", *settings])))
+    for _ in runtime.run():
+        if runtime.updates >= 3:
+            return runtime
+    raise AssertionError("unreachable")
+
+
+@needs_compiler
+@pytest.mark.parametrize("preset", [pytest.param("sac-pendulum", marks=pytest.mark.slow), "ppo-cartpole"])
+def test_a_compiled_learner_learns_the_same_from_one_piece_of_code(preset):
+    plain, compiled = train(preset), train(preset, "compile=true")
+    metrics = [runtime.learner.drain_metrics() for runtime in (plain, compiled)]
+    assert metrics[1].pop("learner/compiled") == 1.0, "else it learnt as the other did"
+    assert metrics[1] == pytest.approx(metrics[0], rel=1e-3, abs=1e-5)
+    for mine, other in zip(plain.learner.model.parameters(), compiled.learner.model.parameters(), strict=True):
+        torch.testing.assert_close(other, mine, rtol=1e-3, atol=1e-5)
+
+
+class PartOfMore:
+    """A source whose arrays are parts of larger ones, as those of batches that are drawn together."""
+
+    env_steps = 500
+
+    def __init__(self, source):
+        self._source, self.learnt = source, source.learnt
+
+    def sample(self):
+        sample = self._source.mixture.sample(64)
+        wider = np.concatenate([sample.trajectory.obs] * 3, axis=1)
+        return replace(sample, trajectory=replace(sample.trajectory, obs=wider[:, :64]))
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_arrays_in_another_layout_are_learnt_from_by_the_same_code():
+    runtime = train("sac-pendulum", "compile=true")
+    runtime.learner.source = PartOfMore(runtime.store)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert runtime.learner.step()
+    assert runtime.learner.drain_metrics()["learner/compiled"] == 1.0
+
+
+@needs_compiler
+def test_a_loss_that_is_not_one_piece_is_differentiated_as_it_is(parameters):
+    (a, _), (b,) = parameters.values()
+
+    def part():
+        if (a * b).sum() > 0:  # which way to go depends on numbers
+            return two_losses(a, b, torch.ones(2))
+        raise ValueError("the loss's own mistake")
+
+    compiled = Compiled()
+    for _ in range(2):
+        loss, gradients = compiled(part, parameters, nullcontext)
+        assert not compiled.pays
+        assert loss.losses["first"].item() == 13.0
+        assert gradients["first"][0].tolist() == [3.0, 5.0]
+    with torch.no_grad():
+        a.neg_()
+    with pytest.raises(ValueError, match="the loss's own mistake"):
+        compiled(part, parameters, nullcontext)
+
+
+@needs_compiler
+def test_what_a_loss_remembers_is_not_in_the_way(parameters):
+    """As `tree` does of classes: reading a file stands for what torch cannot compile."""
+    (a, _), (b,) = parameters.values()
+    known = {}
+
+    def part():
+        if "scale" not in known:
+            with open(__file__) as file:
+                known["scale"] = float(len(file.readline()) > 0)
+        return two_losses(a, b, torch.ones(2) * known["scale"])
+
+    compiled = Compiled()
+    loss, _ = compiled(part, parameters, nullcontext)
+    assert loss.losses["first"].item() == 13.0
+    assert compiled.pays
+
+
+def test_what_is_compiled_is_one_and_has_all_threads():
+    large = draw(load("sac-halfcheetah", ["threads=2", "compile=true"]))
+    assert (parts_abreast(large), torch_threads(large)) == (1, 2)
+    large = draw(load("sac-halfcheetah", ["threads=2", "compile=false"]))
+    assert (parts_abreast(large), torch_threads(large)) == (2, 1)
+
+
+def test_without_a_compiler_auto_does_without_and_true_is_refused(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert not compiles(load("sac-pendulum", ["compile=auto"]))
+    check_compiler(load("sac-pendulum", ["compile=auto"]))
+    with pytest.raises(UserError, match=r"compile=true needs a C\+\+ compiler \(no-such-compiler.*use compile=false"):
+        check_compiler(load("sac-pendulum", ["compile=true"]))
+
+
+def test_without_pythons_headers_there_is_nothing_to_compile_with(monkeypatch):
+    monkeypatch.setenv("CXX", sys.executable)
+    monkeypatch.setattr("starling.hardware.sysconfig.get_path", lambda name: "/no/such/folder")
+    with pytest.raises(UserError, match=r"needs Python's headers \(/no/such/folder/Python.h\)"):
+        check_compiler(load("sac-pendulum", ["compile=true"]))
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_compiler_that_does_not_work_is_one_clear_line(tmp_path):
+    settings = ["compile=true", "algo.learning_starts=100", "stop.env_steps=300", "run=broken"]
+    command = [sys.executable, "-m", "starling", "train", "sac-pendulum", *settings, "--runs", str(tmp_path)]
+    environment = {**os.environ, "CXX": "false", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "torch cannot compile the loss here" in done.stderr
+    assert "use compile=false" in done.stderr
+    assert "Traceback" not in done.stderr

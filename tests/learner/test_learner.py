@@ -1,0 +1,244 @@
+"""The one optimisation step: epochs, minibatches, several optimizers, targets, priorities, non-finite gradients."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from starling.algos.base import Algorithm, LearnSpec, Loss, OptimizerSpec, TargetSpec
+from starling.config.parts import OptimizerConfig
+from starling.learner.learner import AGE_EVERY, MAX_SKIPPED, DivergedError, Learner
+from starling.types import Keys, Sample, Trajectory
+
+ROWS, LENGTH = 6, 3
+
+
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(2, 1, bias=False)
+        self.b = nn.Linear(2, 1, bias=False)
+        self.register_buffer("count", torch.zeros(()))
+
+
+class Probe:
+    """An algorithm that writes down which rows and steps its loss was given."""
+
+    def __init__(self, **spec):
+        self.spec, self.seen, self.scale = spec, [], 1.0
+
+    def learning(self):
+        return LearnSpec(**{"optimizers": {"all": OptimizerSpec(sgd())}, **self.spec})
+
+    parts = Algorithm.parts
+
+    def prepare(self, model, target, batch):
+        return batch
+
+    def loss(self, model, target, batch):
+        self.seen.append(batch)
+        x = batch.trajectory.obs[: batch.trajectory.length]
+        y = model.a(x) * self.scale
+        return Loss({"all": y.mean()}, lambda: {"y": y.mean()}, priorities=batch.trajectory.obs[0, :, 0])
+
+
+def sgd(lr=0.1):
+    return OptimizerConfig(name="SGD", args={"lr": lr})
+
+
+class OneBatch:
+    """A source that always has the same batch: obs holds (row, time)."""
+
+    env_steps = 0
+
+    def __init__(self):
+        self.learned = []
+
+    def sample(self):
+        obs = np.zeros((LENGTH + 1, ROWS, 2), np.float32)
+        obs[..., 0] = np.arange(ROWS)
+        obs[..., 1] = np.arange(LENGTH + 1)[:, None]
+        flags = np.zeros((LENGTH, ROWS), bool)
+        steps = Trajectory(
+            obs=obs,
+            first=np.zeros((LENGTH + 1, ROWS), bool),
+            action=np.zeros((LENGTH, ROWS), np.int64),
+            rewards={"extrinsic": np.zeros((LENGTH, ROWS), np.float32)},
+            terminated=flags,
+            truncated=flags,
+            valid=~flags,
+            extras={},
+            carry={},
+            version=np.arange(ROWS),
+        )
+        ids = np.arange(ROWS)
+        keys = Keys(ids * 0, ids * 0, ids, ids * 0)
+        return Sample(steps, keys, np.full(ROWS, 0.1), np.full(ROWS, 10), ids * 0)
+
+    def learnt(self, keys, priorities):
+        self.learned.append(priorities)
+
+
+def a_learner(algorithm, model=None):
+    torch.manual_seed(0)
+    model = model or TwoHeads()
+    return Learner(algorithm, model, OneBatch(), seed=0, planned_env_steps=10, planned_versions=10)
+
+
+@pytest.mark.parametrize("split", ["env", "step"])
+def test_every_epoch_sees_every_row_and_step_once(split):
+    algorithm = Probe(epochs=3, minibatches=2, split=split)
+    a_learner(algorithm).step()
+    assert len(algorithm.seen) == 6
+    for epoch in range(3):
+        parts = algorithm.seen[2 * epoch : 2 * epoch + 2]
+        seen = [tuple(o) for b in parts for o in b.trajectory.obs[: b.trajectory.length].reshape(-1, 2).tolist()]
+        assert sorted(seen) == [(float(r), float(t)) for r in range(ROWS) for t in range(LENGTH)]
+        for part in parts:  # whatever is indexed by row is still that row's
+            rows = part.trajectory.obs[0, :, 0]
+            assert torch.equal(part.trajectory.version.float(), rows)
+    orders = {tuple(b.trajectory.version.tolist()) for b in algorithm.seen}
+    assert len(orders) > 2
+
+
+def test_priorities_return_in_the_order_of_the_keys_whatever_the_minibatches():
+    learner = a_learner(Probe(minibatches=3))
+    learner.step()
+    np.testing.assert_array_equal(learner.source.learned[0], np.arange(ROWS))
+
+
+def test_two_losses_are_taken_at_the_same_parameters_each_for_its_own_optimizer():
+    class Two(Probe):
+        def loss(self, model, target, batch):
+            x = batch.trajectory.obs[:-1]
+            y, z = model.a(x).mean(), model.b(x).mean()
+            return Loss({"a": (y * z).sum(), "b": (2 * y * z).sum()})
+
+    spec = {
+        "a": OptimizerSpec(sgd(), lambda m: m.a.parameters()),
+        "b": OptimizerSpec(sgd(), lambda m: m.b.parameters()),
+    }
+    torch.manual_seed(0)
+    model = TwoHeads()
+    expected = copy.deepcopy(model)
+    learner = a_learner(Two(optimizers=spec), model)
+    learner.step()
+    x = torch.from_numpy(OneBatch().sample().trajectory.obs[:-1])
+    y, z = expected.a(x).mean(), expected.b(x).mean()
+    (grad_a,) = torch.autograd.grad(y * z, [expected.a.weight], retain_graph=True)
+    (grad_b,) = torch.autograd.grad(2 * y * z, [expected.b.weight])
+    torch.testing.assert_close(model.a.weight, expected.a.weight - 0.1 * grad_a)
+    torch.testing.assert_close(model.b.weight, expected.b.weight - 0.1 * grad_b)
+
+
+def test_a_target_is_copied_every_so_many_updates_or_moved_by_tau():
+    hard = a_learner(Probe(target=TargetSpec(every=3)))
+    start = hard.model.a.weight.clone()
+    for _ in range(2):
+        hard.step()
+    assert torch.equal(hard._target.a.weight, start)
+    hard.model.count.fill_(5)
+    hard.step()
+    assert torch.equal(hard._target.a.weight, hard.model.a.weight)
+    assert hard._target.count == 5
+
+    soft = a_learner(Probe(target=TargetSpec(tau=0.25)))
+    soft.step()
+    torch.testing.assert_close(soft._target.a.weight, 0.75 * start + 0.25 * soft.model.a.weight)
+
+
+def test_a_gradient_that_is_not_finite_moves_nothing_and_many_stop_the_run():
+    algorithm = Probe()
+    learner = a_learner(algorithm)
+    before = learner.model.a.weight.clone()
+    algorithm.scale = float("nan")
+    learner.step()
+    assert torch.equal(learner.model.a.weight, before)
+    assert learner.drain_metrics()["learner/skipped"] == 1
+    algorithm.scale = 1.0
+    learner.step()
+    assert not torch.equal(learner.model.a.weight, before)
+    algorithm.scale = float("inf")
+    for _ in range(MAX_SKIPPED - 1):
+        learner.step()
+    with pytest.raises(DivergedError, match="not finite"):
+        learner.step()
+
+
+CHANCES = np.array([0.3, 0.6, 0.01, 0.04, 0.16, 0.25])
+
+
+def weights_of(beta, table_size, source):
+    """The importance weights of a batch whose rows were drawn with `CHANCES`."""
+
+    class Drawn(OneBatch):
+        def sample(self):
+            return replace(super().sample(), probability=CHANCES, table_size=table_size, source=source)
+
+    algorithm = Probe(importance_exponent=beta)
+    learner = a_learner(algorithm)
+    learner.source = Drawn()
+    learner.source.env_steps = 5  # half of the run
+    learner.step()
+    return algorithm.seen[0].weight
+
+
+def test_importance_weights_follow_the_exponent():
+    """(N P)^-beta divided by the largest of the batch, with beta at the current progress: 0.4 + 0.6 / 2 at half."""
+    one_table = np.full(ROWS, 100), np.zeros(ROWS, np.int64)
+    expected = (CHANCES / 0.01) ** -0.7
+    weight = weights_of(lambda progress: 0.4 + 0.6 * progress.fraction, *one_table)
+    torch.testing.assert_close(weight, torch.from_numpy(expected).float())
+    assert torch.equal(weights_of(lambda progress: 0.0, *one_table), torch.ones(ROWS))
+    assert torch.equal(weights_of(None, *one_table), torch.ones(ROWS))
+
+
+def test_importance_weights_are_relative_to_the_largest_of_their_own_table():
+    """Rows from a queue keep their weight, however rare the rows of a prioritized table beside them are."""
+    sizes, sources = np.array([7, 7, 50, 50, 50, 50]), np.array([0, 0, 1, 1, 1, 1])
+    least = [(CHANCES * sizes)[sources == table].min() for table in (0, 1)]
+    assert least[0] != pytest.approx(least[1])  # otherwise normalizing over both tables would give the same weights
+    weight = weights_of(lambda progress: 0.5, sizes, sources)
+    torch.testing.assert_close(weight, torch.tensor([1.0, 0.5**0.5, 1.0, 0.5, 0.25, 0.2]))
+
+
+def test_the_age_of_a_batch_is_told_in_versions_and_in_env_steps():
+    """Rows were recorded by versions 0 to 5; a version is made every 10 env steps."""
+    learner = a_learner(Probe())
+    for version in range(8):
+        learner.source.env_steps = 10 * version + 10
+        learner.drain_metrics()
+        learner.step()
+    metrics = learner.drain_metrics()
+    assert metrics["learner/lag"] == 7 - 2.5
+    assert metrics["learner/lag_steps"] == 80 - 25
+
+
+def test_the_age_is_looked_at_once_a_row_and_every_so_many_versions():
+    learner = a_learner(Probe())
+    for _ in range(2 * AGE_EVERY + 1):  # versions 0, 8 and 16
+        learner.step()
+    assert learner.drain_metrics()["learner/lag"] == AGE_EVERY - 2.5
+    learner.step()
+    learner.step()
+    assert learner.drain_metrics()["learner/lag"] == 2 * AGE_EVERY + 1 - 2.5
+
+
+def test_a_restored_learner_goes_on_to_the_bit():
+    spec = {"optimizers": {"all": OptimizerSpec(OptimizerConfig())}, "target": TargetSpec(tau=0.1), "minibatches": 2}
+    one = a_learner(Probe(**spec))
+    one.step()
+    state = copy.deepcopy(one.get_state())
+    other = a_learner(Probe(**spec), TwoHeads())
+    other.set_state(state)
+    for learner in (one, other):
+        learner.step()
+        learner.step()
+    mine, theirs = one.get_state(), other.get_state()
+    assert torch.equal(mine["model"]["a.weight"], theirs["model"]["a.weight"])
+    assert torch.equal(mine["target"]["a.weight"], theirs["target"]["a.weight"])
+    assert mine["rng"] == theirs["rng"]
+    assert one.drain_metrics() == other.drain_metrics()

@@ -1,0 +1,284 @@
+"""One flat buffer gives the same numbers as one tensor a parameter, for every optimizer, and resumes to the bit."""
+
+import copy
+import subprocess
+import sys
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from starling.config.parts import OptimizerConfig, ScheduleConfig
+from starling.config.torch_names import OPTIMIZERS, SCHEDULES, UNUSABLE_OPTIMIZERS, UNUSABLE_SCHEDULES
+from starling.errors import UserError
+from starling.learner.optimizer import ELEMENTWISE, FlatOptimizer, check_optimizer, optimizer_class
+from starling.state_io import pack, unpack
+
+
+def a_net():
+    torch.manual_seed(0)
+    conv = nn.Conv2d(2, 4, 3).to(memory_format=torch.channels_last)
+    return nn.Sequential(conv, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 9, 3))
+
+
+def a_loss(net, step):
+    x = torch.randn(6, 2, 5, 5, generator=torch.Generator().manual_seed(step))
+    return net(x).square().mean()
+
+
+PLANNED = 8
+"""Versions of a run."""
+
+
+def take_steps(optimizer, module, steps):
+    for step in steps:
+        optimizer.take(torch.autograd.grad(a_loss(module, step), optimizer.parameters))
+        optimizer.apply(optimizer.gradient_norm())
+        optimizer.end_version((step + 1) / PLANNED)
+
+
+@pytest.mark.parametrize("name", [*sorted(ELEMENTWISE), "Adafactor"])
+def test_updates_equal_plain_torch(name):
+    net, plain = a_net(), a_net()
+    ours = FlatOptimizer(OptimizerConfig(name=name, args={"lr": 0.01}, clip_norm=0.05), net.parameters(), 10)
+    theirs = optimizer_class(name)(plain.parameters(), lr=0.01)
+    for step in range(5):
+        ours.take(torch.autograd.grad(a_loss(net, step), ours.parameters))
+        ours.apply(ours.gradient_norm())
+        theirs.zero_grad()
+        a_loss(plain, step).backward()
+        nn.utils.clip_grad_norm_(plain.parameters(), 0.05)
+        theirs.step()
+    for mine, other in zip(net.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
+
+
+def test_parameters_are_views_that_keep_their_shape_strides_and_values():
+    net, before = a_net(), a_net()
+    ours = FlatOptimizer(OptimizerConfig(), net.parameters(), 1)
+    for mine, other in zip(net.parameters(), before.parameters(), strict=True):
+        assert torch.equal(mine, other)
+        assert mine.stride() == other.stride()
+        assert mine.untyped_storage().data_ptr() == ours.flat.untyped_storage().data_ptr()
+
+
+def test_state_resumes_to_the_bit_with_its_schedule():
+    schedule = ScheduleConfig(name="LinearLR", args={"start_factor": 1.0, "end_factor": 0.0, "total_iters": "run"})
+    config = OptimizerConfig(name="Adam", args={"lr": 0.1}, schedule=schedule)
+    net = a_net()
+    ours = FlatOptimizer(config, net.parameters(), planned_versions=PLANNED)
+
+    take_steps(ours, net, range(3))
+    saved, weights = copy.deepcopy(ours.get_state()), copy.deepcopy(net.state_dict())
+    take_steps(ours, net, range(3, 6))
+    again = a_net()
+    other = FlatOptimizer(config, again.parameters(), planned_versions=PLANNED)
+    other.set_state(saved)
+    again.load_state_dict(weights)
+    take_steps(other, again, range(3, 6))
+    assert ours.learning_rate == other.learning_rate == pytest.approx(0.1 * 2 / 8)
+    for mine, theirs in zip(net.parameters(), again.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_torchs_compiler_is_not_loaded_for_what_is_not_compiled():
+    code = """
+import sys, torch
+from starling.config.parts import OptimizerConfig, ScheduleConfig
+from starling.learner.optimizer import FlatOptimizer
+schedule = ScheduleConfig(name="LinearLR", args={"total_iters": "run"})
+for name in ("Adam", "RMSprop"):
+    x = torch.nn.Parameter(torch.ones(3))
+    ours = FlatOptimizer(OptimizerConfig(name=name, schedule=schedule), [x], 5)
+    for _ in range(2):
+        ours.take(torch.autograd.grad(x.square().sum(), [x]))
+        ours.apply(ours.gradient_norm())
+        ours.end_version(0.2)
+    ours.set_state(ours.get_state())
+    assert (x < 1).all(), name
+    assert "torch._dynamo" not in sys.modules, name
+"""
+    assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0
+
+
+def classes_in(module, base):
+    """Names of the public subclasses of `base` in a module of torch."""
+    members = vars(module).items()
+    return {n for n, c in members if isinstance(c, type) and issubclass(c, base) and c is not base and n[0] != "_"}
+
+
+def moves_the_network(name):
+    net, before = a_net(), a_net()
+    try:
+        take_steps(
+            FlatOptimizer(OptimizerConfig.model_construct(name=name, args={"lr": 0.01}), net.parameters(), 9),
+            net,
+            range(3),
+        )
+    except (UserError, TypeError, RuntimeError):
+        return False
+    return not torch.equal(net[0].weight, before[0].weight)
+
+
+def test_the_usable_optimizers_are_those_of_torch_that_move_a_network():
+    every = {*classes_in(torch.optim, torch.optim.Optimizer), "RMSpropTF"}
+    assert {name for name in every if moves_the_network(name)} == set(OPTIMIZERS)
+    assert every == {*OPTIMIZERS, *UNUSABLE_OPTIMIZERS}
+
+
+ARGUMENTS = {
+    "ConstantLR": {},
+    "CosineAnnealingLR": {"T_max": "run"},
+    "CosineAnnealingWarmRestarts": {"T_0": 3},
+    "CyclicLR": {"base_lr": 0.001, "max_lr": 0.01, "step_size_up": 3},
+    "ExponentialLR": {"gamma": 0.5},
+    "LinearLR": {"total_iters": "run"},
+    "MultiStepLR": {"milestones": [1, 5], "gamma": 0.5},
+    "OneCycleLR": {"max_lr": 0.01, "total_steps": "run"},
+    "PolynomialLR": {"total_iters": "run"},
+    "StepLR": {"step_size": 2},
+}
+
+
+def test_the_schedules_of_torch_are_usable_or_refused_with_a_reason():
+    lr_scheduler = torch.optim.lr_scheduler
+    every = classes_in(lr_scheduler, lr_scheduler.LRScheduler) | {"ReduceLROnPlateau"}
+    assert every == {*SCHEDULES, *UNUSABLE_SCHEDULES}
+    assert set(ARGUMENTS) == set(SCHEDULES)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("optimizer", ["Adam", "SGD"])
+def test_every_schedule_changes_the_learning_rate_and_is_restored_from_a_checkpoint(name, optimizer):
+    schedule = ScheduleConfig(name=name, args=ARGUMENTS[name])
+    config = OptimizerConfig(name=optimizer, args={"lr": 0.1}, schedule=schedule)
+    rates = []
+    net = a_net()
+    ours = FlatOptimizer(config, net.parameters(), planned_versions=PLANNED)
+    for step in range(7):
+        if step == 3:
+            saved, weights = pack(ours.get_state()), copy.deepcopy(net.state_dict())
+        take_steps(ours, net, [step])
+        rates.append(ours.learning_rate)
+    assert len(set(rates)) > 1
+    again = a_net()
+    other = FlatOptimizer(config, again.parameters(), planned_versions=PLANNED)
+    other.set_state(unpack(saved))
+    again.load_state_dict(weights)
+    take_steps(other, again, range(3, 7))
+    assert other.learning_rate == rates[-1]
+    for mine, theirs in zip(net.parameters(), again.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_a_schedule_that_has_an_end_stays_there():
+    """A run may make a few versions more than were planned."""
+    schedule = ScheduleConfig(name="OneCycleLR", args={"max_lr": 0.1, "total_steps": "run", "final_div_factor": 10})
+    net = a_net()
+    ours = FlatOptimizer(OptimizerConfig(name="SGD", schedule=schedule), net.parameters(), planned_versions=PLANNED)
+    take_steps(ours, net, range(7))
+    assert ours.learning_rate == pytest.approx(0.1 / 25 / 10)
+    take_steps(ours, net, range(7, 11))
+    assert ours.learning_rate == pytest.approx(0.1 / 25 / 10)
+
+
+def test_changed_milestones_hold_from_where_a_schedule_is():
+    """In a branch of a run."""
+
+    def optimizer(milestones):
+        schedule = ScheduleConfig(name="MultiStepLR", args={"milestones": milestones, "gamma": 0.5})
+        return FlatOptimizer(OptimizerConfig(args={"lr": 0.1}, schedule=schedule), a_net().parameters(), 8)
+
+    old, new = optimizer([1, 2]), optimizer([1, 4])
+    for _ in range(3):
+        old.apply(1.0)
+        old.end_version(0.0)
+    new.set_state(unpack(pack(old.get_state())))
+    new.apply_settings()
+    assert new.learning_rate == pytest.approx(0.05)
+    new.apply(1.0)
+    new.end_version(0.0)
+    assert new.learning_rate == pytest.approx(0.025)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        (OptimizerConfig, "Adm", "unknown optimizer 'Adm'; did you mean 'Adam'"),
+        (OptimizerConfig, "Optimizer", "unknown optimizer 'Optimizer' (use one of"),
+        (OptimizerConfig, "LBFGS", "optimizer LBFGS cannot be used: it evaluates the loss several times per step"),
+        (OptimizerConfig, "SparseAdam", "optimizer SparseAdam cannot be used: it takes sparse gradients only"),
+        (OptimizerConfig, "Muon", "optimizer Muon cannot be used: it optimizes matrices only"),
+        (ScheduleConfig, "LinearL", "unknown schedule 'LinearL'; did you mean 'LinearLR'"),
+        (ScheduleConfig, "Counter", "unknown schedule 'Counter' (use one of"),
+        (ScheduleConfig, "None", "unknown schedule 'None' (use one of"),
+        (ScheduleConfig, "ReduceLROnPlateau", "schedule ReduceLROnPlateau cannot be used: it follows a metric"),
+    ],
+)
+def test_only_names_that_work_are_taken_and_suggested(kind, name, message):
+    with pytest.raises(ValidationError) as caught:
+        kind(name=name)
+    (problem,) = caught.value.errors()
+    text = problem["msg"].removeprefix("Value error, ")
+    assert text.startswith(message)
+    assert "\n" not in text
+    suggested = text.partition("did you mean")[2].partition("?")[0]
+    assert {word.strip("' ") for word in suggested.split(" or ") if word} <= {*OPTIMIZERS, *SCHEDULES}
+
+
+def scheduled(name, **args):
+    return {"schedule": {"name": name, "args": args}}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"args": {"lrr": 1}}, "optimizer Adam cannot be used with {lrr: 1}: TypeError: "),
+        ({"args": {"lr": -1.0}}, "optimizer Adam cannot be used with {lr: -1.0}: ValueError: Invalid learning rate"),
+        ({"args": {"lr": 1e300}}, "ValueError: parameters are not finite after a step"),
+        ({"args": {"betas": [0.9]}}, "IndexError: "),
+        ({"name": "RMSprop", "args": {"capturable": True}}, "RMSprop cannot be used with {capturable: true}: "),
+        (scheduled("StepLR"), "schedule StepLR cannot be used with {}: TypeError: "),
+        (scheduled("StepLR", step_size=0), "ZeroDivisionError: "),
+        (scheduled("ExponentialLR", gamma=-0.5), "the learning rate becomes -0.0005"),
+    ],
+)
+def test_mistakes_get_one_clear_line(config, message):
+    with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
+        check_optimizer(OptimizerConfig(**{"args": {"lr": 1e-3}, **config}), 1)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "config", [*({"name": name} for name in OPTIMIZERS), *(scheduled(name, **ARGUMENTS[name]) for name in SCHEDULES)]
+)
+def test_what_works_is_not_refused(config):
+    check_optimizer(OptimizerConfig(args={"lr": 1e-3}, **config), 100)
+
+
+def linear(**args):
+    schedule = ScheduleConfig(name="LinearLR", args={"start_factor": 1.0, "end_factor": 0.0, **args})
+    return FlatOptimizer(OptimizerConfig(name="SGD", args={"lr": 1.0}, schedule=schedule), a_net().parameters(), 100)
+
+
+def rates(optimizer, fractions):
+    found = []
+    for fraction in fractions:
+        optimizer.apply(0.0)
+        optimizer.end_version(fraction)
+        found.append(optimizer.learning_rate)
+    return found
+
+
+def test_a_schedule_over_the_run_follows_env_steps_however_many_versions_there_are():
+    """Resets are part of batches and no env steps: a run may have more versions than were planned."""
+    fractions = [version / 110 for version in range(1, 111)]
+    found = rates(linear(total_iters="run"), fractions)
+    assert found == pytest.approx([1 - int(fraction * 100 + 1e-9) / 100 for fraction in fractions], abs=1e-6)
+    assert min(found[:-1]) > 0
+
+
+def test_a_schedule_of_so_many_versions_counts_versions():
+    found = rates(linear(total_iters=4), [0.0] * 6)
+    assert found == pytest.approx([0.75, 0.5, 0.25, 0.0, 0.0, 0.0], abs=1e-6)

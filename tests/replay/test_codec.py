@@ -1,0 +1,109 @@
+"""Compressed cells against an array, and what is said when a state was saved by another codec."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from starling.errors import UserError
+from starling.replay.codec import CHUNK, Chunked, Packer, Plain, make_cells
+from starling.replay.grid import Grid
+from starling.segments import Joined, Segmented
+from starling.types import ArraySpec
+
+SPEC = ArraySpec((2, 3), np.dtype(np.float32))
+
+
+def write_both(cells, rng, grid, heads, rows, steps):
+    """The next `steps` values of some rings, into all of `cells`."""
+    where = grid.at(np.array(rows), np.array([heads[row] for row in rows]) + np.arange(steps)[:, None])
+    values = rng.standard_normal((steps, len(rows), *SPEC.shape)).astype(np.float32)
+    for each in cells:
+        each.write(where, values)
+    for row in rows:
+        heads[row] += steps
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 1000),
+    length=st.integers(1, 3 * CHUNK + 3),
+    writes=st.lists(
+        st.tuples(st.sampled_from([[0], [1], [0, 1], [1, 0]]), st.integers(1, 12)), min_size=6, max_size=16
+    ),
+    saved=st.integers(1, 8),
+)
+def test_what_is_taken_is_what_was_written_also_after_coming_round(seed, length, writes, saved):
+    grid, rng = Grid(2, length), np.random.default_rng(seed)
+    plain, packed, heads = Plain(SPEC, grid), Chunked(SPEC, grid), [0, 0]
+    for i, (rows, steps) in enumerate(writes):
+        write_both([plain, packed], rng, grid, heads, rows, min(steps, length))
+        if i == saved:
+            state, packed = packed.get_state(length), Chunked(SPEC, grid)
+            packed.set_state(state)
+        written = np.concatenate([grid.at(row, np.arange(min(head, length))) for row, head in enumerate(heads)])
+        order = rng.permutation(np.concatenate([written, written]))[None]
+        assert np.array_equal(plain.take(order), packed.take(order))
+
+
+def test_a_state_of_the_other_codec_is_named():
+    grid = Grid(1, 20)
+    with pytest.raises(UserError, match=r"algo\.codec=none"):
+        Chunked(SPEC, grid).set_state(Plain(SPEC, grid).get_state(20))
+    with pytest.raises(UserError, match=r"algo\.codec=zstd"):
+        Plain(SPEC, grid).set_state(Chunked(SPEC, grid).get_state(20))
+
+
+def test_a_taken_value_is_a_copy():
+    grid = Grid(1, 4 * CHUNK)
+    cells = Chunked(SPEC, grid)
+    cells.write(np.arange(2 * CHUNK)[:, None], np.ones((2 * CHUNK, 1, *SPEC.shape), np.float32))
+    for cell in (0, CHUNK):  # closed, open
+        cells.take(np.array([cell]))[:] = 5
+        assert (cells.take(np.array([cell])) == 1).all()
+
+
+def test_small_values_are_not_compressed():
+    grid = Grid(1, 20)
+    assert isinstance(make_cells("zstd", SPEC, grid), Plain)
+    assert isinstance(make_cells("zstd", ArraySpec((84, 84), np.dtype(np.uint8)), grid), Chunked)
+    assert isinstance(make_cells("none", ArraySpec((84, 84), np.dtype(np.uint8)), grid), Plain)
+
+
+def test_a_chunk_that_unpacks_to_more_than_its_size_is_refused_before_it_is_unpacked():
+    packer, kind = Packer(), np.dtype(np.uint8)
+    bomb = packer.pack(np.zeros(2**26, np.uint8))
+    assert len(bomb) < 10_000
+    tracemalloc.start()
+    with pytest.raises(UserError, match="unpacks to 67108864 bytes, not 100"):
+        packer.unpack(bomb, (100,), kind)
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+    stream = zstandard.ZstdCompressor().compressobj()  # does not know its size when it begins
+    unknown = stream.compress(bytes(2**26)) + stream.flush()
+    for broken in (unknown, b"", b"zstd", bomb[:-1], packer.pack(np.zeros(100, np.uint8))[:-1]):
+        with pytest.raises(UserError, match="broken"):
+            packer.unpack(broken, (100,), kind)
+    assert not packer.unpack(packer.pack(np.zeros(100, np.uint8)), (100,), kind).any()
+
+
+@pytest.mark.parametrize("damage", ["bomb", "missing", "ring"])
+def test_a_damaged_state_is_refused_when_it_is_loaded(damage):
+    grid = Grid(2, 4 * CHUNK)
+    cells = Chunked(SPEC, grid)
+    where = grid.at(np.arange(2), np.arange(2 * CHUNK)[:, None])
+    cells.write(where, np.ones((2 * CHUNK, 2, *SPEC.shape), np.float32))
+    state = cells.get_state(2 * CHUNK)
+    Chunked(SPEC, grid).set_state(state)
+    if damage == "bomb":
+        bomb = Packer().pack(np.zeros(2**24, np.uint8))
+        state |= {"closed": Segmented((Joined((bomb,)),)), "sizes": np.array([len(bomb)] + 7 * [0], np.int32)}
+    elif damage == "missing":
+        state["sizes"] = state["sizes"][:-1]
+    else:
+        state["which"] = state["which"][::-1].copy()
+    with pytest.raises(UserError, match="broken"):
+        Chunked(SPEC, grid).set_state(state)

@@ -1,0 +1,132 @@
+"""Tables and limiter together, as actors and learners meet them."""
+
+import numpy as np
+import pytest
+
+from starling.replay.spec import TableSpec
+from starling.replay.store import Store
+from starling.types import ArraySpec, Fragment, Layout, Trajectory
+
+ROWS = 2
+LAYOUT = Layout(
+    obs=ArraySpec((1,), np.dtype(np.float32)),
+    action=ArraySpec((), np.dtype(np.int64)),
+    rewards=("extrinsic",),
+    extras={},
+    carry={},
+)
+
+
+def fragment(sequence, length=4):
+    """Steps of one endless episode whose observation is the time."""
+    start = (sequence - 1) * length
+    flags = np.zeros((length, ROWS), bool)
+    first = np.zeros((length + 1, ROWS), bool)
+    first[0] = sequence == 1
+    steps = Trajectory(
+        obs=np.broadcast_to(
+            np.arange(start, start + length + 1, dtype=np.float32)[:, None, None], (length + 1, ROWS, 1)
+        ),
+        first=first,
+        action=np.zeros((length, ROWS), np.int64),
+        rewards={"extrinsic": np.ones((length, ROWS), np.float32)},
+        terminated=flags,
+        truncated=flags,
+        valid=~flags,
+        extras={},
+        carry={},
+        version=np.zeros(ROWS, np.int64),
+    )
+    return Fragment(steps, np.arange(ROWS), None, 0, sequence)
+
+
+def a_store(**spec):
+    base = {"name": "replay", "storage": "ring", "length": 1, "batch": 8, "capacity": 200, "fragment": 4, "min_size": 8}
+    specs = [TableSpec(**{**base, **spec})]
+    return Store(specs, LAYOUT, rows=ROWS, seed=0, priority=lambda window: None, planned_env_steps=1000)
+
+
+def fill(store, sequences):
+    for sequence in sequences:
+        assert store.begin(ROWS)
+        store.insert(fragment(sequence))
+
+
+def test_a_ring_says_how_full_it_is_in_steps_whatever_its_items_are():
+    store = a_store(length=4, period=4)
+    fill(store, range(1, 4))
+    found = store.metrics()
+    assert (found["store/replay/cells"], found["store/replay/capacity"]) == (3 * 4 * ROWS, 200)
+    assert found["store/replay/size"] == 3 * ROWS  # sequences
+    for sequence in range(4, 60):
+        store.insert(fragment(sequence))
+    assert store.metrics()["store/replay/cells"] == 200
+    assert store.metrics()["store/replay/size"] < 200 / 4
+
+
+def test_whole_fragments_are_counted_as_such():
+    store = a_store(storage="slots", length=4, capacity=10, batch=2, min_size=1)
+    fill(store, range(1, 3))
+    found = store.metrics()
+    assert found["store/replay/size"] == 2 * ROWS
+    assert not {"store/replay/cells", "store/replay/capacity"} & found.keys()
+
+
+def drain(store):
+    samples = []
+    while (sample := store.sample()) is not None:
+        store.learnt(sample.keys, None)
+        samples.append(sample)
+    return samples
+
+
+def test_updates_follow_the_steps_exactly():
+    store = a_store(updates_per_step=0.5)
+    counts = []
+    for sequence in range(1, 8):
+        fill(store, [sequence])
+        counts.append(len(drain(store)))
+    assert counts == [1, 4, 4, 4, 4, 4, 4]  # the first when min_size is reached, then half the 8 steps of a fragment
+    store.check_valid()
+
+
+def test_batches_drawn_ahead_are_different_whole_and_used_up():
+    store = a_store(updates_per_step=1.0)
+    fill(store, range(1, 3))
+    drain(store)
+    fill(store, [3])
+    samples = drain(store)
+    assert len(samples) == 8
+    for sample in samples:
+        assert sample.trajectory.obs.shape == (2, 8, 1)
+        np.testing.assert_array_equal(sample.trajectory.obs[1], sample.trajectory.obs[0] + 1)
+        np.testing.assert_array_equal(sample.keys.slot % 100, sample.trajectory.obs[0, :, 0])
+    assert len({tuple(sample.keys.slot) for sample in samples}) == 8
+    assert not store._drafts
+
+
+def test_a_fragment_that_comes_twice_counts_once():
+    store = a_store(updates_per_step=0.5)
+    fill(store, [1])
+    store.insert(fragment(1))
+    assert store.env_steps == 8
+    assert store.limiter.get_state()["in_flight"] == 0
+    assert store.metrics()["store/replay/duplicate"] == 1
+
+
+@pytest.mark.parametrize("with_tables", [True, False])
+def test_a_restored_store_goes_on(with_tables):
+    store = a_store(updates_per_step=0.5)
+    fill(store, range(1, 4))
+    drain(store)
+    other = a_store(updates_per_step=0.5)
+    other.set_state(store.get_state(with_tables))
+    assert other.env_steps == store.env_steps
+    if with_tables:
+        fill(store, [4])
+        fill(other, [4])
+        for one, two in zip(drain(store), drain(other), strict=True):
+            np.testing.assert_array_equal(one.keys.slot, two.keys.slot)
+            np.testing.assert_array_equal(one.trajectory.obs, two.trajectory.obs)
+    else:
+        assert other.sample() is None

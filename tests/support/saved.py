@@ -1,0 +1,39 @@
+"""Checkpoints as tests make and damage them."""
+
+import numpy as np
+
+from starling.experiment.run_folder import checkpoint
+from starling.segments import Joined, Segmented
+from starling.state_io import freeze
+
+RING = 4
+"""Segments of `changing_state`, of which every save changes one."""
+
+
+def save(root, step, state, **settings):
+    return checkpoint.write(root, step, freeze(state), **settings)
+
+
+def changing_state(serial, size=300):
+    """A state in which everything says which save it belongs to."""
+    made = [serial - (serial - i) % RING for i in range(RING)]
+    parts = Segmented(tuple(Joined((np.full(size, age, np.int32).tobytes(),)) for age in made))
+    small = {"serial": serial, "w": np.full(100, serial)}
+    return {"store": {"frames": np.full(size, serial, np.int32), "ring": parts}, "learner": small}
+
+
+def ages(ring):
+    """The save that each segment is of."""
+    contents = [np.frombuffer(part.read(), np.int32) for part in ring.parts]
+    assert all((content == content[0]).all() for content in contents)
+    return [int(content[0]) for content in contents]
+
+
+def truncate(file):
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def flip(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)

@@ -1,0 +1,274 @@
+"""Slow reference losses that read like the papers: loops over t and b, plain numbers where the gradient stops.
+
+Networks and batches are float64, so that losses and gradients can be compared to nine digits.
+"""
+
+import math
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import distributions, nn
+
+from starling import tree
+from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
+from starling.nets.torsos import space_leaves
+from support.policy_batches import outputs_step_by_step, slow_vtrace
+
+
+class Float64Torso(nn.Module):
+    """One tanh layer over all leaves of an observation; the built-in torsos compute in float32."""
+
+    def __init__(self, space, width=8):
+        super().__init__()
+        self.leaves = list(space_leaves(space))
+        sizes = [int(leaf.n) if isinstance(leaf, spaces.Discrete) else math.prod(leaf.shape) for _, leaf in self.leaves]
+        self.layer, self.size = nn.Linear(sum(sizes), width, dtype=torch.float64), width
+
+    def forward(self, obs):
+        parts = []
+        for path, leaf in self.leaves:
+            x = obs
+            for key in path:
+                x = x[key]
+            parts.append(nn.functional.one_hot(x, int(leaf.n)) if isinstance(leaf, spaces.Discrete) else x.flatten(1))
+        return torch.tanh(self.layer(torch.cat([part.double() for part in parts], dim=-1)))
+
+
+TORSO, CORE_SIZE = TorsoConfig(kind="support.slow_losses:Float64Torso"), 6
+
+
+def float64_net(core="none", **settings):
+    return NetConfig(torso=TORSO, core=CoreConfig(kind=core, size=CORE_SIZE), **settings)
+
+
+def build(algorithm, env, seed=3):
+    """A float64 model with weights large enough that values differ and policies are far from uniform."""
+    torch.manual_seed(seed)
+    model = algorithm.build(env, algorithm.streams()).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+def build_target(algorithm, env):
+    """A target network with other weights and, like the learner's, without gradient."""
+    return build(algorithm, env, seed=4).requires_grad_(False)
+
+
+def in_float64(batch):
+    trajectory, weight = tree.map(
+        lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, (batch.trajectory, batch.weight)
+    )
+    return replace(batch, trajectory=trajectory, weight=weight)
+
+
+def assert_losses_match(algorithm, model, target, batch, expected, rtol=1e-9):
+    """Compare every optimizer's loss and its gradient with the `expected` losses; returns the algorithm's `Loss`."""
+    loss, specs = algorithm.loss(model, target, batch), algorithm.learning().optimizers
+    assert loss.losses.keys() == expected.keys() == specs.keys()
+    for name, spec in specs.items():
+        torch.testing.assert_close(loss.losses[name], expected[name], rtol=rtol, atol=rtol, msg=_prefixed(name, "loss"))
+        parameters = [parameter for parameter in spec.parameters(model) if parameter.requires_grad]
+        mine, theirs = (_gradient(value, parameters) for value in (loss.losses[name], expected[name]))
+        assert any(gradient.any() for gradient in theirs), f"{name}: the gradient is 0, so nothing is compared"
+        for one, other in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(one, other, rtol=rtol, atol=rtol, msg=_prefixed(name, "gradient"))
+    return loss
+
+
+def _prefixed(name, what):
+    return lambda message: f"{what} of {name}: {message}"
+
+
+def _gradient(loss, parameters):
+    return torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True, materialize_grads=True)
+
+
+def valid_cells(steps):
+    return [(t, b) for t, b in product(range(steps.length), range(steps.rows)) if steps.valid[t, b]]
+
+
+def slow_huber(error, delta):
+    """error^2 / 2, and a line of slope delta beyond |error| = delta."""
+    return error**2 / 2 if abs(error.item()) <= delta else delta * (abs(error) - delta / 2)
+
+
+def choices(params, *at):
+    """The policy with these parameters at one index: one of torch's own distributions per action dimension."""
+    if "mean" in params:
+        mean, std = params["mean"][at], params["log_std"][at].exp()
+        return [distributions.Normal(*both) for both in zip(mean, std, strict=True)]
+    return [distributions.Categorical(logits=logits[at]) for logits in params.values()]
+
+
+def log_prob(policy, action):
+    return sum(one.log_prob(part) for one, part in zip(policy, action.reshape(-1), strict=True))
+
+
+def entropy(policy):
+    return sum(one.entropy() for one in policy)
+
+
+def kl(policy, other):
+    return sum(distributions.kl_divergence(*both) for both in zip(policy, other, strict=True))
+
+
+def values_of(seen, name):
+    """The outputs of one value head as plain numbers [T+1, B]."""
+    return np.array([outputs[name].tolist() for outputs in seen])
+
+
+def slow_dqn(model, target, batch, config, streams):
+    """Loss and priorities of n-step Q-learning (Mnih 2015; double: 1509.06461, eq. 4), one transition at a time.
+
+    r_1 + gamma r_2 + ... + gamma^m Q_target(s_m, argmax_a Q(s_m, a)) - Q(s_0, a_0), with the m steps really taken.
+    """
+    steps, loss, priorities = batch.trajectory, torch.zeros((), dtype=torch.float64), []
+
+    def q(network, t, b):
+        return network.step(steps.obs[t, b : b + 1], steps.first[t, b : b + 1], {})[0]
+
+    for b in range(steps.rows):
+        taken = int(steps.valid[:, b].sum())
+        first, last = q(model, 0, b), q(target, taken, b)
+        selector = q(model, taken, b) if config.double else last
+        mixed_q = [sum(s.weight * selector[s.name][0, a].item() for s in streams) for a in range(3)]
+        best, priority = mixed_q.index(max(mixed_q)), 0.0
+        for stream in streams:
+            td_target, discount = 0.0, 1.0
+            for t in range(taken):
+                td_target += discount * steps.rewards[stream.name][t, b].item()
+                discount *= 0.0 if steps.terminated[t, b] else stream.discount
+            td_target += discount * last[stream.name][0, best].item()
+            error = td_target - first[stream.name][0, steps.action[0, b]]
+            loss = loss + batch.weight[b] * slow_huber(error, config.huber) / steps.rows
+            priority += stream.weight * abs(error.item())
+        priorities.append(priority)
+    return loss, torch.tensor(priorities, dtype=torch.float64)
+
+
+def slow_ppo(before, model, batch, config, streams, clip, cells=None):
+    """PPO's loss (1707.06347, eq. 9) of a minibatch of `cells`, or of all; `before` is the model before any update.
+
+    Advantages are GAE's (1506.02438, eq. 16), which is V-trace's with ratios of 1. Where actors run ahead the ratios
+    are those of `before` to the recorded policy, and an advantage leaves out its own, which the surrogate has.
+    """
+    steps = batch.trajectory
+    every, given = valid_cells(steps), list(product(range(steps.length), range(steps.rows))) if cells is None else cells
+    cells, resets = ([cell for cell in given if (cell in every) == valid] for valid in (True, False))
+    seen = outputs_step_by_step(model, steps)
+    with torch.no_grad():
+        old = outputs_step_by_step(before, steps)
+    log_old = {(t, b): log_prob(choices(old[t]["policy"].params(), b), steps.action[t, b]).item() for t, b in every}
+    log_mu = {(t, b): steps.extras["log_prob"][t, b].item() for t, b in every} if config.max_lag else log_old
+    ratio = np.ones((steps.length, steps.rows))
+    for cell in every:
+        ratio[cell] = math.exp(log_old[cell] - log_mu[cell])
+    total, targets, advantage = torch.zeros((), dtype=torch.float64), {}, 0.0
+    for s in streams:
+        vs, own = slow_vtrace(
+            steps, ratio, values_of(old, s.name), s.discount, s.lambda_, stream=s.name, episodic=s.episodic
+        )
+        targets[s.name], advantage = vs, advantage + s.weight * own
+    used = np.array([advantage[cell] for cell in cells])
+    mean, std = (used.mean(), used.std() + 1e-8) if config.normalize_advantages else (0.0, 1.0)
+
+    def value_loss(name, t, b):
+        v, v_old, vs = seen[t][name][b], old[t][name][b].item(), targets[name][t, b]
+        if config.value_clip is None:
+            return (v - vs) ** 2 / 2
+        clipped = v_old + (v - v_old).clamp(-config.value_clip, config.value_clip)
+        return torch.maximum((v - vs) ** 2, (clipped - vs) ** 2) / 2
+
+    for t, b in cells:
+        policy = choices(seen[t]["policy"].params(), b)
+        rho, a = torch.exp(log_prob(policy, steps.action[t, b]) - log_mu[t, b]), (advantage[t, b] - mean) / std
+        total = total - torch.minimum(rho * a, rho.clamp(1 - clip, 1 + clip) * a)
+        total = total + config.value_coef * sum(value_loss(s.name, t, b) for s in streams)
+        total = total - config.entropy_coef * entropy(policy)
+    for s in streams:  # a non-episodic return continues after the final observation, so its value has a target
+        if not s.episodic:
+            total = total + config.value_coef * sum(value_loss(s.name, t, b) for t, b in resets)
+    return total / len(cells)
+
+
+def slow_impala(model, batch, config, streams, replayed):
+    """IMPALA's loss (1802.01561, section 4.2), summed, with CLEAR (1811.11682) and LASER (1909.11583) if switched on.
+
+    `replayed` are the rows of old experience.
+    """
+    steps, seen, cells = batch.trajectory, outputs_step_by_step(model, batch.trajectory), valid_cells(batch.trajectory)
+    pi = {(t, b): choices(seen[t]["policy"].params(), b) for t, b in cells}
+    mu = {(t, b): choices(steps.extras["behaviour"], t, b) for t, b in cells}
+    log_pi = {cell: log_prob(pi[cell], steps.action[cell]) for cell in cells}
+    ratio, keep = np.ones((steps.length, steps.rows)), np.ones((steps.length, steps.rows))
+    for cell in cells:
+        ratio[cell] = math.exp(log_pi[cell].item() - log_prob(mu[cell], steps.action[cell]).item())
+        keep[cell] = config.laser is None or slow_relevance(pi[cell], mu[cell], config) <= config.laser.threshold
+    assert ratio.min() < config.clip_c <= config.clip_rho < ratio.max(), "some ratios must be clipped, and some not"
+    assert config.laser is None or 0 < keep.mean() < 1, "some states must be relevant, and some not"
+    total, weight = torch.zeros((), dtype=torch.float64), [1.0] * steps.rows
+    if config.sources is not None and any(source.kind == "prioritized" for source in config.sources):
+        weight = batch.weight.tolist()
+    rho = keep * np.minimum(config.clip_rho, ratio)
+    for s in streams:
+        vs, advantage = slow_vtrace(
+            steps, ratio, values_of(seen, s.name), s.discount, s.lambda_, config.clip_rho, config.clip_c,
+            stream=s.name, episodic=s.episodic, keep=keep,
+        )  # fmt: skip
+        for t, b in product(range(steps.length), range(steps.rows)):
+            error = vs[t, b] - seen[t][s.name][b]  # nothing on the resets of an episodic stream
+            total = total + weight[b] * config.value_coef * error**2 / 2
+        for t, b in cells:
+            total = total - weight[b] * s.weight * rho[t, b] * advantage[t, b] * log_pi[t, b]
+    for t, b in cells:
+        if config.laser is None or (keep[t, b] and b not in replayed):
+            total = total - weight[b] * config.entropy_coef * entropy(pi[t, b])
+        if config.clear is not None and keep[t, b] and b in replayed:
+            clones = [(seen[t][s.name][b] - steps.extras["values"][s.name][t, b]) ** 2 for s in streams]
+            total = total + weight[b] * config.clear.policy_cost * kl(mu[t, b], pi[t, b])
+            total = total + weight[b] * config.clear.value_cost * sum(clones)
+    return total
+
+
+def slow_relevance(pi, mu, config):
+    """KL(pi || implied policy), or KL(pi || mu), at one state (1909.11583, section 4)."""
+    if config.laser.reference == "behaviour":
+        return kl(pi, mu).item()
+    (p,), (m,) = ([one.probs.tolist() for one in policy] for policy in (pi, mu))
+    least = [min(config.clip_rho * m_a, p_a) for p_a, m_a in zip(p, m, strict=True)]
+    return sum(p_a * math.log(p_a / (l_a / sum(least))) for p_a, l_a in zip(p, least, strict=True))
+
+
+def slow_impact(model, target, batch, config, streams, clip):
+    """IMPACT's loss (1912.00167, algorithm 1 and section 3.1); the target network's outputs are plain numbers."""
+    steps, cells = batch.trajectory, valid_cells(batch.trajectory)
+    seen, slow = outputs_step_by_step(model, steps), outputs_step_by_step(target, steps)
+    pi = {(t, b): choices(seen[t]["policy"].params(), b) for t, b in cells}
+    p_pi = {cell: log_prob(pi[cell], steps.action[cell]).exp() for cell in cells}
+    worker = {
+        cell: log_prob(choices(steps.extras["behaviour"], *cell), steps.action[cell]).exp().item() for cell in cells
+    }
+    aim = {(t, b): log_prob(choices(slow[t]["policy"].params(), b), steps.action[t, b]).exp().item() for t, b in cells}
+    ratio, advantage, errors = np.ones((steps.length, steps.rows)), 0.0, {}
+    for cell in cells:
+        ratio[cell] = aim[cell] / worker[cell]
+    assert ratio.min() < 1 / config.largest_ratio < config.clip_c < config.clip_rho < ratio.max(), "not all are clipped"
+    for s in streams:
+        vs, own = slow_vtrace(
+            steps, ratio, values_of(seen, s.name), s.discount, s.lambda_, config.clip_rho, config.clip_c,
+            stream=s.name, episodic=s.episodic,
+        )  # fmt: skip
+        advantage = advantage + s.weight * np.minimum(config.clip_rho, ratio) * own
+        every = cells if s.episodic else product(range(steps.length), range(steps.rows))
+        errors[s.name] = sum((vs[t, b] - seen[t][s.name][b]) ** 2 / 2 for t, b in every)
+    total = config.value_coef * sum(errors.values())
+    for cell in cells:
+        r = p_pi[cell] / max(aim[cell], worker[cell] / config.largest_ratio)
+        total = total - torch.minimum(r * advantage[cell], r.clamp(1 - clip, 1 + clip) * advantage[cell])
+        total = total - config.entropy_coef * entropy(pi[cell])
+    return total / len(cells)

@@ -1,0 +1,34 @@
+"""A process that must not be torn down still ends with the code of its command."""
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import atexit, sys
+from starling.process_exit import in_order, leave_at_once
+
+atexit.register(print, "torn down")
+with in_order():
+    print("said", end="")
+    if {at_once}:
+        leave_at_once()
+    sys.exit({code!r})
+"""
+
+
+@pytest.mark.parametrize(
+    ("at_once", "code", "ends_with", "says"),
+    [
+        (True, 0, 0, "said"),
+        (True, 3, 3, "said"),
+        (True, None, 0, "said"),
+        (True, "in words", 1, "said"),
+        (False, 3, 3, "saidtorn down\n"),
+    ],
+)
+def test_the_exit_code_is_that_of_the_command(at_once, code, ends_with, says):
+    program = PROGRAM.format(at_once=at_once, code=code)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (ends_with, says), ended.stderr
