@@ -24,7 +24,7 @@ from machine import describe, spread
 from starling.config.load import load
 from starling.hardware import set_up_torch
 from starling.launch.local import build
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 from starling.runtime.prewarm import prewarm
 from starling.runtime.process_worker import ProcessWorker
 from starling.runtime.processes import ProcessesRuntime
@@ -79,7 +79,7 @@ def cpu_seconds(stat: Path) -> float:
 
 
 def look(runtime: ProcessesRuntime) -> Used:
-    workers = [worker for worker in runtime.hub.crew.workers.values() if isinstance(worker, ProcessWorker)]
+    workers = [worker for worker in runtime.hub.supervisor.workers.values() if isinstance(worker, ProcessWorker)]
     pids = [worker.process.pid for worker in workers if worker.process is not None]
     return Used(
         time.monotonic(),
@@ -93,7 +93,7 @@ def look(runtime: ProcessesRuntime) -> Used:
 def measure(actors: int, inference: str, seconds: float) -> Point:
     """Run so many actors until all of them work, then for so many seconds."""
     counts = (f"actors={actors}", f"env.num={actors * ROWS}", f"inference={inference}")
-    runtime = build(draw(load("impala-cartpole", [*SETTINGS, *counts])))
+    runtime = build(RunPlan.from_config(load("impala-cartpole", [*SETTINGS, *counts])))
     assert isinstance(runtime, ProcessesRuntime), "runtime=processes is set above"
     try:
         going = runtime.run()
@@ -109,8 +109,8 @@ def warm_up(runtime: ProcessesRuntime, going: Iterator[None]) -> None:
     """Until every actor has made a few fragments, and a second on."""
     while True:
         next(going)
-        produced = runtime.hub.call(runtime.hub.crew.produced)
-        if len(produced) == len(runtime.hub.credits.seats) and min(produced.values()) >= 3 * 20 * ROWS:
+        produced = runtime.hub.call(runtime.hub.supervisor.produced)
+        if len(produced) == len(runtime.hub.credits.actor_slots) and min(produced.values()) >= 3 * 20 * ROWS:
             return run_for(1.0, going)
 
 

@@ -19,7 +19,7 @@ from machine import describe, spread
 from starling.config.load import load
 from starling.hardware import set_up_torch
 from starling.launch import local as topology
-from starling.launch.plan import draw, plan_threads
+from starling.launch.plan import RunPlan, plan_threads
 
 STEPS = {"ppo": 25_600, "dqn": 12_800}
 SETTINGS = {
@@ -33,9 +33,9 @@ def ours(algorithm: str, steps: int, seed: int) -> float:
     """Env steps per second of a preset with the peer's settings."""
     settings = [*SETTINGS[algorithm], f"seed={seed}", f"stop.env_steps={steps}", "stop.return=null"]
     config = load(f"{algorithm}-cartpole", settings)
-    blueprint = draw(config)
-    set_up_torch(plan_threads(blueprint))
-    runtime = topology.build(blueprint)
+    run_plan = RunPlan.from_config(config)
+    set_up_torch(plan_threads(run_plan))
+    runtime = topology.build(run_plan)
     start = time.perf_counter()
     for _ in runtime.run():
         if runtime.env_steps >= steps:

@@ -32,7 +32,7 @@ from starling.tools.benchmark.replay_memory import BATCH, ROWS, table_of
 from starling.types import Fragment
 
 TURN_SECONDS = 0.05
-"""A fragment of 128 steps is inserted and a batch learnt from so often: 2,560 env steps a second."""
+"""A fragment of 128 steps is inserted and a batch learned from so often: 2,560 env steps a second."""
 TURNS_BEFORE = 100
 
 

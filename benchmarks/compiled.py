@@ -21,7 +21,7 @@ from turns import repeated, serve, take_turns
 from starling.config.load import load
 from starling.hardware import set_up_torch
 from starling.launch import local as topology
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 
 EARLY = "algo.learning_starts=300"
 PRESETS: dict[str, list[str]] = {
@@ -45,13 +45,13 @@ def learner_of(preset: str, compiled: bool) -> Any:
     """A learner that has made its first update, and gets the batch of that again whenever it asks."""
     set_up_torch(1)
     choices = ["runtime=inline", "threads=1", "eval.every=null", f"compile={str(compiled).lower()}"]
-    runtime: Any = topology.build(draw(load(preset, [*PRESETS[preset], *choices])))
+    runtime: Any = topology.build(RunPlan.from_config(load(preset, [*PRESETS[preset], *choices])))
     learner, source = runtime.learner, runtime.learner.source
     drawn: list[Any] = []
 
     class Noting:
         env_steps = property(lambda self: source.env_steps)
-        learnt = staticmethod(source.learnt)
+        update_priorities = staticmethod(source.update_priorities)
 
         @staticmethod
         def sample() -> Any:
@@ -62,7 +62,7 @@ def learner_of(preset: str, compiled: bool) -> Any:
     class Again:
         env_steps = source.env_steps
         sample = staticmethod(lambda: drawn[0])
-        learnt = staticmethod(lambda keys, priorities: None)
+        update_priorities = staticmethod(lambda keys, priorities: None)
 
     learner.source = Noting()
     for _ in runtime.run():

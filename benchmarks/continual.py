@@ -1,4 +1,4 @@
-"""What is forgotten of a first task while a second is learnt: IMPALA, with replay, and with CLEAR's cloning on top.
+"""What is forgotten of a first task while a second is learned: IMPALA, with replay, and with CLEAR's cloning on top.
 
 The share of right answers is exact: the policy's own probabilities, over all symbols.
 
@@ -20,7 +20,7 @@ from machine import describe, spread
 from starling.config.load import load
 from starling.hardware import set_up_torch
 from starling.launch import local as topology
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 
 ROWS = 8
 SETTINGS = [
@@ -50,7 +50,7 @@ def known(model: Any, task: int) -> float:
 def train(arm: str, seed: int, period: int) -> Shares:
     """What is known of both tasks after the first was trained, and after the second was."""
     env = f"env={{id: alternating:Alternating, num: {ROWS}, args: {{period: {period}}}}}"
-    runtime = topology.build(draw(load("impala-cartpole", [env, *SETTINGS, *ARMS[arm], f"seed={seed}"])))
+    runtime = topology.build(RunPlan.from_config(load("impala-cartpole", [env, *SETTINGS, *ARMS[arm], f"seed={seed}"])))
     steps = runtime.run()
     shares: Shares = []
     for phase in (1, 2):
@@ -71,8 +71,10 @@ def main() -> None:
     set_up_torch(1)
     results = {arm: [train(arm, seed, args.period) for seed in range(args.seeds)] for arm in ARMS}
     for arm, runs in results.items():
-        learnt, kept, second = (median(run[phase][task] for run in runs) for phase, task in ((0, 0), (1, 0), (1, 1)))
-        print(f"{arm}: the first task {learnt:.2f}, after the second {kept:.2f}; the second {second:.2f}")
+        update_priorities, kept, second = (
+            median(run[phase][task] for run in runs) for phase, task in ((0, 0), (1, 0), (1, 1))
+        )
+        print(f"{arm}: the first task {update_priorities:.2f}, after the second {kept:.2f}; the second {second:.2f}")
     forgotten = {arm: [run[0][0] - run[1][0] for run in runs] for arm, runs in results.items()}
     cloned = forgotten["half replayed and cloned"]
     margins = {arm: [a - b for a, b in zip(forgotten[arm], cloned, strict=True)] for arm in list(ARMS)[:2]}

@@ -24,11 +24,11 @@ from starling.algos.impala import IMPALA
 from starling.config.load import load
 from starling.hardware import set_up_torch
 from starling.launch import local as topology
-from starling.launch.plan import draw, plan_threads
+from starling.launch.plan import RunPlan, plan_threads
 from starling.runtime.prewarm import prewarm
 
 BATCH = ["algo.batch=32", "algo.unroll=20", "algo.max_lag=2"]
-ELITE = "kind: elite, capacity: 1000, distance: lp, p: 2, pick: least_sampled, lambda: 6, anneal: null"
+ELITE = "kind: elite, capacity: 1000, distance: lp, p: 2, selection: least_sampled, lambda: 6, anneal: null"
 SOURCES = {
     "uniform": "kind: uniform, capacity: 1000",
     "elite": ELITE,
@@ -45,15 +45,15 @@ def settings(source: str, more: list[str]) -> list[str]:
 
 def measure(source: str, seconds: float, more: list[str]) -> tuple[float, dict[str, Any]]:
     """Env steps a second of a run in its stride, and its last metrics."""
-    blueprint = draw(load("impala-minatar-breakout", settings(source, more)))
-    set_up_torch(plan_threads(blueprint))
-    runtime = topology.build(blueprint)
+    run_plan = RunPlan.from_config(load("impala-minatar-breakout", settings(source, more)))
+    set_up_torch(plan_threads(run_plan))
+    runtime = topology.build(run_plan)
     try:
         steps = runtime.run()
         while runtime.updates < 30:
             next(steps)
         runtime.drain_metrics()
-        clock = time.process_time if blueprint.config.runtime == "inline" else time.monotonic
+        clock = time.process_time if run_plan.config.runtime == "inline" else time.monotonic
         start, before = clock(), runtime.env_steps
         while clock() < start + seconds:
             next(steps)
@@ -65,7 +65,9 @@ def measure(source: str, seconds: float, more: list[str]) -> tuple[float, dict[s
 def correlations(updates: int, draws: int) -> dict[int, dict[str, float]]:
     """Of strided distances with full ones, over candidates of a run's replay: Spearman's rho, and the share of the
     nearest sixth that both name."""
-    runtime: Any = topology.build(draw(load("impala-minatar-breakout", settings("elite", ["runtime=inline"]))))
+    runtime: Any = topology.build(
+        RunPlan.from_config(load("impala-minatar-breakout", settings("elite", ["runtime=inline"])))
+    )
     for _ in runtime.run():
         if runtime.updates >= updates:
             break

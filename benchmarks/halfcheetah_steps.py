@@ -1,4 +1,4 @@
-"""What an env step of HalfCheetah takes with all that is learnt from it, against Stable-Baselines3: SAC and PPO.
+"""What an env step of HalfCheetah takes with all that is learned from it, against Stable-Baselines3: SAC and PPO.
 
 The presets as they come against the peer with its tuned settings (`halfcheetah.py`, which trains both to the end), with
 as many threads as each takes by itself. Each has a process of its own, and they take turns; what counts is the ratio.
@@ -31,12 +31,12 @@ def ours(algorithm: str) -> Callable[[int], object]:
     from starling.config.load import load
     from starling.hardware import set_up_torch
     from starling.launch import local as topology
-    from starling.launch.plan import draw, torch_threads
+    from starling.launch.plan import RunPlan, torch_threads
 
     settings = [f"algo.learning_starts={STARTS}"] if algorithm == "sac" else []
-    blueprint = draw(load(f"{algorithm}-halfcheetah", [*settings, "eval.every=null"]))
-    set_up_torch(torch_threads(blueprint))
-    runtime: Any = topology.build(blueprint)
+    run_plan = RunPlan.from_config(load(f"{algorithm}-halfcheetah", [*settings, "eval.every=null"]))
+    set_up_torch(torch_threads(run_plan))
+    runtime: Any = topology.build(run_plan)
     going = runtime.run()
 
     def run(steps: int) -> None:

@@ -28,9 +28,9 @@ from machine import describe, spread
 from starling.actor.usage import Usage, read
 from starling.config.load import load
 from starling.hardware import set_up_torch
-from starling.launch.plan import draw
-from starling.learner.group import Alone
-from starling.runtime.collective import Collective, Meeting
+from starling.launch.plan import RunPlan
+from starling.learner.group import SingleLearner
+from starling.runtime.distributed_learners import DistributedLearners, Meeting
 from starling.tools.benchmark.workload import Work
 from starling.types import Tensor
 
@@ -41,24 +41,29 @@ TURNS = {"one": ["whole"], "two": ["half 0", "half 1"], "apart": ["half 0", "hal
 class Apart:
     """Ranks that agree but keep their gradients to themselves."""
 
-    def __init__(self, ranks: Collective) -> None:
-        self.size, self.agree, self.total, self.least = ranks.size, ranks.agree, ranks.total, ranks.least
+    def __init__(self, ranks: DistributedLearners) -> None:
+        self.size, self.sync_env_steps, self.total, self.all_reduce_min = (
+            ranks.size,
+            ranks.sync_env_steps,
+            ranks.total,
+            ranks.all_reduce_min,
+        )
 
-    def add_up(self, tensor: Tensor) -> None: ...
+    def all_reduce_sum(self, tensor: Tensor) -> None: ...
 
-    def all_same(self, fingerprint: Any) -> bool:
+    def all_equal(self, fingerprint: Any) -> bool:
         return True
 
 
 def work(order: dict[str, Any]) -> None:
     """One learner: does so many updates as it reads, and says how long they took and how long it waited."""
     set_up_torch(order["threads"])
-    learning, usage = Work(draw(load(order["preset"], [*order["overrides"], *PLACED]))), Usage()
-    ranks: dict[str, Any] = {"one": Alone()}
+    learning, usage = Work(RunPlan.from_config(load(order["preset"], [*order["overrides"], *PLACED]))), Usage()
+    ranks: dict[str, Any] = {"one": SingleLearner()}
     if order["rank"] is not None:
         store = dist.FileStore(order["file"], 2)  # type: ignore[attr-defined]
         meeting = Meeting(store, order["rank"], 2, timeout=60.0)
-        ranks["two"] = Collective(meeting, torch.device("cpu"), usage)
+        ranks["two"] = DistributedLearners(meeting, torch.device("cpu"), usage)
         ranks["apart"] = Apart(ranks["two"])
     print("ready", flush=True)
     for line in sys.stdin:

@@ -51,7 +51,7 @@ def train(variant: str, tv: int, seed: int, rooms: int, limit: int, env_steps: i
 def rooms_seen(run: Path) -> float:
     """Rooms an episode, a mean over episodes played as in training."""
     agent = load_agent(run, which="newest", protocol="as-trained", warn=print)
-    env = make_env(agent.blueprint.config.env, 8)
+    env = make_env(agent.run_plan.config.env, 8)
     policy = agent.policy(explore=True)
     try:
         played = play_episodes(policy, env, episodes=EPISODES, seed=1_000, reward_clip=None)

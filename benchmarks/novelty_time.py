@@ -23,15 +23,15 @@ from machine import describe, spread
 
 from starling import tree
 from starling.actor import noise
-from starling.actor.core import Header, Policy, RowGroup
+from starling.actor.core import Policy, RowGroup
 from starling.actor.env_loop import EnvLoop
-from starling.actor.recorder import Buffer
+from starling.actor.recorder import FragmentBuffer
 from starling.config.load import load
 from starling.envs.registry import make_env
 from starling.envs.vector import VectorEnv
 from starling.hardware import set_up_torch
 from starling.launch.builders import build_policy
-from starling.launch.plan import build_model, draw, layout_of
+from starling.launch.plan import RunPlan, build_model, layout_of
 from starling.types import Fragment, Progress
 
 
@@ -56,14 +56,14 @@ class Stopwatch:
 class Nowhere:
     """An upstream that always gives leave, and lets fragments fall."""
 
-    def __init__(self, buffer: Buffer) -> None:
+    def __init__(self, buffer: FragmentBuffer) -> None:
         self._buffer = buffer
 
-    def begin(self, group: int) -> Buffer:
+    def begin(self, group: int) -> FragmentBuffer:
         return self._buffer
 
-    def refresh(self) -> Header:
-        return Header(progress=Progress(updates=1))
+    def refresh(self) -> Progress:
+        return Progress(updates=1)
 
     def insert(self, group: int, fragment: Fragment) -> None:
         """It is not wanted."""
@@ -91,15 +91,15 @@ def keep_full(group: RowGroup) -> None:
 
 def act(preset: str, overrides: list[str], rows: int, steps: int) -> dict[str, list[float]]:
     """Seconds of every step, part by part."""
-    blueprint = draw(load(preset, [f"env.num={rows}", "actors=1", *overrides]))
+    run_plan = RunPlan.from_config(load(preset, [f"env.num={rows}", "actors=1", *overrides]))
     set_up_torch(1)
-    model = build_model(blueprint)
-    layout, spec = layout_of(blueprint, model), blueprint.groups()[0]
-    upstream = Nowhere(tree.zeros(blueprint.fragment_shape(layout).buffer(rows)))
-    core, env = build_policy(blueprint, model, layout, upstream, {0: spec}), make_env(blueprint.config.env, rows)
-    assert isinstance(blueprint.env.action, spaces.Discrete), "what NGU needs"
+    model = build_model(run_plan)
+    layout, spec = layout_of(run_plan, model), run_plan.groups()[0]
+    sink = Nowhere(tree.zeros(run_plan.fragment_shape(layout).buffer(rows)))
+    core, env = build_policy(run_plan, model, layout, sink, {0: spec}), make_env(run_plan.config.env, rows)
+    assert isinstance(run_plan.env.action, spaces.Discrete), "what NGU needs"
     group: RowGroup = core._groups[0]
-    fill(core.policy, group, env, int(blueprint.env.action.n))
+    fill(core.policy, group, env, int(run_plan.env.action.n))
     loop, watch = EnvLoop(env, core, group=0, rows=spec.rows, seed=0), Stopwatch()
     parts = {"intrinsic": (core.policy, "reward"), "inference": (core.policy, "infer"), "env": (env, "step")}
     for name, (owner, method) in parts.items():

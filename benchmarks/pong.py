@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 PYTHONPATH = os.pathsep.join([str(HERE), str(HERE.parent / "src")])  # peers have no starling of their own
 OURS = "starling"
 GRACE = 300.0
-"""Seconds that starting, warming up and ending may take; some peers wait for ever when a part of them has failed."""
+"""Seconds allowed for start, warm-up, and end; some peers wait indefinitely when a part of them has failed."""
 
 
 @dataclass(frozen=True)

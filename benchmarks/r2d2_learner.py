@@ -26,7 +26,7 @@ from starling import tree
 from starling.config.load import load
 from starling.hardware import set_up_torch
 from starling.launch import local as topology
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 from starling.learner.learner import Learner
 from starling.nets.burn_in import unroll_burnt_in
 from starling.replay.mixture import Mixture
@@ -45,7 +45,7 @@ class Ready:
         self._next += 1
         return self._samples[self._next % len(self._samples)]
 
-    def learnt(self, keys: Keys, priorities: NDArray | None) -> None: ...
+    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None: ...
 
 
 class Sampling:
@@ -59,15 +59,15 @@ class Sampling:
     def sample(self) -> Sample | None:
         return self._replay.sample(self._batch)
 
-    def learnt(self, keys: Keys, priorities: NDArray | None) -> None:
+    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None:
         if priorities is not None:
             self._replay.reprioritize(keys, priorities)
 
 
 def filled(preset: str, overrides: list[str], sequences: int) -> Any:
-    """An inline system that has acted until there were so many sequences in replay, and learnt once."""
+    """An inline system that has acted until there were so many sequences in replay, and learned once."""
     placed = ["runtime=inline", "inference=local", "actors=1", f"algo.learning_starts={sequences}"]
-    runtime = topology.build(draw(load(preset, [*overrides, *placed])))
+    runtime = topology.build(RunPlan.from_config(load(preset, [*overrides, *placed])))
     for _ in runtime.run():
         if runtime.updates:
             return runtime

@@ -29,11 +29,11 @@ def steps_per_s(preset: str, runtime: str, settings: list[str], seconds: float) 
     from starling.config.load import load
     from starling.hardware import set_up_torch
     from starling.launch.local import build
-    from starling.launch.plan import draw, plan_threads
+    from starling.launch.plan import RunPlan, plan_threads
 
-    blueprint = draw(load(preset, [*SETTINGS, *settings, f"runtime={runtime}"]))
-    set_up_torch(plan_threads(blueprint))
-    system = build(blueprint)
+    run_plan = RunPlan.from_config(load(preset, [*SETTINGS, *settings, f"runtime={runtime}"]))
+    set_up_torch(plan_threads(run_plan))
+    system = build(run_plan)
     try:
         going = system.run()
         while system.updates < 3:

@@ -10,7 +10,7 @@ without:
 - it keeps the logarithm in its density finite by a constant of 1e-6; ours is exact wherever tanh has gone;
 - its temperature descends log(alpha) (H - target), ours alpha (H - target), which is the paper's (1812.05905).
 
-Rounding drives any two runs apart, more with every update. Transitions that were learnt from are also tried in the
+Rounding drives any two runs apart, more with every update. Transitions that were learned from are also tried in the
 simulator again: `simulator` is the largest error of an observation or a reward (ours are float32).
 
     make bench-install && .venv-bench/bin/python benchmarks/sac_lockstep.py --json
@@ -38,7 +38,7 @@ from torch.nn.functional import softplus
 from starling.config.load import load
 from starling.hardware import set_up_torch
 from starling.launch import local as topology
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 from starling.types import Batch, Tensor
 
 Weights = dict[str, Tensor]
@@ -49,7 +49,7 @@ SIMULATED_EVERY = 40
 
 @dataclass(frozen=True)
 class Update:
-    """What an update began with and learnt from: weights, and a batch [B, ...] with standard normal noise [B, D]."""
+    """What an update began with and learned from: weights, and a batch [B, ...] with standard normal noise [B, D]."""
 
     weights: Weights
     target: Weights
@@ -66,7 +66,7 @@ def record(updates: int, seed: int) -> list[Update]:
     """The first updates of a run of ours, and one more, for what the last of them left."""
     set_up_torch(1)
     settings = [f"seed={seed}", f"algo.learning_starts={FILLED}", "eval.every=null", "threads=1"]
-    runtime: Any = topology.build(draw(load("sac-halfcheetah", [*settings, *PEERS_RATES])))
+    runtime: Any = topology.build(RunPlan.from_config(load("sac-halfcheetah", [*settings, *PEERS_RATES])))
     algorithm, seen = runtime.learner.algorithm, list[Update]()
     parts = algorithm.parts
 
@@ -96,7 +96,7 @@ def record(updates: int, seed: int) -> list[Update]:
 
 
 def simulated(seen: list[Update]) -> float:
-    """The largest error of what some of the updates learnt from."""
+    """The largest error of what some of the updates learned from."""
     env: Any = gymnasium.make(ENV).unwrapped
     env.reset(seed=0)
     worst = 0.0

@@ -30,7 +30,7 @@ from starling.config.load import load
 from starling.envs.registry import register_env
 from starling.hardware import set_up_torch
 from starling.launch import local as topology
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 
 OBSERVATIONS, ACTIONS, BATCH, WIDTH = 17, 6, 256, 256
 FILLED = 5_000
@@ -57,7 +57,7 @@ def ours(*choices: str) -> Callable[[int], object]:
     set_up_torch(1)
     register_env("bench/shapes", Shapes)
     settings = ["env.id=bench/shapes", f"algo.learning_starts={FILLED}", "threads=1", *choices]
-    runtime: Any = topology.build(draw(load("sac-halfcheetah", settings)))
+    runtime: Any = topology.build(RunPlan.from_config(load("sac-halfcheetah", settings)))
     for _ in runtime.run():
         if runtime.updates:
             break
@@ -69,7 +69,7 @@ def ours(*choices: str) -> Callable[[int], object]:
 
         env_steps = FILLED
         sample = staticmethod(lambda: replay.mixture.sample(BATCH))
-        learnt = staticmethod(lambda keys, priorities: None)
+        update_priorities = staticmethod(lambda keys, priorities: None)
 
     runtime.learner.source = Unlimited()
     return repeated(runtime.learner.step)

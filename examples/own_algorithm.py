@@ -1,4 +1,4 @@
-"""An algorithm of one's own in one file: REINFORCE (Williams 1992) with a learnt baseline.
+"""An algorithm of one's own in one file: REINFORCE (Williams 1992) with a learned baseline.
 
 PYTHONPATH=examples starling train examples/own_algorithm.yaml
 """

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import starling
-from starling.actor.core import Header
 from starling.actor.noise import Noise
 from starling.envs.toy import Identity
 from starling.experiment.run_folder.folder import RunFolder
@@ -81,7 +80,7 @@ def test_a_loaded_agent_knows_how_far_training_was(explorer, name):
     trained = load_agent(run, which="newest", protocol="as-trained", warn=pytest.fail)
     for explore in (False, True):
         policy = trained.policy(explore=explore)
-        assert policy.header == Header(row["updates"], Progress(row["env_steps"], row["updates"], 1.0))
+        assert policy.progress == Progress(row["env_steps"], row["updates"], 1.0)
         assert policy.explore == explore
 
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Settings:
-    """How the work is laid out on the machine; what is learnt stands in the functions below."""
+    """How the work is laid out on the machine; what is learned stands in the functions below."""
 
     env_runners: int
     envs_per_runner: int
@@ -61,7 +61,7 @@ class NatureCNN(TorchRLModule, ValueFunctionAPI):
 
 
 def impala(settings: Settings, seconds: float) -> Meter:
-    """Each step is learnt from once; the first 10 batches are the warm-up."""
+    """Each step is learned from once; the first 10 batches are the warm-up."""
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
     register_env("pong", lambda config: make_pong())
     algorithm = _config(settings).build_algo()

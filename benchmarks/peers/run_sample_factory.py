@@ -32,7 +32,7 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Settings:
-    """How the work is laid out on the machine; what is learnt stands in the functions below."""
+    """How the work is laid out on the machine; what is learned stands in the functions below."""
 
     workers: int
     envs_per_worker: int
@@ -54,7 +54,7 @@ class Ticks(AlgoObserver):
 
 
 def impala(settings: Settings, seconds: float) -> Meter:
-    """Each step is learnt from once; the first 10 batches are the warm-up."""
+    """Each step is learned from once; the first 10 batches are the warm-up."""
     learning = {"async_rl": True, "num_epochs": 1, "num_batches_per_epoch": 1}
     return _train(settings, learning, Meter(seconds, warm_up=10 * settings.batch))
 

@@ -25,7 +25,7 @@ FOREVER = 10**9
 
 @dataclass(frozen=True)
 class Settings:
-    """How the work is laid out on the machine; what is learnt stands in the functions below."""
+    """How the work is laid out on the machine; what is learned stands in the functions below."""
 
     envs: int
     env_processes: bool

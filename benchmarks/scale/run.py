@@ -59,14 +59,16 @@ def measure(nodes: int, env_seconds: float, seconds: float) -> tuple[float, Cost
     from starling.config.load import load
     from starling.hardware import set_up_torch
     from starling.launch.local import build
-    from starling.launch.plan import draw, layout_of, plan_threads
+    from starling.launch.plan import RunPlan, layout_of, plan_threads
 
     with cluster(nodes) as address:
         actors = nodes * ACTORS
         topology = [f"ray.address={address}", f"ray.hosts={nodes}", f"actors={actors}", f"env.num={actors * ROWS}"]
-        blueprint = draw(load("impala-cartpole", [*SETTINGS, *topology, f"env.args={{seconds: {env_seconds}}}"]))
-        set_up_torch(plan_threads(blueprint))
-        runtime = build(blueprint)
+        run_plan = RunPlan.from_config(
+            load("impala-cartpole", [*SETTINGS, *topology, f"env.args={{seconds: {env_seconds}}}"])
+        )
+        set_up_torch(plan_threads(run_plan))
+        runtime = build(run_plan)
         try:
             going = runtime.run()
             run_until(going, lambda: runtime.updates >= 10)
@@ -78,14 +80,14 @@ def measure(nodes: int, env_seconds: float, seconds: float) -> tuple[float, Cost
             speed = (runtime.env_steps - steps) / (time.monotonic() - begun)
             made = runtime.updates - updates
             model = runtime.learner.model
-            fragment = blueprint.fragment_shape(layout_of(blueprint, model)).buffer(ROWS)
+            fragment = run_plan.fragment_shape(layout_of(run_plan, model)).buffer(ROWS)
         finally:
             runtime.close()
     return speed, Costs(
         actor_s=actors * row["time/actors/busy"] / speed,
         driver_s=row["time/loader/busy"] / speed,
         train_s=row["time/learner/busy"] / speed,
-        step_bytes=tree.nbytes(fragment) / (ROWS * blueprint.tables[0].fragment),
+        step_bytes=tree.nbytes(fragment) / (ROWS * run_plan.tables[0].fragment),
         weights_bytes=sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values()),
         version_steps=speed * seconds / max(1, made),
     )

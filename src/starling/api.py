@@ -92,8 +92,8 @@ class Agent:
     """A trained policy for one environment at a time."""
 
     def __init__(self, trained: evaluation.TrainedAgent) -> None:
-        settings = trained.blueprint.config.env
-        self.env, self._clip = trained.blueprint.env, settings.reward_clip
+        settings = trained.run_plan.config.env
+        self.env, self._clip = trained.run_plan.env, settings.reward_clip
         self._policies = {explore: trained.policy(explore=explore) for explore in (False, True)}
         env = make_env(settings, 1)
         self._encode, self._decode = env.encode, env.decode
@@ -119,7 +119,7 @@ class Agent:
         group.seen = EnvStep(batch, np.array([state is None]), earned, flag, flag, ~flag, flag)
         policy.reward(group, self._clip)
         (output,) = policy.infer([group])
-        group.settle(output)
+        group.record_output(output)
         return self._decode(output.action)[0], AgentState(group.carry, group.step, group.memory, group.action)
 
 

@@ -105,9 +105,9 @@ class Trajectory(Generic[A]):
     valid: A  # [T, B] bool: False on reset rows and padding
     extras: Tree  # [T+1, B, ...] what act() returned: logits, q, features
     carry: Tree  # [B, ...] BEFORE obs[0]: recurrent state, previous action, previous rewards
-    version: A  # [B] int64: oldest weights version that acted
+    policy_version: A  # [B] int64: number of updates behind the oldest weights that acted
 
-    ONCE_A_ROW: ClassVar[tuple[str, ...]] = ("carry", "version")  # [B, ...]; all other fields are time-major
+    ONCE_A_ROW: ClassVar[tuple[str, ...]] = ("carry", "policy_version")  # [B, ...]; all other fields are time-major
 
     @property
     def length(self) -> int:
@@ -161,7 +161,7 @@ class Layout:
             valid=each(flag, length, rows),
             extras=each(self.extras, length + 1, rows),
             carry=each(self.carry, rows),
-            version=ArraySpec((rows,), np.dtype(np.int64)),
+            policy_version=ArraySpec((rows,), np.dtype(np.int64)),
         )
 
 
@@ -180,7 +180,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far training is; actors know it from the header of the weights."""
+    """Training progress; published with the weights."""
 
     env_steps: int = 0
     updates: int = 0

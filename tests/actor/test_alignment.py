@@ -8,7 +8,7 @@ import pytest
 from starling.config.load import load
 from starling.envs.toy import counting_length, counting_reward, counting_terminates
 from starling.launch import local as topology
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 
 ROWS = 3
 
@@ -16,7 +16,7 @@ ROWS = 3
 def run(preset, steps, *overrides, cut_at=()):
     """An inline system on the counting env, with every fragment that was inserted."""
     settings = [f"env={{id: toy/counting, num: {ROWS}}}", "net.torso.hidden=[8]", *overrides]
-    runtime = topology.build(draw(load(preset, settings)))
+    runtime = topology.build(RunPlan.from_config(load(preset, settings)))
     fragments, insert = [], runtime.store.mixture.insert
 
     def copy_and_insert(fragment):
@@ -132,7 +132,7 @@ def test_episodes_that_ended_by_themselves_are_scored_with_their_raw_return():
 
 def test_on_policy_fragments_are_acted_by_the_newest_weights_alone():
     _, fragments = run("ppo-cartpole", 400, "algo.rollout=8")
-    assert [f.trajectory.version.tolist() for f in fragments] == [[i] * ROWS for i in range(len(fragments))]
+    assert [f.trajectory.policy_version.tolist() for f in fragments] == [[i] * ROWS for i in range(len(fragments))]
 
 
 def test_staggered_rows_are_aligned_and_what_was_cut_is_not_scored():

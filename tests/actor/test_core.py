@@ -5,7 +5,7 @@ import torch
 from starling import tree
 from starling.actor.core import Policy
 from starling.config.load import load
-from starling.launch.plan import build_model, draw
+from starling.launch.plan import RunPlan, build_model
 from starling.types import EnvStep
 
 ROWS = 4
@@ -13,8 +13,8 @@ ROWS = 4
 
 @pytest.mark.parametrize(("preset", "core"), [("impala-cartpole", "none"), ("r2d2-cartpole", "lstm")])
 def test_mixed_precision_acts_in_bfloat16_and_records_float32(preset, core):
-    blueprint = draw(load(preset, [f"net.core.kind={core}"]))
-    model = build_model(blueprint)
+    run_plan = RunPlan.from_config(load(preset, [f"net.core.kind={core}"]))
+    model = build_model(run_plan)
     step = EnvStep(
         np.random.default_rng(0).normal(size=(ROWS, 4)).astype(np.float32),
         np.ones(ROWS, bool),
@@ -25,7 +25,7 @@ def test_mixed_precision_acts_in_bfloat16_and_records_float32(preset, core):
     )
     outputs = []
     for mixed in (False, True):
-        policy = Policy(blueprint.algorithm, model, total_rows=ROWS, explore=True, mixed=mixed)
+        policy = Policy(run_plan.algorithm, model, num_envs=ROWS, explore=True, mixed=mixed)
         group = policy.group(np.arange(ROWS), seed=0)
         group.seen = step
         (output,) = policy.infer([group])

@@ -16,11 +16,11 @@ from starling.actor.evaluator import play_episodes
 from starling.config.load import load
 from starling.envs.registry import make_env
 from starling.launch.builders import build_evaluator
-from starling.launch.plan import build_model, draw
+from starling.launch.plan import RunPlan, build_model
 
 
 def test_an_evaluation_reports_mean_and_standard_deviation_of_the_returns_it_played():
-    plan = draw(load("ppo-cartpole", ["net.torso.hidden=[8]"]))
+    plan = RunPlan.from_config(load("ppo-cartpole", ["net.torso.hidden=[8]"]))
     evaluator = build_evaluator(plan, build_model(plan), plan.config.eval.model_copy(update={"episodes": 12}), seed=3)
     try:
         played = [game for ended in evaluator.play() for game in ended]
@@ -39,7 +39,7 @@ def test_an_evaluation_reports_mean_and_standard_deviation_of_the_returns_it_pla
 
 def test_a_game_that_never_ends_is_cut_and_counts_as_it_stands(monkeypatch, caplog):
     monkeypatch.setattr(evaluator_module, "LONGEST", 50)
-    plan = draw(load("ppo-cartpole", ["env.id=CliffWalking-v1", "net.torso.hidden=[8]"]))
+    plan = RunPlan.from_config(load("ppo-cartpole", ["env.id=CliffWalking-v1", "net.torso.hidden=[8]"]))
     evaluator = build_evaluator(plan, build_model(plan), plan.config.eval.model_copy(update={"episodes": 3}), seed=3)
     try:
         played = [game for ended in evaluator.play() for game in ended]
@@ -62,7 +62,7 @@ FAMILY = [
 @pytest.fixture
 def family(monkeypatch):
     """An algorithm of four policies of which one, `answers[0]`, knows the answers; `began` has those that began."""
-    plan = draw(load("ngu-deepsea", FAMILY))
+    plan = RunPlan.from_config(load("ngu-deepsea", FAMILY))
     act, answers, began = plan.algorithm.act, [2], []
 
     def knowing(model, inputs):
@@ -160,7 +160,7 @@ class TwoLives:
 def test_a_policy_is_held_for_a_whole_game(family):
     plan, _, began = family
     env = make_env(plan.config.env, 1)
-    policy, arms = Policy(plan.algorithm, build_model(plan), total_rows=1, explore=False), iter([3, 2, 0])
+    policy, arms = Policy(plan.algorithm, build_model(plan), num_envs=1, explore=False), iter([3, 2, 0])
     played = play_episodes(
         policy, TwoLives(env), episodes=3, seed=0, reward_clip=None, choose=lambda under_way: next(arms)
     )
@@ -172,7 +172,7 @@ def test_a_policy_is_held_for_a_whole_game(family):
 
 def test_a_metric_that_no_episode_has_is_told_once(caplog):
     settings = ["env.id=toy/identity", "env.args={length: 4}", "net.torso.hidden=[8]", "eval.metrics=[nosuch, text]"]
-    plan = draw(load("ppo-cartpole", settings))
+    plan = RunPlan.from_config(load("ppo-cartpole", settings))
     evaluator = build_evaluator(plan, build_model(plan), plan.config.eval.model_copy(update={"episodes": 3}), seed=3)
     try:
         for _ in range(2):

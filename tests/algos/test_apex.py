@@ -13,7 +13,7 @@ from starling.config.load import load
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
 from starling.launch import local as topology
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 from starling.types import Batch, EnvSpec, Progress, Trajectory
 
 DISCOUNT, ACTIONS, ROWS = 0.9, 3, 4
@@ -37,7 +37,7 @@ def see(obs, rows=None, explore=True, total=ROWS, noise=0.5):
         first=torch.zeros(count, dtype=torch.bool),
         carry={},
         rows=torch.arange(count) if rows is None else rows,
-        total_rows=total,
+        num_envs=total,
         progress=Progress(),
         explore=explore,
         noise=lambda n: torch.full((count, n), noise),
@@ -64,7 +64,7 @@ def recorded_windows(algorithm, model, length=3):
         valid=valid.numpy(),
         extras=tree.to_numpy(tree.stack([a.extras for a in acted])),
         carry={},
-        version=np.zeros(rows, np.int64),
+        policy_version=np.zeros(rows, np.int64),
     )
 
 
@@ -116,10 +116,10 @@ def test_the_taken_action_counts_also_where_it_is_not_the_best():
 
 
 def test_replay_of_a_real_run_begins_with_the_learners_priorities():
-    """Nothing is learnt here, so what actors said of every item must be what the learner says of it."""
+    """Nothing is learned here, so what actors said of every item must be what the learner says of it."""
     settings = ["env={id: toy/counting, num: 3}", "algo.name=apex", "algo.n_step=3", "algo.fragment=8"]
     settings += ["algo.learning_starts=50000"]
-    runtime = topology.build(draw(load("dqn-cartpole", settings)))
+    runtime = topology.build(RunPlan.from_config(load("dqn-cartpole", settings)))
     for _ in runtime.run():
         if runtime.env_steps > 300:
             break

@@ -15,7 +15,7 @@ from starling.config.load import load
 from starling.config.parts import NetConfig, TorsoConfig
 from starling.errors import UserError
 from starling.launch import local as topology
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 from starling.types import Batch, EnvSpec, Progress, Trajectory
 
 SOURCES = [{"kind": "queue", "share": 0.5}, {"kind": "uniform", "share": 0.5}]
@@ -55,7 +55,7 @@ def choice(settings, length, mu=MU, terminated=True):
             "values": {"extrinsic": torch.full((length + 1, 2), OLD_VALUE)},
         },
         carry={},
-        version=torch.zeros(2, dtype=torch.int64),
+        policy_version=torch.zeros(2, dtype=torch.int64),
     )
     batch = Batch(steps, torch.ones(2), NEW_AND_OLD, Progress(), torch.Generator())
     return algorithm, model, batch
@@ -175,7 +175,7 @@ def test_garbage_on_reset_rows_is_not_cloned():
 
 
 def parameters_after(settings, updates=12):
-    runtime = topology.build(draw(load("impala-cartpole", ["algo.unroll=5", "env.num=8", *settings])))
+    runtime = topology.build(RunPlan.from_config(load("impala-cartpole", ["algo.unroll=5", "env.num=8", *settings])))
     for _ in runtime.run():
         if runtime.updates >= updates:
             break

@@ -1,4 +1,4 @@
-"""Intrinsic rewards inside the system: recorded as they were given, scaled where they are learnt from, resumable."""
+"""Intrinsic rewards inside the system: recorded as they were given, scaled where they are learned from, resumable."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from starling.config.load import load
 from starling.errors import UserError
 from starling.experiment.run_folder.metrics import Scoreboard
 from starling.launch import local as topology
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 
 SMALL = ["env={id: toy/counting}", "env.num=3", "net.torso.hidden=[8]", "stop.return=null"]
 DQN = [*SMALL, "algo.learning_starts=5000", "algo.capacity=20000", "algo.fragment=4"]
@@ -87,7 +87,7 @@ def test_initial_priorities_use_scaled_intrinsic_rewards():
 
 def test_every_network_is_moved_by_its_own_optimizer_alone_and_the_random_one_by_none():
     runtime = run("ppo-cartpole", 48, *SMALL, "algo.rollout=16", "algo.minibatches=1", f"curiosity=[{RND}, {ICM}]")
-    fresh = topology.build(draw(runtime_config())).learner.model
+    fresh = topology.build(RunPlan.from_config(runtime_config())).learner.model
     before = dict(fresh.named_parameters())
     moved = {name for name, new in runtime.learner.model.named_parameters() if not torch.equal(new, before[name])}
     parts = {".".join(name.split(".")[:3]) for name in moved}
@@ -116,7 +116,7 @@ def runtime_config():
 )
 def test_mistakes_are_one_clear_line(curiosity, message):
     with pytest.raises(UserError, match=message) as error:
-        draw(load("ppo-cartpole", [f"curiosity={curiosity}"]))
+        RunPlan.from_config(load("ppo-cartpole", [f"curiosity={curiosity}"]))
     assert "\n" not in str(error.value)
 
 
@@ -133,7 +133,7 @@ def test_a_curious_run_resumes_to_the_bit(differs_when_resumed, preset, settings
 
 def test_an_agent_with_novelty_of_its_own_has_no_other_curiosity():
     with pytest.raises(UserError, match="NGU has intrinsic rewards of its own: leave out curiosity"):
-        draw(load("ngu-deepsea", [f"curiosity=[{RND}]"]))
+        RunPlan.from_config(load("ngu-deepsea", [f"curiosity=[{RND}]"]))
 
 
 @pytest.mark.parametrize("curiosity", [ICM, EPISODIC])
@@ -173,7 +173,7 @@ def test_deep_sea_is_solved_with_curiosity_and_not_without():
 
 def last_scores_of(settings, most):
     """The mean score of the last 100 episodes once it is near 1, or after `most` env steps; and how many it took."""
-    runtime = topology.build(draw(load("ppo-rnd-deepsea", ["env.args.size=10", "seed=1", *settings])))
+    runtime = topology.build(RunPlan.from_config(load("ppo-rnd-deepsea", ["env.args.size=10", "seed=1", *settings])))
     scores = Scoreboard(100)
     for _ in runtime.run():
         scores.add(runtime.episodes())

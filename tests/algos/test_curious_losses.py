@@ -173,7 +173,7 @@ def test_impala_with_intrinsic_streams_matches_the_reference(episodic):
 
 @pytest.mark.parametrize("episodic", [True, False])
 def test_impact_with_intrinsic_streams_matches_the_reference(episodic):
-    agent = IMPACT(IMPACTConfig(name="impact", clip=CLIP, largest_ratio=1.5, **RATIOS), float64_net())
+    agent = IMPACT(IMPACTConfig(name="impact", clip=CLIP, target_ratio_clip=1.5, **RATIOS), float64_net())
     algorithm, model, target, batch = make(agent, rollouts, target=True, episodic=episodic)
     every = streams(episodic=episodic, lambda_=1.0)
     slow = slow_impact(model.agent, target.agent, scaled(batch), agent.config, every, CLIP)

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from starling.config.load import load
-from starling.launch.plan import build_model, draw
+from starling.launch.plan import RunPlan, build_model
 
 
 def head_of(preset, *settings):
-    model = build_model(draw(load(preset, settings)))
+    model = build_model(RunPlan.from_config(load(preset, settings)))
     agent = getattr(model, "agent", model)
     head = agent.heads["extrinsic"]
     return head, next(head.parameters()).shape[1]

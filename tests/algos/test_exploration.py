@@ -10,7 +10,7 @@ from starling.algos.base import ActInput
 from starling.config.load import load
 from starling.experiment.run_folder.folder import RunFolder
 from starling.experiment.run_folder.metrics import read_rows
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 from starling.types import Progress
 
 SCHEDULE = "algo.epsilon={start: 0.8, end: 0.2, steps: 1000}"
@@ -26,7 +26,7 @@ LEARNERS = {
 
 
 def plan_of(preset, *settings):
-    return draw(load(preset, [*settings, SCHEDULE]))
+    return RunPlan.from_config(load(preset, [*settings, SCHEDULE]))
 
 
 def acted_with(algorithm, rows, arms, progress):
@@ -63,7 +63,7 @@ def test_policies_that_a_bandit_chooses_are_counted_once_each():
 
 
 def test_an_algorithm_without_epsilon_reports_none():
-    assert draw(load("sac-pendulum", [])).exploration(500, 7) == {}
+    assert RunPlan.from_config(load("sac-pendulum", [])).exploration(500, 7) == {}
 
 
 @pytest.mark.parametrize("runtime", [["runtime=inline"], ["runtime=processes", "learners=2"]])

@@ -13,7 +13,7 @@ from starling.config.algo.impact import IMPACTConfig
 from starling.config.load import load
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.launch import local as topology
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 from starling.types import Progress, StreamSpec
 
 SETTINGS = {
@@ -23,7 +23,7 @@ SETTINGS = {
     "clip": {"start": 0.3, "end": 0.1, "fraction": 1.0},
     "entropy_coef": 0.03,
     "value_coef": 0.7,
-    "largest_ratio": 1.5,
+    "target_ratio_clip": 1.5,
 }
 CLIP = 0.2
 """At half of the run, where every batch here comes from."""
@@ -113,17 +113,17 @@ def test_final_observations_are_learnt_from_where_returns_go_on_behind_them(epis
 @pytest.mark.parametrize(("buffer", "uses", "rows"), [(1, 1, 4), (4, 2, 4), (2, 3, 16), (3, 4, 5)])
 def test_every_unroll_is_learnt_from_as_often_as_it_should_and_none_is_lost(buffer, uses, rows):
     settings = [f"algo.buffer={buffer}", f"algo.uses={uses}", "algo.batch=4", "algo.unroll=5", f"env.num={rows}"]
-    runtime = topology.build(draw(load("impact-cartpole", settings)))
-    drawn, sample = [], runtime.store.draft
+    runtime = topology.build(RunPlan.from_config(load("impact-cartpole", settings)))
+    drawn, sample = [], runtime.store.draw_candidates
 
     def spy():
-        draft = sample()
-        if draft is not None:
-            keys = draft.parts[0].keys
+        candidates = sample()
+        if candidates is not None:
+            keys = candidates.parts[0].keys
             drawn.extend(zip(keys.slot.tolist(), keys.generation.tolist(), strict=True))
-        return draft
+        return candidates
 
-    runtime.store.draft = spy
+    runtime.store.draw_candidates = spy
     for _ in runtime.run():
         if runtime.updates >= 60:
             break
@@ -136,17 +136,19 @@ def test_every_unroll_is_learnt_from_as_often_as_it_should_and_none_is_lost(buff
 
 
 def test_the_target_is_the_network_of_some_updates_ago():
-    runtime = topology.build(draw(load("impact-cartpole", ["algo.target_every=7", "algo.unroll=5", "env.num=8"])))
-    learner, learnt, weights = runtime.learner, runtime.store.learnt, {}
+    runtime = topology.build(
+        RunPlan.from_config(load("impact-cartpole", ["algo.target_every=7", "algo.unroll=5", "env.num=8"]))
+    )
+    learner, update_priorities, weights = runtime.learner, runtime.store.update_priorities, {}
 
     def spy(keys, priorities):
-        weights[learner.version] = [parameter.detach().clone() for parameter in learner.model.parameters()]
-        learnt(keys, priorities)
+        weights[learner.updates] = [parameter.detach().clone() for parameter in learner.model.parameters()]
+        update_priorities(keys, priorities)
 
-    runtime.store.learnt = spy
+    runtime.store.update_priorities = spy
     for _ in runtime.run():
-        if learner.version >= 24:
+        if learner.updates >= 24:
             break
-    then = weights[learner.version // 7 * 7]
+    then = weights[learner.updates // 7 * 7]
     assert all(torch.equal(one, other) for one, other in zip(learner._target.parameters(), then, strict=True))
     assert not all(torch.equal(one, other) for one, other in zip(learner.model.parameters(), then, strict=True))

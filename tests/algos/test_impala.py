@@ -15,7 +15,7 @@ from starling.config.load import load
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
 from starling.launch import local as topology
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 from starling.replay.limiter import Limiter, check
 from starling.tree import map_trajectory
 from starling.types import EnvSpec, StreamSpec
@@ -155,7 +155,7 @@ def test_explained_variance_is_1_for_the_goals_themselves_and_0_for_a_constant()
 
 @pytest.mark.parametrize("core", CORES)
 def test_acting_records_the_policy_that_the_loss_finds_again(core):
-    """Where nothing is learnt every ratio is 1: observation, action, state and logits belong together."""
+    """Where nothing is learned every ratio is 1: observation, action, state and logits belong together."""
     settings = ["env={id: toy/counting, num: 4}", f"net.core={{kind: {core}, size: 8}}", "net.shared=true"]
     settings += [
         "algo.batch=2",
@@ -164,7 +164,7 @@ def test_acting_records_the_policy_that_the_loss_finds_again(core):
         "net.inputs=[action, reward]",
         "net.init=default",
     ]
-    runtime = topology.build(draw(load("impala-cartpole", settings)))
+    runtime = topology.build(RunPlan.from_config(load("impala-cartpole", settings)))
     for _ in runtime.run():
         if runtime.env_steps > 200:
             break

@@ -16,7 +16,7 @@ from support.slow_losses import TORSO, assert_losses_match, build, build_target,
 
 import starling
 from starling import tree
-from starling.algos.base import ActInput, Seen
+from starling.algos.base import ActInput, IntrinsicInput
 from starling.algos.ngu import NGU, NOVELTY
 from starling.config.algo.ngu import NGUConfig
 from starling.config.load import load
@@ -24,7 +24,7 @@ from starling.errors import UserError
 from starling.experiment.run_folder import checkpoint
 from starling.experiment.run_folder.folder import RunFolder
 from starling.experiment.run_folder.metrics import read_rows
-from starling.launch.plan import build_model, draw
+from starling.launch.plan import RunPlan, build_model
 from starling.state_io import freeze
 from starling.tools.evaluate import evaluate_run, load_agent
 from starling.types import Progress
@@ -32,7 +32,7 @@ from starling.types import Progress
 SMALL = [
     *["env={id: toy/counting}", "env.num=3", "net.torso.hidden=[8]", "net.core.size=4", "stop.return=null"],
     *["algo.policies=4", "algo.unroll=4", "algo.period=2", "algo.fragment=4", "algo.batch=8", "algo.capacity=20000"],
-    *["algo.lifelong={kind: rnd, torso: {hidden: [8]}}", "algo.discount=0.9", "algo.least_discount=0.5"],
+    *["algo.lifelong={kind: rnd, torso: {hidden: [8]}}", "algo.discount=0.9", "algo.min_discount=0.5"],
     *["algo.novelty=0.3", "algo.meta=null"],
     "algo.episodic={kind: episodic, features: 4, capacity: 8, neighbours: 2, hidden: 8, torso: {hidden: [8]}}",
 ]
@@ -45,7 +45,7 @@ def run(steps, *overrides):
 
 def seen(first, reward, ended=None, explore=True, arm=0, noise=0.9):
     rows = len(first)
-    return Seen(
+    return IntrinsicInput(
         torch.zeros(rows, 3), torch.tensor(first), torch.tensor(ended or [False] * rows),
         torch.zeros(rows, dtype=torch.int64), torch.tensor(reward), torch.arange(rows) + 5, explore,
         torch.full((rows,), arm), lambda n: torch.full((rows, n), noise),
@@ -63,7 +63,7 @@ def test_without_a_bandit_each_env_row_has_its_own_policy():
 
 
 def test_the_bandit_hears_the_whole_return_of_an_episode_and_chooses_the_next_policy():
-    algorithm = draw(load("ngu-deepsea", [*SMALL, META])).algorithm
+    algorithm = RunPlan.from_config(load("ngu-deepsea", [*SMALL, META])).algorithm
     memory = algorithm.memory(2)
     algorithm._change_arms(seen([True, True], [0.0, 0.0]), memory)
     assert memory["carry"]["arm"].tolist() == [0, 0]  # the first that was never played
@@ -113,7 +113,7 @@ def test_bandits_learn_from_whole_episodes_only(tmp_path, cut):
 
 @pytest.mark.parametrize("meta", [[], [META]])
 def test_whoever_does_not_explore_plays_the_policy_it_is_told_to_from_the_beginning_of_an_episode(meta):
-    algorithm = draw(load("ngu-deepsea", [*SMALL, *meta])).algorithm
+    algorithm = RunPlan.from_config(load("ngu-deepsea", [*SMALL, *meta])).algorithm
     memory = algorithm.memory(2)
     algorithm._change_arms(seen([True, True], [0.0, 0.0], explore=False, arm=2), memory)
     assert memory["carry"]["arm"].tolist() == [2, 2]
@@ -125,12 +125,15 @@ def test_whoever_does_not_explore_plays_the_policy_it_is_told_to_from_the_beginn
 
 def test_evaluators_choose_where_policies_differ_in_what_they_want():
     choose = [
-        draw(load("ngu-deepsea", [*SMALL, *settings])).algorithm.trials()
+        RunPlan.from_config(load("ngu-deepsea", [*SMALL, *settings])).algorithm.trials()
         for settings in ([], [META, "algo.varies=epsilon"], [META])
     ]
     assert choose[:2] == [None, None]
     assert choose[2].due == 10
-    assert draw(load("ngu-deepsea", [*SMALL, "algo.meta={window: 6, trials: 1}"])).algorithm.trials().due == 4
+    assert (
+        RunPlan.from_config(load("ngu-deepsea", [*SMALL, "algo.meta={window: 6, trials: 1}"])).algorithm.trials().due
+        == 4
+    )
 
 
 def test_policies_may_differ_in_epsilon_alone():
@@ -172,8 +175,8 @@ def test_settings_without_a_use_are_refused(setting, message):
 
 
 def test_novelty_is_that_of_the_episode_modulated_within_limits():
-    blueprint = draw(load("ngu-deepsea", [*SMALL, "algo.lifelong_limit=3"]))
-    algorithm, model = blueprint.algorithm, build_model(blueprint)
+    run_plan = RunPlan.from_config(load("ngu-deepsea", [*SMALL, "algo.lifelong_limit=3"]))
+    algorithm, model = run_plan.algorithm, build_model(run_plan)
     memory = algorithm.memory(4)
     algorithm._episodic = SimpleNamespace(reward=lambda *_: torch.tensor([0.5, 0.5, 0.5, 0.5]))
     errors = torch.tensor([0.0, 3.5, 9.0, 9.0])
@@ -188,7 +191,7 @@ def test_novelty_is_that_of_the_episode_modulated_within_limits():
 
 
 def test_errors_of_mixed_precision_count_like_others():
-    model, other = (build_model(draw(load("ngu-deepsea", SMALL))) for _ in range(2))
+    model, other = (build_model(RunPlan.from_config(load("ngu-deepsea", SMALL))) for _ in range(2))
     model.update(torch.tensor([1.0, 3.0], dtype=torch.bfloat16))
     other.update(torch.tensor([1.0, 3.0]))
     torch.testing.assert_close(model.error, other.error, rtol=0.0, atol=0.0)
@@ -217,7 +220,7 @@ def test_every_row_learns_the_reward_and_the_discount_of_its_policy(separate):
     torch.testing.assert_close(algorithm.mixed(q, steps.carry), expected.float())
 
 
-FAMILY = {"policies": 4, "novelty": 0.4, "discount": 0.95, "least_discount": 0.6}
+FAMILY = {"policies": 4, "novelty": 0.4, "discount": 0.95, "min_discount": 0.6}
 
 
 def slow_family():
@@ -251,7 +254,7 @@ def test_losses_and_gradients_match_the_reference(separate, settings):
     """One network trained on r_e + beta_i r_i, or one network per reward and a policy greedy in Q_e + beta_i Q_i."""
     lifelong = {"kind": "rnd", "torso": TORSO, "features": 3, "clip": 2.0}
     episodic = {"kind": "episodic", "torso": TORSO, "features": 4, "hidden": 5}
-    parts = {"lifelong": lifelong, "episodic": episodic, "curious_steps": 2, "separate": separate, "delta_q": False}
+    parts = {"lifelong": lifelong, "episodic": episodic, "predictor_steps": 2, "separate": separate, "delta_q": False}
     config = NGUConfig(name="ngu", **{**SEQUENCES, **FAMILY, **parts, "retrace": 0.9, **settings})
     algorithm = NGU(config, float64_net("lstm", inputs=["action", "reward"]))
     model, target = build(algorithm, env_spec()), build_target(algorithm, env_spec())
@@ -289,12 +292,12 @@ def test_what_is_unrolled_is_what_was_acted_on():
 
 def test_every_part_is_moved_and_the_random_network_is_not():
     settings = ["env={id: toy/deep-sea, num: 3, args: {size: 5}}", "algo.separate=true"]
-    learnt = run(300, "algo.learning_starts=20", "algo.updates_per_step=0.1", *settings)
-    fresh = build_model(draw(load("ngu-deepsea", [*SMALL, *settings])))
+    update_priorities = run(300, "algo.learning_starts=20", "algo.updates_per_step=0.1", *settings)
+    fresh = build_model(RunPlan.from_config(load("ngu-deepsea", [*SMALL, *settings])))
     before = dict(fresh.named_parameters())
     moved = {
         ".".join(name.split(".")[:3])
-        for name, new in learnt.learner.model.named_parameters()
+        for name, new in update_priorities.learner.model.named_parameters()
         if not torch.equal(new, before[name])
     }
     assert {"agent.trunks.extrinsic", "agent.trunks.novelty", "agent.heads.novelty"} <= moved
@@ -305,7 +308,7 @@ def test_every_part_is_moved_and_the_random_network_is_not():
 
 def test_a_family_of_agent57_that_is_too_small_is_refused():
     with pytest.raises(UserError, match=r"algo.family=agent57: .*at least 10 policies, not 4"):
-        draw(load("ngu-deepsea", [*SMALL, "algo.family=agent57"]))
+        RunPlan.from_config(load("ngu-deepsea", [*SMALL, "algo.family=agent57"]))
 
 
 @pytest.mark.parametrize("separate", ["false", "true"])
@@ -342,7 +345,7 @@ def test_a_loaded_agent_plays_the_policy_that_the_evaluator_found_best(tmp_path)
     assert agent.arm == 2
     result = evaluate_run(run, episodes=2, seed=0, which="newest", protocol="as-trained", warn=print)
     assert result["actions"] == "epsilon 0, policy 2"
-    loaded, obs = starling.load(run), np.zeros(agent.blueprint.env.observation.shape, np.float32)
+    loaded, obs = starling.load(run), np.zeros(agent.run_plan.env.observation.shape, np.float32)
     _, begun = loaded.act(obs)
     _, later = loaded.act(obs, begun, reward=0.5)
     assert begun.carry["arm"].tolist() == later.carry["arm"].tolist() == [2]

@@ -25,7 +25,7 @@ PENDULUM = [
 
 
 def sampled(runtime):
-    """The next batch of a run, which its learner does not get to see; the run then waits for it for ever."""
+    """The next batch of a run, which its learner does not get to see; the run then waits for it indefinitely."""
     found, learner = [], runtime.learner
 
     def catch():

@@ -13,7 +13,7 @@ from starling.config.algo.pqn import PQNConfig
 from starling.config.load import load
 from starling.config.parts import NetConfig
 from starling.errors import UserError
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 from starling.types import Progress, StreamSpec
 
 SETTINGS = {"discount": 0.9, "q_lambda": 0.6, "minibatches": 1}
@@ -121,6 +121,6 @@ def test_a_batch_is_split_by_step_or_by_env_where_the_network_is_recurrent():
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(UserError, match=r"algo\.minibatches=600 is more than the batch's 512 steps"):
-        draw(load("pqn-cartpole", ["env.num=8", "algo.minibatches=600"]))
+        RunPlan.from_config(load("pqn-cartpole", ["env.num=8", "algo.minibatches=600"]))
     with pytest.raises(UserError, match="needs a Discrete action space"):
-        draw(load("pqn-cartpole", ["env.id=Pendulum-v1"]))
+        RunPlan.from_config(load("pqn-cartpole", ["env.id=Pendulum-v1"]))

@@ -139,7 +139,7 @@ def inputs(model, explore):
         first=torch.tensor([True, False, False, False]),
         carry=model.initial_carry(4),
         rows=rows,
-        total_rows=8,
+        num_envs=8,
         progress=Progress(),
         explore=explore,
         noise=lambda n: torch.rand(4, n, generator=torch.Generator().manual_seed(5)),

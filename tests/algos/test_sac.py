@@ -139,7 +139,7 @@ def see(rows=2000, explore=True, updates=1):
         first=torch.zeros(rows, dtype=torch.bool),
         carry={},
         rows=torch.arange(rows),
-        total_rows=rows,
+        num_envs=rows,
         progress=Progress(updates=updates),
         explore=explore,
         noise=lambda n: torch.rand(rows, n, generator=random),

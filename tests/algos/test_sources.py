@@ -16,7 +16,7 @@ from starling.config.load import from_dict, load, to_dict
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
 from starling.launch import local as topology
-from starling.launch.plan import draw, layout_of
+from starling.launch.plan import RunPlan, layout_of
 from starling.nets.states import EMBEDDED, StateFeatures
 
 ELITE = "{kind: elite, share: 0.5, capacity: 200, distance: lp}"
@@ -33,7 +33,7 @@ def configured(*sources, more=()):
         ([QUEUE, "{kind: uniform, share: 0.4}"], "the shares must sum to 1, not 0.9"),
         (["{kind: uniform, share: 1}"], "exactly one must be a queue"),
         ([QUEUE, QUEUE], "exactly one must be a queue"),
-        ([QUEUE, "{kind: elite, share: 0.5, pick: farthest}"], "pick: must be 'nearest' or 'spread' or"),
+        ([QUEUE, "{kind: elite, share: 0.5, selection: farthest}"], "selection: must be 'nearest' or 'spread' or"),
         ([QUEUE, "{kind: elite, share: 0.5, distance: l2}"], "distance: must be 'lp' or 'cosine' or 'kl'"),
         ([QUEUE, "{kind: attentive, share: 0.5, distance: kl}"], "attentive compares states, which are no distrib"),
         ([QUEUE, "{kind: uniform, share: 0.5, lambda: 3}"], "lambda means nothing to a source of kind uniform"),
@@ -48,7 +48,7 @@ def test_sources_that_are_no_mixture_are_refused_in_one_line(sources, line):
 
 def test_a_capacity_below_lambda_times_its_items_is_refused():
     with pytest.raises(UserError, match=r"'elite': capacity 20 is below the 24 candidates \(6 x 4\)"):
-        draw(configured(QUEUE, "{kind: elite, share: 0.5, capacity: 20}"))
+        RunPlan.from_config(configured(QUEUE, "{kind: elite, share: 0.5, capacity: 20}"))
 
 
 def test_cloning_without_anything_to_clone_is_refused():
@@ -59,7 +59,7 @@ def test_cloning_without_anything_to_clone_is_refused():
 def test_skipping_states_of_a_recurrent_network_is_refused():
     source = "{kind: elite, share: 0.5, every: 4}"
     with pytest.raises(UserError, match="every above 1"):
-        draw(configured(QUEUE, source, more=["net.core={kind: lstm, size: 8}", "net.shared=true"]))
+        RunPlan.from_config(configured(QUEUE, source, more=["net.core={kind: lstm, size: 8}", "net.shared=true"]))
 
 
 def test_the_configuration_goes_through_a_file_unchanged():
@@ -68,8 +68,8 @@ def test_the_configuration_goes_through_a_file_unchanged():
 
 
 def extras_of(*sources, more=()):
-    blueprint = draw(configured(*sources, more=more))
-    return layout_of(blueprint, blueprint.algorithm.build(blueprint.env, blueprint.streams)).extras
+    run_plan = RunPlan.from_config(configured(*sources, more=more))
+    return layout_of(run_plan, run_plan.algorithm.build(run_plan.env, run_plan.streams)).extras
 
 
 def test_only_what_a_source_or_cloning_asks_for_is_recorded():
@@ -147,15 +147,15 @@ def test_elite_distances_of_a_recurrent_network_follow_its_state():
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 @pytest.mark.parametrize("distance", ["lp", "cosine", "kl"])
 def test_what_the_present_network_itself_recorded_is_no_distance_off(core, distance):
-    """Nothing is learnt, so encoding again must find what acting recorded: states, resets and features in step."""
+    """Nothing is learned, so encoding again must find what acting recorded: states, resets and features in step."""
     source = f"{{kind: elite, share: 0.5, capacity: 24, distance: {distance}}}"
     settings = ["env={id: toy/counting, num: 4}", f"net.core={{kind: {core}, size: 8}}", "net.shared=true"]
     settings += ["algo.unroll=7", "algo.optimizer.args.lr=0", "net.inputs=[action, reward]"]
-    runtime = topology.build(draw(configured(QUEUE, source, more=settings)))
+    runtime = topology.build(RunPlan.from_config(configured(QUEUE, source, more=settings)))
     for _ in runtime.run():
         if runtime.env_steps > 400:
             break
-    steps = tree.to_torch(runtime.store.mixture.tables[1].candidates(4, 0.0).trajectory)
+    steps = tree.to_torch(runtime.store.mixture.tables[1].draw_candidates(4, 0.0).trajectory)
     with torch.no_grad():
         scores = runtime.learner.algorithm.score(runtime.learner.model, 1, steps, steps)
     assert len(scores) == 24

@@ -13,7 +13,7 @@ import starling
 from starling import tree
 from starling.config.load import load, preset_names
 from starling.errors import UserError
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 from starling.replay.spec import TableSpec
 from starling.tools.benchmark.costs import ACT, LEARN, _neighbours, _tell, measure
 from starling.tools.benchmark.workload import Work, steps_a_version
@@ -36,15 +36,15 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
 def test_every_kind_of_agent_can_be_measured(case):
-    blueprint = draw(load(case[0], [*case[1:], "compile=false"]))
-    work = Work(blueprint)
-    rows = len(blueprint.groups()[0].rows)
+    run_plan = RunPlan.from_config(load(case[0], [*case[1:], "compile=false"]))
+    work = Work(run_plan)
+    rows = len(run_plan.groups()[0].rows)
     stepped, inferred, trained = work.step_envs(), work.infer(), work.train()
     work.close()
     assert 0 <= stepped <= rows
     assert inferred == rows
-    assert trained == steps_a_version(blueprint.tables)
-    assert work.learner.source.sample().trajectory.rows == blueprint.tables[0].batch
+    assert trained == steps_a_version(run_plan.tables)
+    assert work.learner.source.sample().trajectory.rows == run_plan.tables[0].batch
     assert work.learner.skipped_in_all == 0
 
 
@@ -52,12 +52,12 @@ def test_a_batch_stands_for_the_steps_that_allow_it():
     queue = TableSpec("q", "slots", length=20, batch=8, capacity=8, sampler="fifo", fragment=20)
     replay = TableSpec("r", "ring", length=3, batch=32, capacity=1000, updates_per_step=0.25)
     assert steps_a_version([queue]) == 160
-    assert steps_a_version([replace(queue, max_uses=2)]) == 80
+    assert steps_a_version([replace(queue, max_times_sampled=2)]) == 80
     assert steps_a_version([replay]) == 4
 
 
 def test_what_was_learnt_is_taken_back():
-    work = Work(draw(load("dqn-cartpole", SMALL)))
+    work = Work(RunPlan.from_config(load("dqn-cartpole", SMALL)))
     learner = work.learner
     before = {name: value.clone() for name, value in learner.model.state_dict().items()}
     for _ in range(3):
@@ -93,8 +93,10 @@ def test_the_costs_are_those_of_one_env_step_on_one_core(tmp_path, monkeypatch):
     (tmp_path / "slow_env.py").write_text(textwrap.dedent(ENV))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)  # for the process on the other core
-    blueprint = draw(load("dqn-cartpole", ["env.id=slow_env:Slow", "env.num=2", "algo.fragment=2", *SMALL]))
-    costs = measure(blueprint, seconds=1.0)
+    run_plan = RunPlan.from_config(
+        load("dqn-cartpole", ["env.id=slow_env:Slow", "env.num=2", "algo.fragment=2", *SMALL])
+    )
+    costs = measure(run_plan, seconds=1.0)
     assert costs.env_step.low >= 0.004  # not 0.008: two rows are two env steps
     assert costs.env_step.low < 0.007
     assert 0 < costs.inference.low <= costs.inference.median <= costs.inference.high
@@ -147,11 +149,11 @@ def cpu_seconds(pid):
 def test_an_agent_that_only_this_process_knows_cannot_be_measured_and_says_why():
     starling.register_env("only-here", lambda: gymnasium.make("CartPole-v1"))
     with pytest.raises(UserError, match=r"a second process ended early: .*only-here"):
-        measure(draw(load("dqn-cartpole", ["env.id=only-here", *SMALL])), seconds=0.1)
+        measure(RunPlan.from_config(load("dqn-cartpole", ["env.id=only-here", *SMALL])), seconds=0.1)
 
 
 def test_what_acting_costs_includes_intrinsic_rewards():
-    work = Work(draw(load("ppo-cartpole", ["curiosity=[{kind: episodic, capacity: 100}]", "env.num=2"])))
+    work = Work(RunPlan.from_config(load("ppo-cartpole", ["curiosity=[{kind: episodic, capacity: 100}]", "env.num=2"])))
     try:
         (count,) = (leaf for name, leaf in tree.items(work._group.memory) if name.endswith("count"))
         before = count.clone()

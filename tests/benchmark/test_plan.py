@@ -11,10 +11,10 @@ from starling.config.load import load
 from starling.errors import UserError
 from starling.launch import local as topology
 from starling.launch.fitting import in_words, refuse
-from starling.launch.plan import build_model, draw, layout_of
+from starling.launch.plan import RunPlan, build_model, layout_of
 from starling.launch.room import Room
 from starling.launch.sizes import learning_bytes, predict_sizes
-from starling.runtime.slab import Slab
+from starling.runtime.shared_memory import AnonymousSharedMemory
 from starling.tools.benchmark.costs import Cost, Costs
 from starling.tools.benchmark.plan import predict_speed
 from starling.tools.benchmark.workload import Work
@@ -23,9 +23,9 @@ PLENTY = Room(memory=2**40, disk=2**40)
 
 
 def sizes_of(preset, *overrides):
-    blueprint = draw(load(preset, overrides))
-    model = build_model(blueprint)
-    return blueprint, predict_sizes(blueprint, model, layout_of(blueprint, model))
+    run_plan = RunPlan.from_config(load(preset, overrides))
+    model = build_model(run_plan)
+    return run_plan, predict_sizes(run_plan, model, layout_of(run_plan, model))
 
 
 def bytes_of(tensors):
@@ -35,15 +35,15 @@ def bytes_of(tensors):
 @pytest.mark.parametrize("optimizer", ["{name: Adam}", "{name: RMSprop, args: {momentum: 0.9}}", "{name: SGD}"])
 @pytest.mark.parametrize("preset", ["dqn-cartpole", "ppo-cartpole"])
 def test_what_learning_needs_is_what_a_learner_holds(preset, optimizer):
-    blueprint = draw(load(preset, [f"algo.optimizer={optimizer}"]))
-    model = build_model(blueprint)
-    predicted = learning_bytes(blueprint, model)
-    held = held_by_a_learner(blueprint)
+    run_plan = RunPlan.from_config(load(preset, [f"algo.optimizer={optimizer}"]))
+    model = build_model(run_plan)
+    predicted = learning_bytes(run_plan, model)
+    held = held_by_a_learner(run_plan)
     assert held <= predicted <= 1.01 * held
 
 
-def held_by_a_learner(blueprint):
-    learner = Work(blueprint).learner
+def held_by_a_learner(run_plan):
+    learner = Work(run_plan).learner
     state = learner.get_state()
     gradients = [optimizer.gradient for optimizer in learner._optimizers.values()]
     kept = [optimizer["moments"]["0"].values() for optimizer in state["optimizers"].values() if optimizer["moments"]]
@@ -52,7 +52,7 @@ def held_by_a_learner(blueprint):
 
 
 def slab_bytes():
-    return sum(slab.size for slab in gc.get_objects() if type(slab) is Slab)
+    return sum(shared_memory.size for shared_memory in gc.get_objects() if type(shared_memory) is AnonymousSharedMemory)
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def slab_bytes():
     [["actors=4"], ["actors=2", "algo.rollout=512", "net.torso.hidden=[256]"], ["actors=4", "learners=2"]],
 )
 def test_shared_memory_is_what_the_runtime_takes(settings):
-    blueprint, sizes = sizes_of("ppo-cartpole", "runtime=processes", *settings)
+    run_plan, sizes = sizes_of("ppo-cartpole", "runtime=processes", *settings)
     gc.collect()
     before = slab_bytes()
-    runtime = topology.build(blueprint)
+    runtime = topology.build(run_plan)
     taken = slab_bytes() - before
     runtime.close()
     assert sizes.shared == pytest.approx(taken, rel=0.02)
@@ -78,8 +78,8 @@ def test_one_process_shares_nothing_and_more_processes_need_more():
 
 
 def test_what_curiosity_remembers_is_what_rows_hold():
-    blueprint, sizes = sizes_of("ngu-deepsea", "algo.meta={}")
-    held = bytes_of(tree.leaves(blueprint.algorithm.memory(16)))
+    run_plan, sizes = sizes_of("ngu-deepsea", "algo.meta={}")
+    held = bytes_of(tree.leaves(run_plan.algorithm.memory(16)))
     assert held > 16 * 20 * 33 * 4
     assert sizes.memories == 2 * held  # inline they are copied for a checkpoint
     _, spread = sizes_of("ngu-deepsea", "algo.meta={}", "runtime=processes", "eval={every: 1000, episodes: 4}")
@@ -109,9 +109,9 @@ def test_how_many_checkpoints_there_are_at_once(settings, count):
 
 
 def refused(room, *arguments):
-    blueprint, sizes = sizes_of(*arguments)
+    run_plan, sizes = sizes_of(*arguments)
     with pytest.raises(UserError) as caught:
-        refuse(blueprint, sizes, room)
+        refuse(run_plan, sizes, room)
     line = str(caught.value)
     assert "\n" not in line
     return line
@@ -144,8 +144,8 @@ def test_memory_the_advice_is_enough_and_not_too_much(arguments, key):
     line = refused(room, *arguments)
     assert line.startswith("this run needs ")
     assert "and 6.0 GB are free" in line
-    blueprint, sizes = sizes_of(*arguments, advised(line, key))
-    refuse(blueprint, sizes, room)
+    run_plan, sizes = sizes_of(*arguments, advised(line, key))
+    refuse(run_plan, sizes, room)
     assert sizes.memory > 0.8 * room.memory
 
 
@@ -190,7 +190,7 @@ def costs(env_step, inference, training, cores=2):
     ],
 )
 def test_speed_is_set_by_whoever_is_slowest(settings, measured, speed):
-    assert predict_speed(draw(load("ppo-cartpole", settings)), measured) == pytest.approx(speed)
+    assert predict_speed(RunPlan.from_config(load("ppo-cartpole", settings)), measured) == pytest.approx(speed)
 
 
 def test_limit_is_all_cores_doing_nothing_else():

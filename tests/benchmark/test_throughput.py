@@ -11,7 +11,7 @@ import pytest
 from starling.config.load import load, to_dict
 from starling.errors import UserError
 from starling.experiment.status import Status
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 from starling.tools.benchmark import throughput, tuning
 from starling.tools.benchmark.costs import Cost, Costs
 from starling.tools.benchmark.throughput import EnoughError, Meter
@@ -173,7 +173,7 @@ def test_a_choice_is_what_its_overrides_say():
     config = load("impala-cartpole", TOY)
     choice = Choice("processes", "central", actors=2, threads=1, rows=4)
     assert choice.apply(config) == load("impala-cartpole", [*TOY, *choice.overrides()])
-    assert Choice.of(draw(choice.apply(config))) == choice
+    assert Choice.of(RunPlan.from_config(choice.apply(config))) == choice
 
 
 def test_what_cannot_run_is_passed_over_with_its_reason():

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from starling.config.load import load
-from starling.launch import plan as blueprint_module
-from starling.launch.plan import build_model, draw, plan_threads
+from starling.launch import plan as plan_module
+from starling.launch.plan import RunPlan, build_model, plan_threads
 
 COLOR = ["env.atari.grayscale=false", "env.atari.stack=2", "env.num=2", "stop.env_steps=32", "eval.every=null"]
 SHORT = ["env.atari.max_frames=40", "checkpoint.every=32", "threads=1", "net.init=default", "precision=float32"]
@@ -45,16 +45,16 @@ def test_a_replay_of_colors_is_shown(in_process, run, tmp_path):
 
 
 def test_all_cores_learn_from_color_images(monkeypatch):
-    monkeypatch.setattr(blueprint_module, "cores", lambda: 4)
-    assert plan_threads(draw(load("dqn-pong", COLOR))) == 4
+    monkeypatch.setattr(plan_module, "cores", lambda: 4)
+    assert plan_threads(RunPlan.from_config(load("dqn-pong", COLOR))) == 4
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_color_of_every_frame_reaches_the_network(name):
-    blueprint = draw(load(RUNS[name][0], RUNS[name][1:]))
-    model = build_model(blueprint)
+    run_plan = RunPlan.from_config(load(RUNS[name][0], RUNS[name][1:]))
+    model = build_model(run_plan)
     torso = model.trunks["shared"].torso
-    assert blueprint.env.observation.shape == (2, 84, 84, 3)
+    assert run_plan.env.observation.shape == (2, 84, 84, 3)
     assert torso.encoders[0].convs[0].in_channels == 2 * 3
     plain = torch.zeros(1, 2, 84, 84, 3, dtype=torch.uint8)
     features = [torso(plain)]

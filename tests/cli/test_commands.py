@@ -106,8 +106,8 @@ def test_eval_by_a_protocol_of_atari(tmp_path, made_when_asked, monkeypatch, in_
     result = json.loads(printed.splitlines()[-1])
     assert (result["protocol"], result["episodes"]) == (protocol, 1)
     assert -21 <= result["mean"] <= 21
-    (blueprint,) = built
-    atari = blueprint.config.env.atari
+    (run_plan,) = built
+    atari = run_plan.config.env.atari
     assert (atari.noop_max, atari.sticky, atari.episodic_life) == (noops, sticky, False)
 
 

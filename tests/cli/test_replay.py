@@ -116,7 +116,7 @@ def test_a_run_starts_from_an_export(runs, tmp_path, capsys):
     rows = read_rows(tmp_path / "child" / "metrics.jsonl")
     assert rows[0]["store/replay/size"] > 190
     assert rows[0]["env_steps"] <= 16
-    assert rows[0]["updates"] >= 1  # without the export nothing is learnt before algo.learning_starts=100
+    assert rows[0]["updates"] >= 1  # without the export nothing is learned before algo.learning_starts=100
     assert rows[-1]["env_steps"] == 40
     out.rename(tmp_path / "gone")
     starling("resume", tmp_path / "child")

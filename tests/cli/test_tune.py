@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from starling.cli.main import app
 from starling.config.load import load
 from starling.errors import UserError
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 from starling.tools.benchmark.tuning import Choice
 
 TOY = ["env.id=toy/identity", "env.num=2", "algo.unroll=5", "algo.batch=2", "net.torso.hidden=[8]"]
@@ -43,7 +43,7 @@ def test_the_fastest_settings_are_a_file_that_can_be_trained(tmp_path, monkeypat
     assert found["steps_per_s"] >= found["trials"][0]["steps_per_s"]
     tuned = load(str(out))
     assert tuned == Choice(*(found["best"][key] for key in KEYS)).apply(load("impala-cartpole", TOY))
-    draw(tuned)
+    RunPlan.from_config(tuned)
 
 
 def test_env_rows_are_varied_only_where_asked_for(monkeypatch):

@@ -163,10 +163,10 @@ def test_places_are_found_by_their_path():
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("threads", "a whole number, at least 1, or null"),
+        ("threads", "a integer, at least 1, or null"),
         ("algo.discount", "a number, at least 0, below 1"),
         ("net.inputs", "a list of 'action' or 'reward'"),
-        ("net.torso.hidden", "a list of whole numbers, above 0, or null"),
+        ("net.torso.hidden", "a list of integers, above 0, or null"),
         ("net.core", "a section with the keys kind, size"),
         ("env.wrappers", "a list of sections with the keys name, args"),
         ("env.args", "keys and values"),

@@ -17,7 +17,7 @@ from starling.config.load import check, from_dict, load, to_dict, to_yaml
 from starling.config.schema import Config
 from starling.envs.registry import env_spec
 from starling.errors import UserError
-from starling.launch.plan import check_network, draw
+from starling.launch.plan import RunPlan, check_network
 
 ROUNDS = int(os.environ.get("STARLING_FUZZ", "1"))
 VALUES = [
@@ -92,8 +92,8 @@ def to_key(env):
 
 
 def can_be_drawn(config, what):
-    """Whether the blueprint of a configuration is taken; anything but a `UserError` fails."""
-    refused = message_of(lambda: check_network(draw(config)))
+    """Whether the plan of a configuration is taken; anything but a `UserError` fails."""
+    refused = message_of(lambda: check_network(RunPlan.from_config(config)))
     assert "\n" not in refused, what
     return not refused
 

@@ -15,7 +15,7 @@ SEEDS = np.array([11, 2**40 + 5])
 STEPS = 70
 LIMIT = [{"name": "TimeLimit", "args": {"max_episode_steps": 9}}]
 SHORT_GAME = {"max_frames": 80, "sticky": 0.25}
-LIVES = {"episodic_life": True, "sticky": 0.25, "fire_reset": True, "noop_max": 3}
+MAX_INCARNATIONS = {"episodic_life": True, "sticky": 0.25, "fire_reset": True, "noop_max": 3}
 MINATAR = ["Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"]
 TOYS = ["identity", "memory", "truncation", "counting", "dict", "deep-sea", "rooms"]
 
@@ -27,8 +27,8 @@ BACKENDS = {
     ),
     "pendulum": EnvConfig(id="Pendulum-v1", args={"max_episode_steps": 20}),
     "pong": EnvConfig(id="ALE/Pong-v5", atari=SHORT_GAME),
-    "breakout-lives": EnvConfig(id="ALE/Breakout-v5", atari=LIVES),
-    "breakout-lives-sync": EnvConfig(id="ALE/Breakout-v5", atari=LIVES, vectorize="sync"),
+    "breakout-lives": EnvConfig(id="ALE/Breakout-v5", atari=MAX_INCARNATIONS),
+    "breakout-lives-sync": EnvConfig(id="ALE/Breakout-v5", atari=MAX_INCARNATIONS, vectorize="sync"),
     **{f"minatar-{name}": EnvConfig(id=f"MinAtar/{name}-v1", wrappers=LIMIT) for name in MINATAR},
     "minatar-hidden": EnvConfig(id="MinAtar/Breakout-v1", wrappers=[{"name": "HideFrames"}]),
     "minatar-bare": EnvConfig(id="MinAtar/Breakout-v0"),

@@ -64,7 +64,7 @@ BOUNDED = {
     "wide": spaces.Box(-2, 2, (2,), np.float32),
     "uneven": spaces.Box(np.array([0.0, -0.4]), np.array([1e-3, 30.1]), dtype=np.float64),
     "float32 with odd ends": spaces.Box(np.float32([0.1, -0.7]), np.float32([0.3, 0.7])),
-    "whole numbers": spaces.Box(-3, 5, (2,), np.int8),
+    "integers": spaces.Box(-3, 5, (2,), np.int8),
     "one value": spaces.Box(2, 2, (2,), np.float32),
 }
 

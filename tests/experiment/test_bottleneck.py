@@ -6,7 +6,7 @@ import pytest
 from starling.actor.usage import CELLS, Usage
 from starling.config.load import load
 from starling.experiment.bottleneck import ROWS, Limits, bottleneck
-from starling.runtime.crew import batching
+from starling.runtime.supervisor import batching
 from starling.runtime.workers import Member
 
 QUEUE = ["runtime=processes", "algo.max_lag=1"]

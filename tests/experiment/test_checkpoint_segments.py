@@ -167,7 +167,7 @@ def test_a_block_is_copied_only_if_it_changes_before_its_reader_is_done():
 
 
 def test_what_cannot_be_written_is_let_go_all_the_same(tmp_path):
-    """A block with a reader is copied before it is overwritten: it must not stay one for ever."""
+    """A block with a reader is copied before it is overwritten: it must not stay one indefinitely."""
 
     class Lost(Joined):
         def read(self):

@@ -13,7 +13,7 @@ from starling.experiment.run_folder import checkpoint, folder
 from starling.experiment.run_folder.metrics import read_rows
 from starling.experiment.session import Session
 from starling.experiment.signals import Interrupts
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 from starling.types import Episode
 
 SECONDS = 0.5
@@ -90,10 +90,10 @@ def drive(tmp_path):
     """`drive(runtime, *settings)`: the result of a session, its folder, and what its display was shown."""
 
     def run(runtime, *settings, frames_per_step=1, state=None, interrupts=None):
-        blueprint = draw(load("ppo-cartpole", ["stop.return=null", *settings]))
-        blueprint = replace(blueprint, env=replace(blueprint.env, frames_per_step=frames_per_step))
-        place, display = folder.create(tmp_path, blueprint.config), Watching()
-        result = Session(blueprint, place, runtime, display, state, runtime.clock, interrupts).run()
+        run_plan = RunPlan.from_config(load("ppo-cartpole", ["stop.return=null", *settings]))
+        run_plan = replace(run_plan, env=replace(run_plan.env, frames_per_step=frames_per_step))
+        place, display = folder.create(tmp_path, run_plan.config), Watching()
+        result = Session(run_plan, place, runtime, display, state, runtime.clock, interrupts).run()
         return result, place, display
 
     return run

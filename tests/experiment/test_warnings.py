@@ -43,7 +43,7 @@ def rows_of(count=ROWS, **keys):
             QUEUE,
             {"learner__lag": 41.2},
             0,
-            "what is learnt from is 41 updates old (last 10 rows):"
+            "what is learned from is 41 updates old (last 10 rows):"
             " lower algo.max_lag (8 now), env.num (16 now) or raise the batch",
         ),
         (

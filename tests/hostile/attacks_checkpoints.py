@@ -229,18 +229,18 @@ def a_missing_store(place):
 
 @attack("resume", "eval", ends=FALLS_BACK)
 def a_version_that_is_text(place):
-    change_document(place.newest, "learner", "version", {"value": "16"})
+    change_document(place.newest, "learner", "updates", {"value": "16"})
 
 
 @attack("resume", "eval", ends=FALLS_BACK)
 def a_version_of_five_thousand_digits(place):
     text = (place.newest / "learner.json").read_text()
-    rewrite(place.newest, "learner.json", text.replace('"version": {"value": ', '"version": {"value": ' + "9" * DIGITS))
+    rewrite(place.newest, "learner.json", text.replace('"updates": {"value": ', '"updates": {"value": ' + "9" * DIGITS))
 
 
 @attack("resume", "eval", ends=FALLS_BACK)
 def a_negative_version(place):
-    change_document(place.newest, "learner", "version", {"value": -1})
+    change_document(place.newest, "learner", "updates", {"value": -1})
 
 
 @attack("resume", "eval", ends=FALLS_BACK)
@@ -268,7 +268,7 @@ def scores_that_are_text(place):
 
 @attack("resume", ends=FALLS_BACK)
 def incarnations_that_are_text(place):
-    change_document(place.newest, "births", "0", {"value": "first"})
+    change_document(place.newest, "incarnations", "0", {"value": "first"})
 
 
 @attack("resume", ends=FALLS_BACK)

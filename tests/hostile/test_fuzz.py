@@ -29,7 +29,7 @@ from starling.experiment.run_folder.segments import Stored, what_is_wrong, write
 from starling.experiment.saved_replay.load import load_replay
 from starling.experiment.saved_replay.start import _read, check_replay
 from starling.launch.builders import build_stores
-from starling.launch.plan import build_model, draw, layout_of
+from starling.launch.plan import RunPlan, build_model, layout_of
 from starling.replay.spec import TableSpec
 from starling.replay.table import Table
 from starling.segments import Joined
@@ -130,7 +130,7 @@ def assert_one_line(error):
 def load_or_refuse(folder):
     """The state, if it has the form of one."""
     try:
-        return checkpoint.load(folder, check=state_check("learner", "store", "session", "births"))
+        return checkpoint.load(folder, check=state_check("learner", "store", "session", "incarnations"))
     except BrokenCheckpointError as error:
         assert_one_line(error)
         return None
@@ -153,7 +153,7 @@ def test_fuzz_manifest(folder, data):
 @fuzz
 @given(data=st.data())
 def test_fuzz_documents(folder, data):
-    part = data.draw(st.sampled_from(["learner", "store", "session", "births", "env", "evaluator"]))
+    part = data.draw(st.sampled_from(["learner", "store", "session", "incarnations", "env", "evaluator"]))
     sound = (folder / f"{part}.json").read_bytes()
     changed = data.draw(st.one_of(changed_bytes(sound), changed_json(json.loads(sound)).map(json.dumps)))
     rewrite(folder, f"{part}.json", changed)
@@ -204,7 +204,7 @@ def test_fuzz_tables(restored, data):
     else:
         name = data.draw(st.sampled_from(sorted(arrays)))
         arrays[name] = data.draw(changed_array(arrays[name]))
-    (store,) = build_stores(replay.blueprint, replay.layout)
+    (store,) = build_stores(replay.run_plan, replay.layout)
     try:
         with checkpoint.fitting("it"), np.errstate(all="ignore"):
             try:
@@ -226,7 +226,7 @@ def test_fuzz_tables(restored, data):
 KINDS = {
     "uniform": {"storage": "ring", "capacity": 60},
     "prioritized": {"storage": "ring", "capacity": 60, "period": 2},
-    "fifo": {"storage": "slots", "capacity": 12, "max_uses": 2},
+    "fifo": {"storage": "slots", "capacity": 12, "max_times_sampled": 2},
     "ranked": {"storage": "slots", "capacity": 12, "candidates": 2.0, "contest": 2},
 }
 
@@ -312,8 +312,8 @@ def test_fuzz_segments(tmp_path_factory, data):
 @pytest.fixture(scope="module")
 def starting():
     """A run that would begin with the exported replay."""
-    blueprint = draw(load_config(SETTINGS[0], SETTINGS[1:]))
-    return blueprint, layout_of(blueprint, build_model(blueprint))
+    run_plan = RunPlan.from_config(load_config(SETTINGS[0], SETTINGS[1:]))
+    return run_plan, layout_of(run_plan, build_model(run_plan))
 
 
 @pytest.fixture
@@ -346,11 +346,11 @@ def test_fuzz_steps_of_an_export(export, starting, sound, data):
 
 def read_or_refuse(export, starting):
     """Read all steps of an export, unless it is refused with one line."""
-    blueprint, layout = starting
+    run_plan, layout = starting
     try:
-        manifest = check_replay(blueprint, layout, export)
+        manifest = check_replay(run_plan, layout, export)
         for entry in manifest.tables.values():
-            for steps in _read(entry, layout, blueprint, export):
+            for steps in _read(entry, layout, run_plan, export):
                 assert np.isfinite(steps.obs).all()
                 assert len(steps.row) == len(steps.valid)
     except UserError as error:

@@ -8,7 +8,7 @@ from starling.config.load import load, preset_names
 from starling.envs.registry import env_spec
 from starling.errors import UserError
 from starling.hardware import cores
-from starling.launch.plan import NetworkSize, build_model, draw, validate
+from starling.launch.plan import NetworkSize, RunPlan, build_model, validate
 
 CORES = [*range(1, 17), 24, 32, 48, 64, 96, 127, 128]
 TOPOLOGIES = [
@@ -25,7 +25,7 @@ TOPOLOGIES = [
 def works_with_some_number(config, env, fewest):
     for actors in range(fewest, config.env.num + 1):
         try:
-            draw(config.model_copy(update={"actors": actors}), env)
+            RunPlan.from_config(config.model_copy(update={"actors": actors}), env)
         except UserError:
             continue
         return True
@@ -44,31 +44,33 @@ def test_the_default_number_of_actors_works_wherever_any_number_does(preset, mon
         assert possible or shards_a_queue or config.learners > 1 or fewest > config.env.num, (preset, settings)
         for number in CORES if possible else ():
             monkeypatch.setenv("STARLING_CORES", str(number))
-            blueprint = draw(config, env)
-            assert fewest <= blueprint.actors <= config.env.num, (settings, number)
+            run_plan = RunPlan.from_config(config, env)
+            assert fewest <= run_plan.actors <= config.env.num, (settings, number)
             if config.runtime == "inline":
-                assert blueprint.actors == 1
-            elif not blueprint.synchronous:
-                assert blueprint.actors == min(max(fewest, number), config.env.num), (settings, number)
+                assert run_plan.actors == 1
+            elif not run_plan.synchronous:
+                assert run_plan.actors == min(max(fewest, number), config.env.num), (settings, number)
 
 
 @pytest.mark.parametrize(("number", "actors"), [(1, 1), (2, 2), (3, 2), (4, 4), (6, 4), (8, 8), (16, 8)])
 def test_synchronous_actors_form_equal_groups(number, actors, monkeypatch):
     monkeypatch.setenv("STARLING_CORES", str(number))
-    blueprint = draw(load("ppo-cartpole", ["runtime=processes", "env.num=8"]))
-    assert blueprint.actors == actors
-    assert {len(group.rows) for group in blueprint.groups().values()} == {8 // actors}
+    run_plan = RunPlan.from_config(load("ppo-cartpole", ["runtime=processes", "env.num=8"]))
+    assert run_plan.actors == actors
+    assert {len(group.rows) for group in run_plan.groups().values()} == {8 // actors}
 
 
 def test_more_actors_than_cores_where_fewer_cannot_fill_a_batch(monkeypatch):
     monkeypatch.setenv("STARLING_CORES", "1")
-    blueprint = draw(load("ppo-cartpole", ["runtime=processes", "env.num=4", "algo.rows=6", "algo.minibatches=2"]))
-    assert blueprint.actors == 2  # one brings 4 rows, of which no number makes 6
+    run_plan = RunPlan.from_config(
+        load("ppo-cartpole", ["runtime=processes", "env.num=4", "algo.rows=6", "algo.minibatches=2"])
+    )
+    assert run_plan.actors == 2  # one brings 4 rows, of which no number makes 6
 
 
 def test_a_number_of_actors_that_is_asked_for_is_taken_or_refused():
     with pytest.raises(UserError, match="equally many env rows"):
-        draw(load("ppo-cartpole", ["runtime=processes", "env.num=8", "actors=3"]))
+        RunPlan.from_config(load("ppo-cartpole", ["runtime=processes", "env.num=8", "actors=3"]))
 
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "two", "1.5"])
@@ -89,7 +91,7 @@ def test_cores_are_those_that_this_process_may_use(monkeypatch):
     "preset", ["ppo-cartpole", "sac-pendulum", "r2d2-memory", "ngu-deepsea", "impala-minatar-breakout"]
 )
 def test_a_network_is_counted_without_making_it(preset):
-    run = draw(load(preset))
+    run = RunPlan.from_config(load(preset))
     model = build_model(run)
     assert run.network_size == NetworkSize(
         sum(parameter.numel() for parameter in model.parameters()),
@@ -105,7 +107,7 @@ def test_a_network_larger_than_memory_is_refused_before_it_is_made(hidden):
 
 
 def test_a_network_that_cannot_be_counted_is_refused_where_memory_ends():
-    run = draw(load("ppo-cartpole", ["net.torso.hidden=[900000, 900000]"]))
+    run = RunPlan.from_config(load("ppo-cartpole", ["net.torso.hidden=[900000, 900000]"]))
     with pytest.raises(UserError, match="does not fit into memory"):
         build_model(run)
 
@@ -122,7 +124,7 @@ def test_a_device_to_train_on_is_named(device):
 def test_many_envs_are_dealt_out_or_refused_quickly(preset, num):
     began = time.process_time()
     try:
-        draw(load(preset, [f"env.num={num}", "runtime=processes"]))
+        RunPlan.from_config(load(preset, [f"env.num={num}", "runtime=processes"]))
     except UserError as error:
         refused = str(error)
         assert "\n" not in refused

@@ -10,7 +10,7 @@ UNPROVEN = (
 SETTINGS = [
     *[f"env.args={{size: {SIZE}, mapping_seed: 14}}", "env.num=4"],  # actions that lead on differ from step to step
     *[f"algo.unroll={SIZE}", f"algo.period={SIZE}", f"algo.fragment={SIZE}"],  # a sequence is an episode
-    *[f"algo.curious_steps={SIZE}", f"algo.episodic.capacity={SIZE}", "algo.lifelong.optimizer.args.lr=0.001"],
+    *[f"algo.predictor_steps={SIZE}", f"algo.episodic.capacity={SIZE}", "algo.lifelong.optimizer.args.lr=0.001"],
     *["stop.env_steps=100000", "stop.return=0.5"],
 ]
 

@@ -17,7 +17,7 @@ from starling.config.load import load
 from starling.errors import UserError
 from starling.hardware import check_compiler, compiles
 from starling.launch import local as topology
-from starling.launch.plan import draw, parts_abreast, torch_threads
+from starling.launch.plan import RunPlan, parts_abreast, torch_threads
 from starling.learner.gradients import Compiled, differentiate
 
 CAN_COMPILE = compiles(load("sac-pendulum", ["compile=auto"]))
@@ -72,7 +72,7 @@ SETTINGS = {  # two parts with three optimizers; what changes with time
 
 
 def train(preset, *settings):
-    runtime = topology.build(draw(load(preset, [*SETTINGS[preset], "eval.every=null", *settings])))
+    runtime = topology.build(RunPlan.from_config(load(preset, [*SETTINGS[preset], "eval.every=null", *settings])))
     for _ in runtime.run():
         if runtime.updates >= 3:
             return runtime
@@ -84,7 +84,7 @@ def train(preset, *settings):
 def test_a_compiled_learner_learns_the_same_from_one_piece_of_code(preset):
     plain, compiled = train(preset), train(preset, "compile=true")
     metrics = [runtime.learner.drain_metrics() for runtime in (plain, compiled)]
-    assert metrics[1].pop("learner/compiled") == 1.0, "else it learnt as the other did"
+    assert metrics[1].pop("learner/compiled") == 1.0, "else it learned as the other did"
     assert metrics[1] == pytest.approx(metrics[0], rel=1e-3, abs=1e-5)
     for mine, other in zip(plain.learner.model.parameters(), compiled.learner.model.parameters(), strict=True):
         torch.testing.assert_close(other, mine, rtol=1e-3, atol=1e-5)
@@ -96,7 +96,7 @@ class PartOfMore:
     env_steps = 500
 
     def __init__(self, source):
-        self._source, self.learnt = source, source.learnt
+        self._source, self.update_priorities = source, source.update_priorities
 
     def sample(self):
         sample = self._source.mixture.sample(64)
@@ -154,9 +154,9 @@ def test_what_a_loss_remembers_is_not_in_the_way(parameters):
 
 
 def test_what_is_compiled_is_one_and_has_all_threads():
-    large = draw(load("sac-halfcheetah", ["threads=2", "compile=true"]))
+    large = RunPlan.from_config(load("sac-halfcheetah", ["threads=2", "compile=true"]))
     assert (parts_abreast(large), torch_threads(large)) == (1, 2)
-    large = draw(load("sac-halfcheetah", ["threads=2", "compile=false"]))
+    large = RunPlan.from_config(load("sac-halfcheetah", ["threads=2", "compile=false"]))
     assert (parts_abreast(large), torch_threads(large)) == (2, 1)
 
 

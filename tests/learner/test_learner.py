@@ -72,13 +72,13 @@ class OneBatch:
             valid=~flags,
             extras={},
             carry={},
-            version=np.arange(ROWS),
+            policy_version=np.arange(ROWS),
         )
         ids = np.arange(ROWS)
         keys = Keys(ids * 0, ids * 0, ids, ids * 0)
         return Sample(steps, keys, np.full(ROWS, 0.1), np.full(ROWS, 10), ids * 0)
 
-    def learnt(self, keys, priorities):
+    def update_priorities(self, keys, priorities):
         self.learned.append(priorities)
 
 
@@ -99,8 +99,8 @@ def test_every_epoch_sees_every_row_and_step_once(split):
         assert sorted(seen) == [(float(r), float(t)) for r in range(ROWS) for t in range(LENGTH)]
         for part in parts:  # whatever is indexed by row is still that row's
             rows = part.trajectory.obs[0, :, 0]
-            assert torch.equal(part.trajectory.version.float(), rows)
-    orders = {tuple(b.trajectory.version.tolist()) for b in algorithm.seen}
+            assert torch.equal(part.trajectory.policy_version.float(), rows)
+    orders = {tuple(b.trajectory.policy_version.tolist()) for b in algorithm.seen}
     assert len(orders) > 2
 
 
@@ -199,8 +199,10 @@ def test_importance_weights_follow_the_exponent():
 def test_importance_weights_are_relative_to_the_largest_of_their_own_table():
     """Rows from a queue keep their weight, however rare the rows of a prioritized table beside them are."""
     sizes, sources = np.array([7, 7, 50, 50, 50, 50]), np.array([0, 0, 1, 1, 1, 1])
-    least = [(CHANCES * sizes)[sources == table].min() for table in (0, 1)]
-    assert least[0] != pytest.approx(least[1])  # otherwise normalizing over both tables would give the same weights
+    smallest = [(CHANCES * sizes)[sources == table].min() for table in (0, 1)]
+    assert smallest[0] != pytest.approx(
+        smallest[1]
+    )  # otherwise normalizing over both tables would give the same weights
     weight = weights_of(lambda progress: 0.5, sizes, sources)
     torch.testing.assert_close(weight, torch.tensor([1.0, 0.5**0.5, 1.0, 0.5, 0.25, 0.2]))
 

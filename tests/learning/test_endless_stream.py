@@ -15,7 +15,7 @@ from starling.config.algo.dqn import DQNConfig
 from starling.config.algo.r2d2 import R2D2Config
 from starling.config.load import load
 from starling.launch import local as topology
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 from starling.types import StreamSpec
 
 pytestmark = pytest.mark.slow
@@ -87,15 +87,15 @@ for name, (base, config, _) in AGENTS.items():
 @pytest.mark.parametrize("name", AGENTS)
 def test_every_state_of_a_chain_is_worth_ten(name):
     _, _, (preset, *settings) = AGENTS[name]
-    blueprint = draw(load(preset, [*COMMON, *settings, f"algo.name=bonus-{name}", "env.id=test/Chain"]))
-    runtime = topology.build(blueprint)
+    run_plan = RunPlan.from_config(load(preset, [*COMMON, *settings, f"algo.name=bonus-{name}", "env.id=test/Chain"]))
+    runtime = topology.build(run_plan)
     for _ in runtime.run():
-        if runtime.env_steps >= blueprint.config.stop.env_steps:
+        if runtime.env_steps >= run_plan.config.stop.env_steps:
             break
     model, obs = runtime.learner.model, torch.eye(LENGTH + 1)[:LENGTH, None]  # one walk: [T, 1, ...]
     nothing = torch.zeros(LENGTH, 1)
     with torch.no_grad():
         outputs, _, _ = model.unroll(obs, nothing.bool(), nothing.long(), {}, model.initial_carry(1))
-    values = blueprint.algorithm._transform.inverse(outputs["bonus"].max(-1).values).flatten()
+    values = run_plan.algorithm._transform.inverse(outputs["bonus"].max(-1).values).flatten()
     runtime.close()
     assert values.numpy() == pytest.approx(np.full(LENGTH, 10.0), abs=0.8)

@@ -47,7 +47,7 @@ def batch(behaviour):
         valid=yes,
         extras={"behaviour": {"logits": torch.from_numpy(behaviour).float().log().expand(2, rows, 2)}},
         carry={},
-        version=torch.zeros(rows, dtype=torch.int64),
+        policy_version=torch.zeros(rows, dtype=torch.int64),
     )
     return Batch(steps, torch.ones(rows), torch.zeros(rows), Progress(), torch.Generator())
 

@@ -7,7 +7,7 @@ import torch
 from starling.config.load import load
 from starling.experiment.run_folder.metrics import Scoreboard
 from starling.launch import local as topology
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 
 SMALL = ["net.torso.hidden=[32]", "net.torso.activation=tanh", "stop.return=null"]
 PPO = [*SMALL, "env.num=8", "algo.rollout=32", "algo.epochs=6", "algo.minibatches=4", "algo.optimizer.args.lr=0.005"]
@@ -32,7 +32,7 @@ GAUSSIAN = [*PPO, "algo.policy=gaussian", "algo.log_std=-1", "algo.discount=0.5"
 def train(preset, env, steps, overrides, enough=np.inf):
     """An inline system after `steps` env steps, or once its score is `enough`; and the score of its last episodes."""
     config = load(preset, [*overrides, f"env.id={env}", f"stop.env_steps={steps}"])
-    runtime = topology.build(draw(config))
+    runtime = topology.build(RunPlan.from_config(config))
     scores = Scoreboard(window=50)
     for _ in runtime.run():
         scores.add(runtime.episodes())
@@ -76,7 +76,7 @@ def test_a_dict_of_vectors_and_images_is_read_where_the_answer_is(agent, leaf):
     [("ppo-cartpole", [*PPO, "algo.gae_lambda=0.95"]), ("impala-cartpole", [*IMPALA, "algo.trace_lambda=0.95"])],
 )
 def test_memory_is_solved_with_a_core_and_not_without(preset, overrides):
-    """Return 1 needs the cue; without memory the mean is 0, whatever is learnt."""
+    """Return 1 needs the cue; without memory the mean is 0, whatever is learned."""
     settings = [*overrides, "algo.discount=0.95", "net.shared=true"]
     core = "net.core={kind: lstm, size: 32}"
     _, with_memory = train(preset, "toy/memory", 25_000, [*settings, core], enough=0.9)
@@ -117,7 +117,7 @@ def test_dqn_values_a_truncation_as_a_future_and_a_termination_as_none(ends, n_s
         f"algo.n_step={n_step}",
         f"env.args={{ends: {ends}}}",
         "algo.target_every=10",
-        "algo.huber=100",  # a mean is only learnt by a squared error; Huber's own limit tends to the median
+        "algo.huber=100",  # a mean is only learned by a squared error; Huber's own limit tends to the median
     ]
     runtime, _ = train("dqn-cartpole", "toy/truncation", 5_000, settings)
     outputs, _ = runtime.learner.model.step(torch.ones(1, 1), torch.zeros(1, dtype=torch.bool), {})
@@ -130,7 +130,7 @@ def test_dqn_values_a_truncation_as_a_future_and_a_termination_as_none(ends, n_s
     [("truncated", 1, False), ("truncated", 5, True), ("terminated", 1, True), ("terminated", 5, False)],
 )
 def test_sac_values_what_comes_and_how_freely_it_may_act(ends, n_step, continuous):
-    """Nothing depends on actions, so the policy is as random as can be, log 2 in both forms, at alpha = 0.5 for ever.
+    """Nothing depends on actions, so the policy is as random as can be, log 2 in both forms, and alpha stays 0.5.
 
     A soft value is then 1 + alpha log 2 at every step for as long as an episode lasts, and Q is 1 + what follows.
     """

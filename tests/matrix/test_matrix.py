@@ -14,7 +14,7 @@ from starling.config.algo import ALGORITHMS
 from starling.config.load import load
 from starling.experiment.run_folder.metrics import Scoreboard
 from starling.launch.local import build
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 
 SMALL = ["env.id=toy/identity", "env.num=8", "net.torso.activation=tanh", "net.torso.hidden=[32]", "stop.return=null"]
 LSTM = ["net.core={kind: lstm, size: 16}", "net.shared=true"]
@@ -23,7 +23,7 @@ PPO = ["algo.rollout=32", "algo.epochs=6", "algo.minibatches=4", "algo.optimizer
 PQN = ["algo.rollout=32", "algo.minibatches=8", "algo.optimizer.args.lr=0.005", "algo.discount=0.5"]
 IMPALA = ["algo.batch=4", "algo.unroll=16", "algo.optimizer.args.lr=0.01", "algo.discount=0.5"]
 MIXED = [*IMPALA, "algo.batch=8"]  # half of it new
-RANKED = "{kind: elite, share: 0.25, capacity: 60, pick: grouped, contest: 5}"
+RANKED = "{kind: elite, share: 0.25, capacity: 60, selection: grouped, contest: 5}"
 IMPACT = [
     "algo.batch=4",
     "algo.unroll=16",
@@ -39,7 +39,7 @@ R2D2 = [
     *["algo.updates_per_step=0.125", "algo.optimizer.args.lr=0.003", "algo.discount=0.5", "algo.epsilon=0.1"],
 ]
 NGU = [
-    *["algo.name=ngu", "algo.policies=2", "algo.novelty=0.01", "algo.least_discount=0.4", "algo.meta={}"],
+    *["algo.name=ngu", "algo.policies=2", "algo.novelty=0.01", "algo.min_discount=0.4", "algo.meta={}"],
     *["algo.lifelong={kind: rnd, torso: {hidden: [8]}}", "algo.target_every=50"],
     "algo.episodic={kind: episodic, features: 4, capacity: 16, neighbours: 3, hidden: 8, torso: {hidden: [8]}}",
 ]
@@ -151,7 +151,7 @@ def test_the_agent_learns_identity(agent, runtime, inference, actors, request):
     preset, settings = AGENTS[agent]
     actors *= 1 + ("two learners" in runtime)
     topology = [*RUNTIMES[runtime], f"inference={inference}", f"actors={actors}", f"stop.env_steps={STEPS}"]
-    system = build(draw(load(preset, [*SMALL, *settings, *topology])))
+    system = build(RunPlan.from_config(load(preset, [*SMALL, *settings, *topology])))
     scores, end = Scoreboard(window=50), time.monotonic() + 480
     try:
         for _ in system.run():

@@ -57,13 +57,13 @@ def test_a_row_goes_back_through_its_lowest_critic_alone(hidden, members, monkey
         critics.ensemble.last.bias -= critics(features, action).mean(1)[:, None, None]
     q = critics(features, action)
     assert len(q.argmin(0).unique()) == members, "every critic is the lowest somewhere"
-    expected, upstream = q.amin(0), torch.randn(40)
-    (slope,) = torch.autograd.grad(expected, action, upstream)
+    expected, sink = q.amin(0), torch.randn(40)
+    (slope,) = torch.autograd.grad(expected, action, sink)
     for compiling in (False, True):
         monkeypatch.setattr("torch.compiler.is_compiling", lambda compiling=compiling: compiling)
         found = critics.lowest(features, action)
         torch.testing.assert_close(found, expected)
-        torch.testing.assert_close(torch.autograd.grad(found, action, upstream)[0], slope)
+        torch.testing.assert_close(torch.autograd.grad(found, action, sink)[0], slope)
 
 
 def test_a_critic_that_is_never_the_lowest_has_no_say(monkeypatch):

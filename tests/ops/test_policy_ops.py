@@ -6,7 +6,6 @@ import torch
 
 from starling.ops.policy import (
     clipped_value_loss,
-    disagreement,
     is_clipped,
     kl_estimate,
     log_ratio,
@@ -16,6 +15,7 @@ from starling.ops.policy import (
     normalise,
     policy_gradient_loss,
     ppo_surrogate,
+    total_variation,
     value_loss,
 )
 
@@ -133,7 +133,7 @@ def test_disagreement_estimates_the_total_variation():
     """Expected exactly, over all actions of a behaviour p: sum_a p(a) (1 - min(1, q/p)) = sum_a |p - q| / 2."""
     p, q = torch.tensor([0.2, 0.5, 0.3]).double(), torch.tensor([0.4, 0.4, 0.2]).double()
     expected = (p - q).abs().sum().item() / 2
-    assert sum(p * disagreement(log_ratio(q.log(), p.log()))).item() == pytest.approx(expected)
+    assert sum(p * total_variation(log_ratio(q.log(), p.log()))).item() == pytest.approx(expected)
 
 
 def test_shape_errors_are_clear():

@@ -23,7 +23,7 @@ def as_trajectory(rollout):
         valid=rollout.valid_t,
         extras={},
         carry=None,
-        version=torch.zeros(rows, dtype=torch.int64),
+        policy_version=torch.zeros(rows, dtype=torch.int64),
     )
 
 

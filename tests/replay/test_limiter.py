@@ -32,7 +32,7 @@ MIXES = {
     "synchronous": ([queue(max_lag=0)], (2, 2)),
     "lagging": ([queue(max_lag=1)], (3, 1)),
     "free": ([queue(capacity=5)], (2, 3)),
-    "used twice": ([queue(max_uses=2, max_lag=2)], (2, 2)),
+    "used twice": ([queue(max_times_sampled=2, max_lag=2)], (2, 2)),
     "replay": ([replay(updates_per_step=1 / 3, min_size=5)], (1, 2)),
     "replay, many updates": ([replay(updates_per_step=2.0, min_size=5)], (2, 2)),
     "replay, unlimited": ([replay(min_size=5)], (2,)),
@@ -115,7 +115,7 @@ class LimiterMachine(RuleBasedStateMachine):
                     assert all(version in (self.sampled, WHILE_FILLING) for version, _ in table[:take])
                 for item in table[:take]:
                     item[1] += 1
-                table[:] = [item for item in table if item[1] < spec.max_uses]
+                table[:] = [item for item in table if item[1] < spec.max_times_sampled]
         self.limiter.sampled()
         self.sampled += 1
         self.learning.append(self.sampled)
@@ -222,7 +222,7 @@ def test_a_lost_actors_credits_are_dealt_again():
         ([queue(max_lag=0)], (3,), "multiple"),
         ([queue(max_lag=0, batch=6)], (3, 2), "equally many"),
         ([queue(max_lag=0)], (4, 2, 2), "equally many"),
-        ([queue(max_lag=0, max_uses=2)], (4,), "one use"),
+        ([queue(max_lag=0, max_times_sampled=2)], (4,), "one use"),
         ([queue(max_lag=1, min_size=9)], (4,), "never reached"),
         ([queue(min_size=17)], (4,), "waits for 17 items, and 16 have room"),
         ([queue(updates_per_step=1.0)], (4,), "pace"),

@@ -15,7 +15,7 @@ def slots(*numbers):
 
 
 def test_fifo_hands_out_the_oldest_as_often_as_it_may():
-    queue, rng = Fifo(max_uses=2), np.random.default_rng(0)
+    queue, rng = Fifo(max_times_sampled=2), np.random.default_rng(0)
     queue.add(slots(5, 3, 9), None)
     assert queue.draw(4, rng) is None
     first = queue.draw(2, rng)
@@ -37,7 +37,7 @@ def batches(queue, n, draws):
 
 def test_a_circular_buffer_lets_its_batches_take_turns():
     """Two batches of two, three uses each: they alternate, and a third takes part when one has had its last use."""
-    queue = Fifo(max_uses=3, buffer=2)
+    queue = Fifo(max_times_sampled=3, buffer=2)
     queue.add(slots(1, 2, 3, 4, 5, 6, 7, 8), None)
     a, b, c, d = [1, 2], [3, 4], [5, 6], [7, 8]
     assert batches(queue, 2, 12) == [a, b, a, b, a, b, c, d, c, d, c, d]
@@ -45,7 +45,7 @@ def test_a_circular_buffer_lets_its_batches_take_turns():
 
 
 def test_a_batch_that_comes_late_shares_its_turns_with_those_before():
-    queue = Fifo(max_uses=3, buffer=2)
+    queue = Fifo(max_times_sampled=3, buffer=2)
     queue.add(slots(1, 2), None)
     first = queue.draw(2, np.random.default_rng(0))
     queue.add(slots(3, 4), None)
@@ -115,7 +115,7 @@ def test_an_emptied_prioritized_sampler_gives_nothing():
 
 @pytest.mark.parametrize("name", ["fifo", "uniform", "prioritized", "ranked"])
 def test_a_restored_sampler_goes_on_alike(name):
-    spec = TableSpec("t", "slots", length=1, batch=4, capacity=50, sampler=name, max_uses=2)
+    spec = TableSpec("t", "slots", length=1, batch=4, capacity=50, sampler=name, max_times_sampled=2)
     one, other = build(spec, 50), build(spec, 50)
     one.add(np.arange(30), None)
     one.update(np.arange(5), np.arange(5.0) + 1)

@@ -35,7 +35,7 @@ def fragment(sequence, length=4):
         valid=~flags,
         extras={},
         carry={},
-        version=np.zeros(ROWS, np.int64),
+        policy_version=np.zeros(ROWS, np.int64),
     )
     return Fragment(steps, np.arange(ROWS), None, 0, sequence)
 
@@ -75,7 +75,7 @@ def test_whole_fragments_are_counted_as_such():
 def drain(store):
     samples = []
     while (sample := store.sample()) is not None:
-        store.learnt(sample.keys, None)
+        store.update_priorities(sample.keys, None)
         samples.append(sample)
     return samples
 
@@ -102,7 +102,7 @@ def test_batches_drawn_ahead_are_different_whole_and_used_up():
         np.testing.assert_array_equal(sample.trajectory.obs[1], sample.trajectory.obs[0] + 1)
         np.testing.assert_array_equal(sample.keys.slot % 100, sample.trajectory.obs[0, :, 0])
     assert len({tuple(sample.keys.slot) for sample in samples}) == 8
-    assert not store._drafts
+    assert not store._candidates
 
 
 def test_a_fragment_that_comes_twice_counts_once():

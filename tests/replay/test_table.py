@@ -49,7 +49,7 @@ class TableMachine(RuleBasedStateMachine):
         uses=st.integers(1, 3),
     )
     def begin(self, kind, seed, uses):
-        self.spec = table_spec(*kind, max_uses=uses)
+        self.spec = table_spec(*kind, max_times_sampled=uses)
         self.table, self.twin = self.make(), self.make()
         self.stream = make_stream(seed)
         self.old = []
@@ -100,7 +100,7 @@ class TableMachine(RuleBasedStateMachine):
             assert keys == list(self.live)[:n]  # the oldest
             for key in keys:
                 self.live[key] += 1
-                if self.live[key] == self.spec.max_uses:
+                if self.live[key] == self.spec.max_times_sampled:
                     del self.live[key]
 
     @rule(seed=st.integers(0, 100), evict=st.booleans(), stale=st.booleans())
@@ -177,7 +177,7 @@ def test_a_full_queue_drops_its_oldest_and_counts():
     assert table.counters["full"] == 2
     assert table.counters["inserted"] == 6
     first = table.sample(2)
-    assert (first.trajectory.version == [2, 3]).all()  # those of the first fragment are gone
+    assert (first.trajectory.policy_version == [2, 3]).all()  # those of the first fragment are gone
 
 
 def test_a_gap_in_the_sequence_breaks_the_stream():

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starling.runtime.credits import Credits, Seat
+from starling.runtime.credits import ActorSlots, Credits
 from starling.runtime.ledger import Ledger
 from starling.runtime.workers import Restarts
 
@@ -25,13 +25,13 @@ class Room:
         self.left += rows
 
 
-def seats(groups: int, slots: int = 2, rows: int = 4) -> dict[int, Seat]:
-    return {g: Seat(np.arange(g * rows, (g + 1) * rows), [None] * slots, f"actor {g}") for g in range(groups)}
+def actor_slots(groups: int, slots: int = 2, rows: int = 4) -> dict[int, ActorSlots]:
+    return {g: ActorSlots(np.arange(g * rows, (g + 1) * rows), [None] * slots, f"actor {g}") for g in range(groups)}
 
 
 def served(groups: int, room: Room) -> Credits:
     """Credits of groups whose writer is a server of all of them, which has begun."""
-    all_seats = seats(groups)
+    all_seats = actor_slots(groups)
     for seat in all_seats.values():
         seat.writer = "inference"
     credits = Credits(all_seats, room.begin, room.lost)
@@ -41,7 +41,7 @@ def served(groups: int, room: Room) -> Credits:
 
 def test_every_group_gets_one_before_any_gets_two():
     room = Room(12)
-    credits = Credits(seats(3), room.begin, room.lost)
+    credits = Credits(actor_slots(3), room.begin, room.lost)
     for g in range(3):
         credits.writer_begins(f"actor {g}")
     first = list(credits.grant())
@@ -60,7 +60,7 @@ def test_one_writer_of_many_groups_deals_evenly():
 
 def test_credits_of_a_dead_writer_go_to_the_living():
     room = Room(8)
-    credits = Credits(seats(2), room.begin, room.lost)
+    credits = Credits(actor_slots(2), room.begin, room.lost)
     credits.writer_begins("actor 0")
     credits.writer_begins("actor 1")
     assert [writer for writer, _, _ in credits.grant()] == ["actor 0", "actor 0"]
@@ -75,14 +75,14 @@ def test_credits_of_a_dead_writer_go_to_the_living():
 
 
 def test_lives_have_ids_of_their_own():
-    credits = Credits(seats(2), lambda rows: True, lambda rows: None)
+    credits = Credits(actor_slots(2), lambda rows: True, lambda rows: None)
     seen = set()
     for _ in range(5):
-        seen |= {seat.life(group) for group, seat in credits.seats.items()}
-        for group in credits.seats:
-            credits.life_ends(group, produced=3)
+        seen |= {seat.life(group) for group, seat in credits.actor_slots.items()}
+        for group in credits.actor_slots:
+            credits.incarnation_ends(group, produced=3)
     assert len(seen) == 10
-    assert credits.births == {0: 5, 1: 5}
+    assert credits.incarnations == {0: 5, 1: 5}
 
 
 EVENTS = ("step", "insert", "lose", "die")

@@ -11,8 +11,8 @@ from support.driving import FAMILY, PATIENCE, evaluate, evaluate_family, go_on_u
 from starling.config.load import load
 from starling.errors import UserError
 from starling.launch.local import build
-from starling.launch.plan import draw
-from starling.runtime.crew import RunFailedError
+from starling.launch.plan import RunPlan
+from starling.runtime.supervisor import RunFailedError
 from starling.state_io import unpack
 
 SMALL = ["learners=2", "env.id=toy/identity", "env.num=4", "actors=2", "net.torso.hidden=[8]", "stop.return=null"]
@@ -30,7 +30,7 @@ def updates(runtime, more):
 
 
 def rank(runtime, number):
-    return runtime.hubs[number].crew.workers[f"learner {number}"]
+    return runtime.hubs[number].supervisor.workers[f"learner {number}"]
 
 
 @pytest.mark.slow
@@ -64,7 +64,7 @@ def states_of_one_version(runtime):
         states = [runtime._outboxes[k].read() if runtime._ask(k, "state", PATIENCE) else None for k in range(2)]
         assert None not in states
         one, other = (unpack(state) for state in states)
-        if one["version"] == other["version"]:
+        if one["updates"] == other["updates"]:
             return one, other
         next(runtime.rounds)
 
@@ -84,11 +84,11 @@ def test_a_rank_that_dies_again_and_again_ends_the_run_but_what_was_learnt_is_sa
         with pytest.raises(RunFailedError, match="learner 1 was given up"):
             kill_again_and_again(runtime)
         state = runtime.save(with_tables=True)
-    assert state["learner"]["version"] >= 20, "the other rank tells it"
+    assert state["learner"]["updates"] >= 20, "the other rank tells it"
 
 
 def test_what_actors_are_given_first_is_what_was_restored():
-    runtime = build(draw(load("impala-cartpole", [*SMALL, *IMPALA])))
+    runtime = build(RunPlan.from_config(load("impala-cartpole", [*SMALL, *IMPALA])))
     try:
         with torch.no_grad():
             for parameter in runtime.learner.model.parameters():
@@ -132,17 +132,17 @@ def test_what_cannot_be_is_refused():
         (["net.core.kind=lstm", "net.shared=true", "algo.minibatches=4"], "lower algo.minibatches"),
     ]:
         with pytest.raises(UserError, match=what):
-            draw(load("ppo-cartpole", [*SMALL, *settings]))
+            RunPlan.from_config(load("ppo-cartpole", [*SMALL, *settings]))
 
 
 def test_what_is_saved_before_the_first_step_is_the_state_of_the_beginning():
     """As a signal right at the start has it saved: no rank is there yet that could be asked."""
-    runtime = build(draw(load("impala-cartpole", [*SMALL, *IMPALA])))
+    runtime = build(RunPlan.from_config(load("impala-cartpole", [*SMALL, *IMPALA])))
     try:
         state = runtime.save(with_tables=True)
     finally:
         runtime.close()
-    assert state["learner"]["version"] == 0
+    assert state["learner"]["updates"] == 0
     assert state["store"]["env_steps"] == 0
     for name, value in runtime.learner.model.state_dict().items():
         assert torch.equal(value, torch.as_tensor(state["learner"]["model"][name]))

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from starling.actor.recorder import Buffer
+from starling.actor.recorder import FragmentBuffer
+from starling.runtime.experience_sink import FragmentPort
 from starling.runtime.link import Link, link, wait_readable
-from starling.runtime.slab import Slab, size_of
-from starling.runtime.upstream import FragmentPort
+from starling.runtime.shared_memory import AnonymousSharedMemory, size_of
 from starling.types import ArraySpec
 
 
@@ -56,7 +56,7 @@ def test_sending_to_a_dead_peer_says_so(monkeypatch):
     assert mine.send({"a": 1}) is False
 
 
-SPEC = Buffer({"x": ArraySpec((50_000,), np.dtype(np.int64)), "y": ArraySpec((3,), np.dtype(np.uint8))}, None)
+SPEC = FragmentBuffer({"x": ArraySpec((50_000,), np.dtype(np.int64)), "y": ArraySpec((3,), np.dtype(np.uint8))}, None)
 
 
 def produce(end: Link, port: FragmentPort) -> None:
@@ -76,7 +76,7 @@ def produce(end: Link, port: FragmentPort) -> None:
 def test_a_producer_killed_at_any_moment_neither_corrupts_nor_blocks(seed):
     random.seed(seed)
     size = size_of(SPEC)
-    port = FragmentPort(Slab(2 * size), {0: SPEC}, {0: [0, size]})
+    port = FragmentPort(AnonymousSharedMemory(2 * size), {0: SPEC}, {0: [0, size]})
     slots = port.buffers()[0]
     mine, theirs = link()
     pid = fork_with(theirs, lambda end: (mine.close(), produce(end, port)))
@@ -119,19 +119,19 @@ def shared_memory():
 
 def test_shared_memory_has_no_name_and_goes_with_its_last_user():
     before = shared_memory(), len(os.listdir("/proc/self/fd"))
-    slab = Slab(1 << 20)
-    arrays = slab.arrays(SPEC)
+    memory = AnonymousSharedMemory(1 << 20)
+    arrays = memory.arrays(SPEC)
     arrays.steps["x"][:] = 7
     (new,) = shared_memory() - before[0]
     assert not Path(new.split(maxsplit=5)[5]).exists()
-    del arrays, slab
+    del arrays, memory
     assert new not in shared_memory()
     assert len(os.listdir("/proc/self/fd")) == before[1]
 
 
-def test_arrays_in_a_slab_do_not_overlap():
+def test_arrays_in_shared_memory_do_not_overlap():
     specs = {str(i): ArraySpec((i,), np.dtype(np.uint8)) for i in range(1, 200, 7)}
-    arrays = Slab(size_of(specs)).arrays(specs)
+    arrays = AnonymousSharedMemory(size_of(specs)).arrays(specs)
     for i, array in enumerate(arrays.values()):
         array[:] = i
     for i, array in enumerate(arrays.values()):

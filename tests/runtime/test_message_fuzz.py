@@ -16,14 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.driving import go_on_until, run_of, until_notice
 
-from starling.actor.core import Header
-from starling.runtime.central import LoopSide, ServerSide, SharedDesk
+from starling.runtime.inference_channel import LoopSide, ServerSide, SharedInferenceChannel
 from starling.runtime.link import LARGEST, BrokenMessageError, Link, link
 from starling.runtime.messages import check_message
 from starling.runtime.rendezvous import RankLine
-from starling.runtime.weights import WeightBoard, WeightReader, WeightWriter, side_of
+from starling.runtime.shared_weights import SharedWeights, WeightReader, WeightWriter, side_of
 from starling.state_io import pack, unpack
-from starling.types import ArraySpec, Layout
+from starling.types import ArraySpec, Layout, Progress
 
 fuzzed = settings(max_examples=int(os.environ.get("STARLING_FUZZ", "150")), deadline=2000)
 
@@ -119,14 +118,26 @@ def test_what_a_line_cannot_understand_ends_it_with_a_reason(data, words):
 
 
 KEYS = ["ready", "fault", "kind", "details", "fragment", "given_back", "episodes", "dropped", "notices", "evaluation"]
-KEYS += ["state", "learnt", "formed", "waits", "told", "posted", "standing", "late", "why", "metrics", "nonsense"]
+KEYS += [
+    "state",
+    "update_priorities",
+    "formed",
+    "waits",
+    "told",
+    "posted",
+    "standing",
+    "late",
+    "why",
+    "metrics",
+    "nonsense",
+]
 NUMBERS = st.lists(st.integers(-2, 5), max_size=5)
 
 
 @fuzzed
 @given(st.dictionaries(st.sampled_from(KEYS), JSON | NUMBERS | st.lists(NUMBERS, max_size=3), max_size=3))
 def test_what_is_accepted_of_a_worker_has_the_parts_that_are_relied_on(message):
-    """Takes each apart as `Crew`, `Hub` and `LearnersRuntime` do."""
+    """Takes each apart as `Supervisor`, `Hub` and `LearnersRuntime` do."""
     try:
         check_message(message)
     except BrokenMessageError:
@@ -163,11 +174,11 @@ def test_what_is_accepted_of_a_worker_has_the_parts_that_are_relied_on(message):
         {"dropped": 1},
         {"dropped": 1, "notices": [1]},
         {"evaluation": {}, "state": None},
-        {"learnt": [0, 1, 0]},
+        {"update_priorities": [0, 1, 0]},
         {"waits": {"standing": [1], "late": False, "why": None}},
         {"told": {}},
         {"fault": 1, "kind": "", "details": ""},
-        {"life_ended": [0, 3]},
+        {"incarnation_ended": [0, 3]},
     ],
     ids=str,
 )
@@ -200,7 +211,7 @@ LAYOUT = Layout(ArraySpec((2,), np.dtype(np.float32)), ArraySpec((), np.dtype(np
 @fuzzed
 @given(st.binary(max_size=100) | st.tuples(*[st.integers(-3, 3)] * 3).map(lambda t: struct.pack("<qqq", *t)))
 def test_tokens_of_central_inference_name_a_group_or_are_refused(data):
-    desk = SharedDesk(LAYOUT, {0: 1, 2: 3})
+    desk = SharedInferenceChannel(LAYOUT, {0: 1, 2: 3})
     server, loop = ServerSide(desk.server_port()), LoopSide(desk.loop_port(2), 2, 0)
     os.write(desk._bell[1].fd, data)
     os.write(desk._answers[2][1].fd, data)
@@ -211,7 +222,7 @@ def test_tokens_of_central_inference_name_a_group_or_are_refused(data):
 
 
 STATE = {
-    "version": 3,
+    "updates": 3,
     "model": {"a": torch.arange(6.0).reshape(2, 3), "b": np.ones((2, 0), np.int64)},
     "rng": {"state": [1, 2, float("inf")], "name": "PCG64"},
 }
@@ -253,10 +264,10 @@ def test_a_state_of_another_length_is_refused(data):
 @given(st.data())
 def test_weights_from_another_node_fit_or_are_refused(data):
     model = torch.nn.Linear(2, 1)
-    board = WeightBoard(side_of(model))
-    WeightWriter(board, model).publish(Header())
+    board = SharedWeights(side_of(model))
+    WeightWriter(board, model).publish(Progress())
     side = np.array(board.bytes_of(1))
-    numbers = st.lists(st.floats(), min_size=4, max_size=4).map(lambda header: struct.pack("<4d", *header))
+    numbers = st.lists(st.floats(), min_size=3, max_size=3).map(lambda header: struct.pack("<3d", *header))
     noise = np.frombuffer(data.draw(numbers | st.binary(max_size=64)), np.uint8)
     side[: len(noise)] = noise
     reader = WeightReader(board, model)
@@ -267,9 +278,9 @@ def test_weights_from_another_node_fit_or_are_refused(data):
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("place", range(3))
 def test_weights_whose_header_holds_no_numbers_are_refused(place, number):
-    board = WeightBoard(side_of(torch.nn.Linear(2, 1)))
+    board = SharedWeights(side_of(torch.nn.Linear(2, 1)))
     side = np.zeros(board.side, np.uint8)
     board.accept(side)
     side[8 * place : 8 * place + 8] = np.frombuffer(struct.pack("<d", number), np.uint8)
@@ -284,7 +295,7 @@ def test_an_actor_that_writes_noise_is_named_and_started_again(data, words):
     """The pipe of a real worker, into which this process writes as if it were that worker."""
     small = ["env.id=toy/identity", "env.num=4", "actors=2", "net.torso.hidden=[8]", "stop.return=null"]
     with run_of("impala-cartpole", *small, "algo.unroll=5", "algo.batch=4", "runtime=processes") as runtime:
-        worker = runtime.hub.crew.workers["actor 0"]
+        worker = runtime.hub.supervisor.workers["actor 0"]
         go_on_until(runtime, lambda: runtime.updates >= 2 and worker.ever_ready)
         with open(f"/proc/self/fd/{worker.link.fileno()}", "wb", buffering=0) as pipe:
             pipe.write(framed(data))

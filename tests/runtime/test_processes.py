@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from support.driving import FAMILY, PATIENCE, balance, evaluate, go_on, go_on_until, impatient, run_of, until_notice
 
-from starling.runtime.crew import RunFailedError
 from starling.runtime.processes import ProcessesRuntime
+from starling.runtime.supervisor import RunFailedError
 
 SMALL = [
     "runtime=processes",
@@ -36,7 +36,7 @@ def running(*settings: str) -> AbstractContextManager[Any]:
 
 
 def pid(runtime: ProcessesRuntime, name: str) -> int:
-    process = runtime.hub.crew.workers[name].process
+    process = runtime.hub.supervisor.workers[name].process
     assert process is not None
     assert process.pid is not None
     return process.pid
@@ -53,7 +53,7 @@ def test_workers_are_lost_and_the_run_goes_on(inference, victims, blow):
             all_at_work(runtime)
             before = runtime.updates
             os.kill(pid(runtime, victim), blow)
-            with impatient(runtime.hub.crew.workers[victim]):
+            with impatient(runtime.hub.supervisor.workers[victim]):
                 notices = until_notice(runtime, f"{victim} died")
             said = next(line for line in notices if f"{victim} died" in line)
             assert ("killed by SIGKILL" if blow == signal.SIGKILL else "hung") in said
@@ -89,7 +89,7 @@ def test_what_an_evaluator_knows_of_policies_outlives_it_and_the_run():
 
 def all_at_work(runtime: ProcessesRuntime) -> None:
     """Go on until every worker has a process."""
-    workers = runtime.hub.crew.workers.values()
+    workers = runtime.hub.supervisor.workers.values()
     go_on_until(runtime, lambda: all(worker.process is not None for worker in workers))
 
 
@@ -272,7 +272,7 @@ def test_nobody_waits_for_a_hub_that_waits_for_ever():
     with running() as runtime:
         go_on(runtime, 100)
         runtime.hub.post(lambda: (never.wait(PATIENCE), over.set()))
-        runtime.hub.forsake(RunFailedError("nobody answers"))
+        runtime.hub.fail(RunFailedError("nobody answers"))
         runtime.halt()
         assert runtime.save(with_tables=True)["store"]["env_steps"] >= 100
         assert not over.is_set()

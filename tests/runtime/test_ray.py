@@ -18,8 +18,8 @@ from starling.api import Quiet
 from starling.config.load import load
 from starling.errors import UserError
 from starling.launch.local import build
-from starling.launch.plan import draw
-from starling.runtime.crew import RunFailedError
+from starling.launch.plan import RunPlan
+from starling.runtime.supervisor import RunFailedError
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here")]
 
@@ -86,12 +86,12 @@ def test_a_server_is_killed_it_and_then_its_host_hang_all_are_replaced_and_an_ev
     before = {name: set(pids(name)) for name, _, _ in blows}
     with running(*IMPALA, "inference=central", "supervision.timeout=4") as runtime:
         go_on(runtime, 200)
-        while not all(worker.ever_ready for worker in runtime.hub.crew.workers.values()):
+        while not all(worker.ever_ready for worker in runtime.hub.supervisor.workers.values()):
             go_on(runtime, 10)  # nothing is expected of one that may still wait for its place
         for name, blow, said in blows:
             updates = runtime.updates
             os.kill(mine(name, before[name]), blow)
-            with impatient(*runtime.hub.crew.workers.values()) if name == "ray::Host" else nullcontext():
+            with impatient(*runtime.hub.supervisor.workers.values()) if name == "ray::Host" else nullcontext():
                 until_notice(runtime, said)
             go_on(runtime, 400)
             assert runtime.updates > updates
@@ -120,7 +120,7 @@ def test_a_host_that_hangs_before_its_first_answer_is_replaced(monkeypatch):
         while not stopped.is_set():
             next(runtime.rounds)
         assert runtime.env_steps == 0
-        with impatient(*runtime.hub.crew.workers.values()):
+        with impatient(*runtime.hub.supervisor.workers.values()):
             until_notice(runtime, "host 0 died (hung: no answer): starting it again in")
         go_on(runtime, 400)
 
@@ -135,7 +135,7 @@ def test_a_shard_is_lost_and_the_run_goes_on_without_it_until_it_is_back():
         for blow, said in ((signal.SIGKILL, "its process died"), (signal.SIGSTOP, "hung: no answer")):
             updates = runtime.updates
             os.kill(mine("ray::Shard", before), blow)
-            with impatient(*runtime.hub.crew.workers.values()):
+            with impatient(*runtime.hub.supervisor.workers.values()):
                 notices = until_notice(runtime, "begins empty")  # nothing was saved
             assert any(line.startswith("shard ") and f"died ({said})" in line for line in notices), notices
             go_on(runtime, 300)
@@ -194,7 +194,7 @@ def test_a_learner_of_two_is_lost_and_both_go_on_from_where_they_were():
             go_on(runtime, 200)
             assert runtime.updates >= updates
         state = runtime.save(with_tables=True)
-        assert state["learner"]["version"] >= updates
+        assert state["learner"]["updates"] >= updates
         assert set(state["store"]["shards"]) == {"0", "1"}
 
 
@@ -215,9 +215,9 @@ def test_what_is_saved_is_restored():
 
 def test_not_even_the_first_action_follows_weights_that_nobody_trained():
     with running(*DQN, "eval.every=null") as runtime:
-        runtime.learner.version = 7  # as if it were resumed
+        runtime.learner.updates = 7  # as if it were resumed
         versions, insert, begin = [], runtime.hub.store.insert, runtime.hub.credits._begin
-        hosts, there = runtime.hub.crew.workers.values(), []
+        hosts, there = runtime.hub.supervisor.workers.values(), []
 
         def begin_late(rows):  # a second after everybody is there, as where a learner has to catch up first
             if not there and all(host.ever_ready for host in hosts):
@@ -225,7 +225,7 @@ def test_not_even_the_first_action_follows_weights_that_nobody_trained():
             return bool(there) and time.monotonic() > there[0] + 1 and begin(rows)
 
         runtime.hub.credits._begin = begin_late
-        runtime.hub.store.insert = lambda new: (versions.append(new.trajectory.version.min()), insert(new))
+        runtime.hub.store.insert = lambda new: (versions.append(new.trajectory.policy_version.min()), insert(new))
         go_on(runtime, 40)
         assert min(versions) >= 7
 
@@ -258,4 +258,4 @@ def test_an_env_that_loses_its_numbers_once_only_loses_its_episode(tmp_path):
 )
 def test_what_the_cluster_cannot_do_is_refused_in_one_line(settings, words):
     with pytest.raises(UserError, match=words):
-        build(draw(load(IMPALA[0], [*SMALL, *IMPALA[1:], *settings])))
+        build(RunPlan.from_config(load(IMPALA[0], [*SMALL, *IMPALA[1:], *settings])))

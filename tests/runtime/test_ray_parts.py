@@ -9,14 +9,14 @@ import pytest
 from starling.config.cluster import PlaceConfig
 from starling.config.load import load
 from starling.errors import UserError
-from starling.runtime.inbox import Inbox
-from starling.runtime.ray.news import Credit, Life, Made, News, Report
+from starling.runtime.event_queue import EventQueue
+from starling.runtime.ray.node_status import Credit, FragmentInfo, FragmentResult, Life, NodeStatus
 from starling.runtime.ray.placement import Need, Place, check, need
 from starling.runtime.ray.rank_relay import RankRelay
 from starling.runtime.ray.remote_host import RemoteHost
 from starling.runtime.ray.remote_rank import RemoteRank
+from starling.runtime.ray.reorder import Reorder
 from starling.runtime.ray.token import MODE, PATH, TOKEN, check_token_file, ensure_token, token_file
-from starling.runtime.ray.turns import Turns
 from starling.runtime.workers import WorkerSpec
 
 
@@ -64,21 +64,21 @@ def test_a_token_is_made_that_nobody_else_may_read(tmp_path, monkeypatch):
 
 
 def news(number, *notices):
-    return News(number, {0: Life(0, 0, (), True, False)}, [], {}, True, [], [], list(notices), 0, None)
+    return NodeStatus(number, {0: Life(0, 0, (), True, False)}, [], {}, True, [], [], list(notices), 0, None)
 
 
 def a_host(deposit=None):
-    spec = WorkerSpec("host 0", "host", "nobody:builds", lambda births: None, (0,))
+    spec = WorkerSpec("host 0", "host", "nobody:builds", lambda incarnations: None, (0,))
     place = Place(need("host 0", (PlaceConfig(), 1)), None, 0)
     return RemoteHost(spec, load("ppo-cartpole", []), place, lambda task: None, None, deposit)
 
 
 def test_answers_of_a_host_are_taken_in_the_order_they_were_given():
     host = a_host()
-    host._hear_fragment(Report(Credit(0, 1), Made(7, 1, 5), news(2)), "second")
+    host._hear_fragment(FragmentResult(Credit(0, 1), FragmentInfo(7, 1, 5), news(2)), "second")
     host._hear_beat((news(4, "fourth"), []))
     assert host.receive() == [], "what was given before is still on its way"
-    host._hear_fragment(Report(Credit(0, 0), Made(7, 0, 5), news(1)), "first")
+    host._hear_fragment(FragmentResult(Credit(0, 0), FragmentInfo(7, 0, 5), news(1)), "first")
     assert [(m["fragment"][3], m["buffer"]) for m in host.receive()] == [(0, "first"), (1, "second")]
     host._hear_beat((news(3, "third"), []))
     assert [m["notice"] for m in host.receive()] == ["third", "fourth"]
@@ -88,7 +88,7 @@ def test_fragments_are_deposited_in_the_order_they_were_made():
     deposited = []
     host = a_host(lambda group, made, buffer, settled: deposited.append(made.sequence))
     for number in (3, 1, 2):
-        host._hear_fragment(Report(Credit(0, number), Made(7, number - 1, 5), news(number)), None)
+        host._hear_fragment(FragmentResult(Credit(0, number), FragmentInfo(7, number - 1, 5), news(number)), None)
     assert deposited == [0, 1, 2]
 
 
@@ -96,7 +96,7 @@ def test_what_a_shard_has_lost_is_told_with_its_steps():
     answers = iter([5, 0, None])  # new, there already, gone with its shard
     host = a_host(lambda group, made, buffer, settled: settled(next(answers)))
     for number in (1, 2, 3):
-        host._hear_fragment(Report(Credit(0, number), Made(7, number - 1, 5), news(number)), None)
+        host._hear_fragment(FragmentResult(Credit(0, number), FragmentInfo(7, number - 1, 5), news(number)), None)
     told = [message for message in host.receive() if "deposited" not in message]
     assert told == [{"stored": [7, 5]}, {"stored": [7, 0]}, {"lost": [7, 5]}]
 
@@ -104,7 +104,7 @@ def test_what_a_shard_has_lost_is_told_with_its_steps():
 def test_messages_to_a_rank_are_passed_on_in_the_order_they_were_sent(monkeypatch):
     """A batch takes longer to arrive than a few words: here everything arrives backwards."""
     relay = object.__new__(RankRelay)  # without the process that it would start
-    relay._inbox, relay._turns, passed_on = Inbox(), Turns(), []
+    relay._event_queue, relay._turns, passed_on = EventQueue(), Reorder(), []
     monkeypatch.setattr(relay, "_tell", lambda message, sample: passed_on.append(message["said"]), raising=False)
     sent = []
     rank = object.__new__(RemoteRank)
@@ -114,5 +114,5 @@ def test_messages_to_a_rank_are_passed_on_in_the_order_they_were_sent(monkeypatc
         rank.send({"said": word})
     for call in reversed(sent):
         relay.tell(*call)
-        relay._inbox.run(relay._inbox.wait(0))
+        relay._event_queue.run(relay._event_queue.wait(0))
     assert passed_on == ["one", "two", "three"]

@@ -13,7 +13,7 @@ from support.listening import listening
 
 from starling.actor.usage import Usage
 from starling.learner.group import RankLostError
-from starling.runtime.collective import Collective, Meeting
+from starling.runtime.distributed_learners import DistributedLearners, Meeting
 from starling.runtime.link import link, wait_readable
 from starling.runtime.rendezvous import RankLine
 
@@ -101,9 +101,9 @@ def test_gloo_meets_over_it_again_and_again_and_only_on_loopback(size):
 
             def meet(rank, number=number):
                 store = lines[rank].rendezvous(number, PATIENCE)
-                found = Collective(Meeting(store, rank, size, PATIENCE), torch.device("cpu"), Usage())
+                found = DistributedLearners(Meeting(store, rank, size, PATIENCE), torch.device("cpu"), Usage())
                 total = torch.full((3,), float(rank + 1))
-                found.add_up(total)
+                found.all_reduce_sum(total)
                 return total.tolist(), {str(address) for address, _ in listening([os.getpid()]) - before}
 
             expected = [size * (size + 1) / 2] * 3
@@ -112,4 +112,4 @@ def test_gloo_meets_over_it_again_and_again_and_only_on_loopback(size):
 
 def test_a_rank_that_does_not_come_is_lost():
     with ranks(2) as (_, lines), pytest.raises(RankLostError, match="did not meet: the other learners did not come"):
-        Collective(Meeting(lines[0].rendezvous(1, 1.0), 0, 2, 1.0), torch.device("cpu"), Usage())
+        DistributedLearners(Meeting(lines[0].rendezvous(1, 1.0), 0, 2, 1.0), torch.device("cpu"), Usage())

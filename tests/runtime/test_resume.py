@@ -11,7 +11,7 @@ from starling.experiment.branch import check_branch
 from starling.experiment.run_folder.folder import RunFolder
 from starling.experiment.run_folder.metrics import read_rows
 from starling.experiment.train import branch
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 from starling.tools.verify import UNDER_WAY, Counters
 
 SMALL = [
@@ -73,7 +73,9 @@ def test_four_learners_go_on_with_the_replay_of_two(finished, tmp_path):
 
 
 def test_old_unrolls_that_cannot_be_dealt_to_two_learners_are_named():
-    blueprints = [draw(load("impala-clear-cartpole", [*after, "actors=2"])) for after in ([], ["learners=2"])]
+    blueprints = [
+        RunPlan.from_config(load("impala-clear-cartpole", [*after, "actors=2"])) for after in ([], ["learners=2"])
+    ]
     assert check_branch(*blueprints).lines()[-1] == "old unrolls are not dealt to other learners: uniform begin empty"
 
 

@@ -34,7 +34,7 @@ def test_episodes_and_ages_are_those_of_the_steps(name, saved, monkeypatch):
     assert found.mean_length == pytest.approx(np.mean([length for _, length in episodes]))
     assert found.items == table.size
     assert found.steps == steps.valid.sum()
-    assert found.age.most == (replay.version - steps.version[steps.valid]).max()
+    assert found.age.most == (replay.updates - steps.policy_version[steps.valid]).max()
 
 
 def test_memory_is_what_the_table_was_planned_to_hold(saved):

@@ -11,7 +11,7 @@ from starling.experiment.saved_replay.resharding import reshard, without_tables
 from starling.experiment.saved_replay.steps import read_steps
 from starling.launch.builders import build_stores
 from starling.launch.local import build
-from starling.launch.plan import build_model, draw, layout_of
+from starling.launch.plan import RunPlan, build_model, layout_of
 
 TOY = ["env.id=toy/identity", "env.num=5", "net.torso.hidden=[8]", "stop.return=null"]
 DQN = ["algo.learning_starts=50", "algo.fragment=4", "algo.batch=4", "algo.capacity=600", "algo.prioritized.alpha=0.6"]
@@ -22,22 +22,22 @@ R2D2 = [
 
 
 def a_run(preset, settings, steps):
-    """A blueprint and what a run of it saved of its store."""
-    blueprint = draw(load(preset, [*TOY, *settings]))
-    runtime = build(blueprint)
+    """A plan and what a run of it saved of its store."""
+    run_plan = RunPlan.from_config(load(preset, [*TOY, *settings]))
+    runtime = build(run_plan)
     for _ in runtime.run():
         if runtime.env_steps >= steps:
             break
     runtime.close()
-    return blueprint, runtime.store.get_state(with_tables=True)
+    return run_plan, runtime.store.get_state(with_tables=True)
 
 
-def shared_by(blueprint, learners):
-    return replace(blueprint, config=blueprint.config.model_copy(update={"learners": learners}))
+def shared_by(run_plan, learners):
+    return replace(run_plan, config=run_plan.config.model_copy(update={"learners": learners}))
 
 
-def restored(blueprint, saved):
-    stores = build_stores(blueprint, layout_of(blueprint, build_model(blueprint)))
+def restored(run_plan, saved):
+    stores = build_stores(run_plan, layout_of(run_plan, build_model(run_plan)))
     for i, store in enumerate(stores):
         store.set_state(saved["shards"][str(i)] if "shards" in saved else saved)
         store.check_valid()
@@ -73,10 +73,10 @@ def test_steps_items_and_priorities_stay_in_other_hands(preset, settings, steps)
             wanted = dict(tree.items(tree.map(lambda leaf, n=missing: leaf[n:], theirs[row])))
             for name, value in tree.items(ours[row]):
                 compare = np.testing.assert_allclose if name == "priority" else np.testing.assert_array_equal
-                if name != "version":  # of a fragment of steps the oldest is kept
+                if name != "policy_version":  # of a fragment of steps the oldest is kept
                     compare(value, wanted[name], err_msg=f"{name} of row {row}")
-            assert (ours[row].version <= wanted["version"]).all()
-            assert steps < 600 or ours[row].version.max() > 0
+            assert (ours[row].policy_version <= wanted["policy_version"]).all()
+            assert steps < 600 or ours[row].policy_version.max() > 0
     if steps < 600:
         assert sum(half.mixture.sizes[0] for half in halves) == before.mixture.sizes[0] == again.mixture.sizes[0]
 
@@ -107,9 +107,9 @@ def test_fragments_that_wait_in_a_queue_go_along():
 
 
 def test_without_tables_only_the_count_of_steps_is_dealt():
-    blueprint = draw(load("dqn-cartpole", [*TOY, *DQN]))
-    two = shared_by(blueprint, 2)
-    parted = reshard(blueprint, two, {"env_steps": 1001})
+    run_plan = RunPlan.from_config(load("dqn-cartpole", [*TOY, *DQN]))
+    two = shared_by(run_plan, 2)
+    parted = reshard(run_plan, two, {"env_steps": 1001})
     assert parted == {"env_steps": 1001, "shards": {"0": {"env_steps": 600}, "1": {"env_steps": 401}}}
     assert without_tables(parted) == parted
-    assert reshard(two, blueprint, parted) == {"env_steps": 1001}
+    assert reshard(two, run_plan, parted) == {"env_steps": 1001}

@@ -13,7 +13,7 @@ from starling.errors import UserError
 from starling.experiment.saved_replay.start import begin_with_replay
 from starling.experiment.saved_replay.steps import read_steps
 from starling.launch import local as topology
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 
 FULL = ("wrapped", "pong", "memory")
 SAME = ("obs", "first", "action", "rewards", "terminated", "truncated", "valid", "extras", "carry")
@@ -22,9 +22,9 @@ SAME = ("obs", "first", "action", "rewards", "terminated", "truncated", "valid",
 def begin(source, settings):
     """The runtime of a new run, its tables filled from `source`."""
     preset, *rest = settings
-    blueprint = draw(load(preset, [*rest, f"replay_from={source}"]))
-    runtime = topology.build(blueprint)
-    assert str(source) in begin_with_replay(blueprint, runtime)
+    run_plan = RunPlan.from_config(load(preset, [*rest, f"replay_from={source}"]))
+    runtime = topology.build(run_plan)
+    assert str(source) in begin_with_replay(run_plan, runtime)
     return runtime
 
 
@@ -66,7 +66,7 @@ def test_items_and_priorities_are_those_of_the_export(name, rows, exported, save
         assert mine == [item for i, item in enumerate(theirs) if i not in oldest]
     else:
         assert sorted(mine) == sorted(theirs)
-    assert (new.ring.gather(new.ring.items().slots[:1]).version == 0).all()
+    assert (new.ring.gather(new.ring.items().slots[:1]).policy_version == 0).all()
     assert runtime.env_steps == runtime.store.env_steps == 0
     runtime.close()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from starling.config.load import load
 from starling.launch.local import build
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 
 PATIENCE = 240.0
 """Seconds that anything may take on a machine that has much else to do."""
@@ -33,7 +33,7 @@ FAMILY = [
 @contextmanager
 def run_of(preset: str, *settings: str) -> Iterator[Any]:
     """A run that goes on only while `go_on` and the like are at work."""
-    runtime: Any = build(draw(load(preset, settings)))
+    runtime: Any = build(RunPlan.from_config(load(preset, settings)))
     runtime.rounds, runtime.seen = runtime.run(), []
     try:
         yield runtime

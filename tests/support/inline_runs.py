@@ -4,11 +4,11 @@ import numpy as np
 
 from starling.config.load import load
 from starling.launch import local as topology
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 
 
 def build(preset, *overrides):
-    return topology.build(draw(load(preset, list(overrides))))
+    return topology.build(RunPlan.from_config(load(preset, list(overrides))))
 
 
 def run(preset, steps, *overrides):

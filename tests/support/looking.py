@@ -2,7 +2,7 @@
 
 import torch
 
-from starling.algos.base import Seen
+from starling.algos.base import IntrinsicInput
 
 
 def seen(obs, first=None, action=None):
@@ -12,4 +12,4 @@ def seen(obs, first=None, action=None):
     first = torch.zeros(rows, dtype=torch.bool) if first is None else torch.as_tensor(first)
     ended, arm = torch.zeros(rows, dtype=torch.bool), torch.zeros(rows, dtype=torch.int64)
     noise = lambda n: torch.full((rows, n), 0.5)  # noqa: E731
-    return Seen(obs, first, ended, action, torch.zeros(rows), torch.arange(rows), True, arm, noise)
+    return IntrinsicInput(obs, first, ended, action, torch.zeros(rows), torch.arange(rows), True, arm, noise)

@@ -47,7 +47,7 @@ def make_batch(model, extras, actions="discrete", seed=0, intrinsic=()):
         valid=valid,
         extras=extras((LENGTH + 1, ROWS), random),
         carry=carry,
-        version=torch.zeros(ROWS, dtype=torch.int64),
+        policy_version=torch.zeros(ROWS, dtype=torch.int64),
     )
     if actions == "box":
         steps = replace(steps, action=torch.randn(LENGTH, ROWS, 2, generator=random))

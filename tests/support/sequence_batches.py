@@ -78,7 +78,7 @@ def make_batch(model, length=LENGTH, seed=0, begins=BEGINS, rewards=("extrinsic"
                 "features": torch.randn(length + 1, ROWS, CORE_SIZE, generator=random),
             },
             carry=carry,
-            version=torch.zeros(ROWS, dtype=torch.int64),
+            policy_version=torch.zeros(ROWS, dtype=torch.int64),
         ),
         weight=torch.linspace(0.3, 1.0, ROWS),
         source=torch.zeros(ROWS, dtype=torch.int64),

@@ -257,7 +257,9 @@ def slow_impact(model, target, batch, config, streams, clip):
     ratio, advantage, errors = np.ones((steps.length, steps.rows)), 0.0, {}
     for cell in cells:
         ratio[cell] = aim[cell] / worker[cell]
-    assert ratio.min() < 1 / config.largest_ratio < config.clip_c < config.clip_rho < ratio.max(), "not all are clipped"
+    assert ratio.min() < 1 / config.target_ratio_clip < config.clip_c < config.clip_rho < ratio.max(), (
+        "not all are clipped"
+    )
     for s in streams:
         vs, own = slow_vtrace(
             steps, ratio, values_of(seen, s.name), s.discount, s.lambda_, config.clip_rho, config.clip_c,
@@ -268,7 +270,7 @@ def slow_impact(model, target, batch, config, streams, clip):
         errors[s.name] = sum((vs[t, b] - seen[t][s.name][b]) ** 2 / 2 for t, b in every)
     total = config.value_coef * sum(errors.values())
     for cell in cells:
-        r = p_pi[cell] / max(aim[cell], worker[cell] / config.largest_ratio)
+        r = p_pi[cell] / max(aim[cell], worker[cell] / config.target_ratio_clip)
         total = total - torch.minimum(r * advantage[cell], r.clamp(1 - clip, 1 + clip) * advantage[cell])
         total = total - config.entropy_coef * entropy(pi[cell])
     return total / len(cells)

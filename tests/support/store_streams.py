@@ -70,10 +70,10 @@ class Row:
         self.ended = bool(self.rng.random() < self.end)
         kind = self.rng.integers(3)  # 2: cut without a flag, as by a forced reset
         record["terminated"], record["truncated"] = self.ended and kind == 0, self.ended and kind == 1
-        self._move()
+        self._optimizer_step()
         return record
 
-    def _move(self):
+    def _optimizer_step(self):
         obs = {"vector": self.rng.standard_normal(3).astype(np.float32)}
         if self.layout.stack is not None:
             n, axis = self.layout.stack.n, self.layout.stack.axis
@@ -117,7 +117,7 @@ class Stream:
         version = np.array([self.version + i % 2 for i in range(len(self.rows))])
         for row, number in zip(self.records, version, strict=True):
             for record in row:
-                record["version"] = int(number)
+                record["policy_version"] = int(number)
         return to_fragment(self.records, self.numbers, version, self.layout, self.sequence)
 
 
@@ -148,7 +148,7 @@ def to_fragment(records, numbers, version, layout, sequence):
         valid=taken("valid", bool),
         extras=shown("extras", layout.extras),
         carry={name: leaf[0] for name, leaf in carries.items()},
-        version=version,
+        policy_version=version,
     )
     return Fragment(trajectory, np.asarray(numbers), carries or None, actor=0, sequence=sequence)
 
@@ -227,7 +227,7 @@ class RingModel:
             "truncated": np.array([ok and r["truncated"] for r, ok in taken]),
             "valid": np.array(real),
             "carry": {k: rows[0]["carry"][k] for k in layout.carry},
-            "version": min(r["version"] for r, ok in taken if ok),
+            "policy_version": min(r["policy_version"] for r, ok in taken if ok),
         }
 
     def _shown(self, rows, steps, layout):
@@ -267,7 +267,7 @@ def column(trajectory, b):
         value = getattr(trajectory, name)
         out[name] = {k: v[:, b] for k, v in value.items()} if isinstance(value, dict) else value[:, b]
     out["carry"] = {k: v[b] for k, v in trajectory.carry.items()}
-    out["version"] = int(trajectory.version[b])
+    out["policy_version"] = int(trajectory.policy_version[b])
     return out
 
 

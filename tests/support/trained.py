@@ -14,5 +14,5 @@ def greedy_return(episodes=100):
 
 
 def load(result):
-    """The trained agent of a run: `.model` is its network, `.blueprint.algorithm` the algorithm."""
+    """The trained agent of a run: `.model` is its network, `.run_plan.algorithm` the algorithm."""
     return load_agent(result.folder, which="newest", protocol="as-trained", warn=lambda line: None)

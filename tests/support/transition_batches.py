@@ -35,7 +35,7 @@ def make_transitions(actions, length, seed=0, intrinsic=()):
         valid=valid,
         extras={"entropy": torch.randn(length + 1, rows, generator=random)},
         carry={},
-        version=torch.zeros(rows, dtype=torch.int64),
+        policy_version=torch.zeros(rows, dtype=torch.int64),
     )
     weight = torch.linspace(0.2, 1.0, rows)[torch.randperm(rows, generator=random)]
     return Batch(steps, weight, torch.zeros(rows, dtype=torch.int64), Progress(), torch.Generator().manual_seed(7))

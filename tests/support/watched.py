@@ -6,7 +6,7 @@ import torch
 
 from starling.config.load import load
 from starling.launch import local as topology
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 
 
 class Stopwatch:
@@ -24,7 +24,7 @@ class Stopwatch:
 
 def mean_over_training(preset, settings, updates, measure):
     """Train inline for so many updates and return the mean of `measure(model)` over the second half, and env steps."""
-    runtime = topology.build(draw(load(preset, settings)))
+    runtime = topology.build(RunPlan.from_config(load(preset, settings)))
     values = []
     for _ in runtime.run():
         if runtime.updates >= updates:

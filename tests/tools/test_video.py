@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from starling.errors import UserError
-from starling.tools.video import Draft, check_video, write_video
+from starling.tools.video import PartialFile, check_video, write_video
 
 
 def clip(length, height=84, width=84):
@@ -198,10 +198,10 @@ def test_a_missing_package_is_named_with_how_to_get_it(tmp_path, monkeypatch, na
 
 def test_a_draft_is_beside_its_place_until_it_is_finished(tmp_path):
     target = tmp_path / "log.json"
-    with Draft(target) as draft:
-        draft.write(b"{}")
+    with PartialFile(target) as partial:
+        partial.write(b"{}")
         assert not target.exists()
-        assert draft.finish() == target
+        assert partial.finish() == target
     assert target.read_bytes() == b"{}"
     assert list(target.parent.iterdir()) == [target]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -15,28 +15,20 @@ import torch
 
 from starling import tree
 from starling.actor.noise import Noise
-from starling.actor.recorder import Buffer, FragmentShape, Recorder, learning_rewards
-from starling.algos.base import ActInput, ActOutput, Algorithm, Seen
+from starling.actor.recorder import FragmentBuffer, FragmentShape, Recorder, learning_rewards
+from starling.algos.base import ActInput, ActOutput, Algorithm, IntrinsicInput
 from starling.types import EnvStep, Fragment, NDArray, Progress, Tree
 
 
-@dataclass(frozen=True)
-class Header:
-    """What travels in front of the weights: which they are and how far training is."""
-
-    version: int = 0
-    progress: Progress = field(default_factory=Progress)
-
-
-class Upstream(Protocol):
+class ExperienceSink(Protocol):
     """Where a policy gets leave and weights, and where its fragments go."""
 
-    def begin(self, group: int) -> Buffer | None:
+    def begin(self, group: int) -> FragmentBuffer | None:
         """A credit for this group to begin a fragment, and where to write it; None: not now."""
         ...
 
-    def refresh(self) -> Header:
-        """Bring the newest weights into the model; say which they are."""
+    def refresh(self) -> Progress:
+        """Load the newest weights into the model; returns the training progress at which they were published."""
         ...
 
     def insert(self, group: int, fragment: Fragment) -> None:
@@ -62,7 +54,7 @@ class RowGroup:
         self.step = start  # how often these rows have acted
         self.seen: EnvStep | None = None  # what these rows see now, and what came of their last action
 
-    def settle(self, output: ActOutput) -> None:
+    def record_output(self, output: ActOutput) -> None:
         """Move on: the carry after this action, but for its rewards, which are known with the next observation."""
         self.step += 1
         self.action = output.action
@@ -99,13 +91,11 @@ class RowGroup:
 class Policy:
     """A network that acts for groups of rows."""
 
-    def __init__(
-        self, algorithm: Algorithm, model: Any, *, total_rows: int, explore: bool, mixed: bool = False
-    ) -> None:
+    def __init__(self, algorithm: Algorithm, model: Any, *, num_envs: int, explore: bool, mixed: bool = False) -> None:
         self.algorithm, self.model = algorithm, model
         self._mixed = mixed  # mixed precision: bfloat16 where autocast finds it safe
-        self.explore, self.total_rows = explore, total_rows
-        self.header = Header()
+        self.explore, self.num_envs = explore, num_envs
+        self.progress = Progress()
         self.arm = 0  # the policy that is played without exploration, of an algorithm that has several
         self._device = next(iter(model.parameters())).device
 
@@ -126,7 +116,7 @@ class Policy:
 
     def _intrinsic(self, group: RowGroup, step: EnvStep) -> dict[str, NDArray]:
         ended = (step.terminated | step.truncated) & ~step.cut_short
-        seen = Seen(
+        seen = IntrinsicInput(
             tree.to_torch(step.obs, self._device),
             torch.from_numpy(step.first).to(self._device),
             torch.from_numpy(ended).to(self._device),
@@ -151,8 +141,8 @@ class Policy:
             first=self._gather([s.first for s in seen]),
             carry=self._gather([group.carry for group in groups]),
             rows=single.row_ids if single else torch.cat([group.row_ids for group in groups]),
-            total_rows=self.total_rows,
-            progress=self.header.progress,
+            num_envs=self.num_envs,
+            progress=self.progress,
             explore=self.explore,
             noise=self._noise(groups),
         )
@@ -187,31 +177,31 @@ class GroupSpec:
     """One env loop's rows: who they are, and which life of theirs this is."""
 
     rows: NDArray  # [B] int64: global env rows
-    birth: int = 0  # how often these rows have been lost and begun anew
+    incarnation: int = 0  # how often these rows have been lost and begun anew
 
-    LIVES: ClassVar[int] = 2**16
+    MAX_INCARNATIONS: ClassVar[int] = 2**16
 
     def actor(self, index: int) -> int:
         """An id of its own for every life, so that a table never takes a new fragment for an old one."""
-        return index * self.LIVES + self.birth
+        return index * self.MAX_INCARNATIONS + self.incarnation
 
     @property
     def start(self) -> int:
         """Where the noise of this life begins: no life repeats another's."""
-        return self.birth << 32
+        return self.incarnation << 32
 
 
-def next_birth(births: Mapping[Any, int]) -> int:
-    """A birth that none of the rows of an earlier run has had, whoever held them."""
-    return 1 + max(births.values(), default=-1)
+def next_incarnation(incarnations: Mapping[Any, int]) -> int:
+    """A incarnation that none of the rows of an earlier run has had, whoever held them."""
+    return 1 + max(incarnations.values(), default=-1)
 
 
 @dataclass(frozen=True)
 class _Inferred:
-    """What the network said, and which weights it had."""
+    """An output of the network and the version of its weights."""
 
     output: ActOutput
-    version: int
+    policy_version: int
 
 
 class PolicyCore:
@@ -221,14 +211,14 @@ class PolicyCore:
         self,
         policy: Policy,
         shape: FragmentShape,
-        upstream: Upstream,
+        sink: ExperienceSink,
         *,
         groups: Mapping[int, GroupSpec],
         seed: int,
         synchronous: bool,
         reward_clip: float | None,
     ) -> None:
-        self.policy, self.upstream = policy, upstream
+        self.policy, self.sink = policy, sink
         self._shape, self._seed = shape, seed
         self._synchronous, self._reward_clip = synchronous, reward_clip
         self._specs = dict(groups)
@@ -236,14 +226,14 @@ class PolicyCore:
         self._recorders: dict[int, Recorder] = {}
         self._waiting: dict[int, _Inferred] = {}  # acted on, but without leave to begin the next fragment
         for index, spec in groups.items():
-            self.begin_life(index, spec)
+            self.start_incarnation(index, spec)
 
     @property
-    def births(self) -> dict[int, int]:
+    def incarnations(self) -> dict[int, int]:
         """Which life of its rows every group is in."""
-        return {index: spec.birth for index, spec in self._specs.items()}
+        return {index: spec.incarnation for index, spec in self._specs.items()}
 
-    def begin_life(self, index: int, spec: GroupSpec) -> None:
+    def start_incarnation(self, index: int, spec: GroupSpec) -> None:
         """Rows begin, or begin anew after they were lost: what was under way is forgotten, but for what they see."""
         before = self._groups.get(index)
         self._specs[index] = spec
@@ -271,8 +261,8 @@ class PolicyCore:
 
     def _infer(self, indices: Sequence[int]) -> None:
         outputs = self.policy.infer([self._groups[i] for i in indices])
-        version = self.policy.header.version
-        self._waiting.update({i: _Inferred(output, version) for i, output in zip(indices, outputs, strict=True)})
+        updates = self.policy.progress.updates
+        self._waiting.update({i: _Inferred(output, updates) for i, output in zip(indices, outputs, strict=True)})
 
     def _reward(self, indices: Sequence[int]) -> None:
         """Record what the last actions led to, with the rewards of every stream."""
@@ -288,40 +278,39 @@ class PolicyCore:
         assert group.seen is not None
         obs, first = group.seen.obs, group.seen.first
         if recorder.full:
-            self.upstream.insert(index, recorder.seal(obs, first, group.carry, self._waiting[index].output.extras))
+            self.sink.insert(index, recorder.seal(obs, first, group.carry, self._waiting[index].output.extras))
         if not recorder.open:
-            buffer = self.upstream.begin(index)
+            buffer = self.sink.begin(index)
             if buffer is None:
                 return None
             self._renew(index)
-            recorder.begin(buffer, group.carry, self._waiting[index].version)
+            recorder.begin(buffer, group.carry, self._waiting[index].policy_version)
         output = self._waiting.pop(index).output
         recorder.action(obs, first, group.carry, output.action, output.extras)
-        group.settle(output)
+        group.record_output(output)
         return output.action
 
     def _renew(self, index: int) -> None:
         """Read the weights; a synchronous learner wants even the first action of a fragment to follow them."""
-        self.policy.header = self.upstream.refresh()
-        if self._synchronous and self._waiting[index].version != self.policy.header.version:
+        self.policy.progress = self.sink.refresh()
+        if self._synchronous and self._waiting[index].policy_version != self.policy.progress.updates:
             self._infer([index])
 
-    def begin_lives(self, births: Mapping[int, int]) -> None:
+    def start_incarnations(self, incarnations: Mapping[int, int]) -> None:
         """Let every group be in the life that is given for it."""
         for index, spec in self._specs.items():
-            self.begin_life(index, replace(spec, birth=births[index]))
+            self.start_incarnation(index, replace(spec, incarnation=incarnations[index]))
 
     def get_state(self) -> dict[str, Any]:
         assert not self._waiting, "a policy is saved between steps, when no group waits for leave"
         return {
-            "version": self.policy.header.version,
-            "progress": asdict(self.policy.header.progress),
+            "progress": asdict(self.policy.progress),
             "groups": {str(i): group.get_state() for i, group in self._groups.items()},
             "recorders": {str(i): recorder.get_state() for i, recorder in self._recorders.items()},
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.policy.header = Header(state["version"], Progress(**state["progress"]))
+        self.policy.progress = Progress(**state["progress"])
         for index in self._groups:
             self._groups[index].set_state(state["groups"][str(index)])
             self._recorders[index].set_state(state["recorders"][str(index)])

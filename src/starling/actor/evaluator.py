@@ -22,7 +22,7 @@ MAX_ROWS = 8
 """Envs that are stepped at once in an evaluation."""
 LONGEST = 108_000
 """Steps after which a game counts as it stands: half an hour of Atari at a frame per step. Else one that never ends,
-as those of an env without a time limit may, would keep the evaluation, and a run that waits for it, for ever."""
+as those of an env without a time limit may, would keep the evaluation, and a run that waits for it, indefinitely."""
 TRIALS = 0x7121A1
 """Seed offset of the envs and the noise of trials, so that no trial repeats a scored episode."""
 
@@ -75,7 +75,7 @@ def play_episodes(
         group.seen = step
         policy.reward(group, reward_clip)
         (output,) = policy.infer([group])
-        group.settle(output)
+        group.record_output(output)
         step = env.step(output.action)
         played: list[Played] = []
         totals += step.reward

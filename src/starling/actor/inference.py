@@ -14,10 +14,10 @@ from starling.types import EnvStep, Tree
 
 @dataclass(frozen=True)
 class Arrival:
-    """What an env loop's last actions led to; a birth that was not seen before means the loop begins anew."""
+    """What an env loop's last actions led to; a incarnation that was not seen before means the loop begins anew."""
 
     group: int
-    birth: int
+    incarnation: int
     step: EnvStep
 
 
@@ -131,12 +131,12 @@ class InferenceServer:
 
     def _take_in(self) -> None:
         for arrival in self._desk.arrivals():
-            group, known = arrival.group, self._groups[arrival.group].birth
-            if arrival.birth < known:
+            group, known = arrival.group, self._groups[arrival.group].incarnation
+            if arrival.incarnation < known:
                 continue  # left by a loop that is gone
-            if arrival.birth > known:
-                self._groups[group] = replace(self._groups[group], birth=arrival.birth)
-                self.core.begin_life(group, self._groups[group])
+            if arrival.incarnation > known:
+                self._groups[group] = replace(self._groups[group], incarnation=arrival.incarnation)
+                self.core.start_incarnation(group, self._groups[group])
                 self._blocked = [other for other in self._blocked if other != group]
             self.core.observe(group, arrival.step)
             self._pending[group] = time.monotonic()
@@ -167,7 +167,7 @@ class InferenceServer:
         self._usage.set("budget", int(self._batcher.budget * 1e9))
 
 
-class LocalDesk:
+class LocalInferenceChannel:
     """A desk in one process: env loops and server take turns."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from starling.types import EXTRINSIC, ArraySpec, EnvStep, Fragment, Layout, NDAr
 
 
 @dataclass(frozen=True)
-class Buffer:
+class FragmentBuffer:
     """Room for one fragment: where a recorder writes. Its leaves are arrays, or their `ArraySpec` before they exist."""
 
     steps: Trajectory[Any]
@@ -27,12 +27,12 @@ class FragmentShape:
     length: int
     keep_carries: bool
 
-    def buffer(self, rows: int) -> Buffer:
+    def buffer(self, rows: int) -> FragmentBuffer:
         """The `ArraySpec` of everything a fragment of `rows` env rows holds."""
         lead = (self.length + 1, rows)
         wanted = self.keep_carries and bool(tree.leaves(self.layout.carry))
         carries = tree.map(lambda s: ArraySpec(lead + s.shape, s.dtype), self.layout.carry) if wanted else None
-        return Buffer(self.layout.trajectory(self.length, rows), carries)
+        return FragmentBuffer(self.layout.trajectory(self.length, rows), carries)
 
 
 def _write(buffer: Tree, t: int, value: Tree) -> None:
@@ -50,7 +50,7 @@ class Recorder:
 
     def __init__(self, shape: FragmentShape, rows: NDArray, *, actor: int) -> None:
         self._shape, self._rows, self._actor = shape, rows, actor
-        self._buffer: Buffer | None = None  # None: no fragment is open
+        self._buffer: FragmentBuffer | None = None  # None: no fragment is open
         self._sequence = 0
         self._t = 0
 
@@ -67,10 +67,10 @@ class Recorder:
         assert self._buffer is not None, "no fragment is open"
         return self._buffer.steps
 
-    def begin(self, buffer: Buffer, carry: Tree, version: int) -> None:
-        """Open a fragment whose first observation is reached with `carry` [B, ...] under weights `version`."""
+    def begin(self, buffer: FragmentBuffer, carry: Tree, policy_version: int) -> None:
+        """Open a fragment that begins with `carry` [B, ...] and is acted by the weights of `policy_version`."""
         self._buffer, self._t = buffer, 0
-        buffer.steps.version[:] = version
+        buffer.steps.policy_version[:] = policy_version
         tree.map(np.copyto, buffer.steps.carry, carry)
 
     def action(self, obs: Tree, first: NDArray, carry: Tree, action: Tree, extras: Tree) -> None:
@@ -79,7 +79,7 @@ class Recorder:
         self._observation(obs, first, carry, extras)
 
     def result(self, step: EnvStep, rewards: dict[str, NDArray]) -> None:
-        """What came of the action; `rewards` are the streams as they are to be learnt from."""
+        """What came of the action; `rewards` are the streams as they are to be learned from."""
         t, steps = self._t, self._steps
         steps.terminated[t] = step.terminated
         steps.truncated[t] = step.truncated
@@ -124,6 +124,6 @@ class Recorder:
 
 
 def learning_rewards(step: EnvStep, clip: float | None) -> dict[str, NDArray]:
-    """The extrinsic stream as it is learnt from: clipped here, never in the env, so that scores stay raw."""
+    """The extrinsic stream as it is learned from: clipped here, never in the env, so that scores stay raw."""
     reward = step.reward if clip is None else np.clip(step.reward, -clip, clip)
     return {EXTRINSIC: reward}

@@ -101,7 +101,7 @@ def stream_traces(
 
 
 def fragment_queue(name: str, length: int, batch: int, rows: int, max_lag: int, share: float = 1.0) -> TableSpec:
-    """Fragments of `length` steps, each learnt from once, in the order they came; `rows` envs step in all."""
+    """Fragments of `length` steps, each learned from once, in the order they came; `rows` envs step in all."""
     return TableSpec(
         name=name,
         storage="slots",

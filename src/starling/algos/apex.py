@@ -21,9 +21,9 @@ class ApeX(DQN):
         super().__init__(config, net)
         self._ladder = config.ladder
 
-    def training_epsilon(self, progress: Progress, rows: Tensor, total_rows: int) -> Tensor | float:
+    def training_epsilon(self, progress: Progress, rows: Tensor, num_envs: int) -> Tensor | float:
         base = self.config.epsilon.at(progress.env_steps, progress.fraction)
-        return ladder(rows, total_rows, base, self._ladder)
+        return ladder(rows, num_envs, base, self._ladder)
 
     def record(self, q: dict[str, Tensor], mixed: Tensor, action: Tensor) -> dict[str, Tree]:
         best = mixed.argmax(-1)

@@ -26,7 +26,7 @@ class ActInput:
     first: Tensor  # [B] bool: obs begins an episode
     carry: Tree  # [B, ...] as the model's `initial_carry` made it
     rows: Tensor  # [B] int64: global env rows; epsilons and bandits belong to these
-    total_rows: int  # env rows there are in all
+    num_envs: int  # env rows there are in all
     progress: Progress
     explore: bool  # False when evaluating
     noise: Callable[[int], Tensor]  # noise(n) -> [B, n] uniform in (0, 1), a pure function of (seed, row, step)
@@ -42,7 +42,7 @@ class ActOutput:
 
 
 @dataclass(frozen=True)
-class Seen:
+class IntrinsicInput:
     """What B env rows have come to see, and what led there: an intrinsic reward is a judgement of this."""
 
     obs: Tree  # [B, ...]
@@ -83,7 +83,7 @@ class LearnSpec:
     minibatches: int = 1
     split: Literal["env", "step"] = "env"  # minibatches of whole rows (recurrent) or of single steps
     importance_exponent: Callable[[Progress], float] | None = None  # PER's beta
-    abreast: int = 1  # parts of the loss (`Algorithm.parts`) that take long enough to be worth a core each
+    concurrent_losses: int = 1  # parts of the loss (`Algorithm.parts`) that take long enough to be worth a core each
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,8 @@ class Algorithm(ABC):
         """
         return batch
 
-    def exploration(self, progress: Progress, total_rows: int) -> dict[str, float]:
-        """Metrics of how `total_rows` training envs explore now, e.g. their epsilon, as a function of the progress."""
+    def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
+        """Metrics of how `num_envs` training envs explore now, e.g. their epsilon, as a function of the progress."""
         return {}
 
     def recorded_rewards(self) -> tuple[str, ...]:
@@ -212,12 +212,12 @@ class Algorithm(ABC):
         """
         return {}
 
-    def intrinsic(self, model: Any, seen: Seen, memory: dict[str, Any]) -> dict[str, Tensor]:
+    def intrinsic(self, model: Any, seen: IntrinsicInput, memory: dict[str, Any]) -> dict[str, Tensor]:
         """What B rows earn [B] besides the environment's reward for having come to see this; without gradient."""
         return {}
 
     def trials(self) -> Trials | None:
-        """Return new `Trials` where evaluation chooses among several policies (`Seen.arm`); None: there is only one."""
+        """Return new `Trials` if evaluation chooses among several policies (`IntrinsicInput.arm`), else None."""
         return None
 
     def priority(self, window: Trajectory[NDArray]) -> NDArray | None:

@@ -17,7 +17,7 @@ from torch import nn
 
 from starling import tree
 from starling.algos.actor_critic import POLICY
-from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec, Seen
+from starling.algos.base import ActInput, ActOutput, Algorithm, IntrinsicInput, LearnSpec, Loss, OptimizerSpec
 from starling.config.curiosity import CuriosityConfig, OwnCuriosityConfig
 from starling.errors import UserError
 from starling.intrinsic.episodic import Episodic
@@ -51,7 +51,7 @@ class Curiosity(Protocol):
 
     def memory(self, rows: int) -> dict[str, Tensor]: ...
 
-    def reward(self, module: Any, seen: Seen, memory: dict[str, Tensor]) -> Tensor:
+    def reward(self, module: Any, seen: IntrinsicInput, memory: dict[str, Tensor]) -> Tensor:
         """How much B rows earn [B]; what is said where an episode begins does not count."""
         ...
 
@@ -144,8 +144,8 @@ class Curious(Algorithm):
     def act(self, model: CuriousModel, inputs: ActInput) -> ActOutput:
         return self._agent.act(model.agent, inputs)
 
-    def exploration(self, progress: Progress, total_rows: int) -> dict[str, float]:
-        return self._agent.exploration(progress, total_rows)
+    def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
+        return self._agent.exploration(progress, num_envs)
 
     def recorded_rewards(self) -> tuple[str, ...]:
         return tuple(name + suffix for name in self._parts for suffix in ("", RETURN))
@@ -154,7 +154,7 @@ class Curious(Algorithm):
         own = {name: part.memory(rows) for name, part in self._parts.items()}
         return {"own": own, "returns": {name: torch.zeros(rows) for name in self._parts}}
 
-    def intrinsic(self, model: CuriousModel, seen: Seen, memory: dict[str, Any]) -> dict[str, Tensor]:
+    def intrinsic(self, model: CuriousModel, seen: IntrinsicInput, memory: dict[str, Any]) -> dict[str, Tensor]:
         if seen.action is None:  # nothing was done yet
             seen = replace(seen, action=self._no_action.expand(len(seen.first), *self._no_action.shape))
         rewards = {}
@@ -181,7 +181,7 @@ class Curious(Algorithm):
         return replace(ready, prepared=prepared)
 
     def _scaled(self, model: CuriousModel, steps: Trajectory[Any]) -> Trajectory[Any]:
-        """The steps with intrinsic rewards as they are learnt from."""
+        """The steps with intrinsic rewards as they are learned from."""
         rewards = {name: steps.rewards[name] / model.scale(name).to(steps.rewards[name]) for name in self._parts}
         return replace(steps, rewards={**steps.rewards, **rewards})
 
@@ -205,7 +205,7 @@ class Curious(Algorithm):
         return self._agent.score(model.agent, table, candidates, recent)
 
     def priority(self, window: Trajectory[NDArray]) -> NDArray | None:
-        """The agent's, by rewards as learnt from, or as recorded where a table has no model beside it."""
+        """The agent's, by rewards as learned from, or as recorded where a table has no model beside it."""
         if self._model is not None:
             scales = {name: np.float32(self._model.scale(name)) for name in self._parts}
             rewards = {name: window.rewards[name] / scale for name, scale in scales.items()}

@@ -73,14 +73,14 @@ class DQN(Algorithm):
         """How likely a row acts at random: a number, or one a row [B]."""
         if not inputs.explore:
             return self.config.eval_epsilon
-        return self.training_epsilon(inputs.progress, inputs.rows, inputs.total_rows)
+        return self.training_epsilon(inputs.progress, inputs.rows, inputs.num_envs)
 
-    def training_epsilon(self, progress: Progress, rows: Tensor, total_rows: int) -> Tensor | float:
-        """Epsilon of env rows [B] out of `total_rows` in training: one number for all, or one per row [B]."""
+    def training_epsilon(self, progress: Progress, rows: Tensor, num_envs: int) -> Tensor | float:
+        """Epsilon of env rows [B] out of `num_envs` in training: one number for all, or one per row [B]."""
         return self.config.epsilon.at(progress.env_steps, progress.fraction)
 
-    def exploration(self, progress: Progress, total_rows: int) -> dict[str, float]:
-        return epsilon_metrics(self.training_epsilon(progress, torch.arange(total_rows), total_rows))
+    def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
+        return epsilon_metrics(self.training_epsilon(progress, torch.arange(num_envs), num_envs))
 
     def record(self, q: dict[str, Tensor], mixed: Tensor, action: Tensor) -> dict[str, Tree]:
         """What to keep beside an action [B]: of its Q values [B, A] a stream and their weighted sum [B, A], nothing."""

@@ -22,12 +22,12 @@ from starling.config.algo.impact import IMPACTConfig
 from starling.config.parts import NetConfig
 from starling.nets.build import Network
 from starling.ops.policy import (
-    disagreement,
     is_clipped,
     log_ratio,
     masked_mean,
     masked_means,
     ppo_surrogate,
+    total_variation,
     value_loss,
 )
 from starling.ops.streams import loss_at_ends, total, weighted_total
@@ -54,7 +54,7 @@ class IMPACT(Algorithm):
         queue = fragment_queue("unrolls", config.unroll, config.batch, rows, max_lag=config.waiting)
         # What is in the buffer waits for nobody, so the queue's own room is what holds actors back.
         capacity = max((config.buffer + config.waiting) * config.batch, config.batch + rows)
-        return (replace(queue, capacity=capacity, max_lag=None, max_uses=config.uses, buffer=config.buffer),)
+        return (replace(queue, capacity=capacity, max_lag=None, max_times_sampled=config.uses, buffer=config.buffer),)
 
     def learning(self) -> LearnSpec:
         return LearnSpec(
@@ -83,7 +83,7 @@ class IMPACT(Algorithm):
         log_rho = log_ratio(prepared["target"], prepared["behaviour"])  # [T, B]
         traces = stream_traces(outputs, log_rho, steps, streams, config)
         advantage = weighted_total({name: trace.pg_advantage for name, trace in traces.items()}, streams)
-        reference = torch.maximum(prepared["target"], prepared["behaviour"] - math.log(config.largest_ratio))
+        reference = torch.maximum(prepared["target"], prepared["behaviour"] - math.log(config.target_ratio_clip))
         log_pi = policy.log_prob(steps.action)
         ratio = log_ratio(log_pi, reference)
         clip = prepared["clip"]
@@ -100,7 +100,7 @@ class IMPACT(Algorithm):
             stale = {
                 "rho": log_rho.exp(),
                 "clipped": is_clipped(ratio, clip),
-                "off_policy": disagreement(log_pi - prepared["behaviour"]),
+                "off_policy": total_variation(log_pi - prepared["behaviour"]),
             }
             return masked_means({**terms, **stale}, steps.valid)
 

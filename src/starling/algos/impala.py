@@ -30,12 +30,12 @@ from starling.errors import UserError
 from starling.nets.build import Network
 from starling.ops.distributions import Categorical, MultiCategorical
 from starling.ops.policy import (
-    disagreement,
     log_ratio,
     masked_mean,
     masked_means,
     masked_sum,
     policy_gradient_loss,
+    total_variation,
     value_loss,
 )
 from starling.ops.relevance import implied_policy, relevant
@@ -184,13 +184,13 @@ class IMPALA(Algorithm):
         steps, rho = batch.trajectory, now.log_rho.exp()
         # The same policy's ratios are 1 but for rounding, which is no clipping.
         clipped = (rho > 1.001 * self.config.clip_rho).float()
-        named = {**parts, "rho": rho, "clipped": clipped, "off_policy": disagreement(now.log_rho)}
+        named = {**parts, "rho": rho, "clipped": clipped, "off_policy": total_variation(now.log_rho)}
         if now.keep is not None:
             named["relevant"] = now.keep.float()
         means = masked_means(named, steps.valid)
         if self._sources is None:
             return means
-        named["lag"] = (batch.progress.updates - steps.version).float().expand_as(rho)
+        named["lag"] = (batch.progress.updates - steps.policy_version).float().expand_as(rho)
         return means | means_by_source(named, steps.valid, batch.source, self._sources.names)
 
 

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from torch import nn
 
 from starling import tree
-from starling.algos.base import ActInput, ActOutput, LearnSpec, Loss, OptimizerSpec, Seen, Trials
+from starling.algos.base import ActInput, ActOutput, IntrinsicInput, LearnSpec, Loss, OptimizerSpec, Trials
 from starling.algos.r2d2 import R2D2, Values
 from starling.config.algo.ngu import MetaConfig, NGUConfig
 from starling.config.parts import NetConfig
@@ -62,7 +62,7 @@ class NGUModel(nn.Module):
 
     @torch.no_grad()
     def update(self, error: Tensor) -> None:
-        """Let what is usual follow errors [n]: those of an untrained predictor would outweigh all others for ever."""
+        """Update the moving means with errors [n]; old errors decay, since those of an untrained predictor are huge."""
         error = error.to(self.error)  # mixed precision has it in bfloat16
         self.error.lerp_(torch.stack([torch.ones_like(error), error, error.square()]).mean(1), SPEED)
 
@@ -94,7 +94,7 @@ class NGU(R2D2):
         if not self._apart:
             return torch.full((config.policies,), config.discount)
         if config.family == "ngu":
-            return discounts(config.policies, config.discount, config.least_discount)
+            return discounts(config.policies, config.discount, config.min_discount)
         try:
             return long_discounts(config.policies)
         except ValueError as error:
@@ -137,7 +137,7 @@ class NGU(R2D2):
             "bandit": {} if self._bandit is None else self._bandit.state(rows),
         }
 
-    def intrinsic(self, model: NGUModel, seen: Seen, memory: dict[str, Any]) -> dict[str, Tensor]:
+    def intrinsic(self, model: NGUModel, seen: IntrinsicInput, memory: dict[str, Any]) -> dict[str, Tensor]:
         """Episodic novelty, up to L times as much where the observation is new in all of training (eq. 1)."""
         self._change_arms(seen, memory)
         episodic = self._episodic.reward(model.embedding, seen, memory["episode"])
@@ -145,7 +145,7 @@ class NGU(R2D2):
         novelty = episodic * model.modulation(error).clamp(1.0, self.config.lifelong_limit)
         return {NOVELTY: novelty.masked_fill(seen.first, 0.0)}
 
-    def _change_arms(self, seen: Seen, memory: dict[str, Any]) -> None:
+    def _change_arms(self, seen: IntrinsicInput, memory: dict[str, Any]) -> None:
         """Give the bandits the returns of episodes that ended, and choose the policies of those that begin.
 
         An episode that was cut off (by a checkpoint, `env.stagger`, a fault of the env) begins anew without an end: no
@@ -183,12 +183,12 @@ class NGU(R2D2):
             return super().epsilon(inputs)
         return self.training_epsilon(inputs.progress, inputs.carry["arm"], self.config.policies)
 
-    def exploration(self, progress: Progress, total_rows: int) -> dict[str, float]:
+    def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
         """Epsilon over env rows; where it belongs to policies that a bandit chooses, over policies."""
         if self._apart:
-            return super().exploration(progress, total_rows)
+            return super().exploration(progress, num_envs)
         policies = self.config.policies
-        arms = torch.arange(total_rows if self._bandit is None else policies) % policies
+        arms = torch.arange(num_envs if self._bandit is None else policies) % policies
         return epsilon_metrics(self.training_epsilon(progress, arms, policies))
 
     # Learning.
@@ -229,7 +229,7 @@ class NGU(R2D2):
     def _curious(self, steps: Trajectory[Tensor]) -> Tensor:
         """The last few valid steps of every sequence, bool [T, B]."""
         step = torch.arange(steps.length, device=steps.valid.device)[:, None]
-        return steps.valid & (step >= steps.valid.sum(0) - self.config.curious_steps)
+        return steps.valid & (step >= steps.valid.sum(0) - self.config.predictor_steps)
 
     def mixed(self, q: Values, carry: dict[str, Tree]) -> Tensor:
         """Q of the env's reward, and where it is apart that of novelty by the weight of each row's policy."""

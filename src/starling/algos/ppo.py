@@ -20,7 +20,6 @@ from starling.nets.build import HeadSpec, Network
 from starling.nets.normalisers import Normalised, RewardScale
 from starling.ops.policy import (
     clipped_value_loss,
-    disagreement,
     is_clipped,
     kl_estimate,
     log_ratio,
@@ -28,6 +27,7 @@ from starling.ops.policy import (
     masked_means,
     normalise,
     ppo_surrogate,
+    total_variation,
     value_loss,
 )
 from starling.ops.returns import gae
@@ -117,7 +117,7 @@ class PPO(Algorithm):
         clip = torch.full_like(advantage, self.config.clip.at(batch.progress.env_steps, batch.progress.fraction))
         prepared = {"advantage": advantage, "values": values, "goals": goals, LOG_PROB: log_prob, "clip": clip}
         if log_rho is not None:
-            prepared["off_policy"] = disagreement(log_rho)  # before this batch moves the policy any further
+            prepared["off_policy"] = total_variation(log_rho)  # before this batch moves the policy any further
         return replace(batch, trajectory=steps, prepared=prepared)
 
     def loss(self, model: Network, target: None, batch: Batch) -> Loss:
@@ -165,7 +165,7 @@ def _normalised(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]
 
 
 def _scaled(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
-    """The trajectory with rewards as they are learnt from; a network that takes rewards as input sees the raw ones."""
+    """The trajectory with rewards as they are learned from; a network that takes rewards as input sees the raw ones."""
     rewards = dict(steps.rewards)
     for name, scale in model.reward_scales.items():
         assert isinstance(scale, RewardScale)

@@ -69,7 +69,7 @@ class PQN(Algorithm):
         action = epsilon_greedy(weighted_total(q, self._streams), epsilon, inputs.noise(2))
         return ActOutput(action, {}, state)
 
-    def exploration(self, progress: Progress, total_rows: int) -> dict[str, float]:
+    def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
         return epsilon_metrics(self._epsilon(progress))
 
     def _epsilon(self, progress: Progress) -> float:

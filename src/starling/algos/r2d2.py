@@ -1,4 +1,4 @@
-"""R2D2 (Kapturowski 2019): Ape-X with memory, learnt from replayed sequences with stored recurrent states and burn-in.
+"""R2D2 (Kapturowski 2019): Ape-X with memory, learned from replayed sequences with stored recurrent states and burn-in.
 
 A window of the ring is `burn_in` steps and then `unroll` steps that are trained. Where it begins an episode its true
 state is known to be zero: no burn-in is needed, so all of its steps are trained and no episode is too short to learn.
@@ -146,7 +146,7 @@ class R2D2(ApeX):
     def _drift(self, model: Network, steps: Trajectory[Tensor], q: Tensor, trained_t: Tensor) -> Values:
         """delta-Q at the first step after the burn-in and at the last, of sequences that reach so far; q: [T+1, B, A].
 
-        Both states are valued with the present weights, so this is what replay costs and not what was learnt since.
+        Both states are valued with the present weights, so this is what replay costs and not what was learned since.
         """
         count = steps.valid.sum(0)  # [B]
         reaches = (count > self.config.burn_in).nonzero().flatten()  # [b]

@@ -167,7 +167,7 @@ class SAC(Algorithm):
             },
             target=TargetSpec(tau=config.tau),
             importance_exponent=importance_exponent(config.prioritized),
-            abreast=2 if self._takes_long() else 1,
+            concurrent_losses=2 if self._takes_long() else 1,
         )
 
     def _takes_long(self) -> bool:

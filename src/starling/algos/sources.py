@@ -63,9 +63,9 @@ class Sources:
                 sampler=SAMPLERS.get(source.kind, source.kind),
                 min_size=min(source.capacity, math.ceil(batch * source.share)),
                 priority_exponent=source.alpha,
-                candidates=source.lambda_ if source.kind in SAMPLERS else 1.0,
+                candidate_factor=source.lambda_ if source.kind in SAMPLERS else 1.0,
                 anneal=source.anneal,
-                pick=source.pick,
+                selection=source.selection,
                 contest=source.contest,
                 share=source.share,
             )

@@ -11,7 +11,7 @@ import typer
 from starling.cli.arguments import AsJson, Overrides
 
 if TYPE_CHECKING:
-    from starling.launch.plan import Blueprint
+    from starling.launch.plan import RunPlan
     from starling.tools.benchmark.replay import Found, Setting
     from starling.tools.benchmark.throughput import Throughput
 
@@ -39,11 +39,11 @@ def throughput(
     from starling.launch.plan import validate
     from starling.tools.benchmark.throughput import bench
 
-    blueprint = validate(config)
-    found = bench(blueprint, seconds, say=lambda line: print(line, file=sys.stderr))
-    print(as_table(found, blueprint))
+    run_plan = validate(config)
+    found = bench(run_plan, seconds, say=lambda line: print(line, file=sys.stderr))
+    print(as_table(found, run_plan))
     if as_json:
-        print(json.dumps({"preset": preset, "overrides": overrides or [], **as_values(found, blueprint)}))
+        print(json.dumps({"preset": preset, "overrides": overrides or [], **as_values(found, run_plan)}))
 
 
 @bench_app.command("replay")
@@ -124,24 +124,24 @@ def replay_table(found: Found) -> str:
     return "\n".join(f"{name:<18} {value:>12}  {about}" for name, value, about in rows)
 
 
-def settings_of(blueprint: Blueprint) -> dict[str, Any]:
+def settings_of(run_plan: RunPlan) -> dict[str, Any]:
     """What decides a run's speed besides its algorithm and network."""
     from starling.hardware import device
     from starling.launch.plan import plan_threads
 
-    config = blueprint.config
+    config = run_plan.config
     return {
         "runtime": config.runtime,
         "inference": config.inference,
-        "actors": blueprint.actors,
+        "actors": run_plan.actors,
         "env.num": config.env.num,
-        "threads": plan_threads(blueprint),
+        "threads": plan_threads(run_plan),
         "device": str(device(config)),
         "precision": config.precision,
     }
 
 
-def as_values(found: Throughput, blueprint: Blueprint) -> dict[str, Any]:
+def as_values(found: Throughput, run_plan: RunPlan) -> dict[str, Any]:
     """The measurement as JSON: env steps and frames a second, shares, seconds of a core an env step."""
     from dataclasses import asdict
 
@@ -157,17 +157,17 @@ def as_values(found: Throughput, blueprint: Blueprint) -> dict[str, Any]:
         "lag": reading.lag,
         "busy": reading.busy,
         "costs": {**{kind: asdict(getattr(costs, kind)) for kind in KINDS}, "limits": list(found.limits)},
-        "settings": settings_of(blueprint),
+        "settings": settings_of(run_plan),
         **describe("starling-rl", "torch", "numpy", "gymnasium", "ale-py"),
     }
 
 
-def as_table(found: Throughput, blueprint: Blueprint) -> str:
+def as_table(found: Throughput, run_plan: RunPlan) -> str:
     """The measurement for people: what it is, how much, and what is behind it."""
     from starling.cli.plan import micro
 
     reading, costs = found.reading, found.costs
-    settings = ", ".join(f"{name} {value}" for name, value in settings_of(blueprint).items())
+    settings = ", ".join(f"{name} {value}" for name, value in settings_of(run_plan).items())
     limits = " and ".join(f"{limit:,.0f}" for limit in found.limits)
     kinds = ((kind.replace("_", " "), getattr(costs, kind)) for kind in KINDS)
     rows = [

@@ -38,12 +38,12 @@ def check(
 
     config = load_checked(source, [*(overrides or []), "runtime=ray"])
 
-    from starling.launch.plan import build_model, draw, layout_of
+    from starling.launch.plan import RunPlan, build_model, layout_of
     from starling.launch.ray import cluster_plan
 
-    blueprint = draw(config)
-    model = build_model(blueprint)
-    wrong = _look(cluster_plan(blueprint, model, layout_of(blueprint, model)))
+    run_plan = RunPlan.from_config(config)
+    model = build_model(run_plan)
+    wrong = _look(cluster_plan(run_plan, model, layout_of(run_plan, model)))
     if wrong:
         raise UserError("\n".join(wrong))
     print("fit for this run")

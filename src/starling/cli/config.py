@@ -56,13 +56,13 @@ def check(source: Source, overrides: Overrides = None, allow: Allow = None) -> N
     from starling.launch.plan import build_model, layout_of, validate
     from starling.launch.ray import cluster_plan
 
-    blueprint = validate(config)
-    model = build_model(blueprint)
-    layout = layout_of(blueprint, model)
+    run_plan = validate(config)
+    model = build_model(run_plan)
+    layout = layout_of(run_plan, model)
     if config.runtime == "ray":
-        cluster_plan(blueprint, model, layout)
+        cluster_plan(run_plan, model, layout)
     if config.replay_from is not None:
-        check_replay(blueprint, layout, Path(config.replay_from))
+        check_replay(run_plan, layout, Path(config.replay_from))
     print("ok")
 
 

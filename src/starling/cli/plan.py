@@ -38,9 +38,9 @@ def plan(
     from starling.launch.plan import validate
     from starling.tools.benchmark import plan as planning
 
-    blueprint = validate(config)
+    run_plan = validate(config)
     set_up_torch(1)
-    made = planning.plan(blueprint, runs, seconds)
+    made = planning.plan(run_plan, runs, seconds)
     print(as_table(made))
     if as_json:
         print(json.dumps(as_values(made)))

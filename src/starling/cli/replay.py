@@ -34,12 +34,12 @@ def info(run: Run, checkpoint: Checkpoint = "newest", allow: Allow = None, as_js
     from starling.tools.replay.info import describe
 
     tables = describe(replay)
-    print(f"{run}, {replay.checkpoint}: {replay.env_steps:,} env steps came in, {replay.version:,} updates")
+    print(f"{run}, {replay.checkpoint}: {replay.env_steps:,} env steps came in, {replay.updates:,} updates")
     for table in tables:
         print("\n".join(_lines(table)))
     if as_json:
         about = {"run": str(run), "checkpoint": replay.checkpoint, "env_steps": replay.env_steps}
-        print(json.dumps({**about, "updates": replay.version, "tables": [asdict(table) for table in tables]}))
+        print(json.dumps({**about, "updates": replay.updates, "tables": [asdict(table) for table in tables]}))
 
 
 @replay_app.command("export")
@@ -91,7 +91,7 @@ def sample(
     from starling.tools.replay.drawn import draw_items
     from starling.tools.replay.sheet import check_pictures, write_sheet
 
-    path = None if out is None else check_pictures(replay.layout, replay.blueprint.env.id)
+    path = None if out is None else check_pictures(replay.layout, replay.run_plan.env.id)
     drawn = draw_items(replay, n)
     print("\n".join(_table(drawn)))
     if out is not None and path is not None:
@@ -118,7 +118,7 @@ def _lines(table: TableInfo) -> list[str]:
         f"  capacity  {table.capacity:,} steps, {used:.0%} used",
         f"  memory    {in_words(table.bytes)}, codec {table.codec}",
         f"  episodes  {table.episodes:,} whole ones, mean return {number(table.mean_return)}"
-        f" (as learnt from), mean length {number(table.mean_length)}",
+        f" (as learned from), mean length {number(table.mean_length)}",
     ]
     if table.age is not None:
         age = table.age

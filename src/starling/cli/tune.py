@@ -52,8 +52,8 @@ def tune_throughput(
     from starling.launch.plan import validate
     from starling.tools.benchmark.tuning import fastest, tune
 
-    blueprint = validate(config)
-    found = tune(blueprint, seconds, lambda line: print(line, file=sys.stderr), rows=rows)
+    run_plan = validate(config)
+    found = tune(run_plan, seconds, lambda line: print(line, file=sys.stderr), rows=rows)
     trials = _shown(found)
     if not any(trial.steps_per_s for trial in trials):
         raise UserError(trials[0].refused if trials else "stopped before the first trial was over")

@@ -36,7 +36,7 @@ BASE = (
     " the base's, its lists and values replace them"
 )
 _NOUNS = {
-    "integer": ("a whole number", "whole numbers"),
+    "integer": ("a integer", "integers"),
     "number": ("a number", "numbers"),
     "boolean": ("true or false", "true or false"),
     "string": ("text", "text"),

@@ -39,7 +39,7 @@ class CheckpointConfig(Part):
         " episodes",
     )
     keep: Items = Field(3, ge=1, description="newest checkpoints that are kept")
-    keep_every: Steps | None = Field(None, ge=1, description="env steps between checkpoints that are kept for ever")
+    keep_every: Steps | None = Field(None, ge=1, description="env steps between checkpoints that are kept indefinitely")
     best: bool = Field(True, description="keep the checkpoint with the best score too")
     replay: bool = Field(True, description="save the tables too; false: a resumed run fills them again")
 

@@ -17,7 +17,7 @@ ENVIRONMENTS = Registry(
         "toy/identity": Entry("starling.envs.toy:Identity", "act as the observation says"),
         "toy/match": Entry("starling.envs.toy:Match", "act where the observation says, in a Box of uneven bounds"),
         "toy/memory": Entry("starling.envs.toy:Memory", "recall a cue after a delay"),
-        "toy/truncation": Entry("starling.envs.toy:Truncation", "reward 1 for ever, cut off or ended"),
+        "toy/truncation": Entry("starling.envs.toy:Truncation", "reward 1 indefinitely, cut off or ended"),
         "toy/counting": Entry("starling.envs.toy:Counting", "observations that say when they were made"),
         "toy/dict": Entry("starling.envs.toy:Mixed", "a dict of vector, image and index"),
         "toy/deep-sea": Entry("starling.envs.toy_explore:DeepSea", "one of 2^N ways is worth it"),

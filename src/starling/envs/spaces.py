@@ -110,7 +110,7 @@ def action_converter(space: Space) -> Callable[[NDArray], NDArray]:
 
 
 def _rescaler(space: spaces.Box) -> Callable[[NDArray], NDArray]:
-    """From [-1, 1] to the bounds of a Box, exact at both ends; what lies outside is clipped, whole numbers rounded."""
+    """From [-1, 1] to the bounds of a Box, exact at both ends; what lies outside is clipped, integers rounded."""
     dtype = np.dtype(space.dtype)
     half_low, half_high = 0.5 * space.low.astype(np.float64), 0.5 * space.high.astype(np.float64)
 

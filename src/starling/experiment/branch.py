@@ -11,7 +11,7 @@ from starling.config.load import differences, to_saved
 from starling.config.parts import OptimizerConfig
 from starling.config.secrets import hide
 from starling.errors import UserError
-from starling.launch.plan import Blueprint, build_model, layout_of
+from starling.launch.plan import RunPlan, build_model, layout_of
 from starling.learner.optimizer import moment_names
 from starling.replay.spec import TableSpec
 
@@ -58,7 +58,7 @@ class BranchPlan:
         return {**fresh, "moments": (fresh if name in self.restarted else saved)["moments"], "schedule": schedule}
 
 
-def check_branch(old: Blueprint, new: Blueprint) -> BranchPlan:
+def check_branch(old: RunPlan, new: RunPlan) -> BranchPlan:
     """What a branch from `old` to `new` changes; refuses what cannot change."""
     found = differences(to_saved(old.config), to_saved(new.config))
     changes = {key: (hide(one, key), hide(other, key)) for key, (one, other) in found if key != "run"}
@@ -91,14 +91,14 @@ def _schedule(optimizer: OptimizerConfig) -> str | None:
     return None if optimizer.schedule is None else optimizer.schedule.name
 
 
-def _recorded(blueprint: Blueprint) -> Any:
+def _recorded(run_plan: RunPlan) -> Any:
     """What acting keeps of every step, leaf by leaf."""
-    return dict(tree.items(layout_of(blueprint, build_model(blueprint)).extras))
+    return dict(tree.items(layout_of(run_plan, build_model(run_plan)).extras))
 
 
-def _kept(blueprint: Blueprint) -> Any:
+def _kept(run_plan: RunPlan) -> Any:
     """What saved tables must agree with: their shapes, and the rows of every part that is kept in a cluster."""
-    return [_shape(spec) for spec in blueprint.tables], [rows.tolist() for rows in blueprint.far_shards()]
+    return [_shape(spec) for spec in run_plan.tables], [rows.tolist() for rows in run_plan.far_shards()]
 
 
 def _shape(spec: TableSpec) -> TableSpec:

@@ -29,10 +29,10 @@ from starling.experiment.warnings import KEY as WARNINGS
 from starling.experiment.warnings import Watch
 from starling.hardware import compiles
 from starling.launch.local import Runtime
-from starling.launch.plan import Blueprint
+from starling.launch.plan import RunPlan
 from starling.learner.learner import DivergedError
-from starling.runtime.crew import RunFailedError
 from starling.runtime.processes import ProcessesRuntime
+from starling.runtime.supervisor import RunFailedError
 
 TICK_SECONDS = 0.25
 
@@ -90,7 +90,7 @@ class Session:
 
     def __init__(
         self,
-        blueprint: Blueprint,
+        run_plan: RunPlan,
         place: folder.RunFolder,
         runtime: Runtime,
         display: Display,
@@ -99,8 +99,8 @@ class Session:
         interrupts: Interrupts | None = None,
     ) -> None:
         self._clock = clock  # seconds
-        self.config, self.place, self.runtime, self.display = blueprint.config, place, runtime, display
-        self._frames_per_step, self._exploration = blueprint.env.frames_per_step, blueprint.exploration
+        self.config, self.place, self.runtime, self.display = run_plan.config, place, runtime, display
+        self._frames_per_step, self._exploration = run_plan.env.frames_per_step, run_plan.exploration
         self.scores = Scoreboard()
         self._evaluated: float | None = None
         if state is not None:
@@ -111,7 +111,7 @@ class Session:
         rows = 0 if state is None else state["rows"]
         self.metrics = MetricsFile(place.metrics_file, display.message, rows, runtime.env_steps)
         self._saver = Saver(place.checkpoints, retention, display.message, self.metrics.sync)
-        window = max((table.length for table in blueprint.tables if table.storage == "ring"), default=0)
+        window = max((table.length for table in run_plan.tables if table.storage == "ring"), default=0)
         self._watch = Watch(self.config, window, read_rows(place.metrics_file))
         self._limits = Limits(self.config)
         self.board = TensorBoardFile(place.path, None if state is None else runtime.env_steps, display.message)

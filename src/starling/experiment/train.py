@@ -22,7 +22,7 @@ from starling.experiment.session import Display, Logged, Result, Session
 from starling.experiment.signals import Interrupts
 from starling.hardware import set_up_torch
 from starling.launch import local as topology
-from starling.launch.plan import Blueprint, build_model, draw, load_weights, torch_threads, validate
+from starling.launch.plan import RunPlan, build_model, load_weights, torch_threads, validate
 from starling.launch.room import find_room
 from starling.replay.shards import shard_rows
 from starling.replay.store import Store
@@ -31,24 +31,24 @@ from starling.runtime.prewarm import prewarm
 
 def train(config: Config, runs: Path, display: Display) -> Result:
     """Start a new run in a folder under `runs`."""
-    blueprint = _prepare(config)
-    set_up_torch(torch_threads(blueprint))
-    runtime = topology.build(blueprint, find_room(runs))
+    run_plan = _prepare(config)
+    set_up_torch(torch_threads(run_plan))
+    runtime = topology.build(run_plan, find_room(runs))
     with ExitStack() as held:
         interrupts = held.enter_context(Interrupts())  # from here on there is something to save
         with _closing_if_it_fails(runtime):
-            filled = begin_with_replay(blueprint, runtime)
-            place = folder.create(runs, blueprint.config, display.message)
-            display = Logged(display, place, blueprint.config)
+            filled = begin_with_replay(run_plan, runtime)
+            place = folder.create(runs, run_plan.config, display.message)
+            display = Logged(display, place, run_plan.config)
             held.enter_context(locked(place.path, display.message))
             display.message(f"run: {place.path}")
-            if warning := secrets_warning(blueprint.config):
+            if warning := secrets_warning(run_plan.config):
                 display.message(warning)
             if config.precision == "auto":
-                display.message(f"precision: {blueprint.config.precision}, chosen by precision=auto")
+                display.message(f"precision: {run_plan.config.precision}, chosen by precision=auto")
             if filled is not None:
                 display.message(filled)
-            session = Session(blueprint, place, runtime, display, interrupts=interrupts)
+            session = Session(run_plan, place, runtime, display, interrupts=interrupts)
         return session.run()
 
 
@@ -64,7 +64,7 @@ def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST, allow
 
 
 def _resume(place: folder.RunFolder, display: Display, which: str) -> Result:
-    blueprint = _prepare(place.config())
+    run_plan = _prepare(place.config())
     checkpoint.recover(place.checkpoints)
     later = checkpoint.later_than(place.checkpoints, which)
     if later:
@@ -72,12 +72,12 @@ def _resume(place: folder.RunFolder, display: Display, which: str) -> Result:
             f"there are checkpoints after {which!r} ({', '.join(later)}), which going on from it would contradict: add"
             " run=NAME to go on in a folder of its own, or remove them"
         )
-    source, state = _load(place, which, blueprint, display.message)
-    set_up_torch(torch_threads(blueprint))
-    runtime = topology.build(blueprint, find_room(place.path))
+    source, state = _load(place, which, run_plan, display.message)
+    set_up_torch(torch_threads(run_plan))
+    runtime = topology.build(run_plan, find_room(place.path))
     with _closing_if_it_fails(runtime):
-        _restore(runtime, blueprint, state, source)
-        session = Session(blueprint, place, runtime, display, state["session"])
+        _restore(runtime, run_plan, state, source)
+        session = Session(run_plan, place, runtime, display, state["session"])
     return session.run()
 
 
@@ -92,7 +92,7 @@ def branch(
 ) -> Result:
     """Go on from a run's checkpoint with other settings, in a new folder; the parent stays as it is."""
     parent = folder.find(run, allow)
-    old, new = draw(parent.config()), _prepare(config)
+    old, new = RunPlan.from_config(parent.config()), _prepare(config)
     plan = check_branch(old, new)
     source, state = _load(parent, which, new, display.message)
     kept = without_tables(state["store"]) if plan.refill else state["store"]
@@ -105,7 +105,7 @@ def branch(
         with _closing_if_it_fails(runtime):
             fresh, saved = runtime.learner.get_state()["optimizers"], state["learner"]
             with checkpoint.fitting(source):
-                saved["optimizers"] = plan.optimizer_states(saved["optimizers"], fresh, saved["version"])
+                saved["optimizers"] = plan.optimizer_states(saved["optimizers"], fresh, saved["updates"])
             _restore(runtime, new, state, source)
             runtime.learner.apply_settings()
             place = folder.create(runs, new.config, display.message)
@@ -131,7 +131,7 @@ def _closing_if_it_fails(runtime: topology.Runtime) -> Iterator[None]:
         raise
 
 
-def _prepare(config: Config) -> Blueprint:
+def _prepare(config: Config) -> RunPlan:
     """Refuse what cannot be trained, while a server for worker processes, if they are wanted, loads torch."""
     if config.runtime == "processes":
         prewarm()
@@ -139,25 +139,25 @@ def _prepare(config: Config) -> Blueprint:
 
 
 def _load(
-    place: folder.RunFolder, which: str, blueprint: Blueprint, say: Callable[[str], None]
+    place: folder.RunFolder, which: str, run_plan: RunPlan, say: Callable[[str], None]
 ) -> tuple[str, dict[str, Any]]:
     """The checkpoint called `which`, as it is named in messages, and its state."""
-    check = state_check("learner", "store", "session", "births")
+    check = state_check("learner", "store", "session", "incarnations")
     chosen, state, problems = checkpoint.find(place.checkpoints, which, check=check)
     for problem in problems:
         say(f"checkpoint skipped: {problem}")
     source = f"{place.path} ({chosen.name})"
     with checkpoint.fitting(source):
-        load_weights(build_model(blueprint), state["learner"]["model"], source)
+        load_weights(build_model(run_plan), state["learner"]["model"], source)
     say(f"resuming from {chosen}")
     return source, state
 
 
-def _restore(runtime: topology.Runtime, blueprint: Blueprint, state: dict[str, Any], source: str) -> None:
+def _restore(runtime: topology.Runtime, run_plan: RunPlan, state: dict[str, Any], source: str) -> None:
     """Give a system the state of a checkpoint; refuses one that no such system could have saved."""
     with checkpoint.fitting(source):
         runtime.restore(state)
-        dealt = shard_rows(blueprint.config.env.num, blueprint.learners)
+        dealt = shard_rows(run_plan.config.env.num, run_plan.learners)
         for store, rows in zip(runtime.stores, dealt, strict=False):
             if not isinstance(store, Store):
                 continue

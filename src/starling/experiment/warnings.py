@@ -86,7 +86,7 @@ def _behind(rows: Sequence[Row], config: Config) -> str | None:
     lag = _mean(rows, "loss/queue/lag", "learner/lag")
     if lag is None or lag <= BEHIND or not hasattr(config.algo, "max_lag"):
         return None
-    return f"what is learnt from is {lag:.0f} updates old (last {ROWS} rows): lower {_lead(config)} or raise the batch"
+    return f"what is learned from is {lag:.0f} updates old (last {ROWS} rows): lower {_lead(config)} or raise the batch"
 
 
 def _old(rows: Sequence[Row], config: Config) -> str | None:
@@ -151,7 +151,7 @@ def _mean(rows: Sequence[Row], *keys: str) -> float | None:
 
 
 def _lead(config: Config) -> str:
-    """What lets actors run ahead: batches they may, and rows that all begin before the first is learnt from."""
+    """What lets actors run ahead: batches they may, and rows that all begin before the first is learned from."""
     if hasattr(config.algo, "uses"):
         return f"{_named(config, 'uses')}, {_named(config, 'buffer')}"
     return f"{_named(config, 'max_lag')}, env.num ({config.env.num:,} now)"

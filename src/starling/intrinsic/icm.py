@@ -36,7 +36,7 @@ class World(nn.Module):
 class ICM:
     """The reward is the forward model's error; only the inverse model shapes the features.
 
-    The paper's factor eta would be divided out again: rewards are learnt from by their deviation.
+    The paper's factor eta would be divided out again: rewards are learned from by their deviation.
     """
 
     def __init__(self, config: ICMConfig) -> None:

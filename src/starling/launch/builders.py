@@ -6,75 +6,75 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from starling.actor.core import GroupSpec, Header, Policy, PolicyCore, Upstream
+from starling.actor.core import ExperienceSink, GroupSpec, Policy, PolicyCore
 from starling.actor.env_loop import Acting, EnvLoop
 from starling.actor.evaluator import MAX_ROWS, Evaluator
 from starling.actor.usage import Usage
 from starling.config.schema import Config, EvalConfig
 from starling.envs.registry import make_env
 from starling.hardware import compiles
-from starling.launch.plan import Blueprint, parts_abreast
+from starling.launch.plan import RunPlan, parts_abreast
 from starling.learner.learner import Learner, Source
 from starling.replay.shards import shard_rows
 from starling.replay.store import Store
-from starling.types import Layout
+from starling.types import Layout, Progress
 
 EVALUATION_SEED = 1_000_003
 """Added to the seed for evaluations, whose envs must not be those of training."""
 
 
-def build_stores(blueprint: Blueprint, layout: Layout) -> list[Store]:
+def build_stores(run_plan: RunPlan, layout: Layout) -> list[Store]:
     """All tables that the algorithm asks for, empty: a shard each learner."""
-    config = blueprint.config
-    rows = [len(mine) for mine in shard_rows(config.env.num, blueprint.learners)]
+    config = run_plan.config
+    rows = [len(mine) for mine in shard_rows(config.env.num, run_plan.learners)]
     return [
         Store(
             tables,
             layout,
             rows=rows[shard],
             seed=config.seed,
-            priority=blueprint.algorithm.priority,
-            planned_env_steps=-(-config.stop.env_steps // blueprint.learners),
+            priority=run_plan.algorithm.priority,
+            planned_env_steps=-(-config.stop.env_steps // run_plan.learners),
             shard=shard,
         )
-        for shard, tables in enumerate(blueprint.shards())
+        for shard, tables in enumerate(run_plan.shards())
     ]
 
 
 def build_policy(
-    blueprint: Blueprint, model: nn.Module, layout: Layout, upstream: Upstream, groups: Mapping[int, GroupSpec]
+    run_plan: RunPlan, model: nn.Module, layout: Layout, sink: ExperienceSink, groups: Mapping[int, GroupSpec]
 ) -> PolicyCore:
     """A policy that explores and records for these groups."""
-    config = blueprint.config
+    config = run_plan.config
     return PolicyCore(
         Policy(
-            blueprint.algorithm,
+            run_plan.algorithm,
             model,
-            total_rows=config.env.num,
+            num_envs=config.env.num,
             explore=True,
             mixed=config.precision == "bfloat16",
         ),
-        blueprint.fragment_shape(layout),
-        upstream,
+        run_plan.fragment_shape(layout),
+        sink,
         groups=groups,
         seed=config.seed,
-        synchronous=blueprint.synchronous,
+        synchronous=run_plan.synchronous,
         reward_clip=config.env.reward_clip,
     )
 
 
-def build_learner(blueprint: Blueprint, model: nn.Module, source: Source) -> Learner:
+def build_learner(run_plan: RunPlan, model: nn.Module, source: Source) -> Learner:
     """The learner of `model`."""
     return Learner(
-        blueprint.algorithm,
+        run_plan.algorithm,
         model,
         source,
-        seed=blueprint.config.seed,
-        planned_env_steps=blueprint.config.stop.env_steps,
-        planned_versions=blueprint.planned_versions,
-        mixed=blueprint.config.precision == "bfloat16",
-        compiled=compiles(blueprint.config),
-        abreast=parts_abreast(blueprint),
+        seed=run_plan.config.seed,
+        planned_env_steps=run_plan.config.stop.env_steps,
+        planned_versions=run_plan.planned_versions,
+        mixed=run_plan.config.precision == "bfloat16",
+        compiled=compiles(run_plan.config),
+        concurrent_losses=parts_abreast(run_plan),
     )
 
 
@@ -95,19 +95,19 @@ def build_env_loop(
 
 
 def build_evaluator(
-    blueprint: Blueprint,
+    run_plan: RunPlan,
     model: nn.Module,
     settings: EvalConfig,
     seed: int,
-    header: Header | None = None,
+    progress: Progress | None = None,
     explore: bool = False,
     arm: int = 0,
 ) -> Evaluator:
     """An evaluator with envs of its own, for `model` as it is whenever it is asked."""
-    config = blueprint.config
+    config = run_plan.config
     rows = min(settings.episodes, MAX_ROWS)
-    policy = Policy(blueprint.algorithm, model, total_rows=rows, explore=explore)
-    policy.header, policy.arm = header or policy.header, arm
+    policy = Policy(run_plan.algorithm, model, num_envs=rows, explore=explore)
+    policy.progress, policy.arm = progress or policy.progress, arm
     return Evaluator(policy, make_env(config.env, rows), settings, seed=seed, reward_clip=config.env.reward_clip)
 
 

@@ -7,15 +7,15 @@ from typing import Any, TypeGuard
 from starling.config.curiosity import EpisodicConfig
 from starling.config.schema import Config
 from starling.errors import UserError
-from starling.launch.plan import Blueprint
+from starling.launch.plan import RunPlan
 from starling.launch.room import Room
 from starling.launch.sizes import MAIN, SERVER, Sizes
 
 
-def refuse(blueprint: Blueprint, sizes: Sizes, room: Room) -> None:
+def refuse(run_plan: RunPlan, sizes: Sizes, room: Room) -> None:
     """Raise one line, where the run does not fit: what is needed, what there is, which key to lower and to what."""
     if sizes.memory > room.memory:
-        part, size, advice = _heaviest(blueprint, sizes, sizes.memory - room.memory)
+        part, size, advice = _heaviest(run_plan, sizes, sizes.memory - room.memory)
         raise UserError(
             f"this run needs {in_words(sizes.memory)} of memory, {in_words(size)} of them for {part}, and"
             f" {in_words(room.memory)} are free: {advice}"
@@ -23,13 +23,13 @@ def refuse(blueprint: Blueprint, sizes: Sizes, room: Room) -> None:
     if sizes.disk > room.disk:
         raise UserError(
             f"this run needs {in_words(sizes.disk)} of disk for {sizes.checkpoints} checkpoints, and"
-            f" {in_words(room.disk)} are free: {_less_disk(blueprint.config, sizes, room)}"
+            f" {in_words(room.disk)} are free: {_less_disk(run_plan.config, sizes, room)}"
         )
 
 
-def _heaviest(blueprint: Blueprint, sizes: Sizes, excess: int) -> tuple[str, int, str]:
+def _heaviest(run_plan: RunPlan, sizes: Sizes, excess: int) -> tuple[str, int, str]:
     """The part of the memory that takes most, its size, and how to make it smaller by `excess` bytes."""
-    config = blueprint.config
+    config = run_plan.config
     capacity, batch, rows = _key(config, "capacity"), _key(config, "batch"), ("env.num", config.env.num)
     fixed = MAIN + (SERVER if sizes.shared else 0)
     full = capacity == rows or capacity[1] <= config.stop.env_steps  # else what is saved does not follow the capacity
@@ -38,7 +38,7 @@ def _heaviest(blueprint: Blueprint, sizes: Sizes, excess: int) -> tuple[str, int
         ("batches", sizes.batches, batch),
         ("fragments under way", sizes.shared, rows),
         ("what curiosity remembers of env rows", sizes.memories, _episodic_capacity(config)),
-        ("worker processes", sizes.programs - fixed, ("actors", blueprint.actors)),
+        ("worker processes", sizes.programs - fixed, ("actors", run_plan.actors)),
         ("the network and its optimizer", sizes.learning, None),
         ("the program itself", fixed, None),
     ]

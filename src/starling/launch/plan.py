@@ -51,7 +51,7 @@ class NetworkSize:
 
 
 @dataclass(frozen=True)
-class Blueprint:
+class RunPlan:
     """What every part of one run agrees on."""
 
     config: Config
@@ -59,6 +59,32 @@ class Blueprint:
     algorithm: Algorithm
     streams: tuple[StreamSpec, ...]
     tables: tuple[TableSpec, ...]
+
+    @classmethod
+    def from_config(cls, config: Config, env: EnvSpec | None = None) -> RunPlan:
+        """Resolve a configuration into a plan; raises `UserError` if it cannot work, before anything is built."""
+        env = env or env_spec(config.env)
+        check_spaces(env)
+        config.algo.check_actions(env.id, env.action)
+        agent = algorithm_class(config.algo.name)
+        check_kind(agent, config.algo.name, "algorithm", (Algorithm,), functions=False)
+        algorithm: Algorithm = agent(config.algo, config.net)
+        if config.curiosity:
+            algorithm = Curious(algorithm, config.curiosity)
+        run_plan = cls(config, env, algorithm, algorithm.streams(), algorithm.tables(config.env.num))
+        if config.learners > config.env.num:
+            raise UserError(f"learners={config.learners} are more than the env.num={config.env.num} envs they share")
+        if run_plan.actors > config.env.num:
+            raise UserError(f"actors={run_plan.actors} is more than the env.num={config.env.num} rows they share")
+        if run_plan.actors < config.learners:
+            raise UserError(f"actors={run_plan.actors} is less than learners={config.learners}, which need one each")
+        run_plan.check_tables(run_plan.actors)
+        check_stagger(config.env, max(len(group.rows) for group in run_plan.groups().values()))
+        _check_minibatches(run_plan)
+        run_plan.far_shards()  # refuses more than there are actors
+        for spec in algorithm.learning().optimizers.values():
+            check_optimizer(spec.config, run_plan.planned_versions)
+        return run_plan
 
     @cached_property
     def actors(self) -> int:
@@ -167,52 +193,26 @@ class Blueprint:
         steps, (table, take) = self.config.stop.env_steps, pace(self.tables)
         if table.updates_per_step is not None:
             return max(1, int((steps - table.min_size) * table.updates_per_step))
-        return max(1, steps * table.max_uses // (take * table.length))
+        return max(1, steps * table.max_times_sampled // (take * table.length))
 
 
-def draw(config: Config, env: EnvSpec | None = None) -> Blueprint:
-    """The blueprint of a run; refuses what can be known to be wrong before anything is built."""
-    env = env or env_spec(config.env)
-    check_spaces(env)
-    config.algo.check_actions(env.id, env.action)
-    agent = algorithm_class(config.algo.name)
-    check_kind(agent, config.algo.name, "algorithm", (Algorithm,), functions=False)
-    algorithm: Algorithm = agent(config.algo, config.net)
-    if config.curiosity:
-        algorithm = Curious(algorithm, config.curiosity)
-    blueprint = Blueprint(config, env, algorithm, algorithm.streams(), algorithm.tables(config.env.num))
-    if config.learners > config.env.num:
-        raise UserError(f"learners={config.learners} are more than the env.num={config.env.num} envs they share")
-    if blueprint.actors > config.env.num:
-        raise UserError(f"actors={blueprint.actors} is more than the env.num={config.env.num} rows they share")
-    if blueprint.actors < config.learners:
-        raise UserError(f"actors={blueprint.actors} is less than learners={config.learners}, which need one each")
-    blueprint.check_tables(blueprint.actors)
-    check_stagger(config.env, max(len(group.rows) for group in blueprint.groups().values()))
-    _check_minibatches(blueprint)
-    blueprint.far_shards()  # refuses more than there are actors
-    for spec in algorithm.learning().optimizers.values():
-        check_optimizer(spec.config, blueprint.planned_versions)
-    return blueprint
-
-
-def validate(config: Config) -> Blueprint:
-    """The blueprint of a run that is about to train here: also refuses what this machine cannot do.
+def validate(config: Config) -> RunPlan:
+    """The plan of a run that is about to train here: also refuses what this machine cannot do.
 
     Its `config` is settled: `precision=auto` has become what this machine is to use.
     """
     device(config)  # refuses one that is not there
     settled = settle_precision(config)
     check_compiler(settled)
-    blueprint = draw(settled)
-    target = blueprint.algorithm.learning().target is not None
-    check_network(blueprint, copies=3 if target else 2)
-    return blueprint
+    run_plan = RunPlan.from_config(settled)
+    target = run_plan.algorithm.learning().target is not None
+    check_network(run_plan, copies=3 if target else 2)
+    return run_plan
 
 
-def check_network(blueprint: Blueprint, copies: int = 1) -> None:
+def check_network(run_plan: RunPlan, copies: int = 1) -> None:
     """Refuse a network of which so many copies (weights, gradients, target) are more than the free memory."""
-    size, free = blueprint.network_size, available_memory()
+    size, free = run_plan.network_size, available_memory()
     if size is not None and size.nbytes * copies > free:
         also = f", {copies} times with gradients{' and target' if copies > 2 else ''}" if copies > 1 else ""
         raise UserError(
@@ -221,27 +221,27 @@ def check_network(blueprint: Blueprint, copies: int = 1) -> None:
         )
 
 
-def _check_minibatches(blueprint: Blueprint) -> None:
+def _check_minibatches(run_plan: RunPlan) -> None:
     """Refuse minibatches of which a learner would have nothing."""
-    learning, table = blueprint.algorithm.learning(), blueprint.shards()[0][0]
+    learning, table = run_plan.algorithm.learning(), run_plan.shards()[0][0]
     parts = table.batch * (table.length if learning.split == "step" else 1)
-    if blueprint.learners > 1 and learning.minibatches > parts:
+    if run_plan.learners > 1 and learning.minibatches > parts:
         raise UserError(
             f"{learning.minibatches} minibatches are more than the {parts} parts of a batch that each of"
-            f" learners={blueprint.learners} has: lower algo.minibatches"
+            f" learners={run_plan.learners} has: lower algo.minibatches"
         )
 
 
-def build_model(blueprint: Blueprint, rank: int = 0) -> nn.Module:
+def build_model(run_plan: RunPlan, rank: int = 0) -> nn.Module:
     """The network, its weights a function of the seed; several learners' are on a GPU each, where there are so many."""
-    config = blueprint.config
+    config = run_plan.config
     where = device(config)
     if rank and where.type == "cuda" and where.index is None:
         where = torch.device("cuda", rank % torch.cuda.device_count())
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            model = blueprint.algorithm.build(blueprint.env, blueprint.streams)
+            model = run_plan.algorithm.build(run_plan.env, run_plan.streams)
         return model.to(where)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
@@ -265,53 +265,53 @@ def load_weights(model: nn.Module, weights: dict[str, Any], source: str) -> None
     model.load_state_dict(weights)
 
 
-def plan_threads(blueprint: Blueprint) -> int:
+def plan_threads(run_plan: RunPlan) -> int:
     """Threads of a learner: images profit from every core that no actor uses, small networks from one a loss's part."""
-    config = blueprint.config
+    config = run_plan.config
     if config.threads is not None:
         return config.threads
-    in_turns = config.runtime == "inline" or blueprint.synchronous  # while it learns, actors rest
-    taken = 0 if in_turns else blueprint.actors
-    free = max(1, (cores() - taken) // blueprint.learners)
-    specs: list[ArraySpec] = tree.leaves(observation_layout(blueprint.env.observation))
+    in_turns = config.runtime == "inline" or run_plan.synchronous  # while it learns, actors rest
+    taken = 0 if in_turns else run_plan.actors
+    free = max(1, (cores() - taken) // run_plan.learners)
+    specs: list[ArraySpec] = tree.leaves(observation_layout(run_plan.env.observation))
     images = any(len(spec.shape) >= 3 and sorted(spec.shape)[-2] >= 36 for spec in specs)
-    return free if images else min(free, blueprint.algorithm.learning().abreast)
+    return free if images else min(free, run_plan.algorithm.learning().concurrent_losses)
 
 
-def parts_abreast(blueprint: Blueprint) -> int:
+def parts_abreast(run_plan: RunPlan) -> int:
     """How many parts of the loss are computed at the same time; compiled they are one."""
-    if device(blueprint.config).type != "cpu" or compiles(blueprint.config):
+    if device(run_plan.config).type != "cpu" or compiles(run_plan.config):
         return 1
-    return min(plan_threads(blueprint), blueprint.algorithm.learning().abreast)
+    return min(plan_threads(run_plan), run_plan.algorithm.learning().concurrent_losses)
 
 
-def torch_threads(blueprint: Blueprint) -> int:
+def torch_threads(run_plan: RunPlan) -> int:
     """Threads of each product: all of the learner's, or those of one part of the loss where several are computed."""
-    return plan_threads(blueprint) // parts_abreast(blueprint)
+    return plan_threads(run_plan) // parts_abreast(run_plan)
 
 
-def layout_of(blueprint: Blueprint, model: Any) -> Layout:
+def layout_of(run_plan: RunPlan, model: Any) -> Layout:
     """One step of one row, from one dry `act()`."""
     where = next(model.parameters()).device
-    obs = observation_layout(blueprint.env.observation)
+    obs = observation_layout(run_plan.env.observation)
     carry = model.initial_carry(1)
     inputs = ActInput(
         obs=tree.to_torch(tree.zeros(obs, (1,)), where),
         first=torch.ones(1, dtype=torch.bool, device=where),
         carry=carry,
         rows=torch.zeros(1, dtype=torch.int64, device=where),
-        total_rows=blueprint.config.env.num,
+        num_envs=run_plan.config.env.num,
         progress=Progress(),
         explore=True,
         noise=lambda n: torch.full((1, n), 0.5, device=where),
     )
     with torch.inference_mode():
-        output = blueprint.algorithm.act(model, inputs)
+        output = run_plan.algorithm.act(model, inputs)
     return Layout(
         obs=obs,
         action=tree.spec(output.action, lead=1),
-        rewards=tuple(dict.fromkeys([s.name for s in blueprint.streams] + [*blueprint.algorithm.recorded_rewards()])),
+        rewards=tuple(dict.fromkeys([s.name for s in run_plan.streams] + [*run_plan.algorithm.recorded_rewards()])),
         extras=tree.spec(output.extras, lead=1),
         carry=tree.spec(carry, lead=1),
-        stack=blueprint.env.stack,
+        stack=run_plan.env.stack,
     )

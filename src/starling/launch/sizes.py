@@ -12,13 +12,13 @@ from starling import tree
 from starling.actor.evaluator import MAX_ROWS
 from starling.algos.base import OptimizerSpec
 from starling.config.schema import Config
-from starling.launch.plan import PREFETCH, SLOTS, Blueprint
+from starling.launch.plan import PREFETCH, SLOTS, RunPlan
 from starling.learner.optimizer import FlatOptimizer
 from starling.replay.shards import shard_rows
 from starling.replay.shares import split
 from starling.replay.sizes import TableBytes, table_bytes
-from starling.runtime.batches import batch_spec
-from starling.runtime.slab import size_of
+from starling.runtime.batch_buffer import batch_spec
+from starling.runtime.shared_memory import size_of
 from starling.types import Layout, Tensor
 
 MIB = 2**20
@@ -38,7 +38,7 @@ class Sizes:
 
     programs: int  # interpreters and libraries of all processes
     learning: int  # weights, target, gradients, moments, and the weights of whoever acts
-    batches: int  # the one that is learnt from and those that wait, fragments under way
+    batches: int  # the one that is learned from and those that wait, fragments under way
     tables: int
     saving: int  # what is copied of the tables while a checkpoint is written
     memories: int  # what intrinsic rewards remember of env rows
@@ -56,22 +56,22 @@ class Sizes:
         return self.checkpoint * self.checkpoints + self.metrics
 
 
-def predict_sizes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Sizes:
+def predict_sizes(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Sizes:
     """What the run needs; only counted, nothing is made or measured."""
-    config, first, learners = blueprint.config, blueprint.tables[0], blueprint.learners
-    tables = _tables(blueprint, layout)
-    weights, learning = _bytes_of(model.state_dict().values()), learning_bytes(blueprint, model)
+    config, first, learners = run_plan.config, run_plan.tables[0], run_plan.learners
+    tables = _tables(run_plan, layout)
+    weights, learning = _bytes_of(model.state_dict().values()), learning_bytes(run_plan, model)
     saved = sum(table.saved for table in tables) if config.checkpoint.replay else 0
-    takes = split(first.batch, [table.share for table in blueprint.tables])
-    items = sum(table.candidates_for(take, 0.0) for table, take in zip(blueprint.tables, takes, strict=True))
+    takes = split(first.batch, [table.share for table in run_plan.tables])
+    items = sum(table.candidates_for(take, 0.0) for table, take in zip(run_plan.tables, takes, strict=True))
     batch = items * tree.nbytes(layout.trajectory(first.length, 1))
-    shape = blueprint.fragment_shape(layout)
-    fragments = sum(size_of(shape.buffer(len(group.rows))) for group in blueprint.groups().values())
-    workers, ranks = _workers(blueprint), learners if learners > 1 else 0
-    handed = sum((1 + PREFETCH) * size_of(batch_spec(mine, layout)) for mine in blueprint.shards()) if ranks else 0
+    shape = run_plan.fragment_shape(layout)
+    fragments = sum(size_of(shape.buffer(len(group.rows))) for group in run_plan.groups().values())
+    workers, ranks = _workers(run_plan), learners if learners > 1 else 0
+    handed = sum((1 + PREFETCH) * size_of(batch_spec(mine, layout)) for mine in run_plan.shards()) if ranks else 0
     states = 2 + 2 * ranks if ranks else 1  # what ranks begin with, also packed; what each has, and has told
     cluster, inline = config.runtime == "ray", config.runtime == "inline"
-    row = memory_bytes(blueprint)
+    row = memory_bytes(run_plan)
     memories = config.env.num * row * (2 if inline else 1)  # inline they are copied for a checkpoint
     if config.eval.every is not None:
         memories += min(MAX_ROWS, config.eval.episodes) * row
@@ -90,38 +90,38 @@ def predict_sizes(blueprint: Blueprint, model: nn.Module, layout: Layout) -> Siz
     )
 
 
-def _tables(blueprint: Blueprint, layout: Layout) -> list[TableBytes]:
+def _tables(run_plan: RunPlan, layout: Layout) -> list[TableBytes]:
     """Of every table in every shard."""
-    config, learners = blueprint.config, blueprint.learners
+    config, learners = run_plan.config, run_plan.learners
     rows = [len(mine) for mine in shard_rows(config.env.num, learners)]
     return [
         table_bytes(table, layout, rows[shard], config.stop.env_steps * rows[shard] // config.env.num)
-        for shard, tables in enumerate(blueprint.shards())
+        for shard, tables in enumerate(run_plan.shards())
         for table in tables
     ]
 
 
-def _workers(blueprint: Blueprint) -> int:
+def _workers(run_plan: RunPlan) -> int:
     """Processes on this machine that act: actors, inference servers, the evaluator."""
-    config = blueprint.config
+    config = run_plan.config
     if config.runtime == "inline" or (config.runtime == "ray" and config.ray.address is not None):
         return 0
-    servers = blueprint.learners if config.inference == "central" else 0
-    return blueprint.actors + servers + (config.eval.every is not None)
+    servers = run_plan.learners if config.inference == "central" else 0
+    return run_plan.actors + servers + (config.eval.every is not None)
 
 
-def learning_bytes(blueprint: Blueprint, model: nn.Module) -> int:
+def learning_bytes(run_plan: RunPlan, model: nn.Module) -> int:
     """Weights, target, gradients and the optimizers' moments."""
-    learning = blueprint.algorithm.learning()
+    learning = run_plan.algorithm.learning()
     weights = _bytes_of(model.state_dict().values())
     moving = [_bytes_of(spec.parameters(model)) * (1 + _moments(spec)) for spec in learning.optimizers.values()]
     return weights * (2 if learning.target else 1) + int(sum(moving))
 
 
-def memory_bytes(blueprint: Blueprint) -> int:
+def memory_bytes(run_plan: RunPlan) -> int:
     """What intrinsic rewards remember of one env row; counted on a device that holds nothing."""
     with torch.device("meta"):
-        return _bytes_of(tree.leaves(blueprint.algorithm.memory(1)))
+        return _bytes_of(tree.leaves(run_plan.algorithm.memory(1)))
 
 
 def _moments(spec: OptimizerSpec) -> float:

@@ -16,7 +16,7 @@ class RankLostError(RuntimeError):
         self.late = late
 
 
-class Ranks(Protocol):
+class LearnerGroup(Protocol):
     """Learners that take every step together. All of them call the same methods in the same order.
 
     Raises `RankLostError` where another rank is gone; this learner is then as it was before its present optimizer step.
@@ -25,7 +25,7 @@ class Ranks(Protocol):
     @property
     def size(self) -> int: ...
 
-    def agree(self, ready: bool, env_steps: int) -> int | None:
+    def sync_env_steps(self, ready: bool, env_steps: int) -> int | None:
         """The env steps of all ranks together, once every one is ready; else None."""
         ...
 
@@ -33,34 +33,34 @@ class Ranks(Protocol):
         """The env steps of all ranks together, when they last agreed; `env_steps` are those of this one."""
         ...
 
-    def add_up(self, tensor: Tensor) -> None:
+    def all_reduce_sum(self, tensor: Tensor) -> None:
         """Put the sum of the ranks' tensors in its place, the same bits in each."""
         ...
 
-    def least(self, value: float) -> float:
+    def all_reduce_min(self, value: float) -> float:
         """The smallest of the ranks' values."""
         ...
 
-    def all_same(self, fingerprint: Callable[[], int]) -> bool:
+    def all_equal(self, fingerprint: Callable[[], int]) -> bool:
         """Whether the number, which must be below 2**63, is the same in all ranks."""
         ...
 
 
-class Alone:
+class SingleLearner:
     """One learner by itself."""
 
     size = 1
 
-    def agree(self, ready: bool, env_steps: int) -> int | None:
+    def sync_env_steps(self, ready: bool, env_steps: int) -> int | None:
         return env_steps if ready else None
 
     def total(self, env_steps: int) -> int:
         return env_steps
 
-    def add_up(self, tensor: Tensor) -> None: ...
+    def all_reduce_sum(self, tensor: Tensor) -> None: ...
 
-    def least(self, value: float) -> float:
+    def all_reduce_min(self, value: float) -> float:
         return value
 
-    def all_same(self, fingerprint: Callable[[], int]) -> bool:
+    def all_equal(self, fingerprint: Callable[[], int]) -> bool:
         return True

@@ -15,9 +15,9 @@ from torch import nn
 
 from starling import tree
 from starling.algos.base import Algorithm, Loss, together
-from starling.learner.abreast import Abreast
+from starling.learner.concurrent_losses import ConcurrentLosses
 from starling.learner.gradients import Compiled, Part, as_one, differentiate
-from starling.learner.group import Alone, RankLostError, Ranks
+from starling.learner.group import LearnerGroup, RankLostError, SingleLearner
 from starling.learner.means import Means
 from starling.learner.minibatches import minibatches, steps_as_rows
 from starling.learner.optimizer import FlatOptimizer, flatten
@@ -59,7 +59,7 @@ class Source(Protocol):
 
     def sample(self) -> Sample | None: ...
 
-    def learnt(self, keys: Keys, priorities: NDArray | None) -> None: ...
+    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None: ...
 
 
 class Learner:
@@ -76,10 +76,10 @@ class Learner:
         planned_versions: int,
         mixed: bool = False,  # mixed precision: bfloat16 where autocast finds it safe
         compiled: bool = False,
-        abreast: int = 1,  # parts of the loss that are computed at the same time
+        concurrent_losses: int = 1,  # parts of the loss that are computed at the same time
     ) -> None:
         self.algorithm, self.model, self.source = algorithm, model, source
-        self.ranks: Ranks = Alone()  # who else learns the same
+        self.ranks: LearnerGroup = SingleLearner()  # who else learns the same
         self._seed = seed
         self._mixed = mixed
         self._learning = algorithm.learning()
@@ -89,7 +89,9 @@ class Learner:
             for name, spec in self._learning.optimizers.items()
         }
         self._parameters = {name: optimizer.parameters for name, optimizer in self._optimizers.items()}
-        self._abreast = Abreast(abreast, model.parameters())  # once the optimizers have moved them to where they stay
+        self._abreast = ConcurrentLosses(
+            concurrent_losses, model.parameters()
+        )  # once the optimizers have moved them to where they stay
         self._compiled = Compiled() if compiled else None
         self._settled = True  # nobody waits here for another rank's compiler
         self._target_flat = self._flatten_target()
@@ -101,13 +103,13 @@ class Learner:
         kept = model.state_dict()
         self._statistics = [buffer for name, buffer in model.named_buffers() if name in kept]
         self._ones = torch.empty(0)
-        self._sample: Sample | None = None  # what is to be learnt from next
+        self._sample: Sample | None = None  # what is to be learned from next
         self._means = Means(later=self._device.type != "cpu")
         self._timeline = Timeline()
         self._skipped = self.skipped_in_all = 0
-        self._moves = 0  # optimizer steps of the version that is being made
+        self._optimizer_steps = 0  # optimizer steps of the version that is being made
         self._planned_env_steps = planned_env_steps
-        self.version = 0
+        self.updates = 0
 
     def _flatten_target(self) -> dict[str, Tensor]:
         """The target's parameters in the same flat order as each optimizer's, so that following is one operation."""
@@ -122,13 +124,13 @@ class Learner:
         return self._progress(self.ranks.total(self.source.env_steps))
 
     def _progress(self, steps: int) -> Progress:
-        return Progress(steps, self.version, min(1.0, steps / self._planned_env_steps))
+        return Progress(steps, self.updates, min(1.0, steps / self._planned_env_steps))
 
     def step(self) -> bool:
         """Learn from one batch; False when there is none, here or at another rank."""
         if self._sample is None:
             self._sample = self.source.sample()
-        steps = self.ranks.agree(self._sample is not None, self.source.env_steps)
+        steps = self.ranks.sync_env_steps(self._sample is not None, self.source.env_steps)
         if self._sample is None or steps is None:
             return False
         sample = self._sample
@@ -137,20 +139,20 @@ class Learner:
             batch = self._prepare(self._batch(sample, self._progress(steps)), before)
             priorities = self._epochs(batch)
         except RankLostError:
-            if self._moves == 0:  # the same batch will be prepared again
+            if self._optimizer_steps == 0:  # the same batch will be prepared again
                 for buffer, then in zip(self._statistics, before, strict=True):
                     buffer.copy_(then)
             raise
-        self._note_age(sample.trajectory.version, batch.progress)
-        self.version, self._moves = self.version + 1, 0
-        self._timeline.add(self.version, batch.progress.env_steps)
+        self._note_age(sample.trajectory.policy_version, batch.progress)
+        self.updates, self._optimizer_steps = self.updates + 1, 0
+        self._timeline.add(self.updates, batch.progress.env_steps)
         for optimizer in self._optimizers.values():
             optimizer.end_version(batch.progress.fraction)
-        self._follow()
+        self._update_target()
         self._sample = None
-        self.source.learnt(sample.keys, None if priorities is None else priorities.cpu().numpy())
-        if self.version % CHECKED_EVERY == 0 and not self.ranks.all_same(self._fingerprint):
-            raise DivergedError(f"the learners' weights differ after {self.version} updates")
+        self.source.update_priorities(sample.keys, None if priorities is None else priorities.cpu().numpy())
+        if self.updates % CHECKED_EVERY == 0 and not self.ranks.all_equal(self._fingerprint):
+            raise DivergedError(f"the learners' weights differ after {self.updates} updates")
         return True
 
     def _fingerprint(self) -> int:
@@ -172,14 +174,14 @@ class Learner:
         """Let the buffers, which were `before`, have changed by what all ranks changed them together."""
         pairs = zip(self._statistics, before, strict=True)
         changes = torch.cat([(now.double() - then.double()).flatten() for now, then in pairs])  # [n]
-        self.ranks.add_up(changes)
+        self.ranks.all_reduce_sum(changes)
         parts = torch.split(changes, [then.numel() for then in before])
         for buffer, then, change in zip(self._statistics, before, parts, strict=True):
             buffer.copy_(then.double() + change.view_as(then))
 
     def _note_age(self, versions: NDArray, now: Progress) -> None:
         """How long ago the weights [B] that acted were made, in versions and in env steps."""
-        if self.version % AGE_EVERY and LAG in self._means:
+        if self.updates % AGE_EVERY and LAG in self._means:
             return
         rows = len(versions)
         self._means.add(LAG, now.updates - float(versions.sum()) / rows)
@@ -211,9 +213,9 @@ class Learner:
         probability, size = torch.from_numpy(sample.probability), torch.from_numpy(sample.table_size)
         for table in np.unique(sample.source).tolist():
             rows = source == table
-            least = float((probability[rows] * size[rows]).min())
+            smallest = float((probability[rows] * size[rows]).min())
             usual = importance_weights(probability[rows], size[rows], beta)
-            weight[rows] = usual * float((self.ranks.least(least) / least) ** beta)
+            weight[rows] = usual * float((self.ranks.all_reduce_min(smallest) / smallest) ** beta)
         return weight
 
     def _epochs(self, batch: Batch) -> Tensor | None:
@@ -242,14 +244,14 @@ class Learner:
         pieces = parts if self._compiled is None else [as_one(parts)]  # of which products are worth all threads
         loss = together(self._abreast([partial(self._work_out, piece) for piece in pieces]))
         if not self._settled:  # a compiler takes longer than a rank may be late with its gradient
-            self.ranks.least(0.0)
+            self.ranks.all_reduce_min(0.0)
             self._settled = True
         norms = {name: self._shared_norm(name) for name in loss.losses}
-        self._move(norms)
+        self._optimizer_step(norms)
         if self._skipped >= MAX_SKIPPED:
             raise DivergedError(f"gradients were not finite {self._skipped} times in a row", batch, norms)
         if not self._weights_finite():
-            raise DivergedError(f"weights are not finite after update {self.version + 1:,}", batch, norms)
+            raise DivergedError(f"weights are not finite after update {self.updates + 1:,}", batch, norms)
         return loss
 
     def _weights_finite(self) -> bool:
@@ -266,14 +268,14 @@ class Learner:
     def _shared_norm(self, name: str) -> float:
         """The norm of the gradient of the whole batch, of which every rank had an equal part and has all now."""
         optimizer = self._optimizers[name]
-        self.ranks.add_up(optimizer.gradient)
+        self.ranks.all_reduce_sum(optimizer.gradient)
         if self.ranks.size > 1 and not self._learning.optimizers[name].summed:
             optimizer.gradient.div_(self.ranks.size)
         return optimizer.gradient_norm()
 
-    def _move(self, norms: dict[str, float]) -> None:
+    def _optimizer_step(self, norms: dict[str, float]) -> None:
         """Let optimizers move their parameters by gradients of these norms; where one is not finite nothing moves."""
-        self._moves += 1
+        self._optimizer_steps += 1
         if all(math.isfinite(norm) for norm in norms.values()):
             self._skipped = 0
             for name, norm in norms.items():
@@ -283,10 +285,10 @@ class Learner:
         self._skipped += 1
         self.skipped_in_all += 1
 
-    def _follow(self) -> None:
+    def _update_target(self) -> None:
         """Let the target follow the model, where there is one and its time has come."""
         target = self._learning.target
-        if target is None or (target.every is not None and self.version % target.every):
+        if target is None or (target.every is not None and self.updates % target.every):
             return
         share = 1.0 if target.tau is None else target.tau
         with torch.no_grad():
@@ -308,13 +310,13 @@ class Learner:
     @property
     def standing(self) -> tuple[int, int]:
         """How far it has come: versions, and optimizer steps of the one it is at."""
-        return self.version, self._moves
+        return self.updates, self._optimizer_steps
 
-    def join(self, ranks: Ranks, rank: int) -> None:
+    def join(self, ranks: LearnerGroup, rank: int) -> None:
         """Learn together with others from now on, whose state this learner has been given, but for random numbers."""
-        self.ranks, self._moves, self._settled = ranks, 0, self._compiled is None
+        self.ranks, self._optimizer_steps, self._settled = ranks, 0, self._compiled is None
         if rank:
-            seeds = np.random.SeedSequence([self._seed, rank, self.version])
+            seeds = np.random.SeedSequence([self._seed, rank, self.updates])
             self._rng = np.random.Generator(np.random.PCG64(seeds))
             self._generator.manual_seed(int(seeds.generate_state(1)[0]))
 
@@ -329,7 +331,7 @@ class Learner:
 
     def get_state(self) -> dict[str, Any]:
         return {
-            "version": self.version,
+            "updates": self.updates,
             "skipped": [self._skipped, self.skipped_in_all],
             "rng": self._rng.bit_generator.state,
             "generator": self._generator.get_state(),
@@ -341,7 +343,7 @@ class Learner:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.version = state["version"]
+        self.updates = state["updates"]
         self._skipped, self.skipped_in_all = state["skipped"]
         self._rng.bit_generator.state = state["rng"]
         self._generator.set_state(state["generator"])

@@ -54,9 +54,9 @@ class RMSpropTF(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._move(parameter, group)
+                    self._optimizer_step(parameter, group)
 
-    def _move(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
+    def _optimizer_step(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
         gradient, state, alpha = parameter.grad, self.state[parameter], group["alpha"]
         assert gradient is not None
         if not state:

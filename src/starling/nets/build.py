@@ -60,7 +60,7 @@ def _previous(space: spaces.Space[Any], net: NetConfig, streams: tuple[str, ...]
 
 
 def _action_encoder(space: spaces.Space[Any]) -> Flat | OneHot:
-    """The encoder of actions in the policy's own units: whole numbers from 0, or floats that are not rescaled."""
+    """The encoder of actions in the policy's own units: integers from 0, or floats that are not rescaled."""
     if isinstance(space, spaces.Discrete):
         return OneHot(spaces.Discrete(int(space.n)))
     if isinstance(space, spaces.MultiDiscrete):

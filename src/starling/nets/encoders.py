@@ -174,7 +174,7 @@ class Image(nn.Module):
         last = self.channels_last and torch.is_grad_enabled() and x.device.type == "cpu"
         whole = x.stride()[-2:] == (x.shape[-1], 1)  # channels may lie anywhere: stacks of a replay share their frames
         if last and x.dtype == torch.uint8 and whole and not torch.compiler.is_compiling():
-            from starling.nets.pixels import channels_last_floats  # numba is loaded only where images are learnt from
+            from starling.nets.pixels import channels_last_floats  # numba is loaded only where images are learned from
 
             return channels_last_floats(x)
         return x.to(torch.float32, memory_format=torch.channels_last if last else torch.contiguous_format)

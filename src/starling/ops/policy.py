@@ -92,7 +92,7 @@ def is_clipped(log_rho: Tensor, clip: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def disagreement(log_rho: Tensor) -> Tensor:
+def total_variation(log_rho: Tensor) -> Tensor:
     """1 - min(1, ratio) [...]: over the behaviour's own actions its mean is the total variation between the policies,
     the share of choices in which they differ."""
     return -torch.expm1(log_rho.clamp(max=0.0))

@@ -73,7 +73,7 @@ class Limiter:
         self._in_flight -= rows
 
     def abandon(self) -> None:
-        """All actors and the learner begin anew: no fragment is under way and no batch is being learnt from."""
+        """All actors and the learner begin anew: no fragment is under way and no batch is being learned from."""
         self._in_flight = 0
         self._unpublished.clear()
 
@@ -103,11 +103,11 @@ class Limiter:
         return min((fresh * batches // steps + 1 - self._sampled for batches, steps in self._ratios), default=1)
 
     def sampled(self) -> None:
-        """A batch was drawn: every `max_uses`-th takes its items out of a queue."""
+        """A batch was drawn: every `max_times_sampled`-th takes its items out of a queue."""
         self._sampled += 1
         if not self._queues:
             return
-        last_use = [self._sampled % self._specs[i].max_uses == 0 for i in self._queues]
+        last_use = [self._sampled % self._specs[i].max_times_sampled == 0 for i in self._queues]
         gone = [self._takes[i] * last for i, last in zip(self._queues, last_use, strict=True)]
         for i, count in zip(self._queues, gone, strict=True):
             self._sizes[i] -= count
@@ -173,8 +173,10 @@ def check(specs: Sequence[TableSpec], rows: int, groups: Sequence[int]) -> None:
     queues = [(spec, take) for spec, take in zip(specs, takes, strict=True) if spec.sampler == "fifo"]
     if queues and any(spec.updates_per_step is not None for spec in specs):
         raise UserError("updates_per_step is set beside a fifo table, which sets the pace already; leave it out")
-    if len({Fraction(take, spec.max_uses) for spec, take in queues}) > 1:
-        raise UserError("several fifo tables must use up fragments equally fast: make share / max_uses the same")
+    if len({Fraction(take, spec.max_times_sampled) for spec, take in queues}) > 1:
+        raise UserError(
+            "several fifo tables must use up fragments equally fast: make share / max_times_sampled the same"
+        )
 
 
 def _check_ring(spec: TableSpec, rows: int) -> None:
@@ -212,8 +214,10 @@ def _check_queue(spec: TableSpec, take: int, groups: Sequence[int]) -> None:
         raise UserError(f"table {spec.name!r}: min_size {spec.min_size} is never reached with max_lag {spec.max_lag}")
     if spec.max_lag > 0:
         return
-    if spec.max_uses > 1:
-        raise UserError(f"table {spec.name!r}: max_lag 0 allows each item one use, not max_uses {spec.max_uses}")
+    if spec.max_times_sampled > 1:
+        raise UserError(
+            f"table {spec.name!r}: max_lag 0 allows each item one use, not max_times_sampled {spec.max_times_sampled}"
+        )
     if len(set(groups)) > 1:
         raise UserError(
             f"table {spec.name!r}: max_lag 0 needs actors with equally many env rows, not {sorted(set(groups))}: make"
@@ -236,6 +240,6 @@ def _check_replay(spec: TableSpec, take: int) -> None:
         )
     if spec.capacity < (many := spec.candidates_for(take, 0.0)):
         raise UserError(
-            f"table {spec.name!r}: capacity {spec.capacity} is below the {many} candidates ({spec.candidates:g} x"
+            f"table {spec.name!r}: capacity {spec.capacity} is below the {many} candidates ({spec.candidate_factor:g} x"
             f" {take}) of a batch; raise the capacity, or lower lambda or the share"
         )

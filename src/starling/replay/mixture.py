@@ -14,7 +14,7 @@ from starling.types import Fragment, Keys, NDArray, Sample
 
 
 @dataclass(frozen=True)
-class Draft:
+class Candidates:
     """A batch before its items are picked: what was drawn, a table each, and how many of it are wanted."""
 
     parts: dict[int, Sample]
@@ -56,23 +56,25 @@ class Mixture:
     def sample(self, n: int) -> Sample | None:
         """`n` items by share, or None while a table has fewer than it takes (then none is touched).
 
-        What should be ranked is picked from at random; see `draft`.
+        What should be ranked is picked from at random; see `draw_candidates`.
         """
-        drawn = self.draft(n)
-        return None if drawn is None else self.finish(drawn, {})
+        drawn = self.draw_candidates(n)
+        return None if drawn is None else self.select(drawn, {})
 
-    def draft(self, n: int, fraction: float = 0.0) -> Draft | None:
+    def draw_candidates(self, n: int, fraction: float = 0.0) -> Candidates | None:
         """What a batch of `n` items is to be picked from, when `fraction` of the run is over; None as for `sample`."""
         takes = {i: take for i, take in enumerate(split(n, self._shares)) if take}
         if not all(self.tables[i].ready(take) for i, take in takes.items()):
             return None
-        parts = {i: self.tables[i].candidates(take, fraction) for i, take in takes.items()}
+        parts = {i: self.tables[i].draw_candidates(take, fraction) for i, take in takes.items()}
         unranked = tuple(i for i, take in takes.items() if self.tables[i].ranks(len(parts[i].keys), take))
-        return Draft(parts, takes, unranked)
+        return Candidates(parts, takes, unranked)
 
-    def finish(self, draft: Draft, distances: Mapping[int, NDArray]) -> Sample:
+    def select(self, candidates: Candidates, distances: Mapping[int, NDArray]) -> Sample:
         """The batch, given how far off the candidates [N] of tables are; where nothing is said, any will do."""
-        picked = [self.tables[i].pick(part, draft.takes[i], distances.get(i)) for i, part in draft.parts.items()]
+        picked = [
+            self.tables[i].select(part, candidates.takes[i], distances.get(i)) for i, part in candidates.parts.items()
+        ]
         return join(picked)
 
     def reprioritize(self, keys: Keys, priorities: NDArray) -> None:

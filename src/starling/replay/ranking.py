@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from starling.replay.spec import Pick
+from starling.replay.spec import Selection
 from starling.types import NDArray
 
 
-def choose(how: Pick, distances: NDArray, uses: NDArray, n: int) -> NDArray:
+def choose(how: Selection, distances: NDArray, uses: NDArray, n: int) -> NDArray:
     """`n` different candidates, int64 [n], nearest first where their order is that of distance; both inputs are [N].
 
     nearest: the first `n` of the ranking by distance. spread: evenly spaced over the ranking, from the nearest on.

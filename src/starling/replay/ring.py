@@ -58,7 +58,7 @@ class Ring:
             "action": tree.zeros(layout.action, (grid.cells,)),
             "rewards": {name: np.zeros(grid.cells, np.float32) for name in layout.rewards},
             "flags": np.zeros(grid.cells, np.uint8),
-            "version": np.zeros(grid.cells, np.int64),
+            "policy_version": np.zeros(grid.cells, np.int64),
         }
         self._carry = Sparse(layout.carry, grid) if tree.leaves(layout.carry) else None
         self._no_carry = layout.carry
@@ -154,7 +154,7 @@ class Ring:
         flags = new.first * np.uint8(_FIRST)
         flags[:-1] |= new.terminated * np.uint8(_TERMINATED) | new.truncated * np.uint8(_TRUNCATED)
         self._cells["flags"][cells] = flags
-        self._cells["version"][taken] = new.version
+        self._cells["policy_version"][taken] = new.policy_version
 
     def _write_carries(self, carry: Sparse, block: Block, wanted: NDArray, carries: Tree) -> None:
         """Keep the carry where a window may begin (`wanted` [T, B]); it goes when its cell is used again."""
@@ -184,7 +184,7 @@ class Ring:
         flags = take(self._cells["flags"])
         first = np.zeros(cells.shape, bool)
         first[0] = (flags[0] & _FIRST) != 0  # only a window's first step can begin an episode
-        terminated, version = (flags & _TERMINATED) != 0, take(self._cells["version"])
+        terminated, version = (flags & _TERMINATED) != 0, take(self._cells["policy_version"])
         run = Run(cells, length, terminated.any(axis=0) & (not self._reads_past_end))
         return Trajectory(
             obs=tree.map(lambda column: column.gather(run), self._obs) if with_obs else None,
@@ -196,7 +196,7 @@ class Ring:
             valid=valid,
             extras=tree.map(lambda array: np.take(array, cells, axis=0), self._cells["extras"]),
             carry=self._no_carry if self._carry is None else self._carry.get(slots),
-            version=np.where(valid, version, version[0]).min(axis=0),
+            policy_version=np.where(valid, version, version[0]).min(axis=0),
         )
 
     def generation(self, slots: NDArray) -> NDArray:

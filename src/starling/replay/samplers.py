@@ -53,14 +53,14 @@ class Sampler(Protocol):
 
 
 class Fifo:
-    """Oldest first; every item is handed out `max_uses` times and is then gone.
+    """Oldest first; every item is handed out `max_times_sampled` times and is then gone.
 
     The first `buffer` batches take turns (IMPACT's circular buffer, 1912.00167): one that has uses left goes behind the
     others, and where one has had its last, the next in the queue takes part. With 1 a batch has all its uses in a row.
     """
 
-    def __init__(self, max_uses: int, buffer: int = 1) -> None:
-        self._max_uses, self._buffer = max_uses, buffer
+    def __init__(self, max_times_sampled: int, buffer: int = 1) -> None:
+        self._max_uses, self._buffer = max_times_sampled, buffer
         self._slots = np.zeros(0, np.int64)  # oldest first
         self._uses = np.zeros(0, np.int64)
 
@@ -249,7 +249,7 @@ class Ranked:
         self._distance[slots] = distances
 
     def picked(self, slots: NDArray) -> None:
-        """These items [n], all different, are learnt from once more."""
+        """These items [n], all different, are learned from once more."""
         self._uses[slots] += 1
 
     def farthest(self, n: int, contest: int, rng: np.random.Generator) -> NDArray:
@@ -273,7 +273,7 @@ class Ranked:
 
 
 BUILT_IN: dict[str, Callable[[TableSpec, int], Sampler]] = {
-    "fifo": lambda spec, slots: Fifo(spec.max_uses, spec.buffer),
+    "fifo": lambda spec, slots: Fifo(spec.max_times_sampled, spec.buffer),
     "uniform": lambda spec, slots: Uniform(slots),
     "prioritized": lambda spec, slots: Prioritized(slots, spec.priority_exponent),
     "ranked": lambda spec, slots: Ranked(slots),

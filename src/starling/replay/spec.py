@@ -9,7 +9,7 @@ from starling.errors import UserError
 
 Storage = Literal["ring", "slots"]
 Codec = Literal["none", "zstd"]
-Pick = Literal["nearest", "spread", "least_sampled", "grouped"]
+Selection = Literal["nearest", "spread", "least_sampled", "grouped"]
 
 
 @dataclass(frozen=True)
@@ -29,21 +29,31 @@ class TableSpec:
     prefix: int = 0  # ring: a window with no valid step after these (burn-in) is made only where a segment begins
     fragment: int = 1  # steps an actor collects before it inserts; slots: equal to length
     min_size: int = 1  # items before anything is sampled
-    max_uses: int = 1  # fifo: how often an item is handed out
+    max_times_sampled: int = 1  # fifo: how often an item is handed out
     buffer: int = 1  # fifo: batches that are handed out in turns, as long as they have uses left
     updates_per_step: float | None = None  # batches an inserted env step allows; None: as the sampler can
     max_lag: int | None = None  # 0: synchronous, actors wait for the weights their data made
     priority_exponent: float = 0.6  # prioritized: P(i) ~ p_i ** exponent
-    candidates: float = 1.0  # ranked: items that are drawn for every one that is picked
+    candidate_factor: float = 1.0  # ranked: items that are drawn for every one that is picked
     anneal: float | None = None  # ranked: over so many times the run this falls to 1; None: it stays
-    pick: Pick = "nearest"  # ranked: which of the candidates, once the algorithm has scored them
+    selection: Selection = "nearest"  # ranked: which of the candidates, once the algorithm has scored them
     contest: int = 0  # ranked, slots: when full, the farthest of so many gives way; 0: the oldest does
     codec: Codec = "none"  # ring: how observations are kept in memory
     reads_past_end: bool = True  # ring: a loss looks at what is padded after a termination; if not, stacks cost less
     share: float = 1.0  # of the batch, where several tables feed it
 
     def __post_init__(self) -> None:
-        positive = ("length", "batch", "capacity", "period", "fragment", "min_size", "max_uses", "buffer", "candidates")
+        positive = (
+            "length",
+            "batch",
+            "capacity",
+            "period",
+            "fragment",
+            "min_size",
+            "max_times_sampled",
+            "buffer",
+            "candidate_factor",
+        )
         for name in positive:
             if getattr(self, name) < 1:
                 raise UserError(f"table {self.name!r}: {name} must be at least 1, not {getattr(self, name)}")
@@ -62,4 +72,4 @@ class TableSpec:
     def candidates_for(self, n: int, fraction: float) -> int:
         """How many items are drawn as candidates for `n`, when `fraction` of the run is over."""
         gone = 0.0 if self.anneal is None else min(1.0, fraction / self.anneal)
-        return max(n, round(n * (self.candidates + (1.0 - self.candidates) * gone)))
+        return max(n, round(n * (self.candidate_factor + (1.0 - self.candidate_factor) * gone)))

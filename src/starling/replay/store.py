@@ -11,7 +11,7 @@ import numpy as np
 from starling import tree
 from starling.replay.joining import take_rows
 from starling.replay.limiter import Limiter
-from starling.replay.mixture import Draft, Mixture
+from starling.replay.mixture import Candidates, Mixture
 from starling.replay.spec import TableSpec
 from starling.replay.table import Table
 from starling.types import Fragment, Keys, Layout, NDArray, Sample, Trajectory
@@ -40,7 +40,9 @@ class Store:
         self.mixture = Mixture(tables)
         self._planned_steps = planned_env_steps
         self.env_steps = 0  # valid ones inserted so far
-        self._drafts: deque[Draft] = deque()  # never outlives what is owed; inline empty whenever actors may go on
+        self._candidates: deque[Candidates] = (
+            deque()
+        )  # never outlives what is owed; inline empty whenever actors may go on
         self._most_ahead = _most_ahead(specs, layout)
 
     def begin(self, rows: int) -> bool:
@@ -71,30 +73,32 @@ class Store:
     def sample(self) -> Sample | None:
         """One batch over all tables, by share; None until the limiter and every table allow it.
 
-        What should be ranked is picked from at random; see `draft`.
+        What should be ranked is picked from at random; see `draw_candidates`.
         """
-        draft = self.draft()
-        return None if draft is None else self.finish(draft, {})
+        candidates = self.draw_candidates()
+        return None if candidates is None else self.select(candidates, {})
 
-    def draft(self) -> Draft | None:
+    def draw_candidates(self) -> Candidates | None:
         """What the next batch is to be picked from; None until the limiter and every table allow it."""
         if not self.limiter.may_sample(self.mixture.sizes):
             return None
-        if not self._drafts:
+        if not self._candidates:
             ahead = min(self._most_ahead, self.limiter.owed())
-            draft = self.mixture.draft(self._batch * ahead, min(1.0, self.env_steps / self._planned_steps))
-            if draft is None:
+            candidates = self.mixture.draw_candidates(
+                self._batch * ahead, min(1.0, self.env_steps / self._planned_steps)
+            )
+            if candidates is None:
                 return None
-            self._drafts.extend([draft] if ahead == 1 else _split(draft.parts[0], ahead))
+            self._candidates.extend([candidates] if ahead == 1 else _split(candidates.parts[0], ahead))
         self.limiter.sampled()
         self.limiter.see(self.mixture.sizes)
-        return self._drafts.popleft()
+        return self._candidates.popleft()
 
-    def finish(self, draft: Draft, distances: Mapping[int, NDArray]) -> Sample:
+    def select(self, candidates: Candidates, distances: Mapping[int, NDArray]) -> Sample:
         """The batch, given how far off the candidates [N] of tables that rank them are."""
-        return self.mixture.finish(draft, distances)
+        return self.mixture.select(candidates, distances)
 
-    def learnt(self, keys: Keys, priorities: NDArray | None) -> None:
+    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None:
         """A batch has become new weights, which are published: credits return, priorities move."""
         if priorities is not None:
             self.mixture.reprioritize(keys, priorities)
@@ -137,7 +141,7 @@ def _most_ahead(specs: Sequence[TableSpec], layout: Layout) -> int:
     return int(np.clip(AHEAD_BYTES // (specs[0].batch * (specs[0].length + 1) * step), 1, 16))
 
 
-def _split(sample: Sample, parts: int) -> list[Draft]:
+def _split(sample: Sample, parts: int) -> list[Candidates]:
     """Batches of equal size, side by side in one sample of one table."""
     size = len(sample.keys) // parts
-    return [Draft({0: take_rows(sample, slice(i * size, (i + 1) * size))}, {0: size}) for i in range(parts)]
+    return [Candidates({0: take_rows(sample, slice(i * size, (i + 1) * size))}, {0: size}) for i in range(parts)]

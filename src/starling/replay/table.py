@@ -158,7 +158,7 @@ class Table:
             self._storage.release(draw.spent)
         return Sample(trajectory, keys, draw.probability, np.full(n, size, np.int64), keys.table)
 
-    def candidates(self, n: int, fraction: float) -> Sample:
+    def draw_candidates(self, n: int, fraction: float) -> Sample:
         """What `n` items are to be picked from, when `fraction` of the run is over; there must be `n` (`ready`)."""
         many = n if self._ranked is None else min(self.size, self.spec.candidates_for(n, fraction))
         sample = self.sample(many)
@@ -169,8 +169,8 @@ class Table:
         """Whether so many candidates for `n` items must be scored: there is a choice, or insertion wants to know."""
         return self._ranked is not None and (candidates > n or self.spec.contest > 0)
 
-    def pick(self, candidates: Sample, n: int, distances: NDArray | None) -> Sample:
-        """The `n` candidates that `TableSpec.pick` prefers by their distances [N]; without these, the first."""
+    def select(self, candidates: Sample, n: int, distances: NDArray | None) -> Sample:
+        """The `n` candidates that `TableSpec.selection` prefers by their distances [N]; without these, the first."""
         if self._ranked is None:
             return candidates
         live, slots = self._live(candidates.keys), candidates.keys.slot
@@ -178,7 +178,7 @@ class Table:
             chosen = np.arange(n)
         else:
             self._ranked.measured(slots[live], distances[live])
-            chosen = ranking.choose(self.spec.pick, distances, np.where(live, self._ranked.uses(slots), 0), n)
+            chosen = ranking.choose(self.spec.selection, distances, np.where(live, self._ranked.uses(slots), 0), n)
         self._ranked.picked(slots[chosen][live[chosen]])
         return candidates if n == len(slots) else take_rows(candidates, chosen)
 

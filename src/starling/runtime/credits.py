@@ -7,61 +7,63 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from starling.actor.core import GroupSpec
-from starling.actor.recorder import Buffer
+from starling.actor.recorder import FragmentBuffer
 from starling.runtime.ledger import Ledger
 from starling.types import NDArray
 
 
 @dataclass
-class Seat:
+class ActorSlots:
     """One group of env rows: its slots, and which of them are lent out."""
 
     rows: NDArray  # [B] int64
-    buffers: Sequence[Buffer | None]  # shared memory; None where a slot is on another machine
+    buffers: Sequence[FragmentBuffer | None]  # shared memory; None where a slot is on another machine
     writer: str  # the worker that fills them
-    birth: int = 0  # how often these rows have begun anew
+    incarnation: int = 0  # how often these rows have begun anew
     lent: set[int] = field(default_factory=set)
 
     def life(self, group: int) -> int:
         """The id under which this life's fragments are known."""
-        return GroupSpec(self.rows, self.birth).actor(group)
+        return GroupSpec(self.rows, self.incarnation).actor(group)
 
 
 class Credits:
     """Slots go out in the order in which they came back, so that no group gets ahead of the others."""
 
-    def __init__(self, seats: dict[int, Seat], begin: Callable[[int], bool], lost: Callable[[int], None]) -> None:
-        self.seats, self.ledger = seats, Ledger()
+    def __init__(
+        self, actor_slots: dict[int, ActorSlots], begin: Callable[[int], bool], lost: Callable[[int], None]
+    ) -> None:
+        self.actor_slots, self.ledger = actor_slots, Ledger()
         self._begin, self._lost = begin, lost
         self._free: deque[tuple[int, int]] = deque()  # (group, slot) to be lent: its writer and its env loop are alive
         self._writers: set[str] = set()  # alive
         self._paused: set[int] = set()  # groups without an env loop
 
     @property
-    def births(self) -> dict[int, int]:
-        return {group: seat.birth for group, seat in self.seats.items()}
+    def incarnations(self) -> dict[int, int]:
+        return {group: seat.incarnation for group, seat in self.actor_slots.items()}
 
     def writer_begins(self, name: str) -> None:
         """A worker was started: all slots it writes are free, one of each group before any second."""
         self._writers.add(name)
-        mine = [group for group, seat in self.seats.items() if seat.writer == name and group not in self._paused]
-        pairs = [(slot, group) for group in mine for slot in range(len(self.seats[group].buffers))]
+        mine = [group for group, seat in self.actor_slots.items() if seat.writer == name and group not in self._paused]
+        pairs = [(slot, group) for group in mine for slot in range(len(self.actor_slots[group].buffers))]
         self._free.extend((group, slot) for slot, group in sorted(pairs))
 
     def writer_ends(self, name: str) -> None:
         """A worker is gone: credits it held are dealt again, its slots wait for the next one."""
         self._writers.discard(name)
-        for seat in self.seats.values():
+        for seat in self.actor_slots.values():
             if seat.writer == name:
                 self._lost(len(seat.rows) * len(seat.lent))
                 seat.lent.clear()
-        self._free = deque((group, slot) for group, slot in self._free if self.seats[group].writer != name)
+        self._free = deque((group, slot) for group, slot in self._free if self.actor_slots[group].writer != name)
 
-    def life_ends(self, group: int, produced: int) -> None:
+    def incarnation_ends(self, group: int, produced: int) -> None:
         """A group's env loop is gone, which had produced so many steps; the next one is another life."""
-        seat = self.seats[group]
+        seat = self.actor_slots[group]
         self.ledger.ended(seat.life(group), produced)
-        seat.birth += 1
+        seat.incarnation += 1
 
     def pause(self, group: int) -> None:
         """The env loop of a group is gone, but not its writer: nothing more is lent for it; see `given_back`."""
@@ -70,7 +72,7 @@ class Credits:
 
     def given_back(self, group: int, slots: Sequence[int]) -> None:
         """The writer has returned what was lent for a group whose env loop is gone: the credits are dealt again."""
-        seat = self.seats[group]
+        seat = self.actor_slots[group]
         returned = seat.lent & set(slots)
         self._lost(len(seat.rows) * len(returned))
         seat.lent -= returned
@@ -82,7 +84,7 @@ class Credits:
         if group not in self._paused:
             return
         self._paused.discard(group)
-        seat = self.seats[group]
+        seat = self.actor_slots[group]
         if seat.writer in self._writers:
             self._free.extend((group, slot) for slot in range(len(seat.buffers)) if slot not in seat.lent)
 
@@ -90,7 +92,7 @@ class Credits:
         """Credits that may be given now: the writer, the group, the slot."""
         while self._free:
             group, slot = self._free[0]
-            seat = self.seats[group]
+            seat = self.actor_slots[group]
             if not self._begin(len(seat.rows)):
                 return
             self._free.popleft()
@@ -99,6 +101,6 @@ class Credits:
 
     def returned(self, group: int, slot: int) -> None:
         """A slot was filled and read: it may be lent again."""
-        self.seats[group].lent.discard(slot)
+        self.actor_slots[group].lent.discard(slot)
         if group not in self._paused:  # else `go_on` finds it
             self._free.append((group, slot))

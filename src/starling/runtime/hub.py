@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from starling.actor.recorder import Buffer
+from starling.actor.recorder import FragmentBuffer
 from starling.actor.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.config.schema import SupervisionConfig
-from starling.replay.mixture import Draft
-from starling.runtime.credits import Credits, Seat
-from starling.runtime.crew import ACTING, Crew
-from starling.runtime.inbox import Inbox, drain
-from starling.runtime.scoring import Scorer
+from starling.replay.mixture import Candidates
+from starling.runtime.credits import ActorSlots, Credits
+from starling.runtime.event_queue import EventQueue, drain
+from starling.runtime.scoring import ScoringThread
+from starling.runtime.supervisor import ACTING, Supervisor
 from starling.runtime.tables import Tables
 from starling.runtime.workers import Worker
 from starling.types import Episode, Fragment, NDArray, Sample
@@ -37,21 +37,21 @@ class Hub:
     def __init__(
         self,
         store: Tables,
-        hire: Callable[[Inbox], Sequence[Worker]],
-        seats: dict[int, Seat],
+        hire: Callable[[EventQueue], Sequence[Worker]],
+        actor_slots: dict[int, ActorSlots],
         settings: SupervisionConfig,
         prefetch: int,
-        scorer: Scorer | None,  # where tables rank what they hold
+        scoring_thread: ScoringThread | None,  # where tables rank what they hold
     ) -> None:
         self.store = store
-        self.credits = Credits(seats, store.begin, store.lost)
+        self.credits = Credits(actor_slots, store.begin, store.lost)
         self.ready: queue.SimpleQueue[Sample] = queue.SimpleQueue()
         self.failure: BaseException | None = None
-        self._prefetch, self._scorer = prefetch, scorer
-        self._drafts = 0  # batches that are being scored
-        self._inbox = Inbox()
-        self.post, self.wake = self._inbox.post, self._inbox.wake
-        self.crew = Crew(hire(self._inbox), settings, self, lambda: self.credits.births)
+        self._prefetch, self._scoring_thread = prefetch, scoring_thread
+        self._candidates = 0  # batches that are being scored
+        self._event_queue = EventQueue()
+        self.post, self.wake = self._event_queue.post, self._event_queue.wake
+        self.supervisor = Supervisor(hire(self._event_queue), settings, self, lambda: self.credits.incarnations)
         self._next_check = 0.0
         self._shares, self._usage = Shares(), Usage()
         self._episodes: deque[Episode] = deque()
@@ -65,8 +65,10 @@ class Hub:
 
     def start(self) -> None:
         self._thread.start()
-        if self._scorer is not None:
-            self._scorer.start(lambda draft, scores: self.post(lambda: self._finish(draft, scores)), self._fail)
+        if self._scoring_thread is not None:
+            self._scoring_thread.start(
+                lambda candidates, scores: self.post(lambda: self._select(candidates, scores)), self._fail
+            )
 
     def call(self, function: Callable[[], R]) -> R:
         """Have something done by the hub's thread and wait for what it gives."""
@@ -92,12 +94,12 @@ class Hub:
         return drain(self._evaluations)
 
     def notices(self) -> list[str]:
-        return drain(self.crew.notices)
+        return drain(self.supervisor.notices)
 
     @property
     def evaluating(self) -> bool:
         """Whether an evaluation is under way; False also where there is nobody left to make one."""
-        evaluator = self.crew.workers.get("evaluator")
+        evaluator = self.supervisor.workers.get("evaluator")
         return self._evaluating and evaluator is not None and not evaluator.given_up
 
     def evaluate(self) -> None:
@@ -107,7 +109,7 @@ class Hub:
     def metrics(self) -> dict[str, Any]:
         return self.call(self._metrics)
 
-    def forsake(self, failure: BaseException) -> None:
+    def fail(self, failure: BaseException) -> None:
         """The run has failed, and this thread may wait for somebody who will never answer: nobody waits for it."""
         self.failure, self._forsaken = failure, True
 
@@ -121,10 +123,10 @@ class Hub:
     def stop(self) -> None:
         """End the thread and all workers."""
         self.halt()
-        if self._scorer is not None:
-            self._scorer.stop()
-        self.crew.stop(STOP_SECONDS)
-        self._inbox.close()
+        if self._scoring_thread is not None:
+            self._scoring_thread.stop()
+        self.supervisor.stop(STOP_SECONDS)
+        self._event_queue.close()
 
     # The hub's own thread.
 
@@ -141,12 +143,12 @@ class Hub:
     def turn(self, timeout: float) -> None:
         """Deal with what has come, or wait for something to come."""
         self._usage.enter(WAIT_IN)
-        events = self._inbox.wait(timeout)
+        events = self._event_queue.wait(timeout)
         self._usage.enter(BUSY)
-        self._inbox.run(events)
+        self._event_queue.run(events)
         now = time.monotonic()
         if now >= self._next_check:
-            self.crew.supervise()
+            self.supervisor.supervise()
             self._next_check = now + CHECK_SECONDS
         self._load()
         for writer, group, slot in self.credits.grant():
@@ -154,19 +156,19 @@ class Hub:
 
     def _load(self) -> None:
         """Have batches ready before the learner asks."""
-        while self._drafts < self._room():
-            draft = self.store.draft()
-            if draft is None:
+        while self._candidates < self._room():
+            candidates = self.store.draw_candidates()
+            if candidates is None:
                 return
-            self._drafts += 1
-            if draft.unranked and self._scorer is not None:
-                self._scorer.put(draft)
+            self._candidates += 1
+            if candidates.unranked and self._scoring_thread is not None:
+                self._scoring_thread.put(candidates)
             else:
-                self._finish(draft, {})
+                self._select(candidates, {})
 
-    def _finish(self, draft: Draft, distances: dict[int, NDArray]) -> None:
-        self._drafts -= 1
-        self._deliver(self.store.finish(draft, distances))
+    def _select(self, candidates: Candidates, distances: dict[int, NDArray]) -> None:
+        self._candidates -= 1
+        self._deliver(self.store.select(candidates, distances))
 
     def _room(self) -> int:
         """Batches that may still be prepared."""
@@ -176,26 +178,28 @@ class Hub:
         self.ready.put(sample)
 
     def _send(self, name: str, message: dict[str, Any]) -> None:
-        self.crew.workers[name].send(message)
+        self.supervisor.workers[name].send(message)
 
     def _ask_evaluator(self) -> None:
-        if "evaluator" in self.crew.workers and not self._evaluating:
+        if "evaluator" in self.supervisor.workers and not self._evaluating:
             self._evaluating = True
             self._send("evaluator", {"evaluate": self.evaluator_state})
 
     def _metrics(self) -> dict[str, Any]:
-        living = {self.credits.seats[group].life(group): steps for group, steps in self.crew.produced().items()}
-        shares = self._shares.look("loader", self._usage.cells)
+        living = {
+            self.credits.actor_slots[group].life(group): steps for group, steps in self.supervisor.produced().items()
+        }
+        shares = self._shares.look("candidate_scorer", self._usage.cells)
         return {
             **{f"ledger/{name}": count for name, count in self.credits.ledger.row(living).items()},
             **self.store.metrics(),
             "envs/dropped": self._dropped,
-            **self.crew.metrics(),
+            **self.supervisor.metrics(),
             **({"time/loader/busy": round(shares[BUSY], 3)} if shares else {}),
-            **(self._scorer.metrics() if self._scorer is not None else {}),
+            **(self._scoring_thread.metrics() if self._scoring_thread is not None else {}),
         }
 
-    # What the crew tells.
+    # What the supervisor tells.
 
     def heard(self, worker: Worker, message: dict[str, Any]) -> None:
         if "fragment" in message:
@@ -206,7 +210,7 @@ class Hub:
         elif "episodes" in message:
             self._episodes.extend(Episode(int(row), total, int(n)) for row, total, n in message["episodes"])
         elif "dropped" in message:
-            self.crew.notices.extend(message["notices"])
+            self.supervisor.notices.extend(message["notices"])
             self._dropped += message["dropped"]
         elif "evaluation" in message:
             self._evaluations.append(message["evaluation"])
@@ -218,16 +222,16 @@ class Hub:
             self.credits.ledger.inserted(*message["stored"])
         elif "lost" in message:
             self.credits.ledger.lost(*message["lost"])
-        elif "life_ended" in message:
-            self.credits.life_ends(*message["life_ended"])
+        elif "incarnation_ended" in message:
+            self.credits.incarnation_ends(*message["incarnation_ended"])
         elif "paused" in message:
             self.credits.pause(message["paused"])
         elif "resumed" in message:
             self.credits.go_on(message["resumed"])
 
-    def _insert(self, group: int, slot: int, actor: int, sequence: int, sent: Buffer | None) -> None:
+    def _insert(self, group: int, slot: int, actor: int, sequence: int, sent: FragmentBuffer | None) -> None:
         """Take in a fragment that lies in its slot, or that was sent as it is."""
-        seat, before = self.credits.seats[group], self.store.env_steps
+        seat, before = self.credits.actor_slots[group], self.store.env_steps
         buffer = sent or seat.buffers[slot]
         assert buffer is not None, "a fragment lies in its slot or was sent"
         self.store.insert(Fragment(buffer.steps, seat.rows, buffer.carries, actor, sequence))
@@ -246,8 +250,8 @@ class Hub:
         self.credits.writer_ends(worker.name)
         if worker.spec.kind in ACTING:
             for group in worker.spec.groups:
-                self.credits.life_ends(group, worker.produced[group])
+                self.credits.incarnation_ends(group, worker.produced[group])
         if worker.spec.kind == "env":
             for group in worker.spec.groups:
                 self.credits.pause(group)
-                self._send(self.credits.seats[group].writer, {"forget": group})
+                self._send(self.credits.actor_slots[group].writer, {"forget": group})

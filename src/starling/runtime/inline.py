@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from starling.actor.core import Header, PolicyCore, next_birth
+from starling.actor.core import PolicyCore, next_incarnation
 from starling.actor.env_loop import EnvLoop
 from starling.actor.evaluator import Evaluator
 from starling.actor.inference import InferenceServer
-from starling.actor.recorder import Buffer
+from starling.actor.recorder import FragmentBuffer
 from starling.actor.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.learner.learner import Learner
 from starling.replay.store import Store
-from starling.runtime.loader import Loader
-from starling.types import Episode, Fragment
+from starling.runtime.candidate_scorer import CandidateScorer
+from starling.types import Episode, Fragment, Progress
 
 
-class InlineUpstream:
+class InlineSink:
     """Links a policy to a store and a learner in the same process; they share the model, so weights need no copy.
 
-    The learner has its turn whenever a fragment is about to begin: new data is learnt from before it is acted on again,
+    The learner has its turn whenever a fragment is about to begin: new data is learned from before the next action,
     and no weights change within a fragment.
     """
 
-    def __init__(self, store: Store, learner: Learner, buffers: Mapping[int, Buffer], learning: Usage) -> None:
+    def __init__(self, store: Store, learner: Learner, buffers: Mapping[int, FragmentBuffer], learning: Usage) -> None:
         self._store, self._learner, self._buffers, self._learning = store, learner, buffers, learning
 
-    def begin(self, group: int) -> Buffer | None:
+    def begin(self, group: int) -> FragmentBuffer | None:
         self._learning.enter(BUSY)
         while self._learner.step():
             pass
@@ -38,12 +38,12 @@ class InlineUpstream:
     def insert(self, group: int, fragment: Fragment) -> None:
         self._store.insert(fragment)
 
-    def refresh(self) -> Header:
-        return Header(self._learner.version, self._learner.progress)
+    def refresh(self) -> Progress:
+        return self._learner.progress
 
 
 class InlineRuntime:
-    """Steps every env loop in turn; the learner runs in between, see `InlineUpstream`."""
+    """Steps every env loop in turn; the learner runs in between, see `InlineSink`."""
 
     def __init__(
         self,
@@ -53,14 +53,14 @@ class InlineRuntime:
         learner: Learner,
         learning: Usage,
         evaluator: Evaluator | None,
-        loader: Loader | None,
+        candidate_scorer: CandidateScorer | None,
         exact: bool,
     ) -> None:
         self.loops, self.store, self.learner, self.evaluator = list(loops), store, learner, evaluator
         self._policies = list(policies)
         self._cores = [policy.core if isinstance(policy, InferenceServer) else policy for policy in policies]
         self._servers = [policy for policy in policies if isinstance(policy, InferenceServer)]
-        self._learning, self._shares, self._loader, self._exact = learning, Shares(), loader, exact
+        self._learning, self._shares, self._candidate_scorer, self._exact = learning, Shares(), candidate_scorer, exact
         self._evaluations: list[dict[str, float]] = []
         self._evaluator_state: dict[str, Any] = {}
 
@@ -79,7 +79,7 @@ class InlineRuntime:
 
     @property
     def updates(self) -> int:
-        return self.learner.version
+        return self.learner.updates
 
     def run(self) -> Iterator[None]:
         """Yields after every step of the envs, when nothing is left to learn from and the state can be saved."""
@@ -106,7 +106,7 @@ class InlineRuntime:
             **self.learner.drain_metrics(),
             **self.store.metrics(),
             "envs/dropped": self._dropped,
-            **(self._loader.metrics() if self._loader is not None else {}),
+            **(self._candidate_scorer.metrics() if self._candidate_scorer is not None else {}),
             **(
                 {"time/learner/busy": round(busy[BUSY], 3), "time/actors/busy": round(busy[WAIT_IN], 3)} if busy else {}
             ),
@@ -123,7 +123,9 @@ class InlineRuntime:
         state = {
             "store": self.store.get_state(with_tables),
             "learner": self.learner.get_state(),
-            "births": {str(group): birth for core in self._cores for group, birth in core.births.items()},
+            "incarnations": {
+                str(group): incarnation for core in self._cores for group, incarnation in core.incarnations.items()
+            },
             "env": {"steps": self.env_steps, "dropped": self._dropped},
             "evaluator": self._evaluator_state,
         }
@@ -136,35 +138,35 @@ class InlineRuntime:
         self.store.set_state(state["store"])
         self.learner.set_state(state["learner"])
         self._evaluator_state = state.get("evaluator", {})
-        births = {int(group): birth for group, birth in state["births"].items()}
+        incarnations = {int(group): incarnation for group, incarnation in state["incarnations"].items()}
         if self._is_mine(state):
-            self._begin_lives(births)
+            self._begin_lives(incarnations)
             for i, loop in enumerate(self.loops):
                 loop.set_state(state["loops"][str(i)])
             for i, policy in enumerate(self._policies):
                 policy.set_state(state["policies"][str(i)])
         else:
-            self._take_over(births, state.get("env", {"steps": self.store.env_steps, "dropped": 0}))
+            self._take_over(incarnations, state.get("env", {"steps": self.store.env_steps, "dropped": 0}))
 
     def _is_mine(self, state: dict[str, Any]) -> bool:
         """Whether a state is that of a run with the same loops and policies."""
         mine = [{str(i) for i in range(len(parts))} for parts in (self.loops, self._policies)]
         return [state.get(key, {}).keys() for key in ("loops", "policies")] == mine
 
-    def _take_over(self, births: Mapping[int, int], taken: Mapping[str, int]) -> None:
+    def _take_over(self, incarnations: Mapping[int, int], taken: Mapping[str, int]) -> None:
         """Go on after a checkpoint that is not exact, or that another runtime wrote: all envs start new episodes."""
         self.store.abandon()
-        birth = next_birth(births)
-        self._begin_lives({group: birth for core in self._cores for group in core.births})
+        incarnation = next_incarnation(incarnations)
+        self._begin_lives({group: incarnation for core in self._cores for group in core.incarnations})
         share, rest = divmod(taken["steps"], len(self.loops))
         first, *others = self.loops
         first.set_state({"env_steps": share + rest, "dropped": taken["dropped"]})
         for loop in others:
             loop.set_state({"env_steps": share, "dropped": 0})
 
-    def _begin_lives(self, births: Mapping[int, int]) -> None:
+    def _begin_lives(self, incarnations: Mapping[int, int]) -> None:
         for core in self._cores:
-            core.begin_lives(births)
+            core.start_incarnations(incarnations)
 
     def evaluate(self, wait: bool) -> Iterator[None]:
         """Evaluate the present weights without exploration; yields after every step of the envs.

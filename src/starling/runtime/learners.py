@@ -15,17 +15,17 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from starling.actor.core import Header, next_birth
+from starling.actor.core import next_incarnation
 from starling.config.schema import SupervisionConfig
 from starling.learner.learner import Learner
-from starling.runtime.gathering import Gathering
-from starling.runtime.inbox import drain
+from starling.runtime.event_queue import drain
 from starling.runtime.premises import Premises
 from starling.runtime.processes import PATIENCE
-from starling.runtime.shard import Event, ShardHub
-from starling.runtime.slab import Parcel
+from starling.runtime.rank_hub import Event, ShardHub
+from starling.runtime.regroup import Regroup
+from starling.runtime.shared_memory import SharedBytes
+from starling.runtime.shared_weights import WeightWriter
 from starling.runtime.tables import Tables
-from starling.runtime.weights import WeightWriter
 from starling.state_io import pack, unpack
 from starling.types import Episode, Keys, NDArray, Sample
 
@@ -39,8 +39,8 @@ class Newest:
     def __init__(self) -> None:
         self.data = b""
 
-    def parcel(self) -> Parcel:
-        return Parcel(self.data)
+    def shared_bytes(self) -> SharedBytes:
+        return SharedBytes(self.data)
 
 
 class Total:
@@ -56,7 +56,7 @@ class Total:
     def sample(self) -> Sample | None:
         return None
 
-    def learnt(self, keys: Keys, priorities: NDArray | None) -> None: ...
+    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None: ...
 
 
 class LearnersRuntime:
@@ -70,7 +70,7 @@ class LearnersRuntime:
         hubs: Sequence[ShardHub],
         learner: Learner,
         weights: Sequence[WeightWriter],
-        outboxes: Sequence[Parcel],
+        outboxes: Sequence[SharedBytes],
         newest: Newest,
         events: queue.SimpleQueue[Event],
         settings: SupervisionConfig,
@@ -78,12 +78,12 @@ class LearnersRuntime:
     ) -> None:
         self.hubs, self.learner, self._weights, self._outboxes = hubs, learner, weights, outboxes
         self._newest, self._events = newest, events
-        self._gathering = Gathering(len(hubs), settings.reduction, time.monotonic)
+        self._gathering = Regroup(len(hubs), settings.reduction, time.monotonic)
         self._patience = settings.timeout + 2 * settings.reduction  # within which a rank answers or is known to hang
         self._notices: deque[str] = deque()
         self._answers: dict[int, dict[str, Any]] = {}
         self._lost: set[int] = set()  # ranks without a process
-        self._version: int | None = None
+        self._updates: int | None = None
         self._last: tuple[dict[str, Any], dict[str, Any]] | None = None  # state and metrics after `halt`
         for hub in hubs:
             hub.others = [other for other in hubs if other is not hub]
@@ -101,13 +101,13 @@ class LearnersRuntime:
 
     @property
     def updates(self) -> int:
-        return self.learner.version if self._version is None else self._version
+        return self.learner.updates if self._updates is None else self._updates
 
     def run(self) -> Iterator[None]:
         """Yields whenever a rank has said something, or nobody does."""
         self._newest.data = pack(self.learner.get_state())
         for writer in self._weights:
-            writer.publish(Header(self.learner.version, self.learner.progress))
+            writer.publish(self.learner.progress)
         for hub in self.hubs:
             hub.start()
         while True:
@@ -127,8 +127,8 @@ class LearnersRuntime:
             self.hubs[rank].kill_rank()
 
     def _hear(self, rank: int, message: dict[str, Any]) -> None:
-        if "learnt" in message and rank == 0:
-            self._version = message["learnt"][2]
+        if "update_priorities" in message and rank == 0:
+            self._updates = message["update_priorities"][2]
         elif "waits" in message:
             self._lost.discard(rank)
             told = message["waits"]
@@ -146,9 +146,9 @@ class LearnersRuntime:
         order = self._gathering.order()
         if order is None:
             return
-        if self._version is not None:
-            self._notices.append(f"the learners go on together from update {order.version:,}")
-        self._version = order.version
+        if self._updates is not None:
+            self._notices.append(f"the learners go on together from update {order.updates:,}")
+        self._updates = order.updates
         for hub in self.hubs:
             hub.say({"form": {**asdict(order), "env_steps": hub.store.env_steps}})
 
@@ -187,24 +187,26 @@ class LearnersRuntime:
         return [line for hub in self.hubs for line in hub.notices()] + drain(self._notices)
 
     def drain_metrics(self) -> dict[str, Any]:
-        """Of the first rank what it learnt; of all shards sums, and means of how they spent their time."""
-        learnt = self._learner_metrics() if self._last is None else self._last[1]
+        """Of the first rank what it learned; of all shards sums, and means of how they spent their time."""
+        update_priorities = self._learner_metrics() if self._last is None else self._last[1]
         rows = [hub.metrics() for hub in self.hubs]
         for row in rows:
             if f"{TIMED}learner/wait_out" in row:
                 row[f"{TIMED}learner/reduction"] = row.pop(f"{TIMED}learner/wait_out")
-        return {**learnt, **_joined(rows), **self._premises.metrics()}
+        return {**update_priorities, **_joined(rows), **self._premises.metrics()}
 
     def save(self, with_tables: bool) -> dict[str, Any]:
         """As one learner over processes does, with a state a shard."""
         learner = self._learner_state() if self._last is None else self._last[0]
         shards = {str(i): hub.call(partial(hub.store.get_state, with_tables)) for i, hub in enumerate(self.hubs)}
-        births = {str(group): birth for hub in self.hubs for group, birth in hub.credits.births.items()}
+        incarnations = {
+            str(group): incarnation for hub in self.hubs for group, incarnation in hub.credits.incarnations.items()
+        }
         steps = sum(shard["env_steps"] for shard in shards.values())
         return {
             "store": {"env_steps": steps, "shards": shards},
             "learner": learner,
-            "births": births,
+            "incarnations": incarnations,
             "evaluator": self.hubs[0].evaluator_state,
         }
 
@@ -214,10 +216,10 @@ class LearnersRuntime:
             hub.store.abandon()
         self.learner.set_state(state["learner"])
         self.hubs[0].evaluator_state = state.get("evaluator", {})
-        birth = next_birth(state["births"])
+        incarnation = next_incarnation(state["incarnations"])
         for hub in self.hubs:
-            for seat in hub.credits.seats.values():
-                seat.birth = birth
+            for seat in hub.credits.actor_slots.values():
+                seat.incarnation = incarnation
 
     def evaluate(self, wait: bool) -> Iterator[None]:
         """Have the present weights evaluated, beside training; with `wait` yields until that is done."""
@@ -239,7 +241,7 @@ class LearnersRuntime:
         """Let nothing more come in, so that what is saved last is all there is."""
         metrics = self._learner_metrics()
         self._last = self._learner_state(), metrics
-        self._version = self._last[0]["version"]
+        self._updates = self._last[0]["updates"]
         for hub in self.hubs:
             hub.halt()
 
@@ -248,7 +250,7 @@ class LearnersRuntime:
         for hub in self.hubs:
             hub.halt()
         for hub in self.hubs:
-            hub.crew.tell_to_stop()  # all at once: a rank that waits for another then ends with it
+            hub.supervisor.tell_to_stop()  # all at once: a rank that waits for another then ends with it
         for hub in self.hubs:
             hub.stop()
         self._premises.end()

@@ -47,7 +47,7 @@ _SHAPES = [
     _object_of(episodes=_list_of(_row_of(_INT, _is(int, float), _INT))),  # row, return, length
     _object_of(dropped=_INT, notices=_list_of(_TEXT)),
     _object_of(evaluation=_OBJECT, state=_OBJECT),
-    _object_of(learnt=_row_of(_INT, _FLAG, _INT)),  # slot, with priorities, version
+    _object_of(update_priorities=_row_of(_INT, _FLAG, _INT)),  # slot, with priorities, version
     _object_of(formed=_INT),
     _object_of(waits=_object_of(standing=_row_of(_INT, _INT), late=_FLAG, why=_is(str, type(None)))),
     _object_of(told=_object_of(state=_INT)),

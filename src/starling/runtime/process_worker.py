@@ -15,11 +15,11 @@ import numpy as np
 from starling.actor.usage import CELLS
 from starling.config.schema import SupervisionConfig
 from starling.errors import UserError
-from starling.runtime import child
+from starling.runtime import worker_process
 from starling.runtime.link import BrokenMessageError, Link, link
 from starling.runtime.messages import check_message
 from starling.runtime.prewarm import prewarm
-from starling.runtime.slab import Slab, size_of
+from starling.runtime.shared_memory import AnonymousSharedMemory, size_of
 from starling.runtime.workers import Member, Worker, WorkerSpec
 from starling.types import ArraySpec, NDArray
 
@@ -36,13 +36,13 @@ class StatusBoard:
     SPEC = ArraySpec((len(CELLS),), np.dtype(np.int64))
 
     def __init__(self, workers: int) -> None:
-        self.slab = Slab(workers * size_of(self.SPEC))
+        self.shared_memory = AnonymousSharedMemory(workers * size_of(self.SPEC))
 
     def place(self, index: int) -> tuple[ArraySpec, int]:
         return self.SPEC, index * size_of(self.SPEC)
 
     def cells(self, index: int) -> NDArray:
-        return self.slab.array(*self.place(index))
+        return self.shared_memory.array(*self.place(index))
 
 
 def processes(
@@ -74,19 +74,19 @@ class ProcessWorker(Worker):
     def running(self) -> bool:
         return self.process is not None
 
-    def start(self, births: Mapping[int, int], hear: Callable[[], None], crashed: Callable[[], None]) -> None:
+    def start(self, incarnations: Mapping[int, int], hear: Callable[[], None], crashed: Callable[[], None]) -> None:
         mine, theirs = link()
         self._cells[:] = 0
         self._cells[0] = time.monotonic_ns()
-        node = child.Node(
+        node = worker_process.Node(
             self.name,
             self.spec.builder,
-            self.spec.arguments(births),
+            self.spec.arguments(incarnations),
             theirs,
-            self._board.slab,
+            self._board.shared_memory,
             self._board.place(self._index),
         )
-        process = context().Process(target=child.main, args=(node,), name=self.name, daemon=True)
+        process = context().Process(target=worker_process.main, args=(node,), name=self.name, daemon=True)
         try:
             process.start()
         except (AttributeError, TypeError, ImportError) as error:

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from starling.actor.core import Header, next_birth
+from starling.actor.core import next_incarnation
 from starling.actor.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.learner.learner import Learner
 from starling.runtime.hub import Hub
 from starling.runtime.premises import Premises
+from starling.runtime.shared_weights import WeightWriter
 from starling.runtime.tables import Tables
-from starling.runtime.weights import WeightWriter
 from starling.types import Episode, Keys, NDArray, Sample
 
 PATIENCE = 0.05
@@ -43,9 +43,9 @@ class HubSource:
         self._hub.wake()
         return sample
 
-    def learnt(self, keys: Keys, priorities: NDArray | None) -> None:
+    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None:
         self.before_report()
-        self._hub.post(lambda: self._hub.store.learnt(keys, priorities))
+        self._hub.post(lambda: self._hub.store.update_priorities(keys, priorities))
 
 
 class ProcessesRuntime:
@@ -72,7 +72,7 @@ class ProcessesRuntime:
 
     @property
     def updates(self) -> int:
-        return self.learner.version
+        return self.learner.updates
 
     def run(self) -> Iterator[None]:
         """Yields after every version of the weights, or when there is nothing to learn from yet."""
@@ -86,7 +86,7 @@ class ProcessesRuntime:
 
     def publish(self) -> None:
         """Make the present weights known to whoever acts."""
-        self._weights.publish(Header(self.learner.version, self.learner.progress))
+        self._weights.publish(self.learner.progress)
 
     def episodes(self) -> list[Episode]:
         return self.hub.episodes()
@@ -104,7 +104,7 @@ class ProcessesRuntime:
         return {
             "store": self.hub.call(lambda: self.hub.store.get_state(with_tables)),
             "learner": self.learner.get_state(),
-            "births": {str(group): birth for group, birth in self.hub.credits.births.items()},
+            "incarnations": {str(group): incarnation for group, incarnation in self.hub.credits.incarnations.items()},
             "evaluator": self.hub.evaluator_state,
         }
 
@@ -113,9 +113,9 @@ class ProcessesRuntime:
         self.hub.store.abandon()
         self.learner.set_state(state["learner"])
         self.hub.evaluator_state = state.get("evaluator", {})
-        birth = next_birth(state["births"])
-        for seat in self.hub.credits.seats.values():
-            seat.birth = birth
+        incarnation = next_incarnation(state["incarnations"])
+        for seat in self.hub.credits.actor_slots.values():
+            seat.incarnation = incarnation
 
     def evaluate(self, wait: bool) -> Iterator[None]:
         """Have the present weights evaluated, beside training; with `wait` yields until that is done."""

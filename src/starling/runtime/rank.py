@@ -1,7 +1,8 @@
 """One learner of several, in a process of its own: takes batches, meets the other ranks, learns with them.
 
 Over its line it is told of batches (`batch`), where and from whose state to begin (`form`) and what to tell of itself
-(`tell`); it says when it waits for the others (`waits`), what it has learnt from (`learnt`) and what it was asked for.
+(`tell`); it reports when it waits for the others (`waits`), which
+batch it has learned from (`update_priorities`), and what it was asked for.
 """
 
 from __future__ import annotations
@@ -12,22 +13,21 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from starling.actor.core import Header
 from starling.actor.usage import BUSY, WAIT_IN, Usage
-from starling.learner.group import Alone, RankLostError
+from starling.learner.group import RankLostError, SingleLearner
 from starling.learner.learner import Learner
-from starling.runtime.batches import BatchSlot
-from starling.runtime.collective import Collective, Meeting
+from starling.runtime.batch_buffer import BatchSlot
+from starling.runtime.distributed_learners import DistributedLearners, Meeting
 from starling.runtime.link import wait_readable
 from starling.runtime.rendezvous import RankLine
 from starling.state_io import pack, unpack
-from starling.types import Keys, NDArray, Sample
+from starling.types import Keys, NDArray, Progress, Sample
 
 PATIENCE = 0.05
 """Seconds a rank waits for a batch before it asks the others."""
 
 
-class Outbox(Protocol):
+class StateBuffer(Protocol):
     """Where a rank leaves what is too large for its line."""
 
     def write(self, data: bytes) -> None: ...
@@ -40,7 +40,7 @@ class RankSource:
         self._slots = slots
         self.waiting: deque[int] = deque()
         self.fetch: Callable[[], None] = lambda: None  # waits a moment for batches
-        self.report: Callable[[int, bool], None] = lambda slot, with_priorities: None  # a batch is learnt from
+        self.report: Callable[[int, bool], None] = lambda slot, with_priorities: None  # a batch is learned from
         self.env_steps = 0
         self._open: int | None = None
 
@@ -55,7 +55,7 @@ class RankSource:
         keys = Keys(nobody, nobody, nobody, nobody)  # who drew the batch knows its items
         return Sample(slot.trajectory, keys, slot.probability, slot.table_size, slot.source)
 
-    def learnt(self, keys: Keys, priorities: NDArray | None) -> None:
+    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None:
         assert self._open is not None, "a batch was taken"
         if priorities is not None:
             np.copyto(self._slots[self._open].priorities, priorities)
@@ -72,13 +72,13 @@ class LearnerRank:
         learner: Learner,
         source: RankSource,
         line: RankLine,
-        outbox: Outbox,
+        state_buffer: StateBuffer,
         usage: Usage,
         meet: Callable[[int], Meeting],
-        publish: Callable[[Header], None],
+        publish: Callable[[Progress], None],
     ) -> None:
         self._rank, self._learner, self._source = rank, learner, source
-        self._line, self._outbox, self._usage, self._meet = line, outbox, usage, meet
+        self._line, self._outbox, self._usage, self._meet = line, state_buffer, usage, meet
         self._publish = publish
         self._together = False
         source.fetch, source.report = self._fetch, self._report
@@ -100,9 +100,9 @@ class LearnerRank:
     def close(self) -> None: ...
 
     def _report(self, slot: int, with_priorities: bool) -> None:
-        """A batch is learnt from: weights go out before the credits that it frees come back."""
-        self._publish(Header(self._learner.version, self._learner.progress))
-        self._line.send({"learnt": [slot, with_priorities, self._learner.version]})
+        """A batch is learned from: weights go out before the credits that it frees come back."""
+        self._publish(self._learner.progress)
+        self._line.send({"update_priorities": [slot, with_priorities, self._learner.updates]})
 
     def _fetch(self) -> None:
         self._usage.enter(WAIT_IN)
@@ -129,22 +129,22 @@ class LearnerRank:
         self._source.env_steps = order["env_steps"]
         try:
             where = next(learner.model.parameters()).device
-            ranks = Collective(self._meet(order["time"]), where, self._usage)
+            ranks = DistributedLearners(self._meet(order["time"]), where, self._usage)
             mine = pack(learner.get_state()) if self._rank == order["source"] else None
-            state = ranks.hand_out(mine, order["source"])
+            state = ranks.broadcast(mine, order["source"])
             if mine is None:
                 learner.set_state(unpack(state))
             learner.join(ranks, self._rank)
-            ranks.agree(False, self._source.env_steps)
+            ranks.sync_env_steps(False, self._source.env_steps)
         except RankLostError as error:
             self._leave(error)
             return
-        self._publish(Header(learner.version, learner.progress))
+        self._publish(learner.progress)
         self._together = True
-        self._line.send({"formed": learner.version})
+        self._line.send({"formed": learner.updates})
 
     def _leave(self, error: RankLostError) -> None:
-        self._learner.ranks, self._together = Alone(), False  # closes the lines to the others, who then notice
+        self._learner.ranks, self._together = SingleLearner(), False  # closes the lines to the others, who then notice
         self._say_waiting(late=error.late, why=str(error))
 
     def _say_waiting(self, late: bool = False, why: str | None = None) -> None:
@@ -153,6 +153,6 @@ class LearnerRank:
     def _tell(self, what: str) -> None:
         if what == "state":
             self._outbox.write(pack(self._learner.get_state()))
-            self._line.send({"told": {"state": self._learner.version}})
+            self._line.send({"told": {"state": self._learner.updates}})
         else:
             self._line.send({"told": {"metrics": self._learner.drain_metrics()}})

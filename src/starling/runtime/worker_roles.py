@@ -12,9 +12,9 @@ from starling.actor.env_loop import EnvLoop
 from starling.actor.evaluator import Evaluation, Evaluator
 from starling.actor.inference import InferenceServer
 from starling.actor.usage import WAIT_IN, WAIT_OUT
+from starling.runtime.experience_sink import LinkSink
 from starling.runtime.link import Link
-from starling.runtime.upstream import LinkedUpstream
-from starling.runtime.weights import WeightReader
+from starling.runtime.shared_weights import WeightReader
 
 
 class LoopWorker:
@@ -46,13 +46,13 @@ class LoopWorker:
 class InferenceWorker:
     """An inference server in a process of its own."""
 
-    def __init__(self, server: InferenceServer, upstream: LinkedUpstream, watched: list[Any]) -> None:
-        self._server, self._upstream, self._watched = server, upstream, watched
+    def __init__(self, server: InferenceServer, sink: LinkSink, watched: list[Any]) -> None:
+        self._server, self._sink, self._watched = server, sink, watched
 
     def step(self) -> bool:
-        for group in self._upstream.lost_groups():
+        for group in self._sink.lost_groups():
             self._server.forget(group)
-            self._upstream.give_back(group)
+            self._sink.give_back(group)
         return self._server.step()
 
     def wait(self) -> tuple[str, list[Any], float | None]:
@@ -74,7 +74,7 @@ class EvaluatorWorker:
 
     def step(self) -> bool:
         for message in self._link.receive():
-            self._env_steps = self._weights.refresh().progress.env_steps
+            self._env_steps = self._weights.refresh().env_steps
             self._evaluation = self._evaluator.evaluate(message["evaluate"])
         if self._link.ended:
             raise EOFError("the main process is gone")

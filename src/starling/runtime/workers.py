@@ -26,7 +26,7 @@ class WorkerSpec:
     name: str
     kind: str  # actor, env, inference, evaluator, learner, host, shard
     builder: str
-    arguments: Callable[[Mapping[int, int]], Any]  # of the births of all groups
+    arguments: Callable[[Mapping[int, int]], Any]  # of the incarnations of all groups
     groups: tuple[int, ...] = ()
     dependents: tuple[str, ...] = ()
 
@@ -87,7 +87,7 @@ class Worker(ABC):
         """Since its last sign of life."""
 
     @abstractmethod
-    def start(self, births: Mapping[int, int], hear: Callable[[], None], crashed: Callable[[], None]) -> None:
+    def start(self, incarnations: Mapping[int, int], hear: Callable[[], None], crashed: Callable[[], None]) -> None:
         """Start it; `hear` is called when there is something to receive, `crashed` when it is dead."""
 
     @abstractmethod

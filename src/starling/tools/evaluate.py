@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from starling.actor.core import Header, Policy
+from starling.actor.core import Policy
 from starling.actor.evaluator import Evaluator
 from starling.config.schema import Config, EvalConfig
 from starling.errors import UserError
@@ -19,7 +19,8 @@ from starling.experiment.run_folder import checkpoint, folder
 from starling.experiment.run_folder.checkpoint_schema import state_check
 from starling.hardware import set_up_torch
 from starling.launch.builders import build_evaluator
-from starling.launch.plan import Blueprint, build_model, check_network, draw, load_weights, torch_threads
+from starling.launch.plan import RunPlan, build_model, check_network, load_weights, torch_threads
+from starling.types import Progress
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "as-trained": {},
@@ -33,34 +34,34 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 class TrainedAgent:
     """The agent of a checkpoint: its model, how far training was, and which of several policies evaluation plays."""
 
-    blueprint: Blueprint
+    run_plan: RunPlan
     model: torch.nn.Module
-    header: Header
+    progress: Progress
     checkpoint: Path
     arm: int = 0
 
     def policy(self, *, explore: bool) -> Policy:
         """Build a policy that acts as training's did at this checkpoint, or without exploration."""
-        rows = self.blueprint.config.env.num
-        policy = Policy(self.blueprint.algorithm, self.model, total_rows=rows, explore=explore)
-        policy.header, policy.arm = self.header, self.arm
+        rows = self.run_plan.config.env.num
+        policy = Policy(self.run_plan.algorithm, self.model, num_envs=rows, explore=explore)
+        policy.progress, policy.arm = self.progress, self.arm
         return policy
 
     def with_epsilon(self, epsilon: float) -> TrainedAgent:
         """The same agent, taking random actions with this chance when it does not explore."""
-        config = self.blueprint.config
+        config = self.run_plan.config
         if not hasattr(config.algo, "eval_epsilon"):
             raise UserError(f"{config.algo.name} has no epsilon; --sample takes actions from its policy")
         algo = config.algo.model_copy(update={"eval_epsilon": epsilon})
-        blueprint = draw(config.model_copy(update={"algo": algo}), self.blueprint.env)
-        model = build_model(blueprint)
+        run_plan = RunPlan.from_config(config.model_copy(update={"algo": algo}), self.run_plan.env)
+        model = build_model(run_plan)
         model.load_state_dict(self.model.state_dict())
-        return replace(self, blueprint=blueprint, model=model)
+        return replace(self, run_plan=run_plan, model=model)
 
     def greedy_actions(self) -> str:
         """Name the rule by which actions are chosen without exploration."""
-        epsilon = getattr(self.blueprint.config.algo, "eval_epsilon", None)
-        played = f", policy {self.arm}" if self.blueprint.algorithm.trials() is not None else ""
+        epsilon = getattr(self.run_plan.config.algo, "eval_epsilon", None)
+        played = f", policy {self.arm}" if self.run_plan.algorithm.trials() is not None else ""
         return "likeliest" if epsilon is None else f"epsilon {epsilon:g}{played}"
 
 
@@ -78,19 +79,19 @@ def load_agent(
     chosen, state, problems = checkpoint.find(place.checkpoints, which, parts, state_check("learner"))
     for problem in problems:
         warn(f"checkpoint skipped: {problem}")
-    blueprint = draw(config)
-    check_network(blueprint)
-    model = build_model(blueprint)
+    run_plan = RunPlan.from_config(config)
+    check_network(run_plan)
+    model = build_model(run_plan)
     with checkpoint.fitting(f"{run} ({chosen.name})"):
         load_weights(model, state["learner"]["model"], f"{run} ({chosen.name})")
-    updates = state["learner"]["version"]
-    header = Header(updates, blueprint.progress(checkpoint.steps_of(chosen), updates))
-    trials, arm = blueprint.algorithm.trials(), 0
+    updates = state["learner"]["updates"]
+    progress = run_plan.progress(checkpoint.steps_of(chosen), updates)
+    trials, arm = run_plan.algorithm.trials(), 0
     if trials is not None:
         with checkpoint.fitting(f"{run} ({chosen.name})"):
             trials.set_state(state.get("evaluator", {}))
             arm = trials.best
-    return TrainedAgent(blueprint, model, header, chosen, arm)
+    return TrainedAgent(run_plan, model, progress, chosen, arm)
 
 
 def with_protocol(config: Config, protocol: str) -> Config:
@@ -123,21 +124,21 @@ def evaluate_run(
         allow: packages that a run folder of somebody else's may import.
     """
     agent = load_agent(run, which=which, protocol=protocol, warn=warn, allow=allow)
-    algo = agent.blueprint.config.algo
+    algo = agent.run_plan.config.algo
     if sample and hasattr(algo, "eval_epsilon"):
         raise UserError(f"{algo.name} has no distribution to sample from; give --epsilon, e.g. --epsilon 0.05")
     if epsilon is not None:
         agent = agent.with_epsilon(epsilon)
-    set_up_torch(torch_threads(agent.blueprint))
+    set_up_torch(torch_threads(agent.run_plan))
     settings = EvalConfig(episodes=episodes)
     evaluator = build_evaluator(
-        agent.blueprint, agent.model, settings, seed, agent.header, explore=sample, arm=agent.arm
+        agent.run_plan, agent.model, settings, seed, agent.progress, explore=sample, arm=agent.arm
     )
     try:
         return summarise(evaluator) | {
             "protocol": protocol,
             "actions": "sampled" if sample else agent.greedy_actions(),
-            "env": agent.blueprint.env.id,
+            "env": agent.run_plan.env.id,
             "seed": seed,
             "checkpoint": agent.checkpoint.name,
         }

@@ -24,7 +24,7 @@ from starling.errors import UserError
 from starling.hardware import set_up_torch
 from starling.launch.plan import torch_threads
 from starling.tools.evaluate import load_agent
-from starling.tools.video import Draft, as_shown, write_video
+from starling.tools.video import PartialFile, as_shown, write_video
 from starling.tools.video_strip import Strip
 from starling.types import EnvStep, NDArray, Tree
 
@@ -68,8 +68,8 @@ def play_run(
     if demand.video or not demand.log:
         _draw_without_a_screen()  # before an env is made for the first time, which may load what draws
     agent = load_agent(run, which=demand.checkpoint, protocol="as-trained", warn=warn, allow=demand.allow)
-    set_up_torch(torch_threads(agent.blueprint))
-    settings, name = agent.blueprint.config.env, agent.checkpoint.name
+    set_up_torch(torch_threads(agent.run_plan))
+    settings, name = agent.run_plan.config.env, agent.checkpoint.name
     film = demand.video or (None if demand.log else run / "videos" / f"{name}.mp4")
     env = make_env(settings, 1, render=film is not None)
     try:
@@ -80,7 +80,7 @@ def play_run(
         if film and demand.video is None:
             _make_folder(film.parent)
         with ExitStack() as stack:
-            log = stack.enter_context(Draft(demand.log)) if demand.log else None
+            log = stack.enter_context(PartialFile(demand.log)) if demand.log else None
             files = _play(player, film, fps=demand.fps, replace=demand.video is not None)
             if log:
                 about = {"run": str(run), "checkpoint": name, "env": env.spec.id, "seed": demand.seed}
@@ -167,7 +167,7 @@ class Player:
         group = self._group
         outputs = head_outputs(self._policy.model, group) if self._demand.log else {}
         (output,) = self._policy.infer([group])
-        group.settle(output)
+        group.record_output(output)
         step = self.env.step(output.action)
         rewards = self._see(step)
         if step.valid[0]:  # else the env began anew and the action was not taken

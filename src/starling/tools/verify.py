@@ -89,14 +89,14 @@ class Counters:
             rows=session["rows"],
             episodes=session["scores"]["episodes"],
             env_steps=store["env_steps"],
-            updates=state["learner"]["version"],
+            updates=state["learner"]["updates"],
             inserted=tuple(sum(steps) for steps in tables),
             drawn=tuple(shard["limiter"]["sampled"] for shard in shards),
         )
 
 
 UNDER_WAY = 4
-"""Batches that may be drawn and not learnt from yet, or be learnt from and not saved."""
+"""Batches that may be drawn and not learned from yet, or be learned from and not saved."""
 
 
 def compare_counters(
@@ -118,11 +118,11 @@ def compare_counters(
         for then, now in zip(before.inserted, after.inserted, strict=True)
         if now != then + came_in
     ]
-    learnt = after.updates - before.updates
+    update_priorities = after.updates - before.updates
     wrong += [
-        f"updates: {now - then} batches were drawn since the checkpoint, and {learnt} learnt from"
+        f"updates: {now - then} batches were drawn since the checkpoint, and {update_priorities} learned from"
         for then, now in zip(before.drawn, after.drawn, strict=True)
-        if abs(now - then - learnt) > UNDER_WAY
+        if abs(now - then - update_priorities) > UNDER_WAY
     ]
     wrong += [
         f"metrics.jsonl row {number}: produced steps are not inserted, open or lost"

@@ -26,14 +26,14 @@ _MAX_WIDTH = 1920  # of an enlarged picture
 _MIN_GIF_MS = 20  # browsers show what is quicker than this at 10 frames a second
 
 
-class Draft:
+class PartialFile:
     """A file under way beside its place; what is not finished when the block is left is removed."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
         self.path = target.parent / f".{target.name}.{os.getpid()}"
 
-    def __enter__(self) -> Draft:
+    def __enter__(self) -> PartialFile:
         if self.target.is_dir():
             raise UserError(f"{self.target} is a folder; name a file")
         check_folder(self.target)
@@ -100,38 +100,38 @@ def write_video(path: Path, frames: Iterable[NDArray], fps: float, *, replace: b
     With `replace=False` a taken name gets a number.
     """
     check_video(path, fps)
-    with Draft(path) as draft:
+    with PartialFile(path) as partial:
         pictures = _same_size(as_shown(frame) for frame in frames)
-        _WRITERS[path.suffix.lower()](draft, pictures, fps)
-        return draft.finish(replace=replace)
+        _WRITERS[path.suffix.lower()](partial, pictures, fps)
+        return partial.finish(replace=replace)
 
 
-def _write_mp4(draft: Draft, pictures: Iterator[NDArray], fps: float) -> None:
+def _write_mp4(partial: PartialFile, pictures: Iterator[NDArray], fps: float) -> None:
     """H.264, through a pipe: only the picture at hand is in memory."""
     ffmpeg = package("imageio_ffmpeg")
     first = _even(next(pictures))
     height, width = first.shape[:2]
-    # The size is even already, so no block size has to be enforced by blurring; the draft's name does not say its kind.
+    # The size is even, so ffmpeg needs no block size; the partial file's name does not say its format.
     settings = {"fps": fps, "quality": 7, "macro_block_size": 1, "ffmpeg_log_level": "fatal"}
-    writer = ffmpeg.write_frames(draft.path, (width, height), output_params=["-f", "mp4"], **settings)
+    writer = ffmpeg.write_frames(partial.path, (width, height), output_params=["-f", "mp4"], **settings)
     sent = 0
     writer.send(None)
     try:
         for picture in chain([first], map(_even, pictures)):
-            _send(writer, picture, draft)
+            _send(writer, picture, partial)
             sent += 1
     finally:
         writer.close()
     # The pipe says nothing of how ffmpeg ended: a disk that is full at the very end shows only in the file.
-    if _length(draft.path) != sent:
-        raise draft.failed(OSError("ffmpeg did not write all of it (is the disk full?)"))
+    if _length(partial.path) != sent:
+        raise partial.failed(OSError("ffmpeg did not write all of it (is the disk full?)"))
 
 
-def _send(writer: Any, picture: NDArray, draft: Draft) -> None:
+def _send(writer: Any, picture: NDArray, partial: PartialFile) -> None:
     try:
         writer.send(picture)
     except OSError:
-        raise draft.failed(OSError("ffmpeg ended early (is the disk full?)")) from None
+        raise partial.failed(OSError("ffmpeg ended early (is the disk full?)")) from None
 
 
 def _length(film: Path) -> int | None:
@@ -143,7 +143,7 @@ def _length(film: Path) -> int | None:
     return count
 
 
-def _write_gif(draft: Draft, pictures: Iterator[NDArray], fps: float) -> None:
+def _write_gif(partial: PartialFile, pictures: Iterator[NDArray], fps: float) -> None:
     """Pillow keeps all pictures in memory, and joins equal ones into one that is shown for longer."""
     image = package("PIL.Image")
     every = math.ceil(fps * _MIN_GIF_MS / 1000)  # what is too quick to be shown is left out, so that the pace is right
@@ -151,7 +151,7 @@ def _write_gif(draft: Draft, pictures: Iterator[NDArray], fps: float) -> None:
     pace = round(100 * every / fps) * 10  # a gif counts hundredths of a second
     film = BytesIO()
     first.save(film, format="GIF", save_all=True, append_images=others, duration=pace, loop=0)
-    draft.write(film.getvalue())
+    partial.write(film.getvalue())
 
 
 _WRITERS = {".mp4": _write_mp4, ".gif": _write_gif}

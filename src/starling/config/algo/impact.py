@@ -26,7 +26,7 @@ class IMPACTConfig(VTraceConfig):
     clip: LinearPositive = Field(
         Linear(start=0.3, end=0.3, fraction=1.0), description="how far the policy's ratio may move from 1"
     )
-    largest_ratio: Magnitude = Field(
+    target_ratio_clip: Magnitude = Field(
         2.0, ge=1, description="rho: a ratio is taken against max(target policy, acting policy / rho)"
     )
     optimizer: OptimizerConfig = Field(

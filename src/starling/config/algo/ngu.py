@@ -47,7 +47,7 @@ class NGUConfig(R2D2Config):
     )
     novelty: Weight = Field(0.3, ge=0, description="weight of novelty for the most curious policy, beta")
     discount: float = Field(0.997, ge=0, lt=1, description="gamma of the policy that exploits, if family=ngu")
-    least_discount: float = Field(0.99, ge=0, lt=1, description="gamma of the most curious policy, if family=ngu")
+    min_discount: float = Field(0.99, ge=0, lt=1, description="gamma of the most curious policy, if family=ngu")
     family: Literal["ngu", "agent57"] = Field(
         "ngu", description="how discounts lie between the two; agent57: its own, from 0.9999 to 0.99"
     )
@@ -65,7 +65,7 @@ class NGUConfig(R2D2Config):
     episodic: EpisodicConfig = Field(
         EpisodicConfig(optimizer=OptimizerConfig(args={"lr": 5e-4})), description="novelty in the episode"
     )
-    curious_steps: Length = Field(
+    predictor_steps: Length = Field(
         5, ge=1, description="last steps of a sequence that embedding and predictor learn from"
     )
     retrace: float | None = Field(0.95, ge=0, le=1, description="lambda of Retrace (1606.02647); null: n-step")

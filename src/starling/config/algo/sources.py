@@ -12,7 +12,7 @@ from starling.config.limits import Capacity, Exponent, Items, Magnitude, Steps
 from starling.config.parts import Part
 
 ANY_REPLAY = ("capacity",)
-RANKED = (*ANY_REPLAY, "distance", "p", "pick", "lambda_", "anneal", "every")
+RANKED = (*ANY_REPLAY, "distance", "p", "selection", "lambda_", "anneal", "every")
 SETTINGS: dict[str, tuple[str, ...]] = {
     "queue": (),
     "uniform": ANY_REPLAY,
@@ -44,7 +44,7 @@ class SourceConfig(Part):
         "lp", description="attentive, elite: how far apart features are; kl: elite alone, the policies' divergence"
     )
     p: Exponent = Field(2.0, ge=1, description="lp: the p")
-    pick: Literal["nearest", "spread", "least_sampled", "grouped"] = Field(
+    selection: Literal["nearest", "spread", "least_sampled", "grouped"] = Field(
         "nearest",
         description="attentive, elite: which candidates: the nearest; evenly spaced over the ranking; those sampled"
         " least; the least sampled of every part of the ranking",

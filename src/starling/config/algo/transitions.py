@@ -1,4 +1,4 @@
-"""Settings of what is learnt from replayed transitions: how long they are, how they are kept and drawn."""
+"""Settings of what is learned from replayed transitions: how long they are, how they are kept and drawn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PrioritizedConfig(Part):
 
 
 class TransitionsConfig(AlgoConfig):
-    """Values that are learnt from windows of a replay."""
+    """Values that are learned from windows of a replay."""
 
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
     n_step: Length = Field(1, ge=1, description="rewards summed before the bootstrap")

@@ -11,7 +11,7 @@ from starling.config.limits import Magnitude, Weight
 
 
 class VTraceConfig(AlgoConfig):
-    """What is learnt from unrolls of a policy that lags behind, corrected by V-trace."""
+    """What is learned from unrolls of a policy that lags behind, corrected by V-trace."""
 
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete")
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")

@@ -73,15 +73,15 @@ class Retention:
 def write(root: Path, env_steps: int, frozen: Frozen, *, retention: Retention, score: float | None = None) -> Path:
     """Write a frozen state as the checkpoint of `env_steps`; where that fails nothing of it is left behind."""
     name = f"{_PREFIX}{env_steps:012d}"
-    draft, final = root / f"{_UNFINISHED}{name}", root / name
+    partial, final = root / f"{_UNFINISHED}{name}", root / name
     segments = deque(part for leaf in _segments(frozen).values() for part in leaf.parts)
     try:
         make_folder(root)
         recover(root)
         write_segments(root, segments)
-        make_folder(draft)
-        _fill(draft, env_steps, frozen)
-        _publish(draft, final)
+        make_folder(partial)
+        _fill(partial, env_steps, frozen)
+        _publish(partial, final)
     except OSError:
         with suppress(OSError):
             recover(root)  # others need the room on a full disk
@@ -112,15 +112,15 @@ def recover(root: Path) -> None:
     _sweep(root)
 
 
-def _publish(draft: Path, final: Path) -> None:
+def _publish(partial: Path, final: Path) -> None:
     """Give a whole checkpoint its name; one of the same env steps, if there is one, goes only after that."""
     root, replaced = final.parent, final.with_name(f"{_REPLACED}{final.name}")
-    if _is_same(final, draft):
-        remove_tree(draft)
+    if _is_same(final, partial):
+        remove_tree(partial)
         return
     if final.exists():  # updates were made since, or it is damaged
         rename(final, replaced)
-    rename(draft, final)
+    rename(partial, final)
     sync(root)
     if replaced.exists():
         remove_tree(replaced)
@@ -131,17 +131,17 @@ def _is_same(one: Path, other: Path) -> bool:
     return one.exists() and is_sound(one) and _read_manifest(one) == _read_manifest(other)
 
 
-def _fill(draft: Path, env_steps: int, frozen: Frozen) -> None:
+def _fill(partial: Path, env_steps: int, frozen: Frozen) -> None:
     """Everything of a checkpoint but its segments, on disk when this returns."""
     for name, part in frozen.items():
-        write_synced(draft / f"{name}.json", json.dumps(part.document, allow_nan=False).encode())
+        write_synced(partial / f"{name}.json", json.dumps(part.document, allow_nan=False).encode())
         if part.arrays:
-            write_arrays(draft / f"{name}.safetensors", part.arrays)
-    files = {file.name: {"sha256": sha256(file), "bytes": file.stat().st_size} for file in sorted(draft.iterdir())}
+            write_arrays(partial / f"{name}.safetensors", part.arrays)
+    files = {file.name: {"sha256": sha256(file), "bytes": file.stat().st_size} for file in sorted(partial.iterdir())}
     named = {path: [[part.name, part.size] for part in leaf.parts] for path, leaf in _segments(frozen).items()}
     manifest = {"format": FORMAT, "env_steps": env_steps, "files": files, "segments": named}
-    write_synced(draft / "manifest.json", to_json(manifest, indent=1))
-    sync(draft)
+    write_synced(partial / "manifest.json", to_json(manifest, indent=1))
+    sync(partial)
 
 
 def _segments(frozen: Frozen) -> dict[str, Segmented]:

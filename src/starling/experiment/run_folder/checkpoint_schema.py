@@ -66,7 +66,7 @@ class _Evaluator(_Strict):
 
 
 class _Learner(_Strict):
-    version: Count
+    updates: Count
     skipped: tuple[Count, Count] = (0, 0)
     model: dict[str, torch.Tensor]
 
@@ -77,7 +77,7 @@ class _Store(_Strict):
 
 
 class _Births(_Strict):
-    births: dict[Annotated[str, StringConstraints(pattern=r"^\d{1,9}$")], Count]
+    incarnations: dict[Annotated[str, StringConstraints(pattern=r"^\d{1,9}$")], Count]
 
 
 Form = TypeVar("Form", bound=BaseModel)
@@ -120,8 +120,8 @@ def state_check(*needed: str) -> Callable[[dict[str, Any]], None]:
                 if part == "learner" and isinstance(value, dict) and isinstance(value.get("skipped"), list):
                     value = {**value, "skipped": tuple(value["skipped"])}
                 _validate(form, value, f"{part}: ")
-        if "births" in state:
-            _validate(_Births, {"births": state["births"]})
+        if "incarnations" in state:
+            _validate(_Births, {"incarnations": state["incarnations"]})
 
     return check
 

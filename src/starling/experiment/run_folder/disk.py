@@ -122,13 +122,13 @@ def rename(source: Path, target: Path) -> None:
 
 def publish(file: Path, content: bytes) -> None:
     """Replace a file at once: at any moment it has its old or its new content; the new when this returns."""
-    draft = file.with_name(f".unfinished-{file.name}")
+    partial = file.with_name(f".unfinished-{file.name}")
     try:
-        write_synced(draft, content)
-        rename(draft, file)
+        write_synced(partial, content)
+        rename(partial, file)
     except OSError:
         with suppress(OSError):
-            remove(draft)
+            remove(partial)
         raise
     sync(file.parent)
 

@@ -23,7 +23,7 @@ from starling.experiment.run_folder.disk import (
 from starling.segments import Segment
 
 _FOLDER = "segments"
-_DRAFT = ".unfinished"
+_PARTIAL = ".unfinished"
 _OWN = re.compile(r"[0-9a-f]{64}\.bin|\.unfinished")
 """Names of files that this module writes; it removes no others."""
 
@@ -64,9 +64,9 @@ def _write(root: Path, content: bytes, written: set[str]) -> str:
     """Write what this save has not written yet; a file that is there from before may be damaged and is replaced."""
     name = hashlib.sha256(content).hexdigest()
     if name not in written:
-        draft = root / _FOLDER / _DRAFT
-        write_synced(draft, content)
-        rename(draft, _file(root, name))
+        partial = root / _FOLDER / _PARTIAL
+        write_synced(partial, content)
+        rename(partial, _file(root, name))
         written.add(name)
     return name
 
@@ -95,7 +95,7 @@ def what_is_wrong(root: Path, name: str, size: int) -> str | None:
 
 
 def sweep(root: Path, named: Collection[str]) -> None:
-    """Remove the segments that no checkpoint names, and drafts; whatever else is there stays."""
+    """Remove the segments that no checkpoint names, and partial files; whatever else is there stays."""
     folder = root / _FOLDER
     if not is_folder(folder):
         return

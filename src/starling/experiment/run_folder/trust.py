@@ -161,20 +161,20 @@ def _make_key() -> bytes:
     file = key_file()
     with suppress(FileNotFoundError):
         return _read_key(file)
-    draft = file.with_name(f".key-{secrets.token_hex(8)}")
+    partial = file.with_name(f".key-{secrets.token_hex(8)}")
     try:
         file.parent.parent.mkdir(parents=True, exist_ok=True)
         file.parent.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with open(descriptor, "wb") as out:
                 out.write(os.urandom(KEY_BYTES))
                 out.flush()
                 os.fsync(out.fileno())
             with suppress(FileExistsError):
-                os.link(draft, file)  # whole or not at all, and never over another
+                os.link(partial, file)  # whole or not at all, and never over another
         finally:
-            os.unlink(draft)
+            os.unlink(partial)
         return _read_key(file)
     except OSError as error:
         raise NoKeyError(f"cannot write {file}: {error.strerror}") from None

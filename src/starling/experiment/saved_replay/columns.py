@@ -28,7 +28,7 @@ def step_specs(layout: Layout) -> Steps:
         "terminated": _FLAG,
         "truncated": _FLAG,
         "extras": layout.extras,
-        "version": _INTEGER,
+        "policy_version": _INTEGER,
         "priority": _EXACT,
         "carry": layout.carry,
     }
@@ -76,8 +76,8 @@ def check_columns(columns: dict[str, NDArray], specs: Steps, stack: StackSpec | 
             odd = np.isnan(column) if name.startswith("extras") else ~np.isfinite(column)
             if odd.any():
                 raise ValueError(f"{name} has numbers that are not finite")
-    if (columns["priority"] < 0).any() or (columns["row"] < 0).any() or (columns["version"] < 0).any():
-        raise ValueError("a priority, env row, or version is negative")
+    if (columns["priority"] < 0).any() or (columns["row"] < 0).any() or (columns["policy_version"] < 0).any():
+        raise ValueError("a priority, env row, or policy version is negative")
 
 
 def _check_stacks(columns: dict[str, NDArray], shape: tuple[int, ...], stack: StackSpec) -> None:

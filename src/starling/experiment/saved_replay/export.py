@@ -30,17 +30,17 @@ def export_replay(replay: SavedReplay, out: Path) -> Manifest:
     """Write all tables into the new folder `out`; it appears whole or not at all, and never replaces anything."""
     if out.exists() or out.is_symlink():
         raise UserError(f"{out} exists already; choose another folder with --out")
-    draft = out.absolute().parent / f".unfinished-{out.name}-{os.getpid()}"
+    partial = out.absolute().parent / f".unfinished-{out.name}-{os.getpid()}"
     try:
-        draft.mkdir(parents=True)
-        tables = {table.spec.name: _write_table(draft, table, replay.layout) for table in replay.store.mixture.tables}
+        partial.mkdir(parents=True)
+        tables = {table.spec.name: _write_table(partial, table, replay.layout) for table in replay.store.mixture.tables}
         manifest = _manifest(replay, tables)
-        write_synced(draft / MANIFEST, manifest.model_dump_json(indent=1).encode())
-        draft.rename(out)
+        write_synced(partial / MANIFEST, manifest.model_dump_json(indent=1).encode())
+        partial.rename(out)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}; choose another folder with --out") from None
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
     return manifest
 
 
@@ -88,7 +88,7 @@ def _write_part(file: Path, steps: Steps, stack: StackSpec | None) -> PartFile:
 
 
 def _manifest(replay: SavedReplay, tables: dict[str, TableEntry]) -> Manifest:
-    env, config, stack = replay.blueprint.env, replay.blueprint.config, replay.layout.stack
+    env, config, stack = replay.run_plan.env, replay.run_plan.config, replay.layout.stack
     specs = tree.items(step_specs(replay.layout))
     return Manifest(
         format=FORMAT,
@@ -102,6 +102,6 @@ def _manifest(replay: SavedReplay, tables: dict[str, TableEntry]) -> Manifest:
         algorithm=config.algo.name,
         checkpoint=replay.checkpoint,
         env_steps=replay.env_steps,
-        updates=replay.version,
+        updates=replay.updates,
         tables=tables,
     )

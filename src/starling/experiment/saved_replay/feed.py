@@ -65,9 +65,9 @@ class Feed:
         done = {name: tree.map(lambda leaf: _one_row(leaf[:-1]), getattr(steps, name)) for name in names}
         carries = shown.pop("carry")
         carry = tree.map(lambda leaf: leaf[0], carries)
-        oldest = steps.version[:-1].min() if self._own else 0  # as old as can be
-        version = np.array([oldest], np.int64)
-        trajectory: Trajectory[NDArray] = Trajectory(**shown, **done, carry=carry, version=version)
+        oldest = steps.policy_version[:-1].min() if self._own else 0  # as old as can be
+        policy_version = np.array([oldest], np.int64)
+        trajectory: Trajectory[NDArray] = Trajectory(**shown, **done, carry=carry, policy_version=policy_version)
         actor = -1 - int(self._row[0])  # nobody else's
         fragment = Fragment(trajectory, self._row, carries if self._recurrent else None, actor, self._sequence)
         self._table.insert(fragment)

@@ -12,7 +12,7 @@ import numpy as np
 from starling.experiment.saved_replay.feed import feed_all, take_over
 from starling.experiment.saved_replay.steps import read_steps
 from starling.launch.builders import build_stores
-from starling.launch.plan import Blueprint, build_model, layout_of
+from starling.launch.plan import RunPlan, build_model, layout_of
 from starling.replay.shards import shard_rows
 from starling.replay.store import Store
 from starling.replay.table import Table
@@ -21,7 +21,7 @@ from starling.types import Fragment, Layout
 State = dict[str, Any]
 
 
-def reshard(old: Blueprint, new: Blueprint, saved: State) -> State:
+def reshard(old: RunPlan, new: RunPlan, saved: State) -> State:
     """The store that a run like `old` saved, as one like `new` saves it; only their tables' contents are alike."""
     if old.learners == new.learners:
         return saved
@@ -46,14 +46,14 @@ def _numbered(shards: list[State]) -> State:
     return {str(i): shard for i, shard in enumerate(shards)}
 
 
-def _dealt(total: int, blueprint: Blueprint) -> list[int]:
+def _dealt(total: int, run_plan: RunPlan) -> list[int]:
     """A count of the whole run, dealt to the shards by their env rows."""
-    rows = [len(mine) for mine in shard_rows(blueprint.config.env.num, blueprint.learners)]
+    rows = [len(mine) for mine in shard_rows(run_plan.config.env.num, run_plan.learners)]
     ends = [total * int(end) // sum(rows) for end in np.cumsum([0, *rows])]
     return np.diff(ends).tolist()
 
 
-def _tables(old: Blueprint, new: Blueprint, parts: list[State]) -> list[State]:
+def _tables(old: RunPlan, new: RunPlan, parts: list[State]) -> list[State]:
     layout = layout_of(new, build_model(new))
     stores = build_stores(new, layout)
     for i, spec in enumerate(new.tables):
@@ -69,11 +69,11 @@ def _tables(old: Blueprint, new: Blueprint, parts: list[State]) -> list[State]:
     ]
 
 
-def _restored(blueprint: Blueprint, part: State, shard: int, index: int, layout: Layout) -> Table:
+def _restored(run_plan: RunPlan, part: State, shard: int, index: int, layout: Layout) -> Table:
     """A table as it was saved; of a queue every item can be had, and once."""
-    spec = replace(blueprint.shards()[shard][index], min_size=1, max_uses=1)
-    rows = shard_rows(blueprint.config.env.num, blueprint.learners)[shard]
-    table = Table(spec, layout, len(rows), blueprint.config.seed, index=index, shard=shard)
+    spec = replace(run_plan.shards()[shard][index], min_size=1, max_times_sampled=1)
+    rows = shard_rows(run_plan.config.env.num, run_plan.learners)[shard]
+    table = Table(spec, layout, len(rows), run_plan.config.seed, index=index, shard=shard)
     state = part["tables"][spec.name]
     if spec.sampler == "fifo":
         state = {**state, "sampler": {**state["sampler"], "uses": np.zeros_like(state["sampler"]["uses"])}}
@@ -103,7 +103,7 @@ def _move_queue(before: Sequence[Table], after: Sequence[Table]) -> None:
             after[i % len(after)].insert(Fragment(item.trajectory, np.zeros(1, np.int64), actor=-1, sequence=i))
 
 
-def _limiters(new: Blueprint, parts: list[State], stores: Sequence[Store]) -> list[State]:
+def _limiters(new: RunPlan, parts: list[State], stores: Sequence[Store]) -> list[State]:
     """Every shard may draw on where all did: as many batches are drawn, and its share of the steps has come in."""
     limiters = [part["limiter"] for part in parts]
     begun = all(limiter["start"] is not None for limiter in limiters)

@@ -20,7 +20,7 @@ from starling.experiment.saved_replay.load import refuse_queues
 from starling.experiment.saved_replay.manifest import Manifest, Stack, TableEntry, read_manifest, read_part
 from starling.experiment.saved_replay.steps import Steps
 from starling.launch.local import Runtime
-from starling.launch.plan import Blueprint, build_model, layout_of
+from starling.launch.plan import RunPlan, build_model, layout_of
 from starling.replay.spec import TableSpec
 from starling.replay.store import Store
 from starling.replay.table import Table
@@ -29,23 +29,23 @@ from starling.types import Layout, NDArray
 _HEADER_BYTES = 2**20  # of one file, and more than enough
 
 
-def begin_with_replay(blueprint: Blueprint, runtime: Runtime) -> str | None:
+def begin_with_replay(run_plan: RunPlan, runtime: Runtime) -> str | None:
     """Fill the tables of a new run from `replay_from`, if it is set; a line that says what they hold now.
 
     Neither env steps nor the limiter count what is filled in: one update may come at once, where it is enough to
     begin with, and from then on `updates_per_step` for every new env step.
     """
-    if blueprint.config.replay_from is None:
+    if run_plan.config.replay_from is None:
         return None
-    source, layout = Path(blueprint.config.replay_from), layout_of(blueprint, build_model(blueprint))
-    manifest = check_replay(blueprint, layout, source)
+    source, layout = Path(run_plan.config.replay_from), layout_of(run_plan, build_model(run_plan))
+    manifest = check_replay(run_plan, layout, source)
     stores = [store for store in runtime.stores if isinstance(store, Store)]
     if len(stores) < len(runtime.stores):
         raise UserError("replay_from fills the tables beside the learner; leave out ray.shards")
     by_table = list(zip(*(store.mixture.tables for store in stores), strict=True))
     for shards in by_table:
         try:
-            _fill(shards, manifest.tables[shards[0].spec.name], layout, blueprint, source)
+            _fill(shards, manifest.tables[shards[0].spec.name], layout, run_plan, source)
         except (KeyError, IndexError, ValueError, TypeError, OverflowError, AssertionError) as error:
             reason = printable(" ".join(f"{type(error).__name__} {error}".split()))
             raise UserError(f"{source} holds steps that no run records ({reason}); export again") from error
@@ -53,14 +53,14 @@ def begin_with_replay(blueprint: Blueprint, runtime: Runtime) -> str | None:
     return f"replay: {sizes} from {source}, recorded in {printable(manifest.env)} by {printable(manifest.algorithm)}"
 
 
-def check_replay(blueprint: Blueprint, layout: Layout, source: Path) -> Manifest:
+def check_replay(run_plan: RunPlan, layout: Layout, source: Path) -> Manifest:
     """Read an export's manifest; refuses steps that are not what this run records, but more than that is no harm."""
-    refuse_queues(blueprint, "replay_from cannot be used")
+    refuse_queues(run_plan, "replay_from cannot be used")
     manifest = read_manifest(source)
-    clip = blueprint.config.env.reward_clip
+    clip = run_plan.config.env.reward_clip
     stack = None if layout.stack is None else Stack(**asdict(layout.stack))
     sides: list[tuple[str, object, object]] = [
-        ("the action space", manifest.action_space, str(blueprint.env.action)),
+        ("the action space", manifest.action_space, str(run_plan.env.action)),
         ("env.reward_clip", manifest.reward_clip, clip),
         ("the frame stack", manifest.stack, stack),
         ("reward streams", _streams(manifest), sorted(layout.rewards)),
@@ -76,7 +76,7 @@ def check_replay(blueprint: Blueprint, layout: Layout, source: Path) -> Manifest
             there = "missing" if column is None else f"{column.dtype} {list(column.shape)}"
             here = f"{spec.dtype} {list(spec.shape)}"
             raise UserError(f"{source} does not fit this run: {name} is {there} there and {here} here")
-    for spec in blueprint.tables:
+    for spec in run_plan.tables:
         _check_table(spec, manifest, source, recurrent=bool(tree.leaves(layout.carry)))
     return manifest
 
@@ -111,12 +111,12 @@ def _same_windows(spec: TableSpec, entry: TableEntry) -> bool:
     return (spec.length, spec.period, spec.prefix) == (entry.length, entry.period, entry.prefix)
 
 
-def _fill(shards: Sequence[Table], entry: TableEntry, layout: Layout, blueprint: Blueprint, source: Path) -> None:
+def _fill(shards: Sequence[Table], entry: TableEntry, layout: Layout, run_plan: RunPlan, source: Path) -> None:
     """Insert all steps; with the same windows, items and priorities become those of the export."""
-    rows = blueprint.config.env.num
+    rows = run_plan.config.env.num
     feeds = feed_all(shards, layout, rows)
     every = [feed for mine in feeds for feed in mine.values()]
-    for target, steps in _dealt(_read(entry, layout, blueprint, source), every, by_row=entry.rows == rows):
+    for target, steps in _dealt(_read(entry, layout, run_plan, source), every, by_row=entry.rows == rows):
         target.add(steps)
     for feed in every:
         feed.finish()
@@ -125,13 +125,13 @@ def _fill(shards: Sequence[Table], entry: TableEntry, layout: Layout, blueprint:
             take_over(table, mine, entry.sampler == "prioritized")
 
 
-def _read(entry: TableEntry, layout: Layout, blueprint: Blueprint, source: Path) -> Iterator[Steps]:
+def _read(entry: TableEntry, layout: Layout, run_plan: RunPlan, source: Path) -> Iterator[Steps]:
     specs = step_specs(layout)
     for part in entry.parts:
         columns = read_part(source, part)
         try:
             check_columns(columns, specs, layout.stack, part.steps)
-            _check_choices(columns, blueprint)
+            _check_choices(columns, run_plan)
             steps = from_columns(columns, specs, layout.stack)
         except (KeyError, IndexError, ValueError) as error:
             reason = printable(" ".join(str(error).split()))
@@ -143,10 +143,10 @@ def _read(entry: TableEntry, layout: Layout, blueprint: Blueprint, source: Path)
         yield steps
 
 
-def _check_choices(columns: Mapping[str, NDArray], blueprint: Blueprint) -> None:
+def _check_choices(columns: Mapping[str, NDArray], run_plan: RunPlan) -> None:
     """Raises ValueError for a choice that the env's discrete spaces do not have: networks index by it."""
-    observed = [(f"obs/{path}" if path else "obs", leaf) for path, leaf in leaves(blueprint.env.observation)]
-    for name, space in [("action", blueprint.env.action), *observed]:
+    observed = [(f"obs/{path}" if path else "obs", leaf) for path, leaf in leaves(run_plan.env.observation)]
+    for name, space in [("action", run_plan.env.action), *observed]:
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
             most = space.n if isinstance(space, spaces.Discrete) else space.nvec
             if (columns[name] < 0).any() or (columns[name] >= most).any():

@@ -31,11 +31,11 @@ class Steps:
     first: NDArray  # [N] bool: an episode begins with this observation
     valid: NDArray  # [N] bool: an action was taken
     action: Tree  # [N, ...]
-    rewards: dict[str, NDArray]  # [N] float32, a stream each, as they were learnt from
+    rewards: dict[str, NDArray]  # [N] float32, a stream each, as they were learned from
     terminated: NDArray  # [N] bool: the action ended the episode
     truncated: NDArray  # [N] bool: the action was the last before the episode was cut off
     extras: Tree  # [N, ...] what acting recorded
-    version: NDArray  # [N] int64: the oldest weights that acted in the item that the step was read from
+    policy_version: NDArray  # [N] int64: the oldest weights that acted in the item that the step was read from
     priority: NDArray  # [N] float64: of the item that begins here; 0: none does
     carry: Tree  # [N, ...] the recurrent state before the observation, where an item begins; elsewhere 0
 
@@ -114,7 +114,7 @@ def _flat(windows: Trajectory[NDArray], t: NDArray, column: NDArray, row: int, p
         terminated=done(windows.terminated),
         truncated=done(windows.truncated),
         extras=tree.map(shown, windows.extras),
-        version=windows.version[column],
+        policy_version=windows.policy_version[column],
         priority=priority,
         carry=tree.map(before, windows.carry),
     )

@@ -93,13 +93,13 @@ def _answer(reference: Any) -> Any:
         return None
 
 
-def parcel() -> Any:
+def shared_bytes() -> Any:
     return np.random.default_rng(0).integers(0, 256, PARCEL, np.uint8)
 
 
 def _bytes_per_s(node: dict[str, Any]) -> float | None:
     """How fast a large object comes from a node to this process."""
-    made = _on(node, parcel).remote()
+    made = _on(node, shared_bytes).remote()
     ready, _ = ray.wait([made], timeout=ASK_SECONDS, fetch_local=False)
     started = time.monotonic()
     found = _answer(made) if ready else None

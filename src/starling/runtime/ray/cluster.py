@@ -24,7 +24,7 @@ from starling.config.cluster import RayConfig
 from starling.errors import UserError
 from starling.hardware import cores
 from starling.process_exit import leave_at_once
-from starling.runtime.collective import LOOPBACK
+from starling.runtime.distributed_learners import LOOPBACK
 from starling.runtime.ray.placement import Need
 from starling.runtime.ray.token import MODE, PATH, TOKEN, check_token_file, ensure_token
 

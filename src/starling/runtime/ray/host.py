@@ -18,14 +18,14 @@ from starling.runtime.ray.output import Output
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from starling.actor.recorder import Buffer
-    from starling.runtime.ray.news import Credit, HostPlan, News, Report
+    from starling.actor.recorder import FragmentBuffer
+    from starling.runtime.ray.node_status import Credit, FragmentResult, HostPlan, NodeStatus
 
 BEAT_SECONDS = 0.5
 """How often a host with no news answers."""
 
 
-def settle_in() -> Output:
+def prepare_process() -> Output:
     """Make a process of Ray's fit for workers of its own; what they and it print is kept."""
     vars(sys.modules["__main__"]).pop("__file__", None)  # or every worker would import Ray's own program
     output = Output()
@@ -69,7 +69,7 @@ class Host:
     """Methods are called over Ray; each answers when there is something to answer."""
 
     def __init__(self, plan: HostPlan, weights: tuple[int, Any]) -> None:
-        self._output = settle_in()
+        self._output = prepare_process()
         from starling.runtime.ray.relay import Relay
 
         self._answers = Answers()
@@ -77,12 +77,12 @@ class Host:
         staff.board.accept(weights[1])  # before anybody acts
         self._relay = Relay(staff, plan, weights[0], self._answers.ring)
 
-    async def lend(self, credit: Credit, weights: tuple[int, Any]) -> tuple[Report, Buffer | None]:
+    async def lend(self, credit: Credit, weights: tuple[int, Any]) -> tuple[FragmentResult, FragmentBuffer | None]:
         """The fragment that this credit leads to, made with these weights or newer ones."""
         self._relay.renew(*weights)
         answer, give = self._answers.expect()
         self._relay.lend(credit, give)
-        found: tuple[Report, Buffer | None] = await answer
+        found: tuple[FragmentResult, FragmentBuffer | None] = await answer
         return found
 
     async def evaluate(self, weights: tuple[int, Any], state: dict[str, Any]) -> None:
@@ -90,7 +90,7 @@ class Host:
         self._relay.renew(*weights)
         self._relay.evaluate(state)
 
-    async def beat(self) -> tuple[News, list[str]]:
+    async def beat(self) -> tuple[NodeStatus, list[str]]:
         """The news as soon as there are some, and what was printed; also a sign of life."""
         return await self._answers.beat(self._relay.tell), self._output.lines()
 

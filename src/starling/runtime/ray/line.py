@@ -12,7 +12,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from starling.runtime.inbox import Post
+from starling.runtime.event_queue import Post
 
 SWEEP_SECONDS = 2.0
 """How often answers are looked for besides being told of them."""

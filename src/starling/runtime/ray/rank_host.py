@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from starling.config.schema import SupervisionConfig
 from starling.registry import import_path
-from starling.runtime.ray.host import Answers, settle_in
+from starling.runtime.ray.host import Answers, prepare_process
 
 if TYPE_CHECKING:
     from starling.runtime.ray.rank_relay import RankNews
@@ -29,7 +29,7 @@ class RankHost:
     """Methods are called over Ray; each answers when there is something to answer."""
 
     def __init__(self, plan: RankPlan) -> None:
-        self._output = settle_in()
+        self._output = prepare_process()
         from starling.runtime.ray.cluster import address_here
         from starling.runtime.ray.rank_relay import RankRelay
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from starling.config.schema import SupervisionConfig
-from starling.runtime.batches import BatchSlot, fill
-from starling.runtime.inbox import Inbox, drain
+from starling.runtime.batch_buffer import BatchSlot, fill
+from starling.runtime.event_queue import EventQueue, drain
 from starling.runtime.process_worker import processes
-from starling.runtime.ray.turns import Turns
-from starling.runtime.slab import Parcel
-from starling.runtime.weights import WeightBoard
+from starling.runtime.ray.reorder import Reorder
+from starling.runtime.shared_memory import SharedBytes
+from starling.runtime.shared_weights import SharedWeights
 from starling.runtime.workers import ENDED, WorkerSpec
 from starling.types import NDArray, Sample
 
@@ -31,12 +31,12 @@ class RankStaff:
 
     spec: WorkerSpec
     slots: list[BatchSlot]
-    board: WeightBoard
-    outbox: Parcel
+    board: SharedWeights
+    state_buffer: SharedBytes
 
 
 @dataclass(frozen=True)
-class Said:
+class LearnerMessage:
     """A rank's message, with what it means that lies in memory: priorities, weights, its state."""
 
     message: dict[str, Any]
@@ -49,7 +49,7 @@ class Said:
 class RankNews:
     """What a rank said since it was asked last, how it spends its time, and why it is gone, if it is."""
 
-    said: list[Said]
+    said: list[LearnerMessage]
     cells: NDArray
     failure: dict[str, str] | None
 
@@ -60,11 +60,11 @@ class RankRelay:
     def __init__(self, staff: RankStaff, supervision: SupervisionConfig, rang: Callable[[], None]) -> None:
         self._staff, self._timeout = staff, supervision.timeout
         self._rang = rang
-        self._inbox = Inbox()
-        (self._worker,) = processes([staff.spec], supervision, self._inbox.selector)
-        self._said: deque[Said] = deque()
+        self._event_queue = EventQueue()
+        (self._worker,) = processes([staff.spec], supervision, self._event_queue.selector)
+        self._said: deque[LearnerMessage] = deque()
         self._known = 0  # the number of the weights that were sent on last
-        self._turns = Turns()
+        self._turns = Reorder()
         self._failure: dict[str, str] | None = None
         self._stopping = False
         self._worker.start({}, self._hear, self._ended)
@@ -75,15 +75,15 @@ class RankRelay:
 
     def tell(self, number: int, message: dict[str, Any], sample: Sample | None) -> None:
         """Pass a message on, after those of smaller numbers; a batch that it names comes with it."""
-        self._inbox.post(lambda: self._turns.came(number, lambda: self._tell(message, sample)))
+        self._event_queue.post(lambda: self._turns.came(number, lambda: self._tell(message, sample)))
 
     def news(self, deliver: Callable[[RankNews], None]) -> None:
         """Have the news delivered, from another thread."""
-        self._inbox.post(lambda: deliver(self._news()))
+        self._event_queue.post(lambda: deliver(self._news()))
 
     def stop(self) -> None:
         self._stopping = True
-        self._inbox.wake()
+        self._event_queue.wake()
         self._thread.join()
         if self._worker.running:
             self._worker.tell_to_stop()
@@ -94,7 +94,7 @@ class RankRelay:
     def _serve(self) -> None:
         while not self._stopping:
             try:
-                self._inbox.run(self._inbox.wait(CHECK_SECONDS))
+                self._event_queue.run(self._event_queue.wait(CHECK_SECONDS))
                 if self._worker.running and self._worker.silent_seconds > self._timeout:
                     self._worker.hung = True
                     self._worker.kill()
@@ -114,19 +114,19 @@ class RankRelay:
                 self._said.append(self._with_what_it_left(message))
         self._rang()
 
-    def _with_what_it_left(self, message: dict[str, Any]) -> Said:
+    def _with_what_it_left(self, message: dict[str, Any]) -> LearnerMessage:
         told = message.get("told", {})
-        state = self._staff.outbox.read() if "state" in told else None
+        state = self._staff.state_buffer.read() if "state" in told else None
         priorities = None
-        if "learnt" in message:
-            slot, with_priorities, _ = message["learnt"]
+        if "update_priorities" in message:
+            slot, with_priorities, _ = message["update_priorities"]
             priorities = self._staff.slots[slot].priorities.copy() if with_priorities else None
         board = self._staff.board
         fresh = board.newest(self._known, lambda number: (number, board.bytes_of(number).copy()))
         side = None
         if fresh is not None:
             self._known, side = fresh
-        return Said(message, priorities, side, state)
+        return LearnerMessage(message, priorities, side, state)
 
     def _ended(self) -> None:
         self._worker.wait_dead()

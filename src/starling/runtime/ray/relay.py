@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from starling.actor.recorder import Buffer
-from starling.runtime.credits import Seat
-from starling.runtime.crew import ACTING, Crew, RunFailedError
-from starling.runtime.inbox import Inbox, drain
+from starling.actor.recorder import FragmentBuffer
+from starling.runtime.credits import ActorSlots
+from starling.runtime.event_queue import EventQueue, drain
 from starling.runtime.process_worker import processes
-from starling.runtime.ray.news import Credit, HostPlan, Life, Made, News, Report, Vitals
-from starling.runtime.weights import WeightBoard
+from starling.runtime.ray.node_status import Credit, FragmentInfo, FragmentResult, HostPlan, Life, NodeStatus, Vitals
+from starling.runtime.shared_weights import SharedWeights
+from starling.runtime.supervisor import ACTING, RunFailedError, Supervisor
 from starling.runtime.workers import Worker, WorkerSpec
 from starling.types import Episode
 
 CHECK_SECONDS = 0.25
 STOP_SECONDS = 2.0
 
-Deliver = Callable[[tuple[Report, Buffer | None]], None]
+Deliver = Callable[[tuple[FragmentResult, FragmentBuffer | None]], None]
 
 
 @dataclass(frozen=True)
@@ -32,20 +32,20 @@ class Staff:
     """The workers of a host, the slots they write into, and where they read weights."""
 
     specs: list[WorkerSpec]
-    seats: dict[int, Seat]
-    board: WeightBoard
+    actor_slots: dict[int, ActorSlots]
+    board: SharedWeights
 
 
 class Relay:
     """Everything between a host's workers and the driver; one thread runs it."""
 
     def __init__(self, staff: Staff, plan: HostPlan, weights: int, rang: Callable[[], None]) -> None:
-        self._seats, self._board = staff.seats, staff.board
+        self._actor_slots, self._board = staff.actor_slots, staff.board
         self._rang = rang  # told when there is news that should not wait
-        self._inbox = Inbox()
-        self._births = dict(plan.births)
-        workers = processes(staff.specs, plan.supervision, self._inbox.selector)
-        self._crew = Crew(workers, plan.supervision, self, lambda: self._births)
+        self._event_queue = EventQueue()
+        self._births = dict(plan.incarnations)
+        workers = processes(staff.specs, plan.supervision, self._event_queue.selector)
+        self._supervisor = Supervisor(workers, plan.supervision, self, lambda: self._births)
         self._lent: dict[tuple[int, int], Deliver] = {}
         self._ended: dict[int, list[int]] = defaultdict(list)
         self._episodes: deque[Episode] = deque()
@@ -55,7 +55,7 @@ class Relay:
         self._number, self._weights = 0, weights  # of the last answer, and of the weights that workers can see
         self._failure: dict[str, str] | None = None
         self._stopping = self._evaluating = False
-        self._crew.supervise()  # nobody gets a credit before there is somebody to take it
+        self._supervisor.supervise()  # nobody gets a credit before there is somebody to take it
         self._thread = threading.Thread(target=self._serve, name="relay", daemon=True)
         self._thread.start()
 
@@ -69,30 +69,30 @@ class Relay:
 
     def lend(self, credit: Credit, deliver: Deliver) -> None:
         """Hand on a credit; its fragment is delivered, from another thread."""
-        self._inbox.post(lambda: self._lend(credit, deliver))
+        self._event_queue.post(lambda: self._lend(credit, deliver))
 
     def evaluate(self, state: dict[str, Any]) -> None:
         """Have the newest weights evaluated, given what the last evaluation left; the result is among the news."""
-        self._inbox.post(lambda: self._evaluate(state))
+        self._event_queue.post(lambda: self._evaluate(state))
 
-    def tell(self, deliver: Callable[[News], None]) -> None:
+    def tell(self, deliver: Callable[[NodeStatus], None]) -> None:
         """Have the news delivered, from another thread."""
-        self._inbox.post(lambda: deliver(self._news()))
+        self._event_queue.post(lambda: deliver(self._news()))
 
     def stop(self) -> None:
         self._stopping = True
-        self._inbox.wake()
+        self._event_queue.wake()
         self._thread.join()
-        self._crew.stop(STOP_SECONDS)
+        self._supervisor.stop(STOP_SECONDS)
 
     # The relay's own thread.
 
     def _serve(self) -> None:
         while not self._stopping:
             try:
-                self._inbox.run(self._inbox.wait(CHECK_SECONDS))
+                self._event_queue.run(self._event_queue.wait(CHECK_SECONDS))
                 if self._failure is None:
-                    self._crew.supervise()
+                    self._supervisor.supervise()
             except BaseException as error:
                 self._fail(error)
 
@@ -109,37 +109,39 @@ class Relay:
         group, slot = credit.group, credit.slot
         self._lent[group, slot] = deliver
         if self._works(group) and self._failure is None:
-            self._crew.workers[self._seats[group].writer].send({"credit": [group, slot]})
+            self._supervisor.workers[self._actor_slots[group].writer].send({"credit": [group, slot]})
         else:
             self._give_back(group, slot)
 
     def _works(self, group: int) -> bool:
         """Whether a group has both an env loop and a policy."""
-        return all(worker.running for worker in self._crew.workers.values() if group in worker.spec.groups)
+        return all(worker.running for worker in self._supervisor.workers.values() if group in worker.spec.groups)
 
     def _give_back(self, group: int, slot: int) -> None:
         deliver = self._lent.pop((group, slot), None)
         if deliver is not None:
-            deliver((Report(Credit(group, slot), None, self._news()), None))
+            deliver((FragmentResult(Credit(group, slot), None, self._news()), None))
 
-    def _news(self) -> News:
+    def _news(self) -> NodeStatus:
         self._number += 1
-        produced = self._crew.produced()
-        given_up = {group for w in self._crew.workers.values() if w.given_up for group in w.spec.groups}
+        produced = self._supervisor.produced()
+        given_up = {group for w in self._supervisor.workers.values() if w.given_up for group in w.spec.groups}
         lives = {
-            group: Life(birth, produced.get(group, 0), tuple(self._ended[group]), self._works(group), group in given_up)
-            for group, birth in self._births.items()
+            group: Life(
+                incarnation, produced.get(group, 0), tuple(self._ended[group]), self._works(group), group in given_up
+            )
+            for group, incarnation in self._births.items()
         }
-        members = [member for worker in self._crew.workers.values() for member in worker.members]
-        return News(
+        members = [member for worker in self._supervisor.workers.values() for member in worker.members]
+        return NodeStatus(
             self._number,
             lives,
             [Vitals(member.kind, member.name, np.array(member.cells)) for member in members],
-            dict(self._crew.crashes),
-            all(worker.ever_ready for worker in self._crew.workers.values()),
+            dict(self._supervisor.crashes),
+            all(worker.ever_ready for worker in self._supervisor.workers.values()),
             drain(self._episodes),
             drain(self._evaluations),
-            drain(self._crew.notices),
+            drain(self._supervisor.notices),
             self._dropped_since(),
             self._failure,
         )
@@ -148,7 +150,7 @@ class Relay:
         dropped, self._dropped = self._dropped, 0
         return dropped
 
-    # What the crew tells.
+    # What the supervisor tells.
 
     def heard(self, worker: Worker, message: dict[str, Any]) -> None:
         if "fragment" in message:
@@ -160,7 +162,7 @@ class Relay:
         elif "episodes" in message:
             self._episodes.extend(Episode(int(row), total, int(n)) for row, total, n in message["episodes"])
         elif "dropped" in message:
-            self._crew.notices.extend(message["notices"])
+            self._supervisor.notices.extend(message["notices"])
             self._dropped += message["dropped"]
         elif "evaluation" in message:
             self._evaluating = False
@@ -172,14 +174,14 @@ class Relay:
         if self._failure is not None:  # all credits were given back
             return
         deliver = self._lent.pop((group, slot))
-        buffer = self._seats[group].buffers[slot]
+        buffer = self._actor_slots[group].buffers[slot]
         assert buffer is not None, "a fragment lies in its slot"
-        made = Made(actor, sequence, int(buffer.steps.valid.sum()))
-        deliver((Report(Credit(group, slot), made, self._news()), buffer))
+        made = FragmentInfo(actor, sequence, int(buffer.steps.valid.sum()))
+        deliver((FragmentResult(Credit(group, slot), made, self._news()), buffer))
 
     def _evaluate(self, state: dict[str, Any]) -> None:
         self._evaluating, self._evaluator_state = True, state
-        self._crew.workers["evaluator"].send({"evaluate": state})
+        self._supervisor.workers["evaluator"].send({"evaluate": state})
 
     def began(self, worker: Worker) -> None:
         if worker.spec.kind == "evaluator" and self._evaluating:
@@ -191,9 +193,9 @@ class Relay:
             if worker.spec.kind in ACTING:
                 self._ended[group].append(worker.produced[group])
                 self._births[group] += 1
-            if self._seats[group].writer == worker.name:
+            if self._actor_slots[group].writer == worker.name:
                 for slot in [slot for other, slot in self._lent if other == group]:
                     self._give_back(group, slot)
             else:
-                self._crew.workers[self._seats[group].writer].send({"forget": group})
+                self._supervisor.workers[self._actor_slots[group].writer].send({"forget": group})
         self._rang()

@@ -1,4 +1,4 @@
-"""Ray actors as the driver's crew sees them: placed, heard, ended, started again."""
+"""Ray actors as the driver's supervisor sees them: placed, heard, ended, started again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import ray
 from ray.exceptions import RayError
 
 from starling.config.schema import Config
-from starling.runtime.inbox import Post
+from starling.runtime.event_queue import Post
 from starling.runtime.ray.faults import fault_of, reason_of
 from starling.runtime.ray.line import Line
 from starling.runtime.ray.placement import Place
@@ -40,7 +40,7 @@ class RemoteWorker(Worker):
         self.line: Line | None = None
 
     @abstractmethod
-    def _create(self, births: Mapping[int, int], options: dict[str, Any]) -> Any:
+    def _create(self, incarnations: Mapping[int, int], options: dict[str, Any]) -> Any:
         """A new Ray actor."""
 
     @abstractmethod
@@ -55,12 +55,12 @@ class RemoteWorker(Worker):
     def silent_seconds(self) -> float:
         return 0.0 if self.line is None else self.line.silent_seconds
 
-    def start(self, births: Mapping[int, int], hear: Callable[[], None], crashed: Callable[[], None]) -> None:
+    def start(self, incarnations: Mapping[int, int], hear: Callable[[], None], crashed: Callable[[], None]) -> None:
         self._hear, self._crashed = hear, crashed
         self.hung, self.start_at, self.fault, self._error, self._told_waiting = False, None, None, None, False
         self._starts, self._stopping = self._starts + 1, None
         self._ask_again = time.monotonic() + PLACE_SECONDS
-        handle = self._create(births, {"max_restarts": 0, **self._place.options(self._starts)})
+        handle = self._create(incarnations, {"max_restarts": 0, **self._place.options(self._starts)})
         self.line = Line(handle, self._post, self.timeout, self._fail)
         self._began(self.line)
 

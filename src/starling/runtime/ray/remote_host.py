@@ -10,17 +10,17 @@ from typing import Any
 import ray
 
 from starling.config.schema import Config
-from starling.runtime.inbox import Post
+from starling.runtime.event_queue import Post
 from starling.runtime.ray.host import Host
 from starling.runtime.ray.line import Line
-from starling.runtime.ray.news import Credit, HostPlan, Life, Made, News, Report, Settled
+from starling.runtime.ray.node_status import Credit, FragmentInfo, FragmentResult, HostPlan, Life, NodeStatus, OnStored
 from starling.runtime.ray.placement import Place
 from starling.runtime.ray.remote import RemoteWorker
-from starling.runtime.ray.turns import Turns
+from starling.runtime.ray.reorder import Reorder
 from starling.runtime.ray.weights import RayWeights
 from starling.runtime.workers import Member, WorkerSpec
 
-Deposit = Callable[[int, Made, Any, Settled], None]
+Deposit = Callable[[int, FragmentInfo, Any, OnStored], None]
 """Takes over a group's fragment whose arrays are wherever a reference says."""
 
 
@@ -40,34 +40,34 @@ class RemoteHost(RemoteWorker):
         self._supervision = config.supervision.model_copy(update={"min_actors": 1})
         self._weights, self._deposit = weights, deposit
         self._past_faults: Counter[str] = Counter()
-        self._news: News | None = None
+        self._news: NodeStatus | None = None
         self._lives = {group: Life(0, 0, (), True, False) for group in spec.groups}
-        self._turns = Turns()
+        self._turns = Reorder()
 
-    def _create(self, births: Mapping[int, int], options: dict[str, Any]) -> Any:
-        mine = {group: births[group] for group in self.spec.groups}
+    def _create(self, incarnations: Mapping[int, int], options: dict[str, Any]) -> Any:
+        mine = {group: incarnations[group] for group in self.spec.groups}
         self._past_faults.update(self._news.faults if self._news else {})
-        self._news, self._turns = None, Turns()
-        self._lives = {group: Life(birth, 0, (), True, False) for group, birth in mine.items()}
-        plan = HostPlan(self.name, self.spec.builder, self.spec.arguments(births), mine, self._supervision)
+        self._news, self._turns = None, Reorder()
+        self._lives = {group: Life(incarnation, 0, (), True, False) for group, incarnation in mine.items()}
+        plan = HostPlan(self.name, self.spec.builder, self.spec.arguments(incarnations), mine, self._supervision)
         under_way = 4 * len(mine) + 16  # calls that wait for a fragment must not keep others out
         return ray.remote(Host).options(max_concurrency=under_way, **options).remote(plan, self._weights.newest())
 
     def _began(self, line: Line) -> None:
         line.call(self._hear_beat, line.handle.beat.remote())
 
-    def _hear_beat(self, found: tuple[News, list[str]]) -> None:
+    def _hear_beat(self, found: tuple[NodeStatus, list[str]]) -> None:
         news, printed = found
         self._turns.came(news.number, lambda: self._take_beat(news, printed))
 
-    def _take_beat(self, news: News, printed: list[str]) -> None:
+    def _take_beat(self, news: NodeStatus, printed: list[str]) -> None:
         self._note_printed(printed)
         self._take_in(news)
         if self.line is not None and news.failure is None:
             self._began(self.line)
         self._hear()
 
-    def _take_in(self, news: News) -> None:
+    def _take_in(self, news: NodeStatus) -> None:
         """Turn a state into what happened since the last one, and pass on what was sent."""
         for group, life in news.lives.items():
             self._compare(group, self._lives[group], life)
@@ -82,9 +82,9 @@ class RemoteHost(RemoteWorker):
         self._note_failure(news.failure)
 
     def _compare(self, group: int, before: Life, now: Life) -> None:
-        missed = now.birth - before.birth
+        missed = now.incarnation - before.incarnation
         ended = now.ended[len(now.ended) - missed :]
-        self._messages += [{"life_ended": [group, produced]} for produced in ended]
+        self._messages += [{"incarnation_ended": [group, produced]} for produced in ended]
         if before.working != now.working:
             self._messages.append({"resumed" if now.working else "paused": group})
 
@@ -105,10 +105,10 @@ class RemoteHost(RemoteWorker):
         else:
             self.line.call(lambda found: self._hear_fragment(found, buffer), report)
 
-    def _hear_fragment(self, report: Report, buffer: Any) -> None:
+    def _hear_fragment(self, report: FragmentResult, buffer: Any) -> None:
         self._turns.came(report.news.number, lambda: self._take_fragment(report, buffer))
 
-    def _take_fragment(self, report: Report, buffer: Any) -> None:
+    def _take_fragment(self, report: FragmentResult, buffer: Any) -> None:
         """The answer to a credit; `buffer` has the arrays, or refers to them where somebody else keeps them."""
         self._take_in(report.news)
         group, slot, made = report.credit.group, report.credit.slot, report.made
@@ -121,7 +121,7 @@ class RemoteHost(RemoteWorker):
             self._deposit(group, made, buffer, partial(self._settled, made))
         self._hear()
 
-    def _settled(self, made: Made, stored: int | None) -> None:
+    def _settled(self, made: FragmentInfo, stored: int | None) -> None:
         kind, steps = ("lost", made.steps) if stored is None else ("stored", stored)
         self._messages.append({kind: [made.actor, steps]})
         self._hear()

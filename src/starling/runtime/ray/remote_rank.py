@@ -10,14 +10,14 @@ import ray
 
 from starling.actor.usage import CELLS
 from starling.config.schema import Config
-from starling.runtime.inbox import Post
+from starling.runtime.event_queue import Post
 from starling.runtime.ray.line import Line
 from starling.runtime.ray.placement import Place
 from starling.runtime.ray.rank_host import RankHost, RankPlan
-from starling.runtime.ray.rank_relay import RankNews, Said
+from starling.runtime.ray.rank_relay import LearnerMessage, RankNews
 from starling.runtime.ray.remote import RemoteWorker
-from starling.runtime.slab import Parcel
-from starling.runtime.weights import WeightBoard
+from starling.runtime.shared_memory import SharedBytes
+from starling.runtime.shared_weights import SharedWeights
 from starling.runtime.workers import Member, WorkerSpec
 from starling.types import Keys, NDArray, Sample
 
@@ -26,7 +26,7 @@ CALLS = 64
 
 
 class FarDesk:
-    """What `BatchDesk` is for a rank on this machine: batches that are out, kept until they are learnt from."""
+    """What `BatchBuffer` is for a rank on this machine: batches that are out, kept until they are learned from."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
@@ -51,7 +51,7 @@ class FarDesk:
         """New priorities of a batch are here."""
         self._priorities[index] = priorities
 
-    def learnt(self, index: int, with_priorities: bool) -> tuple[Keys, NDArray | None]:
+    def update_priorities(self, index: int, with_priorities: bool) -> tuple[Keys, NDArray | None]:
         keys = self._samples.pop(index).keys
         return keys, self._priorities.pop(index) if with_priorities else None
 
@@ -66,19 +66,19 @@ class RemoteRank(RemoteWorker):
         place: Place,
         post: Post,
         desk: FarDesk,
-        board: WeightBoard,
-        outbox: Parcel,
+        board: SharedWeights,
+        state_buffer: SharedBytes,
         state: Callable[[], bytes],
     ) -> None:
         super().__init__(spec, config, place, post)
         self._supervision = config.supervision
-        self._desk, self._board, self._outbox, self._state = desk, board, outbox, state
+        self._desk, self._board, self._outbox, self._state = desk, board, state_buffer, state
         self._cells: NDArray = np.zeros(len(CELLS), np.int64)
         self._told = 0  # messages that the present actor was sent
 
-    def _create(self, births: Mapping[int, int], options: dict[str, Any]) -> Any:
+    def _create(self, incarnations: Mapping[int, int], options: dict[str, Any]) -> Any:
         self._told = 0
-        plan = RankPlan(self.spec.builder, self.spec.arguments(births), self._state(), self._supervision)
+        plan = RankPlan(self.spec.builder, self.spec.arguments(incarnations), self._state(), self._supervision)
         return ray.remote(RankHost).options(max_concurrency=CALLS, **options).remote(plan)
 
     def _began(self, line: Line) -> None:
@@ -96,11 +96,11 @@ class RemoteRank(RemoteWorker):
             self._began(self.line)
         self._hear()
 
-    def _take(self, said: Said) -> None:
+    def _take(self, said: LearnerMessage) -> None:
         if said.weights is not None:
             self._board.accept(said.weights)
         if said.priorities is not None:
-            self._desk.came(said.message["learnt"][0], np.array(said.priorities))
+            self._desk.came(said.message["update_priorities"][0], np.array(said.priorities))
         if said.state is not None:
             self._outbox.write(said.state)
         self._messages.append(said.message)

@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayError
 
 from starling.config.schema import Config
-from starling.runtime.inbox import Post
+from starling.runtime.event_queue import Post
 from starling.runtime.ray.line import Line
 from starling.runtime.ray.placement import Place
 from starling.runtime.ray.remote import RemoteWorker
@@ -59,9 +59,9 @@ class RemoteShard(RemoteWorker):
         self.ended: Callable[[RemoteShard], None] = lambda shard: None  # told when what was asked of it is lost
         self._next_beat: float | None = None  # None: one is under way
 
-    def _create(self, births: Mapping[int, int], options: dict[str, Any]) -> Any:
+    def _create(self, incarnations: Mapping[int, int], options: dict[str, Any]) -> Any:
         state = self._saved()
-        plan = ShardPlan(self.spec.builder, self.spec.arguments(births), self.rows, state and sendable(state))
+        plan = ShardPlan(self.spec.builder, self.spec.arguments(incarnations), self.rows, state and sendable(state))
         if self._starts > 1:
             begins = "with what the newest checkpoint holds of it" if state else "empty"
             self._messages.append({"notice": f"{self.name} begins {begins}"})

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from starling.actor.recorder import Buffer
+from starling.actor.recorder import FragmentBuffer
 from starling.registry import import_path
 from starling.replay.mixture import Mixture
 from starling.segments import Joined, Segment, Segmented
@@ -65,7 +65,7 @@ class Shard:
         """What is in it; also a sign of life."""
         return Holds(self._tables.sizes, self._tables.metrics())
 
-    def insert(self, empty: Empty, buffer: Buffer) -> tuple[int, Holds]:
+    def insert(self, empty: Empty, buffer: FragmentBuffer) -> tuple[int, Holds]:
         """Copy a fragment in, whose arrays came apart from it; gives its valid steps, 0 where it had come before."""
         before = self._tables.steps
         rows = np.searchsorted(self._rows, empty.rows)

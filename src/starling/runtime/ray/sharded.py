@@ -16,9 +16,9 @@ import numpy as np
 from starling import tree
 from starling.replay.joining import join
 from starling.replay.limiter import Limiter
-from starling.replay.mixture import Draft
+from starling.replay.mixture import Candidates
 from starling.replay.spec import TableSpec
-from starling.runtime.ray.news import Settled
+from starling.runtime.ray.node_status import OnStored
 from starling.runtime.ray.remote_shard import RemoteShard
 from starling.runtime.ray.shard import Empty, Holds
 from starling.types import Fragment, Keys, NDArray, Sample
@@ -50,7 +50,7 @@ class ShardedStore:
         self._draws = 0  # under way
         self._drawn: deque[Sample] = deque()
         self._turn = 0
-        self._inserting: dict[RemoteShard, list[tuple[int, Settled]]] = {}  # env rows of every fragment under way
+        self._inserting: dict[RemoteShard, list[tuple[int, OnStored]]] = {}  # env rows of every fragment under way
         self._began_with: dict[str, Any] = {}
         self.last_saved: Callable[[], dict[str, Any] | None] = lambda: None  # the state that is on disk
 
@@ -78,7 +78,7 @@ class ShardedStore:
     def abandon(self) -> None:
         self.limiter.abandon()
 
-    def deposit(self, fragment: Empty, buffer: Any, settled: Settled) -> None:
+    def deposit(self, fragment: Empty, buffer: Any, settled: OnStored) -> None:
         """Have a fragment's arrays, wherever `buffer` refers to, copied into the shard of its rows."""
         shard, rows = next(shard for shard in self.shards if fragment.rows[0] in shard.rows), len(fragment.rows)
 
@@ -96,14 +96,14 @@ class ShardedStore:
         else:
             self._lost(rows, settled)
 
-    def _lost(self, rows: int, settled: Settled) -> None:
+    def _lost(self, rows: int, settled: OnStored) -> None:
         self.limiter.lost(rows)
         settled(None)
 
     def insert(self, fragment: Fragment) -> None:
         raise AssertionError("fragments are deposited in shards, they do not come by here")
 
-    def draft(self) -> Draft | None:
+    def draw_candidates(self) -> Candidates | None:
         """A batch that has come, or None; asks for more meanwhile."""
         unplaced, self._unplaced = self._unplaced, []
         for draw, count in unplaced:
@@ -112,10 +112,10 @@ class ShardedStore:
             self.limiter.sampled()
             self._draws += 1
             self._ask(_Draw(self._batch))
-        return Draft({0: self._drawn.popleft()}, {}) if self._drawn else None
+        return Candidates({0: self._drawn.popleft()}, {}) if self._drawn else None
 
-    def finish(self, draft: Draft, distances: Mapping[int, NDArray]) -> Sample:
-        return draft.parts[0]
+    def select(self, candidates: Candidates, distances: Mapping[int, NDArray]) -> Sample:
+        return candidates.parts[0]
 
     def _ready(self) -> list[RemoteShard]:
         return [shard for shard in self.shards if shard.running and min(shard.holds.sizes, default=0) > 0]
@@ -168,7 +168,7 @@ class ShardedStore:
             self._lost(rows, settled)
         self._inserting[shard] = []
 
-    def learnt(self, keys: Keys, priorities: NDArray | None) -> None:
+    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None:
         if priorities is not None:
             for index, shard in enumerate(self.shards):
                 mine = keys.shard == index

@@ -15,14 +15,15 @@ from starling.errors import UserError
 from starling.learner.learner import Learner, Source
 from starling.replay.spec import TableSpec
 from starling.replay.store import Store
-from starling.runtime.credits import Seat
+from starling.runtime.credits import ActorSlots
+from starling.runtime.event_queue import EventQueue, Post
 from starling.runtime.hub import Hub
-from starling.runtime.inbox import Inbox, Post
 from starling.runtime.learners import LearnersRuntime
 from starling.runtime.processes import HubSource, ProcessesRuntime
+from starling.runtime.rank_hub import LEARNER
 from starling.runtime.ray.check import check_versions
 from starling.runtime.ray.cluster import Cluster
-from starling.runtime.ray.news import Made, Settled
+from starling.runtime.ray.node_status import FragmentInfo, OnStored
 from starling.runtime.ray.placement import Need, Place, Reservation, check, need
 from starling.runtime.ray.remote_host import Deposit, RemoteHost
 from starling.runtime.ray.remote_rank import FarDesk, RemoteRank
@@ -31,15 +32,14 @@ from starling.runtime.ray.shard import Empty
 from starling.runtime.ray.sharded import ShardedStore
 from starling.runtime.ray.tenancy import Tenancy
 from starling.runtime.ray.weights import RayWeights
-from starling.runtime.scoring import Scorer
-from starling.runtime.shard import LEARNER
-from starling.runtime.weights import WeightBoard, WeightWriter
+from starling.runtime.scoring import ScoringThread
+from starling.runtime.shared_weights import SharedWeights, WeightWriter
 from starling.runtime.workers import Worker, WorkerSpec
 from starling.types import NDArray
 
-Crew = Callable[[int, WeightBoard], tuple[Callable[[Inbox], list[Worker]], dict[int, Seat]]]
+Supervisor = Callable[[int, SharedWeights], tuple[Callable[[EventQueue], list[Worker]], dict[int, ActorSlots]]]
 """Of a learner's rank and its weights: how its workers are made, and the slots that they fill."""
-Far = Callable[[Any], tuple[Callable[[Inbox], list[Worker]], FarDesk]]
+Far = Callable[[Any], tuple[Callable[[EventQueue], list[Worker]], FarDesk]]
 """Of what a rank has in this process: how its worker is made, and its batches."""
 LEAST_STORE = 120 * 2**20
 WEIGHTS_KEPT = 4
@@ -61,12 +61,12 @@ class Plan:
     builder: str  # import path of a function that turns a host's arguments into its staff
     arguments: Callable[[Sequence[int], Mapping[int, int]], Any]  # of a host with these groups; none: the evaluator's
     store: Callable[[], Store]
-    scorer: Callable[[WeightBoard], Scorer | None]
+    scoring_thread: Callable[[SharedWeights], ScoringThread | None]
     tables: Sequence[TableSpec]
     shard_builder: str  # import path of a function that turns a shard's arguments into its tables
     shard: Callable[[int, int], Any]  # the arguments of a shard, by its number and how many env rows it has
     learner: Callable[[Source], Learner]
-    together: Callable[[Crew, Callable[..., LearnersRuntime], Far | None], LearnersRuntime]  # several learners
+    together: Callable[[Supervisor, Callable[..., LearnersRuntime], Far | None], LearnersRuntime]  # several learners
     rank_builder: str  # import path of a function that turns a rank's arguments into what it is made of
     rank: Callable[[int], Any]  # the arguments of a rank
     rank_slots: int  # batches of a rank that may be out
@@ -121,15 +121,15 @@ def build(plan: Plan, model: nn.Module) -> ProcessesRuntime | LearnersRuntime:
     staff = {spec: places[spec.name] for spec in specs}
     if several:
         return _learners(plan, staff, places, tenancy)
-    board = WeightBoard(plan.weights_bytes)
+    board = SharedWeights(plan.weights_bytes)
     sent = tenancy.sends(RayWeights(board))
     hub = Hub(
         store or plan.store(),
-        lambda inbox: _hire(plan, staff, sent, store, inbox.post),
-        _seats(plan, specs),
+        lambda event_queue: _hire(plan, staff, sent, store, event_queue.post),
+        _actor_slots(plan, specs),
         config.supervision,
         plan.prefetch,
-        plan.scorer(board),
+        plan.scoring_thread(board),
     )
     source = HubSource(hub)
     runtime = ProcessesRuntime(hub, plan.learner(source), source, WeightWriter(board, model), tenancy)
@@ -143,7 +143,9 @@ def _learners(
 ) -> LearnersRuntime:
     """Several learners, each with its own of the hosts; the evaluator sees the first one's weights."""
 
-    def crew(rank: int, board: WeightBoard) -> tuple[Callable[[Inbox], list[Worker]], dict[int, Seat]]:
+    def supervisor(
+        rank: int, board: SharedWeights
+    ) -> tuple[Callable[[EventQueue], list[Worker]], dict[int, ActorSlots]]:
         sent = tenancy.sends(RayWeights(board))
         groups = set(plan.learners[rank])
         mine = {
@@ -151,22 +153,26 @@ def _learners(
             for spec, place in staff.items()
             if groups.issuperset(spec.groups) and (spec.groups or rank == 0)
         }
-        return lambda inbox: _hire(plan, mine, sent, None, inbox.post), _seats(plan, list(mine))
+        return lambda event_queue: _hire(plan, mine, sent, None, event_queue.post), _actor_slots(plan, list(mine))
 
     far = None if plan.config.ray.learner is None else _far(plan, places)
-    return plan.together(crew, partial(LearnersRuntime, premises=tenancy), far)
+    return plan.together(supervisor, partial(LearnersRuntime, premises=tenancy), far)
 
 
 def _far(plan: Plan, places: Mapping[str, Place]) -> Far:
     """Learners in the cluster."""
 
-    def far(seat: Any) -> tuple[Callable[[Inbox], list[Worker]], FarDesk]:
+    def far(seat: Any) -> tuple[Callable[[EventQueue], list[Worker]], FarDesk]:
         name, desk, rank = f"{LEARNER} {seat.rank}", FarDesk(plan.rank_slots), seat.rank
-        spec = WorkerSpec(name, LEARNER, plan.rank_builder, lambda births: plan.rank(rank))
+        spec = WorkerSpec(name, LEARNER, plan.rank_builder, lambda incarnations: plan.rank(rank))
 
-        def hire(inbox: Inbox) -> list[Worker]:
+        def hire(event_queue: EventQueue) -> list[Worker]:
             state = partial(getattr, seat.newest, "data")
-            return [RemoteRank(spec, plan.config, places[name], inbox.post, desk, seat.board, seat.outbox, state)]
+            return [
+                RemoteRank(
+                    spec, plan.config, places[name], event_queue.post, desk, seat.board, seat.state_buffer, state
+                )
+            ]
 
         return hire, desk
 
@@ -195,7 +201,7 @@ def _hire(
 
 
 def _deposit(plan: Plan, store: ShardedStore) -> Deposit:
-    def deposit(group: int, made: Made, buffer: Any, settled: Settled) -> None:
+    def deposit(group: int, made: FragmentInfo, buffer: Any, settled: OnStored) -> None:
         store.deposit(Empty(plan.rows[group], made.actor, made.sequence), buffer, settled)
 
     return deposit
@@ -203,16 +209,20 @@ def _deposit(plan: Plan, store: ShardedStore) -> Deposit:
 
 def _specs(plan: Plan, nodes: int) -> list[WorkerSpec]:
     def spec(name: str, kind: str, groups: Sequence[int]) -> WorkerSpec:
-        return WorkerSpec(name, kind, plan.builder, lambda births: plan.arguments(groups, births), tuple(groups))
+        return WorkerSpec(
+            name, kind, plan.builder, lambda incarnations: plan.arguments(groups, incarnations), tuple(groups)
+        )
 
     def shard(index: int, rows: int) -> WorkerSpec:
-        return WorkerSpec(f"shard {index}", "shard", plan.shard_builder, lambda births: plan.shard(index, rows))
+        return WorkerSpec(f"shard {index}", "shard", plan.shard_builder, lambda incarnations: plan.shard(index, rows))
 
     hosts = [spec(f"host {i}", "host", groups) for i, groups in enumerate(plan.hosts(nodes))]
     shards = [shard(i, len(rows)) for i, rows in enumerate(plan.shard_rows)]
     return hosts + shards + ([spec("evaluator", "evaluator", [])] if plan.config.eval.every is not None else [])
 
 
-def _seats(plan: Plan, specs: Sequence[WorkerSpec]) -> dict[int, Seat]:
+def _actor_slots(plan: Plan, specs: Sequence[WorkerSpec]) -> dict[int, ActorSlots]:
     """Slots that lie on the hosts."""
-    return {group: Seat(plan.rows[group], [None] * plan.slots, spec.name) for spec in specs for group in spec.groups}
+    return {
+        group: ActorSlots(plan.rows[group], [None] * plan.slots, spec.name) for spec in specs for group in spec.groups
+    }

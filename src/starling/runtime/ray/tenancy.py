@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from starling.runtime.crew import RunFailedError
 from starling.runtime.hub import Hub
 from starling.runtime.premises import Premises
 from starling.runtime.ray.cluster import Cluster
 from starling.runtime.ray.placement import Reservation
 from starling.runtime.ray.remote import RemoteWorker
 from starling.runtime.ray.weights import RayWeights
+from starling.runtime.supervisor import RunFailedError
 
 
 class Tenancy(Premises):
@@ -32,7 +32,7 @@ class Tenancy(Premises):
 
     def _head_lost(self, head: str) -> None:
         for hub in self._hubs:
-            hub.forsake(RunFailedError(f"the head of the Ray cluster at {head} does not answer"))
+            hub.fail(RunFailedError(f"the head of the Ray cluster at {head} does not answer"))
 
     def metrics(self) -> dict[str, Any]:
         puts = sum(weights.puts for weights in self._weights)
@@ -43,7 +43,7 @@ class Tenancy(Premises):
         if self._cluster.lost:
             for hub in self._hubs:
                 hub.halt()
-                for worker in hub.crew.workers.values():
+                for worker in hub.supervisor.workers.values():
                     if isinstance(worker, RemoteWorker):
                         worker.abandon()
 

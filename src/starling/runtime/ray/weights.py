@@ -6,20 +6,20 @@ from typing import Any
 
 import ray
 
-from starling.runtime.weights import WeightBoard
+from starling.runtime.shared_weights import SharedWeights
 
 
 class RayWeights:
     """The newest weights as an object of Ray; whoever is given its reference fetches them once a node."""
 
-    def __init__(self, board: WeightBoard) -> None:
+    def __init__(self, board: SharedWeights) -> None:
         self._board = board
         self._number = 0
         self._reference: Any = None
         self.puts = 0
 
     def newest(self) -> Any:
-        """A reference to (number, bytes of a side), see `WeightBoard.bytes_of`."""
+        """A reference to (number, bytes of a side), see `SharedWeights.bytes_of`."""
         board = self._board
         put = board.newest(self._number, lambda number: (number, ray.put((number, board.bytes_of(number)))))
         if put is not None:

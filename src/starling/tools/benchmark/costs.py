@@ -24,7 +24,7 @@ from starling.config.load import from_dict, to_dict
 from starling.config.schema import Config
 from starling.errors import UserError
 from starling.hardware import cores, set_up_torch
-from starling.launch.plan import Blueprint, draw
+from starling.launch.plan import RunPlan
 from starling.launch.room import peak_memory
 from starling.tools.benchmark.helpers import helper, last_words
 from starling.tools.benchmark.workload import Work
@@ -68,13 +68,13 @@ class Costs:
         return self.cores / self.total
 
 
-def measure(blueprint: Blueprint, seconds: float) -> Costs:
+def measure(run_plan: RunPlan, seconds: float) -> Costs:
     """Costs of a run, measured for about so many seconds with the env rows of its first actor."""
     count = cores()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with _neighbours(blueprint.config, count - 1) as neighbours, closing(Work(blueprint)) as work:
+        with _neighbours(run_plan.config, count - 1) as neighbours, closing(Work(run_plan)) as work:
             found = _repeat(work, seconds, neighbours)
     finally:
         torch.set_num_threads(threads)
@@ -148,7 +148,7 @@ def _tell(processes: list[Popen[str]], words: list[str]) -> None:
 def _keep_busy(config: Config) -> None:
     """Do what was read last until there is nobody left to say more."""
     set_up_torch(1)
-    work = Work(draw(config))
+    work = Work(RunPlan.from_config(config))
     word = sys.stdin.readline().strip()
     while word:
         print(word, flush=True)

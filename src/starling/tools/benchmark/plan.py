@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from starling.launch.fitting import refuse
-from starling.launch.plan import Blueprint, build_model, layout_of
+from starling.launch.plan import RunPlan, build_model, layout_of
 from starling.launch.room import Room, find_room
 from starling.launch.sizes import MAIN, Sizes, predict_sizes
 from starling.tools.benchmark.costs import Costs, measure
@@ -24,23 +24,23 @@ class Plan:
     seconds: float
 
 
-def plan(blueprint: Blueprint, runs: Path, seconds: float) -> Plan:
+def plan(run_plan: RunPlan, runs: Path, seconds: float) -> Plan:
     """Predict a run from a measurement of about so many seconds; refuses one that cannot fit, before measuring."""
-    model = build_model(blueprint)
-    sizes, room = predict_sizes(blueprint, model, layout_of(blueprint, model)), find_room(runs)
-    refuse(blueprint, sizes, room)
-    costs = measure(blueprint, seconds)
+    model = build_model(run_plan)
+    sizes, room = predict_sizes(run_plan, model, layout_of(run_plan, model)), find_room(runs)
+    refuse(run_plan, sizes, room)
+    costs = measure(run_plan, seconds)
     sizes = replace(sizes, programs=sizes.programs + max(0, costs.peak - MAIN - sizes.learning - sizes.batches))
-    refuse(blueprint, sizes, room)
-    speed = predict_speed(blueprint, costs)
-    longest = blueprint.config.stop.minutes
-    whole = blueprint.config.stop.env_steps / speed
+    refuse(run_plan, sizes, room)
+    speed = predict_speed(run_plan, costs)
+    longest = run_plan.config.stop.minutes
+    whole = run_plan.config.stop.env_steps / speed
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return Plan(sizes, room, costs, parameters, speed, whole if longest is None else min(whole, 60 * longest))
 
 
-def predict_speed(blueprint: Blueprint, costs: Costs) -> float:
+def predict_speed(run_plan: RunPlan, costs: Costs) -> float:
     """Env steps a second: as many as the learner's core, the actors' cores and all cores together allow."""
-    if blueprint.config.runtime == "inline":
+    if run_plan.config.runtime == "inline":
         return 1 / costs.total
-    return min(1 / costs.training.median, blueprint.actors / costs.acting, costs.limit)
+    return min(1 / costs.training.median, run_plan.actors / costs.acting, costs.limit)

@@ -77,7 +77,7 @@ class Recording:
             valid=self.valid[part],
             extras={},
             carry={},
-            version=np.zeros(self.rows, np.int64),
+            policy_version=np.zeros(self.rows, np.int64),
         )
 
 

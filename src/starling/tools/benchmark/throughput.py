@@ -18,7 +18,7 @@ from starling.experiment import train as training
 from starling.experiment.run_folder.metrics import TIMING
 from starling.experiment.status import Status
 from starling.hardware import set_up_torch
-from starling.launch.plan import Blueprint
+from starling.launch.plan import RunPlan
 from starling.tools.benchmark.costs import Cost, Costs, measure
 from starling.tools.benchmark.plan import predict_speed
 
@@ -174,24 +174,22 @@ class Throughput:
         return self.reading.steps_per_s / self.costs.limit
 
 
-def bench(blueprint: Blueprint, seconds: float, say: Say) -> Throughput:
+def bench(run_plan: RunPlan, seconds: float, say: Say) -> Throughput:
     """Measure a run for so many seconds, and what its steps cost: before it and, where that is quick, after it."""
     set_up_torch(1)
     began = time.monotonic()
-    measured = [_costs(blueprint, seconds)]
+    measured = [_costs(run_plan, seconds)]
     quick = time.monotonic() - began <= QUICK * seconds
-    often = int(predict_speed(blueprint, measured[0]) / ROWS_PER_S)
-    config = blueprint.config.model_copy(
-        update={"log": LogConfig(every=max(1, min(blueprint.config.log_every, often)))}
-    )
+    often = int(predict_speed(run_plan, measured[0]) / ROWS_PER_S)
+    config = run_plan.config.model_copy(update={"log": LogConfig(every=max(1, min(run_plan.config.log_every, often)))})
     reading = watch(config, seconds, say)
     if quick:
-        measured.append(_costs(blueprint, seconds))
-    return Throughput(reading, mean(measured), tuple(c.limit for c in measured), blueprint.env.frames_per_step)
+        measured.append(_costs(run_plan, seconds))
+    return Throughput(reading, mean(measured), tuple(c.limit for c in measured), run_plan.env.frames_per_step)
 
 
-def _costs(blueprint: Blueprint, seconds: float) -> Costs:
-    return measure(blueprint, min(COST_SECONDS, seconds / 4))
+def _costs(run_plan: RunPlan, seconds: float) -> Costs:
+    return measure(run_plan, min(COST_SECONDS, seconds / 4))
 
 
 def mean(measured: list[Costs]) -> Costs:

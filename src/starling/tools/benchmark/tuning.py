@@ -9,7 +9,7 @@ from typing import Literal
 from starling.config.schema import Config
 from starling.errors import UserError
 from starling.hardware import cores
-from starling.launch.plan import Blueprint, plan_threads
+from starling.launch.plan import RunPlan, plan_threads
 from starling.tools.benchmark.throughput import Say, watch
 
 MARGIN = 1.03
@@ -20,7 +20,7 @@ Runtime = Literal["inline", "processes"]
 
 @dataclass(frozen=True)
 class Choice:
-    """Settings that decide where work is done and leave what is learnt from a batch as it is."""
+    """Settings that decide where work is done and leave what is learned from a batch as it is."""
 
     runtime: Runtime
     inference: Literal["local", "central"]
@@ -29,11 +29,11 @@ class Choice:
     rows: int  # env rows in all
 
     @classmethod
-    def of(cls, blueprint: Blueprint) -> Choice:
-        config = blueprint.config
+    def of(cls, run_plan: RunPlan) -> Choice:
+        config = run_plan.config
         if config.runtime == "ray":
             raise UserError("only inline and processes are tuned; for a cluster set actors and ray.hosts yourself")
-        return cls(config.runtime, config.inference, blueprint.actors, plan_threads(blueprint), config.env.num)
+        return cls(config.runtime, config.inference, run_plan.actors, plan_threads(run_plan), config.env.num)
 
     def apply(self, config: Config) -> Config:
         """The configuration with these settings."""
@@ -65,10 +65,10 @@ Attempt = Callable[[Choice], Trial]
 Variation = Callable[[Choice], Sequence[Choice]]
 
 
-def tune(blueprint: Blueprint, seconds: float, say: Say, *, rows: bool) -> Iterator[Trial]:
+def tune(run_plan: RunPlan, seconds: float, say: Say, *, rows: bool) -> Iterator[Trial]:
     """Trials of so many seconds each, the run as it is first; `rows`: also with other numbers of env rows."""
-    starts = [Choice.of(blueprint), _elsewhere(blueprint)]
-    return search(starts, _plan(cores(), rows=rows), lambda choice: attempt(blueprint.config, choice, seconds, say))
+    starts = [Choice.of(run_plan), _elsewhere(run_plan)]
+    return search(starts, _plan(cores(), rows=rows), lambda choice: attempt(run_plan.config, choice, seconds, say))
 
 
 def attempt(config: Config, choice: Choice, seconds: float, say: Say) -> Trial:
@@ -79,11 +79,11 @@ def attempt(config: Config, choice: Choice, seconds: float, say: Say) -> Trial:
         return Trial(choice, 0.0, str(error))
 
 
-def _elsewhere(blueprint: Blueprint) -> Choice:
+def _elsewhere(run_plan: RunPlan) -> Choice:
     """The run in the other runtime, with what that one takes by default."""
-    other = "processes" if blueprint.config.runtime == "inline" else "inline"
+    other = "processes" if run_plan.config.runtime == "inline" else "inline"
     changes = {"runtime": other, "inference": "local", "actors": None}
-    return Choice.of(replace(blueprint, config=blueprint.config.model_copy(update=changes)))
+    return Choice.of(replace(run_plan, config=run_plan.config.model_copy(update=changes)))
 
 
 def _plan(count: int, *, rows: bool) -> list[tuple[Runtime, Variation]]:

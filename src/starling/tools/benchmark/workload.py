@@ -10,13 +10,12 @@ from dataclasses import replace
 import numpy as np
 
 from starling import tree
-from starling.actor.core import Header
 from starling.actor.env_loop import EnvLoop
 from starling.actor.noise import seeds
-from starling.actor.recorder import Buffer
+from starling.actor.recorder import FragmentBuffer
 from starling.envs.registry import make_env
 from starling.launch.builders import build_learner, build_policy
-from starling.launch.plan import Blueprint, build_model, layout_of
+from starling.launch.plan import RunPlan, build_model, layout_of
 from starling.replay.limiter import pace
 from starling.replay.spec import TableSpec
 from starling.replay.store import Store
@@ -26,20 +25,20 @@ from starling.types import Fragment, Keys, Layout, NDArray, Progress, Sample
 class Work:
     """One actor and the learner, each to be asked for a little of its work; says for how many env steps that was."""
 
-    def __init__(self, blueprint: Blueprint) -> None:
-        config, model = blueprint.config, build_model(blueprint)
-        layout, group = layout_of(blueprint, model), blueprint.groups()[0]
-        upstream = Refill(blueprint, layout, len(group.rows))
-        core = build_policy(blueprint, model, layout, upstream, {0: group})
+    def __init__(self, run_plan: RunPlan) -> None:
+        config, model = run_plan.config, build_model(run_plan)
+        layout, group = layout_of(run_plan, model), run_plan.groups()[0]
+        sink = Refill(run_plan, layout, len(group.rows))
+        core = build_policy(run_plan, model, layout, sink, {0: group})
         self._env = make_env(config.env, len(group.rows))
         loop = EnvLoop(self._env, core, group=0, rows=group.rows, seed=config.seed)
-        while (sample := upstream.store.sample()) is None:
+        while (sample := sink.store.sample()) is None:
             loop.step()
-        self._policy, self._actions, self._clip = core.policy, upstream.actions, config.env.reward_clip
+        self._policy, self._actions, self._clip = core.policy, sink.actions, config.env.reward_clip
         self._group = core.policy.group(group.rows, config.seed)
         self._group.seen = self._env.reset(seeds(config.seed, group.rows, 0))
-        self._steps_a_version = steps_a_version(blueprint.tables)
-        self.learner = build_learner(blueprint, model, SameAgain(sample))
+        self._steps_a_version = steps_a_version(run_plan.tables)
+        self.learner = build_learner(run_plan, model, SameAgain(sample))
         self.step_envs()
         self.infer()
         self.train()
@@ -62,7 +61,7 @@ class Work:
         return self._steps_a_version
 
     def restore(self) -> None:
-        """Take back what was learnt: one sample over and over would spoil the weights before long."""
+        """Take back what was learned: one sample over and over would spoil the weights before long."""
         self.learner.set_state(copy.deepcopy(self._state))
 
     def close(self) -> None:
@@ -74,11 +73,11 @@ def steps_a_version(tables: Sequence[TableSpec]) -> float:
     table, take = pace(tables)
     if table.updates_per_step is not None:
         return 1 / table.updates_per_step
-    return take * table.length / table.max_uses
+    return take * table.length / table.max_times_sampled
 
 
 class SameAgain:
-    """A source that hands out one sample for ever."""
+    """A source that hands out one sample indefinitely."""
 
     env_steps = 0
 
@@ -88,33 +87,33 @@ class SameAgain:
     def sample(self) -> Sample:
         return self._sample
 
-    def learnt(self, keys: Keys, priorities: NDArray | None) -> None:
+    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None:
         """There is nothing to learn from it."""
 
 
 class Refill:
     """An upstream that always gives leave, and puts fragments into a small store as often as one batch needs."""
 
-    def __init__(self, blueprint: Blueprint, layout: Layout, rows: int) -> None:
-        specs = [_small(table, rows) for table in blueprint.tables]
+    def __init__(self, run_plan: RunPlan, layout: Layout, rows: int) -> None:
+        specs = [_small(table, rows) for table in run_plan.tables]
         self.store = Store(
             specs,
             layout,
             rows=rows,
-            seed=blueprint.config.seed,
-            priority=blueprint.algorithm.priority,
-            planned_env_steps=blueprint.config.stop.env_steps,
+            seed=run_plan.config.seed,
+            priority=run_plan.algorithm.priority,
+            planned_env_steps=run_plan.config.stop.env_steps,
         )
         self.actions: deque[NDArray] = deque()  # [B, ...] each
         self._copies = max(spec.capacity // rows for spec in specs)
-        self._buffer = tree.zeros(blueprint.fragment_shape(layout).buffer(rows))
+        self._buffer = tree.zeros(run_plan.fragment_shape(layout).buffer(rows))
         self._sequence = 0
 
-    def begin(self, group: int) -> Buffer:
+    def begin(self, group: int) -> FragmentBuffer:
         return self._buffer
 
-    def refresh(self) -> Header:
-        return Header(progress=Progress(updates=1))  # some act without their network before any update
+    def refresh(self) -> Progress:
+        return Progress(updates=1)  # some act without their network before any update
 
     def insert(self, group: int, fragment: Fragment) -> None:
         self.actions.extend(fragment.trajectory.action.copy())

@@ -20,7 +20,7 @@ class DrawnItem:
     priority: float
     probability: float  # of being drawn, each time
     age: int  # versions of the weights since its oldest step
-    total: float  # undiscounted sum of its rewards, as they are learnt from
+    total: float  # undiscounted sum of its rewards, as they are learned from
     steps: int  # valid ones
 
 
@@ -40,7 +40,7 @@ def draw_items(replay: SavedReplay, n: int) -> Drawn:
         lacking = ", ".join(f"{t.spec.name} has {t.size:,} of {t.spec.min_size:,}" for t in mixture.tables)
         raise UserError(f"nothing can be drawn from {replay.run} yet: {lacking} items that it begins with")
     order = np.argsort(-sample.probability, kind="stable")
-    ages = replay.version - sample.trajectory.version
+    ages = replay.updates - sample.trajectory.policy_version
     totals = sample.trajectory.rewards[EXTRINSIC].sum(axis=0)
     steps = sample.trajectory.valid.sum(axis=0)
     numbers = zip(_names(replay, sample), _priorities(replay, sample), strict=True)

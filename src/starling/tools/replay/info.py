@@ -46,23 +46,23 @@ class TableInfo:
     capacity: int  # in steps
     bytes: int  # in memory
     episodes: int  # whole ones
-    mean_return: float | None  # of these, as learnt from: clipped where env.reward_clip says so
+    mean_return: float | None  # of these, as learned from: clipped where env.reward_clip says so
     mean_length: float | None
     age: Spread | None  # versions of the weights since a step was taken
     priorities: Histogram | None  # None: all items are alike
 
 
 def describe(replay: SavedReplay) -> list[TableInfo]:
-    return [_describe(table, replay.version) for table in replay.store.mixture.tables]
+    return [_describe(table, replay.updates) for table in replay.store.mixture.tables]
 
 
-def _describe(table: Table, version: int) -> TableInfo:
+def _describe(table: Table, updates: int) -> TableInfo:
     assert table.ring is not None
     tally = _Tally()
     ages = [np.zeros(0, np.int64)]
     for steps in read_steps(table):
         tally.add(steps)
-        ages.append(version - steps.version[steps.valid])
+        ages.append(updates - steps.policy_version[steps.valid])
     age = np.concatenate(ages)
     priorities = table.priorities(table.ring.items().slots) if table.spec.sampler == "prioritized" else None
     return TableInfo(
@@ -142,5 +142,5 @@ def _held(thing: Any, seen: dict[int, Any]) -> int:
         return sum(_held(value, seen) for value in thing.values())
     if isinstance(thing, list | tuple):
         return 8 * len(thing) + sum(_held(value, seen) for value in thing)
-    ours = type(thing).__module__.startswith("starling.store")
+    ours = type(thing).__module__.startswith("starling.replay")
     return sum(_held(value, seen) for value in vars(thing).values()) if ours and hasattr(thing, "__dict__") else 0

@@ -13,7 +13,7 @@ from starling import tree
 from starling.errors import UserError
 from starling.experiment.saved_replay.columns import newest_frames
 from starling.tools.replay.drawn import Drawn
-from starling.tools.video import Draft
+from starling.tools.video import PartialFile
 from starling.types import Layout, NDArray
 
 WIDTH = 1200
@@ -50,9 +50,9 @@ def write_sheet(drawn: Drawn, layout: Layout, path: str, out: Path) -> Path:
     pairs = enumerate(zip(pictures, drawn.items, strict=True), start=1)
     places = max(len(images) for images in pictures)
     strips = [_strip(number, images, places, item.probability / most) for number, (images, item) in pairs]
-    with Draft(out) as draft:
-        draft.write(png(_grid(strips)))
-        return draft.finish()
+    with PartialFile(out) as partial:
+        partial.write(png(_grid(strips)))
+        return partial.finish()
 
 
 def _evenly(steps: int) -> NDArray:

@@ -10,14 +10,14 @@ import torch
 from starling import tree
 from starling.actor.usage import BUSY, WAIT_IN, Shares, Usage, read
 from starling.algos.base import Algorithm
-from starling.replay.mixture import Draft
+from starling.replay.mixture import Candidates
 from starling.replay.spec import TableSpec
 from starling.replay.store import Store
 from starling.types import Keys, NDArray, Sample
 
 
-class Loader:
-    """Says how far off the candidates of a draft are; what that costs is measured."""
+class CandidateScorer:
+    """Says how far off the candidates of the candidates are; what that costs is measured."""
 
     def __init__(self, algorithm: Algorithm, model: Any, tables: Sequence[TableSpec]) -> None:
         self._algorithm, self.model = algorithm, model
@@ -26,15 +26,15 @@ class Loader:
         self._usage.enter(WAIT_IN)
         self._before = (0, 0)
 
-    def score(self, draft: Draft) -> dict[int, NDArray]:
+    def score(self, candidates: Candidates) -> dict[int, NDArray]:
         """Distances [N] of the candidates of every table that asks for them."""
-        if not draft.unranked:
+        if not candidates.unranked:
             return {}
         self._usage.enter(BUSY)
         device = next(self.model.parameters()).device
-        recent = tree.to_torch(draft.parts[self._queue].trajectory, device)
+        recent = tree.to_torch(candidates.parts[self._queue].trajectory, device)
         with torch.inference_mode():
-            distances = {i: self._distances(i, draft.parts[i], recent) for i in draft.unranked}
+            distances = {i: self._distances(i, candidates.parts[i], recent) for i in candidates.unranked}
         self._usage.add("calls", 1)
         self._usage.enter(WAIT_IN)
         return distances
@@ -57,16 +57,16 @@ class Loader:
 class RankedSource:
     """A store in the learner's own thread, whose candidates are scored when a batch is asked for."""
 
-    def __init__(self, store: Store, loader: Loader) -> None:
-        self._store, self._loader = store, loader
+    def __init__(self, store: Store, candidate_scorer: CandidateScorer) -> None:
+        self._store, self._candidate_scorer = store, candidate_scorer
 
     @property
     def env_steps(self) -> int:
         return self._store.env_steps
 
     def sample(self) -> Sample | None:
-        draft = self._store.draft()
-        return None if draft is None else self._store.finish(draft, self._loader.score(draft))
+        candidates = self._store.draw_candidates()
+        return None if candidates is None else self._store.select(candidates, self._candidate_scorer.score(candidates))
 
-    def learnt(self, keys: Keys, priorities: NDArray | None) -> None:
-        self._store.learnt(keys, priorities)
+    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None:
+        self._store.update_priorities(keys, priorities)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from starling.actor.usage import BUSY, Usage
 from starling.registry import import_path
 from starling.runtime.link import Link, wait_readable
-from starling.runtime.slab import Slab
+from starling.runtime.shared_memory import AnonymousSharedMemory
 from starling.types import ArraySpec
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
@@ -48,7 +48,7 @@ class Node:
     builder: str  # import path of a function (arguments, link, usage) -> WorkerRole
     arguments: Any
     link: Link
-    status: Slab
+    status: AnonymousSharedMemory
     cells: tuple[ArraySpec, int]  # of this worker in `status`: spec and offset
 
 

@@ -15,10 +15,10 @@ class Order:
 
     time: int
     source: int
-    version: int  # of that state
+    updates: int  # of that state
 
 
-class Gathering:
+class Regroup:
     """Ranks that wait for the others, each with how far it has come; all begin together or none does."""
 
     def __init__(self, size: int, patience: float, clock: Callable[[], float]) -> None:
@@ -53,8 +53,8 @@ class Gathering:
         if len(self._standing) < self._size:
             return None
         source = max(self._standing, key=lambda rank: (self._standing[rank], -rank))
-        version, _ = self._standing[source]
+        updates, _ = self._standing[source]
         self._standing.clear()
         self._deadline = None
         self._times += 1
-        return Order(self._times, source, version)
+        return Order(self._times, source, updates)

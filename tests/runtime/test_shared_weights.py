@@ -7,8 +7,7 @@ import time
 import torch
 from torch import nn
 
-from starling.actor.core import Header
-from starling.runtime.weights import WeightBoard, WeightReader, WeightWriter, side_of
+from starling.runtime.shared_weights import SharedWeights, WeightReader, WeightWriter, side_of
 from starling.types import Progress
 
 
@@ -26,21 +25,21 @@ def fill(net: nn.Module, value: int) -> None:
 
 def test_what_is_published_is_what_is_read():
     source, copy = model(), model()
-    board = WeightBoard(side_of(source))
+    board = SharedWeights(side_of(source))
     writer, reader = WeightWriter(board, source), WeightReader(board, copy)
-    assert reader.refresh() == Header()
+    assert reader.refresh() == Progress()
     for version in (3, 4, 9):
         nn.init.normal_(source[0].weight, std=version)
-        writer.publish(Header(version, Progress(10 * version, version, 0.125)))
-        assert reader.refresh() == Header(version, Progress(10 * version, version, 0.125))
+        writer.publish(Progress(10 * version, version, 0.125))
+        assert reader.refresh() == Progress(10 * version, version, 0.125)
         for mine, theirs in zip(copy.state_dict().values(), source.state_dict().values(), strict=True):
             assert torch.equal(mine, theirs)
 
 
 def test_reading_what_is_known_already_copies_nothing():
     source, copy = model(), model()
-    board = WeightBoard(side_of(source))
-    WeightWriter(board, source).publish(Header(1))
+    board = SharedWeights(side_of(source))
+    WeightWriter(board, source).publish(Progress(updates=1))
     reader = WeightReader(board, copy)
     reader.refresh()
     fill(copy, 5)
@@ -53,23 +52,23 @@ def test_no_torn_weights_while_a_writer_never_rests():
     sides, copy = [model(600) for _ in range(3)], model(600)
     for value, side in enumerate(sides):
         fill(side, value)
-    board = WeightBoard(side_of(copy))
+    board = SharedWeights(side_of(copy))
     writers = [WeightWriter(board, side) for side in sides]
-    writers[0].publish(Header(0))
+    writers[0].publish(Progress(updates=0))
     pid = os.fork()
     if pid == 0:
         try:
             for version in itertools.count(1):
-                writers[version % 3].publish(Header(version))
+                writers[version % 3].publish(Progress(updates=version))
         finally:
             os._exit(0)
     try:
         reader, versions = WeightReader(board, copy), set()
         end = time.monotonic() + 1.5
         while time.monotonic() < end or len(versions) <= 3:
-            header = reader.refresh()
-            assert all((tensor == header.version % 3).all() for tensor in copy.state_dict().values())
-            versions.add(header.version)
+            progress = reader.refresh()
+            assert all((tensor == progress.updates % 3).all() for tensor in copy.state_dict().values())
+            versions.add(progress.updates)
     finally:
         os.kill(pid, 9)
         os.waitpid(pid, 0)
@@ -77,12 +76,12 @@ def test_no_torn_weights_while_a_writer_never_rests():
 
 def test_a_reader_that_is_lapped_in_the_middle_copies_again():
     source, copy = model(), model()
-    board = WeightBoard(side_of(source))
+    board = SharedWeights(side_of(source))
     writer, reader = WeightWriter(board, source), WeightReader(board, copy)
 
     def publish(version: int) -> None:
         fill(source, version)
-        writer.publish(Header(version))
+        writer.publish(Progress(updates=version))
 
     class Lapped:
         """A tensor during whose copy the writer gets two versions further, once."""
@@ -99,20 +98,20 @@ def test_a_reader_that_is_lapped_in_the_middle_copies_again():
 
     publish(1)
     lapped = reader._view.mine[1] = Lapped(reader._view.mine[1])
-    assert reader.refresh().version == 3
+    assert reader.refresh().updates == 3
     assert lapped.times == 2
     assert all((tensor == 3).all() for tensor in copy.state_dict().values())
 
 
 def test_a_side_travels_as_bytes_to_another_board_and_a_lapped_copy_is_made_again():
     source, copy = model(), model()
-    here, there = WeightBoard(side_of(source)), WeightBoard(side_of(source))
+    here, there = SharedWeights(side_of(source)), SharedWeights(side_of(source))
     writer, reader = WeightWriter(here, source), WeightReader(there, copy)
     tries = []
 
     def publish(version: int) -> None:
         fill(source, version)
-        writer.publish(Header(version))
+        writer.publish(Progress(updates=version))
 
     def take(number):
         tries.append(number)
@@ -126,5 +125,5 @@ def test_a_side_travels_as_bytes_to_another_board_and_a_lapped_copy_is_made_agai
     assert (number, tries) == (3, [1, 3])
     assert here.newest(number, take) is None
     there.accept(side)
-    assert reader.refresh().version == 3
+    assert reader.refresh().updates == 3
     assert all((tensor == 3).all() for tensor in copy.state_dict().values())

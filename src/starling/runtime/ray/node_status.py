@@ -17,7 +17,7 @@ class HostPlan:
     name: str
     builder: str  # import path of a function (arguments) -> Staff
     arguments: Any
-    births: dict[int, int]  # of its groups
+    incarnations: dict[int, int]  # of its groups
     supervision: SupervisionConfig
 
 
@@ -30,7 +30,7 @@ class Credit:
 
 
 @dataclass(frozen=True)
-class Made:
+class FragmentInfo:
     """What is known of a fragment besides its arrays."""
 
     actor: int
@@ -38,7 +38,7 @@ class Made:
     steps: int  # valid ones
 
 
-Settled = Callable[[int | None], None]
+OnStored = Callable[[int | None], None]
 """Is told how many steps of a fragment were stored; None: it is lost."""
 
 
@@ -46,7 +46,7 @@ Settled = Callable[[int | None], None]
 class Life:
     """A group of env rows: which life it is in, and what came of the earlier ones on this host."""
 
-    birth: int
+    incarnation: int
     produced: int  # env steps in this life
     ended: tuple[int, ...]  # env steps of the lives before it, the newest last
     working: bool  # whether its env loop and its policy run
@@ -63,7 +63,7 @@ class Vitals:
 
 
 @dataclass(frozen=True)
-class News:
+class NodeStatus:
     """The state of a host now, and what happened since it was asked last."""
 
     number: int  # of this answer, from 1 on without a gap
@@ -79,9 +79,9 @@ class News:
 
 
 @dataclass(frozen=True)
-class Report:
+class FragmentResult:
     """The answer to a credit: the fragment, or None where the credit comes back unused."""
 
     credit: Credit
-    made: Made | None
-    news: News
+    made: FragmentInfo | None
+    news: NodeStatus

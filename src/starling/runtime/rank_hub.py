@@ -8,11 +8,11 @@ from typing import Any
 
 from starling.config.schema import SupervisionConfig
 from starling.replay.store import Store
-from starling.runtime.batches import Desk
-from starling.runtime.credits import Seat
+from starling.runtime.batch_buffer import Desk
+from starling.runtime.credits import ActorSlots
+from starling.runtime.event_queue import EventQueue
 from starling.runtime.hub import Hub
-from starling.runtime.inbox import Inbox
-from starling.runtime.scoring import Scorer
+from starling.runtime.scoring import ScoringThread
 from starling.runtime.workers import Worker
 from starling.types import Sample
 
@@ -29,14 +29,14 @@ class ShardHub(Hub):
         self,
         index: int,
         store: Store,
-        hire: Callable[[Inbox], Sequence[Worker]],
-        seats: dict[int, Seat],
+        hire: Callable[[EventQueue], Sequence[Worker]],
+        actor_slots: dict[int, ActorSlots],
         settings: SupervisionConfig,
         desk: Desk,
         events: queue.SimpleQueue[Event],
-        scorer: Scorer | None,
+        scoring_thread: ScoringThread | None,
     ) -> None:
-        super().__init__(store, hire, seats, settings, 0, scorer)
+        super().__init__(store, hire, actor_slots, settings, 0, scoring_thread)
         self._index, self._desk, self._events = index, desk, events
         self._rank = f"{LEARNER} {index}"
         self.others: Sequence[ShardHub] = ()  # of the other learners
@@ -50,7 +50,7 @@ class ShardHub(Hub):
         self.post(self._kill_rank)
 
     def _kill_rank(self) -> None:
-        worker = self.crew.workers[self._rank]
+        worker = self.supervisor.workers[self._rank]
         worker.hung = worker.running
         worker.kill()
 
@@ -74,15 +74,15 @@ class ShardHub(Hub):
             for hub in self.others:
                 hub.say(message)
             return
-        if "learnt" in message:
-            slot, with_priorities, _ = message["learnt"]
-            self.store.learnt(*self._desk.learnt(slot, with_priorities))
+        if "update_priorities" in message:
+            slot, with_priorities, _ = message["update_priorities"]
+            self.store.update_priorities(*self._desk.update_priorities(slot, with_priorities))
         self._events.put((self._index, message))
 
     def began(self, worker: Worker) -> None:
         super().began(worker)
         if worker.name == self._rank:
-            for slot in self._desk.out:  # its predecessor had not learnt from these
+            for slot in self._desk.out:  # its predecessor had not learned from these
                 self._send_batch(slot)
 
     def ended(self, worker: Worker) -> None:

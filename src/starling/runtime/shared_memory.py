@@ -19,7 +19,7 @@ ALIGN = 64
 
 
 def size_of(specs: Any) -> int:
-    """Bytes that the arrays of a tree of `ArraySpec` take in a slab."""
+    """Bytes that the arrays of a tree of `ArraySpec` take in a shared memory."""
     return sum(_aligned(spec.nbytes) for spec in tree.leaves(specs))
 
 
@@ -27,7 +27,7 @@ def _aligned(size: int) -> int:
     return -(-size // ALIGN) * ALIGN
 
 
-class Slab:
+class AnonymousSharedMemory:
     """Shared memory without a name; it travels to a child of ours when that is started, as a descriptor."""
 
     def __init__(self, size: int) -> None:
@@ -75,7 +75,7 @@ class Slab:
     __del__ = close
 
 
-class Parcel:
+class SharedBytes:
     """Bytes that one process leaves for another, in memory without a name; what is left last replaces the rest."""
 
     def __init__(self, data: bytes = b"") -> None:

@@ -16,7 +16,7 @@ Post = Callable[[Callable[[], None]], None]
 """Has something done by the inbox's thread, soon."""
 
 
-class Inbox:
+class EventQueue:
     """Callbacks of a selector and requests of other threads, all run by the one thread that waits here."""
 
     def __init__(self) -> None:

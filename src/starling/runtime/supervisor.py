@@ -32,7 +32,7 @@ class Listener(Protocol):
     def ended(self, worker: Worker) -> None: ...
 
 
-class Crew:
+class Supervisor:
     """All workers; whoever runs the selector calls back, so nothing here waits."""
 
     def __init__(
@@ -40,9 +40,9 @@ class Crew:
         workers: Sequence[Worker],
         settings: SupervisionConfig,
         listener: Listener,
-        births: Callable[[], Mapping[int, int]],
+        incarnations: Callable[[], Mapping[int, int]],
     ) -> None:
-        self._settings, self._listener, self._births = settings, listener, births
+        self._settings, self._listener, self._births = settings, listener, incarnations
         self.workers = {worker.name: worker for worker in workers}
         self.notices: deque[str] = deque()
         self.crashes: Counter[str] = Counter()  # by kind
@@ -85,7 +85,7 @@ class Crew:
         """A process is dead that nobody told to stop."""
         if not worker.running:
             return  # it has just been put away together with another
-        reason = self._bury(worker)
+        reason = self._reap(worker)
         if not worker.ever_ready and not worker.may_mend:
             self._show_details(worker, reason)
             raise RunFailedError(f"{worker.name} could not be started: {reason}")
@@ -100,10 +100,10 @@ class Crew:
         """A sound worker whose partner is gone goes too, and comes back at once."""
         if worker.running:
             worker.kill()
-            self._bury(worker)
+            self._reap(worker)
             worker.start_at = time.monotonic()
 
-    def _bury(self, worker: Worker) -> str:
+    def _reap(self, worker: Worker) -> str:
         """Take what a dead process still sent and put it away; says what it died of."""
         worker.wait_dead()
         self._hear(worker)

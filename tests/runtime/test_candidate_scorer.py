@@ -10,17 +10,17 @@ import torch
 from starling import tree
 from starling.config.load import load
 from starling.launch import local as topology
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 
 ELITE = (
-    "algo.sources=[{kind: queue, share: 0.5}, {kind: elite, share: 0.25, capacity: 40, pick: grouped, contest: 5},"
+    "algo.sources=[{kind: queue, share: 0.5}, {kind: elite, share: 0.25, capacity: 40, selection: grouped, contest: 5},"
     " {kind: attentive, share: 0.25, capacity: 40, features: network, distance: cosine}]"
 )
 SMALL = ["env.num=8", "algo.unroll=6", "algo.batch=8", "net.torso.hidden=[16]", ELITE]
 
 
 def system(*more):
-    return topology.build(draw(load("impala-cartpole", [*SMALL, *more])))
+    return topology.build(RunPlan.from_config(load("impala-cartpole", [*SMALL, *more])))
 
 
 def run(runtime, updates, steps=None):
@@ -48,16 +48,16 @@ def test_the_learner_sees_every_source_by_its_share():
 
 
 def test_the_nearest_of_the_candidates_are_picked():
-    """The mean distance of what is learnt from is below that of the table, by the network's own account."""
+    """The mean distance of what is learned from is below that of the table, by the network's own account."""
     source = "{kind: elite, share: 0.5, capacity: 100, lambda: 8, anneal: null}"
     runtime = system(f"algo.sources=[{{kind: queue, share: 0.5}}, {source}]", "algo.optimizer.args.lr=0.01")
     run(runtime, 60)
     table, learner = runtime.store.mixture.tables[1], runtime.learner
-    candidates = table.candidates(4, 0.0)
+    candidates = table.draw_candidates(4, 0.0)
     steps = tree.to_torch(candidates.trajectory)
     with torch.no_grad():
         distances = learner.algorithm.score(learner.model, 1, steps, steps).numpy()
-    picked = table.pick(candidates, 4, distances).keys.slot
+    picked = table.select(candidates, 4, distances).keys.slot
     assert len(distances) == 32
     assert picked.tolist() == candidates.keys.slot[np.argsort(distances)[:4]].tolist()
     assert distances[np.argsort(distances)[:4]].mean() < 0.8 * distances.mean()

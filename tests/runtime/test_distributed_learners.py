@@ -21,10 +21,10 @@ from starling.algos.base import Algorithm, LearnSpec, Loss, OptimizerSpec
 from starling.config.load import load
 from starling.config.parts import OptimizerConfig
 from starling.launch.local import build
-from starling.launch.plan import draw
+from starling.launch.plan import RunPlan
 from starling.learner.group import RankLostError
 from starling.learner.learner import CHECKED_EVERY, DivergedError, Learner
-from starling.runtime.collective import Collective, Meeting
+from starling.runtime.distributed_learners import DistributedLearners, Meeting
 from starling.types import Keys, Sample, Trajectory
 
 CPU = torch.device("cpu")
@@ -40,8 +40,8 @@ AGENTS = {
 }
 
 
-def meet(folder: Path, rank: int, size: int, timeout: float = PATIENCE, name: str = "meeting") -> Collective:
-    return Collective(Meeting(dist.FileStore(str(folder / name), size), rank, size, timeout), CPU, Usage())
+def meet(folder: Path, rank: int, size: int, timeout: float = PATIENCE, name: str = "meeting") -> DistributedLearners:
+    return DistributedLearners(Meeting(dist.FileStore(str(folder / name), size), rank, size, timeout), CPU, Usage())
 
 
 def together(folder: Path, size: int, work) -> list:
@@ -55,7 +55,7 @@ def test_one_learner_through_this_path_has_the_same_updates_to_the_bit(tmp_path,
     preset, settings = AGENTS[agent]
     states = []
     for shared in (False, True):
-        runtime = build(draw(load(preset, [*TOY, *settings])))
+        runtime = build(RunPlan.from_config(load(preset, [*TOY, *settings])))
         if shared:
             runtime.learner.join(meet(tmp_path, 0, 1), 0)
         for _ in runtime.run():
@@ -124,7 +124,7 @@ class Rows:
         steps = Trajectory(obs, np.zeros((2, n), bool), flags, {}, flags, flags, ~flags, {}, {}, ids)
         return Sample(steps, Keys(ids, ids, ids, ids), probability, np.full(n, 10), ids)
 
-    def learnt(self, keys, priorities): ...
+    def update_priorities(self, keys, priorities): ...
 
 
 BORN = Counted()
@@ -166,7 +166,7 @@ def test_nobody_learns_before_all_have_a_batch(tmp_path):
         learner.join(ranks, rank)
         waited = [learner.step() for _ in range(3)]
         source.left += 1
-        return waited, learner.step(), learner.version
+        return waited, learner.step(), learner.updates
 
     assert together(tmp_path, 2, learn) == [([False] * 3, True, 1)] * 2
 
@@ -175,7 +175,7 @@ def test_random_numbers_differ_between_ranks_and_states_are_handed_out(tmp_path)
     def draw_numbers(rank, ranks):
         learner = a_learner(Probe(False), Rows(rank, 2))
         learner.join(ranks, rank)
-        content = ranks.hand_out(b"starling" * 1000 if rank == 1 else None, source=1)
+        content = ranks.broadcast(b"starling" * 1000 if rank == 1 else None, source=1)
         return torch.rand(1, generator=learner._generator).item(), learner._rng.random(), content
 
     (x0, y0, c0), (x1, y1, c1) = together(tmp_path, 2, draw_numbers)
@@ -188,7 +188,7 @@ def test_weights_that_differ_are_found_out(tmp_path):
     def learn(rank, ranks):
         learner = a_learner(Probe(False), Rows(rank, 2))
         learner.join(ranks, rank)
-        learner.version = CHECKED_EVERY - 2
+        learner.updates = CHECKED_EVERY - 2
         learner.step()
         if rank:
             with torch.no_grad():
@@ -235,7 +235,7 @@ def test_a_gradient_that_does_not_come_is_late(tmp_path):
             assert done.wait(PATIENCE)
             return
         with pytest.raises(RankLostError) as lost:
-            ranks.add_up(torch.ones(3))
+            ranks.all_reduce_sum(torch.ones(3))
         done.set()
         assert lost.value.late
 
@@ -249,7 +249,7 @@ def test_who_waits_for_a_batch_waits_longer_than_for_a_gradient(tmp_path):
         ranks._timeout = timedelta(seconds=1)
         if rank:
             time.sleep(2.5)
-        return ranks.agree(True, 1)
+        return ranks.sync_env_steps(True, 1)
 
     with ThreadPoolExecutor(2) as threads:
         assert [*threads.map(wait, range(2))] == [2, 2]
@@ -301,5 +301,5 @@ def listening() -> set[tuple[str, str]]:
 
 def test_nobody_outside_this_machine_can_reach_a_rank(tmp_path):
     others = listening()  # of tests before this one
-    found = set().union(*together(tmp_path, 2, lambda rank, ranks: (ranks.agree(True, 0), listening())[1]))
+    found = set().union(*together(tmp_path, 2, lambda rank, ranks: (ranks.sync_env_steps(True, 0), listening())[1]))
     assert {address for address, _ in found - others} == {"0100007F"}

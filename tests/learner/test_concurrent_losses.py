@@ -9,8 +9,8 @@ import torch
 
 from starling.config.load import load
 from starling.launch import local as topology
-from starling.launch.plan import draw, parts_abreast, plan_threads, torch_threads
-from starling.learner.abreast import Abreast
+from starling.launch.plan import RunPlan, parts_abreast, plan_threads, torch_threads
+from starling.learner.concurrent_losses import ConcurrentLosses
 from starling.learner.optimizer import FlatOptimizer
 
 
@@ -21,13 +21,13 @@ def test_functions_run_at_the_same_time_and_results_keep_their_order():
         meeting.wait(timeout=240)  # nobody passes it alone
         return name, threading.current_thread() is threading.main_thread()
 
-    results = Abreast(3)([lambda name=name: meet(name) for name in "abc"])
+    results = ConcurrentLosses(3)([lambda name=name: meet(name) for name in "abc"])
     assert results == [("a", True), ("b", False), ("c", False)]
 
 
 def test_more_functions_than_threads_and_one_thread():
     for threads in (1, 2):
-        assert Abreast(threads)([lambda i=i: i for i in range(5)]) == [0, 1, 2, 3, 4]
+        assert ConcurrentLosses(threads)([lambda i=i: i for i in range(5)]) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("failing", [0, 1])
@@ -39,23 +39,23 @@ def test_an_error_is_raised_once_all_have_ended(failing):
 
     parts = [ended.set, fail] if failing else [fail, ended.set]
     with pytest.raises(ValueError, match="no good"):
-        Abreast(2)(parts)
+        ConcurrentLosses(2)(parts)
     assert ended.is_set()
 
 
 def test_denormals_are_flushed_in_every_thread():
     torch.set_flush_denormal(True)
     small = torch.tensor([1e-38])
-    assert Abreast(2)([lambda: float(small / 100)] * 2) == [0.0, 0.0]
+    assert ConcurrentLosses(2)([lambda: float(small / 100)] * 2) == [0.0, 0.0]
 
 
 TWO_WAYS = """
 import torch
-from starling.learner.abreast import Abreast
+from starling.learner.concurrent_losses import ConcurrentLosses
 
 torch.set_num_threads(1)
 weights = [torch.nn.Parameter(torch.randn(8, 8)) for _ in range(8)]
-abreast = Abreast(2, weights)
+concurrent = ConcurrentLosses(2, weights)
 
 def transposed():  # without Python's lock
     return [weight.t() for weight in weights for _ in range(4)]
@@ -64,7 +64,7 @@ def indexed():  # with it
     return [weight[0] for weight in weights for _ in range(4)]
 
 for _ in range(5_000):
-    abreast([transposed, indexed])
+    concurrent([transposed, indexed])
 """
 
 
@@ -77,8 +77,8 @@ LARGE = "net.torso.hidden=[128,128]"
 SETTINGS = ["algo.learning_starts=300", LARGE, "eval.every=null"]
 
 
-def learnt(threads):
-    runtime = topology.build(draw(load("sac-pendulum", [*SETTINGS, f"threads={threads}"])))
+def update_priorities(threads):
+    runtime = topology.build(RunPlan.from_config(load("sac-pendulum", [*SETTINGS, f"threads={threads}"])))
     for _ in runtime.run():
         if runtime.updates >= 40:
             break
@@ -94,10 +94,10 @@ def test_sac_learns_the_same_bits_on_two_cores_as_on_one(monkeypatch):
         take(*args)
 
     monkeypatch.setattr(FlatOptimizer, "take", noted)
-    alone, abreast = learnt(1), learnt(2)
+    alone, concurrent_losses = update_priorities(1), update_priorities(2)
     assert len(seen) == 2, "the second learns in two threads"
-    assert alone.updates == abreast.updates == 40
-    for one, other in zip(alone.learner.model.parameters(), abreast.learner.model.parameters(), strict=True):
+    assert alone.updates == concurrent_losses.updates == 40
+    for one, other in zip(alone.learner.model.parameters(), concurrent_losses.learner.model.parameters(), strict=True):
         assert torch.equal(one, other)
 
 
@@ -105,8 +105,8 @@ def test_threads_are_for_parts_first_and_for_products_then(monkeypatch):
     monkeypatch.setattr("starling.launch.plan.cores", lambda: 4)
 
     def planned(preset, *settings):
-        blueprint = draw(load(preset, list(settings)))
-        return plan_threads(blueprint), parts_abreast(blueprint), torch_threads(blueprint)
+        run_plan = RunPlan.from_config(load(preset, list(settings)))
+        return plan_threads(run_plan), parts_abreast(run_plan), torch_threads(run_plan)
 
     assert planned("sac-pendulum", LARGE) == (2, 2, 1)
     assert planned("sac-pendulum", LARGE, "threads=1") == (1, 1, 1)

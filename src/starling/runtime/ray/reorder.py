@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class Turns:
+class Reorder:
     """Numbered messages in the order in which they were given: arrays take longer to arrive than a few words."""
 
     def __init__(self) -> None:

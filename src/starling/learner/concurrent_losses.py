@@ -13,17 +13,17 @@ from starling.types import Tensor
 Result = TypeVar("Result")
 
 
-class Abreast:
+class ConcurrentLosses:
     """At most `threads` functions at once, the first of them in the thread that calls.
 
     Parameters that several of them differentiate are `shared`. The first use of one makes torch's node for its
     gradient, for which a thread waits for Python's lock while it has the parameter's; one that has Python's and indexes
-    the parameter would wait for the other for ever. While a view of it is kept, the node is there.
+    the parameter would wait for the other indefinitely. While a view of it is kept, the node is there.
     """
 
     def __init__(self, threads: int, shared: Iterable[Tensor] = ()) -> None:
         self._kept = [parameter.view_as(parameter) for parameter in shared] if threads > 1 else []
-        self._others = ThreadPoolExecutor(threads - 1, "abreast", _flush_denormals) if threads > 1 else None
+        self._others = ThreadPoolExecutor(threads - 1, "concurrent_losses", _flush_denormals) if threads > 1 else None
 
     def __call__(self, functions: Sequence[Callable[[], Result]]) -> list[Result]:
         """Their results, once all have ended; the first exception, if there was one."""

@@ -39,7 +39,7 @@ class Meeting:
     host: str = LOOPBACK  # nobody outside this machine can reach it
 
 
-class Collective:
+class DistributedLearners:
     """Ranks that have met: gradients over gloo, or nccl between GPUs, everything else over gloo.
 
     While this rank waits for others its `usage` says so, and shows a sign of life.
@@ -65,7 +65,7 @@ class Collective:
                 self._usage.beat()
         return made.result()
 
-    def agree(self, ready: bool, env_steps: int) -> int | None:
+    def sync_env_steps(self, ready: bool, env_steps: int) -> int | None:
         told = torch.tensor([int(ready), env_steps])
         self._all_reduce(self._talk, told, dist.ReduceOp.SUM, LONGEST, WAIT_IN)
         count, self._total = told.tolist()
@@ -74,21 +74,21 @@ class Collective:
     def total(self, env_steps: int) -> int:
         return self._total
 
-    def add_up(self, tensor: Tensor) -> None:
+    def all_reduce_sum(self, tensor: Tensor) -> None:
         self._all_reduce(self._reduction, tensor, dist.ReduceOp.SUM, self._timeout, WAIT_OUT)
 
-    def least(self, value: float) -> float:
+    def all_reduce_min(self, value: float) -> float:
         told = torch.tensor(value, dtype=torch.float64)
         self._all_reduce(self._talk, told, dist.ReduceOp.MIN, LONGEST)
         return float(told)
 
-    def all_same(self, fingerprint: Callable[[], int]) -> bool:
+    def all_equal(self, fingerprint: Callable[[], int]) -> bool:
         mine = fingerprint()
         told = torch.tensor([mine, -mine])
         self._all_reduce(self._talk, told, dist.ReduceOp.MIN, LONGEST)
         return int(told[0]) == -int(told[1])
 
-    def hand_out(self, data: bytes | None, source: int) -> bytes:
+    def broadcast(self, data: bytes | None, source: int) -> bytes:
         """The bytes that the rank `source` has and the others have not, in all ranks."""
         size = torch.tensor([0 if data is None else len(data)])
         self._broadcast(size, source)

@@ -1,6 +1,6 @@
 """Who leads a group of learners that begins, and who is found to keep it from beginning."""
 
-from starling.runtime.gathering import GRACE, Gathering, Order
+from starling.runtime.regroup import GRACE, Order, Regroup
 
 
 class Clock:
@@ -12,7 +12,7 @@ class Clock:
 
 def a_gathering(size=3, patience=30.0):
     clock = Clock()
-    return Gathering(size, patience, clock), clock
+    return Regroup(size, patience, clock), clock
 
 
 def a_group_at_work():
@@ -30,7 +30,7 @@ def test_all_begin_together_from_the_one_who_came_furthest():
     group.waits(2, (7, 3), late=False)
     assert group.order() is None
     group.waits(1, (0, 0), late=False)
-    assert group.order() == Order(time=1, source=2, version=7)
+    assert group.order() == Order(time=1, source=2, updates=7)
     assert group.order() is None, "once"
 
 
@@ -41,7 +41,7 @@ def test_a_rank_that_dies_while_it_waits_is_waited_for_again():
     group.waits(1, (4, 0), late=False)
     assert group.order() is None
     group.waits(0, (2, 0), late=False)
-    assert group.order() == Order(1, source=1, version=4)
+    assert group.order() == Order(1, source=1, updates=4)
 
 
 def test_who_does_not_notice_a_late_gradient_is_named_once():

@@ -7,41 +7,40 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from starling.actor.core import Header
-from starling.actor.recorder import Buffer
+from starling.actor.recorder import FragmentBuffer
 from starling.runtime.link import Link
-from starling.runtime.slab import Slab
-from starling.runtime.weights import WeightBoard, WeightReader
-from starling.types import Fragment
+from starling.runtime.shared_memory import AnonymousSharedMemory
+from starling.runtime.shared_weights import SharedWeights, WeightReader
+from starling.types import Fragment, Progress
 
 
 @dataclass(frozen=True)
 class FragmentPort:
     """Slots for the fragments of some groups: `specs` are the slots' `ArraySpec`, `offsets` where each begins."""
 
-    slab: Slab
-    specs: dict[int, Buffer]
+    shared_memory: AnonymousSharedMemory
+    specs: dict[int, FragmentBuffer]
     offsets: dict[int, list[int]]
 
-    def buffers(self) -> dict[int, list[Buffer]]:
+    def buffers(self) -> dict[int, list[FragmentBuffer]]:
         """The slots of every group as arrays."""
         return {
-            group: [self.slab.arrays(self.specs[group], offset) for offset in offsets]
+            group: [self.shared_memory.arrays(self.specs[group], offset) for offset in offsets]
             for group, offsets in self.offsets.items()
         }
 
 
-class LinkedUpstream:
+class LinkSink:
     """A credit is a slot to write into; a full slot is named to the other side and comes back as a credit."""
 
-    def __init__(self, link: Link, port: FragmentPort, board: WeightBoard, model: nn.Module) -> None:
+    def __init__(self, link: Link, port: FragmentPort, board: SharedWeights, model: nn.Module) -> None:
         self._link, self._slots = link, port.buffers()
         self._credits: dict[int, deque[int]] = {group: deque() for group in self._slots}
         self._open: dict[int, int] = {}
         self._lost: list[int] = []
         self._weights = WeightReader(board, model)
 
-    def begin(self, group: int) -> Buffer | None:
+    def begin(self, group: int) -> FragmentBuffer | None:
         if group in self._open:  # what was being written there was abandoned
             return self._slots[group][self._open[group]]
         self._receive()
@@ -78,5 +77,5 @@ class LinkedUpstream:
         if not self._link.send({"fragment": [group, slot, fragment.actor, fragment.sequence]}):
             raise EOFError("the main process is gone or no longer listens")
 
-    def refresh(self) -> Header:
+    def refresh(self) -> Progress:
         return self._weights.refresh()

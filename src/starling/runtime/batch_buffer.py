@@ -10,7 +10,7 @@ import numpy as np
 
 from starling import tree
 from starling.replay.spec import TableSpec
-from starling.runtime.slab import Slab, size_of
+from starling.runtime.shared_memory import AnonymousSharedMemory, size_of
 from starling.types import ArraySpec, Keys, Layout, NDArray, Sample, Trajectory
 
 
@@ -37,7 +37,7 @@ class BatchPort:
 
     def __init__(self, spec: BatchSlot, count: int) -> None:
         self._spec, self._count = spec, count
-        self._slab = Slab(count * size_of(spec))
+        self._slab = AnonymousSharedMemory(count * size_of(spec))
 
     def slots(self) -> list[BatchSlot]:
         size = size_of(self._spec)
@@ -52,7 +52,7 @@ def fill(slot: BatchSlot, sample: Sample) -> None:
 
 
 class Desk(Protocol):
-    """The drawing side of a rank's batches, wherever the rank is; see `BatchDesk`."""
+    """The drawing side of a rank's batches, wherever the rank is; see `BatchBuffer`."""
 
     @property
     def free(self) -> list[int]: ...
@@ -62,11 +62,11 @@ class Desk(Protocol):
 
     def write(self, index: int, sample: Sample) -> None: ...
 
-    def learnt(self, index: int, with_priorities: bool) -> tuple[Keys, NDArray | None]: ...
+    def update_priorities(self, index: int, with_priorities: bool) -> tuple[Keys, NDArray | None]: ...
 
 
-class BatchDesk:
-    """The drawing side: which slots hold a batch that is not learnt from yet, and the names of its items."""
+class BatchBuffer:
+    """The drawing side: which slots hold a batch that is not learned from yet, and the names of its items."""
 
     def __init__(self, port: BatchPort) -> None:
         self._slots = port.slots()
@@ -79,14 +79,14 @@ class BatchDesk:
 
     @property
     def out(self) -> list[int]:
-        """Slots whose batch is not learnt from yet, oldest first: a learner that begins anew is given them again."""
+        """Slots whose batch is not learned from yet, oldest first: a learner that begins anew is given them again."""
         return list(self._keys)
 
     def write(self, index: int, sample: Sample) -> None:
         fill(self._slots[index], sample)
         self._keys[index] = sample.keys
 
-    def learnt(self, index: int, with_priorities: bool) -> tuple[Keys, NDArray | None]:
+    def update_priorities(self, index: int, with_priorities: bool) -> tuple[Keys, NDArray | None]:
         """The items of a batch and their new priorities; the slot is free again."""
         keys = self._keys.pop(index)
         return keys, self._slots[index].priorities.copy() if with_priorities else None

@@ -13,13 +13,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from starling.actor.core import Header
-from starling.runtime.slab import ALIGN, Slab
+from starling.runtime.shared_memory import ALIGN, AnonymousSharedMemory
 from starling.types import ArraySpec, NDArray, Progress, Tensor
 
 T = TypeVar("T")
 _COUNTS = ArraySpec((2,), np.dtype(np.int64))
-_HEADER = ArraySpec((4,), np.dtype(np.float64))  # version, env steps, updates, fraction: exact up to 2**53
+_HEADER = ArraySpec((3,), np.dtype(np.float64))  # env steps, updates, fraction: exact up to 2**53
 BEGUN, FINISHED = 0, 1
 
 
@@ -36,20 +35,20 @@ def side_of(model: nn.Module) -> int:
     return ALIGN + sum(_room(tensor) for tensor in _state(model))
 
 
-class WeightBoard:
+class SharedWeights:
     """Shared memory for the weights and buffers of one model; made once, sent to every child."""
 
     def __init__(self, side: int) -> None:
         self.side = side
-        self.slab = Slab(ALIGN + 2 * side)
+        self.shared_memory = AnonymousSharedMemory(ALIGN + 2 * side)
 
     @property
     def counts(self) -> NDArray:
-        return self.slab.array(_COUNTS, 0)
+        return self.shared_memory.array(_COUNTS, 0)
 
     def bytes_of(self, number: int) -> NDArray:
         """All of a side [bytes], its header first: how weights travel to another machine."""
-        return self.slab.array(ArraySpec((self.side,), np.dtype(np.uint8)), ALIGN + number % 2 * self.side)
+        return self.shared_memory.array(ArraySpec((self.side,), np.dtype(np.uint8)), ALIGN + number % 2 * self.side)
 
     def publish(self, write: Callable[[int], None]) -> None:
         """Have the side of the next number written; whoever looks finds it once that is done."""
@@ -85,17 +84,17 @@ class WeightBoard:
 class _View:
     """A model's tensors beside those of both sides."""
 
-    def __init__(self, board: WeightBoard, model: nn.Module) -> None:
+    def __init__(self, board: SharedWeights, model: nn.Module) -> None:
         self.headers: list[NDArray] = []
         self.sides: list[list[Tensor]] = []
         self.mine = _state(model)
         for side in range(2):
             offset = ALIGN + side * board.side
-            self.headers.append(board.slab.array(_HEADER, offset))
+            self.headers.append(board.shared_memory.array(_HEADER, offset))
             offset += ALIGN
             tensors = []
             for tensor in self.mine:
-                tensors.append(board.slab.tensor(tensor, offset))
+                tensors.append(board.shared_memory.tensor(tensor, offset))
                 offset += _room(tensor)
             self.sides.append(tensors)
 
@@ -103,16 +102,16 @@ class _View:
 class WeightWriter:
     """Publishes a model's weights."""
 
-    def __init__(self, board: WeightBoard, model: nn.Module) -> None:
+    def __init__(self, board: SharedWeights, model: nn.Module) -> None:
         self._board, self._view = board, _View(board, model)
 
-    def publish(self, header: Header) -> None:
-        self._board.publish(lambda number: self._write(number, header))
+    def publish(self, progress: Progress) -> None:
+        self._board.publish(lambda number: self._write(number, progress))
 
     @torch.no_grad()
-    def _write(self, number: int, header: Header) -> None:
-        view, progress = self._view, header.progress
-        view.headers[number % 2][:] = header.version, progress.env_steps, progress.updates, progress.fraction
+    def _write(self, number: int, progress: Progress) -> None:
+        view = self._view
+        view.headers[number % 2][:] = progress.env_steps, progress.updates, progress.fraction
         for theirs, mine in zip(view.sides[number % 2], view.mine, strict=True):
             theirs.copy_(mine)
 
@@ -120,21 +119,21 @@ class WeightWriter:
 class WeightReader:
     """Brings published weights into a model."""
 
-    def __init__(self, board: WeightBoard, model: nn.Module) -> None:
+    def __init__(self, board: SharedWeights, model: nn.Module) -> None:
         self._board, self._view = board, _View(board, model)
         self._known = 0
-        self._header = Header()
+        self._progress = Progress()
 
-    def refresh(self) -> Header:
+    def refresh(self) -> Progress:
         """Copy the newest weights, unless they are here already; says which they are."""
         read = self._board.newest(self._known, self._read)
         if read is not None:
-            self._known, self._header = read
-        return self._header
+            self._known, self._progress = read
+        return self._progress
 
     @torch.no_grad()
-    def _read(self, number: int) -> tuple[int, Header]:
-        version, env_steps, updates, fraction = self._view.headers[number % 2].tolist()
+    def _read(self, number: int) -> tuple[int, Progress]:
+        env_steps, updates, fraction = self._view.headers[number % 2].tolist()
         for mine, theirs in zip(self._view.mine, self._view.sides[number % 2], strict=True):
             mine.copy_(theirs)
-        return number, Header(int(version), Progress(int(env_steps), int(updates), fraction))
+        return number, Progress(int(env_steps), int(updates), fraction)

@@ -13,19 +13,19 @@ import numpy as np
 from starling import tree
 from starling.actor.inference import Arrival
 from starling.runtime.link import BrokenMessageError, PipeEnd, pipe
-from starling.runtime.slab import Slab, size_of
+from starling.runtime.shared_memory import AnonymousSharedMemory, size_of
 from starling.types import ArraySpec, EnvStep, Layout, Tree
 
-_TOKEN = struct.Struct("<qqq")  # group, birth, number of the step
+_TOKEN = struct.Struct("<qqq")  # group, incarnation, number of the step
 _FLAG, _REWARD = np.dtype(np.bool_), np.dtype(np.float32)
 
 
 def _decoded(token: bytes) -> tuple[int, int, int]:
-    """Group, birth and number of a step; tokens are written in one piece each."""
+    """Group, incarnation and number of a step; tokens are written in one piece each."""
     if len(token) != _TOKEN.size:
         raise BrokenMessageError(f"a token of {len(token)} bytes")
-    group, birth, number = _TOKEN.unpack(token)
-    return group, birth, number
+    group, incarnation, number = _TOKEN.unpack(token)
+    return group, incarnation, number
 
 
 def _place_spec(layout: Layout, rows: int) -> tuple[EnvStep, Tree]:
@@ -51,7 +51,7 @@ def _place_spec(layout: Layout, rows: int) -> tuple[EnvStep, Tree]:
 class LoopPort:
     """What an env loop's process needs of the desk."""
 
-    slab: Slab
+    shared_memory: AnonymousSharedMemory
     offset: int
     layout: Layout
     rows: int
@@ -63,7 +63,7 @@ class LoopPort:
 class ServerPort:
     """What the server's process needs of the desk."""
 
-    slab: Slab
+    shared_memory: AnonymousSharedMemory
     offsets: dict[int, int]
     layout: Layout
     rows: dict[int, int]
@@ -71,7 +71,7 @@ class ServerPort:
     answers: dict[int, PipeEnd]
 
 
-class SharedDesk:
+class SharedInferenceChannel:
     """Memory and pipes between all env loops and their server.
 
     The main process keeps every end open, so that a loop or the server can be replaced. All loops ring one bell: a
@@ -82,7 +82,7 @@ class SharedDesk:
         self._layout, self._rows = layout, dict(rows)
         sizes = [size_of(_place_spec(layout, n)) for n in rows.values()]
         self._offsets = dict(zip(rows, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
-        self._slab = Slab(sum(sizes))
+        self._slab = AnonymousSharedMemory(sum(sizes))
         self._bell = pipe()
         self._answers = {group: pipe() for group in rows}
 
@@ -98,10 +98,10 @@ class SharedDesk:
 class LoopSide:
     """An env loop's end: looks like a policy, only that actions may not be there yet."""
 
-    def __init__(self, port: LoopPort, group: int, birth: int) -> None:
-        self._step, self._actions = port.slab.arrays(_place_spec(port.layout, port.rows), port.offset)
+    def __init__(self, port: LoopPort, group: int, incarnation: int) -> None:
+        self._step, self._actions = port.shared_memory.arrays(_place_spec(port.layout, port.rows), port.offset)
         self._ring, self._answer = port.ring, port.answer
-        self._group, self._birth, self._number = group, birth, 0
+        self._group, self._birth, self._number = group, incarnation, 0
 
     def observe(self, index: int, step: EnvStep) -> None:
         tree.map(np.copyto, self._step, step)
@@ -128,7 +128,7 @@ class ServerSide:
 
     def __init__(self, port: ServerPort) -> None:
         self._places = {
-            group: port.slab.arrays(_place_spec(port.layout, port.rows[group]), offset)
+            group: port.shared_memory.arrays(_place_spec(port.layout, port.rows[group]), offset)
             for group, offset in port.offsets.items()
         }
         self._bell, self._answers = port.bell, port.answers
@@ -142,11 +142,11 @@ class ServerSide:
         found: dict[int, Arrival] = {}
         for offset in range(0, len(data), _TOKEN.size):
             token = data[offset : offset + _TOKEN.size]
-            group, birth, _ = _decoded(token)
+            group, incarnation, _ = _decoded(token)
             if group not in self._places:
                 raise BrokenMessageError(f"a token of group {group}, which this server does not act for")
             self._tokens[group] = token
-            found[group] = Arrival(group, birth, self._places[group][0])
+            found[group] = Arrival(group, incarnation, self._places[group][0])
         return list(found.values())
 
     def answer(self, group: int, actions: Tree) -> None:

@@ -4,8 +4,8 @@ import numpy as np
 
 from starling import tree
 from starling.replay.spec import TableSpec
-from starling.runtime.batches import BatchDesk, BatchPort, batch_spec
-from starling.runtime.slab import Parcel
+from starling.runtime.batch_buffer import BatchBuffer, BatchPort, batch_spec
+from starling.runtime.shared_memory import SharedBytes
 from starling.state_io import pack, unpack
 from starling.types import ArraySpec, Keys, Layout, Sample
 
@@ -28,7 +28,7 @@ def a_sample(seed):
 
 def test_a_batch_arrives_as_it_was_drawn_and_its_slot_is_used_again_only_when_it_is_learnt():
     port = BatchPort(batch_spec([TABLE], LAYOUT), 2)
-    desk, theirs = BatchDesk(port), port.slots()
+    desk, theirs = BatchBuffer(port), port.slots()
     samples = [a_sample(0), a_sample(1)]
     for i, sample in enumerate(samples):
         assert desk.free[0] == i
@@ -42,20 +42,20 @@ def test_a_batch_arrives_as_it_was_drawn_and_its_slot_is_used_again_only_when_it
         np.testing.assert_array_equal(slot.table_size, sample.table_size)
         np.testing.assert_array_equal(slot.source, sample.source)
     theirs[0].priorities[:] = [4, 3, 2, 1]
-    keys, priorities = desk.learnt(0, with_priorities=True)
+    keys, priorities = desk.update_priorities(0, with_priorities=True)
     assert keys is samples[0].keys
     theirs[0].priorities[:] = 0
     np.testing.assert_array_equal(priorities, [4, 3, 2, 1])
     assert desk.free == [0]
     assert desk.out == [1]
-    assert desk.learnt(1, with_priorities=False)[1] is None
+    assert desk.update_priorities(1, with_priorities=False)[1] is None
 
 
 def test_what_is_left_last_replaces_the_rest():
-    parcel = Parcel(b"a long first one")
-    assert parcel.read() == parcel.read() == b"a long first one"
-    parcel.write(b"short")
-    assert parcel.read() == b"short"
+    shared_bytes = SharedBytes(b"a long first one")
+    assert shared_bytes.read() == shared_bytes.read() == b"a long first one"
+    shared_bytes.write(b"short")
+    assert shared_bytes.read() == b"short"
 
 
 def test_a_packed_state_is_the_state():
