@@ -23,7 +23,7 @@ from machine import describe, spread
 
 from starling.config.load import load
 from starling.hardware import set_up_torch
-from starling.launch.local import build
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 from starling.runtime.prewarm import prewarm
 from starling.runtime.process_worker import ProcessWorker
@@ -93,7 +93,7 @@ def look(runtime: ProcessesRuntime) -> Used:
 def measure(actors: int, inference: str, seconds: float) -> Point:
     """Run so many actors until all of them work, then for so many seconds."""
     counts = (f"actors={actors}", f"env.num={actors * ROWS}", f"inference={inference}")
-    runtime = build(RunPlan.from_config(load("impala-cartpole", [*SETTINGS, *counts])))
+    runtime = build_runtime(RunPlan.from_config(load("impala-cartpole", [*SETTINGS, *counts])))
     assert isinstance(runtime, ProcessesRuntime), "runtime=processes is set above"
     try:
         going = runtime.run()

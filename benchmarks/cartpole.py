@@ -18,7 +18,7 @@ from machine import describe, spread
 
 from starling.config.load import load
 from starling.hardware import set_up_torch
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan, plan_threads
 
 STEPS = {"ppo": 25_600, "dqn": 12_800}
@@ -35,7 +35,7 @@ def ours(algorithm: str, steps: int, seed: int) -> float:
     config = load(f"{algorithm}-cartpole", settings)
     run_plan = RunPlan.from_config(config)
     set_up_torch(plan_threads(run_plan))
-    runtime = topology.build(run_plan)
+    runtime = build_runtime(run_plan)
     start = time.perf_counter()
     for _ in runtime.run():
         if runtime.env_steps >= steps:

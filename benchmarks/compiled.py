@@ -20,7 +20,7 @@ from turns import repeated, serve, take_turns
 
 from starling.config.load import load
 from starling.hardware import set_up_torch
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 
 EARLY = "algo.learning_starts=300"
@@ -45,30 +45,21 @@ def learner_of(preset: str, compiled: bool) -> Any:
     """A learner that has made its first update, and gets the batch of that again whenever it asks."""
     set_up_torch(1)
     choices = ["runtime=inline", "threads=1", "eval.every=null", f"compile={str(compiled).lower()}"]
-    runtime: Any = topology.build(RunPlan.from_config(load(preset, [*PRESETS[preset], *choices])))
-    learner, source = runtime.learner, runtime.learner.source
+    runtime: Any = build_runtime(RunPlan.from_config(load(preset, [*PRESETS[preset], *choices])))
+    learner, store = runtime.learner, runtime.store
     drawn: list[Any] = []
 
-    class Noting:
-        env_steps = property(lambda self: source.env_steps)
-        update_priorities = staticmethod(source.update_priorities)
+    step = learner.step
 
-        @staticmethod
-        def sample() -> Any:
-            sample = source.sample()
-            drawn.extend([] if sample is None else [sample])
-            return sample
+    def noting(sample: Any, env_steps: int) -> Any:
+        drawn.append(sample)
+        return step(sample, env_steps)
 
-    class Again:
-        env_steps = source.env_steps
-        sample = staticmethod(lambda: drawn[0])
-        update_priorities = staticmethod(lambda keys, priorities: None)
-
-    learner.source = Noting()
+    learner.step = noting
     for _ in runtime.run():
         if runtime.updates:
             break
-    learner.source = Again()
+    learner.step = lambda: step(drawn[0], store.env_steps)
     return learner
 
 

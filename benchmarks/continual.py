@@ -19,7 +19,7 @@ from machine import describe, spread
 
 from starling.config.load import load
 from starling.hardware import set_up_torch
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 
 ROWS = 8
@@ -50,7 +50,7 @@ def known(model: Any, task: int) -> float:
 def train(arm: str, seed: int, period: int) -> Shares:
     """What is known of both tasks after the first was trained, and after the second was."""
     env = f"env={{id: alternating:Alternating, num: {ROWS}, args: {{period: {period}}}}}"
-    runtime = topology.build(RunPlan.from_config(load("impala-cartpole", [env, *SETTINGS, *ARMS[arm], f"seed={seed}"])))
+    runtime = build_runtime(RunPlan.from_config(load("impala-cartpole", [env, *SETTINGS, *ARMS[arm], f"seed={seed}"])))
     steps = runtime.run()
     shares: Shares = []
     for phase in (1, 2):

@@ -23,7 +23,7 @@ from starling import tree
 from starling.algos.impala import IMPALA
 from starling.config.load import load
 from starling.hardware import set_up_torch
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan, plan_threads
 from starling.runtime.prewarm import prewarm
 
@@ -47,7 +47,7 @@ def measure(source: str, seconds: float, more: list[str]) -> tuple[float, dict[s
     """Env steps a second of a run in its stride, and its last metrics."""
     run_plan = RunPlan.from_config(load("impala-minatar-breakout", settings(source, more)))
     set_up_torch(plan_threads(run_plan))
-    runtime = topology.build(run_plan)
+    runtime = build_runtime(run_plan)
     try:
         steps = runtime.run()
         while runtime.updates < 30:
@@ -65,7 +65,7 @@ def measure(source: str, seconds: float, more: list[str]) -> tuple[float, dict[s
 def correlations(updates: int, draws: int) -> dict[int, dict[str, float]]:
     """Of strided distances with full ones, over candidates of a run's replay: Spearman's rho, and the share of the
     nearest sixth that both name."""
-    runtime: Any = topology.build(
+    runtime: Any = build_runtime(
         RunPlan.from_config(load("impala-minatar-breakout", settings("elite", ["runtime=inline"])))
     )
     for _ in runtime.run():

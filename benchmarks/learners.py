@@ -30,7 +30,7 @@ from starling.config.load import load
 from starling.hardware import set_up_torch
 from starling.launch.plan import RunPlan
 from starling.learner.group import SingleLearner
-from starling.runtime.distributed_learners import DistributedLearners, Meeting
+from starling.runtime.distributed_learners import DistributedLearners, RendezvousInfo
 from starling.tools.benchmark.workload import Work
 from starling.types import Tensor
 
@@ -62,14 +62,14 @@ def work(order: dict[str, Any]) -> None:
     ranks: dict[str, Any] = {"one": SingleLearner()}
     if order["rank"] is not None:
         store = dist.FileStore(order["file"], 2)  # type: ignore[attr-defined]
-        meeting = Meeting(store, order["rank"], 2, timeout=60.0)
+        meeting = RendezvousInfo(store, order["rank"], 2, timeout=60.0)
         ranks["two"] = DistributedLearners(meeting, torch.device("cpu"), usage)
         ranks["apart"] = Apart(ranks["two"])
     print("ready", flush=True)
     for line in sys.stdin:
         turn, updates = line.split()
         learning.restore()
-        learning.learner.ranks = ranks[turn]
+        learning.learner.group = ranks[turn]
         before, begun = read(usage.cells)["wait_out"], time.perf_counter()
         for _ in range(int(updates)):
             learning.train()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -25,49 +26,17 @@ from machine import describe, spread
 from starling import tree
 from starling.config.load import load
 from starling.hardware import set_up_torch
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
-from starling.learner.learner import Learner
+from starling.learner.learner import Learner, LearnResult
 from starling.nets.burn_in import unroll_burnt_in
-from starling.replay.mixture import Mixture
-from starling.types import Keys, NDArray, Sample
-
-
-class Ready:
-    """Batches that were drawn before."""
-
-    env_steps = 0
-
-    def __init__(self, samples: list[Sample]) -> None:
-        self._samples, self._next = samples, 0
-
-    def sample(self) -> Sample:
-        self._next += 1
-        return self._samples[self._next % len(self._samples)]
-
-    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None: ...
-
-
-class Sampling:
-    """Batches as a replay gives them."""
-
-    env_steps = 0
-
-    def __init__(self, replay: Mixture, batch: int) -> None:
-        self._replay, self._batch = replay, batch
-
-    def sample(self) -> Sample | None:
-        return self._replay.sample(self._batch)
-
-    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None:
-        if priorities is not None:
-            self._replay.reprioritize(keys, priorities)
+from starling.types import Sample
 
 
 def filled(preset: str, overrides: list[str], sequences: int) -> Any:
     """An inline system that has acted until there were so many sequences in replay, and learned once."""
     placed = ["runtime=inline", "inference=local", "actors=1", f"algo.learning_starts={sequences}"]
-    runtime = topology.build(RunPlan.from_config(load(preset, [*overrides, *placed])))
+    runtime = build_runtime(RunPlan.from_config(load(preset, [*overrides, *placed])))
     for _ in runtime.run():
         if runtime.updates:
             return runtime
@@ -117,17 +86,22 @@ def main() -> None:
     settings, replay = runtime.learner.algorithm.config, runtime.store.mixture
     samples = [replay.sample(settings.batch) for _ in range(4)]
 
-    def step(source: Ready | Sampling) -> Callable[[], object]:
-        def once() -> None:
-            runtime.learner.source = source
-            Learner.step(runtime.learner)
+    ready = itertools.cycle(samples)
 
-        return once
+    def learn(sample: Sample) -> LearnResult:
+        result = Learner.step(runtime.learner, sample, 0)
+        assert result is not None
+        return result
+
+    def sample_and_learn() -> None:
+        result = learn(replay.sample(settings.batch))
+        if result.priorities is not None:
+            replay.reprioritize(result.keys, result.priorities)
 
     contestants = {
         "bare": bare(runtime.learner, samples[0], settings.burn_in),
-        "learner": step(Ready(samples)),
-        "sampling": step(Sampling(replay, settings.batch)),
+        "learner": lambda: learn(next(ready)),
+        "sampling": sample_and_learn,
     }
     found = rates(contestants, settings.batch, args.rounds)
     ratios = {

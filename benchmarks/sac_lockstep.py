@@ -37,7 +37,7 @@ from torch.nn.functional import softplus
 
 from starling.config.load import load
 from starling.hardware import set_up_torch
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 from starling.types import Batch, Tensor
 
@@ -66,7 +66,7 @@ def record(updates: int, seed: int) -> list[Update]:
     """The first updates of a run of ours, and one more, for what the last of them left."""
     set_up_torch(1)
     settings = [f"seed={seed}", f"algo.learning_starts={FILLED}", "eval.every=null", "threads=1"]
-    runtime: Any = topology.build(RunPlan.from_config(load("sac-halfcheetah", [*settings, *PEERS_RATES])))
+    runtime: Any = build_runtime(RunPlan.from_config(load("sac-halfcheetah", [*settings, *PEERS_RATES])))
     algorithm, seen = runtime.learner.algorithm, list[Update]()
     parts = algorithm.parts
 

@@ -29,7 +29,7 @@ from turns import repeated, serve, take_turns
 from starling.config.load import load
 from starling.envs.registry import register_env
 from starling.hardware import set_up_torch
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 
 OBSERVATIONS, ACTIONS, BATCH, WIDTH = 17, 6, 256, 256
@@ -57,22 +57,18 @@ def ours(*choices: str) -> Callable[[int], object]:
     set_up_torch(1)
     register_env("bench/shapes", Shapes)
     settings = ["env.id=bench/shapes", f"algo.learning_starts={FILLED}", "threads=1", *choices]
-    runtime: Any = topology.build(RunPlan.from_config(load("sac-halfcheetah", settings)))
+    runtime: Any = build_runtime(RunPlan.from_config(load("sac-halfcheetah", settings)))
     for _ in runtime.run():
         if runtime.updates:
             break
 
     replay = runtime.store
 
-    class Unlimited:
-        """The replay without its limit of updates a step."""
+    def update() -> None:
+        """Without the limit of updates per step."""
+        runtime.learner.step(replay.mixture.sample(BATCH), FILLED)
 
-        env_steps = FILLED
-        sample = staticmethod(lambda: replay.mixture.sample(BATCH))
-        update_priorities = staticmethod(lambda keys, priorities: None)
-
-    runtime.learner.source = Unlimited()
-    return repeated(runtime.learner.step)
+    return repeated(update)
 
 
 def theirs() -> Callable[[int], object]:

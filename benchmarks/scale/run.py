@@ -58,17 +58,17 @@ def measure(nodes: int, env_seconds: float, seconds: float) -> tuple[float, Cost
     from starling import tree
     from starling.config.load import load
     from starling.hardware import set_up_torch
-    from starling.launch.local import build
+    from starling.launch.build import build_runtime
     from starling.launch.plan import RunPlan, layout_of, plan_threads
 
     with cluster(nodes) as address:
         actors = nodes * ACTORS
-        topology = [f"ray.address={address}", f"ray.hosts={nodes}", f"actors={actors}", f"env.num={actors * ROWS}"]
+        topology = [f"ray.address={address}", f"ray.nodes={nodes}", f"actors={actors}", f"env.num={actors * ROWS}"]
         run_plan = RunPlan.from_config(
             load("impala-cartpole", [*SETTINGS, *topology, f"env.args={{seconds: {env_seconds}}}"])
         )
         set_up_torch(plan_threads(run_plan))
-        runtime = build(run_plan)
+        runtime = build_runtime(run_plan)
         try:
             going = runtime.run()
             run_until(going, lambda: runtime.updates >= 10)

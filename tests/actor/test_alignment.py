@@ -7,7 +7,7 @@ import pytest
 
 from starling.config.load import load
 from starling.envs.toy import counting_length, counting_reward, counting_terminates
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 
 ROWS = 3
@@ -16,7 +16,7 @@ ROWS = 3
 def run(preset, steps, *overrides, cut_at=()):
     """An inline system on the counting env, with every fragment that was inserted."""
     settings = [f"env={{id: toy/counting, num: {ROWS}}}", "net.torso.hidden=[8]", *overrides]
-    runtime = topology.build(RunPlan.from_config(load(preset, settings)))
+    runtime = build_runtime(RunPlan.from_config(load(preset, settings)))
     fragments, insert = [], runtime.store.mixture.insert
 
     def copy_and_insert(fragment):

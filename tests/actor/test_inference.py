@@ -6,7 +6,7 @@ import pytest
 from starling import tree
 from starling.actor.inference import Batcher
 from starling.config.load import load
-from starling.launch.local import build
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 from starling.types import Fragment
 
@@ -42,7 +42,9 @@ def test_nothing_is_waited_for_while_nothing_is_known():
 
 def recorded(settings: list[str], steps: int) -> list[Fragment]:
     """Copies of the fragments an inline system records; its learner never has enough to learn from."""
-    runtime = build(RunPlan.from_config(load("impala-cartpole", [*settings, "algo.batch=64", "algo.max_lag=4"])))
+    runtime = build_runtime(
+        RunPlan.from_config(load("impala-cartpole", [*settings, "algo.batch=64", "algo.max_lag=4"]))
+    )
     found: list[Fragment] = []
     insert = runtime.store.insert
 

@@ -12,7 +12,7 @@ from starling.config.algo.apex import ApeXConfig
 from starling.config.load import load
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 from starling.types import Batch, EnvSpec, Progress, Trajectory
 
@@ -119,7 +119,7 @@ def test_replay_of_a_real_run_begins_with_the_learners_priorities():
     """Nothing is learned here, so what actors said of every item must be what the learner says of it."""
     settings = ["env={id: toy/counting, num: 3}", "algo.name=apex", "algo.n_step=3", "algo.fragment=8"]
     settings += ["algo.learning_starts=50000"]
-    runtime = topology.build(RunPlan.from_config(load("dqn-cartpole", settings)))
+    runtime = build_runtime(RunPlan.from_config(load("dqn-cartpole", settings)))
     for _ in runtime.run():
         if runtime.env_steps > 300:
             break

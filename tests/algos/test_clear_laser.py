@@ -14,7 +14,7 @@ from starling.config.algo.impala import IMPALAConfig
 from starling.config.load import load
 from starling.config.parts import NetConfig, TorsoConfig
 from starling.errors import UserError
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 from starling.types import Batch, EnvSpec, Progress, Trajectory
 
@@ -175,7 +175,7 @@ def test_garbage_on_reset_rows_is_not_cloned():
 
 
 def parameters_after(settings, updates=12):
-    runtime = topology.build(RunPlan.from_config(load("impala-cartpole", ["algo.unroll=5", "env.num=8", *settings])))
+    runtime = build_runtime(RunPlan.from_config(load("impala-cartpole", ["algo.unroll=5", "env.num=8", *settings])))
     for _ in runtime.run():
         if runtime.updates >= updates:
             break

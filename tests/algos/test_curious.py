@@ -10,7 +10,7 @@ from support.inline_runs import run, windows
 from starling.config.load import load
 from starling.errors import UserError
 from starling.experiment.run_folder.metrics import Scoreboard
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 
 SMALL = ["env={id: toy/counting}", "env.num=3", "net.torso.hidden=[8]", "stop.return=null"]
@@ -87,7 +87,7 @@ def test_initial_priorities_use_scaled_intrinsic_rewards():
 
 def test_every_network_is_moved_by_its_own_optimizer_alone_and_the_random_one_by_none():
     runtime = run("ppo-cartpole", 48, *SMALL, "algo.rollout=16", "algo.minibatches=1", f"curiosity=[{RND}, {ICM}]")
-    fresh = topology.build(RunPlan.from_config(runtime_config())).learner.model
+    fresh = build_runtime(RunPlan.from_config(runtime_config())).learner.model
     before = dict(fresh.named_parameters())
     moved = {name for name, new in runtime.learner.model.named_parameters() if not torch.equal(new, before[name])}
     parts = {".".join(name.split(".")[:3]) for name in moved}
@@ -173,7 +173,7 @@ def test_deep_sea_is_solved_with_curiosity_and_not_without():
 
 def last_scores_of(settings, most):
     """The mean score of the last 100 episodes once it is near 1, or after `most` env steps; and how many it took."""
-    runtime = topology.build(RunPlan.from_config(load("ppo-rnd-deepsea", ["env.args.size=10", "seed=1", *settings])))
+    runtime = build_runtime(RunPlan.from_config(load("ppo-rnd-deepsea", ["env.args.size=10", "seed=1", *settings])))
     scores = Scoreboard(100)
     for _ in runtime.run():
         scores.add(runtime.episodes())

@@ -12,7 +12,7 @@ from starling.algos.impact import IMPACT
 from starling.config.algo.impact import IMPACTConfig
 from starling.config.load import load
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 from starling.types import Progress, StreamSpec
 
@@ -113,7 +113,7 @@ def test_final_observations_are_learnt_from_where_returns_go_on_behind_them(epis
 @pytest.mark.parametrize(("buffer", "uses", "rows"), [(1, 1, 4), (4, 2, 4), (2, 3, 16), (3, 4, 5)])
 def test_every_unroll_is_learnt_from_as_often_as_it_should_and_none_is_lost(buffer, uses, rows):
     settings = [f"algo.buffer={buffer}", f"algo.uses={uses}", "algo.batch=4", "algo.unroll=5", f"env.num={rows}"]
-    runtime = topology.build(RunPlan.from_config(load("impact-cartpole", settings)))
+    runtime = build_runtime(RunPlan.from_config(load("impact-cartpole", settings)))
     drawn, sample = [], runtime.store.draw_candidates
 
     def spy():
@@ -136,7 +136,7 @@ def test_every_unroll_is_learnt_from_as_often_as_it_should_and_none_is_lost(buff
 
 
 def test_the_target_is_the_network_of_some_updates_ago():
-    runtime = topology.build(
+    runtime = build_runtime(
         RunPlan.from_config(load("impact-cartpole", ["algo.target_every=7", "algo.unroll=5", "env.num=8"]))
     )
     learner, update_priorities, weights = runtime.learner, runtime.store.update_priorities, {}

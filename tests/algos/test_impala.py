@@ -14,7 +14,7 @@ from starling.config.algo.impala import IMPALAConfig
 from starling.config.load import load
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 from starling.replay.limiter import Limiter, check
 from starling.tree import map_trajectory
@@ -164,7 +164,7 @@ def test_acting_records_the_policy_that_the_loss_finds_again(core):
         "net.inputs=[action, reward]",
         "net.init=default",
     ]
-    runtime = topology.build(RunPlan.from_config(load("impala-cartpole", settings)))
+    runtime = build_runtime(RunPlan.from_config(load("impala-cartpole", settings)))
     for _ in runtime.run():
         if runtime.env_steps > 200:
             break

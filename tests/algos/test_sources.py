@@ -15,7 +15,7 @@ from starling.config.algo.impala import IMPALAConfig
 from starling.config.load import from_dict, load, to_dict
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan, layout_of
 from starling.nets.states import EMBEDDED, StateFeatures
 
@@ -151,7 +151,7 @@ def test_what_the_present_network_itself_recorded_is_no_distance_off(core, dista
     source = f"{{kind: elite, share: 0.5, capacity: 24, distance: {distance}}}"
     settings = ["env={id: toy/counting, num: 4}", f"net.core={{kind: {core}, size: 8}}", "net.shared=true"]
     settings += ["algo.unroll=7", "algo.optimizer.args.lr=0", "net.inputs=[action, reward]"]
-    runtime = topology.build(RunPlan.from_config(configured(QUEUE, source, more=settings)))
+    runtime = build_runtime(RunPlan.from_config(configured(QUEUE, source, more=settings)))
     for _ in runtime.run():
         if runtime.env_steps > 400:
             break

@@ -9,7 +9,7 @@ import torch
 from starling import tree
 from starling.config.load import load
 from starling.errors import UserError
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.fitting import in_words, refuse
 from starling.launch.plan import RunPlan, build_model, layout_of
 from starling.launch.room import Room
@@ -63,7 +63,7 @@ def test_shared_memory_is_what_the_runtime_takes(settings):
     run_plan, sizes = sizes_of("ppo-cartpole", "runtime=processes", *settings)
     gc.collect()
     before = slab_bytes()
-    runtime = topology.build(run_plan)
+    runtime = build_runtime(run_plan)
     taken = slab_bytes() - before
     runtime.close()
     assert sizes.shared == pytest.approx(taken, rel=0.02)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from starling.config.load import load
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan, parts_abreast, plan_threads, torch_threads
 from starling.learner.concurrent_losses import ConcurrentLosses
 from starling.learner.optimizer import FlatOptimizer
@@ -78,7 +78,7 @@ SETTINGS = ["algo.learning_starts=300", LARGE, "eval.every=null"]
 
 
 def update_priorities(threads):
-    runtime = topology.build(RunPlan.from_config(load("sac-pendulum", [*SETTINGS, f"threads={threads}"])))
+    runtime = build_runtime(RunPlan.from_config(load("sac-pendulum", [*SETTINGS, f"threads={threads}"])))
     for _ in runtime.run():
         if runtime.updates >= 40:
             break

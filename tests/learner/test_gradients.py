@@ -16,7 +16,7 @@ from starling.algos.base import Loss
 from starling.config.load import load
 from starling.errors import UserError
 from starling.hardware import check_compiler, compiles
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan, parts_abreast, torch_threads
 from starling.learner.gradients import Compiled, differentiate
 
@@ -72,7 +72,7 @@ SETTINGS = {  # two parts with three optimizers; what changes with time
 
 
 def train(preset, *settings):
-    runtime = topology.build(RunPlan.from_config(load(preset, [*SETTINGS[preset], "eval.every=null", *settings])))
+    runtime = build_runtime(RunPlan.from_config(load(preset, [*SETTINGS[preset], "eval.every=null", *settings])))
     for _ in runtime.run():
         if runtime.updates >= 3:
             return runtime
@@ -90,27 +90,15 @@ def test_a_compiled_learner_learns_the_same_from_one_piece_of_code(preset):
         torch.testing.assert_close(other, mine, rtol=1e-3, atol=1e-5)
 
 
-class PartOfMore:
-    """A source whose arrays are parts of larger ones, as those of batches that are drawn together."""
-
-    env_steps = 500
-
-    def __init__(self, source):
-        self._source, self.update_priorities = source, source.update_priorities
-
-    def sample(self):
-        sample = self._source.mixture.sample(64)
-        wider = np.concatenate([sample.trajectory.obs] * 3, axis=1)
-        return replace(sample, trajectory=replace(sample.trajectory, obs=wider[:, :64]))
-
-
 @needs_compiler
 @pytest.mark.slow
 def test_arrays_in_another_layout_are_learnt_from_by_the_same_code():
     runtime = train("sac-pendulum", "compile=true")
-    runtime.learner.source = PartOfMore(runtime.store)
+    sample = runtime.store.mixture.sample(64)
+    wider = np.concatenate([sample.trajectory.obs] * 3, axis=1)
+    part_of_more = replace(sample, trajectory=replace(sample.trajectory, obs=wider[:, :64]))
     with torch.compiler.set_stance("fail_on_recompile"):
-        assert runtime.learner.step()
+        assert runtime.learner.step(part_of_more, 500) is not None
     assert runtime.learner.drain_metrics()["learner/compiled"] == 1.0
 
 

@@ -49,49 +49,43 @@ def sgd(lr=0.1):
     return OptimizerConfig(name="SGD", args={"lr": lr})
 
 
-class OneBatch:
-    """A source that always has the same batch: obs holds (row, time)."""
+def a_sample():
+    """A batch whose obs holds (row, time)."""
+    obs = np.zeros((LENGTH + 1, ROWS, 2), np.float32)
+    obs[..., 0] = np.arange(ROWS)
+    obs[..., 1] = np.arange(LENGTH + 1)[:, None]
+    flags = np.zeros((LENGTH, ROWS), bool)
+    steps = Trajectory(
+        obs=obs,
+        first=np.zeros((LENGTH + 1, ROWS), bool),
+        action=np.zeros((LENGTH, ROWS), np.int64),
+        rewards={"extrinsic": np.zeros((LENGTH, ROWS), np.float32)},
+        terminated=flags,
+        truncated=flags,
+        valid=~flags,
+        extras={},
+        carry={},
+        policy_version=np.arange(ROWS),
+    )
+    ids = np.arange(ROWS)
+    keys = Keys(ids * 0, ids * 0, ids, ids * 0)
+    return Sample(steps, keys, np.full(ROWS, 0.1), np.full(ROWS, 10), ids * 0)
 
-    env_steps = 0
 
-    def __init__(self):
-        self.learned = []
-
-    def sample(self):
-        obs = np.zeros((LENGTH + 1, ROWS, 2), np.float32)
-        obs[..., 0] = np.arange(ROWS)
-        obs[..., 1] = np.arange(LENGTH + 1)[:, None]
-        flags = np.zeros((LENGTH, ROWS), bool)
-        steps = Trajectory(
-            obs=obs,
-            first=np.zeros((LENGTH + 1, ROWS), bool),
-            action=np.zeros((LENGTH, ROWS), np.int64),
-            rewards={"extrinsic": np.zeros((LENGTH, ROWS), np.float32)},
-            terminated=flags,
-            truncated=flags,
-            valid=~flags,
-            extras={},
-            carry={},
-            policy_version=np.arange(ROWS),
-        )
-        ids = np.arange(ROWS)
-        keys = Keys(ids * 0, ids * 0, ids, ids * 0)
-        return Sample(steps, keys, np.full(ROWS, 0.1), np.full(ROWS, 10), ids * 0)
-
-    def update_priorities(self, keys, priorities):
-        self.learned.append(priorities)
+def learn(learner, sample=None, env_steps=0):
+    return learner.step(sample or a_sample(), env_steps)
 
 
 def a_learner(algorithm, model=None):
     torch.manual_seed(0)
     model = model or TwoHeads()
-    return Learner(algorithm, model, OneBatch(), seed=0, planned_env_steps=10, planned_versions=10)
+    return Learner(algorithm, model, seed=0, planned_env_steps=10, planned_updates=10)
 
 
 @pytest.mark.parametrize("split", ["env", "step"])
 def test_every_epoch_sees_every_row_and_step_once(split):
     algorithm = Probe(epochs=3, minibatches=2, split=split)
-    a_learner(algorithm).step()
+    learn(a_learner(algorithm))
     assert len(algorithm.seen) == 6
     for epoch in range(3):
         parts = algorithm.seen[2 * epoch : 2 * epoch + 2]
@@ -106,8 +100,9 @@ def test_every_epoch_sees_every_row_and_step_once(split):
 
 def test_priorities_return_in_the_order_of_the_keys_whatever_the_minibatches():
     learner = a_learner(Probe(minibatches=3))
-    learner.step()
-    np.testing.assert_array_equal(learner.source.learned[0], np.arange(ROWS))
+    result = learn(learner)
+    np.testing.assert_array_equal(result.keys.slot, np.arange(ROWS))
+    np.testing.assert_array_equal(result.priorities, np.arange(ROWS))
 
 
 def test_two_losses_are_taken_at_the_same_parameters_each_for_its_own_optimizer():
@@ -125,8 +120,8 @@ def test_two_losses_are_taken_at_the_same_parameters_each_for_its_own_optimizer(
     model = TwoHeads()
     expected = copy.deepcopy(model)
     learner = a_learner(Two(optimizers=spec), model)
-    learner.step()
-    x = torch.from_numpy(OneBatch().sample().trajectory.obs[:-1])
+    learn(learner)
+    x = torch.from_numpy(a_sample().trajectory.obs[:-1])
     y, z = expected.a(x).mean(), expected.b(x).mean()
     (grad_a,) = torch.autograd.grad(y * z, [expected.a.weight], retain_graph=True)
     (grad_b,) = torch.autograd.grad(2 * y * z, [expected.b.weight])
@@ -138,15 +133,15 @@ def test_a_target_is_copied_every_so_many_updates_or_moved_by_tau():
     hard = a_learner(Probe(target=TargetSpec(every=3)))
     start = hard.model.a.weight.clone()
     for _ in range(2):
-        hard.step()
+        learn(hard)
     assert torch.equal(hard._target.a.weight, start)
     hard.model.count.fill_(5)
-    hard.step()
+    learn(hard)
     assert torch.equal(hard._target.a.weight, hard.model.a.weight)
     assert hard._target.count == 5
 
     soft = a_learner(Probe(target=TargetSpec(tau=0.25)))
-    soft.step()
+    learn(soft)
     torch.testing.assert_close(soft._target.a.weight, 0.75 * start + 0.25 * soft.model.a.weight)
 
 
@@ -155,17 +150,17 @@ def test_a_gradient_that_is_not_finite_moves_nothing_and_many_stop_the_run():
     learner = a_learner(algorithm)
     before = learner.model.a.weight.clone()
     algorithm.scale = float("nan")
-    learner.step()
+    learn(learner)
     assert torch.equal(learner.model.a.weight, before)
     assert learner.drain_metrics()["learner/skipped"] == 1
     algorithm.scale = 1.0
-    learner.step()
+    learn(learner)
     assert not torch.equal(learner.model.a.weight, before)
     algorithm.scale = float("inf")
     for _ in range(MAX_SKIPPED - 1):
-        learner.step()
+        learn(learner)
     with pytest.raises(DivergedError, match="not finite"):
-        learner.step()
+        learn(learner)
 
 
 CHANCES = np.array([0.3, 0.6, 0.01, 0.04, 0.16, 0.25])
@@ -174,15 +169,10 @@ CHANCES = np.array([0.3, 0.6, 0.01, 0.04, 0.16, 0.25])
 def weights_of(beta, table_size, source):
     """The importance weights of a batch whose rows were drawn with `CHANCES`."""
 
-    class Drawn(OneBatch):
-        def sample(self):
-            return replace(super().sample(), probability=CHANCES, table_size=table_size, source=source)
-
+    sample = replace(a_sample(), probability=CHANCES, table_size=table_size, source=source)
     algorithm = Probe(importance_exponent=beta)
     learner = a_learner(algorithm)
-    learner.source = Drawn()
-    learner.source.env_steps = 5  # half of the run
-    learner.step()
+    learn(learner, sample, env_steps=5)  # half of the run
     return algorithm.seen[0].weight
 
 
@@ -211,9 +201,8 @@ def test_the_age_of_a_batch_is_told_in_versions_and_in_env_steps():
     """Rows were recorded by versions 0 to 5; a version is made every 10 env steps."""
     learner = a_learner(Probe())
     for version in range(8):
-        learner.source.env_steps = 10 * version + 10
         learner.drain_metrics()
-        learner.step()
+        learn(learner, env_steps=10 * version + 10)
     metrics = learner.drain_metrics()
     assert metrics["learner/lag"] == 7 - 2.5
     assert metrics["learner/lag_steps"] == 80 - 25
@@ -222,23 +211,23 @@ def test_the_age_of_a_batch_is_told_in_versions_and_in_env_steps():
 def test_the_age_is_looked_at_once_a_row_and_every_so_many_versions():
     learner = a_learner(Probe())
     for _ in range(2 * AGE_EVERY + 1):  # versions 0, 8 and 16
-        learner.step()
+        learn(learner)
     assert learner.drain_metrics()["learner/lag"] == AGE_EVERY - 2.5
-    learner.step()
-    learner.step()
+    learn(learner)
+    learn(learner)
     assert learner.drain_metrics()["learner/lag"] == 2 * AGE_EVERY + 1 - 2.5
 
 
 def test_a_restored_learner_goes_on_to_the_bit():
     spec = {"optimizers": {"all": OptimizerSpec(OptimizerConfig())}, "target": TargetSpec(tau=0.1), "minibatches": 2}
     one = a_learner(Probe(**spec))
-    one.step()
+    learn(one)
     state = copy.deepcopy(one.get_state())
     other = a_learner(Probe(**spec), TwoHeads())
     other.set_state(state)
     for learner in (one, other):
-        learner.step()
-        learner.step()
+        learn(learner)
+        learn(learner)
     mine, theirs = one.get_state(), other.get_state()
     assert torch.equal(mine["model"]["a.weight"], theirs["model"]["a.weight"])
     assert torch.equal(mine["target"]["a.weight"], theirs["target"]["a.weight"])

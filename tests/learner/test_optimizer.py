@@ -35,7 +35,7 @@ def take_steps(optimizer, module, steps):
     for step in steps:
         optimizer.take(torch.autograd.grad(a_loss(module, step), optimizer.parameters))
         optimizer.apply(optimizer.gradient_norm())
-        optimizer.end_version((step + 1) / PLANNED)
+        optimizer.end_update((step + 1) / PLANNED)
 
 
 @pytest.mark.parametrize("name", [*sorted(ELEMENTWISE), "Adafactor"])
@@ -67,13 +67,13 @@ def test_state_resumes_to_the_bit_with_its_schedule():
     schedule = ScheduleConfig(name="LinearLR", args={"start_factor": 1.0, "end_factor": 0.0, "total_iters": "run"})
     config = OptimizerConfig(name="Adam", args={"lr": 0.1}, schedule=schedule)
     net = a_net()
-    ours = FlatOptimizer(config, net.parameters(), planned_versions=PLANNED)
+    ours = FlatOptimizer(config, net.parameters(), planned_updates=PLANNED)
 
     take_steps(ours, net, range(3))
     saved, weights = copy.deepcopy(ours.get_state()), copy.deepcopy(net.state_dict())
     take_steps(ours, net, range(3, 6))
     again = a_net()
-    other = FlatOptimizer(config, again.parameters(), planned_versions=PLANNED)
+    other = FlatOptimizer(config, again.parameters(), planned_updates=PLANNED)
     other.set_state(saved)
     again.load_state_dict(weights)
     take_steps(other, again, range(3, 6))
@@ -94,7 +94,7 @@ for name in ("Adam", "RMSprop"):
     for _ in range(2):
         ours.take(torch.autograd.grad(x.square().sum(), [x]))
         ours.apply(ours.gradient_norm())
-        ours.end_version(0.2)
+        ours.end_update(0.2)
     ours.set_state(ours.get_state())
     assert (x < 1).all(), name
     assert "torch._dynamo" not in sys.modules, name
@@ -155,7 +155,7 @@ def test_every_schedule_changes_the_learning_rate_and_is_restored_from_a_checkpo
     config = OptimizerConfig(name=optimizer, args={"lr": 0.1}, schedule=schedule)
     rates = []
     net = a_net()
-    ours = FlatOptimizer(config, net.parameters(), planned_versions=PLANNED)
+    ours = FlatOptimizer(config, net.parameters(), planned_updates=PLANNED)
     for step in range(7):
         if step == 3:
             saved, weights = pack(ours.get_state()), copy.deepcopy(net.state_dict())
@@ -163,7 +163,7 @@ def test_every_schedule_changes_the_learning_rate_and_is_restored_from_a_checkpo
         rates.append(ours.learning_rate)
     assert len(set(rates)) > 1
     again = a_net()
-    other = FlatOptimizer(config, again.parameters(), planned_versions=PLANNED)
+    other = FlatOptimizer(config, again.parameters(), planned_updates=PLANNED)
     other.set_state(unpack(saved))
     again.load_state_dict(weights)
     take_steps(other, again, range(3, 7))
@@ -176,7 +176,7 @@ def test_a_schedule_that_has_an_end_stays_there():
     """A run may make a few versions more than were planned."""
     schedule = ScheduleConfig(name="OneCycleLR", args={"max_lr": 0.1, "total_steps": "run", "final_div_factor": 10})
     net = a_net()
-    ours = FlatOptimizer(OptimizerConfig(name="SGD", schedule=schedule), net.parameters(), planned_versions=PLANNED)
+    ours = FlatOptimizer(OptimizerConfig(name="SGD", schedule=schedule), net.parameters(), planned_updates=PLANNED)
     take_steps(ours, net, range(7))
     assert ours.learning_rate == pytest.approx(0.1 / 25 / 10)
     take_steps(ours, net, range(7, 11))
@@ -193,12 +193,12 @@ def test_changed_milestones_hold_from_where_a_schedule_is():
     old, new = optimizer([1, 2]), optimizer([1, 4])
     for _ in range(3):
         old.apply(1.0)
-        old.end_version(0.0)
+        old.end_update(0.0)
     new.set_state(unpack(pack(old.get_state())))
     new.apply_settings()
     assert new.learning_rate == pytest.approx(0.05)
     new.apply(1.0)
-    new.end_version(0.0)
+    new.end_update(0.0)
     assert new.learning_rate == pytest.approx(0.025)
 
 
@@ -266,7 +266,7 @@ def rates(optimizer, fractions):
     found = []
     for fraction in fractions:
         optimizer.apply(0.0)
-        optimizer.end_version(fraction)
+        optimizer.end_update(fraction)
         found.append(optimizer.learning_rate)
     return found
 

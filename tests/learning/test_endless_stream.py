@@ -14,7 +14,7 @@ from starling.config.algo.apex import ApeXConfig
 from starling.config.algo.dqn import DQNConfig
 from starling.config.algo.r2d2 import R2D2Config
 from starling.config.load import load
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 from starling.types import StreamSpec
 
@@ -88,7 +88,7 @@ for name, (base, config, _) in AGENTS.items():
 def test_every_state_of_a_chain_is_worth_ten(name):
     _, _, (preset, *settings) = AGENTS[name]
     run_plan = RunPlan.from_config(load(preset, [*COMMON, *settings, f"algo.name=bonus-{name}", "env.id=test/Chain"]))
-    runtime = topology.build(run_plan)
+    runtime = build_runtime(run_plan)
     for _ in runtime.run():
         if runtime.env_steps >= run_plan.config.stop.env_steps:
             break

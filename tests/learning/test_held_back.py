@@ -4,7 +4,7 @@ import pytest
 
 from starling.config.load import load
 from starling.experiment.run_folder.metrics import Scoreboard
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 
 SETTINGS = [
@@ -18,7 +18,7 @@ STEPS = 6000
 def score(algorithm, held, seed):
     """The mean return of the last 50 episodes."""
     settings = [f"algo.name=held_back:{algorithm}", *SETTINGS, f"algo.held={held}", f"seed={seed}"]
-    runtime = topology.build(RunPlan.from_config(load("impala-cartpole", settings)))
+    runtime = build_runtime(RunPlan.from_config(load("impala-cartpole", settings)))
     scores = Scoreboard(window=50)
     for _ in runtime.run():
         scores.add(runtime.episodes())

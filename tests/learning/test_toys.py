@@ -6,7 +6,7 @@ import torch
 
 from starling.config.load import load
 from starling.experiment.run_folder.metrics import Scoreboard
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 
 SMALL = ["net.torso.hidden=[32]", "net.torso.activation=tanh", "stop.return=null"]
@@ -32,7 +32,7 @@ GAUSSIAN = [*PPO, "algo.policy=gaussian", "algo.log_std=-1", "algo.discount=0.5"
 def train(preset, env, steps, overrides, enough=np.inf):
     """An inline system after `steps` env steps, or once its score is `enough`; and the score of its last episodes."""
     config = load(preset, [*overrides, f"env.id={env}", f"stop.env_steps={steps}"])
-    runtime = topology.build(RunPlan.from_config(config))
+    runtime = build_runtime(RunPlan.from_config(config))
     scores = Scoreboard(window=50)
     for _ in runtime.run():
         scores.add(runtime.episodes())

@@ -13,7 +13,7 @@ import pytest
 from starling.config.algo import ALGORITHMS
 from starling.config.load import load
 from starling.experiment.run_folder.metrics import Scoreboard
-from starling.launch.local import build
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 
 SMALL = ["env.id=toy/identity", "env.num=8", "net.torso.activation=tanh", "net.torso.hidden=[32]", "stop.return=null"]
@@ -151,7 +151,7 @@ def test_the_agent_learns_identity(agent, runtime, inference, actors, request):
     preset, settings = AGENTS[agent]
     actors *= 1 + ("two learners" in runtime)
     topology = [*RUNTIMES[runtime], f"inference={inference}", f"actors={actors}", f"stop.env_steps={STEPS}"]
-    system = build(RunPlan.from_config(load(preset, [*SMALL, *settings, *topology])))
+    system = build_runtime(RunPlan.from_config(load(preset, [*SMALL, *settings, *topology])))
     scores, end = Scoreboard(window=50), time.monotonic() + 480
     try:
         for _ in system.run():

@@ -9,7 +9,7 @@ import torch
 
 from starling import tree
 from starling.config.load import load
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 
 ELITE = (
@@ -20,7 +20,7 @@ SMALL = ["env.num=8", "algo.unroll=6", "algo.batch=8", "net.torso.hidden=[16]", 
 
 
 def system(*more):
-    return topology.build(RunPlan.from_config(load("impala-cartpole", [*SMALL, *more])))
+    return build_runtime(RunPlan.from_config(load("impala-cartpole", [*SMALL, *more])))
 
 
 def run(runtime, updates, steps=None):

@@ -20,11 +20,11 @@ from starling.actor.usage import Usage
 from starling.algos.base import Algorithm, LearnSpec, Loss, OptimizerSpec
 from starling.config.load import load
 from starling.config.parts import OptimizerConfig
-from starling.launch.local import build
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 from starling.learner.group import RankLostError
 from starling.learner.learner import CHECKED_EVERY, DivergedError, Learner
-from starling.runtime.distributed_learners import DistributedLearners, Meeting
+from starling.runtime.distributed_learners import DistributedLearners, RendezvousInfo
 from starling.types import Keys, Sample, Trajectory
 
 CPU = torch.device("cpu")
@@ -41,7 +41,9 @@ AGENTS = {
 
 
 def meet(folder: Path, rank: int, size: int, timeout: float = PATIENCE, name: str = "meeting") -> DistributedLearners:
-    return DistributedLearners(Meeting(dist.FileStore(str(folder / name), size), rank, size, timeout), CPU, Usage())
+    return DistributedLearners(
+        RendezvousInfo(dist.FileStore(str(folder / name), size), rank, size, timeout), CPU, Usage()
+    )
 
 
 def together(folder: Path, size: int, work) -> list:
@@ -55,7 +57,7 @@ def test_one_learner_through_this_path_has_the_same_updates_to_the_bit(tmp_path,
     preset, settings = AGENTS[agent]
     states = []
     for shared in (False, True):
-        runtime = build(RunPlan.from_config(load(preset, [*TOY, *settings])))
+        runtime = build_runtime(RunPlan.from_config(load(preset, [*TOY, *settings])))
         if shared:
             runtime.learner.join(meet(tmp_path, 0, 1), 0)
         for _ in runtime.run():
@@ -107,13 +109,20 @@ class Probe:
 
 
 class Rows:
-    """A source of batches of 8 rows, of which each rank has its part."""
+    """Batches of 8 rows, of which each rank has its part; a batch that was not learned from is offered again."""
 
     def __init__(self, rank=0, size=1, batches=100):
         self._rng, self._part = np.random.default_rng(3), slice(rank * 8 // size, (rank + 1) * 8 // size)
-        self.env_steps, self.left = 100 // size, batches
+        self.env_steps, self.left, self._offered = 100 // size, batches, None
 
-    def sample(self):
+    def learn(self, learner):
+        self._offered = self._offered or self._sample()
+        result = learner.step(self._offered, self.env_steps)
+        if result is not None:
+            self._offered = None
+        return result is not None
+
+    def _sample(self):
         if not self.left:
             return None
         self.left -= 1
@@ -124,33 +133,31 @@ class Rows:
         steps = Trajectory(obs, np.zeros((2, n), bool), flags, {}, flags, flags, ~flags, {}, {}, ids)
         return Sample(steps, Keys(ids, ids, ids, ids), probability, np.full(n, 10), ids)
 
-    def update_priorities(self, keys, priorities): ...
-
 
 BORN = Counted()
 
 
-def a_learner(algorithm, source):
-    return Learner(algorithm, copy.deepcopy(BORN), source, seed=0, planned_env_steps=1000, planned_versions=10)
+def a_learner(algorithm):
+    return Learner(algorithm, copy.deepcopy(BORN), seed=0, planned_env_steps=1000, planned_updates=10)
 
 
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("summed", [False, True])
 def test_ranks_with_a_part_of_the_batch_each_learn_what_one_learns_from_the_whole(tmp_path, size, summed):
-    alone = a_learner(whole := Probe(summed), Rows())
+    alone, rows = a_learner(whole := Probe(summed)), Rows()
     for _ in range(5):
-        assert alone.step()
+        assert rows.learn(alone)
 
     def learn(rank, ranks):
-        learner = a_learner(probe := Probe(summed), Rows(rank, size))
+        learner, rows = a_learner(probe := Probe(summed)), Rows(rank, size)
         learner.join(ranks, rank)
         for _ in range(5):
-            assert learner.step()
+            assert rows.learn(learner)
         return learner, torch.stack(probe.weights, dim=1)  # [b, steps]
 
     ranks = together(tmp_path, size, learn)
     for learner, _ in ranks:
-        assert learner.progress.env_steps == 100
+        assert learner.progress(0).env_steps == 100
         for name, value in learner.model.state_dict().items():
             torch.testing.assert_close(value, alone.model.state_dict()[name], rtol=1e-5, atol=1e-6)
             assert torch.equal(value, ranks[0][0].model.state_dict()[name]), "the same bits in all ranks"
@@ -161,19 +168,19 @@ def test_ranks_with_a_part_of_the_batch_each_learn_what_one_learns_from_the_whol
 
 def test_nobody_learns_before_all_have_a_batch(tmp_path):
     def learn(rank, ranks):
-        source = Rows(rank, 2, batches=1 if rank else 0)
-        learner = a_learner(Probe(False), source)
+        rows = Rows(rank, 2, batches=1 if rank else 0)
+        learner = a_learner(Probe(False))
         learner.join(ranks, rank)
-        waited = [learner.step() for _ in range(3)]
-        source.left += 1
-        return waited, learner.step(), learner.updates
+        waited = [rows.learn(learner) for _ in range(3)]
+        rows.left += 1
+        return waited, rows.learn(learner), learner.updates
 
     assert together(tmp_path, 2, learn) == [([False] * 3, True, 1)] * 2
 
 
 def test_random_numbers_differ_between_ranks_and_states_are_handed_out(tmp_path):
     def draw_numbers(rank, ranks):
-        learner = a_learner(Probe(False), Rows(rank, 2))
+        learner = a_learner(Probe(False))
         learner.join(ranks, rank)
         content = ranks.broadcast(b"starling" * 1000 if rank == 1 else None, source=1)
         return torch.rand(1, generator=learner._generator).item(), learner._rng.random(), content
@@ -186,15 +193,15 @@ def test_random_numbers_differ_between_ranks_and_states_are_handed_out(tmp_path)
 
 def test_weights_that_differ_are_found_out(tmp_path):
     def learn(rank, ranks):
-        learner = a_learner(Probe(False), Rows(rank, 2))
+        learner, rows = a_learner(Probe(False)), Rows(rank, 2)
         learner.join(ranks, rank)
         learner.updates = CHECKED_EVERY - 2
-        learner.step()
+        rows.learn(learner)
         if rank:
             with torch.no_grad():
                 learner.model.a.weight[0, 0] += 1e-6
         with pytest.raises(DivergedError, match="weights differ"):
-            learner.step()
+            rows.learn(learner)
 
     together(tmp_path, 2, learn)
 
@@ -203,9 +210,9 @@ def test_a_rank_that_goes_is_noticed_at_once_and_leaves_the_learner_as_it_was(tm
     left = threading.Event()
 
     def learn(rank, ranks):
-        learner = a_learner(Probe(False), Rows(rank, 2))
+        learner, rows = a_learner(Probe(False)), Rows(rank, 2)
         learner.join(ranks, rank)
-        learner.step()
+        rows.learn(learner)
         if rank:
             learner.join(None, 1)
             del ranks, learner
@@ -215,7 +222,7 @@ def test_a_rank_that_goes_is_noticed_at_once_and_leaves_the_learner_as_it_was(tm
         del ranks
         assert left.wait(PATIENCE)
         with pytest.raises(RankLostError) as lost:
-            learner.step()
+            rows.learn(learner)
         assert not lost.value.late
         assert learner.standing == (1, 0)
         assert all(torch.equal(value, before[name]) for name, value in learner.model.state_dict().items())

@@ -10,7 +10,7 @@ from support.driving import FAMILY, PATIENCE, evaluate, evaluate_family, go_on_u
 
 from starling.config.load import load
 from starling.errors import UserError
-from starling.launch.local import build
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 from starling.runtime.supervisor import RunFailedError
 from starling.state_io import unpack
@@ -88,7 +88,7 @@ def test_a_rank_that_dies_again_and_again_ends_the_run_but_what_was_learnt_is_sa
 
 
 def test_what_actors_are_given_first_is_what_was_restored():
-    runtime = build(RunPlan.from_config(load("impala-cartpole", [*SMALL, *IMPALA])))
+    runtime = build_runtime(RunPlan.from_config(load("impala-cartpole", [*SMALL, *IMPALA])))
     try:
         with torch.no_grad():
             for parameter in runtime.learner.model.parameters():
@@ -137,7 +137,7 @@ def test_what_cannot_be_is_refused():
 
 def test_what_is_saved_before_the_first_step_is_the_state_of_the_beginning():
     """As a signal right at the start has it saved: no rank is there yet that could be asked."""
-    runtime = build(RunPlan.from_config(load("impala-cartpole", [*SMALL, *IMPALA])))
+    runtime = build_runtime(RunPlan.from_config(load("impala-cartpole", [*SMALL, *IMPALA])))
     try:
         state = runtime.save(with_tables=True)
     finally:

@@ -264,28 +264,28 @@ def test_a_state_of_another_length_is_refused(data):
 @given(st.data())
 def test_weights_from_another_node_fit_or_are_refused(data):
     model = torch.nn.Linear(2, 1)
-    board = SharedWeights(side_of(model))
-    WeightWriter(board, model).publish(Progress())
-    side = np.array(board.bytes_of(1))
+    shared_weights = SharedWeights(side_of(model))
+    WeightWriter(shared_weights, model).publish(Progress())
+    side = np.array(shared_weights.bytes_of(1))
     numbers = st.lists(st.floats(), min_size=3, max_size=3).map(lambda header: struct.pack("<3d", *header))
     noise = np.frombuffer(data.draw(numbers | st.binary(max_size=64)), np.uint8)
     side[: len(noise)] = noise
-    reader = WeightReader(board, model)
+    reader = WeightReader(shared_weights, model)
     choices = [side, side[:-1], side[:1], side.reshape(1, -1), side.astype(np.float32), np.uint8(3)]
     with suppress(ValueError):
-        board.accept(np.asarray(data.draw(st.sampled_from(choices))))
+        shared_weights.accept(np.asarray(data.draw(st.sampled_from(choices))))
     reader.refresh()
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("place", range(3))
 def test_weights_whose_header_holds_no_numbers_are_refused(place, number):
-    board = SharedWeights(side_of(torch.nn.Linear(2, 1)))
-    side = np.zeros(board.side, np.uint8)
-    board.accept(side)
+    shared_weights = SharedWeights(side_of(torch.nn.Linear(2, 1)))
+    side = np.zeros(shared_weights.side, np.uint8)
+    shared_weights.accept(side)
     side[8 * place : 8 * place + 8] = np.frombuffer(struct.pack("<d", number), np.uint8)
     with pytest.raises(ValueError, match="header holds no numbers"):
-        board.accept(side)
+        shared_weights.accept(side)
 
 
 @pytest.mark.parametrize(

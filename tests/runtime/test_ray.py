@@ -17,7 +17,7 @@ import starling
 from starling.api import Quiet
 from starling.config.load import load
 from starling.errors import UserError
-from starling.launch.local import build
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 from starling.runtime.supervisor import RunFailedError
 
@@ -62,7 +62,7 @@ def mine(kind: str, before: set[int]) -> int:
 
 
 def test_an_actor_and_then_its_host_are_killed_and_the_run_goes_on():
-    blows = [("starling actor", "(killed by SIGKILL)"), ("ray::Host", "host 0 died (its process died)")]
+    blows = [("starling actor", "(killed by SIGKILL)"), ("ray::Node", "node 0 died (its process died)")]
     before = {name: set(pids(name)) for name, _ in blows}
     with running(*IMPALA, "eval.every=null") as runtime:
         for name, said in blows:
@@ -81,7 +81,7 @@ def test_a_server_is_killed_it_and_then_its_host_hang_all_are_replaced_and_an_ev
     blows = [
         ("starling infere", signal.SIGKILL, "inference died (killed by SIGKILL): starting it again in 0.5 s"),
         ("starling infere", signal.SIGSTOP, "inference died (hung"),
-        ("ray::Host", signal.SIGSTOP, " died (hung: no answer)"),
+        ("ray::Node", signal.SIGSTOP, " died (hung: no answer)"),
     ]
     before = {name: set(pids(name)) for name, _, _ in blows}
     with running(*IMPALA, "inference=central", "supervision.timeout=4") as runtime:
@@ -91,7 +91,7 @@ def test_a_server_is_killed_it_and_then_its_host_hang_all_are_replaced_and_an_ev
         for name, blow, said in blows:
             updates = runtime.updates
             os.kill(mine(name, before[name]), blow)
-            with impatient(*runtime.hub.supervisor.workers.values()) if name == "ray::Host" else nullcontext():
+            with impatient(*runtime.hub.supervisor.workers.values()) if name == "ray::Node" else nullcontext():
                 until_notice(runtime, said)
             go_on(runtime, 400)
             assert runtime.updates > updates
@@ -121,7 +121,7 @@ def test_a_host_that_hangs_before_its_first_answer_is_replaced(monkeypatch):
             next(runtime.rounds)
         assert runtime.env_steps == 0
         with impatient(*runtime.hub.supervisor.workers.values()):
-            until_notice(runtime, "host 0 died (hung: no answer): starting it again in")
+            until_notice(runtime, "node 0 died (hung: no answer): starting it again in")
         go_on(runtime, 400)
 
 
@@ -217,10 +217,10 @@ def test_not_even_the_first_action_follows_weights_that_nobody_trained():
     with running(*DQN, "eval.every=null") as runtime:
         runtime.learner.updates = 7  # as if it were resumed
         versions, insert, begin = [], runtime.hub.store.insert, runtime.hub.credits._begin
-        hosts, there = runtime.hub.supervisor.workers.values(), []
+        nodes, there = runtime.hub.supervisor.workers.values(), []
 
         def begin_late(rows):  # a second after everybody is there, as where a learner has to catch up first
-            if not there and all(host.ever_ready for host in hosts):
+            if not there and all(node.ever_ready for node in nodes):
                 there.append(time.monotonic())
             return bool(there) and time.monotonic() > there[0] + 1 and begin(rows)
 
@@ -250,12 +250,12 @@ def test_an_env_that_loses_its_numbers_once_only_loses_its_episode(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["ray.actor.gpus=1"], "host 0 needs 2 CPU, 2 GPU, and no node of the cluster has that much: .* 0 of 2 GPU"),
+        (["ray.actor.gpus=1"], "node 0 needs 2 CPU, 2 GPU, and no node of the cluster has that much: .* 0 of 2 GPU"),
         (["ray.actor.cpus=1000"], "no node of the cluster has that much: the most on one is 16 of 2000 CPU"),
-        (["ray.hosts=2", "ray.actor.cpus=12"], "needs 25 CPU in all and the cluster has 16 CPU .*: 9 CPU missing"),
+        (["ray.nodes=2", "ray.actor.cpus=12"], "needs 25 CPU in all and the cluster has 16 CPU .*: 9 CPU missing"),
         (["ray.shards=2"], "ray.shards is for replay; this algorithm reads a queue"),
     ],
 )
 def test_what_the_cluster_cannot_do_is_refused_in_one_line(settings, words):
     with pytest.raises(UserError, match=words):
-        build(RunPlan.from_config(load(IMPALA[0], [*SMALL, *IMPALA[1:], *settings])))
+        build_runtime(RunPlan.from_config(load(IMPALA[0], [*SMALL, *IMPALA[1:], *settings])))

@@ -91,7 +91,7 @@ def test_a_node_is_lost_and_comes_back_and_a_lost_head_ends_the_run_which_goes_o
             nodes.remove_node(second, allow_graceful=False)
             wait_for(lambda: said(run, "died ("), driver)
             known = len(rows(run))
-            wait_for(lambda: len(rows(run)) > known + 1, driver)  # the other host goes on alone
+            wait_for(lambda: len(rows(run)) > known + 1, driver)  # the other node goes on alone
             third = nodes.add_node(num_cpus=1, object_store_memory=STORE)
             wait_for(lambda: rows(run)[-1]["ray/nodes"] == 2, driver)
             lost = rows(run)[-1]["ledger/lost"]
@@ -121,7 +121,7 @@ def test_a_node_is_lost_and_comes_back_and_a_lost_head_ends_the_run_which_goes_o
 
 def test_parts_are_placed_by_what_nodes_have(tmp_path):
     """Actors go where their resource is, together or apart, and the evaluator to the only node with an `eye`."""
-    settings = ["ray.actor.resources={simulator: 1}", "ray.evaluator.resources={eye: 1}", "ray.hosts=2"]
+    settings = ["ray.actor.resources={simulator: 1}", "ray.evaluator.resources={eye: 1}", "ray.nodes=2"]
     have = [{"eye": 1}, {"simulator": 2}, {"simulator": 2}]
     with cluster(*({"num_cpus": 4, "resources": resources} for resources in have)) as made:
         nodes = made.list_all_nodes()
@@ -145,7 +145,7 @@ def hosts_on(node) -> int:
     """How many Ray actors that hold workers there are on a node, or are being built there."""
     raylet = node.all_processes["raylet"][0].process.pid
     own = Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split()  # not theirs, which begin as copies
-    return sum(Path(f"/proc/{pid}/cmdline").read_text().startswith(("ray::Host", "ray::starling ")) for pid in own)
+    return sum(Path(f"/proc/{pid}/cmdline").read_text().startswith(("ray::Node", "ray::starling ")) for pid in own)
 
 
 def test_a_node_with_other_versions_is_refused_and_named_by_the_check(tmp_path):

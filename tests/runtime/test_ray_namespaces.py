@@ -25,7 +25,7 @@ SMALL = [
         "env.id=toy/identity",
         "env.num=4",
         "actors=2",
-        "ray.hosts=2",
+        "ray.nodes=2",
         "algo.unroll=16",
     ],
     *["algo.batch=4", "algo.optimizer.args.lr=0.01", "algo.discount=0.5", "stop={env_steps: 6000}", "log.every=200"],

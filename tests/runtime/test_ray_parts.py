@@ -10,10 +10,10 @@ from starling.config.cluster import PlaceConfig
 from starling.config.load import load
 from starling.errors import UserError
 from starling.runtime.event_queue import EventQueue
-from starling.runtime.ray.node_status import Credit, FragmentInfo, FragmentResult, Life, NodeStatus
+from starling.runtime.ray.node_status import Credit, FragmentInfo, FragmentResult, GroupStatus, NodeStatus
 from starling.runtime.ray.placement import Need, Place, check, need
 from starling.runtime.ray.rank_relay import RankRelay
-from starling.runtime.ray.remote_host import RemoteHost
+from starling.runtime.ray.remote_node import RemoteNode
 from starling.runtime.ray.remote_rank import RemoteRank
 from starling.runtime.ray.reorder import Reorder
 from starling.runtime.ray.token import MODE, PATH, TOKEN, check_token_file, ensure_token, token_file
@@ -22,7 +22,7 @@ from starling.runtime.workers import WorkerSpec
 
 def test_a_need_is_the_sum_of_its_parts():
     actor, server = PlaceConfig(cpus=0.5, resources={"fast": 1}), PlaceConfig(cpus=1, gpus=0.25)
-    assert need("host 0", (actor, 4), (server, 1)).resources == {"CPU": 3.0, "GPU": 0.25, "fast": 4.0}
+    assert need("node 0", (actor, 4), (server, 1)).resources == {"CPU": 3.0, "GPU": 0.25, "fast": 4.0}
     assert need("evaluator", (PlaceConfig(cpus=0), 1)).resources["CPU"] > 0, "Ray wants something to be asked for"
 
 
@@ -64,40 +64,40 @@ def test_a_token_is_made_that_nobody_else_may_read(tmp_path, monkeypatch):
 
 
 def news(number, *notices):
-    return NodeStatus(number, {0: Life(0, 0, (), True, False)}, [], {}, True, [], [], list(notices), 0, None)
+    return NodeStatus(number, {0: GroupStatus(0, 0, (), True, False)}, [], {}, True, [], [], list(notices), 0, None)
 
 
-def a_host(deposit=None):
-    spec = WorkerSpec("host 0", "host", "nobody:builds", lambda incarnations: None, (0,))
-    place = Place(need("host 0", (PlaceConfig(), 1)), None, 0)
-    return RemoteHost(spec, load("ppo-cartpole", []), place, lambda task: None, None, deposit)
+def a_node(deposit=None):
+    spec = WorkerSpec("node 0", "node", "nobody:builds", lambda incarnations: None, (0,))
+    place = Place(need("node 0", (PlaceConfig(), 1)), None, 0)
+    return RemoteNode(spec, load("ppo-cartpole", []), place, lambda task: None, None, deposit)
 
 
 def test_answers_of_a_host_are_taken_in_the_order_they_were_given():
-    host = a_host()
-    host._hear_fragment(FragmentResult(Credit(0, 1), FragmentInfo(7, 1, 5), news(2)), "second")
-    host._hear_beat((news(4, "fourth"), []))
-    assert host.receive() == [], "what was given before is still on its way"
-    host._hear_fragment(FragmentResult(Credit(0, 0), FragmentInfo(7, 0, 5), news(1)), "first")
-    assert [(m["fragment"][3], m["buffer"]) for m in host.receive()] == [(0, "first"), (1, "second")]
-    host._hear_beat((news(3, "third"), []))
-    assert [m["notice"] for m in host.receive()] == ["third", "fourth"]
+    node = a_node()
+    node._hear_fragment(FragmentResult(Credit(0, 1), FragmentInfo(7, 1, 5), news(2)), "second")
+    node._hear_beat((news(4, "fourth"), []))
+    assert node.receive() == [], "what was given before is still on its way"
+    node._hear_fragment(FragmentResult(Credit(0, 0), FragmentInfo(7, 0, 5), news(1)), "first")
+    assert [(m["fragment"][3], m["buffer"]) for m in node.receive()] == [(0, "first"), (1, "second")]
+    node._hear_beat((news(3, "third"), []))
+    assert [m["notice"] for m in node.receive()] == ["third", "fourth"]
 
 
 def test_fragments_are_deposited_in_the_order_they_were_made():
     deposited = []
-    host = a_host(lambda group, made, buffer, settled: deposited.append(made.sequence))
+    node = a_node(lambda group, made, buffer, settled: deposited.append(made.sequence))
     for number in (3, 1, 2):
-        host._hear_fragment(FragmentResult(Credit(0, number), FragmentInfo(7, number - 1, 5), news(number)), None)
+        node._hear_fragment(FragmentResult(Credit(0, number), FragmentInfo(7, number - 1, 5), news(number)), None)
     assert deposited == [0, 1, 2]
 
 
 def test_what_a_shard_has_lost_is_told_with_its_steps():
     answers = iter([5, 0, None])  # new, there already, gone with its shard
-    host = a_host(lambda group, made, buffer, settled: settled(next(answers)))
+    node = a_node(lambda group, made, buffer, settled: settled(next(answers)))
     for number in (1, 2, 3):
-        host._hear_fragment(FragmentResult(Credit(0, number), FragmentInfo(7, number - 1, 5), news(number)), None)
-    told = [message for message in host.receive() if "deposited" not in message]
+        node._hear_fragment(FragmentResult(Credit(0, number), FragmentInfo(7, number - 1, 5), news(number)), None)
+    told = [message for message in node.receive() if "deposited" not in message]
     assert told == [{"stored": [7, 5]}, {"stored": [7, 0]}, {"lost": [7, 5]}]
 
 

@@ -13,7 +13,7 @@ from support.listening import listening
 
 from starling.actor.usage import Usage
 from starling.learner.group import RankLostError
-from starling.runtime.distributed_learners import DistributedLearners, Meeting
+from starling.runtime.distributed_learners import DistributedLearners, RendezvousInfo
 from starling.runtime.link import link, wait_readable
 from starling.runtime.rendezvous import RankLine
 
@@ -101,7 +101,7 @@ def test_gloo_meets_over_it_again_and_again_and_only_on_loopback(size):
 
             def meet(rank, number=number):
                 store = lines[rank].rendezvous(number, PATIENCE)
-                found = DistributedLearners(Meeting(store, rank, size, PATIENCE), torch.device("cpu"), Usage())
+                found = DistributedLearners(RendezvousInfo(store, rank, size, PATIENCE), torch.device("cpu"), Usage())
                 total = torch.full((3,), float(rank + 1))
                 found.all_reduce_sum(total)
                 return total.tolist(), {str(address) for address, _ in listening([os.getpid()]) - before}
@@ -112,4 +112,4 @@ def test_gloo_meets_over_it_again_and_again_and_only_on_loopback(size):
 
 def test_a_rank_that_does_not_come_is_lost():
     with ranks(2) as (_, lines), pytest.raises(RankLostError, match="did not meet: the other learners did not come"):
-        DistributedLearners(Meeting(lines[0].rendezvous(1, 1.0), 0, 2, 1.0), torch.device("cpu"), Usage())
+        DistributedLearners(RendezvousInfo(lines[0].rendezvous(1, 1.0), 0, 2, 1.0), torch.device("cpu"), Usage())

@@ -25,8 +25,8 @@ def fill(net: nn.Module, value: int) -> None:
 
 def test_what_is_published_is_what_is_read():
     source, copy = model(), model()
-    board = SharedWeights(side_of(source))
-    writer, reader = WeightWriter(board, source), WeightReader(board, copy)
+    shared_weights = SharedWeights(side_of(source))
+    writer, reader = WeightWriter(shared_weights, source), WeightReader(shared_weights, copy)
     assert reader.refresh() == Progress()
     for version in (3, 4, 9):
         nn.init.normal_(source[0].weight, std=version)
@@ -38,9 +38,9 @@ def test_what_is_published_is_what_is_read():
 
 def test_reading_what_is_known_already_copies_nothing():
     source, copy = model(), model()
-    board = SharedWeights(side_of(source))
-    WeightWriter(board, source).publish(Progress(updates=1))
-    reader = WeightReader(board, copy)
+    shared_weights = SharedWeights(side_of(source))
+    WeightWriter(shared_weights, source).publish(Progress(updates=1))
+    reader = WeightReader(shared_weights, copy)
     reader.refresh()
     fill(copy, 5)
     reader.refresh()
@@ -52,8 +52,8 @@ def test_no_torn_weights_while_a_writer_never_rests():
     sides, copy = [model(600) for _ in range(3)], model(600)
     for value, side in enumerate(sides):
         fill(side, value)
-    board = SharedWeights(side_of(copy))
-    writers = [WeightWriter(board, side) for side in sides]
+    shared_weights = SharedWeights(side_of(copy))
+    writers = [WeightWriter(shared_weights, side) for side in sides]
     writers[0].publish(Progress(updates=0))
     pid = os.fork()
     if pid == 0:
@@ -63,7 +63,7 @@ def test_no_torn_weights_while_a_writer_never_rests():
         finally:
             os._exit(0)
     try:
-        reader, versions = WeightReader(board, copy), set()
+        reader, versions = WeightReader(shared_weights, copy), set()
         end = time.monotonic() + 1.5
         while time.monotonic() < end or len(versions) <= 3:
             progress = reader.refresh()
@@ -76,8 +76,8 @@ def test_no_torn_weights_while_a_writer_never_rests():
 
 def test_a_reader_that_is_lapped_in_the_middle_copies_again():
     source, copy = model(), model()
-    board = SharedWeights(side_of(source))
-    writer, reader = WeightWriter(board, source), WeightReader(board, copy)
+    shared_weights = SharedWeights(side_of(source))
+    writer, reader = WeightWriter(shared_weights, source), WeightReader(shared_weights, copy)
 
     def publish(version: int) -> None:
         fill(source, version)

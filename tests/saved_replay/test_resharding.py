@@ -9,8 +9,8 @@ from starling import tree
 from starling.config.load import load
 from starling.experiment.saved_replay.resharding import reshard, without_tables
 from starling.experiment.saved_replay.steps import read_steps
+from starling.launch.build import build_runtime
 from starling.launch.builders import build_stores
-from starling.launch.local import build
 from starling.launch.plan import RunPlan, build_model, layout_of
 
 TOY = ["env.id=toy/identity", "env.num=5", "net.torso.hidden=[8]", "stop.return=null"]
@@ -24,7 +24,7 @@ R2D2 = [
 def a_run(preset, settings, steps):
     """A plan and what a run of it saved of its store."""
     run_plan = RunPlan.from_config(load(preset, [*TOY, *settings]))
-    runtime = build(run_plan)
+    runtime = build_runtime(run_plan)
     for _ in runtime.run():
         if runtime.env_steps >= steps:
             break
@@ -94,7 +94,7 @@ def test_learning_goes_on_at_the_same_pace():
 def test_fragments_that_wait_in_a_queue_go_along():
     settings = ["algo.unroll=5", "algo.batch=12", "env.num=6"]
     one, _ = a_run("impala-cartpole", settings, 30)
-    runtime = build(one)
+    runtime = build_runtime(one)
     for _ in runtime.run():
         if runtime.store.mixture.sizes[0] == 6:
             break

@@ -12,7 +12,7 @@ from starling.config.load import load
 from starling.errors import UserError
 from starling.experiment.saved_replay.start import begin_with_replay
 from starling.experiment.saved_replay.steps import read_steps
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 
 FULL = ("wrapped", "pong", "memory")
@@ -23,7 +23,7 @@ def begin(source, settings):
     """The runtime of a new run, its tables filled from `source`."""
     preset, *rest = settings
     run_plan = RunPlan.from_config(load(preset, [*rest, f"replay_from={source}"]))
-    runtime = topology.build(run_plan)
+    runtime = build_runtime(run_plan)
     assert str(source) in begin_with_replay(run_plan, runtime)
     return runtime
 
@@ -73,8 +73,9 @@ def test_items_and_priorities_are_those_of_the_export(name, rows, exported, save
 
 def test_one_update_comes_at_once_and_then_as_many_as_new_steps_allow(exported, settings_of):
     runtime = begin(exported("cartpole"), [*settings_of("cartpole"), "algo.updates_per_step=0.25"])
-    assert runtime.learner.step()
-    assert not runtime.learner.step()
+    result = runtime.learner.step(runtime.store.sample(), 0)
+    runtime.store.update_priorities(result.keys, result.priorities)
+    assert runtime.store.sample() is None
     steps = runtime.run()
     while runtime.env_steps < 128:
         next(steps)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from starling.config.load import load
-from starling.launch.local import build
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 
 PATIENCE = 240.0
@@ -33,7 +33,7 @@ FAMILY = [
 @contextmanager
 def run_of(preset: str, *settings: str) -> Iterator[Any]:
     """A run that goes on only while `go_on` and the like are at work."""
-    runtime: Any = build(RunPlan.from_config(load(preset, settings)))
+    runtime: Any = build_runtime(RunPlan.from_config(load(preset, settings)))
     runtime.rounds, runtime.seen = runtime.run(), []
     try:
         yield runtime

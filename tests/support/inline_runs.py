@@ -3,12 +3,12 @@
 import numpy as np
 
 from starling.config.load import load
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 
 
 def build(preset, *overrides):
-    return topology.build(RunPlan.from_config(load(preset, list(overrides))))
+    return build_runtime(RunPlan.from_config(load(preset, list(overrides))))
 
 
 def run(preset, steps, *overrides):

@@ -5,7 +5,7 @@ import time
 import torch
 
 from starling.config.load import load
-from starling.launch import local as topology
+from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 
 
@@ -24,7 +24,7 @@ class Stopwatch:
 
 def mean_over_training(preset, settings, updates, measure):
     """Train inline for so many updates and return the mean of `measure(model)` over the second half, and env steps."""
-    runtime = topology.build(RunPlan.from_config(load(preset, settings)))
+    runtime = build_runtime(RunPlan.from_config(load(preset, settings)))
     values = []
     for _ in runtime.run():
         if runtime.updates >= updates:

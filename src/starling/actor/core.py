@@ -181,8 +181,8 @@ class GroupSpec:
 
     MAX_INCARNATIONS: ClassVar[int] = 2**16
 
-    def actor(self, index: int) -> int:
-        """An id of its own for every life, so that a table never takes a new fragment for an old one."""
+    def actor_id(self, index: int) -> int:
+        """An id per incarnation, so that a table never takes a new fragment for an old one."""
         return index * self.MAX_INCARNATIONS + self.incarnation
 
     @property
@@ -239,7 +239,7 @@ class PolicyCore:
         self._specs[index] = spec
         self._groups[index] = self.policy.group(spec.rows, self._seed, spec.start)
         self._groups[index].seen = before.seen if before else None
-        self._recorders[index] = Recorder(self._shape, spec.rows, actor=spec.actor(index))
+        self._recorders[index] = Recorder(self._shape, spec.rows, actor=spec.actor_id(index))
         self._waiting.pop(index, None)
 
     def abandon(self, index: int) -> None:

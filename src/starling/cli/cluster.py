@@ -12,8 +12,8 @@ from starling.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from starling.launch.ray import ClusterPlan
     from starling.runtime.ray.check import NodeFacts
-    from starling.runtime.ray.system import Plan
 
 cluster_app = typer.Typer(help="Look at a Ray cluster.", no_args_is_help=True)
 
@@ -39,22 +39,24 @@ def check(
     config = load_checked(source, [*(overrides or []), "runtime=ray"])
 
     from starling.launch.plan import RunPlan, build_model, layout_of
-    from starling.launch.ray import cluster_plan
+    from starling.launch.ray import ClusterPlan, check_cluster_run
 
     run_plan = RunPlan.from_config(config)
     model = build_model(run_plan)
-    wrong = _look(cluster_plan(run_plan, model, layout_of(run_plan, model)))
+    layout = layout_of(run_plan, model)
+    check_cluster_run(run_plan, layout)
+    wrong = _look(ClusterPlan.of(run_plan, model, layout))
     if wrong:
         raise UserError("\n".join(wrong))
     print("fit for this run")
 
 
-def _look(plan: Plan) -> list[str]:
+def _look(plan: ClusterPlan) -> list[str]:
     """Print what the cluster is like; gives what is wrong with it."""
     from starling.runtime.ray import check, placement
     from starling.runtime.ray.cluster import Cluster
 
-    cluster = Cluster(plan.config.ray, plan.needs(1), plan.object_store())
+    cluster = Cluster(plan.run_plan.config.ray, plan.needs(1), plan.object_store)
     try:
         nodes = cluster.nodes()
         facts = check.survey(nodes, measure=True)
@@ -73,8 +75,8 @@ def _look(plan: Plan) -> list[str]:
         cluster.close()
 
 
-def _small_store(plan: Plan, facts: Sequence[NodeFacts]) -> str | None:
-    needed = plan.under_way()
+def _small_store(plan: ClusterPlan, facts: Sequence[NodeFacts]) -> str | None:
+    needed = plan.bytes_under_way
     print(f"object store: this run has up to {needed / 1e6:,.0f} MB under way")
     small = [one for one in facts if one.object_store < needed]
     if not small:

@@ -54,13 +54,14 @@ def check(source: Source, overrides: Overrides = None, allow: Allow = None) -> N
 
     from starling.experiment.saved_replay.start import check_replay
     from starling.launch.plan import build_model, layout_of, validate
-    from starling.launch.ray import cluster_plan
 
     run_plan = validate(config)
     model = build_model(run_plan)
     layout = layout_of(run_plan, model)
     if config.runtime == "ray":
-        cluster_plan(run_plan, model, layout)
+        from starling.launch.ray import check_cluster_run
+
+        check_cluster_run(run_plan, layout)
     if config.replay_from is not None:
         check_replay(run_plan, layout, Path(config.replay_from))
     print("ok")

@@ -31,7 +31,7 @@ class RayConfig(Part):
     allow_cluster_without_authentication: bool = Field(
         False, description="join a cluster in which whoever reaches its ports may run code as you"
     )
-    hosts: Processes | None = Field(
+    nodes: Processes | None = Field(
         None, ge=1, description="Ray actors among which the env loops are shared; null: one a node of the cluster"
     )
     placement: Literal["spread", "pack"] = Field(
@@ -42,7 +42,7 @@ class RayConfig(Part):
     )
     actor: PlaceConfig = Field(default_factory=PlaceConfig, description="place of an env loop with its policy")
     inference: PlaceConfig = Field(
-        default_factory=PlaceConfig, description="place of a host's inference server, where inference=central"
+        default_factory=PlaceConfig, description="place of a node's inference server, where inference=central"
     )
     evaluator: PlaceConfig = Field(default_factory=PlaceConfig, description="place of the evaluator")
     learner: PlaceConfig | None = Field(

@@ -66,7 +66,7 @@ class _Shares:
             learning=min(1.0, share("learner/busy") + share("learner/reduction")),
             reduction=share("learner/reduction"),
             lacks_batch=share("learner/wait_in"),
-            loading=share("loader/busy"),
+            loading=share("hub/busy"),
             acting=share("actors/busy"),
             lacks_action=share("actors/wait_in"),
             lacks_leave=max(share("actors/wait_out"), share("inference/wait_out")),
@@ -109,7 +109,7 @@ def _saturated(now: _Shares, row: Mapping[str, Any], config: Config) -> str | No
     if now.learning >= BUSY:
         return _learner(now, config)
     if now.loading >= BUSY:
-        return f"loader busy {now.loading:.0%}, {_idle(now)}: smaller batches or observations would help"
+        return f"hub busy {now.loading:.0%}, {_idle(now)}: smaller batches or observations would help"
     if now.inferring >= BUSY:
         return _inference(now, row)
     if now.acting >= BUSY:

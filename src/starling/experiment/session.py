@@ -28,7 +28,7 @@ from starling.experiment.status import Status
 from starling.experiment.warnings import KEY as WARNINGS
 from starling.experiment.warnings import Watch
 from starling.hardware import compiles
-from starling.launch.local import Runtime
+from starling.launch.build import Runtime
 from starling.launch.plan import RunPlan
 from starling.learner.learner import DivergedError
 from starling.runtime.processes import ProcessesRuntime

@@ -21,7 +21,7 @@ from starling.experiment.saved_replay.start import begin_with_replay
 from starling.experiment.session import Display, Logged, Result, Session
 from starling.experiment.signals import Interrupts
 from starling.hardware import set_up_torch
-from starling.launch import local as topology
+from starling.launch.build import Runtime, build_runtime
 from starling.launch.plan import RunPlan, build_model, load_weights, torch_threads, validate
 from starling.launch.room import find_room
 from starling.replay.shards import shard_rows
@@ -33,7 +33,7 @@ def train(config: Config, runs: Path, display: Display) -> Result:
     """Start a new run in a folder under `runs`."""
     run_plan = _prepare(config)
     set_up_torch(torch_threads(run_plan))
-    runtime = topology.build(run_plan, find_room(runs))
+    runtime = build_runtime(run_plan, find_room(runs))
     with ExitStack() as held:
         interrupts = held.enter_context(Interrupts())  # from here on there is something to save
         with _closing_if_it_fails(runtime):
@@ -74,7 +74,7 @@ def _resume(place: folder.RunFolder, display: Display, which: str) -> Result:
         )
     source, state = _load(place, which, run_plan, display.message)
     set_up_torch(torch_threads(run_plan))
-    runtime = topology.build(run_plan, find_room(place.path))
+    runtime = build_runtime(run_plan, find_room(place.path))
     with _closing_if_it_fails(runtime):
         _restore(runtime, run_plan, state, source)
         session = Session(run_plan, place, runtime, display, state["session"])
@@ -99,7 +99,7 @@ def branch(
     with checkpoint.fitting(source):
         state["store"] = reshard(old, new, kept)
     set_up_torch(torch_threads(new))
-    runtime = topology.build(new, find_room(runs))
+    runtime = build_runtime(new, find_room(runs))
     with ExitStack() as held:
         interrupts = held.enter_context(Interrupts())  # from here on there is something to save
         with _closing_if_it_fails(runtime):
@@ -122,7 +122,7 @@ def branch(
 
 
 @contextmanager
-def _closing_if_it_fails(runtime: topology.Runtime) -> Iterator[None]:
+def _closing_if_it_fails(runtime: Runtime) -> Iterator[None]:
     """A system that was built is closed, whatever keeps its run from beginning."""
     try:
         yield
@@ -153,7 +153,7 @@ def _load(
     return source, state
 
 
-def _restore(runtime: topology.Runtime, run_plan: RunPlan, state: dict[str, Any], source: str) -> None:
+def _restore(runtime: Runtime, run_plan: RunPlan, state: dict[str, Any], source: str) -> None:
     """Give a system the state of a checkpoint; refuses one that no such system could have saved."""
     with checkpoint.fitting(source):
         runtime.restore(state)

@@ -14,7 +14,7 @@ from starling.config.schema import Config, EvalConfig
 from starling.envs.registry import make_env
 from starling.hardware import compiles
 from starling.launch.plan import RunPlan, parts_abreast
-from starling.learner.learner import Learner, Source
+from starling.learner.learner import Learner
 from starling.replay.shards import shard_rows
 from starling.replay.store import Store
 from starling.types import Layout, Progress
@@ -63,15 +63,14 @@ def build_policy(
     )
 
 
-def build_learner(run_plan: RunPlan, model: nn.Module, source: Source) -> Learner:
+def build_learner(run_plan: RunPlan, model: nn.Module) -> Learner:
     """The learner of `model`."""
     return Learner(
         run_plan.algorithm,
         model,
-        source,
         seed=run_plan.config.seed,
         planned_env_steps=run_plan.config.stop.env_steps,
-        planned_versions=run_plan.planned_versions,
+        planned_updates=run_plan.planned_updates,
         mixed=run_plan.config.precision == "bfloat16",
         compiled=compiles(run_plan.config),
         concurrent_losses=parts_abreast(run_plan),

@@ -1,7 +1,8 @@
-"""The one file that knows the whole graph: which parts there are and how they are joined."""
+"""The graph of a run on this machine: which parts there are, and who talks to whom."""
 
 from __future__ import annotations
 
+import queue
 from typing import Any
 
 from torch import nn
@@ -19,69 +20,47 @@ from starling.launch.builders import (
     build_stores,
     evaluation_seed,
 )
-from starling.launch.fitting import refuse
-from starling.launch.plan import PREFETCH, RunPlan, build_model, layout_of, plan_threads
-from starling.launch.ray import over_ray
-from starling.launch.room import Room
-from starling.launch.sizes import predict_sizes
-from starling.launch.staffing import (
-    Supervisor,
-    acting_specs,
-    evaluator_spec,
-    learning_together,
-    ranks_items,
-    scoring_thread,
-)
-from starling.launch.workers import RunSpec
-from starling.runtime.candidate_scorer import CandidateScorer, RankedSource
+from starling.launch.plan import PREFETCH, RunPlan, build_model, plan_threads
+from starling.launch.workers import LearnerArgs, RunSpec, Specs, acting_specs, evaluator_spec, learner_spec
+from starling.runtime.batch_buffer import BatchBuffer, BatchPort, batch_spec
+from starling.runtime.candidate_scorer import CandidateScorer
+from starling.runtime.credits import ActorSlots
+from starling.runtime.distributed_learners import LOOPBACK
+from starling.runtime.event_queue import EventQueue
 from starling.runtime.hub import Hub
 from starling.runtime.inline import InlineRuntime, InlineSink
-from starling.runtime.learners import LearnersRuntime
+from starling.runtime.learners import LatestState, LearnersRuntime
 from starling.runtime.process_worker import processes
-from starling.runtime.processes import HubSource, ProcessesRuntime
-from starling.runtime.shared_weights import SharedWeights, WeightWriter, side_of
+from starling.runtime.processes import ProcessesRuntime
+from starling.runtime.rank_hub import Event, RankHub
+from starling.runtime.scoring import ScoringThread
+from starling.runtime.shared_memory import SharedBytes
+from starling.runtime.shared_weights import SharedWeights, WeightReader, WeightWriter, side_of
 from starling.types import Layout
 
-Runtime = InlineRuntime | ProcessesRuntime | LearnersRuntime
+LEARNER_SLOTS = 1 + PREFETCH
+"""Batches that one of several learners may hold: the one that it learns from, and those that come next."""
 
 
-def build(run_plan: RunPlan, room: Room | None = None) -> Runtime:
-    """The runtime that the configuration asks for; given the room there is, one that would not fit is refused."""
-    model = build_model(run_plan)
-    layout = layout_of(run_plan, model)
-    if room is not None:
-        refuse(run_plan, predict_sizes(run_plan, model, layout), room)
-    if run_plan.config.runtime == "inline":
-        return _inline(run_plan, model, layout)
-    if run_plan.config.runtime == "ray":
-        return over_ray(run_plan, model, layout)
-    if run_plan.learners > 1:
-        run = RunSpec.of(run_plan, layout)
-        return learning_together(run_plan, model, run, lambda rank, board: _supervisor(run_plan, run, board, rank))
-    return _processes(run_plan, model, layout)
-
-
-def _inline(run_plan: RunPlan, model: nn.Module, layout: Layout) -> InlineRuntime:
-    """All roles in this process: env loops, policies, one store, one learner, one shared model."""
+def build_inline(run_plan: RunPlan, model: nn.Module, layout: Layout) -> InlineRuntime:
+    """All roles in one thread, with one shared model."""
     config = run_plan.config
     (store,) = build_stores(run_plan, layout)
-    candidate_scorer = CandidateScorer(run_plan.algorithm, model, run_plan.tables) if ranks_items(run_plan) else None
-    learner = build_learner(
-        run_plan, model, store if candidate_scorer is None else RankedSource(store, candidate_scorer)
-    )
+    candidate_scorer = CandidateScorer(run_plan.algorithm, model, run_plan.tables) if run_plan.selects_items else None
+    learner = build_learner(run_plan, model)
     groups, shape = run_plan.groups(), run_plan.fragment_shape(layout)
     buffers = {index: tree.zeros(shape.buffer(len(group.rows))) for index, group in groups.items()}
-    learning = Usage()
-    learning.enter(WAIT_IN)
-    sink = InlineSink(store, learner, buffers, learning)
+    learner_usage = Usage()
+    learner_usage.enter(WAIT_IN)
+    sink = InlineSink(store, learner, buffers, learner_usage, candidate_scorer)
     loops: list[EnvLoop] = []
     policies: list[PolicyCore | InferenceServer] = []
-    desk = LocalInferenceChannel()
+    channel = LocalInferenceChannel()
     if config.inference == "central":
         core = build_policy(run_plan, model, layout, sink, groups)
-        policies.append(InferenceServer(core, desk, groups, Batcher(budget=0.0), Usage()))
+        policies.append(InferenceServer(core, channel, groups, Batcher(budget=0.0), Usage()))
     for index, group in groups.items():
-        acting: Any = desk
+        acting: Any = channel
         if config.inference == "local":
             acting = build_policy(run_plan, model, layout, sink, {index: group})
             policies.append(acting)
@@ -90,25 +69,68 @@ def _inline(run_plan: RunPlan, model: nn.Module, layout: Layout) -> InlineRuntim
     if config.eval.every is not None:
         evaluator = build_evaluator(run_plan, model, config.eval, evaluation_seed(config))
     return InlineRuntime(
-        loops, policies, store, learner, learning, evaluator, candidate_scorer, config.checkpoint.exact
+        loops, policies, store, learner, learner_usage, evaluator, candidate_scorer, config.checkpoint.exact
     )
 
 
-def _processes(run_plan: RunPlan, model: nn.Module, layout: Layout) -> ProcessesRuntime:
-    """Actors, inference and evaluation in processes of their own; store and learner in this one."""
-    board = SharedWeights(side_of(model))
-    hire, actor_slots = _supervisor(run_plan, RunSpec.of(run_plan, layout), board, 0)
+def build_processes(run_plan: RunPlan, model: nn.Module, layout: Layout) -> ProcessesRuntime:
+    """Actors, inference, and evaluation in worker processes; the hub in a thread, the learner in the main thread."""
+    settings, run = run_plan.config.supervision, RunSpec.of(run_plan, layout)
+    weights = SharedWeights(side_of(model))
+    specs, slots = worker_specs(run_plan, run, weights, 0)
+    events = EventQueue()
+    workers = processes(specs, settings, events.selector)
     (store,) = build_stores(run_plan, layout)
-    hub = Hub(store, hire, actor_slots, run_plan.config.supervision, PREFETCH, scoring_thread(run_plan, board))
-    source = HubSource(hub)
-    return ProcessesRuntime(hub, build_learner(run_plan, model, source), source, WeightWriter(board, model))
+    hub = Hub(store, events, workers, slots, settings, PREFETCH, build_scoring_thread(run_plan, weights))
+    learner = build_learner(run_plan, model)
+    return ProcessesRuntime(hub, learner, WeightWriter(weights, model))
 
 
-def _supervisor(run_plan: RunPlan, run: RunSpec, board: SharedWeights, learner: int) -> Supervisor:
-    """Who acts for one learner, in processes of this machine; the first one's supervisor also has the evaluator."""
-    config = run_plan.config
-    server = "inference" if run_plan.learners == 1 else f"inference {learner}"
-    workers, actor_slots = acting_specs(run_plan, run, board, run_plan.groups_by_learner()[learner], server)
-    if config.eval.every is not None and learner == 0:
-        workers.append(evaluator_spec(run, board))
-    return lambda event_queue: processes(workers, config.supervision, event_queue.selector), actor_slots
+def build_learners(run_plan: RunPlan, model: nn.Module, layout: Layout) -> LearnersRuntime:
+    """Several learners in processes, each with its own hub: a shard of the tables, actors, and published weights."""
+    settings, run = run_plan.config.supervision, RunSpec.of(run_plan, layout)
+    group_events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    latest = LatestState()
+    weights = [SharedWeights(side_of(model)) for _ in range(run_plan.learners)]
+    state_buffers = [SharedBytes() for _ in range(run_plan.learners)]
+    hubs: list[RankHub] = []
+    for rank, store in enumerate(build_stores(run_plan, layout)):
+        batches = batch_port(run_plan, layout, rank)
+        args = LearnerArgs(run, weights[rank], rank, batches, latest, state_buffers[rank], LOOPBACK)
+        specs, slots = worker_specs(run_plan, run, weights[rank], rank)
+        events = EventQueue()
+        workers = processes([learner_spec(rank, args)], settings, events.selector)
+        workers += processes(specs, settings, events.selector)
+        scoring_thread = build_scoring_thread(run_plan, weights[rank])
+        hubs.append(
+            RankHub(
+                rank, store, events, workers, slots, settings, BatchBuffer(batches), group_events, scoring_thread, hubs
+            )
+        )
+    learner = build_learner(run_plan, model)
+    writers = [WeightWriter(mine, model) for mine in weights]
+    return LearnersRuntime(hubs, learner, writers, state_buffers, latest, group_events, settings)
+
+
+def worker_specs(
+    run_plan: RunPlan, run: RunSpec, weights: SharedWeights, rank: int
+) -> tuple[Specs, dict[int, ActorSlots]]:
+    """Workers of one learner on this machine; those of the first include the evaluator."""
+    server = "inference" if run_plan.learners == 1 else f"inference {rank}"
+    specs, slots = acting_specs(run_plan, run, weights, run_plan.groups_by_learner()[rank], server)
+    if run_plan.config.eval.every is not None and rank == 0:
+        specs.append(evaluator_spec(run, weights))
+    return specs, slots
+
+
+def build_scoring_thread(run_plan: RunPlan, weights: SharedWeights) -> ScoringThread | None:
+    """A thread that scores candidates with its own copy of the model, if a table selects among candidates."""
+    if not run_plan.selects_items:
+        return None
+    model = build_model(run_plan)
+    return ScoringThread(CandidateScorer(run_plan.algorithm, model, run_plan.tables), WeightReader(weights, model))
+
+
+def batch_port(run_plan: RunPlan, layout: Layout, rank: int) -> BatchPort:
+    """Shared memory for the batches of one of several learners."""
+    return BatchPort(batch_spec(run_plan.shards()[rank], layout), LEARNER_SLOTS)

@@ -83,7 +83,7 @@ class RunPlan:
         _check_minibatches(run_plan)
         run_plan.far_shards()  # refuses more than there are actors
         for spec in algorithm.learning().optimizers.values():
-            check_optimizer(spec.config, run_plan.planned_versions)
+            check_optimizer(spec.config, run_plan.planned_updates)
         return run_plan
 
     @cached_property
@@ -171,6 +171,11 @@ class RunPlan:
         return self.config.ray.shards if self.config.runtime == "ray" else 0
 
     @property
+    def selects_items(self) -> bool:
+        """True if a table selects its items among scored candidates (attentive, elite)."""
+        return any(table.sampler == "ranked" for table in self.tables)
+
+    @property
     def synchronous(self) -> bool:
         return any(table.max_lag == 0 for table in self.tables)
 
@@ -188,8 +193,8 @@ class RunPlan:
         return {f"explore/{name}": value for name, value in found.items()}
 
     @property
-    def planned_versions(self) -> int:
-        """Versions the learner makes in `stop.env_steps`."""
+    def planned_updates(self) -> int:
+        """Updates that the learner makes in `stop.env_steps`."""
         steps, (table, take) = self.config.stop.env_steps, pace(self.tables)
         if table.updates_per_step is not None:
             return max(1, int((steps - table.min_size) * table.updates_per_step))

@@ -1,140 +1,313 @@
-"""A run over a Ray cluster as data, and its parts as they are built where they will run."""
+"""The graph of a run over a Ray cluster: which parts there are, where they are placed, and who talks to whom."""
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from torch import nn
 
 from starling.actor.core import GroupSpec
 from starling.errors import UserError
 from starling.launch.builders import build_learner, build_stores
+from starling.launch.local import LEARNER_SLOTS, batch_port, build_scoring_thread
 from starling.launch.plan import PREFETCH, SLOTS, RunPlan
-from starling.launch.staffing import (
-    RANK_SLOTS,
-    acting_specs,
-    evaluator_spec,
-    learning_together,
-    rank_batches,
-    rank_spec,
-    scoring_thread,
-)
-from starling.launch.workers import RankArguments, RunSpec
+from starling.launch.workers import LearnerArgs, RunSpec, acting_specs, evaluator_spec, learner_spec
 from starling.replay.mixture import Mixture
 from starling.replay.table import Table
-from starling.runtime.learners import LearnersRuntime
+from starling.runtime.batch_buffer import BatchBuffer
+from starling.runtime.credits import ActorSlots
+from starling.runtime.distributed_learners import LOOPBACK
+from starling.runtime.event_queue import EventQueue
+from starling.runtime.hub import Hub
+from starling.runtime.learners import LatestState, LearnersRuntime
+from starling.runtime.process_worker import processes
 from starling.runtime.processes import ProcessesRuntime
-from starling.runtime.ray.rank_relay import RankStaff
-from starling.runtime.ray.relay import Staff
+from starling.runtime.rank_hub import LEARNER, Event, RankHub
 from starling.runtime.shared_memory import SharedBytes, size_of
-from starling.runtime.shared_weights import SharedWeights, side_of
+from starling.runtime.shared_weights import SharedWeights, WeightWriter, side_of
+from starling.runtime.workers import Worker, WorkerSpec
 from starling.types import Layout
 
+try:
+    from starling.runtime.ray.check import check_versions
+    from starling.runtime.ray.cluster import Cluster
+    from starling.runtime.ray.cluster_lease import ClusterLease
+    from starling.runtime.ray.placement import Need, Place, Reservation, check, need
+    from starling.runtime.ray.rank_relay import RankWorker
+    from starling.runtime.ray.relay import NodeWorkers
+    from starling.runtime.ray.remote_node import RemoteNode
+    from starling.runtime.ray.remote_rank import RemoteBatches, RemoteRank
+    from starling.runtime.ray.remote_shard import RemoteShard
+    from starling.runtime.ray.shard import Empty
+    from starling.runtime.ray.sharded import ShardedStore
+    from starling.runtime.ray.weights import RayWeights
+except ModuleNotFoundError as error:
+    raise UserError("runtime=ray needs Ray: pip install 'starling-rl[ray]'") from error
+
 if TYPE_CHECKING:
-    from starling.runtime.ray.system import Plan
+    from starling.runtime.ray.node_status import FragmentInfo, OnStored
+
+MIN_OBJECT_STORE = 120 * 2**20
+WEIGHTS_KEPT = 4
+"""Versions of the weights that may be in use at once: the newest, and those that nodes still fetch."""
 
 
 @dataclass(frozen=True)
-class HostArguments:
-    """What a Ray actor that holds workers gets."""
+class NodeArgs:
+    """The workers of one node: env loops with their actor cores, or the evaluator."""
 
     run: RunSpec
     weights_bytes: int
-    groups: dict[int, GroupSpec]  # none: it is the evaluator's
+    groups: dict[int, GroupSpec]  # empty: the evaluator's
+
+    def for_incarnations(self, incarnations: Mapping[int, int]) -> NodeArgs:
+        groups = {index: replace(group, incarnation=incarnations[index]) for index, group in self.groups.items()}
+        return replace(self, groups=groups)
+
+    def build(self) -> NodeWorkers:
+        weights = SharedWeights(self.weights_bytes)
+        if not self.groups:
+            return NodeWorkers([evaluator_spec(self.run, weights)], {}, weights)
+        return NodeWorkers(*acting_specs(self.run.run_plan(), self.run, weights, self.groups), weights)
 
 
 @dataclass(frozen=True)
-class ShardArguments:
-    """What a Ray actor that holds a part of the replay gets."""
+class ShardArgs:
+    """The tables of one shard of the replay: as large a share of each as the shard has of the envs."""
 
     run: RunSpec
     index: int
     rows: int
 
+    def build(self) -> Mixture:
+        run_plan, layout = self.run.run_plan(), self.run.layout
+        share = Fraction(self.rows, run_plan.config.env.num)
+        specs = [replace(spec, capacity=int(spec.capacity * share), min_size=1) for spec in run_plan.tables]
+        shared = {"rows": self.rows, "seed": run_plan.config.seed, "shard": self.index}
+        priority = run_plan.algorithm.priority
+        return Mixture([Table(spec, layout, priority=priority, index=i, **shared) for i, spec in enumerate(specs)])
+
 
 @dataclass(frozen=True)
-class RankHostArguments:
-    """What a Ray actor that holds one of several learners gets."""
+class RankNodeArgs:
+    """One of several learners on a node of the cluster."""
 
     run: RunSpec
     weights_bytes: int
     rank: int
 
+    def build(self, state: bytes, address: str) -> RankWorker:
+        weights, state_buffer, latest = SharedWeights(self.weights_bytes), SharedBytes(), LatestState()
+        latest.write(state)
+        batches = batch_port(self.run.run_plan(), self.run.layout, self.rank)
+        args = LearnerArgs(self.run, weights, self.rank, batches, latest, state_buffer, address)
+        return RankWorker(learner_spec(self.rank, args), batches.slots(), weights, state_buffer)
 
-def over_ray(run_plan: RunPlan, model: nn.Module, layout: Layout) -> ProcessesRuntime | LearnersRuntime:
-    """Actors, inference, evaluation, replay and learners, as far as it is asked for, in a Ray cluster."""
-    plan = cluster_plan(run_plan, model, layout)
-    from starling.runtime.ray import system
 
-    return system.build(plan, model)
+@dataclass(frozen=True)
+class ClusterPlan:
+    """The resources that a run asks of a cluster."""
+
+    run_plan: RunPlan
+    fragment_bytes: int  # of one fragment of every group
+    weights_bytes: int
+
+    @classmethod
+    def of(cls, run_plan: RunPlan, model: nn.Module, layout: Layout) -> ClusterPlan:
+        shape = run_plan.fragment_shape(layout)
+        fragments = sum(size_of(shape.buffer(len(group.rows))) for group in run_plan.groups().values())
+        return cls(run_plan, fragments, side_of(model))
+
+    def node_groups(self, nodes: int) -> list[list[int]]:
+        """The groups of envs of every Ray actor that holds env loops; those of one actor belong to one learner."""
+        learners = [list(mine) for mine in self.run_plan.groups_by_learner()]
+        wanted = -(-(self.run_plan.config.ray.nodes or nodes) // len(learners))
+        parts = [np.array_split(np.array(mine), min(wanted, len(mine))) for mine in learners]
+        return [part.tolist() for mine in parts for part in mine]
+
+    def needs(self, nodes: int) -> list[Need]:
+        """Resources of every Ray actor."""
+        config = self.run_plan.config
+        settings = config.ray
+        servers = [(settings.inference, 1)] if config.inference == "central" else []
+        needs = [
+            need(f"node {i}", (settings.actor, len(groups)), *servers)
+            for i, groups in enumerate(self.node_groups(nodes))
+        ]
+        needs += [need(f"shard {i}", (settings.shard, 1)) for i in range(settings.shards)]
+        if settings.learner is not None and config.learners > 1:
+            needs += [need(f"{LEARNER} {i}", (settings.learner, 1)) for i in range(config.learners)]
+        return needs + ([need("evaluator", (settings.evaluator, 1))] if config.eval.every is not None else [])
+
+    @property
+    def bytes_under_way(self) -> int:
+        """Bytes that may lie in the object store of one node at once, if all fragments are there."""
+        return SLOTS * self.fragment_bytes + WEIGHTS_KEPT * self.weights_bytes
+
+    @property
+    def object_store(self) -> int:
+        """Size of the object store if Ray is started for this run."""
+        return MIN_OBJECT_STORE + 2 * self.bytes_under_way
 
 
-def cluster_plan(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Plan:
-    """A run over a Ray cluster as data."""
-    try:
-        from starling.runtime.ray import system
-    except ModuleNotFoundError as error:
-        raise UserError("runtime=ray needs Ray: pip install 'starling-rl[ray]'") from error
-    run, groups, shape = RunSpec.of(run_plan, layout), run_plan.groups(), run_plan.fragment_shape(layout)
-    weights_bytes = side_of(model)
+def build_cluster(run_plan: RunPlan, model: nn.Module, layout: Layout) -> ProcessesRuntime | LearnersRuntime:
+    """Actors, inference, evaluation, and on request replay and learners in a Ray cluster."""
+    config = run_plan.config
+    run = check_cluster_run(run_plan, layout)
+    plan = ClusterPlan.of(run_plan, model, layout)
+    cluster, reservation, nodes = _reserve(plan)
+    places = {place.need.name: place for place in reservation.places}
+    specs = _node_specs(plan, run, nodes)
+    if config.learners > 1:
+        return _build_learners(plan, run, model, specs, places, cluster, reservation)
+    weights, events = SharedWeights(plan.weights_bytes), EventQueue()
+    sent = RayWeights(weights)
+    store: Any
+    shards: list[RemoteShard] = []
+    deposit = None
+    if config.ray.shards:
+        store = ShardedStore(run_plan.tables, config.env.num)
+        shards = _build_shards(run_plan, run, store, places, events)
+        deposit = partial(_deposit, store, run_plan.groups())
+    else:
+        (store,) = build_stores(run_plan, layout)
+    actors = [RemoteNode(spec, config, places[spec.name], events.post, sent, deposit) for spec in specs]
+    workers: list[Worker] = [*actors, *shards]
+    scoring_thread = build_scoring_thread(run_plan, weights)
+    hub = Hub(store, events, workers, _remote_slots(specs), config.supervision, PREFETCH, scoring_thread)
+    learner = build_learner(run_plan, model)
+    lease = ClusterLease(cluster, reservation, [hub], [sent], config.ray.timeout)
+    runtime = ProcessesRuntime(hub, learner, WeightWriter(weights, model), lease)
+    if config.ray.shards:
+        store.last_saved = lambda: runtime.last_saved()
+    return runtime
+
+
+def check_cluster_run(run_plan: RunPlan, layout: Layout) -> RunSpec:
+    """The settings for all workers; raises `UserError` if they cannot run in a cluster."""
+    config, run = run_plan.config, RunSpec.of(run_plan, layout)
     for part in run.parts:
         if getattr(part.target, "__module__", None) == "__main__":
             raise UserError(f"{part.kind} {part.name!r} is in your script: runtime=ray needs it in a module of its own")
-
-    def host(indices: Sequence[int], incarnations: Mapping[int, int]) -> HostArguments:
-        mine = {index: replace(groups[index], incarnation=incarnations[index]) for index in indices}
-        return HostArguments(run, weights_bytes, mine)
-
-    return system.Plan(
-        config=run_plan.config,
-        rows={index: group.rows for index, group in groups.items()},
-        learners=[list(mine) for mine in run_plan.groups_by_learner()],
-        shard_rows=run_plan.far_shards(),
-        slots=SLOTS,
-        fragment_bytes=sum(size_of(shape.buffer(len(group.rows))) for group in groups.values()),
-        weights_bytes=weights_bytes,
-        prefetch=PREFETCH,
-        builder="starling.launch.ray:staff_host",
-        arguments=host,
-        store=lambda: build_stores(run_plan, layout)[0],
-        scoring_thread=lambda board: scoring_thread(run_plan, board),
-        tables=run_plan.tables,
-        shard_builder="starling.launch.ray:build_shard",
-        shard=lambda index, rows: ShardArguments(run, index, rows),
-        learner=lambda source: build_learner(run_plan, model, source),
-        together=lambda supervisor, made, far: learning_together(run_plan, model, run, supervisor, made, far),
-        rank_builder="starling.launch.ray:staff_rank",
-        rank=lambda rank: RankHostArguments(run, weights_bytes, rank),
-        rank_slots=RANK_SLOTS,
-    )
+    if config.learners > 1 and config.ray.shards:
+        raise UserError(f"learners={config.learners} have a shard of the replay each beside them; leave out ray.shards")
+    return run
 
 
-def staff_host(arguments: HostArguments) -> Staff:
-    """The workers of one host, built where they will run."""
-    run, board = arguments.run, SharedWeights(arguments.weights_bytes)
-    if not arguments.groups:
-        return Staff([evaluator_spec(run, board)], {}, board)
-    return Staff(*acting_specs(run.run_plan(), run, board, arguments.groups), board)
+def _reserve(plan: ClusterPlan) -> tuple[Cluster, Reservation, int]:
+    """Connect to the cluster and reserve the resources of all parts; also returns the number of its nodes."""
+    settings = plan.run_plan.config.ray
+    cluster = Cluster(settings, plan.needs(1), plan.object_store)
+    try:
+        nodes = cluster.nodes()
+        if not cluster.own:
+            check_versions(nodes)
+        needs = plan.needs(len(nodes))
+        check(needs, [node["Resources"] for node in nodes])
+        return cluster, Reservation(needs, settings.placement), len(nodes)
+    except BaseException:
+        cluster.close()
+        raise
 
 
-def staff_rank(arguments: RankHostArguments, state: bytes, address: str) -> RankStaff:
-    """One learner, built where it will learn; `address` is that of its node."""
-    board, state_buffer, begin = SharedWeights(arguments.weights_bytes), SharedBytes(), SharedBytes(state)
-    run, rank = arguments.run, arguments.rank
-    batches = rank_batches(run.run_plan(), run.layout, rank)
-    spec = rank_spec(rank, lambda incarnations: RankArguments(run, board, rank, batches, begin, state_buffer, address))
-    return RankStaff(spec, batches.slots(), board, state_buffer)
+def _build_learners(
+    plan: ClusterPlan,
+    run: RunSpec,
+    model: nn.Module,
+    specs: Sequence[WorkerSpec[NodeArgs]],
+    places: Mapping[str, Place],
+    cluster: Cluster,
+    reservation: Reservation,
+) -> LearnersRuntime:
+    """Several learners, on this machine or in the cluster, each with its own nodes."""
+    run_plan = plan.run_plan
+    config, groups_by_learner = run_plan.config, run_plan.groups_by_learner()
+    group_events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    latest = LatestState()
+    weights = [SharedWeights(plan.weights_bytes) for _ in groups_by_learner]
+    sent = [RayWeights(mine) for mine in weights]
+    state_buffers = [SharedBytes() for _ in groups_by_learner]
+    hubs: list[RankHub] = []
+    for rank, store in enumerate(build_stores(run_plan, run.layout)):
+        events = EventQueue()
+        workers: list[Worker] = []
+        batches: BatchBuffer | RemoteBatches
+        if config.ray.learner is None:
+            port = batch_port(run_plan, run.layout, rank)
+            batches = BatchBuffer(port)
+            args = LearnerArgs(run, weights[rank], rank, port, latest, state_buffers[rank], LOOPBACK)
+            workers += processes([learner_spec(rank, args)], config.supervision, events.selector)
+        else:
+            name, batches = f"{LEARNER} {rank}", RemoteBatches(LEARNER_SLOTS)
+            spec = WorkerSpec(name, LEARNER, RankNodeArgs(run, plan.weights_bytes, rank))
+            workers.append(
+                RemoteRank(spec, config, places[name], events.post, batches, weights[rank], state_buffers[rank], latest)
+            )
+        mine = [
+            spec
+            for spec in specs
+            if groups_by_learner[rank].keys() >= set(spec.groups) and (spec.groups or rank == 0)  # or the evaluator
+        ]
+        workers += [RemoteNode(spec, config, places[spec.name], events.post, sent[rank], None) for spec in mine]
+        scoring_thread = build_scoring_thread(run_plan, weights[rank])
+        slots = _remote_slots(mine)
+        hubs.append(
+            RankHub(
+                rank, store, events, workers, slots, config.supervision, batches, group_events, scoring_thread, hubs
+            )
+        )
+    learner = build_learner(run_plan, model)
+    writers = [WeightWriter(mine, model) for mine in weights]
+    lease = ClusterLease(cluster, reservation, hubs, sent, config.ray.timeout)
+    return LearnersRuntime(hubs, learner, writers, state_buffers, latest, group_events, config.supervision, lease)
 
 
-def build_shard(arguments: ShardArguments) -> Mixture:
-    """The tables of one shard: as much of their size as it has of the env rows."""
-    run_plan, layout = arguments.run.run_plan(), arguments.run.layout
-    share = Fraction(arguments.rows, run_plan.config.env.num)
-    specs = [replace(spec, capacity=int(spec.capacity * share), min_size=1) for spec in run_plan.tables]
-    where = {"rows": arguments.rows, "seed": run_plan.config.seed, "shard": arguments.index}
-    priority = run_plan.algorithm.priority
-    tables = [Table(spec, layout, priority=priority, index=i, **where) for i, spec in enumerate(specs)]
-    return Mixture(tables)
+def _node_specs(plan: ClusterPlan, run: RunSpec, nodes: int) -> list[WorkerSpec[NodeArgs]]:
+    """The Ray actors that hold env loops, and the evaluator's."""
+    groups = plan.run_plan.groups()
+    specs = [
+        WorkerSpec(f"node {i}", "node", NodeArgs(run, plan.weights_bytes, {j: groups[j] for j in mine}), tuple(mine))
+        for i, mine in enumerate(plan.node_groups(nodes))
+    ]
+    if plan.run_plan.config.eval.every is not None:
+        specs.append(WorkerSpec("evaluator", "evaluator", NodeArgs(run, plan.weights_bytes, {})))
+    return specs
+
+
+def _remote_slots(specs: Sequence[WorkerSpec[NodeArgs]]) -> dict[int, ActorSlots]:
+    """Slots that lie on the nodes."""
+    return {
+        index: ActorSlots(group.rows, [None] * SLOTS, spec.name)
+        for spec in specs
+        for index, group in spec.args.groups.items()
+    }
+
+
+def _build_shards(
+    run_plan: RunPlan, run: RunSpec, store: ShardedStore, places: Mapping[str, Place], events: EventQueue
+) -> list[RemoteShard]:
+    shards = []
+    for index, rows in enumerate(run_plan.far_shards()):
+        spec = WorkerSpec(f"shard {index}", "shard", ShardArgs(run, index, len(rows)))
+        saved = partial(store.saved_of, index)
+        shards.append(RemoteShard(spec, run_plan.config, places[spec.name], events.post, rows, saved))
+    store.attach(shards)
+    return shards
+
+
+def _deposit(
+    store: ShardedStore,
+    groups: Mapping[int, GroupSpec],
+    group: int,
+    made: FragmentInfo,
+    buffer: Any,
+    on_stored: OnStored,
+) -> None:
+    """Send a fragment that lies on a node to its shard."""
+    store.deposit(Empty(groups[group].rows, made.actor, made.sequence), buffer, on_stored)

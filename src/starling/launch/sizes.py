@@ -127,7 +127,7 @@ def memory_bytes(run_plan: RunPlan) -> int:
 def _moments(spec: OptimizerSpec) -> float:
     """How many times the size of its parameters an optimizer keeps: found out by one step of it with a small matrix."""
     small = nn.Parameter(torch.zeros(16, 16))
-    optimizer = FlatOptimizer(spec.config, [small], planned_versions=1)
+    optimizer = FlatOptimizer(spec.config, [small], planned_updates=1)
     optimizer.take([torch.ones_like(small)])
     optimizer.apply(optimizer.gradient_norm())
     return _bytes_of(tree.leaves(optimizer.get_state()["moments"])) / _bytes_of([small])

@@ -1,8 +1,9 @@
-"""Worker processes: what travels to each, and how its role is built of that on the other side."""
+"""Worker processes: the settings that travel to each of them, and how its role is built from those."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starling.actor.core import GroupSpec
@@ -12,28 +13,32 @@ from starling.config.load import from_dict, to_dict
 from starling.config.schema import Config
 from starling.hardware import set_up_torch
 from starling.launch.builders import build_env_loop, build_evaluator, build_learner, build_policy, evaluation_seed
-from starling.launch.plan import RunPlan, build_model, torch_threads
+from starling.launch.plan import SLOTS, RunPlan, build_model, torch_threads
 from starling.launch.user_code import Part, parts_of
 from starling.runtime.batch_buffer import BatchPort
-from starling.runtime.distributed_learners import Meeting
+from starling.runtime.credits import ActorSlots
 from starling.runtime.experience_sink import FragmentPort, LinkSink
-from starling.runtime.inference_channel import LoopPort, LoopSide, ServerPort, ServerSide
+from starling.runtime.inference_channel import LoopPort, LoopSide, ServerPort, ServerSide, SharedInferenceChannel
+from starling.runtime.learners import LatestState
 from starling.runtime.link import Link
-from starling.runtime.rank import LearnerRank, RankSource
+from starling.runtime.rank import LearnerRank, RankSpec
+from starling.runtime.rank_hub import LEARNER
 from starling.runtime.rendezvous import RankLine
-from starling.runtime.shared_memory import SharedBytes
+from starling.runtime.shared_memory import AnonymousSharedMemory, SharedBytes, size_of
 from starling.runtime.shared_weights import SharedWeights, WeightReader, WeightWriter
+from starling.runtime.worker_process import WorkerArgs
 from starling.runtime.worker_roles import EvaluatorWorker, InferenceWorker, LoopWorker
+from starling.runtime.workers import WorkerSpec
 from starling.state_io import unpack
 from starling.types import EnvSpec, Layout
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What every worker of a run gets, wherever it is."""
+    """The settings that every worker of a run gets, wherever it runs."""
 
     settings: dict[str, Any]  # the configuration as plain values
-    parts: tuple[Part, ...]  # the user's own that it names
+    parts: tuple[Part, ...]  # classes and functions of the user's own that it names
     env: EnvSpec
     layout: Layout
 
@@ -43,115 +48,197 @@ class RunSpec:
         return cls(settings, parts_of(settings), run_plan.env, layout)
 
     def config(self) -> Config:
-        """The configuration, read anew."""
         for part in self.parts:
             part.register()
         return from_dict(self.settings)
 
     def run_plan(self) -> RunPlan:
-        """The same plan as the main process's; also settles this process's torch."""
+        """The same plan as in the main process; also sets up torch in this process."""
         set_up_torch(1)
         return RunPlan.from_config(self.config(), self.env)
 
 
 @dataclass(frozen=True)
-class ActorArguments:
+class ActorArgs:
+    """An env loop and its actor core in one process."""
+
     run: RunSpec
-    board: SharedWeights
+    weights: SharedWeights
     index: int
     group: GroupSpec
     fragments: FragmentPort
 
+    def for_incarnations(self, incarnations: Mapping[int, int]) -> ActorArgs:
+        return replace(self, group=replace(self.group, incarnation=incarnations[self.index]))
+
+    def build(self, link: Link, usage: Usage) -> LoopWorker:
+        run_plan = self.run.run_plan()
+        model = build_model(run_plan)
+        sink = LinkSink(link, self.fragments, self.weights, model)
+        core = build_policy(run_plan, model, self.run.layout, sink, {self.index: self.group})
+        core.policy.progress = sink.refresh()  # the first action already follows trained weights
+        loop = build_env_loop(run_plan.config, core, self.index, self.group, usage)
+        return LoopWorker(loop, link, WAIT_OUT, [link])
+
 
 @dataclass(frozen=True)
-class EnvArguments:
+class EnvArgs:
+    """An env loop whose actor core is in the inference server."""
+
     run: RunSpec
     index: int
     group: GroupSpec
-    desk: LoopPort
+    channel: LoopPort
+
+    def for_incarnations(self, incarnations: Mapping[int, int]) -> EnvArgs:
+        return replace(self, group=replace(self.group, incarnation=incarnations[self.index]))
+
+    def build(self, link: Link, usage: Usage) -> LoopWorker:
+        channel = LoopSide(self.channel, self.index, self.group.incarnation)
+        loop = build_env_loop(self.run.config(), channel, self.index, self.group, usage)
+        return LoopWorker(loop, link, WAIT_IN, [channel, link])
 
 
 @dataclass(frozen=True)
-class InferenceArguments:
+class InferenceArgs:
+    """One actor core for the env loops of several groups."""
+
     run: RunSpec
-    board: SharedWeights
+    weights: SharedWeights
     groups: dict[int, GroupSpec]
     fragments: FragmentPort
-    desk: ServerPort
+    channel: ServerPort
+
+    def for_incarnations(self, incarnations: Mapping[int, int]) -> InferenceArgs:
+        groups = {index: replace(group, incarnation=incarnations[index]) for index, group in self.groups.items()}
+        return replace(self, groups=groups)
+
+    def build(self, link: Link, usage: Usage) -> InferenceWorker:
+        run_plan = self.run.run_plan()
+        model = build_model(run_plan)
+        sink = LinkSink(link, self.fragments, self.weights, model)
+        core = build_policy(run_plan, model, self.run.layout, sink, self.groups)
+        core.policy.progress = sink.refresh()
+        channel, settings = ServerSide(self.channel), run_plan.config.batching
+        batcher = Batcher(settings.rows, None if settings.wait_ms is None else settings.wait_ms / 1000)
+        server = InferenceServer(core, channel, self.groups, batcher, usage)
+        return InferenceWorker(server, sink, [channel, link])
 
 
 @dataclass(frozen=True)
-class EvaluatorArguments:
+class EvaluatorArgs:
+    """An evaluator that reads the weights as actors do."""
+
     run: RunSpec
-    board: SharedWeights
+    weights: SharedWeights
+
+    def for_incarnations(self, incarnations: Mapping[int, int]) -> EvaluatorArgs:
+        return self
+
+    def build(self, link: Link, usage: Usage) -> EvaluatorWorker:
+        run_plan = self.run.run_plan()
+        model, config = build_model(run_plan), run_plan.config
+        evaluator = build_evaluator(run_plan, model, config.eval, evaluation_seed(config))
+        return EvaluatorWorker(evaluator, WeightReader(self.weights, model), link)
 
 
 @dataclass(frozen=True)
-class RankArguments:
+class LearnerArgs:
+    """One of several learners."""
+
     run: RunSpec
-    board: SharedWeights  # this rank's own
+    weights: SharedWeights  # where this rank publishes
     rank: int
     batches: BatchPort
-    state: SharedBytes  # of the learner, to begin with
-    state_buffer: SharedBytes
+    latest: LatestState  # of a learner, to start with
+    state_buffer: SharedBytes  # where this rank writes its own
     address: str  # on which it listens for the other ranks
 
+    def for_incarnations(self, incarnations: Mapping[int, int]) -> LearnerArgs:
+        return self
 
-def build_actor(arguments: ActorArguments, link: Link, usage: Usage) -> LoopWorker:
-    """An env loop with its policy beside it."""
-    index, group = arguments.index, arguments.group
-    run_plan = arguments.run.run_plan()
-    model = build_model(run_plan)
-    sink = LinkSink(link, arguments.fragments, arguments.board, model)
-    core = build_policy(run_plan, model, arguments.run.layout, sink, {index: group})
-    core.policy.progress = sink.refresh()  # not even the first action follows weights that nobody trained
-    loop = build_env_loop(run_plan.config, core, index, group, usage)
-    return LoopWorker(loop, link, WAIT_OUT, [link])
-
-
-def build_env(arguments: EnvArguments, link: Link, usage: Usage) -> LoopWorker:
-    """An env loop whose policy is in the inference server."""
-    index, group = arguments.index, arguments.group
-    desk = LoopSide(arguments.desk, index, group.incarnation)
-    loop = build_env_loop(arguments.run.config(), desk, index, group, usage)
-    return LoopWorker(loop, link, WAIT_IN, [desk, link])
+    def build(self, link: Link, usage: Usage) -> LearnerRank:
+        run_plan = self.run.run_plan()
+        set_up_torch(torch_threads(run_plan))
+        model = build_model(run_plan, self.rank)
+        learner = build_learner(run_plan, model)
+        learner.set_state(unpack(self.latest.read()))
+        spec = RankSpec(self.rank, run_plan.learners, run_plan.config.supervision.reduction, self.address)
+        weights = WeightWriter(self.weights, model)
+        return LearnerRank(spec, learner, self.batches.slots(), RankLine(link), weights, self.state_buffer, usage)
 
 
-def build_inference(arguments: InferenceArguments, link: Link, usage: Usage) -> InferenceWorker:
-    """A policy for all env loops."""
-    run_plan = arguments.run.run_plan()
-    model = build_model(run_plan)
-    sink = LinkSink(link, arguments.fragments, arguments.board, model)
-    core = build_policy(run_plan, model, arguments.run.layout, sink, arguments.groups)
-    core.policy.progress = sink.refresh()
-    desk, settings = ServerSide(arguments.desk), run_plan.config.batching
-    batcher = Batcher(settings.rows, None if settings.wait_ms is None else settings.wait_ms / 1000)
-    server = InferenceServer(core, desk, arguments.groups, batcher, usage)
-    return InferenceWorker(server, sink, [desk, link])
+Specs = list[WorkerSpec[WorkerArgs]]
 
 
-def build_evaluation(arguments: EvaluatorArguments, link: Link, usage: Usage) -> EvaluatorWorker:
-    """An evaluator that reads the weights as actors do."""
-    run_plan = arguments.run.run_plan()
-    model, config = build_model(run_plan), run_plan.config
-    evaluator = build_evaluator(run_plan, model, config.eval, evaluation_seed(config))
-    return EvaluatorWorker(evaluator, WeightReader(arguments.board, model), link)
+def evaluator_spec(run: RunSpec, weights: SharedWeights) -> WorkerSpec[WorkerArgs]:
+    return WorkerSpec("evaluator", "evaluator", EvaluatorArgs(run, weights))
 
 
-def build_rank(arguments: RankArguments, link: Link, usage: Usage) -> LearnerRank:
-    """One learner of several."""
-    run_plan, rank = arguments.run.run_plan(), arguments.rank
-    set_up_torch(torch_threads(run_plan))
-    model = build_model(run_plan, rank)
-    source = RankSource(arguments.batches.slots())
-    learner = build_learner(run_plan, model, source)
-    learner.set_state(unpack(arguments.state.read()))
-    size, patience = run_plan.learners, run_plan.config.supervision.reduction
+def learner_spec(rank: int, args: WorkerArgs) -> WorkerSpec[WorkerArgs]:
+    return WorkerSpec(f"{LEARNER} {rank}", LEARNER, args)
 
-    line = RankLine(link)
 
-    def meet(time: int) -> Meeting:
-        return Meeting(line.rendezvous(time, patience), rank, size, patience, arguments.address)
+def acting_specs(
+    run_plan: RunPlan,
+    run: RunSpec,
+    weights: SharedWeights,
+    groups: Mapping[int, GroupSpec],
+    server: str = "inference",
+) -> tuple[Specs, dict[int, ActorSlots]]:
+    """Workers that act for these groups, and the slots for their fragments; `server` names the inference server."""
+    if run_plan.config.inference == "local":
+        return _actor_specs(run_plan, run, weights, groups)
+    return _central_specs(run_plan, run, weights, groups, server)
 
-    publish = WeightWriter(arguments.board, model).publish
-    return LearnerRank(rank, learner, source, line, arguments.state_buffer, usage, meet, publish)
+
+def _actor_specs(
+    run_plan: RunPlan, run: RunSpec, weights: SharedWeights, groups: Mapping[int, GroupSpec]
+) -> tuple[Specs, dict[int, ActorSlots]]:
+    """One actor per group."""
+    names = {index: f"actor {index}" for index in groups}
+    slots, ports = _actor_slots(run_plan, run.layout, groups, {names[index]: [index] for index in groups})
+    specs: Specs = [
+        WorkerSpec(names[index], "actor", ActorArgs(run, weights, index, group, ports[names[index]]), (index,))
+        for index, group in groups.items()
+    ]
+    return specs, slots
+
+
+def _central_specs(
+    run_plan: RunPlan, run: RunSpec, weights: SharedWeights, groups: Mapping[int, GroupSpec], name: str
+) -> tuple[Specs, dict[int, ActorSlots]]:
+    """One env loop per group, and one inference server for all of them."""
+    slots, ports = _actor_slots(run_plan, run.layout, groups, {name: list(groups)})
+    channel = SharedInferenceChannel(run.layout, {index: len(group.rows) for index, group in groups.items()})
+    server: WorkerSpec[WorkerArgs] = WorkerSpec(
+        name,
+        "inference",
+        InferenceArgs(run, weights, dict(groups), ports[name], channel.server_port()),
+        tuple(groups),
+        dependents=tuple(f"env {index}" for index in groups),
+    )
+    loops: Specs = [
+        WorkerSpec(f"env {index}", "env", EnvArgs(run, index, group, channel.loop_port(index)), (index,))
+        for index, group in groups.items()
+    ]
+    return [server, *loops], slots
+
+
+def _actor_slots(
+    run_plan: RunPlan, layout: Layout, groups: Mapping[int, GroupSpec], writers: Mapping[str, Sequence[int]]
+) -> tuple[dict[int, ActorSlots], dict[str, FragmentPort]]:
+    """The slots of every group in shared memory: as the hub sees them, and as the worker that writes them does."""
+    shape = run_plan.fragment_shape(layout)
+    slots: dict[int, ActorSlots] = {}
+    ports: dict[str, FragmentPort] = {}
+    for worker, indices in writers.items():
+        specs = {index: shape.buffer(len(groups[index].rows)) for index in indices}
+        offsets: dict[int, list[int]] = {}
+        end = 0
+        for index, spec in specs.items():
+            offsets[index] = [end + slot * size_of(spec) for slot in range(SLOTS)]
+            end += SLOTS * size_of(spec)
+        ports[worker] = port = FragmentPort(AnonymousSharedMemory(end), specs, offsets)
+        slots |= {index: ActorSlots(groups[index].rows, buffers, worker) for index, buffers in port.buffers().items()}
+    return slots, ports

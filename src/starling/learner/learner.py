@@ -6,8 +6,9 @@ import copy
 import math
 import zlib
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,11 +29,11 @@ from starling.types import Batch, Keys, NDArray, Progress, Sample, Tensor
 MAX_SKIPPED = 20
 """Updates in a row whose gradient may be non-finite before the run is stopped."""
 CHECKED_EVERY = 100
-"""Versions after which several learners make sure that their weights are still the same."""
+"""Updates between two comparisons of the learners' weights."""
 
 
 AGE_EVERY = 8
-"""Versions after which the age of a batch is looked at again; a row of metrics has one age at least."""
+"""Updates between two measurements of a batch's age; a row of metrics has at least one."""
 LAG = "learner/lag"
 
 
@@ -51,49 +52,44 @@ class DivergedError(RuntimeError):
             self.batch = {name.replace("/", "."): array for name, array in tree.items(arrays)}
 
 
-class Source(Protocol):
-    """Where batches come from, and where the learner reports back."""
+@dataclass(frozen=True)
+class LearnResult:
+    """The items of a batch that was learned from, and their new priorities [B] if the algorithm gives any."""
 
-    @property
-    def env_steps(self) -> int: ...
-
-    def sample(self) -> Sample | None: ...
-
-    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None: ...
+    keys: Keys
+    priorities: NDArray | None
 
 
 class Learner:
-    """Takes a batch a step: prepare, epochs of minibatches, target, priorities, a new version."""
+    """One update per batch: prepare, epochs of minibatches, optimizer steps, target network, new priorities."""
 
     def __init__(
         self,
         algorithm: Algorithm,
         model: nn.Module,
-        source: Source,
         *,
         seed: int,
         planned_env_steps: int,
-        planned_versions: int,
+        planned_updates: int,
         mixed: bool = False,  # mixed precision: bfloat16 where autocast finds it safe
         compiled: bool = False,
         concurrent_losses: int = 1,  # parts of the loss that are computed at the same time
     ) -> None:
-        self.algorithm, self.model, self.source = algorithm, model, source
-        self.ranks: LearnerGroup = SingleLearner()  # who else learns the same
+        self.algorithm, self.model = algorithm, model
+        self.group: LearnerGroup = SingleLearner()
         self._seed = seed
         self._mixed = mixed
         self._learning = algorithm.learning()
         self._target = copy.deepcopy(model).requires_grad_(False) if self._learning.target else None
         self._optimizers = {
-            name: FlatOptimizer(spec.config, spec.parameters(model), planned_versions)
+            name: FlatOptimizer(spec.config, spec.parameters(model), planned_updates)
             for name, spec in self._learning.optimizers.items()
         }
         self._parameters = {name: optimizer.parameters for name, optimizer in self._optimizers.items()}
-        self._abreast = ConcurrentLosses(
-            concurrent_losses, model.parameters()
-        )  # once the optimizers have moved them to where they stay
+        # Only now: the optimizers have moved the parameters into their flat buffers.
+        self._concurrent_losses = ConcurrentLosses(concurrent_losses, model.parameters())
         self._compiled = Compiled() if compiled else None
-        self._settled = True  # nobody waits here for another rank's compiler
+        self._compiled_everywhere = True  # no rank still compiles its loss
         self._target_flat = self._flatten_target()
         copied = () if self._target is None else self._target.buffers()
         self._target_buffers = list(zip(copied, model.buffers(), strict=False))  # finding them takes longer than a copy
@@ -103,11 +99,10 @@ class Learner:
         kept = model.state_dict()
         self._statistics = [buffer for name, buffer in model.named_buffers() if name in kept]
         self._ones = torch.empty(0)
-        self._sample: Sample | None = None  # what is to be learned from next
         self._means = Means(later=self._device.type != "cpu")
         self._timeline = Timeline()
         self._skipped = self.skipped_in_all = 0
-        self._optimizer_steps = 0  # optimizer steps of the version that is being made
+        self._optimizer_steps = 0  # of the update in progress
         self._planned_env_steps = planned_env_steps
         self.updates = 0
 
@@ -118,23 +113,23 @@ class Learner:
         twins = dict(zip(self.model.parameters(), self._target.parameters(), strict=True))
         return {name: flatten([twins[p] for p in opt.parameters]) for name, opt in self._optimizers.items()}
 
-    @property
-    def progress(self) -> Progress:
-        """How far training is, by what has arrived here."""
-        return self._progress(self.ranks.total(self.source.env_steps))
+    def progress(self, env_steps: int) -> Progress:
+        """Training progress, given the env steps that have arrived at this learner."""
+        return self._progress(self.group.total(env_steps))
 
     def _progress(self, steps: int) -> Progress:
         return Progress(steps, self.updates, min(1.0, steps / self._planned_env_steps))
 
-    def step(self) -> bool:
-        """Learn from one batch; False when there is none, here or at another rank."""
-        if self._sample is None:
-            self._sample = self.source.sample()
-        steps = self.ranks.sync_env_steps(self._sample is not None, self.source.env_steps)
-        if self._sample is None or steps is None:
-            return False
-        sample = self._sample
-        before = [buffer.clone() for buffer in self._statistics] if self.ranks.size > 1 else []
+    def step(self, sample: Sample | None, env_steps: int) -> LearnResult | None:
+        """Learn from one batch, when `env_steps` have arrived at this learner.
+
+        Returns None if there is no batch here or at another learner of the group; a batch is then offered again, as it
+        is after a `RankLostError`.
+        """
+        steps = self.group.sync_env_steps(sample is not None, env_steps)
+        if sample is None or steps is None:
+            return None
+        before = [buffer.clone() for buffer in self._statistics] if self.group.size > 1 else []
         try:
             batch = self._prepare(self._batch(sample, self._progress(steps)), before)
             priorities = self._epochs(batch)
@@ -147,13 +142,11 @@ class Learner:
         self.updates, self._optimizer_steps = self.updates + 1, 0
         self._timeline.add(self.updates, batch.progress.env_steps)
         for optimizer in self._optimizers.values():
-            optimizer.end_version(batch.progress.fraction)
+            optimizer.end_update(batch.progress.fraction)
         self._update_target()
-        self._sample = None
-        self.source.update_priorities(sample.keys, None if priorities is None else priorities.cpu().numpy())
-        if self.updates % CHECKED_EVERY == 0 and not self.ranks.all_equal(self._fingerprint):
+        if self.updates % CHECKED_EVERY == 0 and not self.group.all_equal(self._fingerprint):
             raise DivergedError(f"the learners' weights differ after {self.updates} updates")
-        return True
+        return LearnResult(sample.keys, None if priorities is None else priorities.cpu().numpy())
 
     def _fingerprint(self) -> int:
         """A number that stands for the weights."""
@@ -174,13 +167,13 @@ class Learner:
         """Let the buffers, which were `before`, have changed by what all ranks changed them together."""
         pairs = zip(self._statistics, before, strict=True)
         changes = torch.cat([(now.double() - then.double()).flatten() for now, then in pairs])  # [n]
-        self.ranks.all_reduce_sum(changes)
+        self.group.all_reduce_sum(changes)
         parts = torch.split(changes, [then.numel() for then in before])
         for buffer, then, change in zip(self._statistics, before, parts, strict=True):
             buffer.copy_(then.double() + change.view_as(then))
 
     def _note_age(self, versions: NDArray, now: Progress) -> None:
-        """How long ago the weights [B] that acted were made, in versions and in env steps."""
+        """Record the age of the weights [B] that acted, in updates and in env steps."""
         if self.updates % AGE_EVERY and LAG in self._means:
             return
         rows = len(versions)
@@ -215,7 +208,7 @@ class Learner:
             rows = source == table
             smallest = float((probability[rows] * size[rows]).min())
             usual = importance_weights(probability[rows], size[rows], beta)
-            weight[rows] = usual * float((self.ranks.all_reduce_min(smallest) / smallest) ** beta)
+            weight[rows] = usual * float((self.group.all_reduce_min(smallest) / smallest) ** beta)
         return weight
 
     def _epochs(self, batch: Batch) -> Tensor | None:
@@ -228,7 +221,7 @@ class Learner:
                 if loss.priorities is not None:
                     priorities = torch.zeros_like(batch.weight) if priorities is None else priorities
                     priorities[rows] = loss.priorities.detach().to(priorities.dtype)
-        assert loss is not None, "a version has at least one minibatch"
+        assert loss is not None, "an update has at least one minibatch"
         with torch.no_grad():
             for name, value in loss.metrics().items():
                 self._means.add(f"loss/{name}", value)
@@ -242,10 +235,10 @@ class Learner:
         with self._precision():
             parts = self.algorithm.parts(self.model, self._target, batch)
         pieces = parts if self._compiled is None else [as_one(parts)]  # of which products are worth all threads
-        loss = together(self._abreast([partial(self._work_out, piece) for piece in pieces]))
-        if not self._settled:  # a compiler takes longer than a rank may be late with its gradient
-            self.ranks.all_reduce_min(0.0)
-            self._settled = True
+        loss = together(self._concurrent_losses([partial(self._work_out, piece) for piece in pieces]))
+        if not self._compiled_everywhere:  # a compiler takes longer than a rank may be late with its gradient
+            self.group.all_reduce_min(0.0)
+            self._compiled_everywhere = True
         norms = {name: self._shared_norm(name) for name in loss.losses}
         self._optimizer_step(norms)
         if self._skipped >= MAX_SKIPPED:
@@ -268,9 +261,9 @@ class Learner:
     def _shared_norm(self, name: str) -> float:
         """The norm of the gradient of the whole batch, of which every rank had an equal part and has all now."""
         optimizer = self._optimizers[name]
-        self.ranks.all_reduce_sum(optimizer.gradient)
-        if self.ranks.size > 1 and not self._learning.optimizers[name].summed:
-            optimizer.gradient.div_(self.ranks.size)
+        self.group.all_reduce_sum(optimizer.gradient)
+        if self.group.size > 1 and not self._learning.optimizers[name].summed:
+            optimizer.gradient.div_(self.group.size)
         return optimizer.gradient_norm()
 
     def _optimizer_step(self, norms: dict[str, float]) -> None:
@@ -309,12 +302,12 @@ class Learner:
 
     @property
     def standing(self) -> tuple[int, int]:
-        """How far it has come: versions, and optimizer steps of the one it is at."""
+        """Updates so far, and optimizer steps of the update in progress."""
         return self.updates, self._optimizer_steps
 
-    def join(self, ranks: LearnerGroup, rank: int) -> None:
+    def join(self, group: LearnerGroup, rank: int) -> None:
         """Learn together with others from now on, whose state this learner has been given, but for random numbers."""
-        self.ranks, self._optimizer_steps, self._settled = ranks, 0, self._compiled is None
+        self.group, self._optimizer_steps, self._compiled_everywhere = group, 0, self._compiled is None
         if rank:
             seeds = np.random.SeedSequence([self._seed, rank, self.updates])
             self._rng = np.random.Generator(np.random.PCG64(seeds))

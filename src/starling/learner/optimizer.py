@@ -48,7 +48,7 @@ def flatten(parameters: list[nn.Parameter]) -> Tensor:
 class FlatOptimizer:
     """A torch optimizer by name, with its schedule and clipping, over the parameters it alone moves."""
 
-    def __init__(self, config: OptimizerConfig, parameters: Iterable[nn.Parameter], planned_versions: int) -> None:
+    def __init__(self, config: OptimizerConfig, parameters: Iterable[nn.Parameter], planned_updates: int) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
         if not self.parameters:
             raise ValueError("an optimizer needs at least one parameter")
@@ -63,10 +63,10 @@ class FlatOptimizer:
         self._clip, self._args = config.clip_norm, config.args
         self._optimizer = _make_optimizer(config, self._moved(config.name))
         self._kernel = _fused_kernel(self._optimizer)
-        args = _schedule_args(config.schedule, planned_versions)
+        args = _schedule_args(config.schedule, planned_updates)
         self._schedule = _make_schedule(config.schedule, self._optimizer, args)
         over_run = config.schedule is not None and WHOLE_RUN in config.schedule.args.values()
-        self._planned = planned_versions if over_run else None
+        self._planned = planned_updates if over_run else None
         kept = {} if self._schedule is None else vars(self._schedule)
         self._schedule_settings = {key: kept[key] for key in args if key in kept}  # in the schedule's own form
 
@@ -110,10 +110,10 @@ class FlatOptimizer:
         if closed_form is not None:
             (group["lr"],) = closed_form()
 
-    def end_version(self, fraction: float) -> None:
-        """Move the schedule on by one version, or to this `fraction` of the run where it is given over the run.
+    def end_update(self, fraction: float) -> None:
+        """Advance the schedule by one update, or to this `fraction` of the run where it is given over the run.
 
-        There may be more versions in a run than were planned, because resets are part of batches and no env steps.
+        There may be more updates in a run than were planned, because resets are part of batches and no env steps.
         One that has an end (OneCycleLR) stays there, where torch would raise.
         """
         if self._schedule is None:
@@ -257,10 +257,10 @@ def _fused_step(kernel: Callable[..., None], optimizer: torch.optim.Optimizer) -
         )
 
 
-def _schedule_args(config: ScheduleConfig | None, planned_versions: int) -> dict[str, Any]:
-    """A schedule's arguments, with the planned number of versions for the whole run."""
+def _schedule_args(config: ScheduleConfig | None, planned_updates: int) -> dict[str, Any]:
+    """A schedule's arguments, with the planned number of updates for the whole run."""
     given = {} if config is None else config.args
-    return {key: planned_versions if value == WHOLE_RUN else value for key, value in given.items()}
+    return {key: planned_updates if value == WHOLE_RUN else value for key, value in given.items()}
 
 
 def _make_schedule(
@@ -285,10 +285,10 @@ def _mendable(kind: str, config: OptimizerConfig | ScheduleConfig) -> Iterator[N
         raise UserError(f"{kind} {config.name} cannot be used with {on_one_line(config.args)}: {reason}") from error
 
 
-def check_optimizer(config: OptimizerConfig, planned_versions: int) -> None:
+def check_optimizer(config: OptimizerConfig, planned_updates: int) -> None:
     """Refuse settings with which training would fail: takes a few steps with a small layer."""
     layer = [nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2))]
-    trial = FlatOptimizer(config, layer, planned_versions)
+    trial = FlatOptimizer(config, layer, planned_updates)
     for step in range(1, _TRIAL_STEPS + 1):
         with _mendable("optimizer", config):
             trial.take([torch.ones_like(parameter) for parameter in trial.parameters])
@@ -297,6 +297,6 @@ def check_optimizer(config: OptimizerConfig, planned_versions: int) -> None:
                 raise ValueError("parameters are not finite after a step")
         if config.schedule is not None:
             with _mendable("schedule", config.schedule):
-                trial.end_version(step / planned_versions)
+                trial.end_update(step / planned_updates)
                 if not 0 <= trial.learning_rate < math.inf:
                     raise ValueError(f"the learning rate becomes {trial.learning_rate:g}")

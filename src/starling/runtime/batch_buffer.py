@@ -1,4 +1,4 @@
-"""Batches for a learner in another process: written into shared memory where they are drawn, read where they are."""
+"""Batches for a learner in another process, in shared memory."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class BatchPort:
 
     def __init__(self, spec: BatchSlot, count: int) -> None:
         self._spec, self._count = spec, count
-        self._slab = AnonymousSharedMemory(count * size_of(spec))
+        self._memory = AnonymousSharedMemory(count * size_of(spec))
 
     def slots(self) -> list[BatchSlot]:
         size = size_of(self._spec)
-        return [self._slab.arrays(self._spec, i * size) for i in range(self._count)]
+        return [self._memory.arrays(self._spec, i * size) for i in range(self._count)]
 
 
 def fill(slot: BatchSlot, sample: Sample) -> None:
@@ -51,8 +51,8 @@ def fill(slot: BatchSlot, sample: Sample) -> None:
         np.copyto(getattr(slot, name), getattr(sample, name))
 
 
-class Desk(Protocol):
-    """The drawing side of a rank's batches, wherever the rank is; see `BatchBuffer`."""
+class Batches(Protocol):
+    """The batches that a rank has not learned from yet, as its hub sees them; see `BatchBuffer`."""
 
     @property
     def free(self) -> list[int]: ...
@@ -66,7 +66,7 @@ class Desk(Protocol):
 
 
 class BatchBuffer:
-    """The drawing side: which slots hold a batch that is not learned from yet, and the names of its items."""
+    """The hub's side: the slots with batches that are not learned from yet, and the keys of their items."""
 
     def __init__(self, port: BatchPort) -> None:
         self._slots = port.slots()

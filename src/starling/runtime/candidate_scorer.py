@@ -1,4 +1,4 @@
-"""The loader: scores candidates with weights that it reads as an actor does, so that a table can rank them."""
+"""Scores the candidates of attentive and elite replay with the current network."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from starling.algos.base import Algorithm
 from starling.replay.mixture import Candidates
 from starling.replay.spec import TableSpec
 from starling.replay.store import Store
-from starling.types import Keys, NDArray, Sample
+from starling.types import NDArray, Sample
 
 
 class CandidateScorer:
-    """Says how far off the candidates of the candidates are; what that costs is measured."""
+    """Computes the distance of every candidate; a table then selects by these. Measures what that costs."""
 
     def __init__(self, algorithm: Algorithm, model: Any, tables: Sequence[TableSpec]) -> None:
         self._algorithm, self.model = algorithm, model
@@ -39,34 +39,21 @@ class CandidateScorer:
         self._usage.enter(WAIT_IN)
         return distances
 
+    def sample(self, store: Store) -> Sample | None:
+        """Draw candidates from a store in the same thread, score them, and select a batch; None if there is none."""
+        candidates = store.draw_candidates()
+        return None if candidates is None else store.select(candidates, self.score(candidates))
+
     def _distances(self, table: int, part: Sample, recent: Any) -> NDArray:
         candidates = tree.to_torch(part.trajectory, recent.valid.device)
         scores: NDArray = self._algorithm.score(self.model, table, candidates, recent).cpu().numpy()
         return scores
 
     def metrics(self) -> dict[str, float]:
-        """What scoring cost since the last call: the share of the time, and milliseconds a batch."""
+        """Share of the time spent scoring since the last call, and milliseconds per batch."""
         shares, now = self._shares.look("scoring", self._usage.cells), read(self._usage.cells)
         (calls, busy), self._before = self._before, (now["calls"], now[BUSY])
         if not shares or now["calls"] == calls:
             return {}
         each = (now[BUSY] - busy) / (now["calls"] - calls) / 1e6
         return {"time/scoring/busy": round(shares[BUSY], 3), "time/scoring/ms": round(each, 2)}
-
-
-class RankedSource:
-    """A store in the learner's own thread, whose candidates are scored when a batch is asked for."""
-
-    def __init__(self, store: Store, candidate_scorer: CandidateScorer) -> None:
-        self._store, self._candidate_scorer = store, candidate_scorer
-
-    @property
-    def env_steps(self) -> int:
-        return self._store.env_steps
-
-    def sample(self) -> Sample | None:
-        candidates = self._store.draw_candidates()
-        return None if candidates is None else self._store.select(candidates, self._candidate_scorer.score(candidates))
-
-    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None:
-        self._store.update_priorities(keys, priorities)

@@ -19,12 +19,12 @@ class ActorSlots:
     rows: NDArray  # [B] int64
     buffers: Sequence[FragmentBuffer | None]  # shared memory; None where a slot is on another machine
     writer: str  # the worker that fills them
-    incarnation: int = 0  # how often these rows have begun anew
+    incarnation: int = 0  # number of restarts of its env loop
     lent: set[int] = field(default_factory=set)
 
-    def life(self, group: int) -> int:
-        """The id under which this life's fragments are known."""
-        return GroupSpec(self.rows, self.incarnation).actor(group)
+    def actor_id(self, group: int) -> int:
+        """The actor id in the fragments of the current incarnation."""
+        return GroupSpec(self.rows, self.incarnation).actor_id(group)
 
 
 class Credits:
@@ -41,41 +41,43 @@ class Credits:
 
     @property
     def incarnations(self) -> dict[int, int]:
-        return {group: seat.incarnation for group, seat in self.actor_slots.items()}
+        return {group: slots.incarnation for group, slots in self.actor_slots.items()}
 
     def writer_begins(self, name: str) -> None:
         """A worker was started: all slots it writes are free, one of each group before any second."""
         self._writers.add(name)
-        mine = [group for group, seat in self.actor_slots.items() if seat.writer == name and group not in self._paused]
+        mine = [
+            group for group, slots in self.actor_slots.items() if slots.writer == name and group not in self._paused
+        ]
         pairs = [(slot, group) for group in mine for slot in range(len(self.actor_slots[group].buffers))]
         self._free.extend((group, slot) for slot, group in sorted(pairs))
 
     def writer_ends(self, name: str) -> None:
         """A worker is gone: credits it held are dealt again, its slots wait for the next one."""
         self._writers.discard(name)
-        for seat in self.actor_slots.values():
-            if seat.writer == name:
-                self._lost(len(seat.rows) * len(seat.lent))
-                seat.lent.clear()
+        for slots in self.actor_slots.values():
+            if slots.writer == name:
+                self._lost(len(slots.rows) * len(slots.lent))
+                slots.lent.clear()
         self._free = deque((group, slot) for group, slot in self._free if self.actor_slots[group].writer != name)
 
     def incarnation_ends(self, group: int, produced: int) -> None:
-        """A group's env loop is gone, which had produced so many steps; the next one is another life."""
-        seat = self.actor_slots[group]
-        self.ledger.ended(seat.life(group), produced)
-        seat.incarnation += 1
+        """A group's env loop is gone, which had produced so many steps; the next one is a new incarnation."""
+        slots = self.actor_slots[group]
+        self.ledger.ended(slots.actor_id(group), produced)
+        slots.incarnation += 1
 
     def pause(self, group: int) -> None:
         """The env loop of a group is gone, but not its writer: nothing more is lent for it; see `given_back`."""
         self._paused.add(group)
         self._free = deque((other, slot) for other, slot in self._free if other != group)
 
-    def given_back(self, group: int, slots: Sequence[int]) -> None:
+    def given_back(self, group: int, unused: Sequence[int]) -> None:
         """The writer has returned what was lent for a group whose env loop is gone: the credits are dealt again."""
-        seat = self.actor_slots[group]
-        returned = seat.lent & set(slots)
-        self._lost(len(seat.rows) * len(returned))
-        seat.lent -= returned
+        slots = self.actor_slots[group]
+        returned = slots.lent & set(unused)
+        self._lost(len(slots.rows) * len(returned))
+        slots.lent -= returned
         if group not in self._paused:
             self._free.extend((group, slot) for slot in sorted(returned))
 
@@ -84,20 +86,20 @@ class Credits:
         if group not in self._paused:
             return
         self._paused.discard(group)
-        seat = self.actor_slots[group]
-        if seat.writer in self._writers:
-            self._free.extend((group, slot) for slot in range(len(seat.buffers)) if slot not in seat.lent)
+        slots = self.actor_slots[group]
+        if slots.writer in self._writers:
+            self._free.extend((group, slot) for slot in range(len(slots.buffers)) if slot not in slots.lent)
 
     def grant(self) -> Iterator[tuple[str, int, int]]:
         """Credits that may be given now: the writer, the group, the slot."""
         while self._free:
             group, slot = self._free[0]
-            seat = self.actor_slots[group]
-            if not self._begin(len(seat.rows)):
+            slots = self.actor_slots[group]
+            if not self._begin(len(slots.rows)):
                 return
             self._free.popleft()
-            seat.lent.add(slot)
-            yield seat.writer, group, slot
+            slots.lent.add(slot)
+            yield slots.writer, group, slot
 
     def returned(self, group: int, slot: int) -> None:
         """A slot was filled and read: it may be lent again."""

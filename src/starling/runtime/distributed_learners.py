@@ -29,8 +29,8 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """Where ranks meet: a store that all can reach, which rank this is, of how many, and the address it listens on."""
+class RendezvousInfo:
+    """The arguments of a process group: a store that all ranks reach, this rank, their number, and its own address."""
 
     store: Store
     rank: int
@@ -45,15 +45,15 @@ class DistributedLearners:
     While this rank waits for others its `usage` says so, and shows a sign of life.
     """
 
-    def __init__(self, meeting: Meeting, device: torch.device, usage: Usage) -> None:
-        self.size, self._usage, self._total = meeting.size, usage, 0
-        self._timeout = timedelta(seconds=meeting.timeout)
-        self._store = meeting.store  # torch keeps its own half of a store that is written in Python, not ours
-        meeting.store.set_timeout(self._timeout)
+    def __init__(self, rendezvous: RendezvousInfo, device: torch.device, usage: Usage) -> None:
+        self.size, self._usage, self._total = rendezvous.size, usage, 0
+        self._timeout = timedelta(seconds=rendezvous.timeout)
+        self._store = rendezvous.store  # torch keeps its own half of a store that is written in Python, not ours
+        rendezvous.store.set_timeout(self._timeout)
         try:
-            self._talk = self._beside(lambda: _gloo(meeting, self._timeout))
+            self._talk = self._beside(lambda: _gloo(rendezvous, self._timeout))
             on_gpu = device.type == "cuda"
-            self._reduction = self._beside(lambda: _nccl(meeting, self._timeout)) if on_gpu else self._talk
+            self._reduction = self._beside(lambda: _nccl(rendezvous, self._timeout)) if on_gpu else self._talk
         except RuntimeError as error:
             raise RankLostError(f"the learners did not meet: {_first_line(error)}", late=True) from error
 
@@ -129,19 +129,19 @@ class DistributedLearners:
             self._usage.beat()
 
 
-def _gloo(meeting: Meeting, timeout: timedelta) -> Any:
+def _gloo(rendezvous: RendezvousInfo, timeout: timedelta) -> Any:
     gloo: Any = dist.ProcessGroupGloo
     options = gloo._Options()
-    options._devices = [gloo.create_device(hostname=meeting.host, lazy_init=False)]
+    options._devices = [gloo.create_device(hostname=rendezvous.host, lazy_init=False)]
     options._timeout, options._threads = timeout, 1
-    return gloo(PrefixStore("gloo", meeting.store), meeting.rank, meeting.size, options)
+    return gloo(PrefixStore("gloo", rendezvous.store), rendezvous.rank, rendezvous.size, options)
 
 
-def _nccl(meeting: Meeting, timeout: timedelta) -> Any:
+def _nccl(rendezvous: RendezvousInfo, timeout: timedelta) -> Any:
     nccl: Any = dist.ProcessGroupNCCL
     options = nccl.Options()
     options._timeout = timeout
-    return nccl(PrefixStore("nccl", meeting.store), meeting.rank, meeting.size, options)
+    return nccl(PrefixStore("nccl", rendezvous.store), rendezvous.rank, rendezvous.size, options)
 
 
 def _first_line(error: BaseException) -> str:

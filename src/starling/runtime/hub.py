@@ -1,6 +1,6 @@
-"""The middle of a run over several processes: owns the store, deals out credits, prepares batches, hears the workers.
+"""The hub between workers and a learner: owns the store, grants credits, prepares batches, handles workers' messages.
 
-One thread runs it, so nothing in here needs a lock; others leave requests with `post` and `call`.
+One thread runs it, so nothing in here needs a lock; other threads use `post` and `call`.
 """
 
 from __future__ import annotations
@@ -28,37 +28,38 @@ from starling.types import Episode, Fragment, NDArray, Sample
 R = TypeVar("R")
 CHECK_SECONDS = 0.25
 STOP_SECONDS = 3.0
-FORSAKEN_SECONDS = 1.0
+STUCK_SECONDS = 1.0
 
 
 class Hub:
-    """Everything between the workers and the learner."""
+    """The store with its limiter, the workers that fill it, and the batches that are ready for the learner."""
 
     def __init__(
         self,
         store: Tables,
-        hire: Callable[[EventQueue], Sequence[Worker]],
+        event_queue: EventQueue,
+        workers: Sequence[Worker],
         actor_slots: dict[int, ActorSlots],
         settings: SupervisionConfig,
         prefetch: int,
-        scoring_thread: ScoringThread | None,  # where tables rank what they hold
+        scoring_thread: ScoringThread | None,  # for attentive and elite replay
     ) -> None:
         self.store = store
         self.credits = Credits(actor_slots, store.begin, store.lost)
-        self.ready: queue.SimpleQueue[Sample] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[Sample] = queue.SimpleQueue()
         self.failure: BaseException | None = None
         self._prefetch, self._scoring_thread = prefetch, scoring_thread
-        self._candidates = 0  # batches that are being scored
-        self._event_queue = EventQueue()
+        self._num_scoring = 0  # batches whose candidates are being scored
+        self._event_queue = event_queue
         self.post, self.wake = self._event_queue.post, self._event_queue.wake
-        self.supervisor = Supervisor(hire(self._event_queue), settings, self, lambda: self.credits.incarnations)
+        self.supervisor = Supervisor(workers, settings, self)
         self._next_check = 0.0
         self._shares, self._usage = Shares(), Usage()
         self._episodes: deque[Episode] = deque()
         self._dropped = 0  # episodes in which an env gave no numbers
         self._evaluations: deque[dict[str, float]] = deque()
         self.evaluator_state: dict[str, Any] = {}  # what the last evaluation leaves to the next
-        self._evaluating = self._stopping = self._forsaken = False
+        self._evaluating = self._stopping = self._stuck = False
         self._thread = threading.Thread(target=self._serve, name="hub", daemon=True)
 
     # For other threads.
@@ -71,7 +72,7 @@ class Hub:
             )
 
     def call(self, function: Callable[[], R]) -> R:
-        """Have something done by the hub's thread and wait for what it gives."""
+        """Run a function in the hub's thread and return its result."""
         if not self._thread.is_alive() or threading.current_thread() is self._thread:
             return function()
         answer: Future[R] = Future()
@@ -83,9 +84,18 @@ class Hub:
                 answer.set_exception(error)
 
         self.post(run)
-        while not answer.done() and self._thread.is_alive() and not self._forsaken:
+        while not answer.done() and self._thread.is_alive() and not self._stuck:
             time.sleep(0.0005)
         return answer.result(0) if answer.done() else function()
+
+    def next_batch(self, timeout: float) -> Sample | None:
+        """Take a prepared batch; None if none is ready within `timeout` seconds."""
+        try:
+            sample = self._ready.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        self.wake()  # another one can be prepared
+        return sample
 
     def episodes(self) -> list[Episode]:
         return drain(self._episodes)
@@ -98,27 +108,27 @@ class Hub:
 
     @property
     def evaluating(self) -> bool:
-        """Whether an evaluation is under way; False also where there is nobody left to make one."""
+        """True while an evaluation is running and its evaluator has not been given up."""
         evaluator = self.supervisor.workers.get("evaluator")
         return self._evaluating and evaluator is not None and not evaluator.given_up
 
     def evaluate(self) -> None:
-        """Have the newest weights evaluated; while an evaluation is under way this changes nothing."""
+        """Request an evaluation of the newest weights; no effect while one is running."""
         self.call(self._ask_evaluator)
 
     def metrics(self) -> dict[str, Any]:
         return self.call(self._metrics)
 
     def fail(self, failure: BaseException) -> None:
-        """The run has failed, and this thread may wait for somebody who will never answer: nobody waits for it."""
-        self.failure, self._forsaken = failure, True
+        """Fail the run although the hub's thread may be stuck waiting for an answer: nobody waits for that thread."""
+        self.failure, self._stuck = failure, True
 
     def halt(self) -> None:
         """End the thread: from now on nothing comes in."""
         self._stopping = True
         if self._thread.is_alive():
             self.wake()
-            self._thread.join(FORSAKEN_SECONDS if self._forsaken else None)
+            self._thread.join(STUCK_SECONDS if self._stuck else None)
 
     def stop(self) -> None:
         """End the thread and all workers."""
@@ -141,7 +151,7 @@ class Hub:
         self.failure = error
 
     def turn(self, timeout: float) -> None:
-        """Deal with what has come, or wait for something to come."""
+        """Handle the events that have arrived, or wait for one."""
         self._usage.enter(WAIT_IN)
         events = self._event_queue.wait(timeout)
         self._usage.enter(BUSY)
@@ -150,32 +160,32 @@ class Hub:
         if now >= self._next_check:
             self.supervisor.supervise()
             self._next_check = now + CHECK_SECONDS
-        self._load()
+        self._prefetch_batches()
         for writer, group, slot in self.credits.grant():
             self._send(writer, {"credit": [group, slot]})
 
-    def _load(self) -> None:
-        """Have batches ready before the learner asks."""
-        while self._candidates < self._room():
+    def _prefetch_batches(self) -> None:
+        """Prepare batches before the learner asks for them."""
+        while self._num_scoring < self._free_places():
             candidates = self.store.draw_candidates()
             if candidates is None:
                 return
-            self._candidates += 1
+            self._num_scoring += 1
             if candidates.unranked and self._scoring_thread is not None:
                 self._scoring_thread.put(candidates)
             else:
                 self._select(candidates, {})
 
     def _select(self, candidates: Candidates, distances: dict[int, NDArray]) -> None:
-        self._candidates -= 1
+        self._num_scoring -= 1
         self._deliver(self.store.select(candidates, distances))
 
-    def _room(self) -> int:
-        """Batches that may still be prepared."""
-        return self._prefetch - self.ready.qsize()
+    def _free_places(self) -> int:
+        """Number of batches that may still be prepared."""
+        return self._prefetch - self._ready.qsize()
 
     def _deliver(self, sample: Sample) -> None:
-        self.ready.put(sample)
+        self._ready.put(sample)
 
     def _send(self, name: str, message: dict[str, Any]) -> None:
         self.supervisor.workers[name].send(message)
@@ -187,21 +197,26 @@ class Hub:
 
     def _metrics(self) -> dict[str, Any]:
         living = {
-            self.credits.actor_slots[group].life(group): steps for group, steps in self.supervisor.produced().items()
+            self.credits.actor_slots[group].actor_id(group): steps
+            for group, steps in self.supervisor.produced().items()
         }
-        shares = self._shares.look("candidate_scorer", self._usage.cells)
+        shares = self._shares.look("hub", self._usage.cells)
         return {
             **{f"ledger/{name}": count for name, count in self.credits.ledger.row(living).items()},
             **self.store.metrics(),
             "envs/dropped": self._dropped,
             **self.supervisor.metrics(),
-            **({"time/loader/busy": round(shares[BUSY], 3)} if shares else {}),
+            **({"time/hub/busy": round(shares[BUSY], 3)} if shares else {}),
             **(self._scoring_thread.metrics() if self._scoring_thread is not None else {}),
         }
 
-    # What the supervisor tells.
+    # Called by the supervisor.
 
-    def heard(self, worker: Worker, message: dict[str, Any]) -> None:
+    @property
+    def incarnations(self) -> dict[int, int]:
+        return self.credits.incarnations
+
+    def handle_message(self, worker: Worker, message: dict[str, Any]) -> None:
         if "fragment" in message:
             group, slot, actor, sequence = message["fragment"]
             self._insert(group, slot, actor, sequence, message.get("buffer"))
@@ -230,23 +245,23 @@ class Hub:
             self.credits.go_on(message["resumed"])
 
     def _insert(self, group: int, slot: int, actor: int, sequence: int, sent: FragmentBuffer | None) -> None:
-        """Take in a fragment that lies in its slot, or that was sent as it is."""
-        seat, before = self.credits.actor_slots[group], self.store.env_steps
-        buffer = sent or seat.buffers[slot]
+        """Insert a fragment that lies in its slot, or that was sent as it is."""
+        slots, before = self.credits.actor_slots[group], self.store.env_steps
+        buffer = sent or slots.buffers[slot]
         assert buffer is not None, "a fragment lies in its slot or was sent"
-        self.store.insert(Fragment(buffer.steps, seat.rows, buffer.carries, actor, sequence))
+        self.store.insert(Fragment(buffer.steps, slots.rows, buffer.carries, actor, sequence))
         self.credits.ledger.inserted(actor, self.store.env_steps - before)
         self.credits.returned(group, slot)
 
-    def began(self, worker: Worker) -> None:
+    def worker_started(self, worker: Worker) -> None:
         self.credits.writer_begins(worker.name)
-        if worker.spec.kind in ("env", "host"):
+        if worker.spec.kind in ("env", "node"):
             for group in worker.spec.groups:
                 self.credits.go_on(group)
         if worker.name == "evaluator" and self._evaluating:
             self._send(worker.name, {"evaluate": self.evaluator_state})
 
-    def ended(self, worker: Worker) -> None:
+    def worker_ended(self, worker: Worker) -> None:
         self.credits.writer_ends(worker.name)
         if worker.spec.kind in ACTING:
             for group in worker.spec.groups:

@@ -1,4 +1,4 @@
-"""Everything in one thread, in turns: deterministic to the bit."""
+"""Runs everything in one thread, in turns: deterministic bit for bit."""
 
 from __future__ import annotations
 
@@ -14,32 +14,44 @@ from starling.actor.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.learner.learner import Learner
 from starling.replay.store import Store
 from starling.runtime.candidate_scorer import CandidateScorer
-from starling.types import Episode, Fragment, Progress
+from starling.types import Episode, Fragment, Progress, Sample
 
 
 class InlineSink:
-    """Links a policy to a store and a learner in the same process; they share the model, so weights need no copy.
+    """Connects an actor core to a store and a learner in the same process, all with one model.
 
-    The learner has its turn whenever a fragment is about to begin: new data is learned from before the next action,
-    and no weights change within a fragment.
+    The learner learns from all batches there are before a fragment begins, so weights never change within a fragment.
     """
 
-    def __init__(self, store: Store, learner: Learner, buffers: Mapping[int, FragmentBuffer], learning: Usage) -> None:
-        self._store, self._learner, self._buffers, self._learning = store, learner, buffers, learning
+    def __init__(
+        self,
+        store: Store,
+        learner: Learner,
+        buffers: Mapping[int, FragmentBuffer],
+        learner_usage: Usage,
+        candidate_scorer: CandidateScorer | None,
+    ) -> None:
+        self._store, self._learner, self._buffers = store, learner, buffers
+        self._learner_usage, self._candidate_scorer = learner_usage, candidate_scorer
 
     def begin(self, group: int) -> FragmentBuffer | None:
-        self._learning.enter(BUSY)
-        while self._learner.step():
-            pass
-        self._learning.enter(WAIT_IN)
+        self._learner_usage.enter(BUSY)
+        while (sample := self._sample()) is not None:
+            result = self._learner.step(sample, self._store.env_steps)
+            assert result is not None, "a single learner waits for nobody"
+            self._store.update_priorities(result.keys, result.priorities)
+        self._learner_usage.enter(WAIT_IN)
         buffer = self._buffers[group]
         return buffer if self._store.begin(buffer.steps.rows) else None
+
+    def _sample(self) -> Sample | None:
+        return self._store.sample() if self._candidate_scorer is None else self._candidate_scorer.sample(self._store)
 
     def insert(self, group: int, fragment: Fragment) -> None:
         self._store.insert(fragment)
 
     def refresh(self) -> Progress:
-        return self._learner.progress
+        return self._learner.progress(self._store.env_steps)
 
 
 class InlineRuntime:
@@ -51,7 +63,7 @@ class InlineRuntime:
         policies: Sequence[PolicyCore | InferenceServer],  # a core a loop, or a server for all of them
         store: Store,
         learner: Learner,
-        learning: Usage,
+        learner_usage: Usage,
         evaluator: Evaluator | None,
         candidate_scorer: CandidateScorer | None,
         exact: bool,
@@ -60,7 +72,8 @@ class InlineRuntime:
         self._policies = list(policies)
         self._cores = [policy.core if isinstance(policy, InferenceServer) else policy for policy in policies]
         self._servers = [policy for policy in policies if isinstance(policy, InferenceServer)]
-        self._learning, self._shares, self._candidate_scorer, self._exact = learning, Shares(), candidate_scorer, exact
+        self._learner_usage, self._shares = learner_usage, Shares()
+        self._candidate_scorer, self._exact = candidate_scorer, exact
         self._evaluations: list[dict[str, float]] = []
         self._evaluator_state: dict[str, Any] = {}
 
@@ -100,8 +113,8 @@ class InlineRuntime:
         return [line for loop in self.loops for line in loop.notices()]
 
     def drain_metrics(self) -> dict[str, Any]:
-        self._learning.beat()  # what it is in the middle of counts as well
-        busy = self._shares.look("learner", self._learning.cells)  # while the learner waits, the env loops act
+        self._learner_usage.beat()  # what it is in the middle of counts as well
+        busy = self._shares.look("learner", self._learner_usage.cells)  # while the learner waits, the env loops act
         return {
             **self.learner.drain_metrics(),
             **self.store.metrics(),
@@ -140,7 +153,7 @@ class InlineRuntime:
         self._evaluator_state = state.get("evaluator", {})
         incarnations = {int(group): incarnation for group, incarnation in state["incarnations"].items()}
         if self._is_mine(state):
-            self._begin_lives(incarnations)
+            self._start_incarnations(incarnations)
             for i, loop in enumerate(self.loops):
                 loop.set_state(state["loops"][str(i)])
             for i, policy in enumerate(self._policies):
@@ -157,14 +170,14 @@ class InlineRuntime:
         """Go on after a checkpoint that is not exact, or that another runtime wrote: all envs start new episodes."""
         self.store.abandon()
         incarnation = next_incarnation(incarnations)
-        self._begin_lives({group: incarnation for core in self._cores for group in core.incarnations})
+        self._start_incarnations({group: incarnation for core in self._cores for group in core.incarnations})
         share, rest = divmod(taken["steps"], len(self.loops))
         first, *others = self.loops
         first.set_state({"env_steps": share + rest, "dropped": taken["dropped"]})
         for loop in others:
             loop.set_state({"env_steps": share, "dropped": 0})
 
-    def _begin_lives(self, incarnations: Mapping[int, int]) -> None:
+    def _start_incarnations(self, incarnations: Mapping[int, int]) -> None:
         for core in self._cores:
             core.start_incarnations(incarnations)
 

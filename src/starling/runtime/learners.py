@@ -1,7 +1,7 @@
-"""Several learners in processes of their own, each with its shard of the tables and its actors; the run is led here.
+"""Runs several learners, each in its own process with its own hub: a shard of the tables, and actors.
 
-A rank that dies or hangs loses no experience: shards and batches are kept by the hubs of this process. The others give
-up the update they were at, and all go on from the state of the one who had come furthest.
+A rank that dies or hangs loses no experience, since the hubs of this process hold shards and batches. The other ranks
+abandon the update in progress, and all continue from the state of the rank with most updates.
 """
 
 from __future__ import annotations
@@ -19,44 +19,31 @@ from starling.actor.core import next_incarnation
 from starling.config.schema import SupervisionConfig
 from starling.learner.learner import Learner
 from starling.runtime.event_queue import drain
-from starling.runtime.premises import Premises
+from starling.runtime.lease import Lease, close_hubs, lease_metrics
 from starling.runtime.processes import PATIENCE
-from starling.runtime.rank_hub import Event, ShardHub
+from starling.runtime.rank_hub import Event, RankHub
 from starling.runtime.regroup import Regroup
 from starling.runtime.shared_memory import SharedBytes
 from starling.runtime.shared_weights import WeightWriter
 from starling.runtime.tables import Tables
 from starling.state_io import pack, unpack
-from starling.types import Episode, Keys, NDArray, Sample
+from starling.types import Episode
 
 TIMED = "time/"
 METRICS_SECONDS = 2.0
 
 
-class Newest:
-    """The newest learner's state that this process knows: ranks begin with it."""
+class LatestState:
+    """The newest state of a learner that the main process knows; a rank that is started takes it."""
 
     def __init__(self) -> None:
-        self.data = b""
+        self._memory = SharedBytes()
 
-    def shared_bytes(self) -> SharedBytes:
-        return SharedBytes(self.data)
+    def write(self, state: bytes) -> None:
+        self._memory = SharedBytes(state)  # never in place: a rank that starts may still read the one before
 
-
-class Total:
-    """What the learner of this process, which never learns, knows of the run: how many env steps there are."""
-
-    def __init__(self, hubs: Sequence[ShardHub]) -> None:
-        self._hubs = hubs
-
-    @property
-    def env_steps(self) -> int:
-        return sum(hub.store.env_steps for hub in self._hubs)
-
-    def sample(self) -> Sample | None:
-        return None
-
-    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None: ...
+    def read(self) -> bytes:
+        return self._memory.read()
 
 
 class LearnersRuntime:
@@ -67,28 +54,25 @@ class LearnersRuntime:
 
     def __init__(
         self,
-        hubs: Sequence[ShardHub],
+        hubs: Sequence[RankHub],
         learner: Learner,
         weights: Sequence[WeightWriter],
-        outboxes: Sequence[SharedBytes],
-        newest: Newest,
+        state_buffers: Sequence[SharedBytes],
+        latest: LatestState,
         events: queue.SimpleQueue[Event],
         settings: SupervisionConfig,
-        premises: Premises | None = None,
+        lease: Lease | None = None,
     ) -> None:
-        self.hubs, self.learner, self._weights, self._outboxes = hubs, learner, weights, outboxes
-        self._newest, self._events = newest, events
-        self._gathering = Regroup(len(hubs), settings.reduction, time.monotonic)
+        self.hubs, self.learner, self._weights, self._state_buffers = hubs, learner, weights, state_buffers
+        self._latest, self._events = latest, events
+        self._regroup = Regroup(len(hubs), settings.reduction, time.monotonic)
         self._patience = settings.timeout + 2 * settings.reduction  # within which a rank answers or is known to hang
         self._notices: deque[str] = deque()
         self._answers: dict[int, dict[str, Any]] = {}
         self._lost: set[int] = set()  # ranks without a process
         self._updates: int | None = None
         self._last: tuple[dict[str, Any], dict[str, Any]] | None = None  # state and metrics after `halt`
-        for hub in hubs:
-            hub.others = [other for other in hubs if other is not hub]
-        self._premises = premises or Premises()
-        self._premises.begin(hubs)
+        self._lease = lease
 
     @property
     def env_steps(self) -> int:
@@ -105,9 +89,9 @@ class LearnersRuntime:
 
     def run(self) -> Iterator[None]:
         """Yields whenever a rank has said something, or nobody does."""
-        self._newest.data = pack(self.learner.get_state())
+        self._latest.write(pack(self.learner.get_state()))
         for writer in self._weights:
-            writer.publish(self.learner.progress)
+            writer.publish(self.learner.progress(self.env_steps))
         for hub in self.hubs:
             hub.start()
         while True:
@@ -122,11 +106,11 @@ class LearnersRuntime:
     def _turn(self) -> None:
         """Deal with one thing that a rank said, or wait a moment for one."""
         with suppress(queue.Empty):
-            self._hear(*self._events.get(timeout=PATIENCE))
-        for rank in self._gathering.silent():
+            self._handle_message(*self._events.get(timeout=PATIENCE))
+        for rank in self._regroup.silent():
             self.hubs[rank].kill_rank()
 
-    def _hear(self, rank: int, message: dict[str, Any]) -> None:
+    def _handle_message(self, rank: int, message: dict[str, Any]) -> None:
         if "update_priorities" in message and rank == 0:
             self._updates = message["update_priorities"][2]
         elif "waits" in message:
@@ -134,28 +118,28 @@ class LearnersRuntime:
             told = message["waits"]
             if told["why"] is not None:
                 self._notices.append(f"learner {rank} lost the others: {told['why']}")
-            self._gathering.waits(rank, tuple(told["standing"]), told["late"])
+            self._regroup.waits(rank, tuple(told["standing"]), told["late"])
         elif "gone" in message:
             self._lost.add(rank)
-            self._gathering.gone(rank)
+            self._regroup.gone(rank)
         elif "told" in message:
             self._answers[rank] = message["told"]
-        self._bring_together()
+        self._regroup_if_complete()
 
-    def _bring_together(self) -> None:
-        order = self._gathering.order()
+    def _regroup_if_complete(self) -> None:
+        order = self._regroup.order()
         if order is None:
             return
         if self._updates is not None:
             self._notices.append(f"the learners go on together from update {order.updates:,}")
         self._updates = order.updates
         for hub in self.hubs:
-            hub.say({"form": {**asdict(order), "env_steps": hub.store.env_steps}})
+            hub.send_to_rank({"form": {**asdict(order), "env_steps": hub.store.env_steps}})
 
     def _ask(self, rank: int, what: str, seconds: float) -> dict[str, Any] | None:
         """What a rank tells of itself; None: it is gone, or says nothing for so long."""
         self._answers.pop(rank, None)
-        self.hubs[rank].say({"tell": what})
+        self.hubs[rank].send_to_rank({"tell": what})
         end = time.monotonic() + seconds
         while time.monotonic() < end and rank not in self._lost and self.hubs[rank].failure is None:
             self._turn()
@@ -165,15 +149,15 @@ class LearnersRuntime:
 
     def _learner_state(self) -> dict[str, Any]:
         """Ask the ranks in turn; the last state that one gave where none can, and the first before any has begun."""
-        if not self._newest.data:
+        if not self._latest.read():
             return self.learner.get_state()
         for rank in range(len(self.hubs)):
             if self.hubs[rank].failure is None and self._ask(rank, "state", self._patience) is not None:
-                self._newest.data = self._outboxes[rank].read()
+                self._latest.write(self._state_buffers[rank].read())
                 break
         else:
             self._notices.append("no learner is left to tell its state: the last one that is known is saved")
-        state: dict[str, Any] = unpack(self._newest.data)
+        state: dict[str, Any] = unpack(self._latest.read())
         return state
 
     def _learner_metrics(self) -> dict[str, Any]:
@@ -188,12 +172,12 @@ class LearnersRuntime:
 
     def drain_metrics(self) -> dict[str, Any]:
         """Of the first rank what it learned; of all shards sums, and means of how they spent their time."""
-        update_priorities = self._learner_metrics() if self._last is None else self._last[1]
+        learned = self._learner_metrics() if self._last is None else self._last[1]
         rows = [hub.metrics() for hub in self.hubs]
         for row in rows:
             if f"{TIMED}learner/wait_out" in row:
                 row[f"{TIMED}learner/reduction"] = row.pop(f"{TIMED}learner/wait_out")
-        return {**update_priorities, **_joined(rows), **self._premises.metrics()}
+        return {**learned, **_joined(rows), **lease_metrics(self._lease)}
 
     def save(self, with_tables: bool) -> dict[str, Any]:
         """As one learner over processes does, with a state a shard."""
@@ -218,8 +202,8 @@ class LearnersRuntime:
         self.hubs[0].evaluator_state = state.get("evaluator", {})
         incarnation = next_incarnation(state["incarnations"])
         for hub in self.hubs:
-            for seat in hub.credits.actor_slots.values():
-                seat.incarnation = incarnation
+            for slots in hub.credits.actor_slots.values():
+                slots.incarnation = incarnation
 
     def evaluate(self, wait: bool) -> Iterator[None]:
         """Have the present weights evaluated, beside training; with `wait` yields until that is done."""
@@ -246,14 +230,7 @@ class LearnersRuntime:
             hub.halt()
 
     def close(self) -> None:
-        self._premises.before_end()
-        for hub in self.hubs:
-            hub.halt()
-        for hub in self.hubs:
-            hub.supervisor.tell_to_stop()  # all at once: a rank that waits for another then ends with it
-        for hub in self.hubs:
-            hub.stop()
-        self._premises.end()
+        close_hubs(self.hubs, self._lease)
 
 
 def _joined(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -15,11 +15,11 @@ import numpy as np
 from starling.actor.usage import CELLS
 from starling.config.schema import SupervisionConfig
 from starling.errors import UserError
-from starling.runtime import worker_process
 from starling.runtime.link import BrokenMessageError, Link, link
 from starling.runtime.messages import check_message
 from starling.runtime.prewarm import prewarm
 from starling.runtime.shared_memory import AnonymousSharedMemory, size_of
+from starling.runtime.worker_process import WorkerArgs, WorkerProcessArgs, main
 from starling.runtime.workers import Member, Worker, WorkerSpec
 from starling.types import ArraySpec, NDArray
 
@@ -46,7 +46,7 @@ class StatusBoard:
 
 
 def processes(
-    specs: Sequence[WorkerSpec], settings: SupervisionConfig, selector: selectors.BaseSelector
+    specs: Sequence[WorkerSpec[WorkerArgs]], settings: SupervisionConfig, selector: selectors.BaseSelector
 ) -> list[Worker]:
     """A process for every spec, none of them started."""
     board = StatusBoard(len(specs))
@@ -58,7 +58,7 @@ class ProcessWorker(Worker):
 
     def __init__(
         self,
-        spec: WorkerSpec,
+        spec: WorkerSpec[WorkerArgs],
         settings: SupervisionConfig,
         selector: selectors.BaseSelector,
         board: StatusBoard,
@@ -78,15 +78,14 @@ class ProcessWorker(Worker):
         mine, theirs = link()
         self._cells[:] = 0
         self._cells[0] = time.monotonic_ns()
-        node = worker_process.Node(
+        args = WorkerProcessArgs(
             self.name,
-            self.spec.builder,
-            self.spec.arguments(incarnations),
+            self.spec.args.for_incarnations(incarnations),
             theirs,
             self._board.shared_memory,
             self._board.place(self._index),
         )
-        process = context().Process(target=worker_process.main, args=(node,), name=self.name, daemon=True)
+        process = context().Process(target=main, args=(args,), name=self.name, daemon=True)
         try:
             process.start()
         except (AttributeError, TypeError, ImportError) as error:

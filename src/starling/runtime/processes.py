@@ -1,8 +1,7 @@
-"""Actors, inference and evaluation in processes of their own; store and learner here."""
+"""Runs actors, inference, and evaluation in worker processes, and the hub and the learner in this one."""
 
 from __future__ import annotations
 
-import queue
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,55 +10,26 @@ from starling.actor.core import next_incarnation
 from starling.actor.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.learner.learner import Learner
 from starling.runtime.hub import Hub
-from starling.runtime.premises import Premises
+from starling.runtime.lease import Lease, close_hubs, lease_metrics
 from starling.runtime.shared_weights import WeightWriter
 from starling.runtime.tables import Tables
-from starling.types import Episode, Keys, NDArray, Sample
+from starling.types import Episode
 
 PATIENCE = 0.05
 """Seconds the learner waits for a batch before the run's other business has its turn."""
 
 
-class HubSource:
-    """Where the learner gets its batches, and where it reports back: the hub, which another thread runs."""
-
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
-        self.usage = Usage()
-        self.before_report: Callable[[], None] = lambda: None  # weights go out before credits come back
-
-    @property
-    def env_steps(self) -> int:
-        return self._hub.store.env_steps
-
-    def sample(self) -> Sample | None:
-        self.usage.enter(WAIT_IN)
-        try:
-            sample = self._hub.ready.get(timeout=PATIENCE)
-        except queue.Empty:
-            return None
-        finally:
-            self.usage.enter(BUSY)
-        self._hub.wake()
-        return sample
-
-    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None:
-        self.before_report()
-        self._hub.post(lambda: self._hub.store.update_priorities(keys, priorities))
-
-
 class ProcessesRuntime:
-    """Lets the learner learn while the hub's thread and the workers do everything else."""
+    """Learns in this thread, from batches that the hub's thread prepares.
 
-    def __init__(
-        self, hub: Hub, learner: Learner, source: HubSource, weights: WeightWriter, premises: Premises | None = None
-    ) -> None:
-        self.hub, self.learner, self._source, self._weights = hub, learner, source, weights
-        self._premises = premises or Premises()
-        self._shares = Shares()
+    Args:
+        lease: The cluster that the workers run on, if they do not run on this machine.
+    """
+
+    def __init__(self, hub: Hub, learner: Learner, weights: WeightWriter, lease: Lease | None = None) -> None:
+        self.hub, self.learner, self._weights, self._lease = hub, learner, weights, lease
+        self._usage, self._shares = Usage(), Shares()
         self.last_saved: Callable[[], dict[str, Any] | None] = lambda: None  # tables on disk, where parts may be lost
-        source.before_report = self.publish
-        self._premises.begin([hub])
 
     @property
     def env_steps(self) -> int:
@@ -75,18 +45,29 @@ class ProcessesRuntime:
         return self.learner.updates
 
     def run(self) -> Iterator[None]:
-        """Yields after every version of the weights, or when there is nothing to learn from yet."""
-        self.publish()
+        """Yield after every update, or after a moment without a batch."""
+        self._publish()
         self.hub.start()
         while True:
-            self.learner.step()
+            self._learn()
             if self.hub.failure is not None:
                 raise self.hub.failure
             yield
 
-    def publish(self) -> None:
-        """Make the present weights known to whoever acts."""
-        self._weights.publish(self.learner.progress)
+    def _learn(self) -> None:
+        """Learn from the next batch, if one comes soon; publish the weights before its credits are granted again."""
+        self._usage.enter(WAIT_IN)
+        sample = self.hub.next_batch(PATIENCE)
+        self._usage.enter(BUSY)
+        if sample is None:
+            return
+        result = self.learner.step(sample, self.env_steps)
+        assert result is not None, "a single learner waits for nobody"
+        self._publish()
+        self.hub.post(lambda: self.hub.store.update_priorities(result.keys, result.priorities))
+
+    def _publish(self) -> None:
+        self._weights.publish(self.learner.progress(self.env_steps))
 
     def episodes(self) -> list[Episode]:
         return self.hub.episodes()
@@ -95,9 +76,9 @@ class ProcessesRuntime:
         return self.hub.notices()
 
     def drain_metrics(self) -> dict[str, Any]:
-        shares = self._shares.look("learner", self._source.usage.cells)
+        shares = self._shares.look("learner", self._usage.cells)
         timed = {f"time/learner/{phase}": round(shares[phase], 3) for phase in (BUSY, WAIT_IN) if shares}
-        return {**self.learner.drain_metrics(), **self.hub.metrics(), **timed, **self._premises.metrics()}
+        return {**self.learner.drain_metrics(), **self.hub.metrics(), **timed, **lease_metrics(self._lease)}
 
     def save(self, with_tables: bool) -> dict[str, Any]:
         """What a later run needs: fragments under way are lost with it, everything that has arrived is kept."""
@@ -114,8 +95,8 @@ class ProcessesRuntime:
         self.learner.set_state(state["learner"])
         self.hub.evaluator_state = state.get("evaluator", {})
         incarnation = next_incarnation(state["incarnations"])
-        for seat in self.hub.credits.actor_slots.values():
-            seat.incarnation = incarnation
+        for slots in self.hub.credits.actor_slots.values():
+            slots.incarnation = incarnation
 
     def evaluate(self, wait: bool) -> Iterator[None]:
         """Have the present weights evaluated, beside training; with `wait` yields until that is done."""
@@ -138,6 +119,4 @@ class ProcessesRuntime:
         self.hub.halt()
 
     def close(self) -> None:
-        self._premises.before_end()
-        self.hub.stop()
-        self._premises.end()
+        close_hubs([self.hub], self._lease)

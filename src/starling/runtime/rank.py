@@ -1,97 +1,77 @@
-"""One learner of several, in a process of its own: takes batches, meets the other ranks, learns with them.
+"""One of several learners, in its own process: learns from its hub's batches, together with the other ranks.
 
-Over its line it is told of batches (`batch`), where and from whose state to begin (`form`) and what to tell of itself
-(`tell`); it reports when it waits for the others (`waits`), which
-batch it has learned from (`update_priorities`), and what it was asked for.
+Its hub sends batches (`batch`), orders to join the group (`form`), and questions (`tell`). The rank answers those,
+reports every batch that it has learned from (`update_priorities`), and says when it waits for the others (`waits`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from starling.actor.usage import BUSY, WAIT_IN, Usage
 from starling.learner.group import RankLostError, SingleLearner
-from starling.learner.learner import Learner
+from starling.learner.learner import Learner, LearnResult
 from starling.runtime.batch_buffer import BatchSlot
-from starling.runtime.distributed_learners import DistributedLearners, Meeting
+from starling.runtime.distributed_learners import DistributedLearners, RendezvousInfo
 from starling.runtime.link import wait_readable
 from starling.runtime.rendezvous import RankLine
+from starling.runtime.shared_memory import SharedBytes
+from starling.runtime.shared_weights import WeightWriter
 from starling.state_io import pack, unpack
-from starling.types import Keys, NDArray, Progress, Sample
+from starling.types import Keys, Sample
 
 PATIENCE = 0.05
-"""Seconds a rank waits for a batch before it asks the others."""
+"""Seconds that a rank waits for a batch before it asks the others."""
 
 
-class StateBuffer(Protocol):
-    """Where a rank leaves what is too large for its line."""
+@dataclass(frozen=True)
+class RankSpec:
+    """One rank of a group of learners, and where it listens for the others."""
 
-    def write(self, data: bytes) -> None: ...
-
-
-class RankSource:
-    """Batches in shared memory, named over the line by a `LearnerRank`, which sets what this calls."""
-
-    def __init__(self, slots: list[BatchSlot]) -> None:
-        self._slots = slots
-        self.waiting: deque[int] = deque()
-        self.fetch: Callable[[], None] = lambda: None  # waits a moment for batches
-        self.report: Callable[[int, bool], None] = lambda slot, with_priorities: None  # a batch is learned from
-        self.env_steps = 0
-        self._open: int | None = None
-
-    def sample(self) -> Sample | None:
-        if not self.waiting:
-            self.fetch()
-        if not self.waiting:
-            return None
-        self._open = self.waiting.popleft()
-        slot = self._slots[self._open]
-        nobody = np.zeros(len(slot.probability), np.int64)
-        keys = Keys(nobody, nobody, nobody, nobody)  # who drew the batch knows its items
-        return Sample(slot.trajectory, keys, slot.probability, slot.table_size, slot.source)
-
-    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None:
-        assert self._open is not None, "a batch was taken"
-        if priorities is not None:
-            np.copyto(self._slots[self._open].priorities, priorities)
-        self.report(self._open, priorities is not None)
-        self._open = None
+    rank: int
+    size: int
+    timeout: float  # seconds, for the ranks to meet and for the reduction of a gradient
+    address: str
 
 
 class LearnerRank:
-    """The role: learns whenever all ranks are together, and waits for them to be brought together again."""
+    """The role of a rank: learns whenever the group is complete, and waits to be regrouped otherwise."""
 
     def __init__(
         self,
-        rank: int,
+        spec: RankSpec,
         learner: Learner,
-        source: RankSource,
+        batches: list[BatchSlot],
         line: RankLine,
-        state_buffer: StateBuffer,
+        weights: WeightWriter,
+        state_buffer: SharedBytes,
         usage: Usage,
-        meet: Callable[[int], Meeting],
-        publish: Callable[[Progress], None],
     ) -> None:
-        self._rank, self._learner, self._source = rank, learner, source
-        self._line, self._outbox, self._usage, self._meet = line, state_buffer, usage, meet
-        self._publish = publish
-        self._together = False
-        source.fetch, source.report = self._fetch, self._report
-        self._say_waiting()
+        self._spec, self._learner, self._batches, self._line = spec, learner, batches, line
+        self._weights, self._state_buffer, self._usage = weights, state_buffer, usage
+        self._waiting: deque[int] = deque()  # slots with batches to learn from
+        self._env_steps = 0  # that have arrived at this rank's hub
+        self._grouped = False
+        self._send_waits()
 
     def step(self) -> bool:
-        self._hear()
-        if not self._together:
+        self._handle_messages()
+        if not self._grouped:
             return False
+        if not self._waiting:
+            self._wait_for_batch()
+        sample = self._sample(self._waiting[0]) if self._waiting else None
         try:
-            self._learner.step()
+            result = self._learner.step(sample, self._env_steps)
         except RankLostError as error:
-            self._leave(error)
+            self._leave_group(error)
+            return True
+        if result is not None:
+            self._report(self._waiting.popleft(), result)
         return True
 
     def wait(self) -> tuple[str, list[Any], float | None]:
@@ -99,60 +79,79 @@ class LearnerRank:
 
     def close(self) -> None: ...
 
-    def _report(self, slot: int, with_priorities: bool) -> None:
-        """A batch is learned from: weights go out before the credits that it frees come back."""
-        self._publish(self._learner.progress)
-        self._line.send({"update_priorities": [slot, with_priorities, self._learner.updates]})
-
-    def _fetch(self) -> None:
+    def _wait_for_batch(self) -> None:
         self._usage.enter(WAIT_IN)
         wait_readable([self._line], PATIENCE)
         self._usage.enter(BUSY)
-        self._hear()
+        self._handle_messages()
 
-    def _hear(self) -> None:
+    def _sample(self, slot: int) -> Sample:
+        batch = self._batches[slot]
+        unknown = np.zeros(len(batch.probability), np.int64)  # the hub keeps the keys of the items
+        return Sample(
+            batch.trajectory,
+            Keys(unknown, unknown, unknown, unknown),
+            batch.probability,
+            batch.table_size,
+            batch.source,
+        )
+
+    def _report(self, slot: int, result: LearnResult) -> None:
+        """Publish the weights, then report the batch: the credits that it frees must find the new weights."""
+        if result.priorities is not None:
+            np.copyto(self._batches[slot].priorities, result.priorities)
+        self._publish()
+        self._line.send({"update_priorities": [slot, result.priorities is not None, self._learner.updates]})
+
+    def _publish(self) -> None:
+        self._weights.publish(self._learner.progress(self._env_steps))
+
+    def _handle_messages(self) -> None:
         while messages := self._line.receive():  # a rendezvous reads the line and leaves other messages there
             for message in messages:
                 if "batch" in message:
-                    slot, self._source.env_steps = message["batch"]
-                    self._source.waiting.append(slot)
+                    slot, self._env_steps = message["batch"]
+                    self._waiting.append(slot)
                 elif "form" in message:
-                    self._form(message["form"])
+                    self._join_group(message["form"])
                 elif "tell" in message:
-                    self._tell(message["tell"])
+                    self._answer(message["tell"])
         if self._line.ended:
             raise EOFError("the main process is gone")
 
-    def _form(self, order: dict[str, Any]) -> None:
-        """Meet the others, and go on from the state of the one who has come furthest."""
-        learner = self._learner
-        self._source.env_steps = order["env_steps"]
+    def _join_group(self, order: dict[str, Any]) -> None:
+        """Meet the other ranks and take over the state of the one that has learned most."""
+        spec, learner = self._spec, self._learner
+        self._env_steps = order["env_steps"]
         try:
-            where = next(learner.model.parameters()).device
-            ranks = DistributedLearners(self._meet(order["time"]), where, self._usage)
-            mine = pack(learner.get_state()) if self._rank == order["source"] else None
-            state = ranks.broadcast(mine, order["source"])
+            device = next(learner.model.parameters()).device
+            store = self._line.rendezvous(order["time"], spec.timeout)
+            group = DistributedLearners(
+                RendezvousInfo(store, spec.rank, spec.size, spec.timeout, spec.address), device, self._usage
+            )
+            mine = pack(learner.get_state()) if spec.rank == order["source"] else None
+            state = group.broadcast(mine, order["source"])
             if mine is None:
                 learner.set_state(unpack(state))
-            learner.join(ranks, self._rank)
-            ranks.sync_env_steps(False, self._source.env_steps)
+            learner.join(group, spec.rank)
+            group.sync_env_steps(False, self._env_steps)
         except RankLostError as error:
-            self._leave(error)
+            self._leave_group(error)
             return
-        self._publish(learner.progress)
-        self._together = True
+        self._publish()
+        self._grouped = True
         self._line.send({"formed": learner.updates})
 
-    def _leave(self, error: RankLostError) -> None:
-        self._learner.ranks, self._together = SingleLearner(), False  # closes the lines to the others, who then notice
-        self._say_waiting(late=error.late, why=str(error))
+    def _leave_group(self, error: RankLostError) -> None:
+        self._learner.group, self._grouped = SingleLearner(), False  # closes the connections, so the others notice
+        self._send_waits(late=error.late, why=str(error))
 
-    def _say_waiting(self, late: bool = False, why: str | None = None) -> None:
+    def _send_waits(self, late: bool = False, why: str | None = None) -> None:
         self._line.send({"waits": {"standing": list(self._learner.standing), "late": late, "why": why}})
 
-    def _tell(self, what: str) -> None:
-        if what == "state":
-            self._outbox.write(pack(self._learner.get_state()))
+    def _answer(self, question: str) -> None:
+        if question == "state":
+            self._state_buffer.write(pack(self._learner.get_state()))
             self._line.send({"told": {"state": self._learner.updates}})
         else:
             self._line.send({"told": {"metrics": self._learner.drain_metrics()}})

@@ -1,14 +1,14 @@
-"""The hub of one learner of several: its shard of the tables, its actors, and the way to its rank."""
+"""The hub of one of several learners: its shard of the tables, its actors, and the link to its rank."""
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from starling.config.schema import SupervisionConfig
 from starling.replay.store import Store
-from starling.runtime.batch_buffer import Desk
+from starling.runtime.batch_buffer import Batches
 from starling.runtime.credits import ActorSlots
 from starling.runtime.event_queue import EventQueue
 from starling.runtime.hub import Hub
@@ -19,30 +19,34 @@ from starling.types import Sample
 LEARNER = "learner"
 """The kind of a worker that learns."""
 Event = tuple[int, dict[str, Any]]
-"""What a rank said, or that it is `gone`, and which it was."""
+"""A rank and its message, which is `gone` when its process has ended."""
 
 
-class ShardHub(Hub):
-    """A hub whose learner is one of its workers; what concerns all learners goes to `events`."""
+class RankHub(Hub):
+    """A hub whose learner is one of its workers. Messages that concern the whole group go to `events`.
+
+    Args:
+        peers: The hubs of all ranks, this one included.
+    """
 
     def __init__(
         self,
         index: int,
         store: Store,
-        hire: Callable[[EventQueue], Sequence[Worker]],
+        event_queue: EventQueue,
+        workers: Sequence[Worker],
         actor_slots: dict[int, ActorSlots],
         settings: SupervisionConfig,
-        desk: Desk,
+        batches: Batches,
         events: queue.SimpleQueue[Event],
         scoring_thread: ScoringThread | None,
+        peers: Sequence[RankHub],
     ) -> None:
-        super().__init__(store, hire, actor_slots, settings, 0, scoring_thread)
-        self._index, self._desk, self._events = index, desk, events
+        super().__init__(store, event_queue, workers, actor_slots, settings, 0, scoring_thread)
+        self._index, self._batches, self._events, self._peers = index, batches, events, peers
         self._rank = f"{LEARNER} {index}"
-        self.others: Sequence[ShardHub] = ()  # of the other learners
 
-    def say(self, message: dict[str, Any]) -> None:
-        """Tell the rank something."""
+    def send_to_rank(self, message: dict[str, Any]) -> None:
         self.post(lambda: self._send(self._rank, message))
 
     def kill_rank(self) -> None:
@@ -54,38 +58,39 @@ class ShardHub(Hub):
         worker.hung = worker.running
         worker.kill()
 
-    def _room(self) -> int:
-        return len(self._desk.free)
+    def _free_places(self) -> int:
+        return len(self._batches.free)
 
     def _deliver(self, sample: Sample) -> None:
-        """Put a batch into the hands of the rank, before it asks."""
-        slot = self._desk.free[0]
-        self._desk.write(slot, sample)
+        """Hand a batch to the rank before it asks."""
+        slot = self._batches.free[0]
+        self._batches.write(slot, sample)
         self._send_batch(slot)
 
     def _send_batch(self, slot: int) -> None:
         self._send(self._rank, {"batch": [slot, self.store.env_steps]})
 
-    def heard(self, worker: Worker, message: dict[str, Any]) -> None:
+    def handle_message(self, worker: Worker, message: dict[str, Any]) -> None:
         if worker.name != self._rank:
-            super().heard(worker, message)
+            super().handle_message(worker, message)
             return
         if "posted" in message:  # for a rendezvous, which must not wait for the main thread
-            for hub in self.others:
-                hub.say(message)
+            for hub in self._peers:
+                if hub is not self:
+                    hub.send_to_rank(message)
             return
         if "update_priorities" in message:
             slot, with_priorities, _ = message["update_priorities"]
-            self.store.update_priorities(*self._desk.update_priorities(slot, with_priorities))
+            self.store.update_priorities(*self._batches.update_priorities(slot, with_priorities))
         self._events.put((self._index, message))
 
-    def began(self, worker: Worker) -> None:
-        super().began(worker)
+    def worker_started(self, worker: Worker) -> None:
+        super().worker_started(worker)
         if worker.name == self._rank:
-            for slot in self._desk.out:  # its predecessor had not learned from these
+            for slot in self._batches.out:  # the process before it had not learned from these
                 self._send_batch(slot)
 
-    def ended(self, worker: Worker) -> None:
-        super().ended(worker)
+    def worker_ended(self, worker: Worker) -> None:
+        super().worker_ended(worker)
         if worker.name == self._rank:
             self._events.put((self._index, {"gone": True}))

@@ -1,4 +1,4 @@
-"""Scoring beside everything else: a thread that ranks candidates while the learner learns and the hub deals."""
+"""A thread that scores candidates while the learner learns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Scored = Callable[[Candidates, dict[int, NDArray]], None]
 
 
 class ScoringThread:
-    """A loader in a thread of its own, in the process that holds the store: candidates are handed over, not copied."""
+    """Runs a `CandidateScorer` in its own thread of the process that holds the store, so candidates are not copied."""
 
     def __init__(self, candidate_scorer: CandidateScorer, weights: WeightReader) -> None:
         self._candidate_scorer, self._weights = candidate_scorer, weights
@@ -24,7 +24,7 @@ class ScoringThread:
         self.metrics = candidate_scorer.metrics
 
     def start(self, scored: Scored, failed: Callable[[BaseException], None]) -> None:
-        """Begin; every candidates comes back through `scored`, in the order in which they were put."""
+        """Start the thread. It calls `scored` for all candidates in the order of `put`, or `failed` once."""
 
         def serve() -> None:
             try:
@@ -34,7 +34,7 @@ class ScoringThread:
             except BaseException as error:
                 failed(error)
 
-        self._thread = threading.Thread(target=serve, name="scoring_thread", daemon=True)
+        self._thread = threading.Thread(target=serve, name="scoring", daemon=True)
         self._thread.start()
 
     def put(self, candidates: Candidates) -> None:

@@ -84,17 +84,17 @@ class SharedWeights:
 class _View:
     """A model's tensors beside those of both sides."""
 
-    def __init__(self, board: SharedWeights, model: nn.Module) -> None:
+    def __init__(self, shared_weights: SharedWeights, model: nn.Module) -> None:
         self.headers: list[NDArray] = []
         self.sides: list[list[Tensor]] = []
         self.mine = _state(model)
         for side in range(2):
-            offset = ALIGN + side * board.side
-            self.headers.append(board.shared_memory.array(_HEADER, offset))
+            offset = ALIGN + side * shared_weights.side
+            self.headers.append(shared_weights.shared_memory.array(_HEADER, offset))
             offset += ALIGN
             tensors = []
             for tensor in self.mine:
-                tensors.append(board.shared_memory.tensor(tensor, offset))
+                tensors.append(shared_weights.shared_memory.tensor(tensor, offset))
                 offset += _room(tensor)
             self.sides.append(tensors)
 
@@ -102,11 +102,11 @@ class _View:
 class WeightWriter:
     """Publishes a model's weights."""
 
-    def __init__(self, board: SharedWeights, model: nn.Module) -> None:
-        self._board, self._view = board, _View(board, model)
+    def __init__(self, shared_weights: SharedWeights, model: nn.Module) -> None:
+        self._shared_weights, self._view = shared_weights, _View(shared_weights, model)
 
     def publish(self, progress: Progress) -> None:
-        self._board.publish(lambda number: self._write(number, progress))
+        self._shared_weights.publish(lambda number: self._write(number, progress))
 
     @torch.no_grad()
     def _write(self, number: int, progress: Progress) -> None:
@@ -119,14 +119,14 @@ class WeightWriter:
 class WeightReader:
     """Brings published weights into a model."""
 
-    def __init__(self, board: SharedWeights, model: nn.Module) -> None:
-        self._board, self._view = board, _View(board, model)
+    def __init__(self, shared_weights: SharedWeights, model: nn.Module) -> None:
+        self._shared_weights, self._view = shared_weights, _View(shared_weights, model)
         self._known = 0
         self._progress = Progress()
 
     def refresh(self) -> Progress:
         """Copy the newest weights, unless they are here already; says which they are."""
-        read = self._board.newest(self._known, self._read)
+        read = self._shared_weights.newest(self._known, self._read)
         if read is not None:
             self._known, self._progress = read
         return self._progress

@@ -1,10 +1,10 @@
-"""The workers of a run: started, listened to, watched, started again, given up."""
+"""Supervise workers: start them, dispatch their messages, restart crashed or hung ones, give up after many crashes."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from starling.actor.usage import Shares, mean
@@ -12,37 +12,41 @@ from starling.config.schema import SupervisionConfig
 from starling.learner.learner import DivergedError
 from starling.runtime.workers import Member, Worker, stop_all
 
-ACTING = ("actor", "env", "host")
+ACTING = ("actor", "env", "node")
 """Kinds of workers that step envs."""
 NEEDED = ("inference", "learner")
 """Kinds of workers without which a run cannot go on."""
 
 
 class RunFailedError(RuntimeError):
-    """Too few workers are left, or one cannot go on; nor can the run."""
+    """Too few workers are left, or one of them fails in a way that a restart would repeat."""
 
 
 class Listener(Protocol):
-    """Who is told what happens to workers."""
+    """Receives the messages and the starts and ends of workers."""
 
-    def heard(self, worker: Worker, message: dict[str, Any]) -> None: ...
+    @property
+    def incarnations(self) -> Mapping[int, int]:
+        """The current incarnation of every group."""
+        ...
 
-    def began(self, worker: Worker) -> None: ...
+    def handle_message(self, worker: Worker, message: dict[str, Any]) -> None: ...
 
-    def ended(self, worker: Worker) -> None: ...
+    def worker_started(self, worker: Worker) -> None: ...
+
+    def worker_ended(self, worker: Worker) -> None: ...
 
 
 class Supervisor:
-    """All workers; whoever runs the selector calls back, so nothing here waits."""
+    """All workers of one hub. Never waits: the thread that runs the selector calls back."""
 
     def __init__(
         self,
         workers: Sequence[Worker],
         settings: SupervisionConfig,
         listener: Listener,
-        incarnations: Callable[[], Mapping[int, int]],
     ) -> None:
-        self._settings, self._listener, self._births = settings, listener, incarnations
+        self._settings, self._listener = settings, listener
         self.workers = {worker.name: worker for worker in workers}
         self.notices: deque[str] = deque()
         self.crashes: Counter[str] = Counter()  # by kind
@@ -51,7 +55,7 @@ class Supervisor:
         self._looked: float | None = None
 
     def supervise(self) -> None:
-        """Kill who hangs, start whose time has come; ends the run where too few are left."""
+        """Kill workers that hang, start those that are due; raises `RunFailedError` if too few are left."""
         now, before = time.monotonic(), self._looked
         self._looked = now
         idle = 0.0 if before is None else now - before
@@ -67,10 +71,10 @@ class Supervisor:
         self._check_enough()
 
     def _start(self, worker: Worker) -> None:
-        worker.start(self._births(), lambda: self._hear(worker), lambda: self._crashed(worker))
-        self._listener.began(worker)
+        worker.start(self._listener.incarnations, lambda: self._dispatch(worker), lambda: self._crashed(worker))
+        self._listener.worker_started(worker)
 
-    def _hear(self, worker: Worker) -> None:
+    def _dispatch(self, worker: Worker) -> None:
         for message in worker.receive():
             if "fault" in message:
                 worker.fault = message
@@ -79,10 +83,10 @@ class Supervisor:
             elif "notice" in message:
                 self.notices.append(message["notice"])
             else:
-                self._listener.heard(worker, message)
+                self._listener.handle_message(worker, message)
 
     def _crashed(self, worker: Worker) -> None:
-        """A process is dead that nobody told to stop."""
+        """Handle the unexpected end of a process."""
         if not worker.running:
             return  # it has just been put away together with another
         reason = self._reap(worker)
@@ -97,18 +101,18 @@ class Supervisor:
             self._start_anew(self.workers[name])
 
     def _start_anew(self, worker: Worker) -> None:
-        """A sound worker whose partner is gone goes too, and comes back at once."""
+        """Restart a healthy worker that cannot go on without one that died."""
         if worker.running:
             worker.kill()
             self._reap(worker)
             worker.start_at = time.monotonic()
 
     def _reap(self, worker: Worker) -> str:
-        """Take what a dead process still sent and put it away; says what it died of."""
+        """Dispatch the last messages of a dead process and clean up; returns the reason of its death."""
         worker.wait_dead()
-        self._hear(worker)
+        self._dispatch(worker)
         reason = worker.reap()
-        self._listener.ended(worker)
+        self._listener.worker_ended(worker)
         return reason
 
     def _announce(self, worker: Worker, reason: str, pause: float | None) -> None:
@@ -117,7 +121,7 @@ class Supervisor:
         self._show_details(worker, reason)
 
     def _show_details(self, worker: Worker, reason: str) -> None:
-        """The traceback of a fault, the first time it comes."""
+        """Show the traceback of a fault the first time it occurs."""
         details = (worker.fault or {}).get("details", "")
         if details and reason not in self._shown:
             self._shown.add(reason)
@@ -135,12 +139,12 @@ class Supervisor:
                 raise RunFailedError(f"{worker.name} was given up after repeated crashes")
 
     def produced(self) -> dict[int, int]:
-        """Env steps that the living have produced, by group."""
+        """Env steps of running workers, by group."""
         acting = [worker for worker in self.workers.values() if worker.spec.kind in ACTING and worker.running]
         return {group: steps for worker in acting for group, steps in worker.produced.items()}
 
     def metrics(self) -> dict[str, Any]:
-        """Crashes by kind, and how each kind spent its time since the last call."""
+        """Crashes by kind, and the shares of time that each kind spent busy and waiting since the last call."""
         crashes = sum((Counter(worker.faults) for worker in self.workers.values()), self.crashes)
         row: dict[str, Any] = {f"faults/{kind}": count for kind, count in crashes.items()}
         looks: dict[str, list[dict[str, float]]] = {}
@@ -161,7 +165,7 @@ class Supervisor:
 
 
 def batching(servers: Sequence[Member]) -> dict[str, float]:
-    """How central inference batches: mean rows of a batch, how long its first row waited, and the budget for it."""
+    """Batching of central inference: mean batch size, waiting time of the first request, and the budget for it."""
     if not servers:
         return {}
     cells = [server.counters for server in servers]

@@ -1,7 +1,4 @@
-"""What every worker process does around its role: builds it, lets it work, tells of faults, dies with the main process.
-
-This file is the first that a child imports.
-"""
+"""Main function of every worker process: build the role, run it, report faults, and die with the main process."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing import forkserver, parent_process
 from typing import Any, Protocol
 
 from starling.actor.usage import BUSY, Usage
-from starling.registry import import_path
 from starling.runtime.link import Link, wait_readable
 from starling.runtime.shared_memory import AnonymousSharedMemory
 from starling.types import ArraySpec
@@ -27,7 +24,7 @@ BEAT_SECONDS = 0.5
 
 
 class WorkerRole(Protocol):
-    """A role in a process of its own."""
+    """The work of a process: an actor, an env loop, an inference server, an evaluator, or a learner."""
 
     def step(self) -> bool:
         """One unit of work; False when there is nothing to do before something arrives."""
@@ -40,33 +37,42 @@ class WorkerRole(Protocol):
     def close(self) -> None: ...
 
 
+class WorkerArgs(Protocol):
+    """The settings of a worker, sent to its process, which builds the role from them; see `launch.workers`."""
+
+    def for_incarnations(self, incarnations: Mapping[int, int]) -> WorkerArgs:
+        """The settings for a start of the worker, given the current incarnation of every group of envs."""
+        ...
+
+    def build(self, link: Link, usage: Usage) -> WorkerRole: ...
+
+
 @dataclass(frozen=True)
-class Node:
-    """A worker as data: who builds its role, from what, and its lines to the others."""
+class WorkerProcessArgs:
+    """Everything that a worker process starts with."""
 
     name: str
-    builder: str  # import path of a function (arguments, link, usage) -> WorkerRole
-    arguments: Any
+    args: WorkerArgs
     link: Link
     status: AnonymousSharedMemory
     cells: tuple[ArraySpec, int]  # of this worker in `status`: spec and offset
 
 
-def main(node: Node) -> None:
-    """The life of a worker process."""
+def main(process: WorkerProcessArgs) -> None:
+    """Run a worker until it is told to stop, fails, or loses the main process."""
     _leave_signals_to_the_main_process()
     _die_with_main_process()
-    _show_name(node.name)
-    usage = Usage(node.status.array(*node.cells))
+    _show_name(process.name)
+    usage = Usage(process.status.array(*process.cells))
     role = None
     try:
-        role = import_path(node.builder)(node.arguments, node.link, usage)
-        node.link.send({"ready": True})
+        role = process.args.build(process.link, usage)
+        process.link.send({"ready": True})
         _work(role, usage)
     except EOFError:
-        pass  # whoever we worked for is gone
+        pass  # the main process is gone
     except BaseException as error:
-        node.link.send(
+        process.link.send(
             {"fault": str(error) or type(error).__name__, "kind": type(error).__name__, "details": _details(error)}
         )
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""Workers as whoever supervises them sees them: started, heard, killed, started again, given up; not where they run."""
+"""Workers as their supervisor sees them, wherever they run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from starling.actor.usage import read
 from starling.types import NDArray
@@ -19,20 +19,22 @@ ENDED = "Ended"
 """The kind of a fault that says no more than how a process ended: killed, hung."""
 
 
+A = TypeVar("A", covariant=True)
+
+
 @dataclass(frozen=True)
-class WorkerSpec:
-    """A worker as data: who builds its role and from what, which rows it holds, who cannot go on without it."""
+class WorkerSpec(Generic[A]):
+    """One worker: its settings, the groups of envs that it steps or acts for, and the workers that depend on it."""
 
     name: str
-    kind: str  # actor, env, inference, evaluator, learner, host, shard
-    builder: str
-    arguments: Callable[[Mapping[int, int]], Any]  # of the incarnations of all groups
+    kind: str  # actor, env, inference, evaluator, learner, node, shard
+    args: A
     groups: tuple[int, ...] = ()
     dependents: tuple[str, ...] = ()
 
 
 class Restarts:
-    """When a worker that crashed may try again: after 0.5 s, then 1, 2, ... up to 30; not after `allowed` restarts."""
+    """Exponential backoff: restart after 0.5 s, then 1, 2, ... up to 30, and at most `allowed` times in ten minutes."""
 
     def __init__(self, allowed: int) -> None:
         self._allowed = allowed
@@ -61,9 +63,9 @@ class Member:
 
 
 class Worker(ABC):
-    """One worker: what is known of it, and when it may try again; a subclass knows where it runs."""
+    """One worker with its faults and its next start; a subclass knows where it runs."""
 
-    def __init__(self, spec: WorkerSpec, *, restarts: int, timeout: float) -> None:
+    def __init__(self, spec: WorkerSpec[Any], *, restarts: int, timeout: float) -> None:
         self.spec, self.timeout = spec, timeout
         self._restarts = Restarts(restarts)
         self.given_up = False

@@ -19,7 +19,7 @@ from starling.experiment.saved_replay.feed import Feed, feed_all, take_over
 from starling.experiment.saved_replay.load import refuse_queues
 from starling.experiment.saved_replay.manifest import Manifest, Stack, TableEntry, read_manifest, read_part
 from starling.experiment.saved_replay.steps import Steps
-from starling.launch.local import Runtime
+from starling.launch.build import Runtime
 from starling.launch.plan import RunPlan, build_model, layout_of
 from starling.replay.spec import TableSpec
 from starling.replay.store import Store

@@ -216,9 +216,9 @@ def address_here() -> str:
 
 def answers(endpoint: str, timeout: float) -> bool:
     """Whether somebody listens at HOST:PORT."""
-    host, _, port = endpoint.rpartition(":")
+    node, _, port = endpoint.rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout):
+        with socket.create_connection((node.strip("[]"), int(port)), timeout):
             return True
     except (OSError, ValueError):
         return False

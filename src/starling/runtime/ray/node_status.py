@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from starling.config.schema import SupervisionConfig
 from starling.types import Episode, NDArray
 
+if TYPE_CHECKING:
+    from starling.runtime.ray.relay import NodeWorkers
+
+
+class NodeArgs(Protocol):
+    """Settings of the workers of a node; see `launch.ray`."""
+
+    def for_incarnations(self, incarnations: Mapping[int, int]) -> NodeArgs: ...
+
+    def build(self) -> NodeWorkers: ...
+
 
 @dataclass(frozen=True)
-class HostPlan:
-    """A host as data: who says which workers it has, and from what."""
+class NodeSpec:
+    """The workers of a node, and how they are supervised."""
 
     name: str
-    builder: str  # import path of a function (arguments) -> Staff
-    arguments: Any
+    args: NodeArgs
     incarnations: dict[int, int]  # of its groups
     supervision: SupervisionConfig
 
@@ -43,8 +53,8 @@ OnStored = Callable[[int | None], None]
 
 
 @dataclass(frozen=True)
-class Life:
-    """A group of env rows: which life it is in, and what came of the earlier ones on this host."""
+class GroupStatus:
+    """A group of env rows: which life it is in, and what came of the earlier ones on this node."""
 
     incarnation: int
     produced: int  # env steps in this life
@@ -55,7 +65,7 @@ class Life:
 
 @dataclass(frozen=True)
 class Vitals:
-    """How a process of a host spends its time; see `Usage`."""
+    """How a process of a node spends its time; see `Usage`."""
 
     kind: str
     name: str
@@ -64,10 +74,10 @@ class Vitals:
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """The state of a host now, and what happened since it was asked last."""
+    """The state of a node now, and what happened since it was asked last."""
 
     number: int  # of this answer, from 1 on without a gap
-    lives: dict[int, Life]
+    groups: dict[int, GroupStatus]
     vitals: list[Vitals]
     faults: dict[str, int]  # crashes by kind
     ready: bool  # every worker has been built once

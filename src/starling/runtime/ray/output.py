@@ -1,4 +1,4 @@
-"""What the processes of a host print, kept for the driver, whose run folder it belongs in."""
+"""What the processes of a node print, kept for the driver, whose run folder it belongs in."""
 
 from __future__ import annotations
 

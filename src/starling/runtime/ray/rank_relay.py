@@ -18,6 +18,7 @@ from starling.runtime.process_worker import processes
 from starling.runtime.ray.reorder import Reorder
 from starling.runtime.shared_memory import SharedBytes
 from starling.runtime.shared_weights import SharedWeights
+from starling.runtime.worker_process import WorkerArgs
 from starling.runtime.workers import ENDED, WorkerSpec
 from starling.types import NDArray, Sample
 
@@ -26,12 +27,12 @@ STOP_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class RankStaff:
-    """A rank as data, and the memory that it shares with whoever starts it."""
+class RankWorker:
+    """A rank, and the memory that it shares with the relay."""
 
-    spec: WorkerSpec
+    spec: WorkerSpec[WorkerArgs]
     slots: list[BatchSlot]
-    board: SharedWeights
+    shared_weights: SharedWeights
     state_buffer: SharedBytes
 
 
@@ -57,11 +58,11 @@ class RankNews:
 class RankRelay:
     """One thread runs it."""
 
-    def __init__(self, staff: RankStaff, supervision: SupervisionConfig, rang: Callable[[], None]) -> None:
-        self._staff, self._timeout = staff, supervision.timeout
+    def __init__(self, worker: RankWorker, supervision: SupervisionConfig, rang: Callable[[], None]) -> None:
+        self._shared, self._timeout = worker, supervision.timeout
         self._rang = rang
         self._event_queue = EventQueue()
-        (self._worker,) = processes([staff.spec], supervision, self._event_queue.selector)
+        (self._worker,) = processes([worker.spec], supervision, self._event_queue.selector)
         self._said: deque[LearnerMessage] = deque()
         self._known = 0  # the number of the weights that were sent on last
         self._turns = Reorder()
@@ -103,7 +104,7 @@ class RankRelay:
 
     def _tell(self, message: dict[str, Any], sample: Sample | None) -> None:
         if sample is not None:
-            fill(self._staff.slots[message["batch"][0]], sample)
+            fill(self._shared.slots[message["batch"][0]], sample)
         self._worker.send(message)
 
     def _hear(self) -> None:
@@ -116,13 +117,13 @@ class RankRelay:
 
     def _with_what_it_left(self, message: dict[str, Any]) -> LearnerMessage:
         told = message.get("told", {})
-        state = self._staff.state_buffer.read() if "state" in told else None
+        state = self._shared.state_buffer.read() if "state" in told else None
         priorities = None
         if "update_priorities" in message:
             slot, with_priorities, _ = message["update_priorities"]
-            priorities = self._staff.slots[slot].priorities.copy() if with_priorities else None
-        board = self._staff.board
-        fresh = board.newest(self._known, lambda number: (number, board.bytes_of(number).copy()))
+            priorities = self._shared.slots[slot].priorities.copy() if with_priorities else None
+        shared_weights = self._shared.shared_weights
+        fresh = shared_weights.newest(self._known, lambda number: (number, shared_weights.bytes_of(number).copy()))
         side = None
         if fresh is not None:
             self._known, side = fresh

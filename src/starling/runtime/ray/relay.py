@@ -1,4 +1,4 @@
-"""The workers of one host: credits come from afar and go to them, fragments and news go out; Ray is not known here."""
+"""Supervises the workers of one node and relays between them and the driver; does not import Ray."""
 
 from __future__ import annotations
 
@@ -15,9 +15,18 @@ from starling.actor.recorder import FragmentBuffer
 from starling.runtime.credits import ActorSlots
 from starling.runtime.event_queue import EventQueue, drain
 from starling.runtime.process_worker import processes
-from starling.runtime.ray.node_status import Credit, FragmentInfo, FragmentResult, HostPlan, Life, NodeStatus, Vitals
+from starling.runtime.ray.node_status import (
+    Credit,
+    FragmentInfo,
+    FragmentResult,
+    GroupStatus,
+    NodeSpec,
+    NodeStatus,
+    Vitals,
+)
 from starling.runtime.shared_weights import SharedWeights
 from starling.runtime.supervisor import ACTING, RunFailedError, Supervisor
+from starling.runtime.worker_process import WorkerArgs
 from starling.runtime.workers import Worker, WorkerSpec
 from starling.types import Episode
 
@@ -28,24 +37,24 @@ Deliver = Callable[[tuple[FragmentResult, FragmentBuffer | None]], None]
 
 
 @dataclass(frozen=True)
-class Staff:
-    """The workers of a host, the slots they write into, and where they read weights."""
+class NodeWorkers:
+    """The workers of a node, the slots they write into, and where they read weights."""
 
-    specs: list[WorkerSpec]
+    specs: list[WorkerSpec[WorkerArgs]]
     actor_slots: dict[int, ActorSlots]
-    board: SharedWeights
+    shared_weights: SharedWeights
 
 
 class Relay:
-    """Everything between a host's workers and the driver; one thread runs it."""
+    """Everything between a node's workers and the driver; one thread runs it."""
 
-    def __init__(self, staff: Staff, plan: HostPlan, weights: int, rang: Callable[[], None]) -> None:
-        self._actor_slots, self._board = staff.actor_slots, staff.board
+    def __init__(self, workers: NodeWorkers, spec: NodeSpec, weights: int, rang: Callable[[], None]) -> None:
+        self._actor_slots, self._shared_weights = workers.actor_slots, workers.shared_weights
         self._rang = rang  # told when there is news that should not wait
         self._event_queue = EventQueue()
-        self._births = dict(plan.incarnations)
-        workers = processes(staff.specs, plan.supervision, self._event_queue.selector)
-        self._supervisor = Supervisor(workers, plan.supervision, self, lambda: self._births)
+        self.incarnations = dict(spec.incarnations)  # of every group
+        supervised = processes(workers.specs, spec.supervision, self._event_queue.selector)
+        self._supervisor = Supervisor(supervised, spec.supervision, self)
         self._lent: dict[tuple[int, int], Deliver] = {}
         self._ended: dict[int, list[int]] = defaultdict(list)
         self._episodes: deque[Episode] = deque()
@@ -65,7 +74,7 @@ class Relay:
         """Let the workers see these weights, unless they have them or newer ones."""
         if number > self._weights:
             self._weights = number
-            self._board.accept(weights)
+            self._shared_weights.accept(weights)
 
     def lend(self, credit: Credit, deliver: Deliver) -> None:
         """Hand on a credit; its fragment is delivered, from another thread."""
@@ -126,16 +135,16 @@ class Relay:
         self._number += 1
         produced = self._supervisor.produced()
         given_up = {group for w in self._supervisor.workers.values() if w.given_up for group in w.spec.groups}
-        lives = {
-            group: Life(
+        groups = {
+            group: GroupStatus(
                 incarnation, produced.get(group, 0), tuple(self._ended[group]), self._works(group), group in given_up
             )
-            for group, incarnation in self._births.items()
+            for group, incarnation in self.incarnations.items()
         }
         members = [member for worker in self._supervisor.workers.values() for member in worker.members]
         return NodeStatus(
             self._number,
-            lives,
+            groups,
             [Vitals(member.kind, member.name, np.array(member.cells)) for member in members],
             dict(self._supervisor.crashes),
             all(worker.ever_ready for worker in self._supervisor.workers.values()),
@@ -150,9 +159,9 @@ class Relay:
         dropped, self._dropped = self._dropped, 0
         return dropped
 
-    # What the supervisor tells.
+    # Called by the supervisor.
 
-    def heard(self, worker: Worker, message: dict[str, Any]) -> None:
+    def handle_message(self, worker: Worker, message: dict[str, Any]) -> None:
         if "fragment" in message:
             self._deliver(*message["fragment"])
         elif "given_back" in message:
@@ -183,16 +192,16 @@ class Relay:
         self._evaluating, self._evaluator_state = True, state
         self._supervisor.workers["evaluator"].send({"evaluate": state})
 
-    def began(self, worker: Worker) -> None:
+    def worker_started(self, worker: Worker) -> None:
         if worker.spec.kind == "evaluator" and self._evaluating:
             self._evaluate(self._evaluator_state)
         self._rang()
 
-    def ended(self, worker: Worker) -> None:
+    def worker_ended(self, worker: Worker) -> None:
         for group in worker.spec.groups:
             if worker.spec.kind in ACTING:
                 self._ended[group].append(worker.produced[group])
-                self._births[group] += 1
+                self.incarnations[group] += 1
             if self._actor_slots[group].writer == worker.name:
                 for slot in [slot for other, slot in self._lent if other == group]:
                     self._give_back(group, slot)

@@ -26,7 +26,7 @@ PLACE_SECONDS = 30.0
 class RemoteWorker(Worker):
     """One part in the cluster and its present Ray actor. Everything happens in the hub's thread."""
 
-    def __init__(self, spec: WorkerSpec, config: Config, place: Place, post: Post) -> None:
+    def __init__(self, spec: WorkerSpec[Any], config: Config, place: Place, post: Post) -> None:
         super().__init__(spec, restarts=config.supervision.restarts, timeout=config.ray.timeout)
         self._place, self._post = place, post
         self._starts = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,10 @@ import ray
 from starling.actor.usage import CELLS
 from starling.config.schema import Config
 from starling.runtime.event_queue import Post
+from starling.runtime.learners import LatestState
 from starling.runtime.ray.line import Line
 from starling.runtime.ray.placement import Place
-from starling.runtime.ray.rank_host import RankHost, RankPlan
+from starling.runtime.ray.rank_node import RankArgs, RankNode, RankNodeSpec
 from starling.runtime.ray.rank_relay import LearnerMessage, RankNews
 from starling.runtime.ray.remote import RemoteWorker
 from starling.runtime.shared_memory import SharedBytes
@@ -22,10 +23,10 @@ from starling.runtime.workers import Member, WorkerSpec
 from starling.types import Keys, NDArray, Sample
 
 CALLS = 64
-"""Calls to a rank's host that may be under way."""
+"""Calls to a rank's node that may be under way."""
 
 
-class FarDesk:
+class RemoteBatches:
     """What `BatchBuffer` is for a rank on this machine: batches that are out, kept until they are learned from."""
 
     def __init__(self, slots: int) -> None:
@@ -61,25 +62,30 @@ class RemoteRank(RemoteWorker):
 
     def __init__(
         self,
-        spec: WorkerSpec,
+        spec: WorkerSpec[RankArgs],
         config: Config,
         place: Place,
         post: Post,
-        desk: FarDesk,
-        board: SharedWeights,
+        batches: RemoteBatches,
+        shared_weights: SharedWeights,
         state_buffer: SharedBytes,
-        state: Callable[[], bytes],
+        latest: LatestState,
     ) -> None:
         super().__init__(spec, config, place, post)
         self._supervision = config.supervision
-        self._desk, self._board, self._outbox, self._state = desk, board, state_buffer, state
+        self._batches, self._shared_weights, self._state_buffer, self._latest = (
+            batches,
+            shared_weights,
+            state_buffer,
+            latest,
+        )
         self._cells: NDArray = np.zeros(len(CELLS), np.int64)
         self._told = 0  # messages that the present actor was sent
 
     def _create(self, incarnations: Mapping[int, int], options: dict[str, Any]) -> Any:
         self._told = 0
-        plan = RankPlan(self.spec.builder, self.spec.arguments(incarnations), self._state(), self._supervision)
-        return ray.remote(RankHost).options(max_concurrency=CALLS, **options).remote(plan)
+        node = RankNodeSpec(self.spec.args, self._latest.read(), self._supervision)
+        return ray.remote(RankNode).options(max_concurrency=CALLS, **options).remote(node)
 
     def _began(self, line: Line) -> None:
         line.call(self._take_news, line.handle.beat.remote())
@@ -98,16 +104,16 @@ class RemoteRank(RemoteWorker):
 
     def _take(self, said: LearnerMessage) -> None:
         if said.weights is not None:
-            self._board.accept(said.weights)
+            self._shared_weights.accept(said.weights)
         if said.priorities is not None:
-            self._desk.came(said.message["update_priorities"][0], np.array(said.priorities))
+            self._batches.came(said.message["update_priorities"][0], np.array(said.priorities))
         if said.state is not None:
-            self._outbox.write(said.state)
+            self._state_buffer.write(said.state)
         self._messages.append(said.message)
 
     def send(self, message: dict[str, Any]) -> None:
         if self.line is not None:
-            sample = self._desk.sample(message["batch"][0]) if "batch" in message else None
+            sample = self._batches.sample(message["batch"][0]) if "batch" in message else None
             self._told += 1
             self.line.handle.tell.remote(self._told, message, sample)
 

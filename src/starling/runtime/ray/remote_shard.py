@@ -14,7 +14,7 @@ from starling.runtime.event_queue import Post
 from starling.runtime.ray.line import Line
 from starling.runtime.ray.placement import Place
 from starling.runtime.ray.remote import RemoteWorker
-from starling.runtime.ray.shard import Empty, Holds, Listed, Shard, ShardPlan, attached, sendable
+from starling.runtime.ray.shard import Empty, Holds, Listed, Shard, ShardArgs, ShardSpec, attached, sendable
 from starling.runtime.workers import Member, WorkerSpec
 from starling.segments import Segment, SegmentLostError
 from starling.types import Keys, NDArray, Sample
@@ -45,7 +45,7 @@ class RemoteShard(RemoteWorker):
 
     def __init__(
         self,
-        spec: WorkerSpec,
+        spec: WorkerSpec[ShardArgs],
         config: Config,
         place: Place,
         post: Post,
@@ -61,7 +61,7 @@ class RemoteShard(RemoteWorker):
 
     def _create(self, incarnations: Mapping[int, int], options: dict[str, Any]) -> Any:
         state = self._saved()
-        plan = ShardPlan(self.spec.builder, self.spec.arguments(incarnations), self.rows, state and sendable(state))
+        plan = ShardSpec(self.spec.args, self.rows, state and sendable(state))
         if self._starts > 1:
             begins = "with what the newest checkpoint holds of it" if state else "empty"
             self._messages.append({"notice": f"{self.name} begins {begins}"})

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from starling.actor.recorder import FragmentBuffer
-from starling.registry import import_path
 from starling.replay.mixture import Mixture
 from starling.segments import Joined, Segment, Segmented
 from starling.types import Fragment, Keys, NDArray, Sample
 
 
-@dataclass(frozen=True)
-class ShardPlan:
-    """A shard as data: who builds its tables and from what, which env rows are its own, what it begins with."""
+class ShardArgs(Protocol):
+    """Settings of the tables of a shard; see `launch.ray`."""
 
-    builder: str  # import path of a function (arguments) -> Mixture
-    arguments: Any
+    def build(self) -> Mixture: ...
+
+
+@dataclass(frozen=True)
+class ShardSpec:
+    """A shard: its tables, its envs, and the state that it starts with."""
+
+    args: ShardArgs
     rows: NDArray  # [n] int64: global env rows
     state: dict[str, Any] | None
 
@@ -53,13 +57,13 @@ class Listed:
 class Shard:
     """Methods are called over Ray, one after the other."""
 
-    def __init__(self, plan: ShardPlan) -> None:
-        self._tables: Mixture = import_path(plan.builder)(plan.arguments)
-        self._rows = plan.rows
+    def __init__(self, spec: ShardSpec) -> None:
+        self._tables: Mixture = spec.args.build()
+        self._rows = spec.rows
         self._held: dict[int, Segment] = {}
         self._number = 0
-        if plan.state is not None:
-            self._tables.set_state(plan.state)
+        if spec.state is not None:
+            self._tables.set_state(spec.state)
 
     def beat(self) -> Holds:
         """What is in it; also a sign of life."""

@@ -1,4 +1,4 @@
-"""Weights on their way to a cluster: put once a version, and only those that somebody will act with."""
+"""Weights as objects of Ray, put once per version, and only if somebody will act with them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from starling.runtime.shared_weights import SharedWeights
 class RayWeights:
     """The newest weights as an object of Ray; whoever is given its reference fetches them once a node."""
 
-    def __init__(self, board: SharedWeights) -> None:
-        self._board = board
+    def __init__(self, shared_weights: SharedWeights) -> None:
+        self._shared_weights = shared_weights
         self._number = 0
         self._reference: Any = None
         self.puts = 0
 
     def newest(self) -> Any:
         """A reference to (number, bytes of a side), see `SharedWeights.bytes_of`."""
-        board = self._board
-        put = board.newest(self._number, lambda number: (number, ray.put((number, board.bytes_of(number)))))
+        shared_weights = self._shared_weights
+        put = shared_weights.newest(
+            self._number, lambda number: (number, ray.put((number, shared_weights.bytes_of(number))))
+        )
         if put is not None:
             self._number, self._reference = put
             self.puts += 1

@@ -32,7 +32,7 @@ class Choice:
     def of(cls, run_plan: RunPlan) -> Choice:
         config = run_plan.config
         if config.runtime == "ray":
-            raise UserError("only inline and processes are tuned; for a cluster set actors and ray.hosts yourself")
+            raise UserError("only inline and processes are tuned; for a cluster set actors and ray.nodes yourself")
         return cls(config.runtime, config.inference, run_plan.actors, plan_threads(run_plan), config.env.num)
 
     def apply(self, config: Config) -> Config:

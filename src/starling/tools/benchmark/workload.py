@@ -19,7 +19,7 @@ from starling.launch.plan import RunPlan, build_model, layout_of
 from starling.replay.limiter import pace
 from starling.replay.spec import TableSpec
 from starling.replay.store import Store
-from starling.types import Fragment, Keys, Layout, NDArray, Progress, Sample
+from starling.types import Fragment, Layout, NDArray, Progress
 
 
 class Work:
@@ -38,7 +38,8 @@ class Work:
         self._group = core.policy.group(group.rows, config.seed)
         self._group.seen = self._env.reset(seeds(config.seed, group.rows, 0))
         self._steps_a_version = steps_a_version(run_plan.tables)
-        self.learner = build_learner(run_plan, model, SameAgain(sample))
+        self.learner = build_learner(run_plan, model)
+        self.sample = sample
         self.step_envs()
         self.infer()
         self.train()
@@ -57,7 +58,7 @@ class Work:
         return float(len(self._group.rows))
 
     def train(self) -> float:
-        self.learner.step()
+        self.learner.step(self.sample, 0)
         return self._steps_a_version
 
     def restore(self) -> None:
@@ -76,23 +77,8 @@ def steps_a_version(tables: Sequence[TableSpec]) -> float:
     return take * table.length / table.max_times_sampled
 
 
-class SameAgain:
-    """A source that hands out one sample indefinitely."""
-
-    env_steps = 0
-
-    def __init__(self, sample: Sample) -> None:
-        self._sample = sample
-
-    def sample(self) -> Sample:
-        return self._sample
-
-    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None:
-        """There is nothing to learn from it."""
-
-
 class Refill:
-    """An upstream that always gives leave, and puts fragments into a small store as often as one batch needs."""
+    """An experience sink that always grants credit, and inserts every fragment often enough for one batch."""
 
     def __init__(self, run_plan: RunPlan, layout: Layout, rows: int) -> None:
         specs = [_small(table, rows) for table in run_plan.tables]

@@ -1,4 +1,4 @@
-"""A host as the driver sees it: credits go there, fragments and news come back."""
+"""A node as the driver sees it: credits go there, fragments and news come back."""
 
 from __future__ import annotations
 
@@ -11,9 +11,18 @@ import ray
 
 from starling.config.schema import Config
 from starling.runtime.event_queue import Post
-from starling.runtime.ray.host import Host
 from starling.runtime.ray.line import Line
-from starling.runtime.ray.node_status import Credit, FragmentInfo, FragmentResult, HostPlan, Life, NodeStatus, OnStored
+from starling.runtime.ray.node import Node
+from starling.runtime.ray.node_status import (
+    Credit,
+    FragmentInfo,
+    FragmentResult,
+    GroupStatus,
+    NodeArgs,
+    NodeSpec,
+    NodeStatus,
+    OnStored,
+)
 from starling.runtime.ray.placement import Place
 from starling.runtime.ray.remote import RemoteWorker
 from starling.runtime.ray.reorder import Reorder
@@ -24,12 +33,12 @@ Deposit = Callable[[int, FragmentInfo, Any, OnStored], None]
 """Takes over a group's fragment whose arrays are wherever a reference says."""
 
 
-class RemoteHost(RemoteWorker):
-    """One host; what it tells of its state becomes messages of what has happened."""
+class RemoteNode(RemoteWorker):
+    """One node; what it tells of its state becomes messages of what has happened."""
 
     def __init__(
         self,
-        spec: WorkerSpec,
+        spec: WorkerSpec[NodeArgs],
         config: Config,
         place: Place,
         post: Post,
@@ -41,17 +50,17 @@ class RemoteHost(RemoteWorker):
         self._weights, self._deposit = weights, deposit
         self._past_faults: Counter[str] = Counter()
         self._news: NodeStatus | None = None
-        self._lives = {group: Life(0, 0, (), True, False) for group in spec.groups}
+        self._lives = {group: GroupStatus(0, 0, (), True, False) for group in spec.groups}
         self._turns = Reorder()
 
     def _create(self, incarnations: Mapping[int, int], options: dict[str, Any]) -> Any:
         mine = {group: incarnations[group] for group in self.spec.groups}
         self._past_faults.update(self._news.faults if self._news else {})
         self._news, self._turns = None, Reorder()
-        self._lives = {group: Life(incarnation, 0, (), True, False) for group, incarnation in mine.items()}
-        plan = HostPlan(self.name, self.spec.builder, self.spec.arguments(incarnations), mine, self._supervision)
+        self._lives = {group: GroupStatus(incarnation, 0, (), True, False) for group, incarnation in mine.items()}
+        node = NodeSpec(self.name, self.spec.args.for_incarnations(incarnations), mine, self._supervision)
         under_way = 4 * len(mine) + 16  # calls that wait for a fragment must not keep others out
-        return ray.remote(Host).options(max_concurrency=under_way, **options).remote(plan, self._weights.newest())
+        return ray.remote(Node).options(max_concurrency=under_way, **options).remote(node, self._weights.newest())
 
     def _began(self, line: Line) -> None:
         line.call(self._hear_beat, line.handle.beat.remote())
@@ -69,9 +78,9 @@ class RemoteHost(RemoteWorker):
 
     def _take_in(self, news: NodeStatus) -> None:
         """Turn a state into what happened since the last one, and pass on what was sent."""
-        for group, life in news.lives.items():
-            self._compare(group, self._lives[group], life)
-        self._news, self._lives = news, news.lives
+        for group, status in news.groups.items():
+            self._compare(group, self._lives[group], status)
+        self._news, self._lives = news, news.groups
         self.ever_ready = self.ever_ready or news.ready
         self._messages += [{"notice": line} for line in news.notices]
         self._messages += news.evaluations
@@ -81,7 +90,7 @@ class RemoteHost(RemoteWorker):
             self._messages.append({"episodes": [[e.row, e.total, e.length] for e in news.episodes]})
         self._note_failure(news.failure)
 
-    def _compare(self, group: int, before: Life, now: Life) -> None:
+    def _compare(self, group: int, before: GroupStatus, now: GroupStatus) -> None:
         missed = now.incarnation - before.incarnation
         ended = now.ended[len(now.ended) - missed :]
         self._messages += [{"incarnation_ended": [group, produced]} for produced in ended]
@@ -128,7 +137,7 @@ class RemoteHost(RemoteWorker):
 
     @property
     def produced(self) -> dict[int, int]:
-        return {group: life.produced for group, life in self._lives.items()}
+        return {group: status.produced for group, status in self._lives.items()}
 
     @property
     def members(self) -> list[Member]:
@@ -141,4 +150,4 @@ class RemoteHost(RemoteWorker):
 
     @property
     def groups_left(self) -> int:
-        return 0 if self.given_up else sum(not life.given_up for life in self._lives.values())
+        return 0 if self.given_up else sum(not status.given_up for status in self._lives.values())

@@ -11,7 +11,6 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from starling.registry import import_path
 from starling.runtime.prewarm import prewarm
 from starling.runtime.ray.output import Output
 
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from starling.actor.recorder import FragmentBuffer
-    from starling.runtime.ray.node_status import Credit, FragmentResult, HostPlan, NodeStatus
+    from starling.runtime.ray.node_status import Credit, FragmentResult, NodeSpec, NodeStatus
 
 BEAT_SECONDS = 0.5
-"""How often a host with no news answers."""
+"""How often a node with no news answers."""
 
 
 def prepare_process() -> Output:
@@ -65,17 +64,17 @@ class Answers:
         return await answer
 
 
-class Host:
+class Node:
     """Methods are called over Ray; each answers when there is something to answer."""
 
-    def __init__(self, plan: HostPlan, weights: tuple[int, Any]) -> None:
+    def __init__(self, spec: NodeSpec, weights: tuple[int, Any]) -> None:
         self._output = prepare_process()
         from starling.runtime.ray.relay import Relay
 
         self._answers = Answers()
-        staff = import_path(plan.builder)(plan.arguments)
-        staff.board.accept(weights[1])  # before anybody acts
-        self._relay = Relay(staff, plan, weights[0], self._answers.ring)
+        workers = spec.args.build()
+        workers.shared_weights.accept(weights[1])  # before anybody acts
+        self._relay = Relay(workers, spec, weights[0], self._answers.ring)
 
     async def lend(self, credit: Credit, weights: tuple[int, Any]) -> tuple[FragmentResult, FragmentBuffer | None]:
         """The fragment that this credit leads to, made with these weights or newer ones."""

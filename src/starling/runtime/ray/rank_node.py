@@ -4,41 +4,47 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from starling.config.schema import SupervisionConfig
-from starling.registry import import_path
-from starling.runtime.ray.host import Answers, prepare_process
+from starling.runtime.ray.node import Answers, prepare_process
 
 if TYPE_CHECKING:
-    from starling.runtime.ray.rank_relay import RankNews
+    from starling.runtime.ray.rank_relay import RankNews, RankWorker
     from starling.types import Sample
 
 
-@dataclass(frozen=True)
-class RankPlan:
-    """A rank as data: who builds it, from what, and the state that it begins with."""
+class RankArgs(Protocol):
+    """Settings of a rank; see `launch.ray`."""
 
-    builder: str  # import path of a function (arguments, state, address) -> RankStaff
-    arguments: Any
+    def build(self, state: bytes, address: str) -> RankWorker:
+        """Build the rank where it will learn; `address` is that of its node."""
+        ...
+
+
+@dataclass(frozen=True)
+class RankNodeSpec:
+    """A rank and the state that it starts with."""
+
+    args: RankArgs
     state: bytes
     supervision: SupervisionConfig
 
 
-class RankHost:
+class RankNode:
     """Methods are called over Ray; each answers when there is something to answer."""
 
-    def __init__(self, plan: RankPlan) -> None:
+    def __init__(self, spec: RankNodeSpec) -> None:
         self._output = prepare_process()
         from starling.runtime.ray.cluster import address_here
         from starling.runtime.ray.rank_relay import RankRelay
 
         self._answers = Answers()
-        staff = import_path(plan.builder)(plan.arguments, plan.state, address_here())
-        self._relay = RankRelay(staff, plan.supervision, self._answers.ring)
+        worker = spec.args.build(spec.state, address_here())
+        self._relay = RankRelay(worker, spec.supervision, self._answers.ring)
 
     async def tell(self, number: int, message: dict[str, Any], sample: Sample | None) -> None:
-        """What the rank is told, its how-manieth message; a batch that it names comes with it."""
+        """Send the rank its n-th message, with the batch that it names."""
         self._relay.tell(number, message, sample)
 
     async def beat(self) -> tuple[RankNews, list[str]]:
