@@ -71,7 +71,7 @@ class Nowhere:
 
 def fill(policy: Policy, group: RowGroup, env: VectorEnv, actions: int) -> None:
     """Let every memory hold what all rows saw in as many random steps as it takes, row after row."""
-    memory, rng = group.memory["episode"], np.random.default_rng(0)
+    memory, rng = group.intrinsic_state["episode"], np.random.default_rng(0)
     entries, rows = memory["entries"], len(group.rows)
     steps = -(-entries.shape[1] // rows)
     seen = env.reset(noise.seeds(1, group.rows, 0))
@@ -85,7 +85,7 @@ def fill(policy: Policy, group: RowGroup, env: VectorEnv, actions: int) -> None:
 
 def keep_full(group: RowGroup) -> None:
     """Let every row be as far in its episode as its memory reaches; an end would empty it."""
-    memory = group.memory["episode"]
+    memory = group.intrinsic_state["episode"]
     memory["count"].clamp_(min=memory["entries"].shape[1])
 
 

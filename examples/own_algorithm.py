@@ -38,12 +38,12 @@ class Reinforce(starling.Algorithm):
         heads = {"policy": starling.HeadSpec("policy"), "value": starling.HeadSpec("value")}
         return starling.build_network(env, self.net, heads)
 
-    def tables(self, rows: int) -> tuple[starling.TableSpec, ...]:
+    def tables(self, num_envs: int) -> tuple[starling.TableSpec, ...]:
         length = self.config.rollout
         return (
             starling.TableSpec(
-                name="rollouts", storage="slots", sampler="fifo", length=length, fragment=length, batch=rows,
-                capacity=2 * rows, min_size=rows, max_lag=0,
+                name="rollouts", storage="slots", sampler="fifo", length=length, fragment=length, batch=num_envs,
+                capacity=2 * num_envs, min_size=num_envs, max_lag=0,
             ),
         )  # fmt: skip
 
@@ -56,18 +56,18 @@ class Reinforce(starling.Algorithm):
         action = policy.sample(inputs.noise(policy.noise_size)) if inputs.explore else policy.mode()
         return starling.ActOutput(action, extras={}, state=state)
 
-    def loss(self, model: starling.Network, target: None, batch: starling.Batch) -> starling.Loss:
+    def loss(self, model: starling.Network, target_net: None, batch: starling.Batch) -> starling.Loss:
         steps = batch.trajectory
         outputs, _, _ = model.unroll_trajectory(steps)
         value = outputs["value"]  # [T+1, B]
         policy = tree.map(lambda leaf: leaf[:-1], outputs["policy"])  # the last observation only bootstraps
         terms = stream_terms(steps, self.streams()[0])
         v_t, v_tp1 = value[:-1], value[1:]
-        goal = lambda_return(terms.r_t, terms.discount_t, v_t.detach(), v_tp1.detach(), 1.0, terms.valid_t)
+        target = lambda_return(terms.r_t, terms.discount_t, v_t.detach(), v_tp1.detach(), 1.0, terms.valid_t)
         entropy = masked_mean(policy.entropy(), steps.valid)
         loss = (
-            masked_mean(policy_gradient_loss(policy.log_prob(steps.action), goal - v_t), steps.valid)
-            + masked_mean(value_loss(v_t, goal), steps.valid)
+            masked_mean(policy_gradient_loss(policy.log_prob(steps.action), target - v_t), steps.valid)
+            + masked_mean(value_loss(v_t, target), steps.valid)
             - self.config.entropy_coef * entropy
         )
-        return starling.Loss(losses={"all": loss}, metrics=lambda: {"entropy": entropy, "value": goal.mean()})
+        return starling.Loss(losses={"all": loss}, metrics=lambda: {"entropy": entropy, "value": target.mean()})

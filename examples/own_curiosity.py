@@ -38,11 +38,11 @@ class Restoration:
         """Its networks: they are part of the model, so they travel and are saved with the policy's weights."""
         return Autoencoder(int(np.prod(env.observation.shape or ())), self.hidden)
 
-    def memory(self, rows: int) -> dict[str, torch.Tensor]:
+    def initial_state(self, num_envs: int) -> dict[str, torch.Tensor]:
         """What it keeps of every env row: nothing."""
         return {}
 
-    def reward(self, module: Autoencoder, seen: Any, memory: dict[str, torch.Tensor]) -> torch.Tensor:
+    def reward(self, module: Autoencoder, seen: Any, state: dict[str, torch.Tensor]) -> torch.Tensor:
         """What B rows earn [B] for having come to see this."""
         return module(seen.obs)
 

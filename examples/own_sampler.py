@@ -51,5 +51,5 @@ class CombinedDQN(DQN):
 
     Config = DQNConfig
 
-    def tables(self, rows: int) -> tuple[starling.TableSpec, ...]:
-        return tuple(replace(table, sampler=f"{__name__}:Combined") for table in super().tables(rows))
+    def tables(self, num_envs: int) -> tuple[starling.TableSpec, ...]:
+        return tuple(replace(table, sampler=f"{__name__}:Combined") for table in super().tables(num_envs))

@@ -84,7 +84,7 @@ class AgentState:
 
     carry: Tree  # [1, ...]
     step: int
-    memory: Tree  # [1, ...] what intrinsic rewards remember of the episode, and which policy plays it
+    intrinsic_state: Tree  # [1, ...] what intrinsic rewards remember of the episode, and which policy plays it
     action: Tree  # [1, ...] the last one, in the policy's units
 
 
@@ -113,14 +113,16 @@ class Agent:
         group = policy.group(np.zeros(1, np.int64), seed)
         if state is not None:
             group.carry, group.step, group.action = dict(state.carry), state.step, state.action
-            group.memory = tree.map(lambda leaf: leaf.clone(), state.memory)  # which is changed in place
+            group.intrinsic_state = tree.map(
+                lambda leaf: leaf.clone(), state.intrinsic_state
+            )  # which is changed in place
         flag, earned = np.zeros(1, bool), np.array([0.0 if state is None else reward], np.float32)
         batch = self._encode(_batch_of_one(obs))
         group.seen = EnvStep(batch, np.array([state is None]), earned, flag, flag, ~flag, flag)
         policy.reward(group, self._clip)
         (output,) = policy.infer([group])
         group.record_output(output)
-        return self._decode(output.action)[0], AgentState(group.carry, group.step, group.memory, group.action)
+        return self._decode(output.action)[0], AgentState(group.carry, group.step, group.intrinsic_state, group.action)
 
 
 def _batch_of_one(obs: Any) -> Any:

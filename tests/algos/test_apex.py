@@ -36,7 +36,7 @@ def see(obs, rows=None, explore=True, total=ROWS, noise=0.5):
         obs=obs,
         first=torch.zeros(count, dtype=torch.bool),
         carry={},
-        rows=torch.arange(count) if rows is None else rows,
+        env_index=torch.arange(count) if rows is None else rows,
         num_envs=total,
         progress=Progress(),
         explore=explore,
@@ -74,14 +74,14 @@ def slow_error(model, window, row):
     def q(t):
         return model.step(torch.from_numpy(window.obs[t, [row]]), torch.zeros(1, dtype=torch.bool), {})[0]["extrinsic"]
 
-    goal, discount, last = 0.0, 1.0, 0
+    target, discount, last = 0.0, 1.0, 0
     for t in range(window.length):
         if window.valid[t, row]:
-            goal += discount * float(window.rewards["extrinsic"][t, row])
+            target += discount * float(window.rewards["extrinsic"][t, row])
             discount *= 0.0 if window.terminated[t, row] else DISCOUNT
             last = t + 1
-    goal += discount * q(last).max().item()
-    return abs(goal - q(0)[0, window.action[0, row]].item())
+    target += discount * q(last).max().item()
+    return abs(target - q(0)[0, window.action[0, row]].item())
 
 
 def learners_error(algorithm, model, window):

@@ -68,7 +68,7 @@ def test_with_lag_values_and_advantages_are_vtraces(core, actions):
     v = np.array([outputs["extrinsic"].tolist() for outputs in outputs_step_by_step(model, steps)])
     vs, _ = slow_vtrace(steps, ratio, v, DISCOUNT, LAMBDA)
     valid = steps.valid.numpy()
-    np.testing.assert_allclose(prepared["goals"]["extrinsic"].numpy()[valid], vs[valid], atol=1e-5)
+    np.testing.assert_allclose(prepared["targets"]["extrinsic"].numpy()[valid], vs[valid], atol=1e-5)
     advantage = np.stack([_with_own_step_unweighted(steps, ratio, v, t) for t in range(LENGTH)])
     np.testing.assert_allclose(prepared["advantage"].numpy()[valid], advantage[valid], atol=1e-5)
     assert ratio[valid].max() > 1.1 > 0.9 > ratio[valid].min()  # clipped and not
@@ -83,7 +83,7 @@ def test_with_lag_but_the_same_policy_it_is_gae(core, actions):
     batch = replace(batch, trajectory=replace(batch.trajectory, extras=extras))
     mine, theirs = prepare(ahead, model, batch), prepare(synchronous, model, batch)
     torch.testing.assert_close(mine["advantage"], theirs["advantage"], rtol=1e-5, atol=2e-6)
-    torch.testing.assert_close(mine["goals"], theirs["goals"], rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(mine["targets"], theirs["targets"], rtol=1e-5, atol=2e-6)
 
 
 def test_without_lag_it_is_gae_to_the_bit_whatever_was_recorded():
@@ -96,7 +96,7 @@ def test_without_lag_it_is_gae_to_the_bit_whatever_was_recorded():
     discount = torch.where(steps.terminated, 0.0, DISCOUNT)
     expected = gae(steps.rewards["extrinsic"], discount, v[:-1], v[1:], LAMBDA, steps.valid)
     assert torch.equal(prepared["advantage"], expected)
-    assert torch.equal(prepared["goals"]["extrinsic"], expected + v[:-1])
+    assert torch.equal(prepared["targets"]["extrinsic"], expected + v[:-1])
 
 
 @pytest.mark.parametrize("max_lag", [0, 2])
@@ -129,8 +129,8 @@ class Recording(PPO):
         policy, action, state = choose(model, inputs)
         return ActOutput(action, {LOG_PROB: policy.log_prob(action)}, state)
 
-    def prepare(self, model, target, batch):
-        prepared, steps = super().prepare(model, target, batch), batch.trajectory
+    def prepare(self, model, target_net, batch):
+        prepared, steps = super().prepare(model, target_net, batch), batch.trajectory
         recorded = steps.extras[LOG_PROB][: steps.length]
         torch.testing.assert_close(prepared.prepared[LOG_PROB][steps.valid], recorded[steps.valid])
         Recording.compared += 1

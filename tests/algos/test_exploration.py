@@ -14,7 +14,7 @@ from starling.launch.plan import RunPlan
 from starling.types import Progress
 
 SCHEDULE = "algo.epsilon={start: 0.8, end: 0.2, steps: 1000}"
-BY_ARM = ["ngu-deepsea", "algo.policies=3", "algo.varies=epsilon", "env.num=4"]
+BY_ARM = ["ngu-deepsea", "algo.policies=3", "algo.arm_varies=epsilon", "env.num=4"]
 LEARNERS = {
     "dqn": ["dqn-cartpole", "env.num=4"],
     "dqn with curiosity": ["dqn-rnd-deepsea", "env.num=4"],

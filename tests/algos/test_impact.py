@@ -112,7 +112,13 @@ def test_final_observations_are_learnt_from_where_returns_go_on_behind_them(epis
 
 @pytest.mark.parametrize(("buffer", "uses", "rows"), [(1, 1, 4), (4, 2, 4), (2, 3, 16), (3, 4, 5)])
 def test_every_unroll_is_learnt_from_as_often_as_it_should_and_none_is_lost(buffer, uses, rows):
-    settings = [f"algo.buffer={buffer}", f"algo.uses={uses}", "algo.batch=4", "algo.unroll=5", f"env.num={rows}"]
+    settings = [
+        f"algo.buffer={buffer}",
+        f"algo.max_times_sampled={uses}",
+        "algo.batch=4",
+        "algo.unroll=5",
+        f"env.num={rows}",
+    ]
     runtime = build_runtime(RunPlan.from_config(load("impact-cartpole", settings)))
     drawn, sample = [], runtime.store.draw_candidates
 

@@ -147,10 +147,10 @@ def test_one_pass_over_the_network(monkeypatch):
 
 
 def test_explained_variance_is_1_for_the_goals_themselves_and_0_for_a_constant():
-    goal, valid = torch.tensor([[1.0, 2.0], [6.0, 1e9]]), torch.tensor([[True, True], [True, False]])
-    assert explained_variance(goal + 5.0, goal, valid).item() == pytest.approx(1.0)
-    assert explained_variance(torch.zeros(2, 2), goal, valid).item() == pytest.approx(0.0)
-    assert explained_variance(-goal, goal, valid).item() == pytest.approx(-3.0)
+    target, valid = torch.tensor([[1.0, 2.0], [6.0, 1e9]]), torch.tensor([[True, True], [True, False]])
+    assert explained_variance(target + 5.0, target, valid).item() == pytest.approx(1.0)
+    assert explained_variance(torch.zeros(2, 2), target, valid).item() == pytest.approx(0.0)
+    assert explained_variance(-target, target, valid).item() == pytest.approx(-3.0)
 
 
 @pytest.mark.parametrize("core", CORES)

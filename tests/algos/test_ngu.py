@@ -64,7 +64,7 @@ def test_without_a_bandit_each_env_row_has_its_own_policy():
 
 def test_the_bandit_hears_the_whole_return_of_an_episode_and_chooses_the_next_policy():
     algorithm = RunPlan.from_config(load("ngu-deepsea", [*SMALL, META])).algorithm
-    memory = algorithm.memory(2)
+    memory = algorithm.intrinsic_state(2)
     algorithm._change_arms(seen([True, True], [0.0, 0.0]), memory)
     assert memory["carry"]["arm"].tolist() == [0, 0]  # the first that was never played
     algorithm._change_arms(seen([False, False], [1.5, 2.0]), memory)
@@ -104,7 +104,7 @@ def test_bandits_learn_from_whole_episodes_only(tmp_path, cut):
     assert sum(loop.dropped for loop in runtime.loops) == (cut == "fault")
     groups = [group for core in runtime._cores for group in core._groups.values()]
     for group in groups:
-        bandit = group.memory["bandit"]
+        bandit = group.intrinsic_state["bandit"]
         for row, heard, played in zip(group.rows.tolist(), bandit["value"], bandit["played"], strict=True):
             assert played > 5
             assert heard[:played].tolist() == pytest.approx(totals[row][:played])
@@ -114,7 +114,7 @@ def test_bandits_learn_from_whole_episodes_only(tmp_path, cut):
 @pytest.mark.parametrize("meta", [[], [META]])
 def test_whoever_does_not_explore_plays_the_policy_it_is_told_to_from_the_beginning_of_an_episode(meta):
     algorithm = RunPlan.from_config(load("ngu-deepsea", [*SMALL, *meta])).algorithm
-    memory = algorithm.memory(2)
+    memory = algorithm.intrinsic_state(2)
     algorithm._change_arms(seen([True, True], [0.0, 0.0], explore=False, arm=2), memory)
     assert memory["carry"]["arm"].tolist() == [2, 2]
     algorithm._change_arms(seen([False, False], [1.0, 1.0], explore=False, arm=3, ended=[True, False]), memory)
@@ -126,7 +126,7 @@ def test_whoever_does_not_explore_plays_the_policy_it_is_told_to_from_the_beginn
 def test_evaluators_choose_where_policies_differ_in_what_they_want():
     choose = [
         RunPlan.from_config(load("ngu-deepsea", [*SMALL, *settings])).algorithm.trials()
-        for settings in ([], [META, "algo.varies=epsilon"], [META])
+        for settings in ([], [META, "algo.arm_varies=epsilon"], [META])
     ]
     assert choose[:2] == [None, None]
     assert choose[2].due == 10
@@ -137,7 +137,7 @@ def test_evaluators_choose_where_policies_differ_in_what_they_want():
 
 
 def test_policies_may_differ_in_epsilon_alone():
-    settings = [*SMALL, META, "algo.varies=epsilon", "algo.epsilon=0.4", "algo.ladder=3"]
+    settings = [*SMALL, META, "algo.arm_varies=epsilon", "algo.epsilon=0.4", "algo.ladder=3"]
     runtime = inline_runs.run("ngu-deepsea", 300, *settings, "algo.learning_starts=5000")
     algorithm, model, steps = runtime.learner.algorithm, runtime.learner.model, tree.to_torch(windows(runtime))
     (stream,) = algorithm.streams()
@@ -157,8 +157,8 @@ def test_policies_may_differ_in_epsilon_alone():
     least = (0.4 ** (1 + steps.carry["arm"].float())).expand_as(steps.valid)[steps.valid] / 4  # of four actions
     assert (((mu - least).abs() < 1e-5) | ((mu - (1 - 3 * least)).abs() < 1e-5)).all()
     assert len(steps.carry["arm"].unique()) > 1
-    with pytest.raises(UserError, match="set separate=false"):
-        load("ngu-deepsea", [*settings, "algo.separate=true"])
+    with pytest.raises(UserError, match="set separate_networks=false"):
+        load("ngu-deepsea", [*settings, "algo.separate_networks=true"])
 
 
 @pytest.mark.parametrize(
@@ -177,16 +177,16 @@ def test_settings_without_a_use_are_refused(setting, message):
 def test_novelty_is_that_of_the_episode_modulated_within_limits():
     run_plan = RunPlan.from_config(load("ngu-deepsea", [*SMALL, "algo.lifelong_limit=3"]))
     algorithm, model = run_plan.algorithm, build_model(run_plan)
-    memory = algorithm.memory(4)
+    memory = algorithm.intrinsic_state(4)
     algorithm._episodic = SimpleNamespace(reward=lambda *_: torch.tensor([0.5, 0.5, 0.5, 0.5]))
     errors = torch.tensor([0.0, 3.5, 9.0, 9.0])
     fixed = {"forward": lambda self, obs: errors, "warm": torch.tensor(True)}
     model.lifelong = type("Fixed", (torch.nn.Module,), fixed)()
     looked = seen([False, False, False, True], [0.0] * 4)
-    unknown = algorithm.intrinsic(model, looked, memory)
+    unknown = algorithm.intrinsic_rewards(model, looked, memory)
     assert unknown[NOVELTY].tolist() == [0.5, 0.5, 0.5, 0.0], "no error is unusual before any was seen"
     model.update(torch.tensor([1.0, 3.0]))  # mean 2, deviation 1
-    found = algorithm.intrinsic(model, looked, memory)
+    found = algorithm.intrinsic_rewards(model, looked, memory)
     assert found[NOVELTY].tolist() == pytest.approx([0.5 * 1, 0.5 * 2.5, 0.5 * 3, 0.0], rel=1e-4)
 
 
@@ -199,7 +199,7 @@ def test_errors_of_mixed_precision_count_like_others():
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_every_row_learns_the_reward_and_the_discount_of_its_policy(separate):
-    runtime = run(200, "algo.learning_starts=5000", f"algo.separate={separate}".lower())
+    runtime = run(200, "algo.learning_starts=5000", f"algo.separate_networks={separate}".lower())
     algorithm, steps = runtime.learner.algorithm, tree.to_torch(windows(runtime))
     arm = steps.carry["arm"]
     gamma = 1 - torch.exp(((3 - arm) * np.log(0.1) + arm * np.log(0.5)) / 3)
@@ -217,7 +217,7 @@ def test_every_row_learns_the_reward_and_the_discount_of_its_policy(separate):
     else:
         torch.testing.assert_close(streams["extrinsic"].r_t, (reward + beta * novelty).float())
         expected = q["extrinsic"]
-    torch.testing.assert_close(algorithm.mixed(q, steps.carry), expected.float())
+    torch.testing.assert_close(algorithm.combine_q(q, steps.carry), expected.float())
 
 
 FAMILY = {"policies": 4, "novelty": 0.4, "discount": 0.95, "min_discount": 0.6}
@@ -254,7 +254,13 @@ def test_losses_and_gradients_match_the_reference(separate, settings):
     """One network trained on r_e + beta_i r_i, or one network per reward and a policy greedy in Q_e + beta_i Q_i."""
     lifelong = {"kind": "rnd", "torso": TORSO, "features": 3, "clip": 2.0}
     episodic = {"kind": "episodic", "torso": TORSO, "features": 4, "hidden": 5}
-    parts = {"lifelong": lifelong, "episodic": episodic, "predictor_steps": 2, "separate": separate, "delta_q": False}
+    parts = {
+        "lifelong": lifelong,
+        "episodic": episodic,
+        "predictor_steps": 2,
+        "separate_networks": separate,
+        "delta_q": False,
+    }
     config = NGUConfig(name="ngu", **{**SEQUENCES, **FAMILY, **parts, "retrace": 0.9, **settings})
     algorithm = NGU(config, float64_net("lstm", inputs=["action", "reward"]))
     model, target = build(algorithm, env_spec()), build_target(algorithm, env_spec())
@@ -291,7 +297,7 @@ def test_what_is_unrolled_is_what_was_acted_on():
 
 
 def test_every_part_is_moved_and_the_random_network_is_not():
-    settings = ["env={id: toy/deep-sea, num: 3, args: {size: 5}}", "algo.separate=true"]
+    settings = ["env={id: toy/deep-sea, num: 3, args: {size: 5}}", "algo.separate_networks=true"]
     update_priorities = run(300, "algo.learning_starts=20", "algo.updates_per_step=0.1", *settings)
     fresh = build_model(RunPlan.from_config(load("ngu-deepsea", [*SMALL, *settings])))
     before = dict(fresh.named_parameters())
@@ -313,13 +319,20 @@ def test_a_family_of_agent57_that_is_too_small_is_refused():
 
 @pytest.mark.parametrize("separate", ["false", "true"])
 def test_it_resumes_to_the_bit(differs_when_resumed, separate):
-    settings = [*SMALL, META, f"algo.separate={separate}", "algo.learning_starts=50", "algo.updates_per_step=0.05"]
+    settings = [
+        *SMALL,
+        META,
+        f"algo.separate_networks={separate}",
+        "algo.learning_starts=50",
+        "algo.updates_per_step=0.05",
+    ]
     assert differs_when_resumed("ngu-deepsea", settings, 600) == []
 
 
 EVALUATED = [
     *SMALL, "algo.meta={window: 12, epsilon: 0.5, trials: 5}", "env={id: toy/deep-sea, num: 3, args: {size: 4}}",
-    "algo.separate=true", "algo.learning_starts=50", "algo.updates_per_step=0.05", "eval={every: 200, episodes: 2}",
+    "algo.separate_networks=true", "algo.learning_starts=50", "algo.updates_per_step=0.05",
+    "eval={every: 200, episodes: 2}",
 ]  # fmt: skip
 
 

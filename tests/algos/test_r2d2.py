@@ -138,7 +138,7 @@ def inputs(model, explore):
         obs=torch.randn(4, 5),
         first=torch.tensor([True, False, False, False]),
         carry=model.initial_carry(4),
-        rows=rows,
+        env_index=rows,
         num_envs=8,
         progress=Progress(),
         explore=explore,
@@ -152,7 +152,7 @@ def test_acting_records_q_values_features_and_for_retrace_how_likely_the_action_
     output = algorithm.act(model, seen)
     q = output.extras["q"]["extrinsic"]
     torch.testing.assert_close(model.decode(output.extras["features"])["extrinsic"], q)
-    epsilon = ladder(seen.rows, 8)
+    epsilon = ladder(seen.env_index, 8)
     for b in range(4):
         greedy = output.action[b] == q[b].argmax()
         assert output.extras["mu"][b].item() == pytest.approx(epsilon[b].item() / 3 + (1 - epsilon[b].item()) * greedy)

@@ -138,7 +138,7 @@ def see(rows=2000, explore=True, updates=1):
         obs=torch.zeros(rows, 5),
         first=torch.zeros(rows, dtype=torch.bool),
         carry={},
-        rows=torch.arange(rows),
+        env_index=torch.arange(rows),
         num_envs=rows,
         progress=Progress(updates=updates),
         explore=explore,

@@ -155,7 +155,7 @@ def test_an_agent_that_only_this_process_knows_cannot_be_measured_and_says_why()
 def test_what_acting_costs_includes_intrinsic_rewards():
     work = Work(RunPlan.from_config(load("ppo-cartpole", ["curiosity=[{kind: episodic, capacity: 100}]", "env.num=2"])))
     try:
-        (count,) = (leaf for name, leaf in tree.items(work._group.memory) if name.endswith("count"))
+        (count,) = (leaf for name, leaf in tree.items(work._group.intrinsic_state) if name.endswith("count"))
         before = count.clone()
         work.infer()
         assert (count == before + 1).all()

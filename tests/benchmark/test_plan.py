@@ -79,7 +79,7 @@ def test_one_process_shares_nothing_and_more_processes_need_more():
 
 def test_what_curiosity_remembers_is_what_rows_hold():
     run_plan, sizes = sizes_of("ngu-deepsea", "algo.meta={}")
-    held = bytes_of(tree.leaves(run_plan.algorithm.memory(16)))
+    held = bytes_of(tree.leaves(run_plan.algorithm.intrinsic_state(16)))
     assert held > 16 * 20 * 33 * 4
     assert sizes.memories == 2 * held  # inline they are copied for a checkpoint
     _, spread = sizes_of("ngu-deepsea", "algo.meta={}", "runtime=processes", "eval={every: 1000, episodes: 4}")

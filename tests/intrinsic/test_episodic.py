@@ -50,7 +50,7 @@ def test_equals_the_slow_version(capacity, most):
     config = EpisodicConfig(features=3, capacity=capacity, neighbours=4, kernel=0.01, most=most)
     rng = np.random.default_rng(0)
     episodic, slow, rewards = Episodic(config), [Slow(config) for _ in range(3)], []
-    memory = episodic.memory(3)
+    memory = episodic.initial_state(3)
     for t in range(60):
         obs = rng.integers(0, 3, (3, 3)).astype(np.float32)  # many repeat, so many distances are 0
         first = np.array([t % 25 == 0, t % 9 == 0, t == 0])
@@ -69,7 +69,7 @@ def test_an_observation_seen_all_along_earns_little_and_a_new_one_much():
     """Ten equal entries: similarity sqrt(10) + 0.001. One far from all of them: all its distances are the usual one."""
     config = EpisodicConfig(features=1)
     episodic, memory = Episodic(config), None
-    memory = episodic.memory(1)
+    memory = episodic.initial_state(1)
     for t in range(10):
         assert episodic.reward(as_is(), seen([[0.0]], [t == 0]), memory).item() == 0
     assert episodic.reward(as_is(), seen([[0.0]], [False]), memory).item() == pytest.approx(1 / (math.sqrt(10) + 1e-3))
@@ -81,7 +81,7 @@ def test_an_observation_seen_all_along_earns_little_and_a_new_one_much():
 def test_the_query_comes_before_the_insertion_and_memory_is_emptied_with_an_episode():
     config = EpisodicConfig(features=1, neighbours=1, kernel=0.1)
     episodic = Episodic(config)
-    memory = episodic.memory(2)
+    memory = episodic.initial_state(2)
     episodic.reward(as_is(), seen([[1.0], [1.0]], [True, True]), memory)
     novel = episodic.reward(as_is(), seen([[3.0], [3.0]], [False, True]), memory)
     assert novel[0] > 0  # compared with 1, not with itself

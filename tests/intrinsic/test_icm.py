@@ -44,8 +44,8 @@ def test_it_learns_what_an_action_does_and_leaves_out_what_none_explains():
     before, after = module.inverse.encode_steps(obs[:-1]), module.inverse.encode_steps(obs[1:])
     guessed = module.inverse.guess(torch.cat((before, after), dim=-1)).argmax(-1)
     assert (guessed == action).float().mean() > 0.95
-    expected = module.surprise(before, action, after).mean()
-    wrong = module.surprise(before, (action + 1) % 3, after).mean()
+    expected = module.forward_error(before, action, after).mean()
+    wrong = module.forward_error(before, (action + 1) % 3, after).mean()
     assert wrong > 3 * expected
 
 
@@ -54,7 +54,7 @@ def test_the_reward_is_the_surprise_between_two_observations_of_a_row():
     icm = ICM(ICMConfig())
     module = icm.build(ENV)
     obs, action = walk(3, 2)
-    memory, never = icm.memory(2), torch.zeros(2, dtype=torch.bool)
+    memory, never = icm.initial_state(2), torch.zeros(2, dtype=torch.bool)
     icm.reward(module, seen(obs[0], ~never, action[0]), memory)
     for t in range(3):
         found = icm.reward(module, seen(obs[t + 1], never, action[t]), memory)

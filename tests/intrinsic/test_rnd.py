@@ -32,7 +32,7 @@ def noise(*shape, seed=0):
 
 
 def look(rnd, module, obs):
-    return rnd.reward(module, seen(obs), rnd.memory(len(obs))).detach()
+    return rnd.reward(module, seen(obs), rnd.initial_state(len(obs))).detach()
 
 
 def test_what_is_trained_on_stops_being_new_and_what_is_not_does_not():

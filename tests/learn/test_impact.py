@@ -3,7 +3,7 @@
 SETTINGS = [
     *["env={id: support.held_back:Corridor, num: 8}", "net.torso.hidden=[]", "stop.env_steps=6000"],
     *["algo.unroll=8", "algo.batch=4", "algo.discount=0.95", "algo.trace_lambda=1", "algo.entropy_coef=0"],
-    *["algo.buffer=8", "algo.uses=8", "algo.target_every=16"],
+    *["algo.buffer=8", "algo.max_times_sampled=8", "algo.target_every=16"],
     "algo.optimizer={name: SGD, args: {lr: 0.5}, clip_norm: 1000}",
 ]
 

@@ -48,10 +48,10 @@ def with_bonus(base, config, ends):
         def recorded_rewards(self):
             return ("bonus",)
 
-        def memory(self, rows):
-            return {"any": torch.zeros(rows)}
+        def intrinsic_state(self, num_envs):
+            return {"any": torch.zeros(num_envs)}
 
-        def intrinsic(self, model, seen, memory):
+        def intrinsic_rewards(self, model, seen, memory):
             return {"bonus": torch.ones(len(seen.first)).masked_fill(seen.first, 0.0)}
 
     return WithBonus

@@ -35,10 +35,10 @@ class Probe:
 
     parts = Algorithm.parts
 
-    def prepare(self, model, target, batch):
+    def prepare(self, model, target_net, batch):
         return batch
 
-    def loss(self, model, target, batch):
+    def loss(self, model, target_net, batch):
         self.seen.append(batch)
         x = batch.trajectory.obs[: batch.trajectory.length]
         y = model.a(x) * self.scale
@@ -107,7 +107,7 @@ def test_priorities_return_in_the_order_of_the_keys_whatever_the_minibatches():
 
 def test_two_losses_are_taken_at_the_same_parameters_each_for_its_own_optimizer():
     class Two(Probe):
-        def loss(self, model, target, batch):
+        def loss(self, model, target_net, batch):
             x = batch.trajectory.obs[:-1]
             y, z = model.a(x).mean(), model.b(x).mean()
             return Loss({"a": (y * z).sum(), "b": (2 * y * z).sum()})

@@ -95,12 +95,12 @@ class Probe:
 
     parts = Algorithm.parts
 
-    def prepare(self, model, target, batch):
+    def prepare(self, model, target_net, batch):
         model.count += batch.trajectory.rows
         model.total += batch.trajectory.obs[0].sum(0)
         return batch
 
-    def loss(self, model, target, batch):
+    def loss(self, model, target_net, batch):
         self.weights.append(batch.weight)
         x = batch.trajectory.obs[0]
         a, b = model.a(x).squeeze(-1), model.b(x).squeeze(-1)

@@ -172,7 +172,7 @@ def test_a_shard_that_is_lost_begins_with_what_was_saved_of_it(tmp_path):
     seen = KillsAShard(tmp_path / "a" / "checkpoints", set(pids("ray::Shard")))
     done = starling.train(DQN[0], [*settings, *until, "run=a"], runs=tmp_path, display=seen)
     assert done.reason == "SIGINT received"
-    gone = seen.rows[-1]["env_steps"] - seen.rows[-1]["store/replay/size"]
+    gone = seen.env_index[-1]["env_steps"] - seen.env_index[-1]["store/replay/size"]
     assert 0 < gone < seen.since + 400, "no more is missing than came since"
 
 

@@ -36,12 +36,12 @@ class Held(IMPALA):
 class Uncorrected(Held):
     """Takes what was recorded for the present policy's own choices: all ratios are 1."""
 
-    def loss(self, model, target, batch):
+    def loss(self, model, target_net, batch):
         steps = batch.trajectory
         outputs, _, _ = model.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
         own = {name: leaf.detach() for name, leaf in outputs["policy"].params().items()}
         steps = replace(steps, extras={**steps.extras, "behaviour": own})
-        return super().loss(model, target, replace(batch, trajectory=steps))
+        return super().loss(model, target_net, replace(batch, trajectory=steps))
 
 
 class Corridor(gymnasium.Env):

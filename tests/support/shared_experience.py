@@ -22,7 +22,7 @@ class Shared(IMPALA):
         own = super().act(model, inputs)
         own_logits = own.extras[BEHAVIOUR]["logits"]  # [B, 2]
         other = Categorical(OTHER.log().expand_as(own_logits))
-        mine = inputs.rows < inputs.num_envs // 8  # [B]
+        mine = inputs.env_index < inputs.num_envs // 8  # [B]
         action = torch.where(mine, own.action, choose_from(other, inputs))
         logits = torch.where(mine[:, None], own_logits, other.logits)
         return replace(own, action=action, extras={**own.extras, BEHAVIOUR: {"logits": logits}})

@@ -43,13 +43,13 @@ OTHER = 0x5EED
 class RowGroup:
     """Rows that step together (one env loop's): what they see now and the carry that goes with it."""
 
-    def __init__(self, rows: NDArray, carry: Tree, memory: Tree, seed: int, start: int, arm: int) -> None:
+    def __init__(self, rows: NDArray, carry: Tree, intrinsic_state: Tree, seed: int, start: int, arm: int) -> None:
         self.rows = rows
         self.row_ids = torch.from_numpy(rows)
         self.arm = torch.full((len(rows),), arm)  # int64: the policy that each row plays without exploration
         self.noise, self.other_noise = Noise(seed, rows), Noise(seed ^ OTHER, rows)
         self.carry = carry  # numpy [B, ...]
-        self.memory = memory  # tensors [B, ...]: what intrinsic rewards remember
+        self.intrinsic_state = intrinsic_state  # tensors [B, ...]
         self.action: NDArray | None = None  # [B, ...] the last one
         self.step = start  # how often these rows have acted
         self.seen: EnvStep | None = None  # what these rows see now, and what came of their last action
@@ -73,7 +73,7 @@ class RowGroup:
         return {
             "step": self.step,
             "arrays": {name: np.array(array) for name, array in arrays.items()},
-            "memory": {name: tensor.cpu().numpy().copy() for name, tensor in tree.items(self.memory)},
+            "intrinsic_state": {name: tensor.cpu().numpy().copy() for name, tensor in tree.items(self.intrinsic_state)},
             "action": None if self.action is None else np.array(self.action),
         }
 
@@ -83,8 +83,8 @@ class RowGroup:
         saved = state["arrays"]  # of earlier versions: without what steps did not have then
         restored = iter(saved.get(name, leaf) for name, leaf in tree.items((self.carry, self.seen)))
         self.carry, self.seen = tree.map(lambda _: next(restored), (self.carry, self.seen))
-        for name, tensor in tree.items(self.memory):
-            tensor.copy_(torch.from_numpy(state["memory"][name]))
+        for name, tensor in tree.items(self.intrinsic_state):
+            tensor.copy_(torch.from_numpy(state["intrinsic_state"][name]))
         self.action = state.get("action")  # states of earlier versions have none
 
 
@@ -102,14 +102,14 @@ class Policy:
     def group(self, rows: NDArray, seed: int, start: int = 0) -> RowGroup:
         """Rows at the beginning of an episode; `start` is where their noise goes on."""
         carry = tree.map(np.array, tree.to_numpy(self.model.initial_carry(len(rows))))
-        memory = tree.map(lambda tensor: tensor.to(self._device), self.algorithm.memory(len(rows)))
-        return RowGroup(rows, carry, memory, seed, start, self.arm)
+        intrinsic_state = tree.map(lambda tensor: tensor.to(self._device), self.algorithm.intrinsic_state(len(rows)))
+        return RowGroup(rows, carry, intrinsic_state, seed, start, self.arm)
 
     def reward(self, group: RowGroup, clip: float | None) -> dict[str, NDArray]:
         """What a group's last actions earned, a stream each; only the environment's is clipped. Asked once a step."""
         assert group.seen is not None
         rewards = learning_rewards(group.seen, clip)
-        if group.memory:
+        if group.intrinsic_state:
             rewards |= self._intrinsic(group, group.seen)
         group.reward(rewards)
         return rewards
@@ -128,8 +128,8 @@ class Policy:
             lambda n: torch.from_numpy(group.other_noise.uniform(group.step, n)).to(self._device),
         )
         with torch.inference_mode():
-            earned: Tree = self.algorithm.intrinsic(self.model, seen, group.memory)
-        group.carry |= tree.map(np.array, tree.to_numpy(group.memory.get("carry", {})))
+            earned: Tree = self.algorithm.intrinsic_rewards(self.model, seen, group.intrinsic_state)
+        group.carry |= tree.map(np.array, tree.to_numpy(group.intrinsic_state.get("carry", {})))
         return tree.to_numpy(earned)
 
     def infer(self, groups: Sequence[RowGroup]) -> list[ActOutput]:
@@ -140,7 +140,7 @@ class Policy:
             obs=self._gather([s.obs for s in seen]),
             first=self._gather([s.first for s in seen]),
             carry=self._gather([group.carry for group in groups]),
-            rows=single.row_ids if single else torch.cat([group.row_ids for group in groups]),
+            env_index=single.row_ids if single else torch.cat([group.row_ids for group in groups]),
             num_envs=self.num_envs,
             progress=self.progress,
             explore=self.explore,

@@ -79,7 +79,7 @@ def stream_traces(
     config: VTraceConfig,
     keep: Tensor | None = None,  # [T, B] bool
 ) -> dict[str, VTrace]:
-    """V-trace's goals of values and advantages [T, B] of every stream."""
+    """V-trace's targets of values and advantages [T, B] of every stream."""
 
     def trace(stream: StreamSpec) -> VTrace:
         terms, v = stream_terms(steps, stream), outputs[stream.name]

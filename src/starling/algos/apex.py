@@ -25,8 +25,8 @@ class ApeX(DQN):
         base = self.config.epsilon.at(progress.env_steps, progress.fraction)
         return ladder(rows, num_envs, base, self._ladder)
 
-    def record(self, q: dict[str, Tensor], mixed: Tensor, action: Tensor) -> dict[str, Tree]:
-        best = mixed.argmax(-1)
+    def record(self, q: dict[str, Tensor], combined_q: Tensor, action: Tensor) -> dict[str, Tree]:
+        best = combined_q.argmax(-1)
         return {
             TAKEN: {name: take(values, action) for name, values in q.items()},
             BEST: {name: take(values, best) for name, values in q.items()},
@@ -37,4 +37,4 @@ class ApeX(DQN):
         steps = tree.to_torch(window)
         first = {name: q[0] for name, q in steps.extras[TAKEN].items()}
         last = {name: q[-1] for name, q in steps.extras[BEST].items()}
-        return self.surprise(self.errors(steps, first, last)).numpy()
+        return self.td_priority(self.td_errors(steps, first, last)).numpy()

@@ -25,8 +25,8 @@ class ActInput:
     obs: Tree  # [B, ...]
     first: Tensor  # [B] bool: obs begins an episode
     carry: Tree  # [B, ...] as the model's `initial_carry` made it
-    rows: Tensor  # [B] int64: global env rows; epsilons and bandits belong to these
-    num_envs: int  # env rows there are in all
+    env_index: Tensor  # [B] int64: which of all envs these are; epsilons and bandits belong to envs
+    num_envs: int  # of the whole run
     progress: Progress
     explore: bool  # False when evaluating
     noise: Callable[[int], Tensor]  # noise(n) -> [B, n] uniform in (0, 1), a pure function of (seed, row, step)
@@ -50,7 +50,7 @@ class IntrinsicInput:
     ended: Tensor  # [B] bool: obs is the last of an episode that the env ended; False where it was cut off by others
     action: Tree  # [B, ...] the last action; anything where obs begins an episode
     reward: Tensor  # [B] the environment's own for it, never clipped
-    rows: Tensor  # [B] int64: global env rows
+    env_index: Tensor  # [B] int64
     explore: bool  # False when evaluating
     arm: Tensor  # [B] int64: the policy to play when not exploring, of an algorithm that has several
     noise: Callable[[int], Tensor]  # as that of ActInput, of which it is independent
@@ -167,7 +167,7 @@ class Algorithm(ABC):
         """The model, a value or Q head a stream; it must offer `initial_carry(rows) -> dict`."""
 
     @abstractmethod
-    def tables(self, rows: int) -> tuple[TableSpec, ...]:
+    def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
         """The experience it wants, where `rows` envs step in all."""
 
     @abstractmethod
@@ -179,18 +179,18 @@ class Algorithm(ABC):
         """Actions for B rows, without gradient."""
 
     @abstractmethod
-    def loss(self, model: Any, target: Any, batch: Batch) -> Loss:
+    def loss(self, model: Any, target_net: Any, batch: Batch) -> Loss:
         """What the optimizers make smaller."""
 
-    def parts(self, model: Any, target: Any, batch: Batch) -> Sequence[Callable[[], Loss]]:
+    def parts(self, model: Any, target_net: Any, batch: Batch) -> Sequence[Callable[[], Loss]]:
         """The loss in parts that take about as long as each other, to be computed at the same time on several cores.
 
         A part has optimizers of its own, whose parameters others only read. Random numbers are drawn here and not in a
         part, so that results do not depend on who is first.
         """
-        return (lambda: self.loss(model, target, batch),)
+        return (lambda: self.loss(model, target_net, batch),)
 
-    def prepare(self, model: Any, target: Any, batch: Batch) -> Batch:
+    def prepare(self, model: Any, target_net: Any, batch: Batch) -> Batch:
         """Once a batch, without gradient: advantages, statistics.
 
         Statistics in the model's buffers must add up (counts, sums): several learners add their changes together.
@@ -205,14 +205,14 @@ class Algorithm(ABC):
         """Names of what `intrinsic` gives, to be recorded beside the environment's rewards."""
         return ()
 
-    def memory(self, rows: int) -> dict[str, Any]:
+    def intrinsic_state(self, num_envs: int) -> dict[str, Any]:
         """What `intrinsic` keeps of `rows` env rows: tensors [B, ...] in nested dicts, which it changes in place.
 
         What lies under "carry" becomes part of the rows' carry, as the model's `initial_carry` has it.
         """
         return {}
 
-    def intrinsic(self, model: Any, seen: IntrinsicInput, memory: dict[str, Any]) -> dict[str, Tensor]:
+    def intrinsic_rewards(self, model: Any, seen: IntrinsicInput, state: dict[str, Any]) -> dict[str, Tensor]:
         """What B rows earn [B] besides the environment's reward for having come to see this; without gradient."""
         return {}
 

@@ -45,13 +45,13 @@ KINDS = Registry(
 
 
 class Curiosity(Protocol):
-    """One intrinsic reward. Its `memory` is kept an env row, wherever its policy acts."""
+    """One intrinsic reward. Its `state` is kept an env row, wherever its policy acts."""
 
     def build(self, env: EnvSpec) -> Any: ...
 
-    def memory(self, rows: int) -> dict[str, Tensor]: ...
+    def initial_state(self, num_envs: int) -> dict[str, Tensor]: ...
 
-    def reward(self, module: Any, seen: IntrinsicInput, memory: dict[str, Tensor]) -> Tensor:
+    def reward(self, module: Any, seen: IntrinsicInput, state: dict[str, Tensor]) -> Tensor:
         """How much B rows earn [B]; what is said where an episode begins does not count."""
         ...
 
@@ -94,7 +94,7 @@ def make_curiosity(config: CuriosityConfig) -> Curiosity:
     """The intrinsic reward that a section of the configuration names."""
     args = config.args if isinstance(config, OwnCuriosityConfig) else {}
     factory = KINDS.load(config.kind)
-    check_kind(factory, config.kind, "curiosity", methods=("build", "memory", "reward", "prepare", "loss"))
+    check_kind(factory, config.kind, "curiosity", methods=("build", "initial_state", "reward", "prepare", "loss"))
     made: Curiosity = factory(config, **args)
     return made
 
@@ -126,9 +126,9 @@ class Curious(Algorithm):
         self._model = CuriousModel(agent, {name: part.build(env) for name, part in self._parts.items()})
         return self._model
 
-    def tables(self, rows: int) -> tuple[TableSpec, ...]:
+    def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
         endless = not all(config.episodic for config in self._configs.values())
-        specs = self._agent.tables(rows)
+        specs = self._agent.tables(num_envs)
         return tuple(replace(spec, reads_past_end=spec.reads_past_end or endless) for spec in specs)
 
     def learning(self) -> LearnSpec:
@@ -150,31 +150,31 @@ class Curious(Algorithm):
     def recorded_rewards(self) -> tuple[str, ...]:
         return tuple(name + suffix for name in self._parts for suffix in ("", RETURN))
 
-    def memory(self, rows: int) -> dict[str, Any]:
-        own = {name: part.memory(rows) for name, part in self._parts.items()}
-        return {"own": own, "returns": {name: torch.zeros(rows) for name in self._parts}}
+    def intrinsic_state(self, num_envs: int) -> dict[str, Any]:
+        own = {name: part.initial_state(num_envs) for name, part in self._parts.items()}
+        return {"own": own, "returns": {name: torch.zeros(num_envs) for name in self._parts}}
 
-    def intrinsic(self, model: CuriousModel, seen: IntrinsicInput, memory: dict[str, Any]) -> dict[str, Tensor]:
+    def intrinsic_rewards(self, model: CuriousModel, seen: IntrinsicInput, state: dict[str, Any]) -> dict[str, Tensor]:
         if seen.action is None:  # nothing was done yet
             seen = replace(seen, action=self._no_action.expand(len(seen.first), *self._no_action.shape))
         rewards = {}
         for name, part in self._parts.items():
-            earned = part.reward(model.curiosity[name], seen, memory["own"][name])
+            earned = part.reward(model.curiosity[name], seen, state["own"][name])
             rewards[name] = earned.float().masked_fill(seen.first, 0.0)
-            so_far = memory["returns"][name]
+            so_far = state["returns"][name]
             going_on = torch.where(seen.first, 1.0, self._configs[name].discount)
             so_far.mul_(going_on).add_(rewards[name])
             rewards[name + RETURN] = so_far.clone()
         return rewards
 
-    def prepare(self, model: CuriousModel, target: CuriousModel | None, batch: Batch) -> Batch:
+    def prepare(self, model: CuriousModel, target_net: CuriousModel | None, batch: Batch) -> Batch:
         steps = batch.trajectory
         for name, part in self._parts.items():
             moments: Any = model.returns[name]
             moments.update(steps.rewards[name + RETURN], steps.valid)
             part.prepare(model.curiosity[name], steps)
         scaled = replace(batch, trajectory=self._scaled(model, steps))
-        ready = self._agent.prepare(model.agent, None if target is None else target.agent, scaled)
+        ready = self._agent.prepare(model.agent, None if target_net is None else target_net.agent, scaled)
         prepared = {"agent": ready.prepared, "next_obs": tree.map(lambda leaf: leaf[1:], steps.obs)}
         if ready.trajectory.obs is not steps.obs:  # the agent sees them in a form of its own
             prepared["obs"] = tree.map(lambda leaf: leaf[: steps.length], steps.obs)
@@ -185,9 +185,9 @@ class Curious(Algorithm):
         rewards = {name: steps.rewards[name] / model.scale(name).to(steps.rewards[name]) for name in self._parts}
         return replace(steps, rewards={**steps.rewards, **rewards})
 
-    def loss(self, model: CuriousModel, target: CuriousModel | None, batch: Batch) -> Loss:
+    def loss(self, model: CuriousModel, target_net: CuriousModel | None, batch: Batch) -> Loss:
         agents = replace(batch, prepared=batch.prepared["agent"])
-        loss = self._agent.loss(model.agent, None if target is None else target.agent, agents)
+        loss = self._agent.loss(model.agent, None if target_net is None else target_net.agent, agents)
         steps, next_obs = batch.trajectory, batch.prepared["next_obs"]
         raw = replace(batch, trajectory=replace(steps, obs=batch.prepared.get("obs", steps.obs)))
         mine = {name: part.loss(model.curiosity[name], raw, next_obs) for name, part in self._parts.items()}

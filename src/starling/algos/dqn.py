@@ -53,7 +53,7 @@ class DQN(Algorithm):
         head = HeadSpec("dueling", hidden=tuple(self.config.dueling_hidden)) if self.config.dueling else HeadSpec("q")
         return dict.fromkeys((stream.name for stream in self._streams), head)
 
-    def tables(self, rows: int) -> tuple[TableSpec, ...]:
+    def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
         return (replay(self.config),)
 
     def learning(self) -> LearnSpec:
@@ -65,15 +65,15 @@ class DQN(Algorithm):
 
     def act(self, model: Network, inputs: ActInput) -> ActOutput:
         q, _ = model.step(inputs.obs, inputs.first, inputs.carry)
-        mixed = weighted_total(q, self._streams)
-        action = epsilon_greedy(mixed, self.epsilon(inputs), inputs.noise(2))
-        return ActOutput(action, self.record(q, mixed, action))
+        combined_q = weighted_total(q, self._streams)
+        action = epsilon_greedy(combined_q, self.epsilon(inputs), inputs.noise(2))
+        return ActOutput(action, self.record(q, combined_q, action))
 
     def epsilon(self, inputs: ActInput) -> Tensor | float:
         """How likely a row acts at random: a number, or one a row [B]."""
         if not inputs.explore:
             return self.config.eval_epsilon
-        return self.training_epsilon(inputs.progress, inputs.rows, inputs.num_envs)
+        return self.training_epsilon(inputs.progress, inputs.env_index, inputs.num_envs)
 
     def training_epsilon(self, progress: Progress, rows: Tensor, num_envs: int) -> Tensor | float:
         """Epsilon of env rows [B] out of `num_envs` in training: one number for all, or one per row [B]."""
@@ -82,11 +82,11 @@ class DQN(Algorithm):
     def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
         return epsilon_metrics(self.training_epsilon(progress, torch.arange(num_envs), num_envs))
 
-    def record(self, q: dict[str, Tensor], mixed: Tensor, action: Tensor) -> dict[str, Tree]:
+    def record(self, q: dict[str, Tensor], combined_q: Tensor, action: Tensor) -> dict[str, Tree]:
         """What to keep beside an action [B]: of its Q values [B, A] a stream and their weighted sum [B, A], nothing."""
         return {}
 
-    def prepare(self, model: Network, target: Network, batch: Batch) -> Batch:
+    def prepare(self, model: Network, target_net: Network, batch: Batch) -> Batch:
         """Keep the mean of max_a Q_target(s_0, a) over first observations: non-episodic streams bootstrap from it."""
         steps = batch.trajectory
         starts = steps.first[0].nonzero().flatten() if model.reset_values else ()  # [n]
@@ -94,7 +94,7 @@ class DQN(Algorithm):
             obs, first, carry = tree.map(
                 lambda leaf: leaf[starts], (tree.map(lambda leaf: leaf[0], steps.obs), steps.first[0], steps.carry)
             )
-            q, _ = target.step(obs, first, carry)
+            q, _ = target_net.step(obs, first, carry)
             best = weighted_total(q, self._streams).argmax(-1)
             for name, mean in _reset_values(model):
                 mean.update(self._transform.inverse(take(q[name], best)), batch.weight[starts])
@@ -105,36 +105,36 @@ class DQN(Algorithm):
         values = {name: self._transform.apply(mean.value()) for name, mean in _reset_values(model)}
         return q | {name: bootstrap_from_reset(q[name], ended_t, value) for name, value in values.items()}
 
-    def loss(self, model: Network, target: Network, batch: Batch) -> Loss:
+    def loss(self, model: Network, target_net: Network, batch: Batch) -> Loss:
         steps = batch.trajectory
         q_first = self._q(model, steps, 0)
         with torch.no_grad():
             ended = (steps.terminated | steps.truncated).any(0)  # [B]
-            q_last = self._at_ends(model, self._q(target, steps, -1), ended)
+            q_last = self._at_ends(model, self._q(target_net, steps, -1), ended)
             selector = self._at_ends(model, self._q(model, steps, -1), ended) if self.config.double else q_last
             best = weighted_total(selector, self._streams).argmax(-1)  # [B]
         values = {name: take(q, steps.action[0]) for name, q in q_first.items()}
-        errors = self.errors(steps, values, {name: take(q, best) for name, q in q_last.items()})
+        errors = self.td_errors(steps, values, {name: take(q, best) for name, q in q_last.items()})
         loss = (batch.weight * total([huber(error, self.config.huber) for error in errors.values()])).mean()
         return Loss(
             losses={"q": loss},
             metrics=lambda: {"q": loss, "value": weighted_total(values, self._streams).mean()},
-            priorities=self.surprise(errors) if self.config.prioritized else None,
+            priorities=self.td_priority(errors) if self.config.prioritized else None,
         )
 
-    def errors(
+    def td_errors(
         self, steps: Trajectory[Tensor], values: dict[str, Tensor], bootstrap: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Goals less Q of the first action [B] a stream; a goal is n rewards, then the last observation's value [B]."""
+        """n-step TD errors [B] per stream: r_1 + γ r_2 + ... + γ^n V(s_n) − Q(s_0, a_0); `bootstrap` is V(s_n)."""
         errors = {}
         for stream in self._streams:
             terms = stream_terms(steps, stream, whole=False)
-            goal = window_return(terms.r_t, terms.discount_t, bootstrap[stream.name], terms.valid_t)
-            errors[stream.name] = goal - values[stream.name]
+            target = window_return(terms.r_t, terms.discount_t, bootstrap[stream.name], terms.valid_t)
+            errors[stream.name] = target - values[stream.name]
         return errors
 
-    def surprise(self, errors: dict[str, Tensor]) -> Tensor:
-        """A window's priority [B]: the size of its errors [B] a stream, by the streams' weight."""
+    def td_priority(self, errors: dict[str, Tensor]) -> Tensor:
+        """Priorities [B]: absolute TD errors, weighted over streams."""
         return weighted_total({name: error.detach().abs() for name, error in errors.items()}, self._streams)
 
     @staticmethod

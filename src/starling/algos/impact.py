@@ -49,12 +49,16 @@ class IMPACT(Algorithm):
         self._streams = streams
         return build_actor_critic("impact", env, self.net, streams)
 
-    def tables(self, rows: int) -> tuple[TableSpec, ...]:
+    def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
         config = self.config
-        queue = fragment_queue("unrolls", config.unroll, config.batch, rows, max_lag=config.waiting)
+        queue = fragment_queue("unrolls", config.unroll, config.batch, num_envs, max_lag=config.queue_batches)
         # What is in the buffer waits for nobody, so the queue's own room is what holds actors back.
-        capacity = max((config.buffer + config.waiting) * config.batch, config.batch + rows)
-        return (replace(queue, capacity=capacity, max_lag=None, max_times_sampled=config.uses, buffer=config.buffer),)
+        capacity = max((config.buffer + config.queue_batches) * config.batch, config.batch + num_envs)
+        return (
+            replace(
+                queue, capacity=capacity, max_lag=None, max_times_sampled=config.max_times_sampled, buffer=config.buffer
+            ),
+        )
 
     def learning(self) -> LearnSpec:
         return LearnSpec(
@@ -65,17 +69,17 @@ class IMPACT(Algorithm):
         policy, action, state = choose(model, inputs)
         return ActOutput(action, extras={BEHAVIOUR: policy.params()}, state=state)
 
-    def prepare(self, model: Network, target: Network, batch: Batch) -> Batch:
+    def prepare(self, model: Network, target_net: Network, batch: Batch) -> Batch:
         """How likely the target policy makes the actions taken, log p [T, B]."""
         steps = batch.trajectory
-        outputs, _, _ = target.unroll_trajectory(steps, only=(POLICY,))
+        outputs, _, _ = target_net.unroll_trajectory(steps, only=(POLICY,))
         policy = first_steps(outputs[POLICY], steps.length)
         acted = behaviour_policy(policy, steps)
         prepared = {"target": policy.log_prob(steps.action), "behaviour": acted.log_prob(steps.action)}
         clip = self.config.clip.at(batch.progress.env_steps, batch.progress.fraction)
         return replace(batch, prepared=prepared | {"clip": torch.full_like(prepared["target"], clip)})
 
-    def loss(self, model: Network, target: Network, batch: Batch) -> Loss:
+    def loss(self, model: Network, target_net: Network, batch: Batch) -> Loss:
         """Algorithm 1: V-trace with ratios target / worker, and the surrogate on pi / max(target, worker / rho)."""
         steps, prepared, streams, config = batch.trajectory, batch.prepared, self._streams, self.config
         outputs, _, _ = model.unroll_trajectory(steps)

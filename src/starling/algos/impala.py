@@ -84,11 +84,11 @@ class IMPALA(Algorithm):
             self._sources.meet(env)
         return model
 
-    def tables(self, rows: int) -> tuple[TableSpec, ...]:
+    def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
         config = self.config
         if self._sources is None:
-            return (fragment_queue("unrolls", config.unroll, config.batch, rows, config.max_lag),)
-        return self._sources.tables(config.unroll, config.batch, rows, config.max_lag)
+            return (fragment_queue("unrolls", config.unroll, config.batch, num_envs, config.max_lag),)
+        return self._sources.tables(config.unroll, config.batch, num_envs, config.max_lag)
 
     def learning(self) -> LearnSpec:
         beta = None if self._sources is None else self._sources.importance_exponent
@@ -113,7 +113,7 @@ class IMPALA(Algorithm):
         assert self._sources is not None, "only sources rank what they hold"
         return self._sources.distances(model, table, candidates, recent)
 
-    def loss(self, model: Network, target: None, batch: Batch) -> Loss:
+    def loss(self, model: Network, target_net: None, batch: Batch) -> Loss:
         """Policy, value and entropy in one pass over T + 1 observations; the last one only bootstraps."""
         steps, streams, config = batch.trajectory, self._streams, self.config
         outputs, _, _ = model.unroll_trajectory(steps)
@@ -134,7 +134,7 @@ class IMPALA(Algorithm):
         cost, clones = self._policy_cost(now, parts, batch)
         if self._prioritized:
             cost, value = cost * batch.weight, value * batch.weight
-        # Values need no mask: where a stream has no goal, vs is the value itself.
+        # Values need no mask: where a stream has no target, vs is the value itself.
         loss = masked_sum(cost, steps.valid) + config.value_coef * value.sum()
 
         def metrics() -> dict[str, Tensor]:
@@ -202,7 +202,7 @@ def relevance(policy: D, behaviour: D, clip_rho: float, laser: LaserConfig) -> T
 
 
 def explained_variance(v_t: Tensor, goal_t: Tensor, valid_t: Tensor) -> Tensor:
-    """The share of the goals' variance that the values account for []: 1 at best, 0 for any constant; all [T, B]."""
+    """The share of the targets' variance that the values account for []: 1 at best, 0 for any constant; all [T, B]."""
     error_t = goal_t - v_t
 
     def variance(x: Tensor) -> Tensor:

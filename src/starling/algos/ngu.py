@@ -81,9 +81,9 @@ class NGU(R2D2):
     config: NGUConfig
 
     def __init__(self, config: NGUConfig, net: NetConfig) -> None:
-        super().__init__(config, net.model_copy(update={"shared": net.shared and not config.separate}))
+        super().__init__(config, net.model_copy(update={"shared": net.shared and not config.separate_networks}))
         self.config = config
-        self._apart = config.varies == "novelty"  # policies want different things
+        self._apart = config.arm_varies == "novelty"  # policies want different things
         self._beta = novelty_weights(config.policies, config.novelty if self._apart else 0.0)  # [N]
         self._gamma = self._discounts()  # [N]
         self._lifelong, self._episodic = RND(config.lifelong), Episodic(config.episodic)
@@ -101,7 +101,7 @@ class NGU(R2D2):
             raise UserError(f"algo.family=agent57: {error}") from None
 
     def streams(self) -> tuple[StreamSpec, ...]:
-        novelty = (StreamSpec(NOVELTY, self.config.discount),) if self.config.separate else ()
+        novelty = (StreamSpec(NOVELTY, self.config.discount),) if self.config.separate_networks else ()
         return (StreamSpec(discount=self.config.discount), *novelty)
 
     def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> Any:
@@ -112,7 +112,7 @@ class NGU(R2D2):
 
     def learning(self) -> LearnSpec:
         config, spec = self.config, super().learning()
-        if config.separate:
+        if config.separate_networks:
             optimizers = {s.name: OptimizerSpec(config.optimizer, _of_head(s.name)) for s in self._streams}
         else:
             optimizers = {"q": OptimizerSpec(config.optimizer, lambda model: _part(model).agent.parameters())}
@@ -129,42 +129,42 @@ class NGU(R2D2):
     def recorded_rewards(self) -> tuple[str, ...]:
         return (NOVELTY,)
 
-    def memory(self, rows: int) -> dict[str, Any]:
+    def intrinsic_state(self, num_envs: int) -> dict[str, Any]:
         return {
-            "carry": {"arm": torch.zeros(rows, dtype=torch.int64)},
-            "episode": self._episodic.memory(rows),
-            "total": torch.zeros(rows),  # the env's rewards in this episode
-            "bandit": {} if self._bandit is None else self._bandit.state(rows),
+            "carry": {"arm": torch.zeros(num_envs, dtype=torch.int64)},
+            "episode": self._episodic.initial_state(num_envs),
+            "total": torch.zeros(num_envs),  # the env's rewards in this episode
+            "bandit": {} if self._bandit is None else self._bandit.state(num_envs),
         }
 
-    def intrinsic(self, model: NGUModel, seen: IntrinsicInput, memory: dict[str, Any]) -> dict[str, Tensor]:
+    def intrinsic_rewards(self, model: NGUModel, seen: IntrinsicInput, state: dict[str, Any]) -> dict[str, Tensor]:
         """Episodic novelty, up to L times as much where the observation is new in all of training (eq. 1)."""
-        self._change_arms(seen, memory)
-        episodic = self._episodic.reward(model.embedding, seen, memory["episode"])
+        self._change_arms(seen, state)
+        episodic = self._episodic.reward(model.embedding, seen, state["episode"])
         error = model.lifelong(seen.obs)
         novelty = episodic * model.modulation(error).clamp(1.0, self.config.lifelong_limit)
         return {NOVELTY: novelty.masked_fill(seen.first, 0.0)}
 
-    def _change_arms(self, seen: IntrinsicInput, memory: dict[str, Any]) -> None:
+    def _change_arms(self, seen: IntrinsicInput, state: dict[str, Any]) -> None:
         """Give the bandits the returns of episodes that ended, and choose the policies of those that begin.
 
         An episode that was cut off (by a checkpoint, `env.stagger`, a fault of the env) begins anew without an end: no
         bandit learns from it.
         """
-        arm, total = memory["carry"]["arm"], memory["total"]
+        arm, total = state["carry"]["arm"], state["total"]
         total += seen.reward.float().masked_fill(seen.first, 0.0)
         if self._bandit is not None and seen.explore:
             ended = seen.ended.nonzero().flatten()
-            self._bandit.learn(memory["bandit"], ended, arm[ended], total[ended])
+            self._bandit.learn(state["bandit"], ended, arm[ended], total[ended])
         rows = seen.first.nonzero().flatten()
         if len(rows) == 0:
             return
         if not seen.explore:
             arm[rows] = seen.arm[rows]
         elif self._bandit is None:
-            arm[rows] = seen.rows[rows] % self.config.policies
+            arm[rows] = seen.env_index[rows] % self.config.policies
         else:
-            arm[rows] = self._bandit.choose(memory["bandit"], rows, seen.noise(2)[rows])
+            arm[rows] = self._bandit.choose(state["bandit"], rows, seen.noise(2)[rows])
         total[rows] = 0.0
 
     def trials(self) -> Trials | None:
@@ -193,7 +193,7 @@ class NGU(R2D2):
 
     # Learning.
 
-    def prepare(self, model: Any, target: Any, batch: Batch) -> Batch:
+    def prepare(self, model: Any, target_net: Any, batch: Batch) -> Batch:
         """Update the statistics of what the predictor sees and of its errors."""
         steps = batch.trajectory
         learnt_t = self._curious(steps)
@@ -202,11 +202,11 @@ class NGU(R2D2):
         model.update(model.lifelong(after))
         return batch
 
-    def loss(self, model: Any, target: Any, batch: Batch) -> Loss:
+    def loss(self, model: Any, target_net: Any, batch: Batch) -> Loss:
         steps = batch.trajectory
         arm = steps.carry["arm"].expand(steps.length + 1, -1)  # [T+1, B]
         seen = replace(batch, trajectory=replace(steps, obs=model.beside(steps.obs, arm)))
-        loss = super().loss(model.agent, target.agent, seen)
+        loss = super().loss(model.agent, target_net.agent, seen)
         learnt_t = self._curious(steps)
         before = tree.map(lambda leaf: leaf[:-1][learnt_t], steps.obs)  # [n, ...]
         after = tree.map(lambda leaf: leaf[1:][learnt_t], steps.obs)
@@ -231,9 +231,9 @@ class NGU(R2D2):
         step = torch.arange(steps.length, device=steps.valid.device)[:, None]
         return steps.valid & (step >= steps.valid.sum(0) - self.config.predictor_steps)
 
-    def mixed(self, q: Values, carry: dict[str, Tree]) -> Tensor:
+    def combine_q(self, q: Values, carry: dict[str, Tree]) -> Tensor:
         """Q of the env's reward, and where it is apart that of novelty by the weight of each row's policy."""
-        if not self.config.separate:
+        if not self.config.separate_networks:
             return q[EXTRINSIC]
         return q[EXTRINSIC] + self._of_arm(self._beta, carry)[:, None] * q[NOVELTY]
 
@@ -241,13 +241,13 @@ class NGU(R2D2):
         terms = super().terms(steps, stream)
         gamma = self._of_arm(self._gamma, steps.carry)  # [B]
         discount_t = torch.where(steps.terminated, 0.0, gamma)
-        if self.config.separate:
+        if self.config.separate_networks:
             return replace(terms, discount_t=discount_t)
         r_t = terms.r_t + self._of_arm(self._beta, steps.carry) * steps.rewards[NOVELTY]
         return replace(terms, r_t=r_t, discount_t=discount_t)
 
     def losses(self, errors_t: Values, weight: Tensor) -> Values:
-        if not self.config.separate:
+        if not self.config.separate_networks:
             return super().losses(errors_t, weight)
         return {name: (weight * error.sum(0)).mean() for name, error in errors_t.items()}
 

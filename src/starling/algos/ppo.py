@@ -72,13 +72,13 @@ class PPO(Algorithm):
             raise UserError(f"ppo needs a Discrete, MultiDiscrete or Box action space; {env.id} has {env.action}")
         return HeadSpec("policy", log_std=self.config.log_std)
 
-    def tables(self, rows: int) -> tuple[TableSpec, ...]:
-        batch, rollout = self.config.rows or rows, self.config.rollout
+    def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
+        batch, rollout = self.config.rows or num_envs, self.config.rollout
         parts = batch if self._sequential else batch * rollout
         if self.config.minibatches > parts:
             what = "env rows (a recurrent batch is split by row)" if self._sequential else "steps"
             raise UserError(f"algo.minibatches={self.config.minibatches} is more than the batch's {parts} {what}")
-        return (fragment_queue("rollouts", rollout, batch, rows, self.config.max_lag),)
+        return (fragment_queue("rollouts", rollout, batch, num_envs, self.config.max_lag),)
 
     def learning(self) -> LearnSpec:
         return LearnSpec(
@@ -93,8 +93,8 @@ class PPO(Algorithm):
         extras = {LOG_PROB: policy.log_prob(action)} if self.config.max_lag else {}
         return ActOutput(action, extras, state)
 
-    def prepare(self, model: Network, target: None, batch: Batch) -> Batch:
-        """Values of the present network in one pass, then advantages and goals a stream, [T, B] each.
+    def prepare(self, model: Network, target_net: None, batch: Batch) -> Batch:
+        """Values of the present network in one pass, then advantages and targets a stream, [T, B] each.
 
         Unless actors run ahead, the present policy is the one that acted.
         """
@@ -106,21 +106,21 @@ class PPO(Algorithm):
             behaviour = steps.extras[LOG_PROB][: steps.length]
             log_prob, log_rho = behaviour, log_ratio(log_prob, behaviour)
         scaled = _scaled(model, steps)
-        advantages, values, goals = {}, {}, {}
+        advantages, values, targets = {}, {}, {}
         for stream in self._streams:
             v = outputs[stream.name]
             values[stream.name] = v[:-1]
-            advantages[stream.name], goals[stream.name] = _estimates(scaled, stream, v, log_rho)
+            advantages[stream.name], targets[stream.name] = _estimates(scaled, stream, v, log_rho)
         advantage = weighted_total(advantages, self._streams)
         if self.config.normalize_advantages and self.config.minibatches == 1:
             advantage = normalise(advantage, steps.valid)  # the one minibatch is the same in every epoch
         clip = torch.full_like(advantage, self.config.clip.at(batch.progress.env_steps, batch.progress.fraction))
-        prepared = {"advantage": advantage, "values": values, "goals": goals, LOG_PROB: log_prob, "clip": clip}
+        prepared = {"advantage": advantage, "values": values, "targets": targets, LOG_PROB: log_prob, "clip": clip}
         if log_rho is not None:
             prepared["off_policy"] = total_variation(log_rho)  # before this batch moves the policy any further
         return replace(batch, trajectory=steps, prepared=prepared)
 
-    def loss(self, model: Network, target: None, batch: Batch) -> Loss:
+    def loss(self, model: Network, target_net: None, batch: Batch) -> Loss:
         steps, prepared, valid = batch.trajectory, batch.prepared, batch.trajectory.valid
         length = steps.length
         obs = tree.map(lambda leaf: leaf[:length], steps.obs)
@@ -148,8 +148,10 @@ class PPO(Algorithm):
         return Loss(losses={"ppo": mean}, metrics=metrics)
 
     def _value_loss(self, v: Tensor, prepared: dict[str, dict[str, Tensor]], stream: str) -> Tensor:
-        goal, clip = prepared["goals"][stream], self.config.value_clip
-        return value_loss(v, goal) if clip is None else clipped_value_loss(v, prepared["values"][stream], goal, clip)
+        target, clip = prepared["targets"][stream], self.config.value_clip
+        return (
+            value_loss(v, target) if clip is None else clipped_value_loss(v, prepared["values"][stream], target, clip)
+        )
 
 
 def _normalised(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
@@ -177,7 +179,7 @@ def _scaled(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
 def _estimates(
     steps: Trajectory[Tensor], stream: StreamSpec, v: Tensor, log_rho: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Advantages and goals of values [T, B] of one stream from its values [T+1, B]: GAE, or V-trace given log ratios.
+    """Advantages and targets of values [T, B] of one stream from its values [T+1, B]: GAE, or V-trace given log ratios.
 
     V-trace's advantage leaves its own step unweighted, because the surrogate weights it with the same ratio; where all
     ratios are 1 it is GAE.

@@ -48,12 +48,12 @@ class PQN(Algorithm):
         network.reset_values.update({stream.name: MovingMean() for stream in streams if not stream.episodic})
         return network
 
-    def tables(self, rows: int) -> tuple[TableSpec, ...]:
-        parts = rows if self._sequential else rows * self.config.rollout
+    def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
+        parts = num_envs if self._sequential else num_envs * self.config.rollout
         if self.config.minibatches > parts:
             what = "envs (a recurrent batch is split by env)" if self._sequential else "steps"
             raise UserError(f"algo.minibatches={self.config.minibatches} is more than the batch's {parts} {what}")
-        return (fragment_queue("rollouts", self.config.rollout, rows, rows, max_lag=0),)
+        return (fragment_queue("rollouts", self.config.rollout, num_envs, num_envs, max_lag=0),)
 
     def learning(self) -> LearnSpec:
         return LearnSpec(
@@ -75,7 +75,7 @@ class PQN(Algorithm):
     def _epsilon(self, progress: Progress) -> float:
         return self.config.epsilon.at(progress.env_steps, progress.fraction)
 
-    def prepare(self, model: Network, target: None, batch: Batch) -> Batch:
+    def prepare(self, model: Network, target_net: None, batch: Batch) -> Batch:
         """Compute targets [T, B] per stream with the present network, once for all epochs.
 
         G_t = r_t + gamma ((1 - lambda) max_a Q(s_{t+1}, a) + lambda G_{t+1})
@@ -102,7 +102,7 @@ class PQN(Algorithm):
         reset_value.update(firsts, torch.ones_like(firsts))
         return torch.where(steps.terminated | steps.truncated, reset_value.value().to(v), v[1:])
 
-    def loss(self, model: Network, target: None, batch: Batch) -> Loss:
+    def loss(self, model: Network, target_net: None, batch: Batch) -> Loss:
         """Mean over valid steps of 1/2 (G_t - Q(s_t, a_t))^2, or its Huber form, summed over streams."""
         steps, length = batch.trajectory, batch.trajectory.length
         obs = tree.map(lambda leaf: leaf[:length], steps.obs)

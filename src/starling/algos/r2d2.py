@@ -48,44 +48,44 @@ class R2D2(ApeX):
         self._streams, self._ladder = self.streams(), config.ladder
         self._transform = RESCALED if config.rescale else IDENTITY
 
-    def tables(self, rows: int) -> tuple[TableSpec, ...]:
+    def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
         """Overlapping windows, each with something to learn from."""
-        (replay,) = super().tables(rows)
+        (replay,) = super().tables(num_envs)
         burn_in, unroll, period = self.config.burn_in, self.config.unroll, self.config.period
         return (replace(replay, length=burn_in + unroll, period=period, prefix=burn_in),)
 
     def act(self, model: Network, inputs: ActInput) -> ActOutput:
         features, state = model.encode(inputs.obs, inputs.first, inputs.carry)
         q = model.decode(features)
-        mixed, epsilon = self.mixed(q, inputs.carry), self.epsilon(inputs)
-        action = epsilon_greedy(mixed, epsilon, inputs.noise(2))
+        combined_q, epsilon = self.combine_q(q, inputs.carry), self.epsilon(inputs)
+        action = epsilon_greedy(combined_q, epsilon, inputs.noise(2))
         extras: dict[str, Tree] = {Q: q}
         if self.config.retrace is not None:
-            extras[MU] = epsilon_greedy_probability(mixed, epsilon, action)
+            extras[MU] = epsilon_greedy_probability(combined_q, epsilon, action)
         if self.config.delta_q:
             extras[FEATURES] = features
         return ActOutput(action, extras, state)
 
-    def loss(self, model: Network, target: Network, batch: Batch) -> Loss:
+    def loss(self, model: Network, target_net: Network, batch: Batch) -> Loss:
         """Squared (Huber) errors, summed over a sequence's trained steps, a mean over sequences by their weight."""
         steps = self._begun(model, batch.trajectory)
         q = unroll_burnt_in(model, steps, self.config.burn_in)
         with torch.no_grad():
-            q_target, _, _ = target.unroll_trajectory(steps)
+            q_target, _, _ = target_net.unroll_trajectory(steps)
         trained_t, ended_t = self._trained(steps), steps.terminated | steps.truncated
         q, q_target = (self._at_ends(model, values, ended_t) for values in (q, q_target))
-        errors = self._errors(steps, q, q_target, trained_t)
+        errors = self._td_errors(steps, q, q_target, trained_t)
         losses = self.losses({name: huber(error, self.config.huber) for name, error in errors.items()}, batch.weight)
         with torch.no_grad():
-            mixed = self.mixed(q, steps.carry)
-            drift = self._drift(model, steps, mixed, trained_t) if self.config.delta_q else {}
+            combined_q = self.combine_q(q, steps.carry)
+            drift = self._drift(model, steps, combined_q, trained_t) if self.config.delta_q else {}
         return Loss(
             losses=losses,
-            metrics=lambda: {**losses, "value": masked_mean(take(mixed[:-1], steps.action), trained_t), **drift},
-            priorities=sequence_priority(self.surprise(errors), trained_t, self.config.eta),
+            metrics=lambda: {**losses, "value": masked_mean(take(combined_q[:-1], steps.action), trained_t), **drift},
+            priorities=sequence_priority(self.td_priority(errors), trained_t, self.config.eta),
         )
 
-    def mixed(self, q: Values, carry: dict[str, Tree]) -> Tensor:
+    def combine_q(self, q: Values, carry: dict[str, Tree]) -> Tensor:
         """What the policy is greedy in, [..., B, A], from Q values a stream; the carry is that of the rows [B]."""
         return weighted_total(q, self._streams)
 
@@ -101,25 +101,25 @@ class R2D2(ApeX):
         """The learner's priority [B] as the actor would have said it, from the Q values it acted with."""
         steps = tree.to_torch(window)
         trained_t = self._trained(steps)
-        errors = self._errors(steps, steps.extras[Q], steps.extras[Q], trained_t)
-        return sequence_priority(self.surprise(errors), trained_t, self.config.eta).numpy()
+        errors = self._td_errors(steps, steps.extras[Q], steps.extras[Q], trained_t)
+        return sequence_priority(self.td_priority(errors), trained_t, self.config.eta).numpy()
 
     def _trained(self, steps: Trajectory[Tensor]) -> Tensor:
-        """Which steps have a goal, bool [T, B]: those after the burn-in, or all where a window begins an episode."""
+        """Which steps have a target, bool [T, B]: those after the burn-in, or all where a window begins an episode."""
         after = torch.arange(steps.length, device=steps.valid.device) >= self.config.burn_in  # [T]
         return steps.valid & (after.unsqueeze(1) | steps.first[0])
 
-    def _errors(self, steps: Trajectory[Tensor], q: Values, q_target: Values, trained_t: Tensor) -> Values:
-        """Goal less Q of the action taken [T, B] a stream, 0 where nothing is trained; q, q_target: [T+1, B, A]."""
-        selector = self.mixed(q if self.config.double else q_target, steps.carry)
+    def _td_errors(self, steps: Trajectory[Tensor], q: Values, q_target: Values, trained_t: Tensor) -> Values:
+        """Target less Q of the action taken [T, B] a stream, 0 where nothing is trained; q, q_target: [T+1, B, A]."""
+        selector = self.combine_q(q if self.config.double else q_target, steps.carry)
         errors = {}
         for stream in self._streams:
-            goal = self._goal(steps, stream, selector, q_target[stream.name])
-            errors[stream.name] = td_error(take(q[stream.name][:-1], steps.action), goal, trained_t)
+            target = self._td_target(steps, stream, selector, q_target[stream.name])
+            errors[stream.name] = td_error(take(q[stream.name][:-1], steps.action), target, trained_t)
         return errors
 
-    def _goal(self, steps: Trajectory[Tensor], stream: StreamSpec, selector: Tensor, q_target: Tensor) -> Tensor:
-        """Goals of the Q taken [T, B], inside h, for the policy that prefers what `selector` [T+1, B, A] does."""
+    def _td_target(self, steps: Trajectory[Tensor], stream: StreamSpec, selector: Tensor, q_target: Tensor) -> Tensor:
+        """Targets of the Q taken [T, B], inside h, for the policy that prefers what `selector` [T+1, B, A] does."""
         terms, transform = self.terms(steps, stream), self._transform
         if self.config.retrace is None:
             v = take(q_target, selector.argmax(-1))  # [T+1, B]
@@ -155,6 +155,6 @@ class R2D2(ApeX):
         last = count[reaches] - 1
         where = torch.stack([torch.full_like(last, self.config.burn_in), last]), reaches
         recorded = model.decode(tree.map(lambda leaf: leaf[where], steps.extras[FEATURES]))
-        mixed = self.mixed(recorded, tree.map(lambda leaf: leaf[reaches], steps.carry))  # [2, b, A]
-        first, end = delta_q(q[where], mixed, q[:-1, reaches], trained_t[:, reaches]).mean(1)
+        combined_q = self.combine_q(recorded, tree.map(lambda leaf: leaf[reaches], steps.carry))  # [2, b, A]
+        first, end = delta_q(q[where], combined_q, q[:-1, reaches], trained_t[:, reaches]).mean(1)
         return {"delta_q_first": first, "delta_q_last": end}

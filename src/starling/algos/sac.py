@@ -154,7 +154,7 @@ class SAC(Algorithm):
             f"{self.config.name} needs a Discrete action space or a Box with one axis; {env.id} has {env.action}"
         )
 
-    def tables(self, rows: int) -> tuple[TableSpec, ...]:
+    def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
         return (replay(self.config),)
 
     def learning(self) -> LearnSpec:
@@ -188,11 +188,11 @@ class SAC(Algorithm):
             action = policy.sample(noise)
         return ActOutput(action if inputs.explore else policy.mode(), extras)
 
-    def loss(self, model: SoftActorCritic, target: SoftActorCritic, batch: Batch) -> Loss:
-        return together([part() for part in self.parts(model, target, batch)])
+    def loss(self, model: SoftActorCritic, target_net: SoftActorCritic, batch: Batch) -> Loss:
+        return together([part() for part in self.parts(model, target_net, batch)])
 
     def parts(
-        self, model: SoftActorCritic, target: SoftActorCritic, batch: Batch
+        self, model: SoftActorCritic, target_net: SoftActorCritic, batch: Batch
     ) -> tuple[Callable[[], Loss], Callable[[], Loss]]:
         """The critics' loss, and that of the policy and the temperature: half of the work each."""
         steps, alpha = batch.trajectory, model.log_alpha.detach().exp()
@@ -202,9 +202,9 @@ class SAC(Algorithm):
 
         def critic() -> Loss:
             with torch.no_grad():
-                goal = self._goal(model, target, steps, alpha, ahead)
+                target = self._td_target(model, target_net, steps, alpha, ahead)
             q = self._form.q(model.critics, features, steps.action[0])  # [2, B]
-            errors = goal - q
+            errors = target - q
             loss = 0.5 * (batch.weight * errors.square().sum(0)).mean()
             priorities = errors.detach().abs().mean(0) if self.config.prioritized else None
             return Loss({"critic": loss}, lambda: {"critic": loss, "value": q.mean()}, priorities)
@@ -222,10 +222,10 @@ class SAC(Algorithm):
 
         return critic, actor
 
-    def _goal(
+    def _td_target(
         self,
         model: SoftActorCritic,
-        target: SoftActorCritic,
+        target_net: SoftActorCritic,
         steps: Trajectory[Tensor],
         alpha: Tensor,
         drawn: Tensor,
@@ -236,7 +236,7 @@ class SAC(Algorithm):
         """
         last = tree.map(lambda leaf: leaf[-1], steps.obs)
         policy = model.policy(last, steps.first[-1])
-        value, _ = self._form.value(policy, target.critics, target.critics.encode(last), alpha, drawn)
+        value, _ = self._form.value(policy, target_net.critics, target_net.critics.encode(last), alpha, drawn)
         terms = stream_terms(steps, self._stream)
         r_t = terms.r_t
         if steps.length > 1:

@@ -23,30 +23,32 @@ class Episodic:
         config = self.config
         return InverseModel("episodic", env, config.torso, config.hidden, config.features, newest=True)
 
-    def memory(self, rows: int) -> dict[str, Tensor]:
+    def initial_state(self, num_envs: int) -> dict[str, Tensor]:
         config = self.config
         return {
-            "entries": torch.zeros(rows, config.capacity, config.features, dtype=torch.float16),
-            "count": torch.zeros(rows, dtype=torch.int64),  # entries written in this episode, also those overwritten
-            "distance": torch.zeros(rows),  # sum of the distances to neighbours, over all episodes
-            "queries": torch.zeros(rows),  # that it is the sum of
+            "entries": torch.zeros(num_envs, config.capacity, config.features, dtype=torch.float16),
+            "count": torch.zeros(
+                num_envs, dtype=torch.int64
+            ),  # entries written in this episode, overwritten ones included
+            "distance": torch.zeros(num_envs),  # sum of the distances to neighbours, over all episodes
+            "queries": torch.zeros(num_envs),  # that it is the sum of
         }
 
-    def reward(self, module: InverseModel, seen: Any, memory: dict[str, Tensor]) -> Tensor:
+    def reward(self, module: InverseModel, seen: Any, state: dict[str, Tensor]) -> Tensor:
         embedding = module.encode(seen.obs)
-        memory["count"].masked_fill_(seen.first, 0)
-        novelty = self.novelty(embedding, memory)
-        self.remember(embedding, memory)
+        state["count"].masked_fill_(seen.first, 0)
+        novelty = self.novelty(embedding, state)
+        self.remember(embedding, state)
         return novelty
 
-    def novelty(self, query: Tensor, memory: dict[str, Tensor]) -> Tensor:
+    def novelty(self, query: Tensor, state: dict[str, Tensor]) -> Tensor:
         """How new embeddings [B, F] are [B]; 0 while an episode has fewer entries than neighbours are wanted."""
         from starling.intrinsic.nearest import novelty_of  # numba is loaded only where something is looked for
 
         config = self.config
-        count = memory["count"].clamp(max=config.capacity)
-        near, reward = self._nearest(query, memory, count).cpu(), torch.empty(len(query))
-        distance, queries = memory["distance"].cpu(), memory["queries"].cpu()  # themselves, where they are there
+        count = state["count"].clamp(max=config.capacity)
+        near, reward = self._nearest(query, state, count).cpu(), torch.empty(len(query))
+        distance, queries = state["distance"].cpu(), state["queries"].cpu()  # themselves, where they are there
         known = (count >= config.neighbours).cpu()
         novelty_of(
             near.numpy(),
@@ -57,28 +59,28 @@ class Episodic:
             reward.numpy(),
         )
         if query.device.type != "cpu":
-            memory["distance"].copy_(distance), memory["queries"].copy_(queries)
+            state["distance"].copy_(distance), state["queries"].copy_(queries)
         return reward.to(query.device)
 
-    def _nearest(self, query: Tensor, memory: dict[str, Tensor], count: Tensor) -> Tensor:
+    def _nearest(self, query: Tensor, state: dict[str, Tensor], count: Tensor) -> Tensor:
         """Squared distances [B, k] to the nearest entries; inf where there are fewer."""
         query = query.half().float()  # as it will be remembered: what is seen again has a distance of 0
         if query.device.type == "cpu":
             from starling.intrinsic.nearest import nearest
 
             near = query.new_empty(len(query), self.config.neighbours)
-            nearest(query.numpy(), memory["entries"].numpy(), count.numpy(), near.numpy())
+            nearest(query.numpy(), state["entries"].numpy(), count.numpy(), near.numpy())
             return near
-        distance = torch.cdist(query[:, None], memory["entries"].float())[:, 0].square()  # [B, capacity]
+        distance = torch.cdist(query[:, None], state["entries"].float())[:, 0].square()  # [B, capacity]
         distance.masked_fill_(torch.arange(distance.shape[1], device=query.device) >= count[:, None], torch.inf)
         return distance.topk(self.config.neighbours, dim=1, largest=False).values
 
-    def remember(self, embedding: Tensor, memory: dict[str, Tensor]) -> None:
+    def remember(self, embedding: Tensor, state: dict[str, Tensor]) -> None:
         """Keep embeddings [B, F]; the oldest of an episode make room."""
         rows = torch.arange(len(embedding), device=embedding.device)
-        place = memory["count"] % self.config.capacity
-        memory["entries"][rows, place] = embedding.half()
-        memory["count"] += 1
+        place = state["count"] % self.config.capacity
+        state["entries"][rows, place] = embedding.half()
+        state["count"] += 1
 
     def prepare(self, module: InverseModel, steps: Trajectory[Tensor]) -> None:
         """There are no statistics."""

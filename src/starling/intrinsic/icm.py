@@ -26,7 +26,7 @@ class World(nn.Module):
             nn.Linear(size + actions, config.hidden), nn.ReLU(), nn.Linear(config.hidden, size)
         )
 
-    def surprise(self, before: Tensor, action: Tensor, after: Tensor) -> Tensor:
+    def forward_error(self, before: Tensor, action: Tensor, after: Tensor) -> Tensor:
         """Half the squared error [...] of the features expected after an action, summed over features [..., F]."""
         taken = functional.one_hot(action, self.inverse.actions).to(before.dtype)
         expected: Tensor = self.forward_model(torch.cat((before, taken), dim=-1))
@@ -48,15 +48,15 @@ class ICM:
         self._size = world.inverse.size
         return world
 
-    def memory(self, rows: int) -> dict[str, Tensor]:
+    def initial_state(self, num_envs: int) -> dict[str, Tensor]:
         """The features of the observation before, as the weights of that moment gave them."""
-        return {"features": torch.zeros(rows, self._size)}
+        return {"features": torch.zeros(num_envs, self._size)}
 
-    def reward(self, module: World, seen: Any, memory: dict[str, Tensor]) -> Tensor:
+    def reward(self, module: World, seen: Any, state: dict[str, Tensor]) -> Tensor:
         features = module.inverse.encode(seen.obs)
-        surprise = module.surprise(memory["features"], seen.action, features)
-        memory["features"].copy_(features)
-        return surprise
+        forward_error = module.forward_error(state["features"], seen.action, features)
+        state["features"].copy_(features)
+        return forward_error
 
     def prepare(self, module: World, steps: Trajectory[Tensor]) -> None:
         """There are no statistics."""
@@ -66,5 +66,5 @@ class ICM:
         obs = tree.map(lambda leaf: leaf[: steps.length], steps.obs)
         before, after = module.inverse.encode_steps(obs), module.inverse.encode_steps(next_obs)
         inverse = module.inverse.loss(before, after, steps.action, valid)
-        forward = masked_mean(module.surprise(before.detach(), steps.action, after.detach()), valid)
+        forward = masked_mean(module.forward_error(before.detach(), steps.action, after.detach()), valid)
         return (1.0 - self.config.beta) * inverse + self.config.beta * forward

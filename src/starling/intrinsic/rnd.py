@@ -82,10 +82,10 @@ class RND:
     def build(self, env: EnvSpec) -> Distillation:
         return Distillation(env, self.config)
 
-    def memory(self, rows: int) -> dict[str, Tensor]:
+    def initial_state(self, num_envs: int) -> dict[str, Tensor]:
         return {}
 
-    def reward(self, module: Distillation, seen: Any, memory: dict[str, Tensor]) -> Tensor:
+    def reward(self, module: Distillation, seen: Any, state: dict[str, Tensor]) -> Tensor:
         error: Tensor = module(seen.obs)
         return error * module.warm
 

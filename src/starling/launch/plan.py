@@ -304,7 +304,7 @@ def layout_of(run_plan: RunPlan, model: Any) -> Layout:
         obs=tree.to_torch(tree.zeros(obs, (1,)), where),
         first=torch.ones(1, dtype=torch.bool, device=where),
         carry=carry,
-        rows=torch.zeros(1, dtype=torch.int64, device=where),
+        env_index=torch.zeros(1, dtype=torch.int64, device=where),
         num_envs=run_plan.config.env.num,
         progress=Progress(),
         explore=True,

@@ -121,7 +121,7 @@ def learning_bytes(run_plan: RunPlan, model: nn.Module) -> int:
 def memory_bytes(run_plan: RunPlan) -> int:
     """What intrinsic rewards remember of one env row; counted on a device that holds nothing."""
     with torch.device("meta"):
-        return _bytes_of(tree.leaves(run_plan.algorithm.memory(1)))
+        return _bytes_of(tree.leaves(run_plan.algorithm.intrinsic_state(1)))
 
 
 def _moments(spec: OptimizerSpec) -> float:

@@ -18,8 +18,8 @@ class IMPACTConfig(VTraceConfig):
     unroll: Length = Field(50, ge=1, description="steps every env takes for one item of a batch")
     batch: BatchSize = Field(10, ge=1, description="unrolls an update")
     buffer: Items = Field(4, ge=1, description="batches of the circular buffer (N), which take turns")
-    uses: Passes = Field(2, ge=1, description="updates from each batch (K)")
-    waiting: Items = Field(1, ge=1, description="batches that actors may have ready beyond the buffer")
+    max_times_sampled: Passes = Field(2, ge=1, description="updates from each batch (K)")
+    queue_batches: Items = Field(1, ge=1, description="batches that actors may have ready beyond the buffer")
     target_every: Steps = Field(
         16, ge=1, description="updates between copies into the target policy network (t_target)"
     )

@@ -40,7 +40,7 @@ class NGUConfig(R2D2Config):
 
     implementation: ClassVar[str] = "starling.algos.ngu:NGU"
     policies: Items = Field(32, ge=1, description="policies of the family, N")
-    varies: Literal["novelty", "epsilon"] = Field(
+    arm_varies: Literal["novelty", "epsilon"] = Field(
         "novelty",
         description="what policies differ in: weight of novelty and discount; or epsilon alone, by ladder as env rows"
         " do else, which is R2D2 with a bandit over epsilons where there is a meta",
@@ -51,7 +51,7 @@ class NGUConfig(R2D2Config):
     family: Literal["ngu", "agent57"] = Field(
         "ngu", description="how discounts lie between the two; agent57: its own, from 0.9999 to 0.99"
     )
-    separate: bool = Field(False, description="two networks, of the env's reward and of novelty (Agent57)")
+    separate_networks: bool = Field(False, description="two networks, of the env's reward and of novelty (Agent57)")
     meta: MetaConfig | None = Field(
         None,
         description="bandits choose policies, and evaluation scores the one that returned most in its own trials; null:"
@@ -73,8 +73,8 @@ class NGUConfig(R2D2Config):
 
     @model_validator(mode="after")
     def _settings_have_a_use(self) -> NGUConfig:
-        if self.varies == "epsilon" and self.separate:
-            raise ValueError("with varies=epsilon no policy follows novelty: set separate=false")
+        if self.arm_varies == "epsilon" and self.separate_networks:
+            raise ValueError("with arm_varies=epsilon no policy follows novelty: set separate_networks=false")
         if self.meta is not None and self.meta.window < self.policies:
             raise ValueError(
                 f"meta.window={self.meta.window} forgets policies before policies={self.policies} have played: raise it"
