@@ -160,6 +160,6 @@ def test_final_observations_are_learnt_from_where_returns_go_on_behind_them(max_
 
 
 def test_actors_may_run_so_many_batches_ahead():
-    (table,) = make(max_lag=3)[0].tables(rows=8)
+    (table,) = make(max_lag=3)[0].tables(num_envs=8)
     assert (table.max_lag, table.batch, table.capacity) == (3, 8, 40)
-    assert make()[0].tables(rows=8)[0].max_lag == 0
+    assert make()[0].tables(num_envs=8)[0].max_lag == 0

@@ -42,8 +42,8 @@ def line(preset, overrides, **shares):
             "limited by algo.max_lag=1: learner waits 45%, actors wait 50%; both wait for each other",
         ),
         (
-            {"learner__busy": 0.5, "learner__wait_in": 0.4, "actors__busy": 0.3, "loader__busy": 0.97},
-            "loader busy 97%, learner waits 40%: smaller batches or observations would help",
+            {"learner__busy": 0.5, "learner__wait_in": 0.4, "actors__busy": 0.3, "hub__busy": 0.97},
+            "hub busy 97%, learner waits 40%: smaller batches or observations would help",
         ),
         (
             {"learner__busy": 0.5, "actors__busy": 0.3, "actors__wait_in": 0.7, "inference__busy": 0.95},

@@ -17,7 +17,7 @@ STEPS = 6000
 
 def score(algorithm, held, seed):
     """The mean return of the last 50 episodes."""
-    settings = [f"algo.name=held_back:{algorithm}", *SETTINGS, f"algo.held={held}", f"seed={seed}"]
+    settings = [f"algo.name=support.held_back:{algorithm}", *SETTINGS, f"algo.held={held}", f"seed={seed}"]
     runtime = build_runtime(RunPlan.from_config(load("impala-cartpole", settings)))
     scores = Scoreboard(window=50)
     for _ in runtime.run():

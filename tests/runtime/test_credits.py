@@ -31,10 +31,10 @@ def actor_slots(groups: int, slots: int = 2, rows: int = 4) -> dict[int, ActorSl
 
 def served(groups: int, room: Room) -> Credits:
     """Credits of groups whose writer is a server of all of them, which has begun."""
-    all_seats = actor_slots(groups)
-    for seat in all_seats.values():
-        seat.writer = "inference"
-    credits = Credits(all_seats, room.begin, room.lost)
+    all_slots = actor_slots(groups)
+    for slots in all_slots.values():
+        slots.writer = "inference"
+    credits = Credits(all_slots, room.begin, room.lost)
     credits.writer_begins("inference")
     return credits
 
@@ -74,11 +74,11 @@ def test_credits_of_a_dead_writer_go_to_the_living():
     assert [writer for writer, _, _ in credits.grant()] == ["actor 0"]
 
 
-def test_lives_have_ids_of_their_own():
+def test_every_incarnation_has_its_own_actor_id():
     credits = Credits(actor_slots(2), lambda rows: True, lambda rows: None)
     seen = set()
     for _ in range(5):
-        seen |= {seat.life(group) for group, seat in credits.actor_slots.items()}
+        seen |= {slots.actor_id(group) for group, slots in credits.actor_slots.items()}
         for group in credits.actor_slots:
             credits.incarnation_ends(group, produced=3)
     assert len(seen) == 10
@@ -117,7 +117,7 @@ def test_the_books_balance_whatever_happens(events):
     assert (row["inserted"], row["lost"], row["open"]) == (total_in, total_lost, sum(open_.values()))
 
 
-def test_a_fragment_that_arrives_after_its_life_has_ended_is_not_lost():
+def test_a_fragment_that_arrives_after_its_incarnation_has_ended_is_not_lost():
     ledger = Ledger()
     ledger.ended(7, produced=30)
     assert ledger.row({})["lost"] == 30

@@ -61,7 +61,7 @@ def states_of_one_version(runtime):
     end = time.monotonic() + PATIENCE
     while True:
         assert time.monotonic() < end
-        states = [runtime._outboxes[k].read() if runtime._ask(k, "state", PATIENCE) else None for k in range(2)]
+        states = [runtime._state_buffers[k].read() if runtime._ask(k, "state", PATIENCE) else None for k in range(2)]
         assert None not in states
         one, other = (unpack(state) for state in states)
         if one["updates"] == other["updates"]:

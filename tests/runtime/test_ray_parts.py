@@ -68,7 +68,7 @@ def news(number, *notices):
 
 
 def a_node(deposit=None):
-    spec = WorkerSpec("node 0", "node", "nobody:builds", lambda incarnations: None, (0,))
+    spec = WorkerSpec("node 0", "node", None, (0,))
     place = Place(need("node 0", (PlaceConfig(), 1)), None, 0)
     return RemoteNode(spec, load("ppo-cartpole", []), place, lambda task: None, None, deposit)
 
