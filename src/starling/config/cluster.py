@@ -32,7 +32,7 @@ class RayConfig(Part):
         False, description="join a cluster in which whoever reaches its ports may run code as you"
     )
     nodes: Processes | None = Field(
-        None, ge=1, description="Ray actors among which the env loops are shared; null: one a node of the cluster"
+        None, ge=1, description="Ray actors that share the env loops; null: one per machine of the cluster"
     )
     placement: Literal["spread", "pack"] = Field(
         "spread", description="spread parts over nodes, or pack them on as few as can be"
