@@ -21,7 +21,10 @@ from starling.tools.evaluate import evaluate_run
 
 pytestmark = pytest.mark.slow
 
-IMPATIENT = "from starling.experiment.run_folder import lock; lock.WAIT_SECONDS = 0.5; from starling.cli.main import main; main()"
+IMPATIENT = (
+    "from starling.experiment.run_folder import lock; lock.WAIT_SECONDS = 0.5;"
+    " from starling.cli.main import main; main()"
+)
 SETTINGS = [
     "net.torso.hidden=[8]",
     "env.num=2",
