@@ -12,6 +12,7 @@ from starling.config.load import load
 from starling.errors import UserError
 from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.runtime.messages import StateRequest, StateWritten
 from starling.runtime.supervisor import RunFailedError
 from starling.state_io import unpack
 
@@ -61,7 +62,8 @@ def states_of_one_version(runtime):
     end = time.monotonic() + PATIENCE
     while True:
         assert time.monotonic() < end
-        states = [runtime._state_buffers[k].read() if runtime._ask(k, "state", PATIENCE) else None for k in range(2)]
+        told = [runtime._ask(k, StateRequest(), StateWritten, PATIENCE) for k in range(2)]
+        states = [runtime._state_buffers[k].read() if told[k] else None for k in range(2)]
         assert None not in states
         one, other = (unpack(state) for state in states)
         if one["updates"] == other["updates"]:

@@ -12,6 +12,7 @@ import pytest
 from starling.actor.recorder import FragmentBuffer
 from starling.runtime.experience_sink import FragmentPort
 from starling.runtime.link import Link, link, wait_readable
+from starling.runtime.messages import CreditGranted, CreditsReturned, Evaluate, Fault, FragmentReady, Notice
 from starling.runtime.shared_memory import AnonymousSharedMemory, size_of
 from starling.types import ArraySpec
 
@@ -29,23 +30,23 @@ def fork_with(link_end: Link, work) -> int:
 
 def test_messages_arrive_whole_and_in_order():
     mine, theirs = link()
-    pid = fork_with(theirs, lambda end: [end.send({"number": i, "text": "x" * i * 37}) for i in range(300)])
+    pid = fork_with(theirs, lambda end: [end.send(Fault("x" * i * 37, "kind", str(i))) for i in range(300)])
     theirs.close()
     found = []
     while not mine.ended:
         wait_readable([mine], 5)
         found += mine.receive()
     os.waitpid(pid, 0)
-    assert [m["number"] for m in found] == list(range(300))
-    assert all(len(m["text"]) == m["number"] * 37 for m in found)
+    assert [message.details for message in found] == [str(i) for i in range(300)]
+    assert all(len(message.text) == int(message.details) * 37 for message in found)
 
 
 def test_both_directions():
     mine, theirs = link()
-    mine.send({"a": 1})
-    theirs.send({"b": [2]})
-    assert theirs.receive() == [{"a": 1}]
-    assert mine.receive() == [{"b": [2]}]
+    mine.send(CreditGranted(0, 1))
+    theirs.send(CreditsReturned(0, (1, 2)))
+    assert theirs.receive() == [CreditGranted(0, 1)]
+    assert mine.receive() == [CreditsReturned(0, (1, 2))]
     assert mine.receive() == []
     assert not mine.ended
 
@@ -53,7 +54,7 @@ def test_both_directions():
 def test_sending_to_a_dead_peer_says_so(monkeypatch):
     mine, theirs = link()
     theirs.close()
-    assert mine.send({"a": 1}) is False
+    assert mine.send(CreditGranted(0, 1)) is False
 
 
 SPEC = FragmentBuffer({"x": ArraySpec((50_000,), np.dtype(np.int64)), "y": ArraySpec((3,), np.dtype(np.uint8))}, None)
@@ -66,10 +67,10 @@ def produce(end: Link, port: FragmentPort) -> None:
     while not end.ended:
         wait_readable([end], 1)
         for message in end.receive():
-            slot = message["credit"]
             number += 1
-            slots[slot].steps["x"][:] = number
-            end.send({"fragment": slot, "number": number, "padding": "p" * random.randrange(9000)})
+            slots[message.slot].steps["x"][:] = number
+            end.send(Notice("p" * random.randrange(9000)))
+            end.send(FragmentReady(0, message.slot, 0, number))
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("STARLING_KILLS", "12"))))
@@ -81,8 +82,8 @@ def test_a_producer_killed_at_any_moment_neither_corrupts_nor_blocks(seed):
     mine, theirs = link()
     pid = fork_with(theirs, lambda end: (mine.close(), produce(end, port)))
     theirs.close()
-    mine.send({"credit": 0})
-    mine.send({"credit": 1})
+    mine.send(CreditGranted(0, 0))
+    mine.send(CreditGranted(0, 1))
     kill_at = time.monotonic() + random.random() * 0.15
     numbers, slowest, killed = [], 0.0, False
     while not mine.ended:
@@ -92,10 +93,11 @@ def test_a_producer_killed_at_any_moment_neither_corrupts_nor_blocks(seed):
         wait_readable([mine], 0.01)
         before = time.monotonic()
         for message in mine.receive():
-            values = slots[message["fragment"]].steps["x"]
-            assert (values == message["number"]).all(), "a fragment that was named is whole"
-            numbers.append(message["number"])
-            mine.send({"credit": message["fragment"]})
+            if isinstance(message, FragmentReady):
+                values = slots[message.slot].steps["x"]
+                assert (values == message.sequence).all(), "a fragment that was named is whole"
+                numbers.append(message.sequence)
+                mine.send(CreditGranted(0, message.slot))
         slowest = max(slowest, time.monotonic() - before)
     os.waitpid(pid, 0)
     assert killed
@@ -107,7 +109,7 @@ def test_a_peer_that_stops_reading_does_not_block_for_ever(monkeypatch):
     monkeypatch.setattr("starling.runtime.link.SEND_SECONDS", 0.2)
     mine, theirs = link()
     before = time.monotonic()
-    assert mine.send({"padding": "x" * 10_000_000}) is False
+    assert mine.send(Evaluate({"padding": "x" * 10_000_000})) is False
     assert time.monotonic() - before < 30  # it waits for a reader indefinitely else
     theirs.close()
 

@@ -10,6 +10,7 @@ from starling.config.cluster import PlaceConfig
 from starling.config.load import load
 from starling.errors import UserError
 from starling.runtime.event_queue import EventQueue
+from starling.runtime.messages import SlotFreed, StepsLost, StepsStored
 from starling.runtime.ray.node_status import Credit, FragmentInfo, FragmentResult, GroupStatus, NodeStatus
 from starling.runtime.ray.placement import Need, Place, check, need
 from starling.runtime.ray.rank_relay import RankRelay
@@ -79,9 +80,9 @@ def test_answers_of_a_host_are_taken_in_the_order_they_were_given():
     node._hear_beat((news(4, "fourth"), []))
     assert node.receive() == [], "what was given before is still on its way"
     node._hear_fragment(FragmentResult(Credit(0, 0), FragmentInfo(7, 0, 5), news(1)), "first")
-    assert [(m["fragment"][3], m["buffer"]) for m in node.receive()] == [(0, "first"), (1, "second")]
+    assert [(m.sequence, m.buffer) for m in node.receive()] == [(0, "first"), (1, "second")]
     node._hear_beat((news(3, "third"), []))
-    assert [m["notice"] for m in node.receive()] == ["third", "fourth"]
+    assert [m.text for m in node.receive()] == ["third", "fourth"]
 
 
 def test_fragments_are_deposited_in_the_order_they_were_made():
@@ -97,8 +98,8 @@ def test_what_a_shard_has_lost_is_told_with_its_steps():
     node = a_node(lambda group, made, buffer, settled: settled(next(answers)))
     for number in (1, 2, 3):
         node._hear_fragment(FragmentResult(Credit(0, number), FragmentInfo(7, number - 1, 5), news(number)), None)
-    told = [message for message in node.receive() if "deposited" not in message]
-    assert told == [{"stored": [7, 5]}, {"stored": [7, 0]}, {"lost": [7, 5]}]
+    told = [message for message in node.receive() if not isinstance(message, SlotFreed)]
+    assert told == [StepsStored(7, 5), StepsStored(7, 0), StepsLost(7, 5)]
 
 
 def test_messages_to_a_rank_are_passed_on_in_the_order_they_were_sent(monkeypatch):

@@ -15,6 +15,7 @@ from starling.actor.usage import Usage
 from starling.learner.group import RankLostError
 from starling.runtime.distributed_learners import DistributedLearners, RendezvousInfo
 from starling.runtime.link import link, wait_readable
+from starling.runtime.messages import BatchReady, RendezvousValue, StateRequest
 from starling.runtime.rendezvous import RankLine
 
 
@@ -30,7 +31,7 @@ def ranks(size):
             for end in wait_readable(mains, 0.02):
                 for message in end.receive():
                     for other in mains:
-                        if other is not end and "posted" in message:
+                        if other is not end and isinstance(message, RendezvousValue):
                             other.send(message)
 
     thread = threading.Thread(target=pass_on)
@@ -56,12 +57,12 @@ def test_a_value_arrives_in_the_other_ranks_and_is_known_in_its_own():
 
 def test_other_messages_wait_for_whoever_reads_the_line():
     with ranks(2) as (mains, lines):
-        mains[1].send({"batch": [0, 1]})
+        mains[1].send(BatchReady(0, 1))
         lines[0].rendezvous(1, PATIENCE).set("a", b"x")
         assert lines[1].rendezvous(1, PATIENCE).get("a") == b"x"
-        mains[1].send({"tell": "state"})
+        mains[1].send(StateRequest())
         wait_readable([lines[1]], PATIENCE)
-        assert lines[1].receive() == [{"batch": [0, 1]}, {"tell": "state"}]
+        assert lines[1].receive() == [BatchReady(0, 1), StateRequest()]
 
 
 def test_a_value_may_come_before_a_rank_knows_of_the_rendezvous_and_earlier_ones_are_forgotten():

@@ -9,6 +9,7 @@ from torch import nn
 
 from starling.actor.recorder import FragmentBuffer
 from starling.runtime.link import Link
+from starling.runtime.messages import CreditGranted, CreditsReturned, FragmentReady, GroupLost
 from starling.runtime.shared_memory import AnonymousSharedMemory
 from starling.runtime.shared_weights import SharedWeights, WeightReader
 from starling.types import Fragment, Progress
@@ -52,11 +53,11 @@ class LinkSink:
     def _receive(self) -> None:
         """Take in what has come over the link."""
         for message in self._link.receive():
-            if "forget" in message:
-                self._lost.append(message["forget"])
-            else:
-                group, slot = message["credit"]
-                self._credits[group].append(slot)
+            match message:
+                case GroupLost(group):
+                    self._lost.append(group)
+                case CreditGranted(group, slot):
+                    self._credits[group].append(slot)
         if self._link.ended:
             raise EOFError("the main process is gone")
 
@@ -70,11 +71,11 @@ class LinkSink:
         """Return everything that was lent for a group."""
         slots = [*self._credits[group], *([self._open.pop(group)] if group in self._open else [])]
         self._credits[group].clear()
-        self._link.send({"given_back": [group, slots]})
+        self._link.send(CreditsReturned(group, tuple(slots)))
 
     def insert(self, group: int, fragment: Fragment) -> None:
         slot = self._open.pop(group)
-        if not self._link.send({"fragment": [group, slot, fragment.actor, fragment.sequence]}):
+        if not self._link.send(FragmentReady(group, slot, fragment.actor, fragment.sequence)):
             raise EOFError("the main process is gone or no longer listens")
 
     def refresh(self) -> Progress:

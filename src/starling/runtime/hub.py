@@ -19,6 +19,25 @@ from starling.config.schema import SupervisionConfig
 from starling.replay.mixture import Candidates
 from starling.runtime.credits import ActorSlots, Credits
 from starling.runtime.event_queue import EventQueue, drain
+from starling.runtime.messages import (
+    BrokenMessageError,
+    CreditGranted,
+    CreditsReturned,
+    EpisodesDropped,
+    EpisodesEnded,
+    Evaluate,
+    EvaluationDone,
+    FragmentReady,
+    FragmentReceived,
+    GroupLost,
+    GroupPaused,
+    GroupResumed,
+    IncarnationEnded,
+    Message,
+    SlotFreed,
+    StepsLost,
+    StepsStored,
+)
 from starling.runtime.scoring import ScoringThread
 from starling.runtime.supervisor import ACTING, Supervisor
 from starling.runtime.tables import Tables
@@ -162,7 +181,7 @@ class Hub:
             self._next_check = now + CHECK_SECONDS
         self._prefetch_batches()
         for writer, group, slot in self.credits.grant():
-            self._send(writer, {"credit": [group, slot]})
+            self._send(writer, CreditGranted(group, slot))
 
     def _prefetch_batches(self) -> None:
         """Prepare batches before the learner asks for them."""
@@ -187,13 +206,13 @@ class Hub:
     def _deliver(self, sample: Sample) -> None:
         self._ready.put(sample)
 
-    def _send(self, name: str, message: dict[str, Any]) -> None:
+    def _send(self, name: str, message: Message) -> None:
         self.supervisor.workers[name].send(message)
 
     def _ask_evaluator(self) -> None:
         if "evaluator" in self.supervisor.workers and not self._evaluating:
             self._evaluating = True
-            self._send("evaluator", {"evaluate": self.evaluator_state})
+            self._send("evaluator", Evaluate(self.evaluator_state))
 
     def _metrics(self) -> dict[str, Any]:
         living = {
@@ -216,38 +235,41 @@ class Hub:
     def incarnations(self) -> dict[int, int]:
         return self.credits.incarnations
 
-    def handle_message(self, worker: Worker, message: dict[str, Any]) -> None:
-        if "fragment" in message:
-            group, slot, actor, sequence = message["fragment"]
-            self._insert(group, slot, actor, sequence, message.get("buffer"))
-        elif "given_back" in message:
-            self.credits.given_back(*message["given_back"])
-        elif "episodes" in message:
-            self._episodes.extend(Episode(int(row), total, int(n)) for row, total, n in message["episodes"])
-        elif "dropped" in message:
-            self.supervisor.notices.extend(message["notices"])
-            self._dropped += message["dropped"]
-        elif "evaluation" in message:
-            self._evaluations.append(message["evaluation"])
-            self.evaluator_state = message["state"]
-            self._evaluating = False
-        elif "deposited" in message:
-            self.credits.returned(*message["deposited"])
-        elif "stored" in message:
-            self.credits.ledger.inserted(*message["stored"])
-        elif "lost" in message:
-            self.credits.ledger.lost(*message["lost"])
-        elif "incarnation_ended" in message:
-            self.credits.incarnation_ends(*message["incarnation_ended"])
-        elif "paused" in message:
-            self.credits.pause(message["paused"])
-        elif "resumed" in message:
-            self.credits.go_on(message["resumed"])
+    def handle_message(self, worker: Worker, message: Message) -> None:
+        credits = self.credits
+        match message:
+            case FragmentReady(group, slot, actor, sequence):
+                self._insert(group, slot, actor, sequence, credits.actor_slots[group].buffers[slot])
+            case FragmentReceived(group, slot, actor, sequence, buffer):
+                self._insert(group, slot, actor, sequence, buffer)
+            case CreditsReturned(group, slots):
+                credits.given_back(group, slots)
+            case EpisodesEnded(episodes):
+                self._episodes.extend(episodes)
+            case EpisodesDropped(count, notices):
+                self.supervisor.notices.extend(notices)
+                self._dropped += count
+            case EvaluationDone(row, state):
+                self._evaluations.append(row)
+                self.evaluator_state = state
+                self._evaluating = False
+            case SlotFreed(group, slot):
+                credits.returned(group, slot)
+            case StepsStored(actor, steps):
+                credits.ledger.inserted(actor, steps)
+            case StepsLost(actor, steps):
+                credits.ledger.lost(actor, steps)
+            case IncarnationEnded(group, steps):
+                credits.incarnation_ends(group, steps)
+            case GroupPaused(group):
+                credits.pause(group)
+            case GroupResumed(group):
+                credits.go_on(group)
+            case _:
+                raise BrokenMessageError(f"{worker.name} sent {type(message).__name__}, which a hub does not handle")
 
-    def _insert(self, group: int, slot: int, actor: int, sequence: int, sent: FragmentBuffer | None) -> None:
-        """Insert a fragment that lies in its slot, or that was sent as it is."""
+    def _insert(self, group: int, slot: int, actor: int, sequence: int, buffer: FragmentBuffer | None) -> None:
         slots, before = self.credits.actor_slots[group], self.store.env_steps
-        buffer = sent or slots.buffers[slot]
         assert buffer is not None, "a fragment lies in its slot or was sent"
         self.store.insert(Fragment(buffer.steps, slots.rows, buffer.carries, actor, sequence))
         self.credits.ledger.inserted(actor, self.store.env_steps - before)
@@ -259,7 +281,7 @@ class Hub:
             for group in worker.spec.groups:
                 self.credits.go_on(group)
         if worker.name == "evaluator" and self._evaluating:
-            self._send(worker.name, {"evaluate": self.evaluator_state})
+            self._send(worker.name, Evaluate(self.evaluator_state))
 
     def worker_ended(self, worker: Worker) -> None:
         self.credits.writer_ends(worker.name)
@@ -269,4 +291,4 @@ class Hub:
         if worker.spec.kind == "env":
             for group in worker.spec.groups:
                 self.credits.pause(group)
-                self._send(self.credits.actor_slots[group].writer, {"forget": group})
+                self._send(self.credits.actor_slots[group].writer, GroupLost(group))

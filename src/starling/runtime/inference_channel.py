@@ -12,7 +12,8 @@ import numpy as np
 
 from starling import tree
 from starling.actor.inference import Arrival
-from starling.runtime.link import BrokenMessageError, PipeEnd, pipe
+from starling.runtime.link import PipeEnd, pipe
+from starling.runtime.messages import BrokenMessageError
 from starling.runtime.shared_memory import AnonymousSharedMemory, size_of
 from starling.types import ArraySpec, EnvStep, Layout, Tree
 

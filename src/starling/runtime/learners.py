@@ -11,15 +11,25 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from starling.actor.core import next_incarnation
 from starling.config.schema import SupervisionConfig
 from starling.learner.learner import Learner
 from starling.runtime.event_queue import drain
 from starling.runtime.lease import Lease, close_hubs, lease_metrics
+from starling.runtime.messages import (
+    BatchLearned,
+    JoinGroup,
+    LearnerMetrics,
+    Message,
+    MetricsRequest,
+    RankGone,
+    RankWaits,
+    StateRequest,
+    StateWritten,
+)
 from starling.runtime.processes import PATIENCE
 from starling.runtime.rank_hub import Event, RankHub
 from starling.runtime.regroup import Regroup
@@ -29,6 +39,7 @@ from starling.runtime.tables import Tables
 from starling.state_io import pack, unpack
 from starling.types import Episode
 
+M = TypeVar("M", StateWritten, LearnerMetrics)
 TIMED = "time/"
 METRICS_SECONDS = 2.0
 
@@ -68,7 +79,7 @@ class LearnersRuntime:
         self._regroup = Regroup(len(hubs), settings.reduction, time.monotonic)
         self._patience = settings.timeout + 2 * settings.reduction  # within which a rank answers or is known to hang
         self._notices: deque[str] = deque()
-        self._answers: dict[int, dict[str, Any]] = {}
+        self._answers: dict[int, StateWritten | LearnerMetrics] = {}
         self._lost: set[int] = set()  # ranks without a process
         self._updates: int | None = None
         self._last: tuple[dict[str, Any], dict[str, Any]] | None = None  # state and metrics after `halt`
@@ -110,20 +121,20 @@ class LearnersRuntime:
         for rank in self._regroup.silent():
             self.hubs[rank].kill_rank()
 
-    def _handle_message(self, rank: int, message: dict[str, Any]) -> None:
-        if "update_priorities" in message and rank == 0:
-            self._updates = message["update_priorities"][2]
-        elif "waits" in message:
-            self._lost.discard(rank)
-            told = message["waits"]
-            if told["why"] is not None:
-                self._notices.append(f"learner {rank} lost the others: {told['why']}")
-            self._regroup.waits(rank, tuple(told["standing"]), told["late"])
-        elif "gone" in message:
-            self._lost.add(rank)
-            self._regroup.gone(rank)
-        elif "told" in message:
-            self._answers[rank] = message["told"]
+    def _handle_message(self, rank: int, message: Message) -> None:
+        match message:
+            case BatchLearned(updates=updates):
+                self._updates = updates if rank == 0 else self._updates
+            case RankWaits(updates, optimizer_steps, late, why):
+                self._lost.discard(rank)
+                if why is not None:
+                    self._notices.append(f"learner {rank} lost the others: {why}")
+                self._regroup.waits(rank, (updates, optimizer_steps), late)
+            case RankGone():
+                self._lost.add(rank)
+                self._regroup.gone(rank)
+            case StateWritten() | LearnerMetrics():
+                self._answers[rank] = message
         self._regroup_if_complete()
 
     def _regroup_if_complete(self) -> None:
@@ -134,17 +145,18 @@ class LearnersRuntime:
             self._notices.append(f"the learners go on together from update {order.updates:,}")
         self._updates = order.updates
         for hub in self.hubs:
-            hub.send_to_rank({"form": {**asdict(order), "env_steps": hub.store.env_steps}})
+            hub.send_to_rank(JoinGroup(order.time, order.source, hub.store.env_steps))
 
-    def _ask(self, rank: int, what: str, seconds: float) -> dict[str, Any] | None:
-        """What a rank tells of itself; None: it is gone, or says nothing for so long."""
+    def _ask(self, rank: int, request: StateRequest | MetricsRequest, answer: type[M], seconds: float) -> M | None:
+        """The answer of a rank; None if it is gone or does not answer within `seconds`."""
         self._answers.pop(rank, None)
-        self.hubs[rank].send_to_rank({"tell": what})
+        self.hubs[rank].send_to_rank(request)
         end = time.monotonic() + seconds
         while time.monotonic() < end and rank not in self._lost and self.hubs[rank].failure is None:
             self._turn()
-            if what in self._answers.get(rank, {}):
-                return self._answers.pop(rank)
+            found = self._answers.pop(rank, None)
+            if isinstance(found, answer):
+                return found
         return None
 
     def _learner_state(self) -> dict[str, Any]:
@@ -152,7 +164,9 @@ class LearnersRuntime:
         if not self._latest.read():
             return self.learner.get_state()
         for rank in range(len(self.hubs)):
-            if self.hubs[rank].failure is None and self._ask(rank, "state", self._patience) is not None:
+            if self.hubs[rank].failure is not None:
+                continue
+            if self._ask(rank, StateRequest(), StateWritten, self._patience) is not None:
                 self._latest.write(self._state_buffers[rank].read())
                 break
         else:
@@ -161,8 +175,8 @@ class LearnersRuntime:
         return state
 
     def _learner_metrics(self) -> dict[str, Any]:
-        answer = self._ask(0, "metrics", METRICS_SECONDS)
-        return {} if answer is None else answer["metrics"]
+        answer = self._ask(0, MetricsRequest(), LearnerMetrics, METRICS_SECONDS)
+        return {} if answer is None else answer.metrics
 
     def episodes(self) -> list[Episode]:
         return [episode for hub in self.hubs for episode in hub.episodes()]

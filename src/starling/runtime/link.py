@@ -6,38 +6,20 @@ message.
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing import reduction
 from typing import Any
+
+from starling.runtime.messages import FROM_WORKERS, TO_WORKERS, BrokenMessageError, Message, decode, encode
 
 _LENGTH = struct.Struct("<I")
 LARGEST = 2**26
 """Bytes of a message; far more than any of ours has, arrays and states lie in shared memory."""
 SEND_SECONDS = 10.0
 """How long a peer may take to make room for a message."""
-
-
-class BrokenMessageError(ValueError):
-    """Bytes from another process that are none of our messages."""
-
-
-def decode(data: bytes | bytearray) -> dict[str, Any]:
-    """The message that was sent as these bytes, without their length.
-
-    Raises:
-        BrokenMessageError: They are not a JSON object.
-    """
-    try:
-        message = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise BrokenMessageError(f"not JSON: {error}") from error
-    if not isinstance(message, dict):
-        raise BrokenMessageError(f"a message is an object and not of type {type(message).__name__}")
-    return message
 
 
 class PipeEnd:
@@ -80,10 +62,10 @@ def wait_readable(ends: list[Any], timeout: float | None) -> list[Any]:
 
 
 class Link:
-    """One end of the line."""
+    """One end of the line; it receives messages of the `accepted` classes."""
 
-    def __init__(self, reading: PipeEnd, writing: PipeEnd) -> None:
-        self._reading, self._writing = reading, writing
+    def __init__(self, reading: PipeEnd, writing: PipeEnd, accepted: tuple[type[Message], ...]) -> None:
+        self._reading, self._writing, self._accepted = reading, writing, accepted
         self._buffer = bytearray()
         self.ended = False  # the peer is gone, or nothing that it sends can be understood any more
         self.broken: str | None = None  # what was wrong with its bytes
@@ -91,9 +73,9 @@ class Link:
     def fileno(self) -> int:
         return self._reading.fd
 
-    def send(self, message: dict[str, Any]) -> bool:
+    def send(self, message: Message) -> bool:
         """Send a message; False where the peer is gone or has stopped reading."""
-        data = json.dumps(message).encode()
+        data = encode(message)
         rest = memoryview(_LENGTH.pack(len(data)) + data)
         while len(rest):
             try:
@@ -105,11 +87,8 @@ class Link:
                 return False
         return True
 
-    def receive(self, check: Callable[[dict[str, Any]], None] = lambda message: None) -> list[dict[str, Any]]:
-        """The whole messages that have arrived; never waits.
-
-        Nothing is received after one that is `broken`, or that `check` refuses with a BrokenMessageError.
-        """
+    def receive(self) -> list[Message]:
+        """The whole messages that have arrived; never waits. Nothing is received after one that is `broken`."""
         while not self.ended:
             try:
                 data = os.read(self._reading.fd, 1 << 16)
@@ -119,9 +98,9 @@ class Link:
             self._buffer += data
             if len(self._buffer) > LARGEST:
                 break  # take out what is whole before reading on
-        return list(self._messages(check))
+        return list(self._messages())
 
-    def _messages(self, check: Callable[[dict[str, Any]], None]) -> Iterator[dict[str, Any]]:
+    def _messages(self) -> Iterator[Message]:
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
             end = _LENGTH.size + length
@@ -130,8 +109,7 @@ class Link:
             try:
                 if length > LARGEST:
                     raise BrokenMessageError(f"a message of {length:,} bytes")
-                message = decode(self._buffer[_LENGTH.size : end])
-                check(message)
+                message = decode(self._buffer[_LENGTH.size : end], self._accepted)
             except BrokenMessageError as error:
                 self.ended, self.broken = True, str(error)
                 self._buffer.clear()
@@ -151,7 +129,7 @@ def _writable(fd: int, timeout: float) -> bool:
 
 
 def link() -> tuple[Link, Link]:
-    """Both ends of a new line."""
-    to_one, from_other = pipe()
-    to_other, from_one = pipe()
-    return Link(to_one, from_one), Link(to_other, from_other)
+    """Both ends of a new line: the main process's and the worker's."""
+    to_main, from_worker = pipe()
+    to_worker, from_main = pipe()
+    return Link(to_main, from_main, FROM_WORKERS), Link(to_worker, from_worker, TO_WORKERS)

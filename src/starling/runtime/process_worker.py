@@ -15,8 +15,8 @@ import numpy as np
 from starling.actor.usage import CELLS
 from starling.config.schema import SupervisionConfig
 from starling.errors import UserError
-from starling.runtime.link import BrokenMessageError, Link, link
-from starling.runtime.messages import check_message
+from starling.runtime.link import Link, link
+from starling.runtime.messages import BrokenMessageError, Fault, Message
 from starling.runtime.prewarm import prewarm
 from starling.runtime.shared_memory import AnonymousSharedMemory, size_of
 from starling.runtime.worker_process import WorkerArgs, WorkerProcessArgs, main
@@ -101,19 +101,19 @@ class ProcessWorker(Worker):
     def silent_seconds(self) -> float:
         return (time.monotonic_ns() - int(self._cells[0])) / 1e9
 
-    def receive(self) -> list[dict[str, Any]]:
+    def receive(self) -> list[Message]:
         if self.link is None or self.link.ended:
             return []
-        messages = self.link.receive(check_message)
+        messages = self.link.receive()
         if self.link.ended:
             self._selector.unregister(self.link)
         if self.link.broken is not None:  # nothing that it does can be relied on
-            said = f"sent what is no message ({self.link.broken})"
-            messages.append({"fault": said, "kind": BrokenMessageError.__name__, "details": ""})
+            text = f"sent what is no message ({self.link.broken})"
+            messages.append(Fault(text, BrokenMessageError.__name__, ""))
             self.kill()
         return messages
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Message) -> None:
         if self.link is not None:
             self.link.send(message)
 

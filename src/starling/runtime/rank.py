@@ -1,7 +1,7 @@
 """One of several learners, in its own process: learns from its hub's batches, together with the other ranks.
 
-Its hub sends batches (`batch`), orders to join the group (`form`), and questions (`tell`). The rank answers those,
-reports every batch that it has learned from (`update_priorities`), and says when it waits for the others (`waits`).
+Its hub sends `BatchReady`, `JoinGroup`, `StateRequest`, and `MetricsRequest`; the rank sends `BatchLearned`,
+`RankWaits`, `GroupJoined`, and answers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,17 @@ from starling.learner.learner import Learner, LearnResult
 from starling.runtime.batch_buffer import BatchSlot
 from starling.runtime.distributed_learners import DistributedLearners, RendezvousInfo
 from starling.runtime.link import wait_readable
+from starling.runtime.messages import (
+    BatchLearned,
+    BatchReady,
+    GroupJoined,
+    JoinGroup,
+    LearnerMetrics,
+    MetricsRequest,
+    RankWaits,
+    StateRequest,
+    StateWritten,
+)
 from starling.runtime.rendezvous import RankLine
 from starling.runtime.shared_memory import SharedBytes
 from starling.runtime.shared_weights import WeightWriter
@@ -101,7 +112,7 @@ class LearnerRank:
         if result.priorities is not None:
             np.copyto(self._batches[slot].priorities, result.priorities)
         self._publish()
-        self._line.send({"update_priorities": [slot, result.priorities is not None, self._learner.updates]})
+        self._line.send(BatchLearned(slot, result.priorities is not None, self._learner.updates))
 
     def _publish(self) -> None:
         self._weights.publish(self._learner.progress(self._env_steps))
@@ -109,28 +120,32 @@ class LearnerRank:
     def _handle_messages(self) -> None:
         while messages := self._line.receive():  # a rendezvous reads the line and leaves other messages there
             for message in messages:
-                if "batch" in message:
-                    slot, self._env_steps = message["batch"]
-                    self._waiting.append(slot)
-                elif "form" in message:
-                    self._join_group(message["form"])
-                elif "tell" in message:
-                    self._answer(message["tell"])
+                match message:
+                    case BatchReady(slot, env_steps):
+                        self._env_steps = env_steps
+                        self._waiting.append(slot)
+                    case JoinGroup():
+                        self._join_group(message)
+                    case StateRequest():
+                        self._state_buffer.write(pack(self._learner.get_state()))
+                        self._line.send(StateWritten(self._learner.updates))
+                    case MetricsRequest():
+                        self._line.send(LearnerMetrics(self._learner.drain_metrics()))
         if self._line.ended:
             raise EOFError("the main process is gone")
 
-    def _join_group(self, order: dict[str, Any]) -> None:
+    def _join_group(self, order: JoinGroup) -> None:
         """Meet the other ranks and take over the state of the one that has learned most."""
         spec, learner = self._spec, self._learner
-        self._env_steps = order["env_steps"]
+        self._env_steps = order.env_steps
         try:
             device = next(learner.model.parameters()).device
-            store = self._line.rendezvous(order["time"], spec.timeout)
+            store = self._line.rendezvous(order.attempt, spec.timeout)
             group = DistributedLearners(
                 RendezvousInfo(store, spec.rank, spec.size, spec.timeout, spec.address), device, self._usage
             )
-            mine = pack(learner.get_state()) if spec.rank == order["source"] else None
-            state = group.broadcast(mine, order["source"])
+            mine = pack(learner.get_state()) if spec.rank == order.source else None
+            state = group.broadcast(mine, order.source)
             if mine is None:
                 learner.set_state(unpack(state))
             learner.join(group, spec.rank)
@@ -140,18 +155,11 @@ class LearnerRank:
             return
         self._publish()
         self._grouped = True
-        self._line.send({"formed": learner.updates})
+        self._line.send(GroupJoined(learner.updates))
 
     def _leave_group(self, error: RankLostError) -> None:
         self._learner.group, self._grouped = SingleLearner(), False  # closes the connections, so the others notice
         self._send_waits(late=error.late, why=str(error))
 
     def _send_waits(self, late: bool = False, why: str | None = None) -> None:
-        self._line.send({"waits": {"standing": list(self._learner.standing), "late": late, "why": why}})
-
-    def _answer(self, question: str) -> None:
-        if question == "state":
-            self._state_buffer.write(pack(self._learner.get_state()))
-            self._line.send({"told": {"state": self._learner.updates}})
-        else:
-            self._line.send({"told": {"metrics": self._learner.drain_metrics()}})
+        self._line.send(RankWaits(*self._learner.standing, late, why))

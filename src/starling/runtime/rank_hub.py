@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Sequence
-from typing import Any
 
 from starling.config.schema import SupervisionConfig
 from starling.replay.store import Store
@@ -12,14 +11,15 @@ from starling.runtime.batch_buffer import Batches
 from starling.runtime.credits import ActorSlots
 from starling.runtime.event_queue import EventQueue
 from starling.runtime.hub import Hub
+from starling.runtime.messages import BatchLearned, BatchReady, Message, RankGone, RendezvousValue
 from starling.runtime.scoring import ScoringThread
 from starling.runtime.workers import Worker
 from starling.types import Sample
 
 LEARNER = "learner"
 """The kind of a worker that learns."""
-Event = tuple[int, dict[str, Any]]
-"""A rank and its message, which is `gone` when its process has ended."""
+Event = tuple[int, Message]
+"""A rank and its message."""
 
 
 class RankHub(Hub):
@@ -46,7 +46,7 @@ class RankHub(Hub):
         self._index, self._batches, self._events, self._peers = index, batches, events, peers
         self._rank = f"{LEARNER} {index}"
 
-    def send_to_rank(self, message: dict[str, Any]) -> None:
+    def send_to_rank(self, message: Message) -> None:
         self.post(lambda: self._send(self._rank, message))
 
     def kill_rank(self) -> None:
@@ -68,20 +68,19 @@ class RankHub(Hub):
         self._send_batch(slot)
 
     def _send_batch(self, slot: int) -> None:
-        self._send(self._rank, {"batch": [slot, self.store.env_steps]})
+        self._send(self._rank, BatchReady(slot, self.store.env_steps))
 
-    def handle_message(self, worker: Worker, message: dict[str, Any]) -> None:
+    def handle_message(self, worker: Worker, message: Message) -> None:
         if worker.name != self._rank:
             super().handle_message(worker, message)
             return
-        if "posted" in message:  # for a rendezvous, which must not wait for the main thread
+        if isinstance(message, RendezvousValue):  # for a rendezvous, which must not wait for the main thread
             for hub in self._peers:
                 if hub is not self:
                     hub.send_to_rank(message)
             return
-        if "update_priorities" in message:
-            slot, with_priorities, _ = message["update_priorities"]
-            self.store.update_priorities(*self._batches.update_priorities(slot, with_priorities))
+        if isinstance(message, BatchLearned):
+            self.store.update_priorities(*self._batches.update_priorities(message.slot, message.with_priorities))
         self._events.put((self._index, message))
 
     def worker_started(self, worker: Worker) -> None:
@@ -93,4 +92,4 @@ class RankHub(Hub):
     def worker_ended(self, worker: Worker) -> None:
         super().worker_ended(worker)
         if worker.name == self._rank:
-            self._events.put((self._index, {"gone": True}))
+            self._events.put((self._index, RankGone()))

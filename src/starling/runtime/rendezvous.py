@@ -11,11 +11,12 @@ import base64
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch._C._distributed_c10d import Store
 
-from starling.runtime.link import BrokenMessageError, wait_readable
+from starling.runtime.link import wait_readable
+from starling.runtime.messages import BrokenMessageError, Message, RendezvousValue
 
 SLICE = 0.25
 """Seconds between two looks at whether the line has ended."""
@@ -26,9 +27,9 @@ class Line(Protocol):
 
     ended: bool
 
-    def send(self, message: dict[str, Any]) -> bool: ...
+    def send(self, message: Message) -> bool: ...
 
-    def receive(self) -> list[dict[str, Any]]: ...
+    def receive(self) -> list[Message]: ...
 
     def fileno(self) -> int: ...
 
@@ -40,7 +41,7 @@ class RankLine:
         self._line = line
         self._present = 0  # the number of the present rendezvous
         self._posts: dict[int, dict[str, bytes]] = {}  # of that one and of those still to come
-        self._others: list[dict[str, Any]] = []
+        self._others: list[Message] = []
 
     @property
     def ended(self) -> bool:
@@ -49,10 +50,10 @@ class RankLine:
     def fileno(self) -> int:
         return self._line.fileno()
 
-    def send(self, message: dict[str, Any]) -> bool:
+    def send(self, message: Message) -> bool:
         return self._line.send(message)
 
-    def receive(self) -> list[dict[str, Any]]:
+    def receive(self) -> list[Message]:
         """The messages that have arrived, without posted values; never waits."""
         self._read()
         others, self._others = self._others, []
@@ -67,7 +68,7 @@ class RankLine:
     def post(self, number: int, key: str, value: bytes) -> None:
         """Set a value here and in the other ranks."""
         self._posts.setdefault(number, {})[key] = value
-        if not self.send({"posted": [number, key, base64.b64encode(value).decode()]}):
+        if not self.send(RendezvousValue(number, key, base64.b64encode(value).decode())):
             raise RuntimeError("the main process is gone")
 
     def values(self, number: int) -> dict[str, bytes]:
@@ -88,23 +89,19 @@ class RankLine:
 
     def _read(self) -> None:
         for message in self._line.receive():
-            if "posted" in message:
-                number, key, value = _decoded(message["posted"])
-                if number >= self._present:
-                    self._posts.setdefault(number, {})[key] = value
+            if isinstance(message, RendezvousValue):
+                value = _decoded(message.value)
+                if message.attempt >= self._present:
+                    self._posts.setdefault(message.attempt, {})[message.key] = value
             else:
                 self._others.append(message)
 
 
-def _decoded(posted: Any) -> tuple[int, str, bytes]:
-    """The rendezvous, the key, and the value of a message."""
-    match posted:
-        case [int(number), str(key), str(value)]:
-            try:
-                return number, key, base64.b64decode(value, validate=True)
-            except ValueError as error:
-                raise BrokenMessageError(f"a posted value: {error}") from error
-    raise BrokenMessageError("a posted value needs a rendezvous, a key, and a value")
+def _decoded(value: str) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except ValueError as error:
+        raise BrokenMessageError(f"a posted value: {error}") from error
 
 
 class LineStore(Store):

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from starling.actor.usage import Shares, mean
 from starling.config.schema import SupervisionConfig
 from starling.learner.learner import DivergedError
+from starling.runtime.messages import Fault, Message, Notice, Ready
 from starling.runtime.workers import Member, Worker, stop_all
 
 ACTING = ("actor", "env", "node")
@@ -30,7 +31,7 @@ class Listener(Protocol):
         """The current incarnation of every group."""
         ...
 
-    def handle_message(self, worker: Worker, message: dict[str, Any]) -> None: ...
+    def handle_message(self, worker: Worker, message: Message) -> None: ...
 
     def worker_started(self, worker: Worker) -> None: ...
 
@@ -76,14 +77,15 @@ class Supervisor:
 
     def _dispatch(self, worker: Worker) -> None:
         for message in worker.receive():
-            if "fault" in message:
-                worker.fault = message
-            elif "ready" in message:
-                worker.ever_ready = True
-            elif "notice" in message:
-                self.notices.append(message["notice"])
-            else:
-                self._listener.handle_message(worker, message)
+            match message:
+                case Fault():
+                    worker.fault = message
+                case Ready():
+                    worker.ever_ready = True
+                case Notice(text):
+                    self.notices.append(text)
+                case _:
+                    self._listener.handle_message(worker, message)
 
     def _crashed(self, worker: Worker) -> None:
         """Handle the unexpected end of a process."""
@@ -93,8 +95,8 @@ class Supervisor:
         if not worker.ever_ready and not worker.may_mend:
             self._show_details(worker, reason)
             raise RunFailedError(f"{worker.name} could not be started: {reason}")
-        if worker.fault is not None and worker.fault["kind"] == DivergedError.__name__:  # a restart would repeat it
-            raise DivergedError(f"{worker.name}: {worker.fault['fault']}")
+        if worker.fault is not None and worker.fault.kind == DivergedError.__name__:  # a restart would repeat it
+            raise DivergedError(f"{worker.name}: {worker.fault.text}")
         self.crashes[worker.spec.kind] += 1
         self._announce(worker, reason, worker.rest())
         for name in worker.spec.dependents:
@@ -122,7 +124,7 @@ class Supervisor:
 
     def _show_details(self, worker: Worker, reason: str) -> None:
         """Show the traceback of a fault the first time it occurs."""
-        details = (worker.fault or {}).get("details", "")
+        details = "" if worker.fault is None else worker.fault.details
         if details and reason not in self._shown:
             self._shown.add(reason)
             self.notices.extend(details.rstrip().splitlines())

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from starling.actor.usage import BUSY, Usage
 from starling.runtime.link import Link, wait_readable
+from starling.runtime.messages import Fault, Ready
 from starling.runtime.shared_memory import AnonymousSharedMemory
 from starling.types import ArraySpec
 
@@ -67,14 +68,13 @@ def main(process: WorkerProcessArgs) -> None:
     role = None
     try:
         role = process.args.build(process.link, usage)
-        process.link.send({"ready": True})
+        process.link.send(Ready())
         _work(role, usage)
     except EOFError:
         pass  # the main process is gone
     except BaseException as error:
-        process.link.send(
-            {"fault": str(error) or type(error).__name__, "kind": type(error).__name__, "details": _details(error)}
-        )
+        name = type(error).__name__
+        process.link.send(Fault(str(error) or name, name, _details(error)))
         sys.exit(1)
     finally:
         if role is not None:

@@ -1,6 +1,6 @@
 """Roles that act in processes of their own: what each does in a step, what it tells, and what it waits for.
 
-The role of one that learns is in `rank.py`; `child.py` is the process around any of them.
+The role of a learner is in `rank.py`; `worker_process.py` is the process around any of them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from starling.actor.inference import InferenceServer
 from starling.actor.usage import WAIT_IN, WAIT_OUT
 from starling.runtime.experience_sink import LinkSink
 from starling.runtime.link import Link
+from starling.runtime.messages import EpisodesDropped, EpisodesEnded, Evaluate, EvaluationDone
 from starling.runtime.shared_weights import WeightReader
 
 
@@ -29,10 +30,10 @@ class LoopWorker:
         moved = self._loop.step()
         finished = self._loop.finished()
         if finished:
-            self._link.send({"episodes": [[e.row, e.total, e.length] for e in finished]})
+            self._link.send(EpisodesEnded(tuple(finished)))
         notices = self._loop.notices()
         if notices or self._loop.dropped > self._dropped:
-            self._link.send({"dropped": self._loop.dropped - self._dropped, "notices": notices})
+            self._link.send(EpisodesDropped(self._loop.dropped - self._dropped, tuple(notices)))
             self._dropped = self._loop.dropped
         return moved
 
@@ -74,15 +75,16 @@ class EvaluatorWorker:
 
     def step(self) -> bool:
         for message in self._link.receive():
-            self._env_steps = self._weights.refresh().env_steps
-            self._evaluation = self._evaluator.evaluate(message["evaluate"])
+            if isinstance(message, Evaluate):
+                self._env_steps = self._weights.refresh().env_steps
+                self._evaluation = self._evaluator.evaluate(message.state)
         if self._link.ended:
             raise EOFError("the main process is gone")
         if self._evaluation is None:
             return False
         done = next(self._evaluation)
         if done is not None:
-            self._link.send({"evaluation": {**done.row, "eval/env_steps": self._env_steps}, "state": done.state})
+            self._link.send(EvaluationDone({**done.row, "eval/env_steps": self._env_steps}, done.state))
             self._evaluation = None
         return True
 

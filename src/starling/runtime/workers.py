@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from starling.actor.usage import read
+from starling.runtime.messages import Fault, Message
 from starling.types import NDArray
 
 WINDOW_SECONDS = 600.0
@@ -70,7 +71,7 @@ class Worker(ABC):
         self._restarts = Restarts(restarts)
         self.given_up = False
         self.start_at: float | None = 0.0  # when the next start is due; None: it runs or is given up
-        self.fault: dict[str, str] | None = None  # what it told before it died
+        self.fault: Fault | None = None  # the exception that it died of, if it could report it
         self.hung = False
         self.killed = False
         self.ever_ready = False  # whether it was ever built and began to work
@@ -93,11 +94,11 @@ class Worker(ABC):
         """Start it; `hear` is called when there is something to receive, `crashed` when it is dead."""
 
     @abstractmethod
-    def receive(self) -> list[dict[str, Any]]:
+    def receive(self) -> list[Message]:
         """The messages that have arrived; never waits."""
 
     @abstractmethod
-    def send(self, message: dict[str, Any]) -> None: ...
+    def send(self, message: Message) -> None: ...
 
     @abstractmethod
     def kill(self) -> None: ...
@@ -142,14 +143,14 @@ class Worker(ABC):
     @property
     def may_mend(self) -> bool:
         """Whether what it died of may go away by itself: an env's fault, a kill, a hang; not a mistake in code."""
-        return self.fault["kind"] in ("EnvFault", ENDED) if self.fault else self.killed
+        return self.fault.kind in ("EnvFault", ENDED) if self.fault else self.killed
 
     def told(self) -> str | None:
         """What it said it dies of, if it could."""
         if self.fault is None:
             return None
-        known = self.fault["kind"] in ("EnvFault", "UserError", "RunFailedError", ENDED)  # their words say all
-        return self.fault["fault"] if known else f"{self.fault['kind']}: {self.fault['fault']}"
+        known = self.fault.kind in ("EnvFault", "UserError", "RunFailedError", ENDED)  # their words say all
+        return self.fault.text if known else f"{self.fault.kind}: {self.fault.text}"
 
     def rest(self) -> float | None:
         """Plan the next start after a crash; None: the worker is given up."""

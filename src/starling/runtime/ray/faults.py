@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError, ObjectLostError, RayTaskError
 
+from starling.runtime.messages import Fault
+
 
 def reason_of(error: BaseException | None) -> str:
     """Why a Ray actor no longer answers."""
@@ -25,9 +27,9 @@ def _of_node(text: str) -> bool:
     return "node" in text and any(word in text for word in ("NODE_DIED", "node died", "node has died", "node is dead"))
 
 
-def fault_of(error: BaseException) -> dict[str, str] | None:
+def fault_of(error: BaseException) -> Fault | None:
     """What code of ours raised in an actor, for `Worker.fault`; None: it was not that."""
     if not isinstance(error, RayTaskError) and not getattr(error, "actor_init_failed", False):
         return None
     text = str(error).strip()
-    return {"fault": text.splitlines()[-1].strip(), "kind": "RunFailedError", "details": text}
+    return Fault(text.splitlines()[-1].strip(), "RunFailedError", text)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from starling.config.schema import SupervisionConfig
+from starling.runtime.messages import EvaluationDone, Fault
 from starling.types import Episode, NDArray
 
 if TYPE_CHECKING:
@@ -82,10 +83,10 @@ class NodeStatus:
     faults: dict[str, int]  # crashes by kind
     ready: bool  # every worker has been built once
     episodes: list[Episode]
-    evaluations: list[dict[str, Any]]  # as an evaluator sends them
+    evaluations: list[EvaluationDone]
     notices: list[str]
     dropped: int  # episodes in which an env gave no numbers
-    failure: dict[str, str] | None  # it cannot go on; see `Worker.fault`
+    failure: Fault | None  # it cannot go on
 
 
 @dataclass(frozen=True)

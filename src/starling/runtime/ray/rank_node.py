@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from starling.config.schema import SupervisionConfig
 from starling.runtime.ray.node import Answers, prepare_process
 
 if TYPE_CHECKING:
+    from starling.runtime.messages import Message
     from starling.runtime.ray.rank_relay import RankNews, RankWorker
     from starling.types import Sample
 
@@ -43,7 +44,7 @@ class RankNode:
         worker = spec.args.build(spec.state, address_here())
         self._relay = RankRelay(worker, spec.supervision, self._answers.ring)
 
-    async def tell(self, number: int, message: dict[str, Any], sample: Sample | None) -> None:
+    async def tell(self, number: int, message: Message, sample: Sample | None) -> None:
         """Send the rank its n-th message, with the batch that it names."""
         self._relay.tell(number, message, sample)
 

@@ -7,13 +7,13 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from starling.config.schema import SupervisionConfig
 from starling.runtime.batch_buffer import BatchSlot, fill
 from starling.runtime.event_queue import EventQueue, drain
+from starling.runtime.messages import BatchLearned, BatchReady, Fault, Message, Ready, StateWritten
 from starling.runtime.process_worker import processes
 from starling.runtime.ray.reorder import Reorder
 from starling.runtime.shared_memory import SharedBytes
@@ -40,7 +40,7 @@ class RankWorker:
 class LearnerMessage:
     """A rank's message, with what it means that lies in memory: priorities, weights, its state."""
 
-    message: dict[str, Any]
+    message: Message
     priorities: NDArray | None
     weights: NDArray | None
     state: bytes | None
@@ -52,7 +52,7 @@ class RankNews:
 
     said: list[LearnerMessage]
     cells: NDArray
-    failure: dict[str, str] | None
+    failure: Fault | None
 
 
 class RankRelay:
@@ -66,7 +66,7 @@ class RankRelay:
         self._said: deque[LearnerMessage] = deque()
         self._known = 0  # the number of the weights that were sent on last
         self._turns = Reorder()
-        self._failure: dict[str, str] | None = None
+        self._failure: Fault | None = None
         self._stopping = False
         self._worker.start({}, self._hear, self._ended)
         self._thread = threading.Thread(target=self._serve, name="rank relay", daemon=True)
@@ -74,7 +74,7 @@ class RankRelay:
 
     # For other threads.
 
-    def tell(self, number: int, message: dict[str, Any], sample: Sample | None) -> None:
+    def tell(self, number: int, message: Message, sample: Sample | None) -> None:
         """Pass a message on, after those of smaller numbers; a batch that it names comes with it."""
         self._event_queue.post(lambda: self._turns.came(number, lambda: self._tell(message, sample)))
 
@@ -102,26 +102,24 @@ class RankRelay:
             except BaseException as error:
                 self._fail("".join(traceback.format_exception(error)), type(error).__name__)
 
-    def _tell(self, message: dict[str, Any], sample: Sample | None) -> None:
-        if sample is not None:
-            fill(self._shared.slots[message["batch"][0]], sample)
+    def _tell(self, message: Message, sample: Sample | None) -> None:
+        if isinstance(message, BatchReady) and sample is not None:
+            fill(self._shared.slots[message.slot], sample)
         self._worker.send(message)
 
     def _hear(self) -> None:
         for message in self._worker.receive():
-            if "fault" in message:
+            if isinstance(message, Fault):
                 self._worker.fault = message
-            elif "ready" not in message:
+            elif not isinstance(message, Ready):
                 self._said.append(self._with_what_it_left(message))
         self._rang()
 
-    def _with_what_it_left(self, message: dict[str, Any]) -> LearnerMessage:
-        told = message.get("told", {})
-        state = self._shared.state_buffer.read() if "state" in told else None
+    def _with_what_it_left(self, message: Message) -> LearnerMessage:
+        state = self._shared.state_buffer.read() if isinstance(message, StateWritten) else None
         priorities = None
-        if "update_priorities" in message:
-            slot, with_priorities, _ = message["update_priorities"]
-            priorities = self._shared.slots[slot].priorities.copy() if with_priorities else None
+        if isinstance(message, BatchLearned) and message.with_priorities:
+            priorities = self._shared.slots[message.slot].priorities.copy()
         shared_weights = self._shared.shared_weights
         fresh = shared_weights.newest(self._known, lambda number: (number, shared_weights.bytes_of(number).copy()))
         side = None
@@ -134,12 +132,12 @@ class RankRelay:
         self._hear()
         reason = self._worker.reap()
         kind = ENDED if self._worker.killed else "RunFailedError"
-        fault = self._worker.fault or {"fault": reason, "kind": kind, "details": ""}
-        self._fail(fault["details"], fault["kind"], fault["fault"])
+        fault = self._worker.fault or Fault(reason, kind, "")
+        self._fail(fault.details, fault.kind, fault.text)
 
     def _fail(self, details: str, kind: str, said: str | None = None) -> None:
         words = said or details.strip().splitlines()[-1]
-        self._failure = self._failure or {"fault": words, "kind": kind, "details": details}
+        self._failure = self._failure or Fault(words, kind, details)
         self._rang()
 
     def _news(self) -> RankNews:

@@ -14,6 +14,19 @@ import numpy as np
 from starling.actor.recorder import FragmentBuffer
 from starling.runtime.credits import ActorSlots
 from starling.runtime.event_queue import EventQueue, drain
+from starling.runtime.messages import (
+    BrokenMessageError,
+    CreditGranted,
+    CreditsReturned,
+    EpisodesDropped,
+    EpisodesEnded,
+    Evaluate,
+    EvaluationDone,
+    Fault,
+    FragmentReady,
+    GroupLost,
+    Message,
+)
 from starling.runtime.process_worker import processes
 from starling.runtime.ray.node_status import (
     Credit,
@@ -58,11 +71,11 @@ class Relay:
         self._lent: dict[tuple[int, int], Deliver] = {}
         self._ended: dict[int, list[int]] = defaultdict(list)
         self._episodes: deque[Episode] = deque()
-        self._evaluations: deque[dict[str, Any]] = deque()  # as the evaluator sends them
+        self._evaluations: deque[EvaluationDone] = deque()
         self._evaluator_state: dict[str, Any] = {}  # with which the present evaluation begins
         self._dropped = 0  # episodes in which an env gave no numbers, since it was told last
         self._number, self._weights = 0, weights  # of the last answer, and of the weights that workers can see
-        self._failure: dict[str, str] | None = None
+        self._failure: Fault | None = None
         self._stopping = self._evaluating = False
         self._supervisor.supervise()  # nobody gets a credit before there is somebody to take it
         self._thread = threading.Thread(target=self._serve, name="relay", daemon=True)
@@ -108,8 +121,8 @@ class Relay:
     def _fail(self, error: BaseException) -> None:
         """The workers cannot go on: whoever asks is told so."""
         details = "" if isinstance(error, RunFailedError) else "".join(traceback.format_exception(error))
-        told = {"fault": str(error), "kind": type(error).__name__, "details": details}
-        self._failure = self._failure or told  # what comes after the first may only follow from it
+        fault = Fault(str(error), type(error).__name__, details)
+        self._failure = self._failure or fault  # what comes after the first may only follow from it
         for group, slot in list(self._lent):
             self._give_back(group, slot)
         self._rang()
@@ -118,7 +131,7 @@ class Relay:
         group, slot = credit.group, credit.slot
         self._lent[group, slot] = deliver
         if self._works(group) and self._failure is None:
-            self._supervisor.workers[self._actor_slots[group].writer].send({"credit": [group, slot]})
+            self._supervisor.workers[self._actor_slots[group].writer].send(CreditGranted(group, slot))
         else:
             self._give_back(group, slot)
 
@@ -161,22 +174,24 @@ class Relay:
 
     # Called by the supervisor.
 
-    def handle_message(self, worker: Worker, message: dict[str, Any]) -> None:
-        if "fragment" in message:
-            self._deliver(*message["fragment"])
-        elif "given_back" in message:
-            group, slots = message["given_back"]
-            for slot in slots:
-                self._give_back(group, slot)
-        elif "episodes" in message:
-            self._episodes.extend(Episode(int(row), total, int(n)) for row, total, n in message["episodes"])
-        elif "dropped" in message:
-            self._supervisor.notices.extend(message["notices"])
-            self._dropped += message["dropped"]
-        elif "evaluation" in message:
-            self._evaluating = False
-            self._evaluations.append(message)
-            self._rang()
+    def handle_message(self, worker: Worker, message: Message) -> None:
+        match message:
+            case FragmentReady(group, slot, actor, sequence):
+                self._deliver(group, slot, actor, sequence)
+            case CreditsReturned(group, slots):
+                for slot in slots:
+                    self._give_back(group, slot)
+            case EpisodesEnded(episodes):
+                self._episodes.extend(episodes)
+            case EpisodesDropped(count, notices):
+                self._supervisor.notices.extend(notices)
+                self._dropped += count
+            case EvaluationDone():
+                self._evaluating = False
+                self._evaluations.append(message)
+                self._rang()
+            case _:
+                raise BrokenMessageError(f"{worker.name} sent {type(message).__name__}, which a node does not handle")
 
     def _deliver(self, group: int, slot: int, actor: int, sequence: int) -> None:
         """The arrays stay in their slot until they are sent: it is lent again only after they have arrived."""
@@ -190,7 +205,7 @@ class Relay:
 
     def _evaluate(self, state: dict[str, Any]) -> None:
         self._evaluating, self._evaluator_state = True, state
-        self._supervisor.workers["evaluator"].send({"evaluate": state})
+        self._supervisor.workers["evaluator"].send(Evaluate(state))
 
     def worker_started(self, worker: Worker) -> None:
         if worker.spec.kind == "evaluator" and self._evaluating:
@@ -206,5 +221,5 @@ class Relay:
                 for slot in [slot for other, slot in self._lent if other == group]:
                     self._give_back(group, slot)
             else:
-                self._supervisor.workers[self._actor_slots[group].writer].send({"forget": group})
+                self._supervisor.workers[self._actor_slots[group].writer].send(GroupLost(group))
         self._rang()

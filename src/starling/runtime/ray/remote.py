@@ -14,6 +14,7 @@ from ray.exceptions import RayError
 
 from starling.config.schema import Config
 from starling.runtime.event_queue import Post
+from starling.runtime.messages import Fault, Message, Notice
 from starling.runtime.ray.faults import fault_of, reason_of
 from starling.runtime.ray.line import Line
 from starling.runtime.ray.placement import Place
@@ -30,7 +31,7 @@ class RemoteWorker(Worker):
         super().__init__(spec, restarts=config.supervision.restarts, timeout=config.ray.timeout)
         self._place, self._post = place, post
         self._starts = 0
-        self._messages: list[dict[str, Any]] = []
+        self._messages: list[Message] = []
         self._crashed: Callable[[], None] = lambda: None
         self._hear: Callable[[], None] = lambda: None
         self._error: BaseException | None = None
@@ -64,7 +65,7 @@ class RemoteWorker(Worker):
         self.line = Line(handle, self._post, self.timeout, self._fail)
         self._began(self.line)
 
-    def receive(self) -> list[dict[str, Any]]:
+    def receive(self) -> list[Message]:
         messages, self._messages = self._messages, []
         return messages
 
@@ -92,7 +93,7 @@ class RemoteWorker(Worker):
             line.expect()
         elif not self._told_waiting:
             self._told_waiting = True
-            self._messages.append({"notice": f"{self.name} waits for its place in the cluster: {self._place}"})
+            self._messages.append(Notice(f"{self.name} waits for its place in the cluster: {self._place}"))
 
     def kill(self) -> None:
         if self.line is not None:
@@ -107,9 +108,9 @@ class RemoteWorker(Worker):
 
     def _note_printed(self, lines: list[str]) -> None:
         """What was printed where the actor is, for a person to see."""
-        self._messages += [{"notice": f"{self.name}: {line}"} for line in lines]
+        self._messages += [Notice(f"{self.name}: {line}") for line in lines]
 
-    def _note_failure(self, failure: dict[str, str] | None) -> None:
+    def _note_failure(self, failure: Fault | None) -> None:
         """What the actor answers that it cannot go on for; see `Worker.fault`."""
         if failure is not None and self.fault is None:
             self.fault = failure

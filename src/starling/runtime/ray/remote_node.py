@@ -11,6 +11,22 @@ import ray
 
 from starling.config.schema import Config
 from starling.runtime.event_queue import Post
+from starling.runtime.messages import (
+    CreditGranted,
+    CreditsReturned,
+    EpisodesDropped,
+    EpisodesEnded,
+    Evaluate,
+    FragmentReceived,
+    GroupPaused,
+    GroupResumed,
+    IncarnationEnded,
+    Message,
+    Notice,
+    SlotFreed,
+    StepsLost,
+    StepsStored,
+)
 from starling.runtime.ray.line import Line
 from starling.runtime.ray.node import Node
 from starling.runtime.ray.node_status import (
@@ -82,29 +98,30 @@ class RemoteNode(RemoteWorker):
             self._compare(group, self._lives[group], status)
         self._news, self._lives = news, news.groups
         self.ever_ready = self.ever_ready or news.ready
-        self._messages += [{"notice": line} for line in news.notices]
+        self._messages += [Notice(line) for line in news.notices]
         self._messages += news.evaluations
         if news.dropped:
-            self._messages.append({"dropped": news.dropped, "notices": []})
+            self._messages.append(EpisodesDropped(news.dropped, ()))
         if news.episodes:
-            self._messages.append({"episodes": [[e.row, e.total, e.length] for e in news.episodes]})
+            self._messages.append(EpisodesEnded(tuple(news.episodes)))
         self._note_failure(news.failure)
 
     def _compare(self, group: int, before: GroupStatus, now: GroupStatus) -> None:
         missed = now.incarnation - before.incarnation
         ended = now.ended[len(now.ended) - missed :]
-        self._messages += [{"incarnation_ended": [group, produced]} for produced in ended]
+        self._messages += [IncarnationEnded(group, produced) for produced in ended]
         if before.working != now.working:
-            self._messages.append({"resumed" if now.working else "paused": group})
+            self._messages.append(GroupResumed(group) if now.working else GroupPaused(group))
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Message) -> None:
         if self.line is None:
             return
-        if "evaluate" in message:
-            self.line.handle.evaluate.remote(self._weights.newest(), message["evaluate"])
-        else:
-            lend = self.line.handle.lend.options(num_returns=2)
-            self._await_fragment(*lend.remote(Credit(*message["credit"]), self._weights.newest()))
+        match message:
+            case Evaluate(state):
+                self.line.handle.evaluate.remote(self._weights.newest(), state)
+            case CreditGranted(group, slot):
+                lend = self.line.handle.lend.options(num_returns=2)
+                self._await_fragment(*lend.remote(Credit(group, slot), self._weights.newest()))
 
     def _await_fragment(self, report: Any, buffer: Any) -> None:
         """Have the arrays fetched too, unless they are to go elsewhere."""
@@ -122,17 +139,19 @@ class RemoteNode(RemoteWorker):
         self._take_in(report.news)
         group, slot, made = report.credit.group, report.credit.slot, report.made
         if made is None:
-            self._messages.append({"given_back": [group, [slot]]})
+            self._messages.append(CreditsReturned(group, (slot,)))
         elif self._deposit is None:
-            self._messages.append({"fragment": [group, slot, made.actor, made.sequence], "buffer": buffer})
+            self._messages.append(FragmentReceived(group, slot, made.actor, made.sequence, buffer))
         else:
-            self._messages.append({"deposited": [group, slot]})
+            self._messages.append(SlotFreed(group, slot))
             self._deposit(group, made, buffer, partial(self._settled, made))
         self._hear()
 
     def _settled(self, made: FragmentInfo, stored: int | None) -> None:
-        kind, steps = ("lost", made.steps) if stored is None else ("stored", stored)
-        self._messages.append({kind: [made.actor, steps]})
+        if stored is None:
+            self._messages.append(StepsLost(made.actor, made.steps))
+        else:
+            self._messages.append(StepsStored(made.actor, stored))
         self._hear()
 
     @property

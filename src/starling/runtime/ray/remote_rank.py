@@ -12,6 +12,7 @@ from starling.actor.usage import CELLS
 from starling.config.schema import Config
 from starling.runtime.event_queue import Post
 from starling.runtime.learners import LatestState
+from starling.runtime.messages import BatchLearned, BatchReady, Message
 from starling.runtime.ray.line import Line
 from starling.runtime.ray.placement import Place
 from starling.runtime.ray.rank_node import RankArgs, RankNode, RankNodeSpec
@@ -105,15 +106,15 @@ class RemoteRank(RemoteWorker):
     def _take(self, said: LearnerMessage) -> None:
         if said.weights is not None:
             self._shared_weights.accept(said.weights)
-        if said.priorities is not None:
-            self._batches.came(said.message["update_priorities"][0], np.array(said.priorities))
+        if isinstance(said.message, BatchLearned) and said.priorities is not None:
+            self._batches.came(said.message.slot, np.array(said.priorities))
         if said.state is not None:
             self._state_buffer.write(said.state)
         self._messages.append(said.message)
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Message) -> None:
         if self.line is not None:
-            sample = self._batches.sample(message["batch"][0]) if "batch" in message else None
+            sample = self._batches.sample(message.slot) if isinstance(message, BatchReady) else None
             self._told += 1
             self.line.handle.tell.remote(self._told, message, sample)
 

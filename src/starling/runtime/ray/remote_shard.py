@@ -11,6 +11,7 @@ from ray.exceptions import RayError
 
 from starling.config.schema import Config
 from starling.runtime.event_queue import Post
+from starling.runtime.messages import Message, Notice
 from starling.runtime.ray.line import Line
 from starling.runtime.ray.placement import Place
 from starling.runtime.ray.remote import RemoteWorker
@@ -64,7 +65,7 @@ class RemoteShard(RemoteWorker):
         plan = ShardSpec(self.spec.args, self.rows, state and sendable(state))
         if self._starts > 1:
             begins = "with what the newest checkpoint holds of it" if state else "empty"
-            self._messages.append({"notice": f"{self.name} begins {begins}"})
+            self._messages.append(Notice(f"{self.name} begins {begins}"))
         return ray.remote(Shard).options(**options).remote(plan)
 
     def _began(self, line: Line) -> None:
@@ -87,7 +88,7 @@ class RemoteShard(RemoteWorker):
         self.ended(self)
         return reason
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Message) -> None:
         raise AssertionError("nobody sends a shard messages")
 
     def insert(self, fragment: Empty, buffer: Any, done: Callable[[int, Holds], None]) -> bool:
