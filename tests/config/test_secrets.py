@@ -62,7 +62,7 @@ def test_a_reference_takes_the_kind_of_its_key(monkeypatch):
     assert "seed: ${env:STARLING_TEST_SEED}" in to_yaml(config)
     assert "seed: 8" in to_yaml(config.model_copy(update={"seed": 8}))  # what was changed since is saved
     monkeypatch.setenv("STARLING_TEST_SEED", "many")
-    with pytest.raises(UserError, match="seed: must be a integer"):
+    with pytest.raises(UserError, match="seed: must be an integer"):
         load("ppo-cartpole", ["seed=${env:STARLING_TEST_SEED}"])
 
 

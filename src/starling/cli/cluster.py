@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from starling.cli.arguments import Overrides, Source
+from starling.cli.show import say
 from starling.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def check(
     model = build_model(run_plan)
     wrong = _look(cluster_plan(run_plan, model, layout_of(run_plan, model)))
     if wrong:
-        raise UserError("\n".join(wrong))
+        raise UserError(*wrong)
     print("fit for this run")
 
 
@@ -59,7 +60,7 @@ def _look(plan: Plan) -> list[str]:
         nodes = cluster.nodes()
         facts = check.survey(nodes, measure=True)
         for line in [line for one in facts for line in one.lines()]:
-            print(line)
+            say(line)
         needs = plan.needs(len(nodes))
         print(f"token authentication: {'off' if cluster.open_to_all else 'on'}")
         print("this run: " + "; ".join(map(str, needs)))

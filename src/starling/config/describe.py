@@ -36,7 +36,7 @@ BASE = (
     " the base's, its lists and values replace them"
 )
 _NOUNS = {
-    "integer": ("a integer", "integers"),
+    "integer": ("an integer", "integers"),
     "number": ("a number", "numbers"),
     "boolean": ("true or false", "true or false"),
     "string": ("text", "text"),
@@ -280,7 +280,7 @@ def _rows(schema: Node, node: Node, prefix: str, shared: list[str]) -> Iterator[
         for key, inner in form.get("properties", {}).items():
             parts = [_title(name) for name in shared if f'"#/$defs/{name}"' in json.dumps(inner)]
             below = () if parts else keys_of(schema, inner)
-            words = wording(schema, inner, brief=True, reasoned_limits=True).removeprefix("a ")
+            words = wording(schema, inner, brief=True, reasoned_limits=True).removeprefix("a ").removeprefix("an ")
             kind = ", ".join(f"[{part}](#{part.lower()})" for part in parts) or words
             default = "" if below and inner.get("default") else _default(inner, key in form.get("required", ()))
             cells = (f"`{prefix}{key}`", kind, default, inner.get("description", ""))

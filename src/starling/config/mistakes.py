@@ -10,7 +10,7 @@ from typing import Any
 from starling.config import describe
 from starling.config.dialect import on_one_line, show
 from starling.config.limits import BECAUSE
-from starling.errors import did_you_mean
+from starling.errors import did_you_mean, quoted
 
 LONGEST_WORDING = 300
 LONGEST_NAME = 80
@@ -30,7 +30,8 @@ def explain(schema: describe.Node, values: dict[str, Any], problem: Any) -> str:
         return f"{'.'.join(path[:-1])}: the key must be text; put it in quotes"
     if kind in ("extra_forbidden", "invalid_key"):
         near = describe.nearest(schema, path, values)
-        return f"unknown key {'.'.join(path)!r}" + (f"; did you mean {' or '.join(map(repr, near))}?" if near else "")
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        return f"unknown key {quoted('.'.join(path))}{hint}"
     known, node = describe.find(schema, path)
     key = ".".join(known)
     if kind == "missing":

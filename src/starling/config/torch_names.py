@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from starling.errors import did_you_mean
+from starling.errors import did_you_mean, quoted
 
 OPTIMIZERS = (
     "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD",
@@ -42,4 +42,4 @@ def check_name(kind: str, name: str, usable: Collection[str], unusable: Mapping[
     known = f"use one of {', '.join(usable)}"
     if name in unusable:
         raise ValueError(f"{kind} {name} cannot be used: it {unusable[name]}; {known}")
-    raise ValueError(f"unknown {kind} {name!r}{did_you_mean(name, usable)} ({known})")
+    raise ValueError(f"unknown {kind} {quoted(name)}{did_you_mean(name, usable)} ({known})")
