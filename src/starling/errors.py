@@ -38,7 +38,7 @@ def cut(text: str, length: int = 80) -> str:
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
-def quoted(name: str) -> str:
+def quoted(name: object) -> str:
     """A name as messages show it: in quotes, cut off where it is long."""
     return cut(repr(name))
 

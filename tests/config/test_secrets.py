@@ -75,6 +75,15 @@ def test_a_variable_that_is_not_set_is_one_clear_line(monkeypatch):
     )
 
 
+@pytest.mark.parametrize("key", ["seed", "algo.name", "env.id", "algo.epochs", "curiosity.0.name"])
+def test_nothing_else_is_said_of_a_value_that_is_not_there(key, monkeypatch):
+    monkeypatch.delenv("STARLING_TEST_TOKEN", raising=False)
+    with pytest.raises(UserError) as refused:
+        load("ppo-cartpole", ["curiosity=[{kind: rnd}]", f"{key}=${{env:STARLING_TEST_TOKEN}}", "env.num=0"])
+    lines = str(refused.value).splitlines()
+    assert [line.partition(":")[0] for line in lines] == [key, "env.num"]
+
+
 def test_what_looks_like_a_secret_is_hidden_with_a_warning_and_saved_for_its_owner_alone(tmp_path):
     wrappers = f"[{{name: Own, args: {{login: {{password: '{SECRET}'}}, size: 3}}}}]"
     config = load("ppo-cartpole", [f"env.args.token={SECRET}", f"env.wrappers={wrappers}"])

@@ -43,7 +43,7 @@ _NOUNS = {
     "object": ("keys and values", "keys and values"),
     "null": ("null", "null"),
 }
-_LIMITS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+LIMITS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
 
 
 class _WithFactories(GenerateJsonSchema):
@@ -203,10 +203,12 @@ def _form_wording(schema: Node, form: Node, plural: bool, brief: bool, reasoned_
     if kind == "array":
         items = form.get("items", {})
         return f"a list of {wording(schema, items, plural=True, brief=brief, reasoned_limits=reasoned_limits)}"
+    if kind == "object" and form.get("additionalProperties", {}) not in ({}, True, False):
+        return f"keys and {wording(schema, form['additionalProperties'], plural=True, reasoned_limits=reasoned_limits)}"
     if kind not in _NOUNS:
         return "anything"
-    hidden = {limit for limit in _LIMITS if BECAUSE in form and not reasoned_limits and abs(form.get(limit, 0)) > 1}
-    limits = [f", {word} {form[limit]:,}" for limit, word in _LIMITS.items() if limit in form and limit not in hidden]
+    hidden = {limit for limit in LIMITS if BECAUSE in form and not reasoned_limits and abs(form.get(limit, 0)) > 1}
+    limits = [f", {word} {form[limit]:,}" for limit, word in LIMITS.items() if limit in form and limit not in hidden]
     pattern = f" that matches {form['pattern']}" if "pattern" in form else ""
     return _NOUNS[kind][plural] + "".join(limits) + pattern
 

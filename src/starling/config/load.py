@@ -85,17 +85,20 @@ def check(
     name: str | None = None
     model, mistakes = Config, list[str]()
     values, references = secrets.resolve(values, mistakes)
+    unset = {tuple(map(str, path)) for path, text in references.items() if secrets.is_unset(text)}
     try:
         model = _model_for(config_class(name := _algo_name(values)))
     except UserError as error:  # the rest can be checked all the same
         name = None
-        mistakes.append(f"{error}{_told(origin(('algo', 'name')))}")
+        if ("algo", "name") not in unset:
+            mistakes.append(f"{error}{_told(origin(('algo', 'name')))}")
     try:
         config = model.model_validate(values)
     except ValidationError as error:
         schema = schema_for(name, config_class(name)) if name else describe.json_schema()
-        found = [problem for problem in error.errors() if name or problem["loc"][:1] != ("algo",)]
-        lines = (f"{explain(schema, values, p)}{_told(origin(keys_to(schema, p['loc'])))}" for p in found)
+        found = [(keys_to(schema, problem["loc"]), problem) for problem in error.errors()]
+        found = [(path, p) for path, p in found if (name or path[:1] != ["algo"]) and tuple(path) not in unset]
+        lines = (f"{explain(schema, values, problem)}{_told(origin(path))}" for path, problem in found)
         return None, list(dict.fromkeys([*mistakes, *lines]))
     if mistakes:
         return None, mistakes
