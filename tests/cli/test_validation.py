@@ -70,6 +70,10 @@ REFUSED = [
     ("ppo-cartpole", ["seed=" + "9" * 5000], "is not valid YAML: a value of 5,000 characters; at most 4,096 can be"),
     ("ppo-cartpole", ["env.args=&a {b: *a}"], "the alias *a stands within its own anchor"),
     ("ppo-cartpole", ["env.args.x=${env:STARLING_NO_SUCH}"], "the environment variable STARLING_NO_SUCH is not set"),
+    ("ngu-deepsea", ["env.args.size=1000000"], "toy/deep-sea: size must be an integer from 1 to 1,000, not 1000000"),
+    ("ngu-deepsea", ["env.args.size=0"], "toy/deep-sea: size must be an integer from 1 to 1,000, not 0"),
+    ("ngu-deepsea", ["env={id: toy/rooms, args: {rooms: -1}}"], "toy/rooms: rooms must be an integer from 1 to 30"),
+    ("ppo-cartpole", ["env.id=toy/identity", "env.args.n=1000000000000000"], "does not fit into memory (numpy"),
     # settings that do not go together
     ("dqn-cartpole", ["algo.fragment=1000000"], "a fragment of 1,000,000 steps is more than a capacity of "),
     ("ngu-deepsea", ["curiosity=[{kind: rnd}]"], "NGU has intrinsic rewards of its own: leave out curiosity"),
