@@ -117,6 +117,6 @@ def main() -> None:
                 _complain(f"error: {line}")
             sys.exit(2)
         except EnvFault as fault:
-            advice = "mend the env, then start again or resume the run from its last checkpoint"
+            advice = "fix the env, then start again or resume the run from its last checkpoint"
             _complain(*fault.details.splitlines(), f"error: {fault}; {advice}")
             sys.exit(1)
