@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -78,6 +78,33 @@ def _left(place: Path, limit: str, used: str) -> int | None:
 
 
 def device(config: Config) -> torch.device:
+    """The device that a run is to use; refuses one that is not here."""
+    chosen = _known_device(config)
+    if lack := _lack(chosen):
+        raise UserError(f"device={config.device} was asked for, but {lack}; use device=cpu")
+    return chosen
+
+
+def on_device_here(config: Config, warn: Callable[[str], None]) -> Config:
+    """The configuration of a run to look at, whose weights are the same anywhere: on a device that is here."""
+    if not (lack := _lack(_known_device(config))):
+        return config
+    here = config.model_copy(update={"device": "auto"})
+    warn(f"device={config.device} is the run's, but {lack}: using {device(here)}")
+    return here
+
+
+def _lack(chosen: torch.device) -> str:
+    """The reason why a device cannot be used here; empty: it can."""
+    if chosen.type != "cuda":
+        return ""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        return "torch sees no GPU"
+    return f"torch sees {count} GPU(s), counted from 0" if (chosen.index or 0) >= count else ""
+
+
+def _known_device(config: Config) -> torch.device:
     if config.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -88,10 +115,6 @@ def device(config: Config) -> torch.device:
         ) from None
     if chosen.type not in DEVICES:
         raise UserError(f"device={config.device} is no device to train on; use auto, cpu, cuda or cuda:1")
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device={config.device} was asked for, but torch sees no GPU; use device=cpu")
-    if chosen.type == "cuda" and (chosen.index or 0) >= (count := torch.cuda.device_count()):
-        raise UserError(f"device={config.device} was asked for, but torch sees {count} GPU(s), counted from 0")
     return chosen
 
 

@@ -10,20 +10,24 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from starling.errors import UserError, did_you_mean
+from starling.errors import UserError, cut, did_you_mean, quoted
 
 
 def import_path(path: str) -> Any:
     """The object that `package.module:Name` names; nothing is imported before it is asked for."""
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute or module_name.startswith("."):
-        raise UserError(f"{path!r} is not an import path; write it as package.module:Name")
+        raise UserError(f"{quoted(path)} is not an import path; write it as package.module:Name")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise UserError(f"cannot import {path!r}: {error}; is it installed or on PYTHONPATH?") from error
+        raise UserError(
+            f"cannot import {quoted(path)}: {cut(str(error), 200)}; is it installed or on PYTHONPATH?"
+        ) from error
     if not hasattr(module, attribute):
-        raise UserError(f"module {module_name!r} has no {attribute!r}{did_you_mean(attribute, _own_names(module))}")
+        raise UserError(
+            f"module {quoted(module_name)} has no {quoted(attribute)}{did_you_mean(attribute, _own_names(module))}"
+        )
     return getattr(module, attribute)
 
 
@@ -99,7 +103,7 @@ class Registry:
         if ":" in name:
             return import_path(name)
         raise UserError(
-            f"unknown {self.kind} {name!r}{did_you_mean(name, self._entries)}"
+            f"unknown {self.kind} {quoted(name)}{did_you_mean(name, self._entries)}"
             f" (known: {', '.join(sorted(self._entries))}; your own as package.module:Name)"
         )
 

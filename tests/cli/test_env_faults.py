@@ -6,7 +6,7 @@ from starling.envs.vector import MOST_DROPPED
 from starling.experiment.run_folder.folder import RunFolder
 from starling.experiment.run_folder.metrics import read_rows
 
-ADVICE = "; mend the env, then start again or resume the run from its last checkpoint"
+ADVICE = "; fix the env, then start again or resume the run from its last checkpoint"
 SHORT = [
     "env.id=toy/faulty", "env.num=2", "algo.rollout=8", "algo.minibatches=1", "stop.env_steps=400", "stop.return=null",
     "checkpoint.every=100",

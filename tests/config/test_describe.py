@@ -163,7 +163,7 @@ def test_places_are_found_by_their_path():
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("threads", "a integer, at least 1, or null"),
+        ("threads", "an integer, at least 1, or null"),
         ("algo.discount", "a number, at least 0, below 1"),
         ("net.inputs", "a list of 'action' or 'reward'"),
         ("net.torso.hidden", "a list of integers, above 0, or null"),

@@ -36,7 +36,7 @@ def test_all_mistakes_are_reported_at_once_with_the_nearest_key():
     text = str(caught.value)
     assert "'algo.batchs'; did you mean 'algo.batch'" in text
     assert "'sede'; did you mean 'seed'" in text
-    assert "seed: must be a integer, at least 0, below 2,147,483,648, not 'much'" in text
+    assert "seed: must be an integer, at least 0, below 2,147,483,648, not 'much'" in text
     assert "algo.discount: must be below 1, not 2" in text
 
 
@@ -60,7 +60,7 @@ def test_all_mistakes_are_reported_at_once_with_the_nearest_key():
         ("dqn-cartpole", ["every=1"], "did you mean 'checkpoint.every' or 'log.every'"),
         ("ppo-cartpole", ["stop.retrun=1"], "unknown key 'stop.retrun'; did you mean 'stop.return'?"),
         ("ppo-cartpole", ["stop.return=high"], "stop.return: must be a number or null, not 'high'"),
-        ("ppo-cartpole", ["seed=1.5"], "seed: must be a integer, at least 0, below 2,147,483,648, not 1.5"),
+        ("ppo-cartpole", ["seed=1.5"], "seed: must be an integer, at least 0, below 2,147,483,648, not 1.5"),
         ("ppo-cartpole", ["net.shared=maybe"], "net.shared: must be true or false, not 'maybe'"),
         ("ppo-cartpole", ["net.init=orthogonl"], "'orthogonal', not 'orthogonl'; did you mean 'orthogonal'?"),
         ("ppo-cartpole", ["net.torso.hidden=[8, 0]"], "net.torso.hidden.1: must be above 0, not 0"),

@@ -62,7 +62,7 @@ def test_a_reference_takes_the_kind_of_its_key(monkeypatch):
     assert "seed: ${env:STARLING_TEST_SEED}" in to_yaml(config)
     assert "seed: 8" in to_yaml(config.model_copy(update={"seed": 8}))  # what was changed since is saved
     monkeypatch.setenv("STARLING_TEST_SEED", "many")
-    with pytest.raises(UserError, match="seed: must be a integer"):
+    with pytest.raises(UserError, match="seed: must be an integer"):
         load("ppo-cartpole", ["seed=${env:STARLING_TEST_SEED}"])
 
 
@@ -73,6 +73,15 @@ def test_a_variable_that_is_not_set_is_one_clear_line(monkeypatch):
     assert str(refused.value) == (
         "env.args.token: the environment variable STARLING_TEST_TOKEN is not set: export it, or change the value"
     )
+
+
+@pytest.mark.parametrize("key", ["seed", "algo.name", "env.id", "algo.epochs", "curiosity.0.name"])
+def test_nothing_else_is_said_of_a_value_that_is_not_there(key, monkeypatch):
+    monkeypatch.delenv("STARLING_TEST_TOKEN", raising=False)
+    with pytest.raises(UserError) as refused:
+        load("ppo-cartpole", ["curiosity=[{kind: rnd}]", f"{key}=${{env:STARLING_TEST_TOKEN}}", "env.num=0"])
+    lines = str(refused.value).splitlines()
+    assert [line.partition(":")[0] for line in lines] == [key, "env.num"]
 
 
 def test_what_looks_like_a_secret_is_hidden_with_a_warning_and_saved_for_its_owner_alone(tmp_path):

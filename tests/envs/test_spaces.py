@@ -142,6 +142,13 @@ def test_other_spaces_are_refused_by_name(observation, action, message):
         check_spaces(EnvSpec("x", observation, action))
 
 
+def test_an_observation_that_fits_into_no_batch_is_refused():
+    part = spaces.Box(0, 255, (1024, 1024), np.uint8)
+    check_spaces(EnvSpec("x", spaces.Tuple([part] * 1024), FINE))
+    with pytest.raises(UserError, match=r"env 'x': an observation takes 1\.1 GiB, and more than 1 GiB cannot be used"):
+        check_spaces(EnvSpec("x", spaces.Tuple([part] * 1124), FINE))
+
+
 @pytest.mark.parametrize("name", SPACES)
 def test_supported_spaces_pass(name):
     action = spaces.Discrete(2) if name == "float64" else SPACES[name][0]  # which has no bounds above

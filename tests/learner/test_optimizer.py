@@ -1,6 +1,7 @@
 """One flat buffer gives the same numbers as one tensor a parameter, for every optimizer, and resumes to the bit."""
 
 import copy
+import inspect
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from starling.config.parts import OptimizerConfig, ScheduleConfig
-from starling.config.torch_names import OPTIMIZERS, SCHEDULES, UNUSABLE_OPTIMIZERS, UNUSABLE_SCHEDULES
+from starling.config.torch_names import NUMBERS, OPTIMIZERS, SCHEDULES, UNUSABLE_OPTIMIZERS, UNUSABLE_SCHEDULES
 from starling.errors import UserError
 from starling.learner.optimizer import ELEMENTWISE, FlatOptimizer, check_optimizer, optimizer_class
 from starling.state_io import pack, unpack
@@ -139,6 +140,16 @@ ARGUMENTS = {
     "PolynomialLR": {"total_iters": "run"},
     "StepLR": {"step_size": 2},
 }
+
+
+def test_arguments_that_are_numbers_are_known_and_no_others():
+    flags = {"amsgrad", "capturable", "centered", "cycle_momentum", "decoupled_weight_decay", "differentiable"}
+    flags |= {"foreach", "fused", "maximize", "nesterov", "three_phase"}
+    words = {"anneal_strategy", "mode", "scale_fn", "scale_mode"}
+    every = set()
+    for made in [*map(optimizer_class, OPTIMIZERS), *(getattr(torch.optim.lr_scheduler, name) for name in SCHEDULES)]:
+        every |= inspect.signature(made).parameters.keys() - {"params", "optimizer"}
+    assert every == NUMBERS | flags | words
 
 
 def test_the_schedules_of_torch_are_usable_or_refused_with_a_reason():

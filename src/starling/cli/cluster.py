@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from starling.cli.arguments import Overrides, Source
+from starling.cli.show import say
 from starling.errors import UserError
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def check(
     check_cluster_run(run_plan, layout)
     wrong = _look(ClusterPlan.of(run_plan, model, layout))
     if wrong:
-        raise UserError("\n".join(wrong))
+        raise UserError(*wrong)
     print("fit for this run")
 
 
@@ -61,7 +62,7 @@ def _look(plan: ClusterPlan) -> list[str]:
         nodes = cluster.nodes()
         facts = check.survey(nodes, measure=True)
         for line in [line for one in facts for line in one.lines()]:
-            print(line)
+            say(line)
         needs = plan.needs(len(nodes))
         print(f"token authentication: {'off' if cluster.open_to_all else 'on'}")
         print("this run: " + "; ".join(map(str, needs)))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from starling.cli.arguments import Allow, Overrides
+from starling.cli.show import say
+from starling.errors import escaped
 
 if TYPE_CHECKING:
     from starling.config.load import Vet
@@ -36,7 +38,7 @@ def show(
     config = load(file, overrides or [], derive=derive, vet=vet)
     print(to_yaml(config, comments=not plain, hidden=True), end="")
     if warning := secrets_warning(config):
-        print(warning, file=sys.stderr)
+        print(escaped(warning), file=sys.stderr)
 
 
 @config_app.command("check")
@@ -100,7 +102,8 @@ def diff(
     first, second = (to_saved(load(file, derive=derive, vet=vet)) for file, derive, vet in located)
     found = ((key, (hide(here, key), hide(there, key))) for key, (here, there) in differences(first, second))
     lines = [f"{key}: {on_one_line(here)} -> {on_one_line(there)}" for key, (here, there) in found]
-    print("\n".join(lines or ["no difference"]))
+    for line in lines or ["no difference"]:
+        say(line)
 
 
 def _located(source: str, allow: list[str] | None) -> tuple[str, bool, Vet | None]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from starling.cli.arguments import Allow, AsJson, Checkpoint, Run
+from starling.cli.show import say
 
 
 def evaluate(
@@ -47,12 +48,12 @@ def evaluate(
         seed=seed,
         which=checkpoint,
         protocol=protocol,
-        warn=print,
+        warn=say,
         sample=sample,
         epsilon=epsilon,
         allow=allow or (),
     )
-    print(
+    say(
         "mean {mean:.2f} (95% {ci95[0]:.2f} to {ci95[1]:.2f})  median {median:.2f}  std {std:.2f}  "
         "{episodes} episodes, {env}, {protocol}, {actions}, {checkpoint}".format(**result)
     )

@@ -25,7 +25,7 @@ from starling.cli import (
     verify_resume,
 )
 from starling.envs.faults import EnvFault
-from starling.errors import UserError
+from starling.errors import UserError, escaped
 from starling.process_exit import in_order
 
 app = typer.Typer(
@@ -92,10 +92,10 @@ def _open_missing_streams() -> None:
 
 
 def _complain(*lines: str) -> None:
-    """Print to stderr, where somebody reads it."""
+    """Print lines of text, and nothing else, to stderr, where somebody reads it."""
     with suppress(OSError):
         for line in lines:
-            print(line, file=sys.stderr)
+            print(escaped(line), file=sys.stderr)
 
 
 def main() -> None:
@@ -117,6 +117,6 @@ def main() -> None:
                 _complain(f"error: {line}")
             sys.exit(2)
         except EnvFault as fault:
-            advice = "mend the env, then start again or resume the run from its last checkpoint"
-            _complain(*([fault.details] if fault.details else []), f"error: {fault}; {advice}")
+            advice = "fix the env, then start again or resume the run from its last checkpoint"
+            _complain(*fault.details.splitlines(), f"error: {fault}; {advice}")
             sys.exit(1)

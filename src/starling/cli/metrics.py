@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from starling.cli.arguments import Run
-from starling.errors import printable
+from starling.cli.show import say
+from starling.errors import escaped, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,8 @@ def metrics(
     if damaged:
         print(f"warning: {damage_line(file, damaged)}", file=sys.stderr)
     if csv is None:
-        print(_table(rows[-last:]) if rows else "no rows yet")
+        for line in _table(rows[-last:]) if rows else ["no rows yet"]:
+            say(line)
     else:
         _export(rows, csv)
 
@@ -48,7 +50,8 @@ def _export(rows: Sequence[dict[str, Any]], target: str) -> None:
     from starling.experiment.run_folder.export import write_csv
 
     if target == "-":
-        write_csv(rows, sys.stdout)
+        text = ({escaped(key): escaped(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows)
+        write_csv(list(text), sys.stdout)
         return
     try:
         with Path(target).open("w", encoding="utf-8", newline="") as stream:
@@ -58,14 +61,14 @@ def _export(rows: Sequence[dict[str, Any]], target: str) -> None:
     print(f"wrote {target}: {len(rows):,} rows")
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> str:
-    """The main columns, in the names they have in the file."""
+def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Lines with the main columns, in the names they have in the file."""
     present = {key for row in rows for key in row}
     losses = sorted(key for key in present if key.startswith("loss/"))
     names = [key for key in (*MAIN, *losses, *LAST) if key in present]
-    cells = [names, *([_cell(row.get(name)) for name in names] for row in rows)]
+    cells = [[printable(name) for name in names], *([_cell(row.get(name)) for name in names] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)) for line in cells)
+    return ["  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)) for line in cells]
 
 
 def _cell(value: float | str | None) -> str:

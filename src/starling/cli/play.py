@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from starling.cli.arguments import Allow, Checkpoint, Run
+from starling.cli.show import say
 
 if TYPE_CHECKING:
     from starling.tools.play import Shown
@@ -57,7 +58,7 @@ def play(
     from starling.tools.play import Demand, play_run
 
     demand = Demand(episodes, seed, explore, max_steps, checkpoint, video, log, fps, streams, tuple(allow or ()))
-    for file in play_run(run, demand, report=_score, warn=print):
+    for file in play_run(run, demand, report=_score, warn=say):
         print(f"wrote {file}")
 
 

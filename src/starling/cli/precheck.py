@@ -29,7 +29,7 @@ def load_checked(
     except UserError as error:
         mistakes.append(str(error))
     if config is None or mistakes:
-        raise UserError("\n".join(mistakes))
+        raise UserError(*mistakes)
     _check_actions(config)
     return config
 

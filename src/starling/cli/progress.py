@@ -18,6 +18,7 @@ from rich.text import Text
 
 from starling.cli.show import Fact, counts, duration, learning, progress_line, time_left
 from starling.config.schema import Config
+from starling.errors import escaped
 from starling.experiment.bottleneck import KEY as BOTTLENECK
 from starling.experiment.status import Status
 
@@ -59,11 +60,11 @@ class Progress:
         if self._live is None:
             self._safely(self._print, progress_line(self._latest, self._known, self._config, self._elapsed))
             if limit := self._new_limit(row):
-                self._safely(self._print, f"bottleneck: {limit}")
+                self.message(f"bottleneck: {limit}")
 
     def message(self, line: str) -> None:
         """Show a line, above the bar where there is one."""
-        self._safely(self._print, line)
+        self._safely(self._print, escaped(line))
 
     def close(self, last_words: str = "") -> None:
         """Leave the last state on the screen, and `last_words` below it."""
@@ -166,7 +167,7 @@ class _Picture:
 
     @property
     def _name(self) -> str:
-        return f"{self.config.env.id} {self.config.algo.name}"
+        return escaped(f"{self.config.env.id} {self.config.algo.name}")
 
 
 def _packed(facts: list[Fact], width: int) -> Iterator[Text]:
@@ -183,7 +184,7 @@ def _packed(facts: list[Fact], width: int) -> Iterator[Text]:
 
 
 def _fact(name: str, value: str) -> Text:
-    return Text.assemble((name, "dim"), f" {value}")
+    return Text.assemble((escaped(name), "dim"), f" {escaped(value)}")
 
 
 def _can_redraw(stream: TextIO) -> bool:

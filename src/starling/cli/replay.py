@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from starling.cli.arguments import Allow, AsJson, Checkpoint, Run
-from starling.cli.show import number
+from starling.cli.show import number, say
 from starling.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,9 +34,10 @@ def info(run: Run, checkpoint: Checkpoint = "newest", allow: Allow = None, as_js
     from starling.tools.replay.info import describe
 
     tables = describe(replay)
-    print(f"{run}, {replay.checkpoint}: {replay.env_steps:,} env steps came in, {replay.updates:,} updates")
+    say(f"{run}, {replay.checkpoint}: {replay.env_steps:,} env steps came in, {replay.updates:,} updates")
     for table in tables:
-        print("\n".join(_lines(table)))
+        for line in ("", *_lines(table)):
+            say(line)
     if as_json:
         about = {"run": str(run), "checkpoint": replay.checkpoint, "env_steps": replay.env_steps}
         print(json.dumps({**about, "updates": replay.updates, "tables": [asdict(table) for table in tables]}))
@@ -65,7 +66,7 @@ def export(
     manifest = export_replay(replay, out)
     for name, table in manifest.tables.items():
         size = sum(part.bytes for part in table.parts)
-        print(f"{name}: {table.items:,} items, {table.steps:,} steps, {in_words(size)} in {len(table.parts)} files")
+        say(f"{name}: {table.items:,} items, {table.steps:,} steps, {in_words(size)} in {len(table.parts)} files")
     print(f"wrote {out}")
 
 
@@ -93,7 +94,8 @@ def sample(
 
     path = None if out is None else check_pictures(replay.layout, replay.run_plan.env.id)
     drawn = draw_items(replay, n)
-    print("\n".join(_table(drawn)))
+    for line in _table(drawn):
+        say(line)
     if out is not None and path is not None:
         print(f"wrote {write_sheet(drawn, replay.layout, path, out)}")
 
@@ -105,7 +107,7 @@ def _load(run: Path, checkpoint: str, allow: list[str] | None) -> SavedReplay:
 
     from starling.experiment.saved_replay.load import load_replay
 
-    return load_replay(run, which=checkpoint, warn=print, allow=allow or ())
+    return load_replay(run, which=checkpoint, warn=say, allow=allow or ())
 
 
 def _lines(table: TableInfo) -> list[str]:
@@ -113,7 +115,7 @@ def _lines(table: TableInfo) -> list[str]:
 
     used = table.steps / table.capacity
     lines = [
-        f"\ntable {table.name}",
+        f"table {table.name}",
         f"  items     {table.items:,}, made of {table.steps:,} steps",
         f"  capacity  {table.capacity:,} steps, {used:.0%} used",
         f"  memory    {in_words(table.bytes)}, codec {table.codec}",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from starling.errors import escaped
+
 if TYPE_CHECKING:
     from starling.config.schema import Config
     from starling.experiment.session import Result
@@ -101,7 +103,7 @@ def progress_line(status: Status, metrics: dict[str, Any], config: Config, elaps
     line = f"steps {status.env_steps:>{len(f'{whole:,}')},} {min(status.env_steps / whole, 1):>4.0%}"
     facts = [*counts(status), time_left(status, elapsed, config), *learning(metrics, config)]
     for name, value in sorted(facts, key=lambda fact: _place(fact[0], metrics)):
-        more = f"  {name} {value:>{COLUMNS.get(name, 0)}}"
+        more = f"  {escaped(name)} {value:>{COLUMNS.get(name, 0)}}"
         if len(line) + len(more) > LONGEST_LINE:
             break
         line += more
@@ -114,6 +116,11 @@ def _place(name: str, metrics: dict[str, Any]) -> int:
     if name in order:
         return order.index(name)
     return len(order) + (f"loss/{name}" not in metrics or "/" in name)
+
+
+def say(line: str) -> None:
+    """Print one line, whatever a file or an env has put into it."""
+    print(escaped(line))
 
 
 def number(value: float | None) -> str:
@@ -138,14 +145,14 @@ def closing_lines(result: Result) -> str:
     if result.evaluation is not None:
         how = f"mean return of {_episodes(result.eval_episodes)} without exploration"
         evaluation = [f"eval:     {number(result.evaluation)} ({how})"]
-    lines = [f"\nfinished: {result.reason}", f"score:    {score}", *evaluation]
+    lines = ["", f"finished: {result.reason}", f"score:    {score}", *evaluation]
     if result.folder.is_dir():
         lines += [
             f"run:      {result.folder}",
             f"next:     starling eval {result.folder} --episodes 20",
             f"          starling resume {result.folder} {result.onward}".rstrip(),
         ]
-    return "\n".join(lines)
+    return "\n".join(map(escaped, lines))
 
 
 def _episodes(count: int) -> str:

@@ -36,14 +36,14 @@ BASE = (
     " the base's, its lists and values replace them"
 )
 _NOUNS = {
-    "integer": ("a integer", "integers"),
+    "integer": ("an integer", "integers"),
     "number": ("a number", "numbers"),
     "boolean": ("true or false", "true or false"),
     "string": ("text", "text"),
     "object": ("keys and values", "keys and values"),
     "null": ("null", "null"),
 }
-_LIMITS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+LIMITS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
 
 
 class _WithFactories(GenerateJsonSchema):
@@ -203,10 +203,12 @@ def _form_wording(schema: Node, form: Node, plural: bool, brief: bool, reasoned_
     if kind == "array":
         items = form.get("items", {})
         return f"a list of {wording(schema, items, plural=True, brief=brief, reasoned_limits=reasoned_limits)}"
+    if kind == "object" and form.get("additionalProperties", {}) not in ({}, True, False):
+        return f"keys and {wording(schema, form['additionalProperties'], plural=True, reasoned_limits=reasoned_limits)}"
     if kind not in _NOUNS:
         return "anything"
-    hidden = {limit for limit in _LIMITS if BECAUSE in form and not reasoned_limits and abs(form.get(limit, 0)) > 1}
-    limits = [f", {word} {form[limit]:,}" for limit, word in _LIMITS.items() if limit in form and limit not in hidden]
+    hidden = {limit for limit in LIMITS if BECAUSE in form and not reasoned_limits and abs(form.get(limit, 0)) > 1}
+    limits = [f", {word} {form[limit]:,}" for limit, word in LIMITS.items() if limit in form and limit not in hidden]
     pattern = f" that matches {form['pattern']}" if "pattern" in form else ""
     return _NOUNS[kind][plural] + "".join(limits) + pattern
 
@@ -280,7 +282,7 @@ def _rows(schema: Node, node: Node, prefix: str, shared: list[str]) -> Iterator[
         for key, inner in form.get("properties", {}).items():
             parts = [_title(name) for name in shared if f'"#/$defs/{name}"' in json.dumps(inner)]
             below = () if parts else keys_of(schema, inner)
-            words = wording(schema, inner, brief=True, reasoned_limits=True).removeprefix("a ")
+            words = wording(schema, inner, brief=True, reasoned_limits=True).removeprefix("a ").removeprefix("an ")
             kind = ", ".join(f"[{part}](#{part.lower()})" for part in parts) or words
             default = "" if below and inner.get("default") else _default(inner, key in form.get("required", ()))
             cells = (f"`{prefix}{key}`", kind, default, inner.get("description", ""))

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from starling.errors import UserError
+from starling.errors import UserError, cut, escaped, quoted
 
 MAX_CHARACTERS = 262_144
 """Of a file; the largest preset has 2,000."""
@@ -145,15 +145,10 @@ def on_one_line(value: Any) -> str:
     """Plain data as YAML on one line."""
     text = yaml.dump([value], Dumper=_Dumper, default_flow_style=True, sort_keys=False, width=10**9).strip()
     if "\n" in text:  # YAML would spread it over several lines
-        return json.dumps(value, ensure_ascii=False)
+        return escaped(json.dumps(value, ensure_ascii=False))
     return str(text[1:-1])
 
 
 def show(value: Any) -> str:
     """A value as messages show it: cut short where it is long."""
-    return cut(repr(value) if isinstance(value, str) else on_one_line(value))
-
-
-def cut(text: str, length: int = 80) -> str:
-    """`text`, cut short where it is longer than `length`."""
-    return text if len(text) <= length else f"{text[: length - 3]}..."
+    return quoted(value) if isinstance(value, str) else cut(on_one_line(value))

@@ -18,7 +18,7 @@ from starling.config.merging import Settings, schema_for
 from starling.config.mistakes import explain, keys_to, nearest_choice
 from starling.config.parts import Part
 from starling.config.schema import Config
-from starling.errors import UserError, did_you_mean
+from starling.errors import UserError, did_you_mean, quoted
 
 PRESETS = resources.files("starling.config") / "presets"
 Vet = Callable[[dict[str, Any]], None]
@@ -33,7 +33,7 @@ def preset_text(name: str) -> str:
     """The YAML of a preset."""
     if name not in preset_names():
         raise UserError(
-            f"unknown preset {name!r}{did_you_mean(name, preset_names())}"
+            f"unknown preset {quoted(name)}{did_you_mean(name, preset_names())}"
             " (starling presets lists them; a file of your own must end in .yaml)"
         )
     return (PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
@@ -57,7 +57,7 @@ def from_dict(values: dict[str, Any]) -> Config:
 
 def _or_raise(config: Config | None, mistakes: list[str]) -> Config:
     if config is None or mistakes:
-        raise UserError("\n".join(mistakes))
+        raise UserError(*mistakes)
     return config
 
 
@@ -85,17 +85,20 @@ def check(
     name: str | None = None
     model, mistakes = Config, list[str]()
     values, references = secrets.resolve(values, mistakes)
+    unset = {tuple(map(str, path)) for path, text in references.items() if secrets.is_unset(text)}
     try:
         model = _model_for(config_class(name := _algo_name(values)))
     except UserError as error:  # the rest can be checked all the same
         name = None
-        mistakes.append(f"{error}{_told(origin(('algo', 'name')))}")
+        if ("algo", "name") not in unset:
+            mistakes.append(f"{error}{_told(origin(('algo', 'name')))}")
     try:
         config = model.model_validate(values)
     except ValidationError as error:
         schema = schema_for(name, config_class(name)) if name else describe.json_schema()
-        found = [problem for problem in error.errors() if name or problem["loc"][:1] != ("algo",)]
-        lines = (f"{explain(schema, values, p)}{_told(origin(keys_to(schema, p['loc'])))}" for p in found)
+        found = [(keys_to(schema, problem["loc"]), problem) for problem in error.errors()]
+        found = [(path, p) for path, p in found if (name or path[:1] != ["algo"]) and tuple(path) not in unset]
+        lines = (f"{explain(schema, values, problem)}{_told(origin(path))}" for path, problem in found)
         return None, list(dict.fromkeys([*mistakes, *lines]))
     if mistakes:
         return None, mistakes
@@ -224,7 +227,7 @@ def _base(source: str, base: Any, seen: list[str]) -> str:
     if not _is_file(base):
         if base not in preset_names():
             raise UserError(
-                f"{source}: base names an unknown preset {base!r}{did_you_mean(base, preset_names())}"
+                f"{source}: base names an unknown preset {quoted(base)}{did_you_mean(base, preset_names())}"
                 " (starling presets lists them; a file of your own must end in .yaml)"
             )
         name = found = base

@@ -10,7 +10,7 @@ from typing import Any
 from starling.config import describe
 from starling.config.dialect import on_one_line, show
 from starling.config.limits import BECAUSE
-from starling.errors import did_you_mean
+from starling.errors import did_you_mean, quoted
 
 LONGEST_WORDING = 300
 LONGEST_NAME = 80
@@ -20,7 +20,16 @@ _BOUNDS = {
     "less_than": "below",
     "less_than_equal": "at most",
 }
-_WRONG_KIND = ("_type", "_parsing", "_from_float", "_mismatch", "literal_error", "string_too_short", "finite_number")
+_WRONG_KIND = (
+    "_type",
+    "_parsing",
+    "_parsing_size",
+    "_from_float",
+    "_mismatch",
+    "literal_error",
+    "string_too_short",
+    "finite_number",
+)
 
 
 def explain(schema: describe.Node, values: dict[str, Any], problem: Any) -> str:
@@ -30,7 +39,8 @@ def explain(schema: describe.Node, values: dict[str, Any], problem: Any) -> str:
         return f"{'.'.join(path[:-1])}: the key must be text; put it in quotes"
     if kind in ("extra_forbidden", "invalid_key"):
         near = describe.nearest(schema, path, values)
-        return f"unknown key {'.'.join(path)!r}" + (f"; did you mean {' or '.join(map(repr, near))}?" if near else "")
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+        return f"unknown key {quoted('.'.join(path))}{hint}"
     known, node = describe.find(schema, path)
     key = ".".join(known)
     if kind == "missing":
@@ -41,10 +51,19 @@ def explain(schema: describe.Node, values: dict[str, Any], problem: Any) -> str:
         return f"{key}: must be {_BOUNDS[kind]} {number:,}, not {show(value)}{_reason(schema, node, kind)}"
     if kind == "string_pattern_mismatch":
         return f"{key}: {show(value)} cannot be used ({node.get('description', describe.wording(schema, node))})"
+    if kind == "int_parsing_size" and (limit := _limit(schema, node, value)):
+        return f"{key}: must be {limit}, not {show(value)}{_reason(schema, node, 'less_than' if value > 0 else kind)}"
     if kind.endswith(_WRONG_KIND):
         hint = _hint(describe.forms(schema, node), key, value)
         return f"{key}: must be {_readable(schema, node)}, not {show(value)}{hint}"
     return f"{key and f'{key}: '}{problem['msg'].removeprefix('Value error, ').removeprefix('Assertion failed, ')}"
+
+
+def _limit(schema: describe.Node, node: describe.Node, value: float) -> str:
+    """The limit that a number beyond all integers of pydantic breaks; empty where there is none."""
+    side = "aximum" if value > 0 else "inimum"
+    limits = [(name, form[name]) for form in describe.forms(schema, node) for name in describe.LIMITS if name in form]
+    return next((f"{describe.LIMITS[name]} {limit:,}" for name, limit in limits if side in name), "")
 
 
 def _reason(schema: describe.Node, node: describe.Node, kind: str) -> str:

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from starling.config.limits import Magnitude, Signed, Steps, Width
 from starling.config.torch_names import (
@@ -14,6 +25,7 @@ from starling.config.torch_names import (
     UNUSABLE_OPTIMIZERS,
     UNUSABLE_SCHEDULES,
     check_name,
+    check_numbers,
 )
 
 REPLACES = "x-replaces"
@@ -29,6 +41,37 @@ class Part(BaseModel):
     """A section of the configuration: unknown keys are refused, nothing changes after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse booleans where numbers alone may stand; pydantic would take 1 and 0 for them."""
+        field = cls.model_fields.get(info.field_name or "")
+        if field is not None and _has_boolean(value) and _takes_numbers_only(field.annotation):
+            raise PydanticCustomError("bool_type", "a boolean is no number")
+        return value
+
+
+def _has_boolean(value: Any) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return isinstance(value, bool) or any(isinstance(one, bool) for one in inner)
+
+
+def _takes_numbers_only(annotation: Any) -> bool:
+    kinds = set(_kinds(annotation))
+    return not kinds.isdisjoint((int, float)) and kinds <= {int, float, str, list, dict, NoneType}
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """The types that an annotation is made of, and the values of its literals."""
+    if get_origin(annotation) is Literal:
+        yield from map(type, get_args(annotation))
+    elif get_origin(annotation) is Annotated:
+        yield from _kinds(get_args(annotation)[0])
+    elif get_args(annotation):
+        yield from (kind for inner in get_args(annotation) for kind in _kinds(inner))
+    else:
+        yield annotation
 
 
 def _finite(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -122,6 +165,12 @@ class ScheduleConfig(Part):
     def _is_usable(cls, name: str) -> str:
         return check_name("schedule", name, SCHEDULES, UNUSABLE_SCHEDULES)
 
+    @field_validator("args")
+    @classmethod
+    def _are_numbers(cls, args: dict[str, Any]) -> dict[str, Any]:
+        check_numbers({name: value for name, value in args.items() if value != "run"})
+        return args
+
 
 class OptimizerConfig(Part):
     """An optimizer of torch.optim by name and arguments."""
@@ -140,6 +189,12 @@ class OptimizerConfig(Part):
     @classmethod
     def _is_usable(cls, name: str) -> str:
         return check_name("optimizer", name, OPTIMIZERS, UNUSABLE_OPTIMIZERS)
+
+    @field_validator("args")
+    @classmethod
+    def _are_numbers(cls, args: dict[str, Any]) -> dict[str, Any]:
+        check_numbers(args)
+        return args
 
 
 class TorsoConfig(Part):

@@ -57,6 +57,11 @@ def resolve(values: Any, missing: list[str], path: Path = ()) -> tuple[Any, dict
     return values, references
 
 
+def is_unset(text: str) -> bool:
+    """True if a text refers to an environment variable that is not set."""
+    return any(name not in os.environ for name in _REFERENCE.findall(text))
+
+
 def has_reference(value: Any) -> bool:
     """True if a text refers to an environment variable."""
     return isinstance(value, str) and _REFERENCE.search(value) is not None

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from starling.errors import UserError, did_you_mean
+from starling.errors import UserError, did_you_mean, quoted
 from starling.registry import Entry, Registry
 
 ENVIRONMENTS = Registry(
@@ -93,7 +93,7 @@ def check_id(id: str) -> None:
     if need is not None:
         raise UserError(f"env {id!r} needs the package {need[0]}: pip install '{need[1]}'")
     if spec is None and prefix != ENVPOOL and id not in (known := known_ids()):  # envpool itself says what it has
-        raise UserError(f"unknown environment {id!r}{did_you_mean(id, known)} (starling envs lists them)")
+        raise UserError(f"unknown environment {quoted(id)}{did_you_mean(id, known)} (starling envs lists them)")
     if spec is not None and _is_retired(spec):
         near = did_you_mean(id, known_ids())
         raise UserError(f"env {id!r} cannot be made with the packages that are installed{near}")

@@ -206,6 +206,9 @@ def _mendable(id: str, row: int | None = None) -> Iterator[None]:
         raise
     except gymnasium.error.Error as error:
         raise UserError(f"env {id!r}: {error}") from error
+    except MemoryError as error:
+        what = in_one_line(error)
+        raise UserError(f"env {id!r} does not fit into memory ({what}); lower what env.args or wrappers ask") from error
     except (Exception, SystemExit) as error:
         if isinstance(error, TypeError) and "argument" in str(error):
             what = str(error).partition(" was raised from the environment creator")[0]  # gymnasium's addition

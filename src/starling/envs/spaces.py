@@ -7,6 +7,7 @@ a Box of actions is [-1, 1] in every dimension for the policy, whatever its boun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +23,8 @@ _REPLACED: dict[np.dtype[Any], np.dtype[Any]] = {
     np.dtype(np.float64): np.dtype(np.float32),
     np.dtype(np.bool_): np.dtype(np.uint8),
 }
+LARGEST = 2**30
+"""Bytes of one observation; a batch has hundreds of them."""
 _NO_BOUND = float(np.finfo(np.float32).max)
 """Bounds from here on are meant as none."""
 
@@ -37,6 +40,12 @@ def check_spaces(spec: EnvSpec) -> None:
                 f"env {spec.id!r}: observation {path or 'space'!r} is a {type(leaf).__name__}, which is not supported;"
                 " wrap the env so that it gives Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of them"
             )
+    size = sum(math.prod(leaf.shape or ()) * np.dtype(leaf.dtype).itemsize for _, leaf in found)
+    if size > LARGEST:
+        raise UserError(
+            f"env {spec.id!r}: an observation takes {size / 2**30:,.1f} GiB, and more than {LARGEST / 2**30:g} GiB"
+            " cannot be used; lower what env.args or wrappers ask"
+        )
     if not isinstance(spec.action, LEAVES):
         raise UserError(
             f"env {spec.id!r}: the action space is a {type(spec.action).__name__}, which is not supported;"

@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from starling.errors import UserError, quoted
 from starling.types import NDArray
 
 Info = dict[str, Any]
@@ -23,6 +24,7 @@ class DeepSea(gymnasium.Env[NDArray, Any]):
     """
 
     def __init__(self, size: int = 8, mapping_seed: int = 0) -> None:
+        _check("toy/deep-sea", 1000, size=size)
         self.observation_space = spaces.Box(0, 1, (size * size,), np.float32)
         self.action_space = spaces.Discrete(2)
         self._size = size
@@ -62,6 +64,7 @@ class Rooms(gymnasium.Env[NDArray, Any]):
     def __init__(
         self, rooms: int = 3, size: int = 3, limit: int = 200, tv: int = 0, render_mode: str | None = None
     ) -> None:
+        _check("toy/rooms", 30, rooms=rooms, size=size)
         self._pitch = size + 1
         side = rooms * self._pitch + 1
         self._free = _floor_plan(rooms, size)
@@ -107,6 +110,13 @@ class Rooms(gymnasium.Env[NDArray, Any]):
         watching = self._room() == (0, 0)
         picture = self.np_random.random(self._tv, np.float32) if watching else np.zeros(self._tv, np.float32)
         return np.concatenate([obs.ravel(), picture])
+
+
+def _check(env: str, longest: int, **lengths: Any) -> None:
+    """Refuse lengths that make no square: observations have about a million numbers at most."""
+    for name, length in lengths.items():
+        if type(length) is not int or not 1 <= length <= longest:
+            raise UserError(f"{env}: {name} must be an integer from 1 to {longest:,}, not {quoted(length)}")
 
 
 def _floor_plan(rooms: int, size: int) -> NDArray:

@@ -11,7 +11,7 @@ import gymnasium
 from gymnasium import spaces, wrappers
 
 from starling.config.env import WrapperConfig
-from starling.errors import UserError, did_you_mean
+from starling.errors import UserError, did_you_mean, quoted
 from starling.registry import Entry, Registry, check_kind
 from starling.types import StackSpec
 
@@ -54,7 +54,7 @@ def load_wrapper(name: str) -> Any:
     known = [n for n in wrappers.__all__ if n != "vector" and n not in _REFUSED] + [n for n, _ in WRAPPERS]
     if name not in known:
         raise UserError(
-            f"unknown wrapper {name!r}{did_you_mean(name, known)}"
+            f"unknown wrapper {quoted(name)}{did_you_mean(name, known)}"
             " (a class in gymnasium.wrappers, or package.module:Class)"
         )
     return getattr(wrappers, name)

@@ -16,7 +16,7 @@ from starling.config.load import secret_values
 from starling.config.schema import Config
 from starling.config.secrets import hide_in
 from starling.envs.faults import EnvFault
-from starling.errors import UserError
+from starling.errors import UserError, escaped
 from starling.experiment import divergence
 from starling.experiment.bottleneck import KEY, Limits
 from starling.experiment.run_folder import checkpoint, folder
@@ -55,7 +55,7 @@ class Logged:
         self._display, self._place, self._secrets = display, place, secret_values(config)
 
     def message(self, line: str) -> None:
-        line = hide_in(line, self._secrets)
+        line = escaped(hide_in(line, self._secrets))
         self._place.log(line)
         self._display.message(line)
 
@@ -154,7 +154,9 @@ class Session:
                     self._explain(error)
                 self._saver.finish()
         except EnvFault as fault:
-            self.place.log(hide_in(f"{fault}\n{fault.details}".rstrip(), secret_values(self.config)))
+            secrets = secret_values(self.config)
+            lines = [hide_in(str(fault), secrets), *hide_in(fault.details, secrets).splitlines()]
+            self.place.log("\n".join(map(escaped, lines)))
             raise
         finally:
             with ExitStack() as closing:  # one after the other, also if one of them fails
@@ -168,7 +170,7 @@ class Session:
         episodes = self.config.eval.episodes
         score = "no score" if mean is None else f"score {mean:,.2f} (last {counted} episodes)"
         score += "" if evaluated is None else f", evaluation {evaluated:,.2f} ({episodes} episodes)"
-        self.place.log(f"finished: {reason}, {runtime.env_steps:,} env steps, {score}")
+        self.place.log(f"finished: {escaped(reason)}, {runtime.env_steps:,} env steps, {score}")
         onward = " ".join(setting for _, setting in self._reached() if setting)
         return Result(
             folder=self.place.path,

@@ -167,6 +167,12 @@ def check(specs: Sequence[TableSpec], rows: int, groups: Sequence[int]) -> None:
         else:
             _check_replay(spec, take)
         if spec.storage == "ring":
+            if spec.fragment > spec.capacity // rows:
+                raise UserError(
+                    f"table {spec.name!r}: a fragment of {spec.fragment:,} steps is more than a capacity of"
+                    f" {spec.capacity:,} has room for with {rows:,} envs; lower the fragment to at most"
+                    f" {max(1, spec.capacity // rows):,} or raise the capacity"
+                )
             _check_ring(spec, rows)
         else:
             _check_slots(spec, groups)

@@ -17,7 +17,7 @@ from starling.config.schema import Config, EvalConfig
 from starling.errors import UserError
 from starling.experiment.run_folder import checkpoint, folder
 from starling.experiment.run_folder.checkpoint_schema import state_check
-from starling.hardware import set_up_torch
+from starling.hardware import on_device_here, set_up_torch
 from starling.launch.builders import build_evaluator
 from starling.launch.plan import RunPlan, build_model, check_network, load_weights, torch_threads
 from starling.types import Progress
@@ -74,7 +74,7 @@ def load_agent(
     if there was no evaluation. A folder of somebody else's may import only the packages in `allow`.
     """
     place = folder.find(run, allow)
-    config = with_protocol(place.config(), protocol)
+    config = on_device_here(with_protocol(place.config(), protocol), warn)
     parts = ("learner", "evaluator")
     chosen, state, problems = checkpoint.find(place.checkpoints, which, parts, state_check("learner"))
     for problem in problems:

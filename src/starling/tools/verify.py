@@ -175,7 +175,7 @@ def _wait(process: subprocess.Popen[str]) -> None:
     _, errors = process.communicate()
     if process.returncode:
         said = [line.removeprefix("error: ") for line in errors.strip().splitlines()]
-        raise UserError("\n".join(["the run failed:", *said] if len(said) != 1 else [f"the run failed: {said[0]}"]))
+        raise UserError(*(["the run failed:", *said] if len(said) != 1 else [f"the run failed: {said[0]}"]))
 
 
 def _killed_run(settings: list[str], runs: Path, steps: int) -> RunFolder:

@@ -58,7 +58,7 @@ class RunFolder:
             raise
         except UserError as error:
             lines = (line.removeprefix(f"{self.config_file} ") for line in str(error).splitlines())
-            raise UserError("\n".join(f"{self.config_file}: {line}" for line in lines)) from None
+            raise UserError(*(f"{self.config_file}: {line}" for line in lines)) from None
 
     def vet(self, values: dict[str, Any]) -> None:
         """Refuse the content of a `config.yaml` that imports what the user has not vouched for."""

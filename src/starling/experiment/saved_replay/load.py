@@ -10,6 +10,7 @@ from starling.errors import UserError
 from starling.experiment.run_folder import checkpoint, folder
 from starling.experiment.run_folder.checkpoint_schema import state_check
 from starling.experiment.saved_replay.resharding import reshard
+from starling.hardware import on_device_here
 from starling.launch.builders import build_stores
 from starling.launch.plan import RunPlan, build_model, check_network, layout_of
 from starling.replay.store import Store
@@ -35,7 +36,7 @@ def load_replay(run: Path, *, which: str, warn: Callable[[str], None], allow: Se
     A folder of somebody else's may import only the packages in `allow`.
     """
     place = folder.find(run, allow)
-    run_plan = RunPlan.from_config(place.config())
+    run_plan = RunPlan.from_config(on_device_here(place.config(), warn))
     refuse_queues(run_plan, f"{run} has no replay")
     parts = ("store", "learner")
     chosen, state, problems = checkpoint.find(place.checkpoints, which, parts, state_check(*parts))
