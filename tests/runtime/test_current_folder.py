@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.ray_support import cluster
 
 import starling
 
@@ -24,12 +25,11 @@ SMALL = ["impala-cartpole", "env.num=2", "actors=2", "net.torso.hidden=[8]", "st
 
 @pytest.fixture
 def planted(tmp_path):
-    """A folder with modules that leave a mark outside of it when they are imported, and a cache for Numba."""
+    """A folder with modules that leave a mark outside of it when they are imported."""
     folder = tmp_path / "downloaded"
     folder.mkdir()
     for name in PLANTED:
         (folder / f"{name}.py").write_text(MARK.format(marks=str(tmp_path / "marks")))
-    (folder / ".numba_config.yaml").write_text("cache_dir: numba\n")
     return folder
 
 
@@ -54,7 +54,26 @@ def test_modules_beside_a_run_are_not_imported(planted, settings):
     code, printed, marks = call(planted, "train", *SMALL, *settings, "run=mine", "--runs=.")
     assert marks == ""
     assert code == 0, printed
+
+
+def test_numba_takes_no_cache_from_there(planted):
+    """It would unpickle it."""
+    (planted / ".numba_config.yaml").write_text("cache_dir: numba\n")
+    settings = ["algo.prioritized={}", "algo.learning_starts=100", "stop.env_steps=200", "run=mine", "--runs=."]
+    code, printed, marks = call(planted, "train", "dqn-cartpole", *settings)
+    assert (code, marks) == (0, ""), printed
     assert not (planted / "numba").exists()
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_here")
+def test_the_workers_of_a_cluster_do_not_import_them_either(planted):
+    """Ray lets the workers of a job import from the folder that its driver is in, where they have such a folder."""
+    with cluster({"num_cpus": 4}) as nodes:
+        settings = [*SMALL, "runtime=ray", f"ray.address={nodes.address}", "run=mine", "--runs=."]
+        code, printed, marks = call(planted, "train", *settings)
+    assert marks == ""
+    assert code == 0, printed
 
 
 def test_a_run_that_is_resumed_inside_its_own_folder(planted, tmp_path):
@@ -67,7 +86,6 @@ def test_a_run_that_is_resumed_inside_its_own_folder(planted, tmp_path):
     code, printed, marks = call(started, "resume", ".")
     assert marks == ""
     assert code == 0, printed
-    assert not (started / "numba").exists()
 
 
 @pytest.mark.parametrize(

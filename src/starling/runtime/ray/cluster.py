@@ -189,7 +189,7 @@ def _join(address: str) -> None:
     if ":" in address and not answers(_endpoint(address), CONNECT_SECONDS):
         raise UserError(f"ray.address={address}: nothing answers there; is the cluster up, and its port open?")
     try:
-        ray.init(address=address, job_config=_job(), **_QUIET)
+        ray.init(address=address, job_config=None if address.startswith("ray://") else _job(), **_QUIET)
     except ConnectionError as error:
         raise UserError(f"ray.address={address}: {_first_line(error)}; start one with: ray start --head") from error
     except RayError as error:
