@@ -186,10 +186,12 @@ def _job() -> JobConfig:
 
 def _join(address: str) -> None:
     check_token_file()
+    # The job of a client is its server's business, and does not have this folder on its path.
+    job: dict[str, Any] = {} if address.startswith("ray://") else {"job_config": _job()}
     if ":" in address and not answers(_endpoint(address), CONNECT_SECONDS):
         raise UserError(f"ray.address={address}: nothing answers there; is the cluster up, and its port open?")
     try:
-        ray.init(address=address, job_config=None if address.startswith("ray://") else _job(), **_QUIET)
+        ray.init(address=address, **_QUIET, **job)
     except ConnectionError as error:
         raise UserError(f"ray.address={address}: {_first_line(error)}; start one with: ray start --head") from error
     except RayError as error:
