@@ -3,15 +3,17 @@
 import signal
 import sys
 
+from starling.current_folder import kept_off_path
 from starling.process_exit import exit_on_signals
 
 
 def main() -> None:
     exit_on_signals()
     try:
-        from starling.cli.main import main as run  # takes a while
+        with kept_off_path():
+            from starling.cli.main import main as run  # takes a while
 
-        run()
+            run()
     except KeyboardInterrupt:  # nothing had begun that could be saved
         sys.exit(128 + signal.SIGINT)
 

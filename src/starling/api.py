@@ -18,6 +18,7 @@ from starling.envs.registry import make_env
 from starling.envs.registry import register_env as register_env
 from starling.envs.wrappers import WRAPPERS
 from starling.experiment import train as training
+from starling.experiment.run_folder.folder import of_config
 from starling.experiment.session import Display, Result
 from starling.experiment.status import Status
 from starling.nets.torsos import TORSOS
@@ -41,13 +42,20 @@ def train(
     *,
     runs: str | Path = "runs",
     display: Display | None = None,
+    allow: Sequence[str] = (),
 ) -> Result:
     """Train a preset, a YAML file, a nested dict or a `Config`, as `starling train` does.
 
     It sets torch's threads for this process; Ctrl-C saves and returns early.
+
+    Args:
+        allow: packages that may be imported if the file is in a run folder that was made by somebody else.
     """
     if isinstance(source, str):
-        config = load_config(source, overrides)
+        run = of_config(source, allow)
+        config = load_config(source, overrides, vet=None if run is None else run.vet)
+        if run is not None:
+            run.check_cluster(overrides)
     elif overrides:
         raise ValueError("overrides go with a preset or a file; change the dict or the Config itself")
     else:

@@ -156,7 +156,7 @@ def has_bfloat16_flag(cpu_info: str) -> bool:
 @cache
 def _signal_that_ends(code: str) -> str | None:
     """The signal that ends a process which runs `code`, tried once; None: it ends by itself."""
-    trial = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    trial = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, check=False)
     return signal.Signals(-trial.returncode).name if trial.returncode < 0 else None
 
 

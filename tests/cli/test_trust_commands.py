@@ -87,15 +87,16 @@ COMMANDS = [
     ("replay", "info", "{run}"),
     ("replay", "export", "{run}", "--out", "{out}"),
     ("replay", "sample", "{run}"),
-    ("config", "show", "{run}"),
     ("config", "check", "{run}"),
-    ("config", "diff", "ppo-cartpole", "{run}"),
-    ("config", "show", "{run}/config.yaml"),
-    ("config", "check", "{run}/config.yaml"),
-    ("config", "diff", "{run}/config.yaml", "ppo-cartpole"),
-    ("plan", "{run}/config.yaml"),
+    ("config", "check", "{file}"),
+    ("train", "{file}", "--runs", "{out}"),
+    ("plan", "{file}"),
+    ("bench", "throughput", "--preset", "{file}"),
+    ("tune-throughput", "{file}"),
+    ("verify-resume", "{file}"),
+    ("cluster", "check", "{file}"),
 ]
-
+"""Every command that may import what a run names; `{file}` is its `config.yaml`."""
 
 ALLOWED = [
     ["play", "{run}", "--episodes", "1", "--log", "{out}", "--allow", "{name}"],
@@ -103,10 +104,14 @@ ALLOWED = [
     ["replay", "info", "{run}", "--allow", "{name}"],
     ["replay", "export", "{run}", "--out", "{out}", "--allow", "{name}"],
     ["replay", "sample", "{run}", "--allow", "{name}"],
-    ["config", "show", "{run}", "--allow", "{name}"],
     ["config", "check", "{run}", "--allow", "{name}"],
-    ["config", "diff", "ppo-cartpole", "{run}", "--allow", "{name}"],
-    ["plan", "{run}/config.yaml", "--seconds", "0.1", "--allow", "{name}"],
+    ["config", "check", "{file}", "--allow", "{name}"],
+    ["train", "{file}", "--runs", "{out}", "--allow", "{name}"],
+    ["plan", "{file}", "--seconds", "0.1", "--allow", "{name}"],
+    ["bench", "throughput", "--preset", "{file}", "--seconds", "0.1", "--allow", "{name}"],
+    ["tune-throughput", "{file}", "unknown=1", "--allow", "{name}"],
+    ["verify-resume", "{file}", "--steps", "64", "--allow", "{name}"],
+    ["cluster", "check", "{file}", "ray.address=127.0.0.1:1", "--allow", "{name}"],
 ]
 
 
@@ -115,7 +120,8 @@ def listing(folder):
 
 
 def call(in_process, command, folder, tmp_path):
-    return in_process(*(word.format(run=folder, out=tmp_path / "out.json") for word in command))
+    file, out = folder / "config.yaml", tmp_path / "out.json"
+    return in_process(*(word.format(run=folder, file=file, out=out) for word in command))
 
 
 @pytest.mark.parametrize(("key", "value", "told"), PLACES)
@@ -149,7 +155,8 @@ def test_every_command_takes_the_word(canary, foreign, in_process, tmp_path, com
     """Whatever else it has to say: these runs have no replay, for example."""
     name, _ = canary
     folder = foreign({"env.id": f"{name}:Env"})
-    words = [word.format(run=folder, out=tmp_path / "out.json", name=name) for word in command]
+    file, out = folder / "config.yaml", tmp_path / "out.json"
+    words = [word.format(run=folder, file=file, out=out, name=name) for word in command]
     refused, allowed = in_process(*words[:-2])[2], in_process(*words)[2]
     assert "is not known as a run of yours" in refused
     assert "is not known as a run of yours" not in allowed
@@ -177,7 +184,81 @@ def test_a_word_allows_it(canary, foreign, in_process, path, monkeypatch):
     assert printed.startswith("mean ")
     assert marker.exists()
     monkeypatch.setenv("STARLING_ALLOW", f"other,{name}")
-    assert in_process("config", "show", folder)[0] == 0
+    assert in_process("eval", folder, "--episodes=1")[0] == 0
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if "{file}" in c])
+@pytest.mark.parametrize("form", ["renamed", "linked", "through a link"])
+def test_a_file_in_a_run_folder_is_vetted_under_any_name(canary, foreign, in_process, tmp_path, command, form):
+    name, marker = canary
+    folder = foreign({"algo.name": f"{name}:Env"})
+    if form == "renamed":
+        file = (folder / "config.yaml").rename(folder / "mine.yaml")
+    elif form == "linked":
+        file = tmp_path / "mine.yaml"
+        file.symlink_to(folder / "config.yaml")
+    else:
+        (tmp_path / "link").symlink_to(folder)
+        file = tmp_path / "link" / "config.yaml"
+    code, _, complaint = in_process(*(word.format(file=file, out=tmp_path / "out.json") for word in command))
+    (line,) = complaint.splitlines()
+    assert code == 2
+    assert f"{folder} is not known as a run of yours" in line
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(("key", "value", "told"), PLACES)
+def test_show_and_diff_import_nothing(canary, foreign, in_process, tmp_path, key, value, told):
+    """Wherever the file is: this is the way to look at what a stranger has sent."""
+    name, marker = canary
+    folder = foreign({key: value(name)})
+    lone = shutil.copy(folder / "config.yaml", tmp_path / "lone.yaml")
+    (tmp_path / "derived.yaml").write_text(f"base: lone.yaml\nalgo: {{name: '{name}:Other', gae_lambda: 0.5}}\n")
+    for source in (folder, folder / "config.yaml", lone, tmp_path / "derived.yaml"):
+        for command in (["show", source], ["show", source, "--plain", "seed=3"], ["diff", "ppo-cartpole", source]):
+            code, printed, complaint = in_process("config", *command)
+            assert (code, complaint) == (0, "")
+            assert name in printed
+    assert not marker.exists()
+
+
+def test_the_settings_of_an_algorithm_that_is_not_imported_are_shown_as_they_stand(in_process, tmp_path):
+    file = tmp_path / "lone.yaml"
+    file.write_text("base: ppo-cartpole\nalgo: {name: 'antigravity:x', strange: {key: [1, two]}, api_key: abcdefgh}\n")
+    for more in ([], ["--plain"]):
+        code, printed, _ = in_process("config", "show", file, "algo.other=3", *more)
+        assert code == 0
+        shown = yaml.safe_load(printed)["algo"]
+        assert shown["name"] == "antigravity:x"
+        assert shown["strange"] == {"key": [1, "two"]}
+        assert (shown["other"], shown["api_key"]) == (3, "[hidden]")
+    assert "antigravity" not in sys.modules
+
+
+def test_a_lone_file_is_the_users_own_word(canary, in_process, tmp_path):
+    name, marker = canary
+    (tmp_path / "mine.yaml").write_text(f"base: ppo-cartpole\nenv: {{id: '{name}:Env'}}\n")
+    assert in_process("config", "check", tmp_path / "mine.yaml")[0] == 0
+    assert marker.exists()
+
+
+def test_python_vets_a_file_in_a_run_folder_too(canary, foreign, tmp_path):
+    name, marker = canary
+    file = str(foreign({"env.id": f"{name}:Env"}) / "config.yaml")
+    with pytest.raises(UserError, match=rf"would import {name}:Env \(env.id\)"):
+        starling.train(file, runs=tmp_path / "runs")
+    assert not marker.exists()
+    assert starling.train(file, ["run=mine"], runs=tmp_path / "runs", allow=[name]).folder.name == "mine"
+    file = str(foreign({"env.id": "CartPole-v1", "ray.address": "127.0.0.1:1"}) / "config.yaml")
+    with pytest.raises(UserError, match=r"would join 127.0.0.1:1 \(ray.address\)"):
+        starling.train(file, runs=tmp_path / "runs")
+
+
+@pytest.mark.parametrize("command", ["train", "plan", "tune-throughput", "verify-resume"])
+def test_the_folder_of_a_run_is_no_preset(plain, in_process, command):
+    code, _, complaint = in_process(command, plain)
+    assert code == 2
+    assert f"{plain} is a folder; to use the settings of a run give {plain}/config.yaml" in complaint
 
 
 def test_ones_own_run_needs_no_word_until_something_is_added_to_its_imports(canary, in_process, tmp_path):
@@ -254,7 +335,7 @@ def test_a_strangers_run_is_evaluated_but_not_trained_in_the_cluster_that_it_nam
     for command in (["resume", folder], ["resume", folder, "seed=3", "run=branch"]):
         code, _, complaint = in_process(*command)
         assert code == 2
-        assert "its config.yaml would join 127.0.0.1:1 (ray.address); nothing was done" in complaint
+        assert "its configuration would join 127.0.0.1:1 (ray.address); nothing was done" in complaint
     with pytest.raises(UserError, match=r"would join 127.0.0.1:1 \(ray.address\)"):
         starling.resume(folder)
     code, _, complaint = in_process("resume", folder, "ray.address=127.0.0.1:2", "run=branch")  # typed
@@ -263,12 +344,75 @@ def test_a_strangers_run_is_evaluated_but_not_trained_in_the_cluster_that_it_nam
     assert in_process("eval", folder, "--episodes=1")[0] == 0
 
 
+OPEN = {"ray.address": "ray://127.0.0.1:9", "ray.allow_cluster_without_authentication": True}
+
+
+def test_a_branch_does_not_make_a_strangers_cluster_ones_own(canary, foreign, in_process, tmp_path):
+    name, _ = canary
+    folder = foreign(OPEN | {"env.id": f"{name}:Env"})
+    settings = ["stop.env_steps=96", f"--runs={tmp_path}"]
+    assert in_process("resume", folder, "run=child", *settings, "--allow", name)[0] == 0
+    child = tmp_path / "child"
+    assert in_process("eval", child, "--episodes=1")[0] == 0  # what it imports is sealed
+    for more in (["runtime=ray", "run=grandchild"], ["runtime=ray", "ray.address=ray://127.0.0.1:9", "run=grandchild"]):
+        code, _, complaint = in_process("resume", child, *more)
+        assert code == 2
+        assert (
+            "child is not known as a run of yours (its trust.json does not cover that), and its configuration would"
+            in (complaint)
+        )
+    assert not (tmp_path / "grandchild").exists()
+
+
+def test_a_branch_seals_a_cluster_that_was_typed_allowed_or_sealed(foreign, in_process, tmp_path):
+    settings = ["stop.env_steps=96", f"--runs={tmp_path}"]
+    typed = [f"{key}={str(value).lower()}" for key, value in OPEN.items()]
+    words = ["--allow", "ray://127.0.0.1:9", "--allow", "ray.allow_cluster_without_authentication"]
+    folder = foreign(OPEN)
+    assert in_process("resume", folder, "run=typed", *typed, *settings)[0] == 0
+    assert in_process("resume", folder, "run=allowed", *settings, *words)[0] == 0
+    assert in_process("resume", tmp_path / "typed", "run=sealed", "stop.env_steps=128", f"--runs={tmp_path}")[0] == 0
+    for run in ("typed", "allowed", "sealed"):
+        code, _, complaint = in_process("resume", tmp_path / run, "runtime=ray", "run=further")
+        assert code == 2
+        assert "ray.address=ray://127.0.0.1:9: nothing answers there" in complaint
+
+
+@pytest.mark.parametrize("command", ["train {file} run=mine", "tune-throughput {file} --out {out}"])
+def test_neither_do_a_new_run_nor_a_new_file(foreign, in_process, tmp_path, command):
+    file, out = foreign(OPEN) / "config.yaml", tmp_path / "tuned.yaml"
+    code, _, complaint = in_process(*command.format(file=file, out=out).split())
+    assert code == 2
+    assert "would join ray://127.0.0.1:9 (ray.address), ray.allow_cluster" in complaint
+
+
+@pytest.mark.parametrize("command", COMMANDS[-5:])
+def test_a_command_on_a_file_does_not_join_the_cluster_of_a_stranger(foreign, in_process, tmp_path, command):
+    folder = foreign(OPEN | {"runtime": "ray"})
+    code, _, complaint = call(in_process, command, folder, tmp_path)
+    assert code == 2
+    assert "would join ray://127.0.0.1:9 (ray.address)" in complaint
+
+
+def test_a_branch_does_not_let_in_what_was_not_allowed(canary, foreign, in_process, tmp_path):
+    name, _ = canary
+    folder = foreign({"env.id": f"{name}:Env", "net.torso.kind": "antigravity:x"})
+    for more in ([], ["net.torso.kind=mlp"]):
+        code, _, complaint = in_process("resume", folder, "run=child", *more, f"--runs={tmp_path}", "--allow", name)
+        assert code == 2
+        assert "would import antigravity:x (net.torso.kind);" in complaint
+    assert not (tmp_path / "child").exists()
+
+
 def test_without_a_home_a_run_says_what_it_will_need(in_process, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/nosuch")
     settings = ["ppo-cartpole", *SMALL, "env.id=starling.envs.toy:Identity"]
     code, printed, complaint = in_process("train", *settings, "run=mine", f"--runs={tmp_path}")
     assert code == 0
     (line,) = [line for line in (printed + complaint).splitlines() if line.startswith("warning: ")]
+    run = tmp_path / "mine"
+    assert f"next:     starling eval {run} --episodes 20 --allow starling\n" in printed
+    assert f"          starling resume {run} stop.env_steps=128 --allow starling\n" in printed
     assert "cannot be marked as yours (cannot write /proc/nosuch/starling/key: No such file or directory)" in line
     assert line.endswith("--allow starling")
     assert in_process("eval", tmp_path / "mine")[0] == 2

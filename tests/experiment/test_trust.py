@@ -138,7 +138,8 @@ def test_a_key_that_others_may_read_or_that_is_none_does_not_vouch(sealed, home)
     key.write_bytes(content)
     key.rename(key.with_name("elsewhere"))
     key.symlink_to(key.with_name("elsewhere"))
-    assert f"cannot read {key}" in refused(sealed)
+    assert f"{key} is a symlink; replace it by the file that it points to" in refused(sealed)
+    assert "is a symlink; replace it" in trust.seal(sealed, OWN)
 
 
 def test_where_no_key_can_be_made_the_run_goes_on_and_says_what_it_will_need(tmp_path, monkeypatch):
@@ -176,6 +177,24 @@ def test_the_seal_says_nothing_about_the_key(sealed, home):
     content = json.loads((sealed / "trust.json").read_text())
     assert content.keys() == {"version", "imports", "cluster"}
     assert (home / "starling" / "key").read_bytes().hex() not in content["imports"]
+
+
+def test_a_seal_may_leave_the_cluster_out(tmp_path):
+    assert trust.seal(tmp_path, OWN | CLUSTER, cluster=False) is None
+    trust.check(tmp_path, OWN | CLUSTER)
+    assert "(its trust.json does not cover that)" in cluster_refused(tmp_path, OWN | CLUSTER)
+    (tmp_path / "other").mkdir()
+    assert trust.seal(tmp_path / "other", CLUSTER, cluster=False) is None
+    assert not (tmp_path / "other" / "trust.json").exists()
+
+
+def test_options_are_those_that_a_command_will_need(tmp_path, sealed, monkeypatch):
+    assert trust.options(sealed, OWN, joins=True) == ""
+    assert trust.options(tmp_path, OWN | CLUSTER, joins=False) == "--allow mine"
+    allowed = f"--allow mine --allow ray://head:10001 --allow {CLUSTER_LEAVE}"
+    assert trust.options(tmp_path, OWN | CLUSTER, joins=True) == allowed
+    monkeypatch.setenv("STARLING_ALLOW", "mine")
+    assert trust.options(tmp_path, OWN, joins=True) == ""
 
 
 CLUSTER_LEAVE = "ray.allow_cluster_without_authentication"

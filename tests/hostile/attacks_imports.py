@@ -4,10 +4,10 @@ import json
 import os
 
 import yaml
-from corpus import UNTOUCHED, attack
+from corpus import UNHARMED, UNTOUCHED, attack
 
-IMPORTING = ("resume", "branch", "eval", "play", "show", "info", "export")
-"""Every command that loads a run's configuration."""
+IMPORTING = ("resume", "branch", "eval", "play", "info", "export")
+"""Every command that imports what a run's configuration names."""
 
 
 def _change(place, **sections):
@@ -29,6 +29,12 @@ def the_env_is_a_shell(place):
 def the_algorithm_is_a_module(place):
     """It is imported as soon as a configuration is loaded."""
     _change(place, algo={"name": "canary:Algorithm"})
+
+
+@attack("show", "diff", ends=UNHARMED)
+def the_algorithm_is_a_module_and_somebody_looks(place):
+    """`config show` is for looking at what a stranger has sent."""
+    the_algorithm_is_a_module(place)
 
 
 @attack("eval", "resume", ends=UNTOUCHED)

@@ -34,6 +34,7 @@ COMMANDS = {
     "play": ["play", "{run}", "--log={scratch}/steps.json", "--max-steps=3"],
     "metrics": ["metrics", "{run}"],
     "show": ["config", "show", "{run}"],
+    "diff": ["config", "diff", "dqn-cartpole", "{run}/config.yaml"],
     "info": ["replay", "info", "{run}"],
     "export": ["replay", "export", "{run}", "--out={scratch}/exported"],
     "start": ["train", *SETTINGS, "stop.env_steps=20", "replay_from={export}", "run=child", "--runs={scratch}"],

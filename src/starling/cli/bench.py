@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from starling.cli.arguments import AsJson, Overrides
+from starling.cli.arguments import Allow, AsJson, Overrides
 
 if TYPE_CHECKING:
     from starling.launch.plan import RunPlan
@@ -24,6 +24,7 @@ def throughput(
     preset: Annotated[str, typer.Option(metavar="PRESET|FILE", help="A preset's name or a YAML file.")],
     overrides: Overrides = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure; warming up comes on top.")] = 60.0,
+    allow: Allow = None,
     as_json: AsJson = False,
 ) -> None:
     """Env steps a second of real training, beside what this machine's cores allow.
@@ -32,9 +33,9 @@ def throughput(
 
     Example: starling bench throughput --preset impala-pong runtime=processes --seconds 60
     """
-    from starling.cli.precheck import load_checked
+    from starling.cli.precheck import load_source
 
-    config = load_checked(preset, overrides or [])
+    config = load_source(preset, overrides or [], allow)
 
     from starling.launch.plan import validate
     from starling.tools.benchmark.throughput import bench

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from starling.cli.arguments import Overrides, Source
+from starling.cli.arguments import Allow, Overrides, Source
 from starling.cli.show import say
 from starling.errors import UserError
 
@@ -28,6 +28,7 @@ def _root() -> None:
 def check(
     source: Source,
     overrides: Overrides = None,
+    allow: Allow = None,
 ) -> None:
     """Find out whether a cluster is fit for a run: versions, resources, token, object store, bandwidth.
 
@@ -35,9 +36,9 @@ def check(
 
     Example: starling cluster check impala-pong ray.address=auto actors=32
     """
-    from starling.cli.precheck import load_checked
+    from starling.cli.precheck import load_source
 
-    config = load_checked(source, [*(overrides or []), "runtime=ray"])
+    config = load_source(source, [*(overrides or []), "runtime=ray"], allow)
 
     from starling.launch.plan import RunPlan, build_model, layout_of
     from starling.launch.ray import ClusterPlan, check_cluster_run

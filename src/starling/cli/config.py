@@ -14,7 +14,7 @@ from starling.cli.show import say
 from starling.errors import escaped
 
 if TYPE_CHECKING:
-    from starling.config.load import Vet
+    from starling.experiment.run_folder.folder import RunFolder
 
 config_app = typer.Typer(help="Look at configurations, check and compare them.", no_args_is_help=True)
 
@@ -26,16 +26,18 @@ def show(
     source: Source,
     overrides: Overrides = None,
     plain: Annotated[bool, typer.Option("--plain", help="Leave out the comments.")] = False,
-    allow: Allow = None,
 ) -> None:
     """Print every setting as YAML, with what it is.
+
+    Nothing that is named there is imported, so that a stranger's file may be looked at. Of an algorithm of one's own
+    only the settings that are given are shown.
 
     Example: starling config show ppo-cartpole > my.yaml
     """
     from starling.config.load import load, secrets_warning, to_yaml
 
-    file, derive, vet = _located(source, allow)
-    config = load(file, overrides or [], derive=derive, vet=vet)
+    file, run = _located(source)
+    config = load(file, overrides or [], derive=run is None, imports=False)
     print(to_yaml(config, comments=not plain, hidden=True), end="")
     if warning := secrets_warning(config):
         print(escaped(warning), file=sys.stderr)
@@ -50,9 +52,12 @@ def check(source: Source, overrides: Overrides = None, allow: Allow = None) -> N
     Example: starling config check my.yaml algo.batch=64
     """
     from starling.cli.precheck import load_checked
+    from starling.experiment.run_folder.folder import of_config
 
-    file, derive, vet = _located(source, allow)
-    config = load_checked(file, overrides or [], derive=derive, vet=vet)
+    file, run = _located(source, allow)
+    vetted = run or of_config(file, allow or ())
+    vet = None if vetted is None else vetted.vet
+    config = load_checked(file, overrides or [], derive=run is None, vet=vet)
 
     from starling.experiment.saved_replay.start import check_replay
     from starling.launch.plan import build_model, layout_of, validate
@@ -88,9 +93,8 @@ def schema(
 def diff(
     one: Annotated[str, typer.Argument(metavar="A", help="A preset's name, a YAML file or a run's folder.")],
     other: Annotated[str, typer.Argument(metavar="B", help="What it is compared with.")],
-    allow: Allow = None,
 ) -> None:
-    """Print the settings that differ.
+    """Print the settings that differ; nothing that is named there is imported.
 
     Example: starling config diff ppo-cartpole runs/mine
     """
@@ -98,23 +102,21 @@ def diff(
     from starling.config.load import differences, load, to_saved
     from starling.config.secrets import hide
 
-    located = (_located(source, allow) for source in (one, other))
-    first, second = (to_saved(load(file, derive=derive, vet=vet)) for file, derive, vet in located)
+    located = (_located(source) for source in (one, other))
+    first, second = (to_saved(load(file, derive=run is None, imports=False)) for file, run in located)
     found = ((key, (hide(here, key), hide(there, key))) for key, (here, there) in differences(first, second))
     lines = [f"{key}: {on_one_line(here)} -> {on_one_line(there)}" for key, (here, there) in found]
     for line in lines or ["no difference"]:
         say(line)
 
 
-def _located(source: str, allow: list[str] | None) -> tuple[str, bool, Vet | None]:
-    """A preset, a file, or the file of a run's folder, whether it may derive from another, and who vets a run's."""
-    from starling.config.load import preset_names
-    from starling.experiment.run_folder.folder import find, of_config
+def _located(source: str, allow: list[str] | None = None) -> tuple[str, RunFolder | None]:
+    """A preset or a file as it is; for a run's folder its file, and the run."""
+    from starling.config.load import is_file, preset_names
+    from starling.experiment.run_folder.folder import find
 
-    path = Path(source)
-    named = source in preset_names() or path.suffix in (".yaml", ".yml")
-    if not named and (path.is_dir() or "/" in source):
-        place = find(path, allow or ())
-        return str(place.config_file), False, place.vet
-    run = of_config(path, allow or ()) if named else None
-    return source, True, None if run is None else run.vet
+    named = source in preset_names() or is_file(source)
+    if not named and (Path(source).is_dir() or "/" in source):
+        run = find(Path(source), allow or ())
+        return str(run.config_file), run
+    return source, None

@@ -28,11 +28,9 @@ def plan(
 
     Example: starling plan dqn-minatar-breakout algo.capacity=1000000
     """
-    from starling.cli.precheck import load_checked
-    from starling.experiment.run_folder.folder import of_config
+    from starling.cli.precheck import load_source
 
-    run = of_config(Path(source), allow or ())
-    config = load_checked(source, overrides or [], vet=None if run is None else run.vet)
+    config = load_source(source, overrides or [], allow)
 
     from starling.hardware import set_up_torch
     from starling.launch.plan import validate

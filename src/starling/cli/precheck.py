@@ -9,6 +9,26 @@ from starling.config.schema import Config
 from starling.config.secrets import has_reference
 from starling.envs.catalog import check_id, gymnasium_envs
 from starling.errors import UserError
+from starling.experiment.run_folder.folder import of_config
+
+
+def load_source(
+    source: str, overrides: Sequence[str] = (), allow: Sequence[str] | None = None, *, seals: bool = False
+) -> Config:
+    """`load_checked` for a preset or a file that the user has named.
+
+    A file is the user's own word, unless it lies in a run folder: then it is vetted as that run is, and refused if it
+    imports something or joins a cluster that nobody has vouched for.
+
+    Args:
+        allow: packages that a run of somebody else's may import.
+        seals: True if the configuration becomes one of the user's own, with its cluster.
+    """
+    run = of_config(source, allow or ())
+    config = load_checked(source, overrides, vet=None if run is None else run.vet)
+    if run is not None and (seals or config.runtime == "ray"):
+        run.check_cluster(overrides)
+    return config
 
 
 def load_checked(

@@ -35,7 +35,8 @@ def resume(
     place = find(run, allow or ())
     place.check_algorithm(overrides or [])
     config = load_checked(str(place.config_file), overrides or [], derive=False, vet=place.vet)
-    place.check_cluster(config, overrides or [])
+    if config.runtime == "ray":
+        place.check_cluster(overrides or [])
     check_writable(runs or run.parent)
 
     from starling.cli.progress import Progress
@@ -44,7 +45,9 @@ def resume(
 
     with Progress(config) as display:
         if overrides:
-            result = training.branch(run, config, runs or run.parent, display, which=checkpoint, allow=place.allow)
+            result = training.branch(
+                run, config, runs or run.parent, display, which=checkpoint, allow=place.allow, overrides=overrides
+            )
         else:
             result = training.resume(run, display, which=checkpoint, allow=place.allow)
         display.close(closing_lines(result))

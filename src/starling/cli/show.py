@@ -147,10 +147,13 @@ def closing_lines(result: Result) -> str:
         evaluation = [f"eval:     {number(result.evaluation)} ({how})"]
     lines = ["", f"finished: {result.reason}", f"score:    {score}", *evaluation]
     if result.folder.is_dir():
+        from starling.experiment.run_folder.folder import RunFolder
+
+        run, resume = RunFolder(result.folder), f"starling resume {result.folder} {result.onward}".rstrip()
         lines += [
             f"run:      {result.folder}",
-            f"next:     starling eval {result.folder} --episodes 20",
-            f"          starling resume {result.folder} {result.onward}".rstrip(),
+            f"next:     starling eval {result.folder} --episodes 20 {run.options(joins=False)}".rstrip(),
+            f"          {resume} {run.options(joins=True)}".rstrip(),
         ]
     return "\n".join(map(escaped, lines))
 

@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from starling.cli.arguments import Overrides, Source
+from starling.cli.arguments import Allow, Overrides, Source
 
 
 def train(
     source: Source,
     overrides: Overrides = None,
     runs: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
+    allow: Allow = None,
 ) -> None:
     """Train an agent.
 
@@ -22,9 +23,9 @@ def train(
 
     Example: starling train ppo-cartpole seed=3 run=mine stop.env_steps=200000
     """
-    from starling.cli.precheck import load_checked
+    from starling.cli.precheck import load_source
 
-    config = load_checked(source, overrides or [])
+    config = load_source(source, overrides or [], allow, seals=True)
 
     from starling.experiment.run_folder.folder import check_writable
 

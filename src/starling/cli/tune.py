@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from starling.cli.arguments import AsJson, Overrides, Source
+from starling.cli.arguments import Allow, AsJson, Overrides, Source
 from starling.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def tune_throughput(
             metavar="FILE.yaml", help="Write the whole configuration with the fastest settings.", show_default="none"
         ),
     ] = None,
+    allow: Allow = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the runtime, actors, threads and inference that make a run fastest on this machine.
@@ -44,10 +45,10 @@ def tune_throughput(
 
     Example: starling tune-throughput impala-pong --out tuned.yaml && starling train tuned.yaml
     """
-    from starling.cli.precheck import load_checked
+    from starling.cli.precheck import load_source
 
     _check_out(out)
-    config = load_checked(source, overrides or [])
+    config = load_source(source, overrides or [], allow, seals=out is not None)
 
     from starling.launch.plan import validate
     from starling.tools.benchmark.tuning import fastest, tune

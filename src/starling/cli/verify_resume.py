@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from starling.cli.arguments import Overrides, Source
+from starling.cli.arguments import Allow, Overrides, Source
 
 
 def verify_resume(
     source: Source,
     overrides: Overrides = None,
     steps: Annotated[int, typer.Option(min=1, help="N: env steps before and after the kill.")] = 5000,
+    allow: Allow = None,
 ) -> None:
     """Prove that N steps, kill -9, resume and N more equal 2N.
 
@@ -20,13 +21,13 @@ def verify_resume(
 
     Example: starling verify-resume dqn-cartpole --steps 2000
     """
-    from starling.cli.precheck import load_checked
+    from starling.cli.precheck import load_source
 
-    config = load_checked(source, overrides or [])
+    config = load_source(source, overrides or [], allow)
 
     from starling.tools.verify import to_the_bit, verify
 
-    differences = verify(source, overrides or [], steps, say=print)
+    differences = verify(source, overrides or [], steps, say=print, words=allow or [])
     if differences:
         for line in differences:
             print(f"DIFFERENT: {line}")

@@ -16,7 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from pydantic_core import core_schema
 
 from starling.config.algo import ALGORITHMS
-from starling.config.algo.base import config_class
+from starling.config.algo.base import AlgoConfig, config_class
 from starling.config.limits import BECAUSE
 from starling.config.parts import Linear, Part
 from starling.config.schema import Config
@@ -67,9 +67,10 @@ class _WithFactories(GenerateJsonSchema):
         return value
 
 
-def json_schema(algo: str | None = None) -> Node:
-    """The JSON Schema of a configuration file, for the algorithm called `algo` or for any."""
-    classes = {name: config_class(name) for name in ([algo] if algo else [name for name, _ in ALGORITHMS])}
+def json_schema(algo: str | None = None, known: type[AlgoConfig] | None = None) -> Node:
+    """The JSON Schema of a configuration file, for any algorithm or for `algo`, whose settings may be `known`."""
+    wanted = [algo] if algo else [name for name, _ in ALGORITHMS]
+    classes = {name: known or config_class(name) for name in wanted}
     models: list[type[Part]] = [Config, *dict.fromkeys(classes.values())]
     refs, combined = models_json_schema([(model, "validation") for model in models], schema_generator=_WithFactories)
     defs: dict[str, Node] = combined["$defs"]

@@ -32,6 +32,8 @@ def preset_names() -> list[str]:
 def preset_text(name: str) -> str:
     """The YAML of a preset."""
     if name not in preset_names():
+        if Path(name).is_dir():
+            raise UserError(f"{name} is a folder; to use the settings of a run give {Path(name) / 'config.yaml'}")
         raise UserError(
             f"unknown preset {quoted(name)}{did_you_mean(name, preset_names())}"
             " (starling presets lists them; a file of your own must end in .yaml)"
@@ -39,14 +41,22 @@ def preset_text(name: str) -> str:
     return (PRESETS / f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def load(source: str, overrides: Sequence[str] = (), *, derive: bool = True, vet: Vet | None = None) -> Config:
+def load(
+    source: str,
+    overrides: Sequence[str] = (),
+    *,
+    derive: bool = True,
+    vet: Vet | None = None,
+    imports: bool = True,
+) -> Config:
     """The configuration that `source` (a preset's name or a YAML file) gives with `key.sub=value` overrides on top.
 
     The key `base` of a file names the preset or file it derives from; `derive=False` refuses it. `vet` sees what each
-    file says before anything that is named there is imported, and may refuse it.
+    file says before anything that is named there is imported, and may refuse it. `imports=False` imports nothing: the
+    settings of an algorithm that is not built in are not checked.
     """
-    settings, mistakes = merge(source, overrides, derive=derive, vet=vet)
-    config, more = check(settings.values, settings.origin)
+    settings, mistakes = merge(source, overrides, derive=derive, vet=vet, imports=imports)
+    config, more = check(settings.values, settings.origin, imports=imports)
     return _or_raise(config, mistakes + more)
 
 
@@ -62,10 +72,10 @@ def _or_raise(config: Config | None, mistakes: list[str]) -> Config:
 
 
 def merge(
-    source: str, overrides: Sequence[str], *, derive: bool = True, vet: Vet | None = None
+    source: str, overrides: Sequence[str], *, derive: bool = True, vet: Vet | None = None, imports: bool = True
 ) -> tuple[Settings, list[str]]:
     """What `source` and `overrides` say, not yet checked, and the overrides that cannot be applied."""
-    settings = Settings()
+    settings = Settings(imports=imports)
     files = _read(source, derive)
     for _, values in files:
         if vet is not None:
@@ -76,7 +86,10 @@ def merge(
 
 
 def check(
-    values: dict[str, Any], origin: Callable[[Sequence[str]], str | None] = lambda path: None
+    values: dict[str, Any],
+    origin: Callable[[Sequence[str]], str | None] = lambda path: None,
+    *,
+    imports: bool = True,
 ) -> tuple[Config | None, list[str]]:
     """The configuration that plain data give, or None and every mistake in them.
 
@@ -87,7 +100,7 @@ def check(
     values, references = secrets.resolve(values, mistakes)
     unset = {tuple(map(str, path)) for path, text in references.items() if secrets.is_unset(text)}
     try:
-        model = _model_for(config_class(name := _algo_name(values)))
+        model = _model_for(settings := config_class(name := _algo_name(values), imports=imports))
     except UserError as error:  # the rest can be checked all the same
         name = None
         if ("algo", "name") not in unset:
@@ -95,7 +108,7 @@ def check(
     try:
         config = model.model_validate(values)
     except ValidationError as error:
-        schema = schema_for(name, config_class(name)) if name else describe.json_schema()
+        schema = schema_for(name, settings) if name else describe.json_schema()
         found = [(keys_to(schema, problem["loc"]), problem) for problem in error.errors()]
         found = [(path, p) for path, p in found if (name or path[:1] != ["algo"]) and tuple(path) not in unset]
         lines = (f"{explain(schema, values, problem)}{_told(origin(path))}" for path, problem in found)
@@ -200,7 +213,7 @@ def _commented(part: Part, values: dict[str, Any], indent: str) -> list[tuple[st
         lines.append((text, " ".join((field.description or "").split())))
         if section:
             lines += _commented(value, values[key], f"{indent}  ")
-    return lines
+    return lines + [(f"{indent}{key}: {on_one_line(values[key])}", "") for key in part.model_extra or ()]
 
 
 def _read(source: str, derive: bool) -> list[tuple[str, dict[str, Any]]]:
@@ -208,8 +221,8 @@ def _read(source: str, derive: bool) -> list[tuple[str, dict[str, Any]]]:
     files: list[tuple[str, dict[str, Any]]] = []
     seen: list[str] = []
     while True:
-        seen.append(str(Path(source).resolve()) if _is_file(source) else source)
-        values = parse(_file_text(Path(source)) if _is_file(source) else preset_text(source), source)
+        seen.append(str(Path(source).resolve()) if is_file(source) else source)
+        values = parse(_file_text(Path(source)) if is_file(source) else preset_text(source), source)
         if not isinstance(values, dict):
             raise UserError(f"{source} must hold keys and values at its top level")
         files.insert(0, (source, values))
@@ -224,7 +237,7 @@ def _base(source: str, base: Any, seen: list[str]) -> str:
     """The preset or file that `source` derives from; paths are relative to the file they stand in."""
     if not isinstance(base, str) or not base:
         raise UserError(f"{source}: base must be a preset's name or a YAML file, not {show(base)}")
-    if not _is_file(base):
+    if not is_file(base):
         if base not in preset_names():
             raise UserError(
                 f"{source}: base names an unknown preset {quoted(base)}{did_you_mean(base, preset_names())}"
@@ -232,7 +245,7 @@ def _base(source: str, base: Any, seen: list[str]) -> str:
             )
         name = found = base
     else:
-        path = Path(source).parent / base if _is_file(source) else Path(base)
+        path = Path(source).parent / base if is_file(source) else Path(base)
         if not path.is_file():
             raise UserError(f"{source}: base names a file that is not there: {path}")
         name, found = str(path), str(path.resolve())
@@ -241,7 +254,8 @@ def _base(source: str, base: Any, seen: list[str]) -> str:
     return name
 
 
-def _is_file(source: str) -> bool:
+def is_file(source: str) -> bool:
+    """Return True if `source` names a YAML file, and no preset."""
     return Path(source).suffix in (".yaml", ".yml")
 
 

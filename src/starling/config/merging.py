@@ -25,8 +25,9 @@ class Settings:
     A key that names another kind (another algorithm, optimizer, torso) drops the settings that belonged to the old one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, imports: bool = True) -> None:
         self.values: dict[str, Any] = {}
+        self._imports = imports  # an algorithm that is not built in, for its settings
         self._origins: dict[Path, str] = {}
 
     def add_file(self, values: dict[str, Any], origin: str) -> None:
@@ -128,7 +129,7 @@ class Settings:
     def _drop_other_algorithm(self, algo: dict[str, Any], name: Any) -> None:
         """Keep only settings that the algorithm called `name` has from the same class as the one before."""
         try:
-            old, new = config_class(str(algo["name"])), config_class(str(name))
+            old, new = (config_class(str(one), imports=self._imports) for one in (algo["name"], name))
         except (KeyError, UserError):
             return
         if old is not new:
@@ -149,7 +150,7 @@ class Settings:
         algo = self.values.get("algo")
         name = algo.get("name") if isinstance(algo, dict) else None
         try:
-            return schema_for(name, config_class(name)) if isinstance(name, str) else {}
+            return schema_for(name, config_class(name, imports=self._imports)) if isinstance(name, str) else {}
         except UserError:
             return {}
 
@@ -157,7 +158,7 @@ class Settings:
 @cache
 def schema_for(name: str, settings: type[AlgoConfig]) -> describe.Node:
     """The schema of the algorithm called `name`, whose settings these are; made once."""
-    return describe.json_schema(name)
+    return describe.json_schema(name, settings)
 
 
 def _common_keys(one: type[AlgoConfig], other: type[AlgoConfig]) -> set[str]:

@@ -58,7 +58,8 @@ def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST, allow
     A folder of somebody else's may import only the packages in `allow`.
     """
     place = folder.find(run, allow)
-    place.check_cluster(place.config())  # refused before anything is written, the lock included
+    if place.config().runtime == "ray":
+        place.check_cluster()  # refused before anything is written, the lock included
     with locked(place.path, display.message):
         return _resume(place, Logged(display, place, place.config()), which)
 
@@ -89,8 +90,12 @@ def branch(
     *,
     which: str = checkpoint.NEWEST,
     allow: Sequence[str] = (),
+    overrides: Sequence[str] = (),
 ) -> Result:
-    """Go on from a run's checkpoint with other settings, in a new folder; the parent stays as it is."""
+    """Go on from a run's checkpoint with other settings, in a new folder; the parent stays as it is.
+
+    `config` is the parent's configuration with `overrides`, which the user has typed.
+    """
     parent = folder.find(run, allow)
     old, new = RunPlan.from_config(parent.config()), _prepare(config)
     plan = check_branch(old, new)
@@ -108,7 +113,8 @@ def branch(
                 saved["optimizers"] = plan.optimizer_states(saved["optimizers"], fresh, saved["updates"])
             _restore(runtime, new, state, source)
             runtime.learner.apply_settings()
-            place = folder.create(runs, new.config, display.message)
+            vouched = parent.vouches_for_cluster(overrides)
+            place = folder.create(runs, new.config, display.message, seal_cluster=vouched)
             held.enter_context(locked(place.path, display.message))
             place.copy_history(parent, plan.changes, state["session"]["rows"])
             display = Logged(display, place, new.config)

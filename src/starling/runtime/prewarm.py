@@ -6,6 +6,7 @@ import signal
 import sys
 from multiprocessing import current_process, forkserver, resource_tracker
 
+from starling.current_folder import kept_off_path
 from starling.errors import UserError
 from starling.process_exit import ENDING
 
@@ -18,9 +19,10 @@ def prewarm() -> None:
     forkserver.set_forkserver_preload(PRELOADED)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
-        resource_tracker.ensure_running()  # it blocks the others itself, and lets them through again
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-        forkserver.ensure_running()  # its children keep the mask: signals are this process's business
+        with kept_off_path():
+            resource_tracker.ensure_running()  # it blocks the others itself, and lets them through again
+            signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+            forkserver.ensure_running()  # its children keep the mask: signals are this process's business
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

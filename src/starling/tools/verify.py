@@ -26,12 +26,18 @@ from starling.experiment.run_folder.metrics import TIMING, read_rows
 ATTEMPTS = 3
 
 
-def verify(source: str, overrides: Sequence[str], steps: int, say: Callable[[str], None]) -> list[str]:
-    """What is wrong with a run that is killed after N env steps and resumed to 2N; empty: nothing."""
+def verify(
+    source: str, overrides: Sequence[str], steps: int, say: Callable[[str], None], words: Sequence[str] = ()
+) -> list[str]:
+    """What is wrong with a run that is killed after N env steps and resumed to 2N; empty: nothing.
+
+    What `source` may import was checked already; `words` are those that the user has allowed.
+    """
     with tempfile.TemporaryDirectory(prefix="starling-verify-") as scratch:
-        settings = [source, *overrides, f"checkpoint.every={steps}", f"stop.env_steps={2 * steps}", "stop.return=null"]
         config = load(source, overrides)
-        allow = _words_for(config)
+        allow = [f"--allow={word}" for word in (*words, *_words_for(config))]
+        settings = [source, *overrides, f"checkpoint.every={steps}", f"stop.env_steps={2 * steps}", "stop.return=null"]
+        settings += allow
         if not to_the_bit(config):
             return _verify_counters(settings, Path(scratch), steps, say, allow)
         settings.append("checkpoint.exact=true")
@@ -51,9 +57,9 @@ def to_the_bit(config: Config) -> bool:
 
 
 def _words_for(config: Config) -> list[str]:
-    """Options that let a run of `config` be resumed also where there is no key to seal it with."""
+    """Words that let a run of `config` be resumed also where there is no key to seal it with."""
     values = to_saved(config)
-    return [f"--allow={each.word}" for each in (*imports_of(values), *clusters_of(values))]
+    return [each.word for each in (*imports_of(values), *clusters_of(values))]
 
 
 def _verify_counters(

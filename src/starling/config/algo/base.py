@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, TypeGuard
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from starling.config.algo import ALGORITHMS
 from starling.config.parts import Part
@@ -26,8 +26,19 @@ class AlgoConfig(Part):
             raise UserError(f"{self.name} needs a {' or '.join(self.actions)} action space; {env} has a {kind}")
 
 
-def config_class(name: str) -> type[AlgoConfig]:
-    """The settings class of the algorithm called `name`; built-ins need no torch for this."""
+class UnknownConfig(AlgoConfig):
+    """Settings of an algorithm that is not imported: whatever stands there."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def config_class(name: str, *, imports: bool = True) -> type[AlgoConfig]:
+    """The settings class of the algorithm called `name`; built-ins need no torch for this.
+
+    With `imports=False` an algorithm that is neither built in nor registered has `UnknownConfig`.
+    """
+    if not imports and ":" in name and name not in ALGORITHMS:
+        return UnknownConfig
     found = ALGORITHMS.load(name)
     settings = found if _is_settings(found) else getattr(found, "Config", None)
     if not _is_settings(settings):

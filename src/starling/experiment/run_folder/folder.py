@@ -33,10 +33,11 @@ class RunFolder:
 
     path: Path
     allow: tuple[str, ...] = ()  # packages that a folder of somebody else's may import
+    config_name: str = "config.yaml"
 
     @property
     def config_file(self) -> Path:
-        return self.path / "config.yaml"
+        return self.path / self.config_name
 
     @property
     def metrics_file(self) -> Path:
@@ -64,12 +65,27 @@ class RunFolder:
         """Refuse the content of a `config.yaml` that imports what the user has not vouched for."""
         trust.check(self.path, values, self.allow)
 
-    def check_cluster(self, config: Config, overrides: Sequence[str] = ()) -> None:
-        """Refuse to train `config`, which is the run's with `overrides`, in a cluster that the user has not named."""
-        if config.runtime == "ray":
-            settings, _ = config_load.merge(str(self.config_file), (), derive=False, vet=self.vet)
-            typed = [override.partition("=")[0] for override in overrides]
-            trust.check_cluster(self.path, settings.values, self.allow, typed)
+    def check_cluster(self, overrides: Sequence[str] = ()) -> None:
+        """Refuse to train the run with `overrides` in a cluster that the user has not named."""
+        settings, _ = config_load.merge(str(self.config_file), (), vet=self.vet)
+        typed = [override.partition("=")[0] for override in overrides]
+        trust.check_cluster(self.path, settings.values, self.allow, typed)
+
+    def vouches_for_cluster(self, overrides: Sequence[str]) -> bool:
+        """Return True if the user has vouched for the cluster of the run with `overrides`, or it names none."""
+        try:
+            self.check_cluster(overrides)
+        except trust.ForeignCodeError:
+            return False
+        return True
+
+    def options(self, *, joins: bool) -> str:
+        """The options `--allow PACKAGE` that a command on this run needs; `joins`: one that trains, as `resume`."""
+        try:
+            values = config_load.merge(str(self.config_file), (), derive=False)[0].values
+        except UserError:
+            return ""  # the command will say what is wrong
+        return trust.options(self.path, values, joins=joins and values.get("runtime") == "ray")
 
     def check_algorithm(self, overrides: Sequence[str]) -> None:
         """Refuse `overrides` that name another algorithm, which has other settings."""
@@ -130,8 +146,13 @@ def check_writable(root: Path) -> None:
         os.rmdir(tempfile.mkdtemp(prefix=".starling-", dir=existing))
 
 
-def create(root: Path, config: Config, warn: Callable[[str], None] = lambda line: None) -> RunFolder:
-    """A new folder under `root`, sealed as the user's own; a taken name gets a number: nothing is ever overwritten."""
+def create(
+    root: Path, config: Config, warn: Callable[[str], None] = lambda line: None, *, seal_cluster: bool = True
+) -> RunFolder:
+    """A new folder under `root`, sealed as the user's own; a taken name gets a number: nothing is ever overwritten.
+
+    `seal_cluster=False` leaves the cluster that `config` names out of the seal.
+    """
     env = config.env.id.replace("/", "-").replace(":", "-").replace(".", "-")
     name = config.run or f"{env}-{config.algo.name.replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     for number in range(1, 10_000):
@@ -143,26 +164,26 @@ def create(root: Path, config: Config, warn: Callable[[str], None] = lambda line
             except FileExistsError:
                 continue
             folder = RunFolder(path)
-            if (problem := _save_config(folder, config)) is not None:
+            if (problem := _save_config(folder, config, seal_cluster)) is not None:
                 warn(f"warning: {problem}")
             return folder
     raise UserError(f"{root} holds 10,000 runs called {name!r}; choose another name")
 
 
-def of_config(file: Path, allow: Sequence[str] = ()) -> RunFolder | None:
-    """The run whose `config.yaml` this file is; None: a file that belongs to no run."""
-    beside = file.parent
-    is_run = (beside / "checkpoints").exists() or (beside / "metrics.jsonl").exists()
-    return RunFolder(beside, tuple(allow)) if file.name == "config.yaml" and is_run else None
+def of_config(source: str, allow: Sequence[str] = ()) -> RunFolder | None:
+    """The run that the YAML file `source` lies in, links followed; None: a preset, or a file that is in no run."""
+    file = Path(os.path.realpath(source))
+    is_run = any((file.parent / name).exists() for name in ("checkpoints", "metrics.jsonl"))
+    return RunFolder(file.parent, tuple(allow), file.name) if config_load.is_file(source) and is_run else None
 
 
-def _save_config(folder: RunFolder, config: Config) -> str | None:
+def _save_config(folder: RunFolder, config: Config, seal_cluster: bool) -> str | None:
     """Write and seal `config.yaml`; nobody else may read it, at any moment, if secrets stand in it.
 
     Returns one line if the run cannot be sealed as one's own.
     """
     text = config_load.to_yaml(config)
-    problem = trust.seal(folder.path, parse(text, str(folder.config_file)))
+    problem = trust.seal(folder.path, parse(text, str(folder.config_file)), cluster=seal_cluster)
     if config_load.secrets_warning(config) is None:
         publish(folder.config_file, text.encode())
         return problem

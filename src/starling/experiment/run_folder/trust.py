@@ -49,9 +49,8 @@ def check(folder: Path, values: Any, allow: Sequence[str] = ()) -> None:
 
     Nothing is imported here. A folder with the user's own seal needs no word, and neither does one without imports.
     """
-    found, words = imports_of(values), allowed(allow)
-    foreign = [each for each in found if not each.is_allowed(words)]
-    if foreign and (reason := _reason_for_distrust(folder, "imports", found)) is not None:
+    foreign, reason = _foreign_imports(folder, values, allow)
+    if foreign:
         raise ForeignCodeError(_refusal(folder, reason, "import", foreign))
 
 
@@ -61,17 +60,28 @@ def check_cluster(folder: Path, values: Any, allow: Sequence[str] = (), typed: C
     Args:
         typed: dotted keys that the user has set on top of `values`.
     """
-    if "ray" in typed:
-        return
-    found, words = clusters_of(values), allowed(allow)
-    foreign = [each for each in found if each.path not in words and each.key not in typed]
-    if foreign and (reason := _reason_for_distrust(folder, "cluster", found)) is not None:
+    foreign, reason = _foreign_clusters(folder, values, allow, typed)
+    if foreign:
         raise ForeignCodeError(_refusal(folder, reason, "join", foreign))
 
 
-def seal(folder: Path, values: Any) -> str | None:
-    """Write the seal of a run of the user's own, if it needs one; returns why it could not be made, or None."""
-    found = {"imports": imports_of(values), "cluster": clusters_of(values)}
+def options(folder: Path, values: Any, *, joins: bool) -> str:
+    """The options `--allow PACKAGE` that the run in `folder` needs here; empty for a run of the user's own.
+
+    Args:
+        joins: True if the command trains in the cluster that the run names, as `resume` does.
+    """
+    foreign = _foreign_imports(folder, values)[0] + (_foreign_clusters(folder, values)[0] if joins else [])
+    return f"--allow {_join(each.word for each in foreign)}" if foreign else ""
+
+
+def seal(folder: Path, values: Any, *, cluster: bool = True) -> str | None:
+    """Write the seal of a run of the user's own, if it needs one; returns why it could not be made, or None.
+
+    Args:
+        cluster: False if the user has not vouched for the cluster that `values` name: the seal leaves it out.
+    """
+    found = {"imports": imports_of(values)} | ({"cluster": clusters_of(values)} if cluster else {})
     if not any(found.values()):
         return None
     try:
@@ -93,12 +103,32 @@ def key_file() -> Path:
     return base / "starling" / "key"
 
 
+def _foreign_imports(folder: Path, values: Any, allow: Sequence[str] = ()) -> tuple[list[Import], str]:
+    """What `values` would import and nobody has vouched for, and why the folder's seal does not."""
+    found, words = imports_of(values), allowed(allow)
+    foreign = [each for each in found if not each.is_allowed(words)]
+    reason = _reason_for_distrust(folder, "imports", found) if foreign else None
+    return ([], "") if reason is None else (foreign, reason)
+
+
+def _foreign_clusters(
+    folder: Path, values: Any, allow: Sequence[str] = (), typed: Collection[str] = ()
+) -> tuple[list[Import], str]:
+    """The same for the cluster that `values` name; `typed` are keys that the user has set."""
+    found, words = clusters_of(values), allowed(allow)
+    foreign = [each for each in found if each.path not in words and not {each.key, "ray"} & set(typed)]
+    reason = _reason_for_distrust(folder, "cluster", found) if foreign else None
+    return ([], "") if reason is None else (foreign, reason)
+
+
 def _reason_for_distrust(folder: Path, part: str, found: Sequence[Import]) -> str | None:
     """Why one part of the folder's seal does not vouch for what was found; None: it does."""
     try:
         digest = _read_seal(folder / SEAL, part)
     except FileNotFoundError:
         return f"it has no {SEAL}"
+    except KeyError:
+        return f"its {SEAL} does not cover that"
     except (OSError, ValueError, RecursionError):
         return f"its {SEAL} is damaged"
     try:
@@ -119,7 +149,7 @@ def _digest(key: bytes, part: str, found: Sequence[Import]) -> str:
 
 def _read_seal(file: Path, part: str) -> str:
     content = json.loads(_read_regular(file, _LONGEST_SEAL)[0])
-    digest = content.get(part) if isinstance(content, dict) else None
+    digest = content[part] if isinstance(content, dict) else None
     if not isinstance(digest, str) or not digest.isascii():
         raise ValueError(f"no digest in {file}")
     return digest
@@ -144,6 +174,8 @@ def _read_key(file: Path) -> bytes:
     except FileNotFoundError:
         raise
     except OSError as error:
+        if file.is_symlink():
+            raise NoKeyError(f"{file} is a symlink; replace it by the file that it points to") from None
         raise NoKeyError(f"cannot read {file}: {error.strerror}") from None
     except ValueError:
         raise NoKeyError(f"{file} is not a key; remove it") from None
@@ -186,7 +218,7 @@ def _refusal(folder: Path, reason: str, does: str, foreign: Sequence[Import]) ->
     more = f" and {len(foreign) - _SHOWN:,} more" if len(foreign) > _SHOWN else ""
     words = dict.fromkeys(each.word for each in listed)
     return (
-        f"{folder} is not known as a run of yours ({reason}), and its config.yaml would {does} {shown}{more}; nothing"
+        f"{folder} is not known as a run of yours ({reason}), and its configuration would {does} {shown}{more}; nothing"
         f" was done: if you trust that, add --allow {_join(words)} (in Python allow=[...]) or set"
         f" {ALLOW}={','.join(shlex.quote(_plain(word)) for word in words)}"
     )

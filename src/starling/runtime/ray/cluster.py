@@ -19,8 +19,10 @@ from typing import Any
 import ray
 from ray._private import ray_constants
 from ray.exceptions import RayError
+from ray.job_config import JobConfig
 
 from starling.config.cluster import RayConfig
+from starling.current_folder import is_on_path, kept_off_path
 from starling.errors import UserError
 from starling.hardware import cores
 from starling.process_exit import leave_at_once
@@ -139,7 +141,7 @@ def _start(folder: str, needs: Sequence[Need], object_store: int) -> None:
     cpus = math.ceil(sum(need.resources.get("CPU", 0.0) for need in needs)) + 1
     try:
         cpus = max(cpus, cores())
-        with _on_loopback():
+        with _on_loopback(), kept_off_path():
             ray.init(  # "local": also where another one runs
                 "local",
                 num_cpus=cpus,
@@ -149,6 +151,7 @@ def _start(folder: str, needs: Sequence[Need], object_store: int) -> None:
                 _system_config={
                     "worker_niceness": 0
                 },  # Ray's workers would yield (15) to all others, the learner first
+                job_config=_job(),
                 **_QUIET,
             )
     except Exception as error:
@@ -173,12 +176,22 @@ def _on_loopback() -> Iterator[None]:
         ray_constants.ENABLE_RAY_CLUSTER = before
 
 
+def _job() -> JobConfig:
+    """A job whose workers do not import from the folder that this process is in, unless this process does.
+
+    Ray (2.60) puts that folder first on their path for every job but a client's, and nothing public says otherwise.
+    """
+    return JobConfig(_client_job=not is_on_path())
+
+
 def _join(address: str) -> None:
     check_token_file()
+    # The job of a client is its server's business, and does not have this folder on its path.
+    job: dict[str, Any] = {} if address.startswith("ray://") else {"job_config": _job()}
     if ":" in address and not answers(_endpoint(address), CONNECT_SECONDS):
         raise UserError(f"ray.address={address}: nothing answers there; is the cluster up, and its port open?")
     try:
-        ray.init(address=address, **_QUIET)
+        ray.init(address=address, **_QUIET, **job)
     except ConnectionError as error:
         raise UserError(f"ray.address={address}: {_first_line(error)}; start one with: ray start --head") from error
     except RayError as error:
@@ -232,7 +245,7 @@ def is_open(gcs: str) -> bool:
         UndecidedError: It neither let us in nor asked for a token: no answer, or another failure.
     """
     stranger = {name: value for name, value in os.environ.items() if name not in (TOKEN, PATH)} | {MODE: "disabled"}
-    command = [sys.executable, "-c", KNOCK, gcs]
+    command = [sys.executable, "-P", "-c", KNOCK, gcs]
     try:
         trial = subprocess.run(
             command, env=stranger, capture_output=True, text=True, timeout=KNOCK_SECONDS, check=False
