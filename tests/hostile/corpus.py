@@ -25,14 +25,22 @@ SETTINGS = [
     "algo.optimizer.schedule={name: LinearLR, args: {total_iters: 100}}", "stop.return=null",
 ]  # fmt: skip
 
+STACKED = [
+    *(setting for setting in SETTINGS if setting != "algo.prioritized={}"), "algo.n_step=50", "checkpoint.exact=true",
+    "env.wrappers=[{name: FrameStackObservation, args: {stack_size: 2}}]",
+]  # fmt: skip
+
 COMMANDS = {
     "resume": ["resume", "{run}"],
+    "resume stacked": ["resume", "{stacked}", "run=child", "stop.env_steps=800", "--runs={scratch}"],
     "branch": ["resume", "{run}", "run=child", "stop.env_steps=330", "--runs={scratch}"],
     "eval": ["eval", "{run}", "--episodes=1"],
     "eval best": ["eval", "{run}", "--episodes=1", "--checkpoint=best"],
     "eval ²": ["eval", "{run}", "--episodes=1", "--checkpoint=²"],
     "play": ["play", "{run}", "--log={scratch}/steps.json", "--max-steps=3"],
     "metrics": ["metrics", "{run}"],
+    "csv": ["metrics", "{run}", "--csv={scratch}/rows.csv"],
+    "resume best": ["resume", "{run}", "--checkpoint=best"],
     "show": ["config", "show", "{run}"],
     "info": ["replay", "info", "{run}"],
     "export": ["replay", "export", "{run}", "--out={scratch}/exported"],
@@ -62,6 +70,11 @@ class Place:
         return self.root / "run"
 
     @property
+    def stacked(self):
+        """A run with frame stacks whose checkpoints are exact: they also hold env loops and policies."""
+        return self.root / "stacked"
+
+    @property
     def export(self):
         return self.root / "export"
 
@@ -72,14 +85,18 @@ class Place:
     @property
     def newest(self):
         """The newest checkpoint of the run."""
-        return max((self.run / "checkpoints").glob("step-*"))
+        return newest_of(self.run)
 
     def command(self, name):
         """The arguments of a command, with the paths that it is about."""
         arguments = COMMANDS[name]
-        for folder in ("run", "export", "scratch"):
+        for folder in ("run", "stacked", "export", "scratch"):
             arguments = [part.replace(f"{{{folder}}}", str(self.root / folder)) for part in arguments]
         return arguments
+
+
+def newest_of(run):
+    return max((run / "checkpoints").glob("step-*"))
 
 
 @dataclass(frozen=True)

@@ -227,7 +227,7 @@ KINDS = {
     "uniform": {"storage": "ring", "capacity": 60},
     "prioritized": {"storage": "ring", "capacity": 60, "period": 2},
     "fifo": {"storage": "slots", "capacity": 12, "max_times_sampled": 2},
-    "ranked": {"storage": "slots", "capacity": 12, "candidates": 2.0, "contest": 2},
+    "ranked": {"storage": "slots", "capacity": 12, "candidate_factor": 2.0, "contest": 2},
 }
 
 

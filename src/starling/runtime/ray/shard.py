@@ -60,6 +60,7 @@ class Shard:
         self._number = 0
         if plan.state is not None:
             self._tables.set_state(plan.state)
+            self._tables.check_valid()
 
     def beat(self) -> Holds:
         """What is in it; also a sign of life."""
