@@ -175,7 +175,7 @@ def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(tmp_path):
     save(tmp_path, 7, a_state(), retention=KEEP)
     with pytest.raises(UserError, match=r"no checkpoint '8' in .* \(there are: newest, 7\)"):
         checkpoint.find(tmp_path, "8")
-    with pytest.raises(UserError, match="no checkpoint 'best'"):
+    with pytest.raises(UserError, match=r"no best checkpoint in .*: best\.json is not there"):
         checkpoint.find(tmp_path, "best")
     flip(tmp_path / "step-000000000007" / "store.safetensors")
     with pytest.raises(UserError, match="was altered"):

@@ -63,7 +63,7 @@ def test_attack(case, place, starling):
     assert ended.memory < BYTES, f"{ended.memory / 1e6:.0f} MB"
 
 
-@pytest.mark.parametrize("command", sorted({case.command for case in CASES} - {"eval ²"}))
+@pytest.mark.parametrize("command", sorted({case.command for case in CASES} - {"eval ²", "eval 1"}))
 def test_without_an_attack_every_command_succeeds(command, place, starling):
     """Else an attack could be refused for another reason."""
     ended = starling(*place.command(command))
