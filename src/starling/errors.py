@@ -28,6 +28,19 @@ def escaped(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def require(condition: object, problem: str) -> None:
+    """Raise ValueError unless `condition` holds: for what a file says, since `python -O` leaves out an assert."""
+    if not condition:
+        raise ValueError(problem)
+
+
+def to_count(value: object, below: int = 2**62) -> int:
+    """Return `value` if it is an integer in [0, below), as counts in a file are; raise ValueError if it is not."""
+    if type(value) is not int or not 0 <= value < below:
+        raise ValueError(f"a count of {printable(value)}, which is no integer in [0, {below:,})")
+    return value
+
+
 def printable(text: object) -> str:
     """Text from elsewhere for one line of a terminal: escaped, and cut off where it is long."""
     return escaped(cut(str(text), _LONGEST))

@@ -232,6 +232,27 @@ def test_the_configuration_of_a_run_has_no_base(write, tmp_path):
         run.check_algorithm(["seed=3"])
 
 
+@pytest.mark.parametrize("name", preset_names())
+def test_the_configuration_that_a_run_saves_lacks_nothing(write, tmp_path, name):
+    config = load(name, ["seed=3"])
+    write("run/config.yaml", to_yaml(config))
+    assert RunFolder(tmp_path / "run").config() == config
+
+
+def test_the_configuration_of_a_run_may_be_edited_but_not_cut_off(write, tmp_path):
+    text, run = to_yaml(load("dqn-cartpole")), RunFolder(tmp_path / "run")
+    write("run/config.yaml", text.replace("seed: 0", "seed: 5").replace("batch:", "batch: 7 # was"))
+    assert (run.config().seed, run.config().algo.batch) == (5, 7)
+    cut = write("run/config.yaml", text.partition("\nstop:")[0] + "\nstop: {env_steps: 7}\n")
+    with pytest.raises(UserError, match=r"config\.yaml: lacks (\w+, )*stop\.\w+.* \(is it cut off\?\).*; put back"):
+        run.config()
+    with pytest.raises(UserError, match="lacks"):
+        run.check_algorithm(["seed=3"])
+    with pytest.raises(UserError, match="lacks"):
+        load(str(cut), ["seed=3"], derive=False)
+    assert load(str(cut)).stop.env_steps == 7, "a file for starling train need not be complete"
+
+
 ATARI = [name for name in preset_names() if name.endswith("-atari")]
 
 

@@ -175,7 +175,7 @@ def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(tmp_path):
     save(tmp_path, 7, a_state(), retention=KEEP)
     with pytest.raises(UserError, match=r"no checkpoint '8' in .* \(there are: newest, 7\)"):
         checkpoint.find(tmp_path, "8")
-    with pytest.raises(UserError, match="no checkpoint 'best'"):
+    with pytest.raises(UserError, match=r"no best checkpoint in .*: best\.json is not there"):
         checkpoint.find(tmp_path, "best")
     flip(tmp_path / "step-000000000007" / "store.safetensors")
     with pytest.raises(UserError, match="was altered"):
@@ -193,3 +193,46 @@ def test_names_that_no_checkpoint_has_are_refused_and_other_folders_overlooked(t
     for known in ("newest", "5", "step-000000000005"):
         chosen, _, problems = checkpoint.find(tmp_path, known)
         assert (chosen.name, problems) == ("step-000000000005", [])
+
+
+def test_of_many_damaged_checkpoints_a_few_are_named_and_the_oldest_not_tried(tmp_path):
+    save(tmp_path, 1, a_state(1), retention=KEEP)
+    for step in range(2, checkpoint.TRIED + 1):
+        (tmp_path / f"step-{step:012d}").mkdir()
+    chosen, _, problems = checkpoint.find(tmp_path)
+    assert chosen.name == "step-000000000001"
+    assert len(problems) == 4
+    assert problems[-1] == f"and {checkpoint.TRIED - 4} more"
+    (tmp_path / "step-000000000900").mkdir()
+    with pytest.raises(UserError, match=r"of 11 the newest 10 were looked at: name an older one with --checkpoint"):
+        checkpoint.find(tmp_path)
+    assert checkpoint.find(tmp_path, "1")[0] == chosen
+
+
+def test_arrays_beyond_the_limit_of_their_part_are_refused_before_they_are_read(tmp_path):
+    folder = save(tmp_path, 1, a_state(), retention=KEEP)
+    sizes = {part: (folder / f"{part}.safetensors").stat().st_size for part in ("learner", "store")}
+    assert_same(checkpoint.find(tmp_path, limits=sizes)[1], a_state())
+    flip(folder / "store.safetensors")
+    with pytest.raises(UserError, match=r"part store has \d+ bytes, which is more than this run can have"):
+        checkpoint.find(tmp_path, limits={**sizes, "store": sizes["store"] - 1})
+
+
+@pytest.mark.parametrize(
+    ("note", "said"),
+    [
+        ("{", "is damaged"),
+        ('{"checkpoint": "step-000000000009", "score": 1}', "names step-000000000009, which is not there"),
+        ('{"checkpoint": "../run", "score": 1}', "is damaged"),
+        ('{"checkpoint": "step-000000000001", "score": NaN}', "is damaged"),
+    ],
+)
+def test_a_wrong_note_on_the_best_checkpoint_is_named(tmp_path, note, said):
+    save(tmp_path, 1, a_state(), retention=Retention(newest=3, best=True), score=1.0)
+    assert checkpoint.find(tmp_path, "best")[0].name == "step-000000000001"
+    assert checkpoint.best_problem(tmp_path) is None
+    (tmp_path / "best.json").write_text(note)
+    with pytest.raises(UserError, match=rf"no best checkpoint in .*: best\.json {said}; choose another"):
+        checkpoint.find(tmp_path, "best")
+    assert said in checkpoint.best_problem(tmp_path)
+    assert checkpoint.find(tmp_path)[0].name == "step-000000000001"

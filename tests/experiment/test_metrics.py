@@ -7,6 +7,7 @@ from support.traced_disk import TracedDisk
 
 from starling.errors import UserError
 from starling.experiment.run_folder.metrics import MetricsFile, Scoreboard, read_rows
+from starling.experiment.run_folder.rows import Rows
 from starling.types import Episode
 
 
@@ -145,3 +146,31 @@ def test_a_file_that_cannot_even_be_begun_is_one_clear_line(path, monkeypatch):
         MetricsFile(path, print, keep_rows=1, env_steps=1)
     assert steps_in(path) == [1]
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"x" * (2**20 + 1), r"a line of more than 1,048,576 bytes"),
+        (b"\n" * 500_001, "more than 500,000 lines"),
+        (b"".join(b'{"env_steps": 1, "a%d": 1, "b%d": 1}\n' % (i, i) for i in range(1001)), "more than 2,000 keys"),
+    ],
+)
+def test_a_file_that_no_run_has_written_is_refused_and_stays_as_it_is(path, content, what):
+    path.write_bytes(content)
+    message = rf"metrics.jsonl has {what}, which rows of a run never have: move it away"
+    with pytest.raises(UserError, match=message):
+        MetricsFile(path, print, keep_rows=10**9, env_steps=10**9)
+    with pytest.raises(UserError, match=message):
+        read_rows(path)
+    assert path.read_bytes() == content
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_row_that_is_still_being_written_is_overlooked_where_that_is_asked_for(path):
+    path.write_bytes(b'{"env_steps": 1}\n\n{"env_steps": 2}')
+    growing, whole = Rows(path, finished=True), Rows(path)
+    assert [[row["env_steps"] for row in rows] for rows in (growing, whole, whole)] == [[1], [1, 2], [1, 2]]
+    path.write_bytes(b'{"env_steps": 1}\n{"env_st')
+    assert ([*growing], growing.damaged) == ([{"env_steps": 1}], 0)
+    assert ([*whole], whole.damaged) == ([{"env_steps": 1}], 1)

@@ -11,7 +11,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from corpus import SETTINGS, Ended, Place
+from corpus import SETTINGS, STACKED, Ended, Place
 
 from starling.cli import main
 from starling.cli.main import app
@@ -19,10 +19,11 @@ from starling.cli.main import app
 
 @pytest.fixture(scope="session")
 def sound(tmp_path_factory):
-    """A run with three checkpoints, `run`, and its replay, `export`; nobody changes them."""
+    """Two runs with three checkpoints, `run` and `stacked`, and the replay of the first, `export`: never changed."""
     root = tmp_path_factory.mktemp("sound")
-    settings = [*SETTINGS, "checkpoint.every=100", "stop.env_steps=300", "run=run", f"--runs={root}"]
-    assert app(["train", *settings], standalone_mode=False) == 0
+    for name, settings in (("run", SETTINGS), ("stacked", STACKED)):
+        ends = ["checkpoint.every=100", "stop.env_steps=300", f"run={name}", f"--runs={root}"]
+        assert app(["train", *settings, *ends], standalone_mode=False) == 0
     app(["replay", "export", str(root / "run"), f"--out={root / 'export'}"], standalone_mode=False)
     torch.set_num_threads(1)
     torch.set_flush_denormal(False)
@@ -32,7 +33,7 @@ def sound(tmp_path_factory):
 @pytest.fixture
 def place(sound, tmp_path):
     """Copies to attack, and a folder beside them that nothing may change."""
-    for name in ("run", "export"):
+    for name in ("run", "stacked", "export"):
         shutil.copytree(sound / name, tmp_path / name)
     outside = tmp_path / "outside"
     outside.mkdir()

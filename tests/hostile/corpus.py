@@ -25,14 +25,23 @@ SETTINGS = [
     "algo.optimizer.schedule={name: LinearLR, args: {total_iters: 100}}", "stop.return=null",
 ]  # fmt: skip
 
+STACKED = [
+    *(setting for setting in SETTINGS if setting != "algo.prioritized={}"), "algo.n_step=50", "checkpoint.exact=true",
+    "env.wrappers=[{name: FrameStackObservation, args: {stack_size: 2}}]",
+]  # fmt: skip
+
 COMMANDS = {
     "resume": ["resume", "{run}"],
+    "resume stacked": ["resume", "{stacked}", "run=child", "stop.env_steps=800", "--runs={scratch}"],
     "branch": ["resume", "{run}", "run=child", "stop.env_steps=330", "--runs={scratch}"],
     "eval": ["eval", "{run}", "--episodes=1"],
     "eval best": ["eval", "{run}", "--episodes=1", "--checkpoint=best"],
+    "eval 1": ["eval", "{run}", "--episodes=1", "--checkpoint=1"],
     "eval ²": ["eval", "{run}", "--episodes=1", "--checkpoint=²"],
     "play": ["play", "{run}", "--log={scratch}/steps.json", "--max-steps=3"],
     "metrics": ["metrics", "{run}"],
+    "csv": ["metrics", "{run}", "--csv={scratch}/rows.csv"],
+    "branch best": ["resume", "{run}", "--checkpoint=best", "run=child", "--runs={scratch}"],
     "show": ["config", "show", "{run}"],
     "diff": ["config", "diff", "dqn-cartpole", "{run}/config.yaml"],
     "info": ["replay", "info", "{run}"],
@@ -63,6 +72,11 @@ class Place:
         return self.root / "run"
 
     @property
+    def stacked(self):
+        """A run with frame stacks whose checkpoints are exact: they also hold env loops and policies."""
+        return self.root / "stacked"
+
+    @property
     def export(self):
         return self.root / "export"
 
@@ -73,14 +87,18 @@ class Place:
     @property
     def newest(self):
         """The newest checkpoint of the run."""
-        return max((self.run / "checkpoints").glob("step-*"))
+        return newest_of(self.run)
 
     def command(self, name):
         """The arguments of a command, with the paths that it is about."""
         arguments = COMMANDS[name]
-        for folder in ("run", "export", "scratch"):
+        for folder in ("run", "stacked", "export", "scratch"):
             arguments = [part.replace(f"{{{folder}}}", str(self.root / folder)) for part in arguments]
         return arguments
+
+
+def newest_of(run):
+    return max((run / "checkpoints").glob("step-*"))
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from starling.experiment.run_folder import checkpoint
 from starling.experiment.run_folder.arrays import parse_arrays
 from starling.experiment.run_folder.checkpoint import BrokenCheckpointError
 from starling.experiment.run_folder.checkpoint_schema import state_check
-from starling.experiment.run_folder.rows import parse_rows
+from starling.experiment.run_folder.rows import Rows
 from starling.experiment.run_folder.segments import Stored, what_is_wrong, write_segments
 from starling.experiment.saved_replay.load import load_replay
 from starling.experiment.saved_replay.start import _read, check_replay
@@ -179,11 +179,12 @@ def test_fuzz_files_of_tensors(folder, data):
 
 @fuzz
 @given(st.one_of(st.binary(max_size=200), values.map(json.dumps).map(str.encode)))
-def test_fuzz_json_and_rows(content):
+def test_fuzz_json_and_rows(tmp_path_factory, content):
     with contextlib.suppress(ValueError):
         parse_json(content)
-    rows, _ = parse_rows(content)
-    assert all(row["env_steps"] >= 0 for row in rows)
+    file = tmp_path_factory.getbasetemp() / "rows.jsonl"
+    file.write_bytes(content)
+    assert all(row["env_steps"] >= 0 for row in Rows(file))
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +228,7 @@ KINDS = {
     "uniform": {"storage": "ring", "capacity": 60},
     "prioritized": {"storage": "ring", "capacity": 60, "period": 2},
     "fifo": {"storage": "slots", "capacity": 12, "max_times_sampled": 2},
-    "ranked": {"storage": "slots", "capacity": 12, "candidates": 2.0, "contest": 2},
+    "ranked": {"storage": "slots", "capacity": 12, "candidate_factor": 2.0, "contest": 2},
 }
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starling.errors import UserError
-from starling.replay.codec import CHUNK, Chunked, Packer, Plain, make_cells
+from starling.replay.codec import CHUNK, Chunked, Packer, Plain, joined, make_cells, parted
 from starling.replay.grid import Grid
 from starling.segments import Joined, Segmented
 from starling.types import ArraySpec
@@ -107,3 +107,48 @@ def test_a_damaged_state_is_refused_when_it_is_loaded(damage):
         state["which"] = state["which"][::-1].copy()
     with pytest.raises(UserError, match="broken"):
         Chunked(SPEC, grid).set_state(state)
+
+
+class Unread(Joined):
+    """A segment that must not be read."""
+
+    def read(self):
+        raise AssertionError("read before it was checked")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: {"group": 0},
+        lambda state: {"group": -1},
+        lambda state: {"group": "all"},
+        lambda state: {"closed": Segmented(state["closed"].parts * 10_000)},
+        lambda state: {"closed": Segmented(())},
+        lambda state: {"closed": Segmented((Unread((bytes(10**6),)),))},
+        lambda state: {"sizes": np.concatenate([state["sizes"], state["sizes"]])},
+        lambda state: {"sizes": state["sizes"] * 1000},
+        lambda state: {"sizes": -state["sizes"]},
+        lambda state: {"sizes": state["sizes"].astype(np.float32)},
+        lambda state: {"which": state["which"] + 10**6},
+        lambda state: {"which": state["which"] - 10**6},
+        lambda state: {"which": state["which"] * 0},
+        lambda state: {"which": state["which"] + 0.5},
+        lambda state: {"which": np.array(3)},
+    ],
+)
+def test_a_state_with_impossible_chunks_is_refused_before_a_segment_is_read(change):
+    grid = Grid(1, 4 * CHUNK)
+    cells = Chunked(SPEC, grid)
+    cells.write(np.arange(3 * CHUNK)[:, None], np.ones((3 * CHUNK, 1, *SPEC.shape), np.float32))
+    state = cells.get_state(4 * CHUNK)
+    Chunked(SPEC, grid).set_state(state)
+    state["closed"] = Segmented(tuple(Unread((part.read(),)) for part in state["closed"].parts))
+    with pytest.raises((UserError, ValueError)):
+        Chunked(SPEC, grid).set_state({**state, **change(state)})
+
+
+@pytest.mark.parametrize("sizes", [[1, 10**6, -(10**6)] * 300, [-1, 4], [1], [4], [[3]]])
+def test_pieces_of_other_sizes_than_their_bytes_are_refused(sizes):
+    with pytest.raises(UserError, match="broken"):
+        parted({"bytes": np.zeros(3, np.uint8), "sizes": np.array(sizes, np.int32)})
+    assert parted(joined([b"ab", b"", b"c"])) == [b"ab", b"", b"c"]

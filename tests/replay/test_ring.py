@@ -11,6 +11,7 @@ from support.store_streams import RingModel, Stream, assert_same, column, make_l
 
 from starling import tree
 from starling.replay import codec
+from starling.replay.frame_loop import locate
 from starling.replay.ring import Ring
 from starling.replay.spec import TableSpec
 from starling.types import ArraySpec, Fragment, Layout, StackSpec
@@ -319,3 +320,13 @@ def test_the_state_is_arrays_and_json():
         return None if isinstance(value, np.ndarray) else value
 
     json.dumps(plain(ring.get_state()))
+
+
+def test_ages_outside_their_range_write_nothing_outside_the_buffer():
+    """Where a file gave them, they are refused; the loop is compiled and checks no bounds."""
+    since = np.full(8, -30_000, np.int16)
+    cells, early = np.zeros((2, 6), np.int64), np.full((2, 100), -1, np.int64)
+    count = locate(np.array([0, 4]), np.array([3, 3]), np.zeros(2, bool), since, 8, 3, cells, early, np.zeros(2, bool))
+    assert count <= 2 * 2
+    assert (early[:, 4:] == -1).all()
+    assert ((cells >= 0) & (cells < 8)).all()

@@ -17,6 +17,7 @@ from starling import tree
 from starling.actor.noise import Noise
 from starling.actor.recorder import FragmentBuffer, FragmentShape, Recorder, learning_rewards
 from starling.algos.base import ActInput, ActOutput, Algorithm, IntrinsicInput
+from starling.errors import require, to_count
 from starling.types import EnvStep, Fragment, NDArray, Progress, Tree
 
 
@@ -79,10 +80,14 @@ class RowGroup:
 
     def set_state(self, state: dict[str, Any]) -> None:
         assert self.seen is not None, "rows are restored after their env loop has started"
-        self.step = state["step"]
+        self.step = to_count(state["step"])
         saved = state["arrays"]  # of earlier versions: without what steps did not have then
-        restored = iter(saved.get(name, leaf) for name, leaf in tree.items((self.carry, self.seen)))
-        self.carry, self.seen = tree.map(lambda _: next(restored), (self.carry, self.seen))
+        restored = [(leaf, saved.get(name, leaf)) for name, leaf in tree.items((self.carry, self.seen))]
+        for leaf, array in restored:
+            same = array.shape == leaf.shape and array.dtype.kind == leaf.dtype.kind
+            require(same, f"{array.dtype} {array.shape} of env rows that have {leaf.dtype} {leaf.shape}")
+        arrays = iter(array for _, array in restored)
+        self.carry, self.seen = tree.map(lambda _: next(arrays), (self.carry, self.seen))
         for name, tensor in tree.items(self.intrinsic_state):
             tensor.copy_(torch.from_numpy(state["intrinsic_state"][name]))
         self.action = state.get("action")  # states of earlier versions have none
@@ -233,6 +238,11 @@ class PolicyCore:
         """Which life of its rows every group is in."""
         return {index: spec.incarnation for index, spec in self._specs.items()}
 
+    @property
+    def recording(self) -> int:
+        """Env rows with a fragment under way."""
+        return sum(len(self._specs[index].rows) for index, recorder in self._recorders.items() if recorder.open)
+
     def start_incarnation(self, index: int, spec: GroupSpec) -> None:
         """Rows begin, or begin anew after they were lost: what was under way is forgotten, but for what they see."""
         before = self._groups.get(index)
@@ -310,7 +320,10 @@ class PolicyCore:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self.policy.progress = Progress(**state["progress"])
+        progress = Progress(**state["progress"])
+        to_count(progress.env_steps), to_count(progress.updates)
+        require(0.0 <= progress.fraction <= 1.0, "a run that is more than over")
+        self.policy.progress = progress
         for index in self._groups:
             self._groups[index].set_state(state["groups"][str(index)])
             self._recorders[index].set_state(state["recorders"][str(index)])

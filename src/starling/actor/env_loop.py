@@ -11,6 +11,7 @@ from starling.actor import noise
 from starling.actor.usage import Usage
 from starling.envs.vector import VectorEnv
 from starling.envs.watch import BoundsWatch
+from starling.errors import to_count
 from starling.types import EnvStep, Episode, NDArray, Tree
 
 NAMED = 10
@@ -135,5 +136,4 @@ class EnvLoop:
         self.cut()
         self._finished.clear()
         self._bounds = None
-        self.env_steps = state["env_steps"]
-        self.dropped = state["dropped"]
+        self.env_steps, self.dropped = to_count(state["env_steps"]), to_count(state["dropped"])

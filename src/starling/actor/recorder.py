@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from starling import tree
+from starling.errors import to_count
 from starling.types import EXTRINSIC, ArraySpec, EnvStep, Fragment, Layout, NDArray, Trajectory, Tree
 
 
@@ -115,12 +116,13 @@ class Recorder:
         return {"t": self._t, "sequence": self._sequence, "arrays": arrays}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._t, self._sequence = state["t"], state["sequence"]
+        self._t, self._sequence = to_count(state["t"], self._shape.length + 1), to_count(state["sequence"])
         self._buffer = None
         if state["arrays"]:
             self._buffer = tree.zeros(self._shape.buffer(len(self._rows)))
             for name, array in tree.items(self._buffer):
                 np.copyto(array, state["arrays"][name])
+            to_count(self._t, self._shape.length)  # one that is full is sealed before anything is saved
 
 
 def learning_rewards(step: EnvStep, clip: float | None) -> dict[str, NDArray]:

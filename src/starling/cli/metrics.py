@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +16,8 @@ from starling.errors import escaped, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from starling.experiment.run_folder.rows import Rows
 
 MAIN = ("env_steps", "updates", "return", "episodes", "episode_length", "eval/return", "explore/epsilon")
 LAST = ("time/steps_per_s",)
@@ -30,35 +34,44 @@ def metrics(
 
     Example: starling metrics runs/mine --csv mine.csv
     """
-    from starling.experiment.run_folder.export import read_finished
+    from starling.experiment.run_folder.export import FIRST, finished_rows
     from starling.experiment.run_folder.folder import find
     from starling.experiment.run_folder.rows import damage_line
 
     file = find(run).metrics_file
-    rows, damaged = read_finished(file)
-    if damaged:
-        print(f"warning: {damage_line(file, damaged)}", file=sys.stderr)
+    rows = finished_rows(file)
+    count, newest, names = 0, deque[dict[str, Any]](maxlen=last), dict.fromkeys(FIRST)
+    for row in rows:
+        count += 1
+        newest.append(row)
+        names |= dict.fromkeys(row)
+    if rows.damaged:
+        print(f"warning: {damage_line(file, rows.damaged)}", file=sys.stderr)
     if csv is None:
-        for line in _table(rows[-last:]) if rows else ["no rows yet"]:
+        for line in _table(list(newest)) if newest else ["no rows yet"]:
             say(line)
     else:
-        _export(rows, csv)
+        _export(rows, count, [*FIRST, *sorted(names.keys() - set(FIRST))], csv)
 
 
-def _export(rows: Sequence[dict[str, Any]], target: str) -> None:
+def _export(rows: Rows, count: int, names: Sequence[str], target: str) -> None:
     from starling.errors import UserError
-    from starling.experiment.run_folder.export import write_csv
+    from starling.experiment.run_folder.export import MOST_CELLS, write_csv
 
+    if count * len(names) > MOST_CELLS:
+        raise UserError(
+            f"{count:,} rows of {len(names):,} columns are too much for one CSV file; read metrics.jsonl by itself"
+        )
     if target == "-":
-        text = ({escaped(key): escaped(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows)
-        write_csv(list(text), sys.stdout)
+        shown = ({escaped(key): escaped(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows)
+        write_csv(islice(shown, count), [escaped(name) for name in names], sys.stdout)
         return
     try:
         with Path(target).open("w", encoding="utf-8", newline="") as stream:
-            write_csv(rows, stream)
+            write_csv(islice(rows, count), names, stream)
     except OSError as error:
         raise UserError(f"cannot write {target}: {error.strerror}; choose another file with --csv") from None
-    print(f"wrote {target}: {len(rows):,} rows")
+    print(f"wrote {target}: {count:,} rows")
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -20,6 +20,7 @@ from starling.config.parts import Part
 from starling.config.schema import Config
 from starling.errors import UserError, did_you_mean, quoted
 
+_SHOWN = 8  # missing keys in a message
 PRESETS = resources.files("starling.config") / "presets"
 Vet = Callable[[dict[str, Any]], None]
 """Looks at what a file says, and raises `UserError` to refuse it."""
@@ -51,13 +52,37 @@ def load(
 ) -> Config:
     """The configuration that `source` (a preset's name or a YAML file) gives with `key.sub=value` overrides on top.
 
-    The key `base` of a file names the preset or file it derives from; `derive=False` refuses it. `vet` sees what each
-    file says before anything that is named there is imported, and may refuse it. `imports=False` imports nothing: the
-    settings of an algorithm that is not built in are not checked.
+    The key `base` of a file names the preset or file it derives from. `derive=False` is for the file of a run, which is
+    complete: it refuses that key, and a file that lacks any. `vet` sees what each file says before anything that is
+    named there is imported, and may refuse it. `imports=False` imports nothing: the settings of an algorithm that is
+    not built in are not checked.
     """
+    if overrides and not derive:
+        load(source, derive=False, vet=vet, imports=imports)
     settings, mistakes = merge(source, overrides, derive=derive, vet=vet, imports=imports)
     config, more = check(settings.values, settings.origin, imports=imports)
-    return _or_raise(config, mistakes + more)
+    config = _or_raise(config, mistakes + more)
+    if not derive and not overrides:
+        _check_complete(source, to_saved(config), settings.values)
+    return config
+
+
+def _check_complete(source: str, whole: dict[str, Any], given: dict[str, Any]) -> None:
+    """Refuse what a file gives unless every key of the configuration that it makes stands there."""
+    if lacking := list(_lacking(whole, given)):
+        more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
+        raise UserError(
+            f"{source} lacks {', '.join(lacking[:_SHOWN])}{more} (is it cut off?): the configuration of a run is"
+            " complete, and nothing is taken from defaults; put back what is missing"
+        )
+
+
+def _lacking(whole: dict[str, Any], given: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in whole.items():
+        if key not in given:
+            yield f"{prefix}{key}"
+        elif isinstance(value, dict) and isinstance(given[key], dict):
+            yield from _lacking(value, given[key], f"{prefix}{key}.")
 
 
 def from_dict(values: dict[str, Any]) -> Config:

@@ -20,7 +20,7 @@ from starling.errors import UserError, escaped
 from starling.experiment import divergence
 from starling.experiment.bottleneck import KEY, Limits
 from starling.experiment.run_folder import checkpoint, folder
-from starling.experiment.run_folder.metrics import TIMING, MetricsFile, Scoreboard, read_rows
+from starling.experiment.run_folder.metrics import TIMING, MetricsFile, Scoreboard
 from starling.experiment.run_folder.saving import Saver
 from starling.experiment.run_folder.tensorboard import TensorBoardFile
 from starling.experiment.signals import Interrupts
@@ -109,10 +109,11 @@ class Session:
         settings = self.config.checkpoint
         retention = checkpoint.Retention(settings.keep, settings.keep_every, settings.best)
         rows = 0 if state is None else state["rows"]
-        self.metrics = MetricsFile(place.metrics_file, display.message, rows, runtime.env_steps)
-        self._saver = Saver(place.checkpoints, retention, display.message, self.metrics.sync)
         window = max((table.length for table in run_plan.tables if table.storage == "ring"), default=0)
-        self._watch = Watch(self.config, window, read_rows(place.metrics_file))
+        self._watch = Watch(self.config, window)
+        seen = self._watch.remember
+        self.metrics = MetricsFile(place.metrics_file, display.message, rows, runtime.env_steps, seen)
+        self._saver = Saver(place.checkpoints, retention, display.message, self.metrics.sync)
         self._limits = Limits(self.config)
         self.board = TensorBoardFile(place.path, None if state is None else runtime.env_steps, display.message)
         self._started = self._clock()

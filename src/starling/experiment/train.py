@@ -24,6 +24,7 @@ from starling.hardware import set_up_torch
 from starling.launch.build import Runtime, build_runtime
 from starling.launch.plan import RunPlan, build_model, load_weights, torch_threads, validate
 from starling.launch.room import find_room
+from starling.launch.sizes import checkpoint_limits
 from starling.replay.shards import shard_rows
 from starling.replay.store import Store
 from starling.runtime.prewarm import prewarm
@@ -67,13 +68,16 @@ def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST, allow
 def _resume(place: folder.RunFolder, display: Display, which: str) -> Result:
     run_plan = _prepare(place.config())
     checkpoint.recover(place.checkpoints)
-    later = checkpoint.later_than(place.checkpoints, which)
+    limits = checkpoint_limits(run_plan, build_model(run_plan))
+    later = checkpoint.later_than(place.checkpoints, which, limits)
     if later:
         raise UserError(
             f"there are checkpoints after {which!r} ({', '.join(later)}), which going on from it would contradict: add"
             " run=NAME to go on in a folder of its own, or remove them"
         )
-    source, state = _load(place, which, run_plan, display.message)
+    if problem := checkpoint.best_problem(place.checkpoints):
+        display.message(f"warning: {problem}: which checkpoint is the best is found out anew")
+    source, state = _load(place, which, run_plan, limits, display.message)
     set_up_torch(torch_threads(run_plan))
     runtime = build_runtime(run_plan, find_room(place.path))
     with _closing_if_it_fails(runtime):
@@ -99,7 +103,8 @@ def branch(
     parent = folder.find(run, allow)
     old, new = RunPlan.from_config(parent.config()), _prepare(config)
     plan = check_branch(old, new)
-    source, state = _load(parent, which, new, display.message)
+    limits = checkpoint_limits(old, build_model(old))
+    source, state = _load(parent, which, new, limits, display.message)
     kept = without_tables(state["store"]) if plan.refill else state["store"]
     with checkpoint.fitting(source):
         state["store"] = reshard(old, new, kept)
@@ -113,6 +118,7 @@ def branch(
                 saved["optimizers"] = plan.optimizer_states(saved["optimizers"], fresh, saved["updates"])
             _restore(runtime, new, state, source)
             runtime.learner.apply_settings()
+            parent.check_rows()
             vouched = parent.vouches_for_cluster(overrides)
             place = folder.create(runs, new.config, display.message, seal_cluster=vouched)
             held.enter_context(locked(place.path, display.message))
@@ -145,11 +151,15 @@ def _prepare(config: Config) -> RunPlan:
 
 
 def _load(
-    place: folder.RunFolder, which: str, run_plan: RunPlan, say: Callable[[str], None]
+    place: folder.RunFolder,
+    which: str,
+    run_plan: RunPlan,
+    limits: checkpoint.Limits,
+    say: Callable[[str], None],
 ) -> tuple[str, dict[str, Any]]:
     """The checkpoint called `which`, as it is named in messages, and its state."""
     check = state_check("learner", "store", "session", "incarnations")
-    chosen, state, problems = checkpoint.find(place.checkpoints, which, check=check)
+    chosen, state, problems = checkpoint.find(place.checkpoints, which, check=check, limits=limits)
     for problem in problems:
         say(f"checkpoint skipped: {problem}")
     source = f"{place.path} ({chosen.name})"

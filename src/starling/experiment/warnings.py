@@ -40,8 +40,14 @@ class Watch:
         """`window` is the length of replayed windows, 0: there are none; `rows` are those of a run that is resumed."""
         self._config, self._window = config, window
         self._episodes, self._ended_at = 0, 0  # finished so far, and the env steps when the last of them was
-        known = (row for row in rows if isinstance(row.get("episodes"), int))
-        self._rows = deque((self._with_idle_time(row) for row in known), maxlen=2 * ROWS)
+        self._rows = deque[Row](maxlen=2 * ROWS)
+        for row in rows:
+            self.remember(row)
+
+    def remember(self, row: Row) -> None:
+        """Take in a row of earlier."""
+        if isinstance(row.get("episodes"), int):
+            self._rows.append(self._with_idle_time(row))
 
     def look(self, row: Row) -> tuple[list[str], list[str]]:
         """The lines of all that is wrong now, and of what a person has not been told of yet."""

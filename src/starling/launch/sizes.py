@@ -12,11 +12,11 @@ from starling import tree
 from starling.actor.evaluator import MAX_ROWS
 from starling.algos.base import OptimizerSpec
 from starling.config.schema import Config
-from starling.launch.plan import PREFETCH, SLOTS, RunPlan
+from starling.launch.plan import PREFETCH, SLOTS, RunPlan, layout_of
 from starling.learner.optimizer import FlatOptimizer
 from starling.replay.shards import shard_rows
 from starling.replay.shares import split
-from starling.replay.sizes import TableBytes, table_bytes
+from starling.replay.sizes import TableBytes, most_saved, table_bytes
 from starling.runtime.batch_buffer import batch_spec
 from starling.runtime.shared_memory import size_of
 from starling.types import Layout, Tensor
@@ -28,6 +28,8 @@ learners, each with little in it:
 Python, torch and what they import. Measured on Linux with torch 2.13."""
 RAY = 1000 * MIB
 """Ray's own processes on one machine, and a host."""
+SMALL = 64 * MIB
+"""Bytes that a part of a checkpoint may have beside what is counted."""
 ROW = 2048
 """Bytes of a row of metrics, as JSON and for TensorBoard."""
 
@@ -88,6 +90,22 @@ def predict_sizes(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Sizes:
         checkpoints=_kept(config),
         metrics=ROW * (config.stop.env_steps // config.log_every + 1),
     )
+
+
+def checkpoint_limits(run_plan: RunPlan, model: nn.Module) -> dict[str, int]:
+    """Bytes that the arrays and segments in a part of this run's checkpoints can have at the very most, by part."""
+    config, layout = run_plan.config, layout_of(run_plan, model)
+    rows = [len(mine) for mine in shard_rows(config.env.num, run_plan.learners)]
+    tables = [
+        most_saved(table, layout, rows[shard]) for shard, tables in enumerate(run_plan.shards()) for table in tables
+    ]
+    shape = run_plan.fragment_shape(layout)
+    fragments = sum(size_of(shape.buffer(len(group.rows))) for group in run_plan.groups().values())
+    return {
+        "learner": SMALL + 2 * learning_bytes(run_plan, model),
+        "store": SMALL + sum(tables),
+        "policies": SMALL + 2 * fragments + config.env.num * memory_bytes(run_plan),
+    }
 
 
 def _tables(run_plan: RunPlan, layout: Layout) -> list[TableBytes]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from starling.errors import require, to_count
 from starling.replay.grid import Grid
 from starling.segments import Block, Segmented
 from starling.types import NDArray
@@ -58,11 +59,13 @@ class Blocks:
                 yield ring + begin, ring + min(begin + length, used)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        ranges = self._ranges(state["used"], state["length"])
+        used, length = to_count(state["used"], self._grid.length + 1), to_count(state["length"])
+        require(length > 0, "blocks of no cell")
+        ranges = self._ranges(used, length)
         for (begin, end), part in zip(ranges, state["parts"].parts, strict=True):
             view = self._values[begin:end]
             if part.size != view.nbytes:
                 raise ValueError(f"a segment of {part.size:,} bytes where {view.nbytes:,} are expected")
             view[:] = np.frombuffer(part.read(), view.dtype).reshape(view.shape)
-            if state["length"] == self._length:
+            if length == self._length:
                 self._saved[begin] = Block(view, part.name)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from starling.errors import UserError
+from starling.errors import UserError, to_count
 from starling.replay.blocks import LEAST_BYTES, Blocks
 from starling.replay.copying import take
 from starling.replay.grid import Grid
@@ -149,20 +149,33 @@ class Chunked:
     def set_state(self, state: Any) -> None:
         if not (isinstance(state, dict) and "open" in state):
             raise _other_codec("none", "zstd")
+        group, segments = self._check(state), state["closed"].parts
         self._closed, self._saved = [], {}
-        for i, segment in enumerate(state["closed"].parts):
-            sizes = state["sizes"][i * state["group"] : (i + 1) * state["group"]]
+        for i, segment in enumerate(segments):
+            sizes = state["sizes"][i * group : (i + 1) * group]
             pieces = parted({"bytes": np.frombuffer(segment.read(), np.uint8), "sizes": sizes})
             for packed in filter(None, pieces):
                 self._packer.check(packed, CHUNK * self._spec.nbytes)
             self._closed += pieces
-            if state["group"] == self._group:
+            if group == self._group:
                 self._saved[i] = Joined(tuple(pieces), segment.name)
-        if len(self._closed) != self._grid.rows * self._chunks:
-            raise _broken(f"{len(self._closed)} chunks, not {self._grid.rows * self._chunks}")
-        if (state["which"] // self._chunks != np.arange(self._grid.rows)).any():
-            raise _broken("the open chunk of a ring lies in another ring")
         self._open[:], self._which[:] = state["open"], state["which"]
+
+    def _check(self, state: dict[str, Any]) -> int:
+        """Refuse a state that is no state of these rings, before any segment is read; returns its chunks a segment."""
+        group, sizes, which = to_count(state["group"]), _sizes(state["sizes"]), state["which"]
+        if group < 1 or len(sizes) != self._grid.rows * self._chunks:
+            raise _broken(f"{len(sizes)} chunks in groups of {group}, not {self._grid.rows * self._chunks} chunks")
+        if sizes.max() > 2 * CHUNK * self._spec.nbytes + 64:
+            raise _broken(f"a chunk of {sizes.max():,} bytes, which has {CHUNK * self._spec.nbytes:,} unpacked")
+        expected = np.add.reduceat(sizes, np.arange(0, len(sizes), group)).tolist()
+        if [segment.size for segment in state["closed"].parts] != expected:
+            raise _broken("segments of other sizes than their chunks")
+        if which.dtype.kind not in "iu" or not np.array_equal(which // self._chunks, np.arange(self._grid.rows)):
+            raise _broken("the open chunk of a ring lies in another ring")
+        if sizes[which].any():
+            raise _broken("a chunk is both open and closed")
+        return group
 
 
 class Packer:
@@ -206,9 +219,18 @@ def joined(packed: list[bytes]) -> dict[str, NDArray]:
 
 def parted(state: dict[str, NDArray]) -> list[bytes]:
     """The bytes that `joined` made arrays of."""
-    everything = state["bytes"].tobytes()
-    ends = itertools.accumulate(state["sizes"].tolist(), initial=0)
+    everything, sizes = state["bytes"].tobytes(), _sizes(state["sizes"])
+    if sizes.sum() != len(everything):
+        raise _broken(f"{sizes.sum():,} bytes in pieces, not {len(everything):,}")
+    ends = itertools.accumulate(sizes.tolist(), initial=0)
     return [everything[begin:end] for begin, end in itertools.pairwise(ends)]
+
+
+def _sizes(saved: NDArray) -> NDArray:
+    """Saved sizes [n] as int64; refuses what is none."""
+    if saved.ndim != 1 or saved.dtype.kind not in "iu" or (saved.astype(np.int64) < 0).any():
+        raise _broken("sizes that are none")
+    return saved.astype(np.int64)
 
 
 def pays(codec: Codec, size: int) -> bool:

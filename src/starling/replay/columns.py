@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from starling.errors import require
 from starling.replay.codec import Cells
 from starling.replay.grid import Grid
 from starling.types import NDArray
@@ -74,7 +75,7 @@ class Dense:
         return self._values.take(run.cells)
 
     def check_valid(self, cells: NDArray) -> None:
-        assert ((cells >= 0) & (cells < self._grid.cells)).all(), "a cell outside the ring"
+        require(((cells >= 0) & (cells < self._grid.cells)).all(), "a cell outside the ring")
 
     def get_state(self, used: int) -> dict[str, Any]:
         return {"values": self._values.get_state(used)}

@@ -27,7 +27,7 @@ def locate(
     found = 0
     for b in range(len(begin)):
         ring = begin[b] // length * length
-        first, known, last = begin[b] - ring, since[begin[b]], steps[b]
+        first, known, last = begin[b] - ring, max(since[begin[b]], 0), steps[b]  # `early` has no room for others
         for frame in range(cells.shape[1]):
             step = frame - (n - 1)
             if step < -known:

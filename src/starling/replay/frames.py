@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from starling.errors import require
 from starling.replay.codec import make_cells, pays
 from starling.replay.columns import Block, Dense, Run, as_words, write_block
 from starling.replay.grid import Grid
@@ -117,10 +118,9 @@ class Stacked:
     def check_valid(self, cells: NDArray) -> None:
         self._whole.check_valid()
         since = self._since[cells]
-        assert ((since >= 0) & (since < self._n)).all(), "a stack of impossible age"
         begun = since < self._n - 1
         owner = self._grid.shift(cells[begun], -since[begun].astype(np.int64))
-        assert self._whole.has(owner).all(), "a stack whose beginning is gone"
+        require(self._whole.has(owner).all(), "a stack whose beginning is gone")
 
     def get_state(self, used: int) -> dict[str, Any]:
         return {
@@ -133,6 +133,7 @@ class Stacked:
     def set_state(self, state: dict[str, Any]) -> None:
         self._newest.set_state(state["newest"])
         self._grid.load(self._since, state["since"])
+        require(((self._since >= 0) & (self._since < self._n)).all(), "a stack of impossible age")
         self._whole.set_state(state["whole"])
         self._warned = bool(state["warned"])
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from starling.errors import require
 from starling.types import NDArray
 
 
@@ -51,8 +52,8 @@ class IndexSet:
 
     def check_valid(self) -> None:
         members = self._members[: self._size]
-        assert (self._position[members] == np.arange(self._size)).all(), "members and positions disagree"
-        assert (self._position >= 0).sum() == self._size, "a position without a member"
+        require((self._position[members] == np.arange(self._size)).all(), "members and positions disagree")
+        require((self._position >= 0).sum() == self._size, "a position without a member")
 
     def get_state(self) -> dict[str, Any]:
         return {"members": self._members[: self._size].copy()}

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from starling.errors import UserError
+from starling.errors import UserError, require, to_count
 from starling.replay.ring import ring_length
 from starling.replay.shares import split
 from starling.replay.spec import TableSpec
+
+_MOST_RATIO = 10**4  # batches for one env step; ten times what a configuration may ask for
 
 
 class Limiter:
@@ -35,6 +37,11 @@ class Limiter:
         self._sampled = 0  # batches
         self._sizes = [0] * len(specs)  # items in each table, as `may_sample` was told; queues are counted on
         self._unpublished: list[list[int]] = []  # a batch each: items it took from each queue
+
+    @property
+    def in_flight(self) -> int:
+        """Env rows whose fragment has begun and is not inserted."""
+        return self._in_flight
 
     def may_begin(self, rows: int) -> bool:
         """Whether a fragment of so many env rows may begin now."""
@@ -118,11 +125,13 @@ class Limiter:
         del self._unpublished[:1]
 
     def check_valid(self) -> None:
-        assert self._in_flight >= 0, "more fragments came back than began"
-        assert len(self._sizes) == len(self._specs), "sizes of other tables"
-        assert 0 <= (self._start or 0) <= self._steps, "it started after its last step"
-        assert min(self._sampled, self._steps, *self._sizes) >= 0, "counted below nothing"
-        assert all(len(batch) == len(self._queues) for batch in self._unpublished), "a batch of other tables"
+        require(self._in_flight >= 0, "more fragments came back than began")
+        require(len(self._sizes) == len(self._specs), "sizes of other tables")
+        require(0 <= (self._start or 0) <= self._steps, "it started after its last step")
+        require(min(self._sampled, self._steps, *self._sizes) >= 0, "counted below nothing")
+        fresh = self._steps - (self._start or 0)
+        require(not self._ratios or self._sampled <= 1 + _MOST_RATIO * fresh, "more batches than steps allow")
+        require(all(len(batch) == len(self._queues) for batch in self._unpublished), "a batch of other tables")
 
     def get_state(self) -> dict[str, Any]:
         return {
@@ -136,10 +145,10 @@ class Limiter:
 
     def set_state(self, state: dict[str, Any]) -> None:
         start = state["start"]
-        self._in_flight, self._steps = int(state["in_flight"]), int(state["steps"])
-        self._start = None if start is None else int(start)
-        self._sampled, self._sizes = int(state["sampled"]), [int(size) for size in state["sizes"]]
-        self._unpublished = [[int(items) for items in batch] for batch in state["unpublished"]]
+        self._in_flight, self._steps = to_count(state["in_flight"]), to_count(state["steps"])
+        self._start = None if start is None else to_count(start)
+        self._sampled, self._sizes = to_count(state["sampled"]), [to_count(size) for size in state["sizes"]]
+        self._unpublished = [[to_count(items) for items in batch] for batch in state["unpublished"]]
 
 
 def pace(specs: Sequence[TableSpec]) -> tuple[TableSpec, int]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from starling import tree
+from starling.errors import require
 from starling.replay.columns import Block, Run
 from starling.replay.frames import observation_column
 from starling.replay.grid import Grid
@@ -219,14 +220,17 @@ class Ring:
 
     def check_valid(self) -> None:
         self._windows.check_valid()
+        require(np.array_equal(self._waiting, np.arange(self._grid.rows) < len(self._global)), "a ring without its row")
+        require(not self._windows.head[~self._waiting].any(), "steps of no env row")
         slots = np.nonzero(self._windows.steps)[0]
+        begun, open_ = self._windows.unfinished()
         if self._carry is not None:
             self._carry.check_valid()
-            assert self._carry.has(slots).all(), "a window without its carry"
+            require(self._carry.has(np.concatenate([slots, begun])).all(), "a window without its carry")
         step = np.minimum(np.arange(self._length + 1)[:, None], self._windows.steps[slots])
-        cells = self._grid.shift(slots, step)
+        cells = np.concatenate([self._grid.shift(slots, step).ravel(), open_])
         tree.map(lambda column: column.check_valid(cells), self._obs)
-        assert (self._local[self._global] == np.arange(len(self._global))).all(), "env rows and rings disagree"
+        require((self._local[self._global] == np.arange(len(self._global))).all(), "env rows and rings disagree")
 
     def get_state(self) -> dict[str, Any]:
         used = min(self._grid.length, int(self._windows.head.max()) + 1)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from starling.errors import UserError, did_you_mean
+from starling.errors import UserError, did_you_mean, require
 from starling.registry import import_path
 from starling.replay.index_set import IndexSet
 from starling.replay.spec import TableSpec
@@ -99,9 +99,9 @@ class Fifo:
         self._slots, self._uses = self._slots[kept], self._uses[kept]
 
     def check_valid(self) -> None:
-        assert self._slots.shape == self._uses.shape, "slots and their uses are not of one length"
-        assert len(np.unique(self._slots)) == len(self._slots), "a slot is queued twice"
-        assert ((self._uses >= 0) & (self._uses < self._max_uses)).all(), "an item outlived its uses"
+        require(self._slots.shape == self._uses.shape, "slots and their uses are not of one length")
+        require(len(np.unique(self._slots)) == len(self._slots), "a slot is queued twice")
+        require(((self._uses >= 0) & (self._uses < self._max_uses)).all(), "an item outlived its uses")
 
     def get_state(self) -> dict[str, Any]:
         return {"slots": self._slots.copy(), "uses": self._uses.copy()}
@@ -198,9 +198,9 @@ class Prioritized:
 
     def check_valid(self) -> None:
         self._tree.check_valid()
-        assert 0.0 < self._largest < np.inf, "the largest priority is none"
+        require(0.0 < self._largest < np.inf, "the largest priority is none")
         leaves = self._tree.get_state()["leaves"]
-        assert np.count_nonzero(leaves) == self._size, "an item without mass, or mass without an item"
+        require(np.count_nonzero(leaves) == self._size, "an item without mass, or mass without an item")
 
     def get_state(self) -> dict[str, Any]:
         return {"tree": self._tree.get_state(), "largest": self._largest, "size": self._size}
@@ -260,7 +260,7 @@ class Ranked:
 
     def check_valid(self) -> None:
         self._live.check_valid()
-        assert (self._uses >= 0).all(), "picked less often than never"
+        require((self._uses >= 0).all(), "picked less often than never")
 
     def get_state(self) -> dict[str, Any]:
         members = self._live.get_state()["members"]
@@ -278,6 +278,12 @@ BUILT_IN: dict[str, Callable[[TableSpec, int], Sampler]] = {
     "prioritized": lambda spec, slots: Prioritized(slots, spec.priority_exponent),
     "ranked": lambda spec, slots: Ranked(slots),
 }
+
+
+def listed(state: dict[str, Any]) -> NDArray:
+    """The slots [n] that can be drawn, in the state of a built-in sampler."""
+    drawn = np.flatnonzero(state["tree"]["leaves"]) if "tree" in state else state.get("slots", state.get("members"))
+    return np.asarray(drawn)
 
 
 def build(spec: TableSpec, slots: int) -> Sampler:

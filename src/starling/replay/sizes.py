@@ -42,6 +42,17 @@ def table_bytes(spec: TableSpec, layout: Layout, rows: int, steps: int) -> Table
     return _ring(spec, layout, rows, steps) if spec.storage == "ring" else _slots(spec, layout)
 
 
+def most_saved(spec: TableSpec, layout: Layout, rows: int) -> int:
+    """Bytes of a table in a checkpoint, at the very most: every step begins an episode, and nothing compresses."""
+    books = 128  # a cell's share of flags, versions, windows, and the sampler
+    if spec.storage == "slots":
+        return spec.capacity * (tree.nbytes(layout.trajectory(spec.length, 1)) + books)
+    kept_once = tree.nbytes((layout.action, layout.extras)) + 4 * len(layout.rewards) + books
+    cell = 4 * tree.nbytes(layout.obs) + 2 * tree.nbytes(layout.carry) + kept_once  # arrays that grow are half empty
+    stack = layout.stack.n if layout.stack else 1
+    return rows * (ring_length(spec, rows, stack) + CHUNK) * cell
+
+
 def _slots(spec: TableSpec, layout: Layout) -> TableBytes:
     item = tree.nbytes(layout.trajectory(spec.length, 1))
     books = 3 * 8  # born, generation, and a slot is listed as free or as live

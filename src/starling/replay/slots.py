@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from starling import tree
+from starling.errors import require
 from starling.replay.spec import TableSpec
 from starling.replay.storage import Change
 from starling.types import Fragment, Layout, NDArray, Trajectory
@@ -81,9 +82,10 @@ class Slots:
     def check_valid(self) -> None:
         live = np.nonzero(self._born >= 0)[0]
         both = np.sort(np.concatenate([self._free, live]))
-        assert np.array_equal(both, np.arange(self._capacity)), "a slot is lost, or both free and taken"
-        assert len(np.unique(self._born[live])) == len(live), "two items were born at once"
-        assert (self._generation[live] > 0).all(), "an item of no generation"
+        require(np.array_equal(both, np.arange(self._capacity)), "a slot is lost, or both free and taken")
+        require(len(np.unique(self._born[live])) == len(live), "two items were born at once")
+        require((self._generation[live] > 0).all(), "an item of no generation")
+        require(self._born.max(initial=-1) < self._count < 2**62, "an item that is not born yet")
 
     def get_state(self) -> dict[str, Any]:
         live = np.nonzero(self._born >= 0)[0]

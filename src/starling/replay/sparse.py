@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from starling import tree
+from starling.errors import require
 from starling.replay.codec import Packer, joined, parted
 from starling.replay.grid import Grid
 from starling.types import ArraySpec, NDArray, Tree
@@ -59,7 +60,7 @@ class Sparse:
 
     def check_valid(self) -> None:
         entries = np.concatenate([self._entry[self._entry >= 0], self._free])
-        assert (np.sort(entries) == np.arange(self._size)).all(), "an entry is lost, or has two owners"
+        require((np.sort(entries) == np.arange(self._size)).all(), "an entry is lost, or has two owners")
 
     def get_state(self, used: int) -> dict[str, Any]:
         values = {str(i): leaf.copy() for i, leaf in enumerate(tree.leaves(self._values))}
@@ -106,7 +107,7 @@ class Packed:
         return np.asarray(np.stack(values)[(which, *index)])
 
     def check_valid(self) -> None:
-        assert all(self._values.values()), "a value is empty"
+        require(all(self._values.values()), "a value is empty")
 
     def get_state(self, used: int) -> dict[str, Any]:
         return {"cells": np.array([*self._values], np.int64), "values": joined([*self._values.values()])}

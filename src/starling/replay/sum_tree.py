@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from starling.errors import require
 from starling.types import NDArray
 
 FANOUT = 8
@@ -140,10 +141,10 @@ class SumTree:
     def check_valid(self) -> None:
         again = self._tree.copy()
         _rebuild(again, self._offsets)
-        assert np.array_equal(again, self._tree), "a node is not the sum of its children"
-        assert (self._leaves >= 0).all(), "a leaf is negative or not a number"
-        assert np.isfinite(self._leaves).all(), "a leaf is infinite"
-        assert not self._tree[self._offsets[-2] + self.capacity :].any(), "padding has mass"
+        require(np.array_equal(again, self._tree), "a node is not the sum of its children")
+        require((self._leaves >= 0).all(), "a leaf is negative or not a number")
+        require(np.isfinite(self._leaves).all(), "a leaf is infinite")
+        require(not self._tree[self._offsets[-2] + self.capacity :].any(), "padding has mass")
 
     def get_state(self) -> dict[str, Any]:
         return {"leaves": self._leaves.copy()}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from starling import tree
-from starling.errors import UserError
+from starling.errors import UserError, require, to_count
 from starling.replay import ranking, samplers
 from starling.replay.joining import take_rows
 from starling.replay.ring import Ring
@@ -209,6 +209,10 @@ class Table:
     def check_valid(self) -> None:
         self._storage.check_valid()
         self._sampler.check_valid()
+        if self.spec.sampler in samplers.BUILT_IN:
+            slots = np.arange(self._storage.slots)
+            alive = slots[self._storage.alive(slots, self._storage.generation(slots))]
+            require(np.array_equal(np.sort(samplers.listed(self._sampler.get_state())), alive), "items that are gone")
 
     def get_state(self) -> dict[str, Any]:
         return {
@@ -226,6 +230,6 @@ class Table:
             _check_slots(state["sampler"].get(name, _NONE), self._storage.slots)
         self._sampler.set_state(state["sampler"])
         self._rng.bit_generator.state = state["rng"]
-        self._sequence = {int(actor): int(last) for actor, last in state["sequence"].items()}
-        self._steps = int(state["steps"])
-        self._counters = {name: int(state["counters"].get(name, 0)) for name in COUNTERS}
+        self._sequence = {int(actor): to_count(last) for actor, last in state["sequence"].items()}
+        self._steps = to_count(state["steps"])
+        self._counters = {name: to_count(state["counters"].get(name, 0)) for name in COUNTERS}

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from starling.errors import require
 from starling.replay.grid import Grid
 from starling.replay.storage import Change
 from starling.types import NDArray
@@ -83,15 +84,27 @@ class Windows:
     def alive(self, slots: NDArray, generations: NDArray) -> NDArray:
         return np.asarray((self.steps[slots] > 0) & (self.generation(slots) == generations))
 
+    def unfinished(self) -> tuple[NDArray, NDArray]:
+        """The cells of steps with which windows may begin that are not complete yet, and of those that wait: [n], [m].
+
+        There is none of a ring that was never written.
+        """
+        step = self.head[:, None] - np.arange(self._length)  # [rows, T], the newest first
+        own = (step >= self._start[:, None]) & (self.head[:, None] > 0)
+        begins = own & ((step - self._start[:, None]) % self._period == 0) & (step < self.head[:, None])
+        cells = self._grid.at(np.arange(self._grid.rows)[:, None], step)
+        return cells[begins], cells[own]
+
     def check_valid(self) -> None:
+        require(((self._start >= 0) & (self._start <= self.head) & (self.head < 2**62)).all(), "an impossible step")
         cells = np.nonzero(self.steps)[0]
         head = self.head[cells // self._grid.length]
         start = self.generation(cells) * self._grid.length + cells % self._grid.length
-        assert (self.steps >= 0).all(), "a window of less than no step"
-        assert (self.steps[cells] <= self._length).all(), "a window is too long"
-        assert (start + self.steps[cells] <= head).all(), "a window ends in the future"
-        assert (start - self._history > head - self._grid.length).all(), "a window's first steps are overwritten"
-        assert (start >= 0).all(), "a window before the beginning"
+        require((self.steps >= 0).all(), "a window of less than no step")
+        require((self.steps[cells] <= self._length).all(), "a window is too long")
+        require((start + self.steps[cells] <= head).all(), "a window ends in the future")
+        require((start - self._history > head - self._grid.length).all(), "a window's first steps are overwritten")
+        require((start >= 0).all(), "a window before the beginning")
 
     def get_state(self, used: int) -> dict[str, Any]:
         return {"head": self.head.copy(), "start": self._start.copy(), "steps": self._grid.save(self.steps, used)}

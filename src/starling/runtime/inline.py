@@ -11,6 +11,7 @@ from starling.actor.evaluator import Evaluator
 from starling.actor.inference import InferenceServer
 from starling.actor.recorder import FragmentBuffer
 from starling.actor.usage import BUSY, WAIT_IN, Shares, Usage
+from starling.errors import require
 from starling.learner.learner import Learner
 from starling.replay.store import Store
 from starling.runtime.candidate_scorer import CandidateScorer
@@ -158,6 +159,8 @@ class InlineRuntime:
                 loop.set_state(state["loops"][str(i)])
             for i, policy in enumerate(self._policies):
                 policy.set_state(state["policies"][str(i)])
+            begun = sum(core.recording for core in self._cores) if "tables" in state["store"] else 0
+            require(self.store.limiter.in_flight == begun, "credits of fragments that nobody records")
         else:
             self._take_over(incarnations, state.get("env", {"steps": self.store.env_steps, "dropped": 0}))
 

@@ -20,6 +20,7 @@ from starling.experiment.run_folder.checkpoint_schema import state_check
 from starling.hardware import on_device_here, set_up_torch
 from starling.launch.builders import build_evaluator
 from starling.launch.plan import RunPlan, build_model, check_network, load_weights, torch_threads
+from starling.launch.sizes import checkpoint_limits
 from starling.types import Progress
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
@@ -75,13 +76,13 @@ def load_agent(
     """
     place = folder.find(run, allow)
     config = on_device_here(with_protocol(place.config(), protocol), warn)
-    parts = ("learner", "evaluator")
-    chosen, state, problems = checkpoint.find(place.checkpoints, which, parts, state_check("learner"))
-    for problem in problems:
-        warn(f"checkpoint skipped: {problem}")
     run_plan = RunPlan.from_config(config)
     check_network(run_plan)
     model = build_model(run_plan)
+    parts, limits = ("learner", "evaluator"), checkpoint_limits(run_plan, model)
+    chosen, state, problems = checkpoint.find(place.checkpoints, which, parts, state_check("learner"), limits)
+    for problem in problems:
+        warn(f"checkpoint skipped: {problem}")
     with checkpoint.fitting(f"{run} ({chosen.name})"):
         load_weights(model, state["learner"]["model"], f"{run} ({chosen.name})")
     updates = state["learner"]["updates"]

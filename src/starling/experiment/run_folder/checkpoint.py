@@ -14,17 +14,17 @@ import json
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
 from starling.config.bounded_json import parse_json
 from starling.errors import UserError, printable
 from starling.experiment.run_folder.arrays import read_arrays, write_arrays
-from starling.experiment.run_folder.checkpoint_schema import NAME, CheckpointManifest, parse_manifest
+from starling.experiment.run_folder.checkpoint_schema import NAME, CheckpointManifest, FileEntry, parse_manifest
 from starling.experiment.run_folder.disk import (
     is_folder,
     make_folder,
@@ -49,10 +49,21 @@ _PREFIX = "step-"
 _BEST = "best.json"
 _UNFINISHED = ".unfinished-"
 _REPLACED = ".replaced-"
-_MOST_BYTES = 2**26  # of a manifest or a document, which is JSON; what is large is in arrays and segments
+_MOST_BYTES = 2**26  # of all documents, which are JSON; what is large is in arrays and segments
+_MOST_VALUES = 250_000  # of a document
+_LONGEST_MANIFEST, _MOST_IN_MANIFEST = 2**24, 500_000  # bytes and values
+TRIED = 10
+"""Checkpoints that are looked at, the newest first, for one that is sound."""
+_TOLD = 3  # of those that are not, how many are named; and ten times as many names are listed
+_MOST_SWEPT = 1000  # checkpoints
 
 Check = Callable[[dict[str, Any]], None]
 """Raises ValueError for a state that the caller cannot use."""
+Limits = Mapping[str, int]
+"""Bytes that the arrays and segments of a part may have, by its name; a part that is not named has none to speak of.
+
+Without limits they may have as many as the machine has memory.
+"""
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, MemoryError)
 _MISFITS = (*_DAMAGE, IndexError, ArithmeticError, AssertionError, RuntimeError, StopIteration)
 
@@ -99,7 +110,10 @@ def write(root: Path, env_steps: int, frozen: Frozen, *, retention: Retention, s
 
 
 def recover(root: Path) -> None:
-    """Remove what a killed or failed save left half-written or half-removed, and put back what it was replacing."""
+    """Remove what a killed or failed save left half-written or half-removed, and put back what it was replacing.
+
+    Segments that nothing names any more go with it, unless there are very many checkpoints to be read for that.
+    """
     for leftover in _named(root, _UNFINISHED):
         remove_tree(leftover)
     for replaced in _named(root, _REPLACED):
@@ -109,7 +123,8 @@ def recover(root: Path) -> None:
         sync(root)
         if replaced.exists():
             remove_tree(replaced)
-    _sweep(root)
+    if len(_named(root, "")) <= _MOST_SWEPT:
+        _sweep(root)
 
 
 def _publish(partial: Path, final: Path) -> None:
@@ -128,7 +143,10 @@ def _publish(partial: Path, final: Path) -> None:
 
 def _is_same(one: Path, other: Path) -> bool:
     """Whether a checkpoint is there, sound and equal to another."""
-    return one.exists() and is_sound(one) and _read_manifest(one) == _read_manifest(other)
+    try:
+        return one.exists() and _read_manifest(one) == _read_manifest(other) and is_sound(one)
+    except BrokenCheckpointError:
+        return False
 
 
 def _fill(partial: Path, env_steps: int, frozen: Frozen) -> None:
@@ -175,11 +193,34 @@ def _note_best(root: Path, name: str, score: float) -> None:
 def best(root: Path) -> tuple[str, float] | None:
     """The name and score of the best checkpoint, where one is known and still there."""
     try:
+        return _read_best(root)
+    except BrokenCheckpointError:
+        return None
+
+
+def best_problem(root: Path) -> str | None:
+    """What is wrong with the note on the best checkpoint; None: nothing, or there is no note yet."""
+    try:
+        _read_best(root)
+    except BrokenCheckpointError as error:
+        return str(error) if os.path.lexists(root / _BEST) else None
+    return None
+
+
+def _read_best(root: Path) -> tuple[str, float]:
+    """The name and score of the best checkpoint; raises `BrokenCheckpointError` where none is known and there."""
+    try:
         note = parse_json(read_bounded(root / _BEST, 2**16))
         name, score = str(note["checkpoint"]), float(note["score"])
+    except FileNotFoundError:
+        raise BrokenCheckpointError(f"{_BEST} is not there, which an evaluated run writes") from None
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return None
-    return (name, score) if math.isfinite(score) and NAME.fullmatch(name) and is_folder(root / name) else None
+        raise BrokenCheckpointError(f"{_BEST} is damaged") from None
+    if not (math.isfinite(score) and NAME.fullmatch(name)):
+        raise BrokenCheckpointError(f"{_BEST} is damaged")
+    if not is_folder(root / name):
+        raise BrokenCheckpointError(f"{_BEST} names {name}, which is not there")
+    return name, score
 
 
 def _prune(root: Path, written: str, retention: Retention) -> None:
@@ -200,12 +241,18 @@ def _prune(root: Path, written: str, retention: Retention) -> None:
         remove_tree(unnamed)
 
 
-def load(folder: Path, parts: Collection[str] | None = None, check: Check = lambda state: None) -> dict[str, Any]:
+def load(
+    folder: Path,
+    parts: Collection[str] | None = None,
+    check: Check = lambda state: None,
+    limits: Limits | None = None,
+) -> dict[str, Any]:
     """The state of one checkpoint, or only these `parts` of it, which alone are read.
 
-    Raises `BrokenCheckpointError` unless every byte is as it was written, is a state, and passes `check`.
+    Raises `BrokenCheckpointError` unless every byte is as it was written, is a state within `limits`, and passes
+    `check`.
     """
-    manifest = _verify(folder, parts)
+    manifest = _verify(folder, parts, limits)
     state = {}
     for part in _parts(manifest, parts):
         try:
@@ -221,7 +268,7 @@ def load(folder: Path, parts: Collection[str] | None = None, check: Check = lamb
 
 def _load_part(folder: Path, manifest: CheckpointManifest, part: str) -> Any:
     """One part of the state, of files that the manifest lists and nothing else."""
-    document = parse_json(read_bounded(folder / f"{part}.json", _MOST_BYTES))
+    document = parse_json(read_bounded(folder / f"{part}.json", _MOST_BYTES), most=_MOST_VALUES)
     binary = f"{part}.safetensors"
     arrays = read_arrays(folder / binary) if binary in manifest.files else {}
     stored = {
@@ -248,27 +295,31 @@ def fitting(source: str) -> Iterator[None]:
         ) from error
 
 
-def is_sound(folder: Path) -> bool:
+def is_sound(folder: Path, limits: Limits | None = None) -> bool:
     """Whether every byte is as it was written."""
     try:
-        return bool(_verify(folder, None))
+        return bool(_verify(folder, None, limits))
     except BrokenCheckpointError:
         return False
 
 
 def find(
-    root: Path, which: str = NEWEST, parts: Collection[str] | None = None, check: Check = lambda state: None
+    root: Path,
+    which: str = NEWEST,
+    parts: Collection[str] | None = None,
+    check: Check = lambda state: None,
+    limits: Limits | None = None,
 ) -> tuple[Path, dict[str, Any], list[str]]:
     """The checkpoint called `which` (newest, best, or its env steps), its state, and what was wrong with newer ones.
 
     Only the newest has others to fall back to. Of the state only `parts` are read and looked at, if they are named; one
-    that does not pass `check` counts as broken.
+    that is beyond `limits` or does not pass `check` counts as broken.
     """
     if which == NEWEST:
-        return _load_newest(root, parts, check)
+        return _load_newest(root, parts, check, limits)
     chosen = _called(root, which)
     try:
-        return chosen, load(chosen, parts, check), []
+        return chosen, load(chosen, parts, check, limits), []
     except BrokenCheckpointError as error:
         raise UserError(f"{error}; choose another with --checkpoint") from None
 
@@ -276,37 +327,56 @@ def find(
 def _called(root: Path, which: str) -> Path:
     """The checkpoint that is the best, or that has these env steps or this name."""
     known = {folder.name: folder for folder in _newest_first(root)}
+    if which == BEST:
+        try:
+            return known[_read_best(root)[0]]
+        except BrokenCheckpointError as error:
+            raise UserError(f"no best checkpoint in {root}: {error}; choose another with --checkpoint") from None
     top = best(root)
     is_steps = which.isascii() and which.isdigit() and len(which) <= 18
-    name = (top[0] if top else "") if which == BEST else f"{_PREFIX}{int(which):012d}" if is_steps else which
+    name = f"{_PREFIX}{int(which):012d}" if is_steps else which
     if name not in known:
-        steps = ", ".join(str(steps_of(folder)) for folder in reversed(known.values())) or "none"
+        newest = [str(steps_of(folder)) for folder in islice(known.values(), 10 * _TOLD)]
+        more = [f"and {len(known) - len(newest):,} older"] if len(known) > len(newest) else []
+        steps = ", ".join([*reversed(newest), *more]) or "none"
         raise UserError(f"no checkpoint {which[:80]!r} in {root} (there are: newest, {'best, ' if top else ''}{steps})")
     return known[name]
 
 
-def later_than(root: Path, which: str) -> list[str]:
-    """The env steps of sound checkpoints that are later than the one called `which`."""
+def later_than(root: Path, which: str, limits: Limits | None = None) -> list[str]:
+    """The env steps of sound checkpoints, among the newest, that are later than the one called `which`."""
     if which == NEWEST:
         return []
     chosen = _called(root, which)
-    return [str(steps_of(f)) for f in _newest_first(root) if f.name > chosen.name and is_sound(f)]
+    newest = islice(_newest_first(root), TRIED)
+    return [str(steps_of(f)) for f in newest if steps_of(f) > steps_of(chosen) and is_sound(f, limits)]
 
 
-def _load_newest(root: Path, parts: Collection[str] | None, check: Check) -> tuple[Path, dict[str, Any], list[str]]:
+def _load_newest(
+    root: Path, parts: Collection[str] | None, check: Check, limits: Limits | None
+) -> tuple[Path, dict[str, Any], list[str]]:
     problems: list[str] = []
-    for folder in _newest_first(root):
+    folders = list(_newest_first(root))
+    for folder in folders[:TRIED]:
         try:
-            return folder, load(folder, parts, check), problems
+            return folder, load(folder, parts, check, limits), _shortened(problems)
         except BrokenCheckpointError as error:
             problems.append(str(error))
-    detail = "; ".join(problems) or "there is none"
+    detail = "; ".join(_shortened(problems)) or "there is none"
+    if len(folders) > TRIED:
+        detail += f"; of {len(folders):,} the newest {TRIED} were looked at: name an older one with --checkpoint"
     raise UserError(f"no usable checkpoint in {root}: {detail}")
+
+
+def _shortened(problems: list[str]) -> list[str]:
+    """A few of the problems, and how many more there are."""
+    more = len(problems) - _TOLD
+    return [*problems[:_TOLD], f"and {more} more"] if more > 0 else problems
 
 
 def newest_sound(root: Path) -> Path | None:
     """The newest checkpoint of which every byte is as it was written."""
-    return next(filter(is_sound, _newest_first(root)), None)
+    return next(filter(is_sound, islice(_newest_first(root), TRIED)), None)
 
 
 def steps_of(folder: Path) -> int:
@@ -324,18 +394,22 @@ def _named(root: Path, prefix: str) -> list[Path]:
     return [path for path in found if NAME.fullmatch(path.name.removeprefix(prefix)) and is_folder(path)]
 
 
-def _verify(folder: Path, parts: Collection[str] | None) -> CheckpointManifest:
-    """Check every file of these parts (None: of all) against the manifest, which it gives."""
+def _verify(folder: Path, parts: Collection[str] | None, limits: Limits | None) -> CheckpointManifest:
+    """Check every file of these parts (None: of all) against the manifest, which it gives; all sizes come first."""
     manifest = _read_manifest(folder)
-    for part in _parts(manifest, parts):
-        for problem in _problems(folder, manifest, part):
-            raise BrokenCheckpointError(f"{folder.name}: {problem}")
+    wanted = _parts(manifest, parts)
+    if sum(manifest.files[f"{part}.json"].bytes for part in wanted) > _MOST_BYTES:
+        raise BrokenCheckpointError(f"{folder.name}: its documents have more than {_MOST_BYTES:,} bytes")
+    sizes = (problem for part in wanted for problem in _wrong_sizes(folder, manifest, part, limits))
+    content = (problem for part in wanted for problem in _wrong_content(folder, manifest, part))
+    for problem in chain(sizes, content):
+        raise BrokenCheckpointError(f"{folder.name}: {problem}")
     return manifest
 
 
 def _read_manifest(folder: Path) -> CheckpointManifest:
     try:
-        document = parse_json(read_bounded(folder / "manifest.json", _MOST_BYTES))
+        document = parse_json(read_bounded(folder / "manifest.json", _LONGEST_MANIFEST), most=_MOST_IN_MANIFEST)
     except (OSError, ValueError):
         document = None
     if not isinstance(document, dict):
@@ -358,24 +432,37 @@ def _segments_of(manifest: CheckpointManifest, part: str) -> dict[str, list[tupl
     return {path: named for path, named in manifest.segments.items() if path.split("/", 1)[0] == part}
 
 
-def _problems(folder: Path, manifest: CheckpointManifest, part: str) -> Iterator[str]:
-    """What is wrong with the files of one part; the small ones are looked at first."""
-    for name, expected in manifest.files.items():
-        file = folder / name
-        if file.stem != part:
-            continue
+def _files_of(folder: Path, manifest: CheckpointManifest, part: str) -> list[tuple[Path, FileEntry]]:
+    return [(folder / name, entry) for name, entry in manifest.files.items() if name.split(".")[0] == part]
+
+
+def _wrong_sizes(folder: Path, manifest: CheckpointManifest, part: str, limits: Limits | None) -> Iterator[str]:
+    """What is wrong with the sizes of one part's files, and of its arrays and segments together."""
+    large = sum(size for named in _segments_of(manifest, part).values() for _, size in named)
+    for file, expected in _files_of(folder, manifest, part):
         try:
             found = file.lstat().st_size
-            if found != expected.bytes:
-                yield f"{name} has {found} bytes, not {expected.bytes}"
-            elif found > (_MOST_BYTES if name.endswith(".json") else _memory()):
-                yield f"{name} has {found:,} bytes, which is too much for this machine"
-            elif sha256(file) != expected.sha256:
-                yield f"{name} was altered (its checksum differs)"
         except FileNotFoundError:
-            yield f"{name} is missing"
+            yield f"{file.name} is missing"
+            continue
         except OSError as error:
-            yield f"{name} cannot be read: {error.strerror}"
+            yield f"{file.name} cannot be read: {error.strerror}"
+            continue
+        if found != expected.bytes:
+            yield f"{file.name} has {found} bytes, not {expected.bytes}"
+        large += found if file.suffix == ".safetensors" else 0
+    if large > (_memory() if limits is None else limits.get(part, _MOST_BYTES)):
+        yield f"part {part} has {large:,} bytes, which is more than this run can have, or too much for this machine"
+
+
+def _wrong_content(folder: Path, manifest: CheckpointManifest, part: str) -> Iterator[str]:
+    """What is wrong with the checksums of one part; the small files are looked at first."""
+    for file, expected in _files_of(folder, manifest, part):
+        try:
+            if sha256(file) != expected.sha256:
+                yield f"{file.name} was altered (its checksum differs)"
+        except OSError as error:
+            yield f"{file.name} cannot be read: {error.strerror}"
     segments = {pair for named in _segments_of(manifest, part).values() for pair in named}  # equal ones are one file
     yield from filter(None, (what_is_wrong(folder.parent, name, size) for name, size in sorted(segments)))
 

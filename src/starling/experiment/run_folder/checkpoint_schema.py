@@ -18,7 +18,12 @@ Count = Annotated[int, Field(ge=0, lt=2**62)]
 SegmentSize = Annotated[int, Field(ge=0, le=2**30)]
 """Bytes; segments are made of 4 MiB, or of 32 MiB before they are compressed, unless one observation has more."""
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
-FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_\-]{1,100}\.(json|safetensors)$")]
+PARTS = ("env", "evaluator", "incarnations", "learner", "loops", "policies", "session", "store")
+"""All parts that a state may have."""
+FileName = Annotated[str, StringConstraints(pattern=rf"^({'|'.join(PARTS)})\.(json|safetensors)$")]
+MOST_SEGMENTS = 100_000
+"""Of one checkpoint; at 4 MiB each they are 400 GB."""
+_MOST_ERRORS = 100  # that pydantic is asked about; it makes a dict of each
 
 
 class _Strict(BaseModel):
@@ -77,7 +82,7 @@ class _Store(_Strict):
 
 
 class _Births(_Strict):
-    incarnations: dict[Annotated[str, StringConstraints(pattern=r"^\d{1,9}$")], Count]
+    incarnations: dict[Annotated[str, StringConstraints(pattern=r"^\d{1,9}$")], Annotated[int, Field(ge=0, lt=2**16)]]
 
 
 Form = TypeVar("Form", bound=BaseModel)
@@ -93,6 +98,11 @@ _PARTS: dict[str, type[_Strict]] = {
 
 def parse_manifest(document: Any) -> CheckpointManifest:
     """Raises ValueError, with one line that says what is wrong, unless the manifest has the form above."""
+    segments = document.get("segments", {}) if isinstance(document, dict) else {}
+    if isinstance(segments, dict) and sum(len(each) for each in segments.values() if isinstance(each, list)) > (
+        MOST_SEGMENTS
+    ):
+        raise ValueError(f"more than {MOST_SEGMENTS:,} segments")
     return _validate(CheckpointManifest, _as_tuples(document))
 
 
@@ -130,6 +140,8 @@ def _validate(form: type[Form], value: Any, where: str = "") -> Form:
     try:
         return form.model_validate(value)
     except ValidationError as error:
+        if error.error_count() > _MOST_ERRORS:
+            raise ValueError(f"{where}{error.error_count():,} values of another form") from None
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         path = ".".join(str(step) for step in first["loc"])
         raise ValueError(printable(f"{where}{path}: {first['msg']}".replace("\n", " "))) from None

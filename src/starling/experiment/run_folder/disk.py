@@ -120,7 +120,7 @@ def rename(source: Path, target: Path) -> None:
     os.replace(source, target)
 
 
-def publish(file: Path, content: bytes) -> None:
+def publish(file: Path, content: bytes | memoryview) -> None:
     """Replace a file at once: at any moment it has its old or its new content; the new when this returns."""
     partial = file.with_name(f".unfinished-{file.name}")
     try:

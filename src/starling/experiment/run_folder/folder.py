@@ -6,6 +6,7 @@ import os
 import stat
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from starling.errors import UserError
 from starling.experiment.run_folder import trust
 from starling.experiment.run_folder.contents import check_contents
 from starling.experiment.run_folder.disk import GrowingFile, make_folder, publish
-from starling.experiment.run_folder.rows import read_content, to_json
+from starling.experiment.run_folder.rows import Rows, read_content, to_json
 
 
 class RunGoneError(Exception):
@@ -118,6 +119,11 @@ class RunFolder:
             ) from None
         except OSError:
             pass
+
+    def check_rows(self) -> None:
+        """Refuse rows of metrics that are more than any run has, before anything is made for them."""
+        if self.metrics_file.exists():
+            deque(Rows(self.metrics_file), maxlen=0)
 
     def copy_history(self, parent: RunFolder, changes: dict[str, tuple[Any, Any]], rows: int) -> None:
         """Begin with the parent's rows, and say whose child this is and how many of those rows are its own too."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 from starling.errors import UserError
 from starling.experiment.run_folder.disk import GrowingFile, publish
-from starling.experiment.run_folder.rows import Row, damage_line, parse_rows, read_content, read_first, to_json
+from starling.experiment.run_folder.rows import Row, Rows, damage_line, to_json
 from starling.types import Episode
 
+_NOT_JSON = re.compile(rb"NaN|Infinity")
 TIMING = "time/"
 """Keys with this prefix depend on the machine's speed; everything else is a function of configuration and seed."""
 
@@ -65,15 +67,28 @@ class Scoreboard:
 class MetricsFile:
     """Appends rows; a resumed run first drops those that its checkpoint, after `env_steps`, had not seen."""
 
-    def __init__(self, path: Path, warn: Callable[[str], None], keep_rows: int = 0, env_steps: int = 0) -> None:
-        kept, damaged = read_first(path, keep_rows, env_steps)
+    def __init__(
+        self,
+        path: Path,
+        warn: Callable[[str], None],
+        keep_rows: int = 0,
+        env_steps: int = 0,
+        see: Callable[[Row], None] = lambda row: None,
+    ) -> None:
+        """`see` is called with every row that stays; none is later than `env_steps`, also where some are damaged."""
+        self.rows = 0
+        kept, found = bytearray(), Rows(path)
+        for line, row in found.lines() if path.exists() else ():
+            if self.rows < keep_rows and row["env_steps"] <= env_steps:
+                self.rows += 1
+                kept += _line(row) if _NOT_JSON.search(line) else line.rstrip(b"\r\n") + b"\n"
+                see(row)
         try:
-            publish(path, b"".join(map(_line, kept)))
+            publish(path, memoryview(kept))
         except OSError as error:
             raise UserError(f"cannot write to {path}: {error.strerror}; make room, then try again") from None
-        if damaged:
-            warn(f"warning: {damage_line(path, damaged)}")
-        self.rows = len(kept)
+        if found.damaged:
+            warn(f"warning: {damage_line(path, found.damaged)}")
         self._file = GrowingFile(path, warn)
 
     def write(self, row: Row) -> None:
@@ -100,4 +115,4 @@ def _line(row: Row) -> bytes:
 
 def read_rows(path: Path) -> list[Row]:
     """All rows that can be read."""
-    return parse_rows(read_content(path))[0]
+    return list(Rows(path))

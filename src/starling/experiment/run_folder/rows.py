@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import json
 import math
+import os
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from starling.config.bounded_json import parse_json
 from starling.errors import UserError
-from starling.experiment.run_folder.disk import read_bounded
+from starling.experiment.run_folder.disk import open_regular, read_bounded
 
 Row = dict[str, Any]
-MOST_BYTES = 2**30
-"""Of a file of rows; a million rows have less."""
+MOST_BYTES, LONGEST_LINE = 2**27, 2**20
+MOST_LINES, MOST_KEYS = 500_000, 2_000
+"""Of a file of rows. A run writes a hundred of about a kilobyte each, unless log.every says otherwise."""
+_LARGEST = 2**200  # number
 _TEXTS = ("time/bottleneck", "warnings")
 """Keys whose values are text."""
 
@@ -34,16 +39,66 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def parse_rows(content: bytes) -> tuple[list[Row], int]:
-    """The rows in the content of a file, and how many of its lines are damaged: torn, not UTF-8, or not a row."""
-    parsed = [_parse(line) for line in content.split(b"\n") if line]
-    rows = [row for row in parsed if row is not None]
-    return rows, len(parsed) - len(rows)
+class Rows:
+    """The rows of a file, read anew each time that they are iterated over, a line at a time.
+
+    Lines that are damaged (torn, not UTF-8, or not a row) are left out; `damaged` says how many the last pass met.
+
+    Raises:
+        UserError: The file cannot be read, or is larger than rows of a run ever are: in all, in a line, or in the
+            number of lines or of keys.
+    """
+
+    def __init__(self, path: Path, finished: bool = False) -> None:
+        """With `finished`, a last line without an end, which may still be growing, is overlooked."""
+        self._path, self._finished = path, finished
+        self.damaged = 0
+
+    def __iter__(self) -> Iterator[Row]:
+        return (row for _, row in self.lines())
+
+    def lines(self) -> Iterator[tuple[bytes, Row]]:
+        """Every row with the line that it stands in."""
+        self.damaged, keys = 0, set[str]()
+        for line in self._bounded_lines():
+            row = _parse(line)
+            if row is None:
+                self.damaged += 1
+                continue
+            keys.update(row)
+            if len(keys) > MOST_KEYS:
+                raise self._too_large(f"more than {MOST_KEYS:,} keys")
+            yield line, row
+
+    def _bounded_lines(self) -> Iterator[bytes]:
+        try:
+            with open(open_regular(self._path, os.O_RDONLY), "rb") as handle:
+                if os.fstat(handle.fileno()).st_size > MOST_BYTES:
+                    raise self._too_large(f"more than {MOST_BYTES:,} bytes")
+                for number in count(1):
+                    line = handle.readline(LONGEST_LINE + 1)
+                    if not line or (self._finished and not line.endswith(b"\n") and len(line) <= LONGEST_LINE):
+                        return
+                    if len(line) > LONGEST_LINE:
+                        raise self._too_large(f"a line of more than {LONGEST_LINE:,} bytes")
+                    if number > MOST_LINES:
+                        raise self._too_large(f"more than {MOST_LINES:,} lines")
+                    if line != b"\n":
+                        yield line
+        except OSError as error:
+            raise UserError(f"cannot read {self._path}: {error.strerror}") from None
+
+    def _too_large(self, what: str) -> UserError:
+        return UserError(f"{self._path} has {what}, which rows of a run never have: move it away to do without them")
+
+
+def _nothing(constant: str) -> None:
+    """What NaN and the infinities are read as."""
 
 
 def _parse(line: bytes) -> Row | None:
     try:
-        row = parse_json(line, parse_constant=lambda constant: None)  # NaN, which earlier versions wrote
+        row = parse_json(line, parse_constant=_nothing)  # NaN, which earlier versions wrote
     except ValueError:  # also where it is not UTF-8
         return None
     return row if isinstance(row, dict) and _is_row(row) else None
@@ -54,12 +109,13 @@ def _is_row(row: dict[str, Any]) -> bool:
     steps = row.get("env_steps")
     if type(steps) is not int or not 0 <= steps < 2**62:
         return False
-    return all(
-        value is None
-        or (isinstance(value, str) and key in _TEXTS)
-        or (isinstance(value, int | float) and abs(value) < 2**200)
-        for key, value in row.items()
-    )
+    for key, value in row.items():
+        if isinstance(value, int | float):
+            if not -_LARGEST < value < _LARGEST:
+                return False
+        elif value is not None and not (isinstance(value, str) and key in _TEXTS):
+            return False
+    return True
 
 
 def read_content(path: Path) -> bytes:
@@ -68,15 +124,6 @@ def read_content(path: Path) -> bytes:
         return read_bounded(path, MOST_BYTES)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-
-
-def read_first(path: Path, count: int, env_steps: int) -> tuple[list[Row], int]:
-    """The first `count` rows, none of them after `env_steps`, and how many lines of the file are damaged.
-
-    The count alone would not do: where rows are damaged, later ones would move up.
-    """
-    rows, damaged = parse_rows(read_content(path)) if path.exists() else ([], 0)
-    return [row for row in rows if row["env_steps"] <= env_steps][:count], damaged
 
 
 def damage_line(path: Path, damaged: int) -> str:

@@ -13,6 +13,7 @@ from starling.experiment.saved_replay.resharding import reshard
 from starling.hardware import on_device_here
 from starling.launch.builders import build_stores
 from starling.launch.plan import RunPlan, build_model, check_network, layout_of
+from starling.launch.sizes import checkpoint_limits
 from starling.replay.store import Store
 from starling.types import Layout
 
@@ -38,16 +39,17 @@ def load_replay(run: Path, *, which: str, warn: Callable[[str], None], allow: Se
     place = folder.find(run, allow)
     run_plan = RunPlan.from_config(on_device_here(place.config(), warn))
     refuse_queues(run_plan, f"{run} has no replay")
-    parts = ("store", "learner")
-    chosen, state, problems = checkpoint.find(place.checkpoints, which, parts, state_check(*parts))
+    check_network(run_plan)
+    model = build_model(run_plan)
+    parts, limits = ("store", "learner"), checkpoint_limits(run_plan, model)
+    chosen, state, problems = checkpoint.find(place.checkpoints, which, parts, state_check(*parts), limits)
     for problem in problems:
         warn(f"checkpoint skipped: {problem}")
     if "parts" in state["store"]:
         raise UserError(f"{run} keeps its replay in shards of a cluster (ray.shards), which this command cannot read")
     if not all("tables" in shard for shard in state["store"].get("shards", {"0": state["store"]}).values()):
         raise UserError(f"{run} ({chosen.name}) was saved without its replay: train with checkpoint.replay=true")
-    check_network(run_plan)
-    layout = layout_of(run_plan, build_model(run_plan))
+    layout = layout_of(run_plan, model)
     whole = replace(run_plan, config=run_plan.config.model_copy(update={"learners": 1}))
     (store,) = build_stores(whole, layout)
     with checkpoint.fitting(f"{run} ({chosen.name})"):

@@ -78,6 +78,7 @@ def _restored(run_plan: RunPlan, part: State, shard: int, index: int, layout: La
     if spec.sampler == "fifo":
         state = {**state, "sampler": {**state["sampler"], "uses": np.zeros_like(state["sampler"]["uses"])}}
     table.set_state(state)
+    table.check_valid()
     return table
 
 

@@ -64,6 +64,7 @@ class Shard:
         self._number = 0
         if spec.state is not None:
             self._tables.set_state(spec.state)
+            self._tables.check_valid()
 
     def beat(self) -> Holds:
         """What is in it; also a sign of life."""

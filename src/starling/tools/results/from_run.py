@@ -6,7 +6,7 @@ import re
 
 from starling.errors import UserError
 from starling.experiment.run_folder.folder import RunFolder
-from starling.experiment.run_folder.rows import Row, parse_rows
+from starling.experiment.run_folder.rows import Row, Rows
 from starling.tools.results.records import Curve, thin
 
 SCORED = 100
@@ -31,7 +31,7 @@ def is_finished(folder: RunFolder) -> bool:
 
 def rows_of(folder: RunFolder) -> list[Row]:
     """All rows of metrics; refuses a run without any."""
-    rows = parse_rows(folder.metrics_file.read_bytes())[0] if folder.metrics_file.exists() else []
+    rows = list(Rows(folder.metrics_file)) if folder.metrics_file.exists() else []
     if not rows:
         raise UserError(f"{folder.path} has no metrics")
     return rows
