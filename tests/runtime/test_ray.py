@@ -172,14 +172,14 @@ def test_a_shard_that_is_lost_begins_with_what_was_saved_of_it(tmp_path):
     seen = KillsAShard(tmp_path / "a" / "checkpoints", set(pids("ray::Shard")))
     done = starling.train(DQN[0], [*settings, *until, "run=a"], runs=tmp_path, display=seen)
     assert done.reason == "SIGINT received"
-    gone = seen.env_index[-1]["env_steps"] - seen.env_index[-1]["store/replay/size"]
+    gone = seen.rows[-1]["env_steps"] - seen.rows[-1]["store/replay/size"]
     assert 0 < gone < seen.since + 400, "no more is missing than came since"
 
 
 def test_a_learner_of_two_is_lost_and_both_go_on_from_where_they_were():
     blows = [
         ("starling learne", signal.SIGSTOP, "died (hung"),
-        ("ray::RankHost", signal.SIGKILL, "died (its process died)"),
+        ("ray::RankNode", signal.SIGKILL, "died (its process died)"),
     ]
     before = {name: set(pids(name)) for name, _, _ in blows}
     settings = ["learners=2", "ray.learner.cpus=1", "algo.prioritized.alpha=0.6", "eval.every=null"]

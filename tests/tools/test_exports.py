@@ -28,7 +28,7 @@ def test_importing_starling_imports_nothing_heavy():
 def test_what_is_known_without_networks_needs_no_torch():
     code = """
 import importlib, sys
-for name in ("config.env", "runs.bottleneck", "runs.warnings", "cli.play", "runs.video"):
+for name in ("config.env", "experiment.bottleneck", "experiment.warnings", "cli.play", "tools.video"):
     importlib.import_module(f"starling.{name}")
     assert "torch" not in sys.modules, name
 """

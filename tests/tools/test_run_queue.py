@@ -62,7 +62,7 @@ def in_process(monkeypatch, capsys, tmp_path):
     spec = importlib.util.spec_from_file_location("run_queue", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "run_queue", module)
-    spec.candidate_scorer.exec_module(module)
+    spec.loader.exec_module(module)
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["run_queue.py", *map(str, arguments)])
