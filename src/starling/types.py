@@ -1,7 +1,7 @@
-"""The data that every room shares: one datum (`Trajectory`), what a learner gets (`Batch`), what an env is.
+"""Data that all packages share: `Trajectory`, `Batch`, and the descriptions of envs, streams, and layouts.
 
-Shapes: T steps, B env rows. Leaves are numpy arrays up to the store and tensors from the learner on, hence the
-type parameter: `Trajectory[NDArray]` and `Trajectory[Tensor]` are the same thing in two places.
+Shapes: T steps, B envs or sequences. Leaves are numpy arrays up to the store and tensors from the learner on, hence the
+type parameter of `Trajectory`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Tensor = torch.Tensor
 A = TypeVar("A", NDArray, Tensor)
 
 EXTRINSIC = "extrinsic"
-"""The name of the reward stream that the environment itself gives."""
+"""The name of the environment's own reward stream."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class StackSpec:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What an algorithm may know of an environment: its name and its spaces, of one env, without a batch axis."""
+    """An environment as algorithms see it: its id and the spaces of one env."""
 
     id: str
     observation: spaces.Space[Any]
@@ -58,7 +58,7 @@ class EnvSpec:
 
 @dataclass(frozen=True)
 class StreamSpec:
-    """A reward stream: its discount and lambda, whether it ends with the episode, its weight in the policy's loss."""
+    """A reward stream: discount, lambda, whether it ends with the episode, and its weight in the policy's loss."""
 
     name: str = EXTRINSIC
     discount: float = 0.99
@@ -69,9 +69,9 @@ class StreamSpec:
 
 @dataclass(frozen=True)
 class EnvStep:
-    """What an env loop hands to a policy: the outcome of the last actions and the observations that follow.
+    """One step of B envs: the results of the last actions, and the observations that follow.
 
-    After a row has ended, its next step is a reset: the action is ignored, `valid` is False and `first` is True.
+    The step after the end of an episode is a reset: its action is ignored, `valid` is False, and `first` is True.
     """
 
     obs: Tree  # [B, ...] seen now
@@ -80,12 +80,12 @@ class EnvStep:
     terminated: NDArray  # [B] bool: the last action ended the episode
     truncated: NDArray  # [B] bool: the last action was cut off
     valid: NDArray  # [B] bool: the last action was taken (False: it was a reset)
-    cut_short: NDArray  # [B] bool: truncated by `env.stagger`, not by the env: such an episode is nobody's score
+    cut_short: NDArray  # [B] bool: truncated by `env.stagger`, not by the env: the episode counts in no score
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One episode that came to its own end, with the env's raw rewards."""
+    """An episode that the env ended, with its raw return."""
 
     row: int
     total: float
@@ -94,16 +94,16 @@ class Episode:
 
 @dataclass(frozen=True)
 class Trajectory(Generic[A]):
-    """T steps of B env rows: a transition, a sequence and a rollout differ only in T."""
+    """T steps of B envs. A transition, a sequence, and a rollout differ only in T."""
 
     obs: Tree  # [T+1, B, ...] seen before action[t]
     first: A  # [T+1, B] bool: the recurrent state is reset before obs[t]
     action: Tree  # [T, B, ...] in the policy's own units
-    rewards: dict[str, A]  # [T, B] float32, a stream each
+    rewards: dict[str, A]  # [T, B] float32 per stream
     terminated: A  # [T, B] bool: bootstrap with 0
     truncated: A  # [T, B] bool: bootstrap with V(obs[t+1])
     valid: A  # [T, B] bool: False on reset rows and padding
-    extras: Tree  # [T+1, B, ...] what act() returned: logits, q, features
+    extras: Tree  # [T+1, B, ...] recorded outputs of act(): logits, q, features
     carry: Tree  # [B, ...] BEFORE obs[0]: recurrent state, previous action, previous rewards
     policy_version: A  # [B] int64: number of updates behind the oldest weights that acted
 
@@ -120,18 +120,18 @@ class Trajectory(Generic[A]):
 
 @dataclass(frozen=True)
 class Fragment:
-    """A recorder's output and a table's input: a trajectory and where it came from."""
+    """A trajectory as an actor sends it to the tables, with its origin."""
 
     trajectory: Trajectory[NDArray]
     rows: NDArray  # [B] int64: global env rows
-    carries: Tree = None  # [T+1, B, ...] the carry before every obs; only where a ring keeps recurrent states
-    actor: int = 0  # who made it, and its how-manieth: inserts are idempotent by (actor, sequence)
+    carries: Tree = None  # [T+1, B, ...] the carry before every obs, if a ring stores recurrent states
+    actor: int = 0  # actor id; inserts are idempotent by (actor, sequence)
     sequence: int = 0
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One step of one env row as `ArraySpec` trees; it comes from one dry `act()`."""
+    """The arrays of one step of one env, as `ArraySpec` trees; found by calling `act()` once."""
 
     obs: Tree
     action: Tree
@@ -141,7 +141,7 @@ class Layout:
     stack: StackSpec | None = None
 
     def trajectory(self, length: int, rows: int) -> Trajectory[Any]:
-        """The `ArraySpec` of everything in a trajectory of `length` steps of `rows` env rows."""
+        """The `ArraySpec` of every array in a trajectory of `length` steps of `rows` envs."""
 
         def each(specs: Tree, *lead: int) -> Tree:
             if isinstance(specs, ArraySpec):
@@ -167,7 +167,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Keys:
-    """Names of items in tables; stale keys (an older generation) are ignored and counted."""
+    """Keys of items in tables; stale keys (of an older generation) are ignored and counted."""
 
     shard: NDArray  # [B] int64
     table: NDArray  # [B] int64
@@ -189,22 +189,22 @@ class Progress:
 
 @dataclass(frozen=True)
 class Sample:
-    """What a table hands out: trajectories and how they were drawn."""
+    """Items that were sampled from the tables, with their probabilities."""
 
     trajectory: Trajectory[NDArray]
     keys: Keys
-    probability: NDArray  # [B] float64: chance of each item in one draw
+    probability: NDArray  # [B] float64: probability of each item in one draw
     table_size: NDArray  # [B] int64: items that could have been drawn
     source: NDArray  # [B] int64: index of the table in the mixture
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a loss sees: tensors on the learner's device."""
+    """Input of a loss: tensors on the learner's device."""
 
     trajectory: Trajectory[Tensor]
     weight: Tensor  # [B] importance weights, largest 1
     source: Tensor  # [B] int64: index of the table in the mixture
     progress: Progress
-    generator: torch.Generator  # for losses that sample: the learner's own, so that a resumed run draws the same
-    prepared: Tree = None  # [T, B, ...] what prepare() added: advantages, goals of values
+    generator: torch.Generator  # for losses that sample; saved with the learner
+    prepared: Tree = None  # [T, B, ...] added by prepare(), e.g. advantages and value targets

@@ -1,6 +1,6 @@
-"""The policy, where inference happens: the network, a recurrent state and noise a row, and the recorder.
+"""The actor core: the network with the recurrent states and noise of its envs, and the recorder.
 
-The same class sits inside an actor or in an inference server; the env loop only sends observations and gets actions.
+The same class sits in an actor or in an inference server; the env loop only sends observations and gets actions.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from starling.types import EnvStep, Fragment, NDArray, Progress, Tree
 
 
 class ExperienceSink(Protocol):
-    """Where a policy gets leave and weights, and where its fragments go."""
+    """Gives an actor core credits and weights, and takes its fragments."""
 
     def begin(self, group: int) -> FragmentBuffer | None:
-        """A credit for this group to begin a fragment, and where to write it; None: not now."""
+        """A credit for this group to begin a fragment: the buffer to write into, or None if there is none yet."""
         ...
 
     def refresh(self) -> Progress:
@@ -33,30 +33,30 @@ class ExperienceSink(Protocol):
         ...
 
     def insert(self, group: int, fragment: Fragment) -> None:
-        """Take over a full fragment; its buffer goes back to whoever lent it."""
+        """Send a full fragment; its buffer is given back."""
         ...
 
 
 OTHER = 0x5EED
-"""What makes the noise of intrinsic rewards another than that of actions."""
+"""Makes the noise of intrinsic rewards differ from that of actions."""
 
 
 class RowGroup:
-    """Rows that step together (one env loop's): what they see now and the carry that goes with it."""
+    """The envs of one env loop: their current observations, and the carry that goes with these."""
 
     def __init__(self, rows: NDArray, carry: Tree, intrinsic_state: Tree, seed: int, start: int, arm: int) -> None:
         self.rows = rows
         self.row_ids = torch.from_numpy(rows)
-        self.arm = torch.full((len(rows),), arm)  # int64: the policy that each row plays without exploration
+        self.arm = torch.full((len(rows),), arm)  # int64: the policy that each env plays without exploration
         self.noise, self.other_noise = Noise(seed, rows), Noise(seed ^ OTHER, rows)
         self.carry = carry  # numpy [B, ...]
         self.intrinsic_state = intrinsic_state  # tensors [B, ...]
         self.action: NDArray | None = None  # [B, ...] the last one
-        self.step = start  # how often these rows have acted
-        self.seen: EnvStep | None = None  # what these rows see now, and what came of their last action
+        self.step = start  # number of actions so far
+        self.seen: EnvStep | None = None  # the current observations, with the results of the last actions
 
     def record_output(self, output: ActOutput) -> None:
-        """Move on: the carry after this action, but for its rewards, which are known with the next observation."""
+        """Update the carry with an action; its rewards follow with the next observation."""
         self.step += 1
         self.action = output.action
         if "state" in self.carry:
@@ -65,7 +65,7 @@ class RowGroup:
             self.carry["action"] = output.action
 
     def reward(self, rewards: dict[str, NDArray]) -> None:
-        """Complete the carry with what the last action earned, a stream each."""
+        """Complete the carry with the rewards [B] of the last action, per stream."""
         if "rewards" in self.carry:
             self.carry["rewards"] = {name: rewards[name] for name in self.carry["rewards"]}
 
@@ -79,7 +79,7 @@ class RowGroup:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        assert self.seen is not None, "rows are restored after their env loop has started"
+        assert self.seen is not None, "a group is restored after its env loop has started"
         self.step = to_count(state["step"])
         saved = state["arrays"]  # of earlier versions: without what steps did not have then
         restored = [(leaf, saved.get(name, leaf)) for name, leaf in tree.items((self.carry, self.seen))]
@@ -94,7 +94,7 @@ class RowGroup:
 
 
 class Policy:
-    """A network that acts for groups of rows."""
+    """A network that acts for groups of envs."""
 
     def __init__(self, algorithm: Algorithm, model: Any, *, num_envs: int, explore: bool, mixed: bool = False) -> None:
         self.algorithm, self.model = algorithm, model
@@ -105,13 +105,13 @@ class Policy:
         self._device = next(iter(model.parameters())).device
 
     def group(self, rows: NDArray, seed: int, start: int = 0) -> RowGroup:
-        """Rows at the beginning of an episode; `start` is where their noise goes on."""
+        """A group whose envs begin an episode; `start` is the first counter of their noise."""
         carry = tree.map(np.array, tree.to_numpy(self.model.initial_carry(len(rows))))
         intrinsic_state = tree.map(lambda tensor: tensor.to(self._device), self.algorithm.intrinsic_state(len(rows)))
         return RowGroup(rows, carry, intrinsic_state, seed, start, self.arm)
 
     def reward(self, group: RowGroup, clip: float | None) -> dict[str, NDArray]:
-        """What a group's last actions earned, a stream each; only the environment's is clipped. Asked once a step."""
+        """Rewards [B] of the last actions per stream; only the environment's is clipped. Call it once per step."""
         assert group.seen is not None
         rewards = learning_rewards(group.seen, clip)
         if group.intrinsic_state:
@@ -138,7 +138,7 @@ class Policy:
         return tree.to_numpy(earned)
 
     def infer(self, groups: Sequence[RowGroup]) -> list[ActOutput]:
-        """Actions for all groups in one forward pass; changes nothing, so it may be asked twice."""
+        """Actions for all groups in one forward pass; changes no state."""
         single = groups[0] if len(groups) == 1 else None
         seen = [group.seen for group in groups if group.seen is not None]
         inputs = ActInput(
@@ -179,10 +179,10 @@ def _as_float32(leaf: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """One env loop's rows: who they are, and which life of theirs this is."""
+    """The envs of one env loop, and their incarnation."""
 
-    rows: NDArray  # [B] int64: global env rows
-    incarnation: int = 0  # how often these rows have been lost and begun anew
+    rows: NDArray  # [B] int64: indices of the envs in the run
+    incarnation: int = 0  # number of restarts of the env loop
 
     MAX_INCARNATIONS: ClassVar[int] = 2**16
 
@@ -192,12 +192,12 @@ class GroupSpec:
 
     @property
     def start(self) -> int:
-        """Where the noise of this life begins: no life repeats another's."""
+        """First noise counter of this incarnation: no incarnation repeats the noise of another."""
         return self.incarnation << 32
 
 
 def next_incarnation(incarnations: Mapping[Any, int]) -> int:
-    """A incarnation that none of the rows of an earlier run has had, whoever held them."""
+    """An incarnation that no group of an earlier run has had."""
     return 1 + max(incarnations.values(), default=-1)
 
 
@@ -210,7 +210,7 @@ class _Inferred:
 
 
 class PolicyCore:
-    """A policy that also records: fragments go upstream, and each is begun only with leave from there."""
+    """A policy that also records. It sends fragments to its sink, and begins each only with a credit."""
 
     def __init__(
         self,
@@ -229,13 +229,13 @@ class PolicyCore:
         self._specs = dict(groups)
         self._groups: dict[int, RowGroup] = {}
         self._recorders: dict[int, Recorder] = {}
-        self._waiting: dict[int, _Inferred] = {}  # acted on, but without leave to begin the next fragment
+        self._waiting: dict[int, _Inferred] = {}  # inferred, but without a credit for the next fragment
         for index, spec in groups.items():
             self.start_incarnation(index, spec)
 
     @property
     def incarnations(self) -> dict[int, int]:
-        """Which life of its rows every group is in."""
+        """The incarnation of every group."""
         return {index: spec.incarnation for index, spec in self._specs.items()}
 
     @property
@@ -244,7 +244,7 @@ class PolicyCore:
         return sum(len(self._specs[index].rows) for index, recorder in self._recorders.items() if recorder.open)
 
     def start_incarnation(self, index: int, spec: GroupSpec) -> None:
-        """Rows begin, or begin anew after they were lost: what was under way is forgotten, but for what they see."""
+        """Start a group, or restart it after its env loop was lost: all but its current observations is forgotten."""
         before = self._groups.get(index)
         self._specs[index] = spec
         self._groups[index] = self.policy.group(spec.rows, self._seed, spec.start)
@@ -253,16 +253,16 @@ class PolicyCore:
         self._waiting.pop(index, None)
 
     def abandon(self, index: int) -> None:
-        """Forget a group's fragment under way; it acts again only after it has begun anew."""
+        """Forget the open fragment of a group; it acts again only after `start_incarnation`."""
         self._recorders[index].abandon()
         self._waiting.pop(index, None)
 
     def observe(self, index: int, step: EnvStep) -> None:
-        """Take in what a group's last actions led to; it is recorded when the group acts on it."""
+        """Set the results of the last actions of a group; they are recorded when it acts next."""
         self._groups[index].seen = step
 
     def act(self, indices: Sequence[int]) -> list[Tree | None]:
-        """Actions for these groups; None for a group that may not begin its next fragment yet."""
+        """Actions for these groups; None for a group that waits for a credit."""
         fresh = [i for i in indices if i not in self._waiting]
         if fresh:
             self._reward(fresh)
@@ -275,7 +275,7 @@ class PolicyCore:
         self._waiting.update({i: _Inferred(output, updates) for i, output in zip(indices, outputs, strict=True)})
 
     def _reward(self, indices: Sequence[int]) -> None:
-        """Record what the last actions led to, with the rewards of every stream."""
+        """Record the results of the last actions, with the rewards of every stream."""
         for index in indices:
             group, recorder = self._groups[index], self._recorders[index]
             assert group.seen is not None
@@ -301,18 +301,18 @@ class PolicyCore:
         return output.action
 
     def _renew(self, index: int) -> None:
-        """Read the weights; a synchronous learner wants even the first action of a fragment to follow them."""
+        """Read the newest weights; with a synchronous learner, infer again if they have changed."""
         self.policy.progress = self.sink.refresh()
         if self._synchronous and self._waiting[index].policy_version != self.policy.progress.updates:
             self._infer([index])
 
     def start_incarnations(self, incarnations: Mapping[int, int]) -> None:
-        """Let every group be in the life that is given for it."""
+        """Set the incarnation of every group."""
         for index, spec in self._specs.items():
             self.start_incarnation(index, replace(spec, incarnation=incarnations[index]))
 
     def get_state(self) -> dict[str, Any]:
-        assert not self._waiting, "a policy is saved between steps, when no group waits for leave"
+        assert not self._waiting, "a policy is saved between steps, when no group waits for a credit"
         return {
             "progress": asdict(self.policy.progress),
             "groups": {str(i): group.get_state() for i, group in self._groups.items()},

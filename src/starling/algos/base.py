@@ -1,7 +1,7 @@
-"""The contract between an algorithm and the rest: what a person writes, and what it is given.
+"""The contract of an algorithm: the methods it implements, and the data it gets.
 
-An algorithm is one file. It says which experience it wants (`tables`), how it is optimised (`learning`), how it acts
-and what its loss is. It never sees an environment, a queue, a file or a clock.
+An algorithm states which experience it wants (`tables`) and how it is optimized (`learning`), and implements `act` and
+`loss`. It never sees an environment, a queue, a file, or a clock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from starling.types import Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor
 
 @dataclass(frozen=True)
 class ActInput:
-    """What a policy sees when it acts for B env rows."""
+    """Input of `Algorithm.act` for B envs."""
 
     obs: Tree  # [B, ...]
     first: Tensor  # [B] bool: obs begins an episode
@@ -29,36 +29,40 @@ class ActInput:
     num_envs: int  # of the whole run
     progress: Progress
     explore: bool  # False when evaluating
-    noise: Callable[[int], Tensor]  # noise(n) -> [B, n] uniform in (0, 1), a pure function of (seed, row, step)
+    noise: Callable[[int], Tensor]  # noise(n) -> [B, n] uniform in (0, 1), a pure function of (seed, env, step)
 
 
 @dataclass(frozen=True)
 class ActOutput:
-    """Actions, what to record beside them, and the recurrent state after them."""
+    """Actions, data to record beside them, and the recurrent state after them."""
 
     action: Tree  # [B, ...]
     extras: dict[str, Tree]  # [B, ...] kept in the trajectory
-    state: Tree = None  # [B, ...] the carry's "state" for the next step; None where there is none
+    state: Tree = None  # [B, ...] the carry's "state" for the next step, if the network is recurrent
 
 
 @dataclass(frozen=True)
 class IntrinsicInput:
-    """What B env rows have come to see, and what led there: an intrinsic reward is a judgement of this."""
+    """Input of `Algorithm.intrinsic_rewards`: the last step of B envs, which ended in `obs`."""
 
     obs: Tree  # [B, ...]
     first: Tensor  # [B] bool: obs begins an episode
-    ended: Tensor  # [B] bool: obs is the last of an episode that the env ended; False where it was cut off by others
-    action: Tree  # [B, ...] the last action; anything where obs begins an episode
-    reward: Tensor  # [B] the environment's own for it, never clipped
+    ended: Tensor  # [B] bool: obs is the last of an episode that the env itself ended or truncated
+    action: Tree  # [B, ...] the last action; arbitrary if obs begins an episode
+    reward: Tensor  # [B] reward of the environment, not clipped
     env_index: Tensor  # [B] int64
     explore: bool  # False when evaluating
-    arm: Tensor  # [B] int64: the policy to play when not exploring, of an algorithm that has several
-    noise: Callable[[int], Tensor]  # as that of ActInput, of which it is independent
+    arm: Tensor  # [B] int64: the policy to play without exploration, if the algorithm has several
+    noise: Callable[[int], Tensor]  # like `ActInput.noise`, and independent of it
 
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """How the target network follows: copied `every` so many updates, or moved by `tau` after each."""
+    """Updates of the target network.
+
+    Every `every` updates (default 1) the target becomes `tau * model + (1 - tau) * target` (default `tau` 1, a copy).
+    Buffers are always copied.
+    """
 
     every: int | None = None
     tau: float | None = None
@@ -66,31 +70,36 @@ class TargetSpec:
 
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """One optimizer and the parameters it alone moves."""
+    """One optimizer and its parameters; no parameter belongs to two optimizers."""
 
     config: OptimizerConfig
     parameters: Callable[[nn.Module], Iterable[nn.Parameter]] = lambda model: model.parameters()
-    summed: bool = False  # its loss is a sum over a batch's rows, not a mean: so is the gradient of several learners
+    summed: bool = False  # its loss is a sum over the batch, not a mean
 
 
 @dataclass(frozen=True)
 class LearnSpec:
-    """How batches become updates. A version is one batch with all its epochs; schedules count versions."""
+    """How the learner turns a batch into an update. Schedules advance once per update, whatever its epochs."""
 
     optimizers: dict[str, OptimizerSpec]
     target: TargetSpec | None = None
     epochs: int = 1
     minibatches: int = 1
-    split: Literal["env", "step"] = "env"  # minibatches of whole rows (recurrent) or of single steps
+    split: Literal["env", "step"] = "env"  # minibatches of whole sequences (recurrent networks) or of single steps
     importance_exponent: Callable[[Progress], float] | None = None  # PER's beta
-    concurrent_losses: int = 1  # parts of the loss (`Algorithm.parts`) that take long enough to be worth a core each
+    concurrent_losses: int = 1  # how many of `Algorithm.parts` are worth a core each
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A scalar for every optimizer, what to log, and new priorities where the sampler wants them.
+    """Result of `Algorithm.loss`.
 
-    `metrics` is called without gradient, for the last minibatch of a version only: that is what is logged.
+    Attributes:
+        losses: One scalar per optimizer. Each is differentiated with respect to the parameters of its own optimizer,
+            all at the same parameters: no optimizer steps before every gradient is computed. An optimizer that is left
+            out is not stepped in this minibatch; its schedule advances all the same.
+        metrics: Called without gradient for the last minibatch of an update only; the values are logged as `loss/NAME`.
+        priorities: New priorities [B] of the sampled items, for a prioritized table.
     """
 
     losses: dict[str, Tensor]
@@ -99,7 +108,7 @@ class Loss:
 
 
 def together(losses: Sequence[Loss]) -> Loss:
-    """The parts of a loss as one; at most one of them has priorities."""
+    """Merge the parts of a loss; at most one of them has priorities."""
     if len(losses) == 1:
         return losses[0]
     return Loss(
@@ -110,49 +119,49 @@ def together(losses: Sequence[Loss]) -> Loss:
 
 
 class Trials(Protocol):
-    """Returns of several policies in an evaluator's own trial episodes, and the choice that follows from them.
+    """An evaluator's choice among several policies, by their returns in trial episodes.
 
-    An evaluation begins with `due` trials. It then scores `best` in other episodes, which are no trials.
+    An evaluation starts with `due` trials. It then scores `best` in other episodes.
     """
 
     @property
     def due(self) -> int:
-        """Trials of the next evaluation."""
+        """Number of trials of the next evaluation."""
         ...
 
     @property
     def played(self) -> int:
-        """Trials so far."""
+        """Number of trials so far."""
         ...
 
     @property
     def best(self) -> int:
-        """The policy to score, and to play for whoever does not explore."""
+        """The policy to score, and to play without exploration."""
         ...
 
     def choose(self, under_way: Collection[int], noise: Tensor) -> int:
-        """Choose the policy of a trial, given those of the trials under way and noise [2] in (0, 1)."""
+        """Choose the policy of a trial, given the policies of running trials and noise [2] in (0, 1)."""
         ...
 
     def learn(self, arm: int, total: float) -> None:
-        """Take in the undiscounted return of a whole episode that policy `arm` played."""
+        """Add the undiscounted return of a whole episode of policy `arm`."""
         ...
 
     def metrics(self) -> dict[str, float]: ...
 
     def get_state(self) -> dict[str, Any]:
-        """Values that JSON has: they are saved with a run and sent between processes."""
+        """Plain JSON values, which are saved with the run and sent between processes."""
         ...
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state; {}: from the beginning."""
+        """Restore a state; {} starts anew."""
         ...
 
 
 class Algorithm(ABC):
-    """The one file a person writes. The constructor takes the algorithm's settings and the network's.
+    """Base class of all algorithms. The constructor takes the settings of the algorithm and those of its network.
 
-    `target` is a copy of the model that follows it as `learning().target` says; None where there is none.
+    In `loss` and `prepare`, `target_net` is a copy of the model that is updated as `learning().target` states, or None.
     """
 
     @abstractmethod
@@ -160,60 +169,60 @@ class Algorithm(ABC):
 
     @abstractmethod
     def streams(self) -> tuple[StreamSpec, ...]:
-        """The reward streams; "extrinsic" is the environment's."""
+        """The reward streams to learn from; the environment's is called "extrinsic"."""
 
     @abstractmethod
     def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> nn.Module:
-        """The model, a value or Q head a stream; it must offer `initial_carry(rows) -> dict`."""
+        """Build the model, with one value or Q head per stream; it must have `initial_carry(batch_size) -> dict`."""
 
     @abstractmethod
     def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
-        """The experience it wants, where `rows` envs step in all."""
+        """The experience to sample batches from; the run has `num_envs` envs."""
 
     @abstractmethod
     def learning(self) -> LearnSpec:
-        """Optimizers, target, epochs."""
+        """Optimizers, target network, epochs, and minibatches."""
 
     @abstractmethod
     def act(self, model: Any, inputs: ActInput) -> ActOutput:
-        """Actions for B rows, without gradient."""
+        """Choose actions for B envs; called without gradient."""
 
     @abstractmethod
     def loss(self, model: Any, target_net: Any, batch: Batch) -> Loss:
-        """What the optimizers make smaller."""
+        """Compute the losses of a (mini)batch: one scalar per optimizer, metrics, and optional new priorities."""
 
     def parts(self, model: Any, target_net: Any, batch: Batch) -> Sequence[Callable[[], Loss]]:
-        """The loss in parts that take about as long as each other, to be computed at the same time on several cores.
+        """The loss as functions that may run at the same time on several cores; by default one function.
 
-        A part has optimizers of its own, whose parameters others only read. Random numbers are drawn here and not in a
-        part, so that results do not depend on who is first.
+        Each part has its own optimizers, whose parameters the others only read. Draw random numbers here, not in a
+        part, so that results do not depend on the order of the parts.
         """
         return (lambda: self.loss(model, target_net, batch),)
 
     def prepare(self, model: Any, target_net: Any, batch: Batch) -> Batch:
-        """Once a batch, without gradient: advantages, statistics.
+        """Called once per batch, without gradient, before all epochs: e.g. compute advantages into `batch.prepared`.
 
-        Statistics in the model's buffers must add up (counts, sums): several learners add their changes together.
+        Statistics in the model's buffers must be sums and counts: several learners add their changes.
         """
         return batch
 
     def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
-        """Metrics of how `num_envs` training envs explore now, e.g. their epsilon, as a function of the progress."""
+        """Metrics of exploration over all training envs, e.g. their mean epsilon."""
         return {}
 
     def recorded_rewards(self) -> tuple[str, ...]:
-        """Names of what `intrinsic` gives, to be recorded beside the environment's rewards."""
+        """Names of the rewards that `intrinsic_rewards` returns; they are recorded beside the environment's."""
         return ()
 
     def intrinsic_state(self, num_envs: int) -> dict[str, Any]:
-        """What `intrinsic` keeps of `rows` env rows: tensors [B, ...] in nested dicts, which it changes in place.
+        """Initial state of `intrinsic_rewards` for B envs: nested dicts of tensors [B, ...], changed in place.
 
-        What lies under "carry" becomes part of the rows' carry, as the model's `initial_carry` has it.
+        Entries under "carry" are also part of the carry; the model's `initial_carry` must have them.
         """
         return {}
 
     def intrinsic_rewards(self, model: Any, seen: IntrinsicInput, state: dict[str, Any]) -> dict[str, Tensor]:
-        """What B rows earn [B] besides the environment's reward for having come to see this; without gradient."""
+        """Intrinsic rewards [B] per stream for the last step of B envs; called without gradient."""
         return {}
 
     def trials(self) -> Trials | None:
@@ -221,12 +230,15 @@ class Algorithm(ABC):
         return None
 
     def priority(self, window: Trajectory[NDArray]) -> NDArray | None:
-        """First priorities [B] from what was recorded, without observations; None: the largest seen so far."""
+        """Initial priorities [B] of new items, from recorded data without observations; None: the largest so far."""
         return None
 
     def score(self, model: Any, table: int, candidates: Trajectory[Tensor], recent: Trajectory[Tensor]) -> Tensor:
-        """How far off the candidates [B] of a table that ranks them are, without gradient; the smallest is the best.
+        """Distances [B] of candidates, by which a table selects; called without gradient.
 
-        `recent` is what this batch takes from the queue: the newest there is.
+        Args:
+            table: Index of the table in `tables`.
+            candidates: Items of that table, [T, B].
+            recent: The newest fragments, which this batch takes from the queue.
         """
         raise NotImplementedError(f"{type(self).__name__} has a ranked table, but no score")

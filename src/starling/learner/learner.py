@@ -1,4 +1,4 @@
-"""The learner: the one place where batches become gradients and gradients become new weights."""
+"""The learner: turns batches into gradients, and gradients into new weights."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ LAG = "learner/lag"
 
 
 class DivergedError(RuntimeError):
-    """Gradients stayed non-finite, weights became so, or learners' weights differ: going on would train nothing.
+    """Gradients stayed non-finite, weights became non-finite, or the learners' weights differ.
 
-    `batch` holds the arrays of the last (mini)batch by name and `norms` its gradient norms by optimizer, where known.
+    `batch` holds the arrays of the last (mini)batch by name and `norms` its gradient norms by optimizer, if known.
     """
 
     def __init__(self, reason: str, batch: Batch | None = None, norms: dict[str, float] | None = None) -> None:
@@ -73,7 +73,7 @@ class Learner:
         planned_updates: int,
         mixed: bool = False,  # mixed precision: bfloat16 where autocast finds it safe
         compiled: bool = False,
-        concurrent_losses: int = 1,  # parts of the loss that are computed at the same time
+        concurrent_losses: int = 1,  # number of losses computed at the same time
     ) -> None:
         self.algorithm, self.model = algorithm, model
         self.group: LearnerGroup = SingleLearner()
@@ -92,7 +92,7 @@ class Learner:
         self._compiled_everywhere = True  # no rank still compiles its loss
         self._target_flat = self._flatten_target()
         copied = () if self._target is None else self._target.buffers()
-        self._target_buffers = list(zip(copied, model.buffers(), strict=False))  # finding them takes longer than a copy
+        self._target_buffers = list(zip(copied, model.buffers(), strict=False))  # collected once
         self._device = next(model.parameters()).device
         self._rng = np.random.Generator(np.random.PCG64(seed))  # shuffles minibatches
         self._generator = torch.Generator(self._device).manual_seed(seed)  # for losses that sample
@@ -107,7 +107,7 @@ class Learner:
         self.updates = 0
 
     def _flatten_target(self) -> dict[str, Tensor]:
-        """The target's parameters in the same flat order as each optimizer's, so that following is one operation."""
+        """The target's parameters in the flat order of each optimizer's, so that an update is one operation."""
         if self._target is None:
             return {}
         twins = dict(zip(self.model.parameters(), self._target.parameters(), strict=True))
@@ -149,14 +149,14 @@ class Learner:
         return LearnResult(sample.keys, None if priorities is None else priorities.cpu().numpy())
 
     def _fingerprint(self) -> int:
-        """A number that stands for the weights."""
+        """A checksum of the weights."""
         crc = 0
         for optimizer in self._optimizers.values():
             crc = zlib.crc32(optimizer.flat.cpu().numpy().data, crc)
         return crc
 
     def _prepare(self, batch: Batch, before: list[Tensor]) -> Batch:
-        """What the algorithm adds; statistics, which were `before`, change by what all ranks gather on the way."""
+        """Call the algorithm's `prepare`; add up the changes of all ranks to the statistics, which were `before`."""
         with torch.no_grad(), self._precision():
             batch = self.algorithm.prepare(self.model, self._target, batch)
         if before:
@@ -164,7 +164,7 @@ class Learner:
         return batch
 
     def _add_up_statistics(self, before: list[Tensor]) -> None:
-        """Let the buffers, which were `before`, have changed by what all ranks changed them together."""
+        """All-reduce the changes of the statistics since `before`."""
         pairs = zip(self._statistics, before, strict=True)
         changes = torch.cat([(now.double() - then.double()).flatten() for now, then in pairs])  # [n]
         self.group.all_reduce_sum(changes)
@@ -195,13 +195,13 @@ class Learner:
         )
 
     def _equal_weights(self, rows: int) -> Tensor:
-        """Ones [B], the same again and again: between updates even so little is far from any cache."""
+        """Ones [B], allocated once."""
         if len(self._ones) != rows:
             self._ones = torch.ones(rows, device=self._device)
         return self._ones
 
     def _importance(self, sample: Sample, beta: float) -> Tensor:
-        """Importance weights [B], of which the largest of each table in the batch of all ranks is 1."""
+        """Importance weights [B], normalized so that the largest of each table over all ranks is 1."""
         weight, source = torch.empty(len(sample.keys), dtype=torch.float64), torch.from_numpy(sample.source)
         probability, size = torch.from_numpy(sample.probability), torch.from_numpy(sample.table_size)
         for table in np.unique(sample.source).tolist():
@@ -231,12 +231,12 @@ class Learner:
         return torch.autocast(self._device.type, dtype=torch.bfloat16) if self._mixed else nullcontext()
 
     def _optimise(self, batch: Batch) -> Loss:
-        """One step of every optimizer, all losses taken at the same parameters. The loss as it was before."""
+        """One step of every optimizer, with all losses taken at the same parameters; returns the loss before the step."""
         with self._precision():
             parts = self.algorithm.parts(self.model, self._target, batch)
-        pieces = parts if self._compiled is None else [as_one(parts)]  # of which products are worth all threads
+        pieces = parts if self._compiled is None else [as_one(parts)]  # compiled, all parts are one function
         loss = together(self._concurrent_losses([partial(self._work_out, piece) for piece in pieces]))
-        if not self._compiled_everywhere:  # a compiler takes longer than a rank may be late with its gradient
+        if not self._compiled_everywhere:  # compiling may take longer than the timeout of a reduction
             self.group.all_reduce_min(0.0)
             self._compiled_everywhere = True
         norms = {name: self._shared_norm(name) for name in loss.losses}
@@ -248,18 +248,18 @@ class Learner:
         return loss
 
     def _weights_finite(self) -> bool:
-        """One sum per optimizer, which a NaN or an infinity anywhere makes non-finite too."""
+        """True if the sum of all weights is finite: a NaN or an infinity anywhere makes it non-finite."""
         return math.isfinite(sum(optimizer.flat.sum() for optimizer in self._optimizers.values()))
 
     def _work_out(self, part: Part) -> Loss:
-        """The loss, or a part of it, whose gradients its optimizers have then."""
+        """Compute a loss and give its gradients to the optimizers."""
         loss, gradients = (self._compiled or differentiate)(part, self._parameters, self._precision)
         for name, found in gradients.items():
             self._optimizers[name].take(found)
         return loss
 
     def _shared_norm(self, name: str) -> float:
-        """The norm of the gradient of the whole batch, of which every rank had an equal part and has all now."""
+        """All-reduce a gradient over the ranks; returns its norm."""
         optimizer = self._optimizers[name]
         self.group.all_reduce_sum(optimizer.gradient)
         if self.group.size > 1 and not self._learning.optimizers[name].summed:
@@ -267,7 +267,7 @@ class Learner:
         return optimizer.gradient_norm()
 
     def _optimizer_step(self, norms: dict[str, float]) -> None:
-        """Let optimizers move their parameters by gradients of these norms; where one is not finite nothing moves."""
+        """Step all optimizers; skip the step if the norm of any gradient is not finite."""
         self._optimizer_steps += 1
         if all(math.isfinite(norm) for norm in norms.values()):
             self._skipped = 0
@@ -279,7 +279,7 @@ class Learner:
         self.skipped_in_all += 1
 
     def _update_target(self) -> None:
-        """Let the target follow the model, where there is one and its time has come."""
+        """Update the target network if it is due; see `TargetSpec`."""
         target = self._learning.target
         if target is None or (target.every is not None and self.updates % target.every):
             return
@@ -291,13 +291,13 @@ class Learner:
                 mine.copy_(theirs)
 
     def apply_settings(self) -> None:
-        """Let the present settings of the optimizers replace those that came with a restored state."""
+        """Replace the optimizers' restored settings with the configured ones."""
         for optimizer in self._optimizers.values():
             optimizer.apply_settings()
 
     @property
     def skipping(self) -> bool:
-        """True if the last update was skipped because its gradient was not finite: weights may be ruined already."""
+        """True if the last optimizer step was skipped because a gradient was not finite."""
         return self._skipped > 0
 
     @property
@@ -306,7 +306,7 @@ class Learner:
         return self.updates, self._optimizer_steps
 
     def join(self, group: LearnerGroup, rank: int) -> None:
-        """Learn together with others from now on, whose state this learner has been given, but for random numbers."""
+        """Join a group as `rank`, with the state of another learner but with different random numbers."""
         self.group, self._optimizer_steps, self._compiled_everywhere = group, 0, self._compiled is None
         if rank:
             seeds = np.random.SeedSequence([self._seed, rank, self.updates])

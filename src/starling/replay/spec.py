@@ -1,4 +1,4 @@
-"""What an algorithm asks of the store: plain data, the only part of the store that algorithms see."""
+"""`TableSpec`: the experience that an algorithm asks for. Algorithms see no other part of `replay`."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ Selection = Literal["nearest", "spread", "least_sampled", "grouped"]
 
 @dataclass(frozen=True)
 class TableSpec:
-    """Which experience an algorithm wants; it never builds storage, opens a queue or waits.
+    """One replay table or queue.
 
-    `ring` keeps every step once and hands out windows that never cross an episode; `slots` keeps whole fragments.
+    `ring` stores every step once and samples sequences that never cross the end of an episode; `slots` stores whole
+    fragments.
     """
 
     name: str
     storage: Storage
-    length: int  # T of what is sampled
+    length: int  # T of a sampled sequence
     batch: int  # items in a batch
     capacity: int  # env steps (ring) or fragments (slots)
     sampler: str = "uniform"  # fifo, uniform, prioritized, ranked, or package.module:Class (replay/samplers.py)
-    period: int = 1  # ring: a window starts every so many steps of an episode
-    prefix: int = 0  # ring: a window with no valid step after these (burn-in) is made only where a segment begins
-    fragment: int = 1  # steps an actor collects before it inserts; slots: equal to length
-    min_size: int = 1  # items before anything is sampled
-    max_times_sampled: int = 1  # fifo: how often an item is handed out
-    buffer: int = 1  # fifo: batches that are handed out in turns, as long as they have uses left
-    updates_per_step: float | None = None  # batches an inserted env step allows; None: as the sampler can
-    max_lag: int | None = None  # 0: synchronous, actors wait for the weights their data made
+    period: int = 1  # ring: steps between the starts of two sequences
+    prefix: int = 0  # ring: burn-in; only a sequence that starts an episode may have no valid step after it
+    fragment: int = 1  # steps that an actor collects per insert; slots: equal to length
+    min_size: int = 1  # items (ring: steps) before the first batch
+    max_times_sampled: int = 1  # fifo
+    buffer: int = 1  # fifo: batches that take turns until each was sampled max_times_sampled times
+    updates_per_step: float | None = None  # batches per inserted env step; None: as many as the sampler allows
+    max_lag: int | None = None  # batches that actors may run ahead; 0: synchronous, they wait for the new weights
     priority_exponent: float = 0.6  # prioritized: P(i) ~ p_i ** exponent
-    candidate_factor: float = 1.0  # ranked: items that are drawn for every one that is picked
-    anneal: float | None = None  # ranked: over so many times the run this falls to 1; None: it stays
-    selection: Selection = "nearest"  # ranked: which of the candidates, once the algorithm has scored them
-    contest: int = 0  # ranked, slots: when full, the farthest of so many gives way; 0: the oldest does
-    codec: Codec = "none"  # ring: how observations are kept in memory
-    reads_past_end: bool = True  # ring: a loss looks at what is padded after a termination; if not, stacks cost less
-    share: float = 1.0  # of the batch, where several tables feed it
+    candidate_factor: float = 1.0  # ranked: candidates per selected item
+    anneal: float | None = None  # ranked: the factor falls to 1 over this fraction of the run; None: constant
+    selection: Selection = "nearest"  # ranked: which candidates are selected, given their distances
+    contest: int = 0  # ranked, slots: if full, evict the farthest of this many items; 0: the oldest
+    codec: Codec = "none"  # ring: compression of observations
+    reads_past_end: bool = True  # ring: the loss reads observations after a termination; if not, frame stacks cost less
+    share: float = 1.0  # of the batch, if several tables fill it
 
     def __post_init__(self) -> None:
         positive = (
@@ -66,10 +67,10 @@ class TableSpec:
 
     @property
     def takes_priorities(self) -> bool:
-        """Whether the sampler is told priorities; what one's own makes of them is its business."""
+        """True if the sampler takes priorities; a custom sampler may ignore them."""
         return self.sampler == "prioritized" or ":" in self.sampler
 
     def candidates_for(self, n: int, fraction: float) -> int:
-        """How many items are drawn as candidates for `n`, when `fraction` of the run is over."""
+        """Number of candidates for `n` items when `fraction` of the run is over."""
         gone = 0.0 if self.anneal is None else min(1.0, fraction / self.anneal)
         return max(n, round(n * (self.candidate_factor + (1.0 - self.candidate_factor) * gone)))
