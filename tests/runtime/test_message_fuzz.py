@@ -31,7 +31,7 @@ from starling.runtime.messages import (
     encode,
 )
 from starling.runtime.rendezvous import RankLine
-from starling.runtime.shared_weights import SharedWeights, WeightReader, WeightWriter, side_of
+from starling.runtime.shared_weights import SharedWeights, WeightReader, WeightWriter, copy_size
 from starling.state_io import pack, unpack
 from starling.types import ArraySpec, Episode, Layout, Progress
 
@@ -289,7 +289,7 @@ def test_a_state_of_another_length_is_refused(data):
 @given(st.data())
 def test_weights_from_another_node_fit_or_are_refused(data):
     model = torch.nn.Linear(2, 1)
-    shared_weights = SharedWeights(side_of(model))
+    shared_weights = SharedWeights(copy_size(model))
     WeightWriter(shared_weights, model).publish(Progress())
     side = np.array(shared_weights.bytes_of(1))
     numbers = st.lists(st.floats(), min_size=3, max_size=3).map(lambda header: struct.pack("<3d", *header))
@@ -305,8 +305,8 @@ def test_weights_from_another_node_fit_or_are_refused(data):
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("place", range(3))
 def test_weights_whose_header_holds_no_numbers_are_refused(place, number):
-    shared_weights = SharedWeights(side_of(torch.nn.Linear(2, 1)))
-    side = np.zeros(shared_weights.side, np.uint8)
+    shared_weights = SharedWeights(copy_size(torch.nn.Linear(2, 1)))
+    side = np.zeros(shared_weights.size, np.uint8)
     shared_weights.accept(side)
     side[8 * place : 8 * place + 8] = np.frombuffer(struct.pack("<d", number), np.uint8)
     with pytest.raises(ValueError, match="header holds no numbers"):

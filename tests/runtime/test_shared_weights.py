@@ -7,7 +7,7 @@ import time
 import torch
 from torch import nn
 
-from starling.runtime.shared_weights import SharedWeights, WeightReader, WeightWriter, side_of
+from starling.runtime.shared_weights import SharedWeights, WeightReader, WeightWriter, copy_size
 from starling.types import Progress
 
 
@@ -25,7 +25,7 @@ def fill(net: nn.Module, value: int) -> None:
 
 def test_what_is_published_is_what_is_read():
     source, copy = model(), model()
-    shared_weights = SharedWeights(side_of(source))
+    shared_weights = SharedWeights(copy_size(source))
     writer, reader = WeightWriter(shared_weights, source), WeightReader(shared_weights, copy)
     assert reader.refresh() == Progress()
     for version in (3, 4, 9):
@@ -38,7 +38,7 @@ def test_what_is_published_is_what_is_read():
 
 def test_reading_what_is_known_already_copies_nothing():
     source, copy = model(), model()
-    shared_weights = SharedWeights(side_of(source))
+    shared_weights = SharedWeights(copy_size(source))
     WeightWriter(shared_weights, source).publish(Progress(updates=1))
     reader = WeightReader(shared_weights, copy)
     reader.refresh()
@@ -52,7 +52,7 @@ def test_no_torn_weights_while_a_writer_never_rests():
     sides, copy = [model(600) for _ in range(3)], model(600)
     for value, side in enumerate(sides):
         fill(side, value)
-    shared_weights = SharedWeights(side_of(copy))
+    shared_weights = SharedWeights(copy_size(copy))
     writers = [WeightWriter(shared_weights, side) for side in sides]
     writers[0].publish(Progress(updates=0))
     pid = os.fork()
@@ -76,7 +76,7 @@ def test_no_torn_weights_while_a_writer_never_rests():
 
 def test_a_reader_that_is_lapped_in_the_middle_copies_again():
     source, copy = model(), model()
-    shared_weights = SharedWeights(side_of(source))
+    shared_weights = SharedWeights(copy_size(source))
     writer, reader = WeightWriter(shared_weights, source), WeightReader(shared_weights, copy)
 
     def publish(version: int) -> None:
@@ -105,7 +105,7 @@ def test_a_reader_that_is_lapped_in_the_middle_copies_again():
 
 def test_a_side_travels_as_bytes_to_another_board_and_a_lapped_copy_is_made_again():
     source, copy = model(), model()
-    here, there = SharedWeights(side_of(source)), SharedWeights(side_of(source))
+    here, there = SharedWeights(copy_size(source)), SharedWeights(copy_size(source))
     writer, reader = WeightWriter(here, source), WeightReader(there, copy)
     tries = []
 

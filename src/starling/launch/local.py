@@ -35,7 +35,7 @@ from starling.runtime.processes import ProcessesRuntime
 from starling.runtime.rank_hub import Event, RankHub
 from starling.runtime.scoring import ScoringThread
 from starling.runtime.shared_memory import SharedBytes
-from starling.runtime.shared_weights import SharedWeights, WeightReader, WeightWriter, side_of
+from starling.runtime.shared_weights import SharedWeights, WeightReader, WeightWriter, copy_size
 from starling.types import Layout
 
 LEARNER_SLOTS = 1 + PREFETCH
@@ -76,7 +76,7 @@ def build_inline(run_plan: RunPlan, model: nn.Module, layout: Layout) -> InlineR
 def build_processes(run_plan: RunPlan, model: nn.Module, layout: Layout) -> ProcessesRuntime:
     """Actors, inference, and evaluation in worker processes; the hub in a thread, the learner in the main thread."""
     settings, run = run_plan.config.supervision, RunSpec.of(run_plan, layout)
-    weights = SharedWeights(side_of(model))
+    weights = SharedWeights(copy_size(model))
     specs, slots = worker_specs(run_plan, run, weights, 0)
     events = EventQueue()
     workers = processes(specs, settings, events.selector)
@@ -91,7 +91,7 @@ def build_learners(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Learn
     settings, run = run_plan.config.supervision, RunSpec.of(run_plan, layout)
     group_events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     latest = LatestState()
-    weights = [SharedWeights(side_of(model)) for _ in range(run_plan.learners)]
+    weights = [SharedWeights(copy_size(model)) for _ in range(run_plan.learners)]
     state_buffers = [SharedBytes() for _ in range(run_plan.learners)]
     hubs: list[RankHub] = []
     for rank, store in enumerate(build_stores(run_plan, layout)):

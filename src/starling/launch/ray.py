@@ -30,7 +30,7 @@ from starling.runtime.process_worker import processes
 from starling.runtime.processes import ProcessesRuntime
 from starling.runtime.rank_hub import LEARNER, Event, RankHub
 from starling.runtime.shared_memory import SharedBytes, size_of
-from starling.runtime.shared_weights import SharedWeights, WeightWriter, side_of
+from starling.runtime.shared_weights import SharedWeights, WeightWriter, copy_size
 from starling.runtime.workers import Worker, WorkerSpec
 from starling.types import Layout
 
@@ -122,7 +122,7 @@ class ClusterPlan:
     def of(cls, run_plan: RunPlan, model: nn.Module, layout: Layout) -> ClusterPlan:
         shape = run_plan.fragment_shape(layout)
         fragments = sum(size_of(shape.buffer(len(group.rows))) for group in run_plan.groups().values())
-        return cls(run_plan, fragments, side_of(model))
+        return cls(run_plan, fragments, copy_size(model))
 
     def node_groups(self, nodes: int) -> list[list[int]]:
         """The groups of envs of every Ray actor that holds env loops; those of one actor belong to one learner."""

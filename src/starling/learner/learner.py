@@ -231,7 +231,7 @@ class Learner:
         return torch.autocast(self._device.type, dtype=torch.bfloat16) if self._mixed else nullcontext()
 
     def _optimise(self, batch: Batch) -> Loss:
-        """One step of every optimizer, with all losses taken at the same parameters; returns the loss before the step."""
+        """One step of every optimizer, all losses taken at the same parameters; returns the loss before it."""
         with self._precision():
             parts = self.algorithm.parts(self.model, self._target, batch)
         pieces = parts if self._compiled is None else [as_one(parts)]  # compiled, all parts are one function

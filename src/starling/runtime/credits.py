@@ -1,4 +1,4 @@
-"""Who may write a fragment, and where: the slots of every group of env rows, lent out as the limiter allows."""
+"""Credits: slots of shared memory that are lent to groups of envs, one fragment each, as the limiter allows."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from starling.types import NDArray
 
 @dataclass
 class ActorSlots:
-    """One group of env rows: its slots, and which of them are lent out."""
+    """The slots of one group, and those that are lent."""
 
     rows: NDArray  # [B] int64
-    buffers: Sequence[FragmentBuffer | None]  # shared memory; None where a slot is on another machine
+    buffers: Sequence[FragmentBuffer | None]  # in shared memory; None if the slot is on another machine
     writer: str  # the worker that fills them
     incarnation: int = 0  # number of restarts of its env loop
     lent: set[int] = field(default_factory=set)
@@ -28,15 +28,15 @@ class ActorSlots:
 
 
 class Credits:
-    """Slots go out in the order in which they came back, so that no group gets ahead of the others."""
+    """Lends slots in the order in which they came back, so that no group gets ahead of the others."""
 
     def __init__(
         self, actor_slots: dict[int, ActorSlots], begin: Callable[[int], bool], lost: Callable[[int], None]
     ) -> None:
         self.actor_slots, self.ledger = actor_slots, Ledger()
         self._begin, self._lost = begin, lost
-        self._free: deque[tuple[int, int]] = deque()  # (group, slot) to be lent: its writer and its env loop are alive
-        self._writers: set[str] = set()  # alive
+        self._free: deque[tuple[int, int]] = deque()  # (group, slot) that may be lent: writer and env loop are running
+        self._writers: set[str] = set()  # that are running
         self._paused: set[int] = set()  # groups without an env loop
 
     @property
@@ -44,7 +44,7 @@ class Credits:
         return {group: slots.incarnation for group, slots in self.actor_slots.items()}
 
     def writer_begins(self, name: str) -> None:
-        """A worker was started: all slots it writes are free, one of each group before any second."""
+        """A worker was started: all slots that it writes are free."""
         self._writers.add(name)
         mine = [
             group for group, slots in self.actor_slots.items() if slots.writer == name and group not in self._paused
@@ -53,7 +53,7 @@ class Credits:
         self._free.extend((group, slot) for slot, group in sorted(pairs))
 
     def writer_ends(self, name: str) -> None:
-        """A worker is gone: credits it held are dealt again, its slots wait for the next one."""
+        """A worker is gone: its credits are taken back, and its slots wait for the next worker."""
         self._writers.discard(name)
         for slots in self.actor_slots.values():
             if slots.writer == name:
@@ -68,12 +68,12 @@ class Credits:
         slots.incarnation += 1
 
     def pause(self, group: int) -> None:
-        """The env loop of a group is gone, but not its writer: nothing more is lent for it; see `given_back`."""
+        """The env loop of a group is gone, but not its writer: lend nothing for it; see `given_back`."""
         self._paused.add(group)
         self._free = deque((other, slot) for other, slot in self._free if other != group)
 
     def given_back(self, group: int, unused: Sequence[int]) -> None:
-        """The writer has returned what was lent for a group whose env loop is gone: the credits are dealt again."""
+        """The writer has returned the credits of a group whose env loop is gone."""
         slots = self.actor_slots[group]
         returned = slots.lent & set(unused)
         self._lost(len(slots.rows) * len(returned))
@@ -91,7 +91,7 @@ class Credits:
             self._free.extend((group, slot) for slot in range(len(slots.buffers)) if slot not in slots.lent)
 
     def grant(self) -> Iterator[tuple[str, int, int]]:
-        """Credits that may be given now: the writer, the group, the slot."""
+        """Grant all credits that the limiter allows: yields (writer, group, slot)."""
         while self._free:
             group, slot = self._free[0]
             slots = self.actor_slots[group]
@@ -102,7 +102,7 @@ class Credits:
             yield slots.writer, group, slot
 
     def returned(self, group: int, slot: int) -> None:
-        """A slot was filled and read: it may be lent again."""
+        """A slot was read: it may be lent again."""
         self.actor_slots[group].lent.discard(slot)
         if group not in self._paused:  # else `go_on` finds it
             self._free.append((group, slot))

@@ -1,4 +1,4 @@
-"""Learners that add up their gradients with torch.distributed: tensors only, nothing is pickled.
+"""Learners that all-reduce their gradients with torch.distributed; only tensors are sent, nothing is pickled.
 
 How ranks are started does not matter here: each is told where they meet, who it is and how many there are.
 """
@@ -22,9 +22,9 @@ from starling.types import Tensor
 
 R = TypeVar("R")
 SLICE = 0.25
-"""Seconds a rank waits for the others before it gives a sign of life, and waits on."""
+"""Seconds between two signs of life of a rank that waits for others."""
 LONGEST = timedelta(days=1)
-"""For ranks that wait for a batch: one that hangs meanwhile is found by its silence."""
+"""Timeout of ranks that wait for a batch; the supervisor finds one that hangs."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -40,7 +40,7 @@ class RendezvousInfo:
 
 
 class DistributedLearners:
-    """Ranks that have met: gradients over gloo, or nccl between GPUs, everything else over gloo.
+    """A complete group of ranks. Gradients use gloo, or nccl between GPUs; everything else uses gloo.
 
     While this rank waits for others its `usage` says so, and shows a sign of life.
     """
@@ -58,7 +58,7 @@ class DistributedLearners:
             raise RankLostError(f"the learners did not meet: {_first_line(error)}", late=True) from error
 
     def _beside(self, make: Callable[[], R]) -> R:
-        """What `make` gives, which waits for other ranks meanwhile."""
+        """Call `make`, which waits for other ranks, in a thread, and give signs of life."""
         with ThreadPoolExecutor(1) as thread:
             made = thread.submit(make)
             while not wait([made], SLICE).done:
@@ -89,7 +89,7 @@ class DistributedLearners:
         return int(told[0]) == -int(told[1])
 
     def broadcast(self, data: bytes | None, source: int) -> bytes:
-        """The bytes that the rank `source` has and the others have not, in all ranks."""
+        """Broadcast the bytes of the rank `source` to all ranks."""
         size = torch.tensor([0 if data is None else len(data)])
         self._broadcast(size, source)
         try:
@@ -116,7 +116,7 @@ class DistributedLearners:
             self._usage.enter(BUSY)
 
     def _wait(self, work: Any, timeout: timedelta) -> None:
-        """Until the ranks have done it together, or it is known that they will not."""
+        """Wait until a collective operation is done; raises `RankLostError` if it fails."""
         end = time.monotonic() + 0.9 * timeout.total_seconds()
         while True:
             known = work.is_completed()  # before the wait: what is done just after one has ended is not lost

@@ -1,4 +1,4 @@
-"""What a thread waits at: descriptors that it watches, and requests that other threads leave."""
+"""The event loop of a thread: file descriptors that it watches, and requests of other threads."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from starling.runtime.link import pipe
 
 T = TypeVar("T")
 Post = Callable[[Callable[[], None]], None]
-"""Has something done by the inbox's thread, soon."""
+"""Runs a function in the thread of the event queue."""
 
 
 class EventQueue:
-    """Callbacks of a selector and requests of other threads, all run by the one thread that waits here."""
+    """Callbacks of a selector and requests of other threads, all run by one thread."""
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
@@ -26,7 +26,7 @@ class EventQueue:
         self._requests: deque[Callable[[], None]] = deque()
 
     def post(self, request: Callable[[], None]) -> None:
-        """Have something done by the inbox's thread, soon."""
+        """Run a function in the thread of this queue, soon."""
         self._requests.append(request)
         self.wake()
 
@@ -35,7 +35,7 @@ class EventQueue:
             os.write(self._ring.fd, b".")
 
     def wait(self, timeout: float) -> list[tuple[selectors.SelectorKey, Any]]:
-        """What has come within so many seconds; for `run`."""
+        """Events that arrive within `timeout` seconds, for `run`."""
         return self.selector.select(timeout)
 
     def run(self, events: list[tuple[selectors.SelectorKey, Any]]) -> None:
@@ -49,5 +49,5 @@ class EventQueue:
 
 
 def drain(items: deque[T]) -> list[T]:
-    """Take out all that is there now; another thread may add meanwhile."""
+    """Remove and return all current items; another thread may add more meanwhile."""
     return [items.popleft() for _ in range(len(items))]

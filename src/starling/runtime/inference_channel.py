@@ -1,4 +1,4 @@
-"""The way between env loops and an inference server: observations and actions in shared memory, a token for each."""
+"""The channel between env loops and an inference server: observations and actions in shared memory, tokens in pipes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FLAG, _REWARD = np.dtype(np.bool_), np.dtype(np.float32)
 
 
 def _decoded(token: bytes) -> tuple[int, int, int]:
-    """Group, incarnation and number of a step; tokens are written in one piece each."""
+    """Group, incarnation, and number of a step; a token is written in one piece."""
     if len(token) != _TOKEN.size:
         raise BrokenMessageError(f"a token of {len(token)} bytes")
     group, incarnation, number = _TOKEN.unpack(token)
@@ -30,7 +30,7 @@ def _decoded(token: bytes) -> tuple[int, int, int]:
 
 
 def _place_spec(layout: Layout, rows: int) -> tuple[EnvStep, Tree]:
-    """What one group leaves and finds: a step and actions, as `ArraySpec`."""
+    """The arrays of one group: a step and actions, as `ArraySpec`."""
 
     def rowwise(spec: ArraySpec) -> ArraySpec:
         return ArraySpec((rows, *spec.shape), spec.dtype)
@@ -50,7 +50,7 @@ def _place_spec(layout: Layout, rows: int) -> tuple[EnvStep, Tree]:
 
 @dataclass(frozen=True)
 class LoopPort:
-    """What an env loop's process needs of the desk."""
+    """An env loop's end, as its process gets it."""
 
     shared_memory: AnonymousSharedMemory
     offset: int
@@ -62,7 +62,7 @@ class LoopPort:
 
 @dataclass(frozen=True)
 class ServerPort:
-    """What the server's process needs of the desk."""
+    """The server's end, as its process gets it."""
 
     shared_memory: AnonymousSharedMemory
     offsets: dict[int, int]
@@ -97,7 +97,7 @@ class SharedInferenceChannel:
 
 
 class LoopSide:
-    """An env loop's end: looks like a policy, only that actions may not be there yet."""
+    """An env loop's end: acts like a policy whose actions may arrive later."""
 
     def __init__(self, port: LoopPort, group: int, incarnation: int) -> None:
         self._step, self._actions = port.shared_memory.arrays(_place_spec(port.layout, port.rows), port.offset)

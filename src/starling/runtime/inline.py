@@ -61,7 +61,7 @@ class InlineRuntime:
     def __init__(
         self,
         loops: Sequence[EnvLoop],
-        policies: Sequence[PolicyCore | InferenceServer],  # a core a loop, or a server for all of them
+        policies: Sequence[PolicyCore | InferenceServer],  # one core per loop, or one server for all of them
         store: Store,
         learner: Learner,
         learner_usage: Usage,
@@ -88,7 +88,7 @@ class InlineRuntime:
 
     @property
     def stores(self) -> list[Store]:
-        """The tables, a shard each learner."""
+        """The tables, one shard per learner."""
         return [self.store]
 
     @property
@@ -96,7 +96,7 @@ class InlineRuntime:
         return self.learner.updates
 
     def run(self) -> Iterator[None]:
-        """Yields after every step of the envs, when nothing is left to learn from and the state can be saved."""
+        """Yield after every step of the envs, when no batch is left to learn from and the state can be saved."""
         while True:
             answered = [server.step() for server in self._servers]
             moved = [loop.step() for loop in self.loops]
@@ -110,7 +110,7 @@ class InlineRuntime:
         return [episode for loop in self.loops for episode in loop.finished()]
 
     def notices(self) -> list[str]:
-        """What a person should know of that happened since the last call."""
+        """Lines for the user since the last call."""
         return [line for loop in self.loops for line in loop.notices()]
 
     def drain_metrics(self) -> dict[str, Any]:
@@ -165,12 +165,12 @@ class InlineRuntime:
             self._take_over(incarnations, state.get("env", {"steps": self.store.env_steps, "dropped": 0}))
 
     def _is_mine(self, state: dict[str, Any]) -> bool:
-        """Whether a state is that of a run with the same loops and policies."""
+        """True if a state is exact and has the same loops and policies."""
         mine = [{str(i) for i in range(len(parts))} for parts in (self.loops, self._policies)]
         return [state.get(key, {}).keys() for key in ("loops", "policies")] == mine
 
     def _take_over(self, incarnations: Mapping[int, int], taken: Mapping[str, int]) -> None:
-        """Go on after a checkpoint that is not exact, or that another runtime wrote: all envs start new episodes."""
+        """Continue from a checkpoint that is not exact, or of another runtime: all envs start new episodes."""
         self.store.abandon()
         incarnation = next_incarnation(incarnations)
         self._start_incarnations({group: incarnation for core in self._cores for group in core.incarnations})

@@ -58,9 +58,9 @@ class LatestState:
 
 
 class LearnersRuntime:
-    """Brings the ranks together, hears what they say, and keeps what a run shows and saves.
+    """Regroups the ranks, handles their messages, and collects metrics and states.
 
-    `learner` only holds the state that the ranks begin with.
+    `learner` only holds the state that the ranks start with.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class LearnersRuntime:
 
     @property
     def stores(self) -> list[Tables]:
-        """The tables, a shard each learner."""
+        """The tables, one shard per learner."""
         return [hub.store for hub in self.hubs]
 
     @property
@@ -99,7 +99,7 @@ class LearnersRuntime:
         return self.learner.updates if self._updates is None else self._updates
 
     def run(self) -> Iterator[None]:
-        """Yields whenever a rank has said something, or nobody does."""
+        """Yield after every message of a rank, or after a moment without one."""
         self._latest.write(pack(self.learner.get_state()))
         for writer in self._weights:
             writer.publish(self.learner.progress(self.env_steps))
@@ -115,7 +115,7 @@ class LearnersRuntime:
         return next((hub.failure for hub in self.hubs if hub.failure is not None), None)
 
     def _turn(self) -> None:
-        """Deal with one thing that a rank said, or wait a moment for one."""
+        """Handle one message of a rank, or wait a moment for one."""
         with suppress(queue.Empty):
             self._handle_message(*self._events.get(timeout=PATIENCE))
         for rank in self._regroup.silent():
@@ -160,7 +160,7 @@ class LearnersRuntime:
         return None
 
     def _learner_state(self) -> dict[str, Any]:
-        """Ask the ranks in turn; the last state that one gave where none can, and the first before any has begun."""
+        """The state of the first rank that answers; else the last one known."""
         if not self._latest.read():
             return self.learner.get_state()
         for rank in range(len(self.hubs)):
@@ -185,7 +185,7 @@ class LearnersRuntime:
         return [line for hub in self.hubs for line in hub.notices()] + drain(self._notices)
 
     def drain_metrics(self) -> dict[str, Any]:
-        """Of the first rank what it learned; of all shards sums, and means of how they spent their time."""
+        """Metrics of the first rank's learner, and sums over all hubs; shares of time are means."""
         learned = self._learner_metrics() if self._last is None else self._last[1]
         rows = [hub.metrics() for hub in self.hubs]
         for row in rows:
@@ -194,7 +194,7 @@ class LearnersRuntime:
         return {**learned, **_joined(rows), **lease_metrics(self._lease)}
 
     def save(self, with_tables: bool) -> dict[str, Any]:
-        """As one learner over processes does, with a state a shard."""
+        """Like that of one learner over processes, with one state per shard."""
         learner = self._learner_state() if self._last is None else self._last[0]
         shards = {str(i): hub.call(partial(hub.store.get_state, with_tables)) for i, hub in enumerate(self.hubs)}
         incarnations = {
@@ -220,7 +220,7 @@ class LearnersRuntime:
                 slots.incarnation = incarnation
 
     def evaluate(self, wait: bool) -> Iterator[None]:
-        """Have the present weights evaluated, beside training; with `wait` yields until that is done."""
+        """Request an evaluation of the current weights; with `wait`, yield until it is done."""
         if wait:
             yield from self._await_evaluation()  # an earlier one, of older weights
         self.hubs[0].evaluate()
@@ -236,7 +236,7 @@ class LearnersRuntime:
         return self.hubs[0].evaluations()
 
     def halt(self) -> None:
-        """Let nothing more come in, so that what is saved last is all there is."""
+        """Stop the hubs, so that the state saved last is complete."""
         metrics = self._learner_metrics()
         self._last = self._learner_state(), metrics
         self._updates = self._last[0]["updates"]
@@ -248,7 +248,7 @@ class LearnersRuntime:
 
 
 def _joined(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The rows of several shards as one: counts add up, shares of the time are means."""
+    """Merge the metrics of several hubs: counts add up, shares of time are means."""
     joined: dict[str, Any] = {}
     for key in dict.fromkeys(key for row in rows for key in row):
         values = [row[key] for row in rows if key in row]

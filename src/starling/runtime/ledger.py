@@ -1,4 +1,4 @@
-"""The books of the env steps: what was produced is inserted, under way, or lost for a reason."""
+"""The ledger of env steps: produced = inserted + open + lost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 
 
 class Ledger:
-    """Env steps by life: one env loop from its start to its end."""
+    """Env steps by actor id, i.e. per incarnation of a group."""
 
     def __init__(self) -> None:
         self._inserted: dict[int, int] = defaultdict(int)  # of each life
@@ -17,15 +17,15 @@ class Ledger:
         self._inserted[life] += steps
 
     def lost(self, life: int, steps: int) -> None:
-        """Steps of a life that came in are gone before they were inserted."""
+        """Steps of an actor that arrived were lost before they were inserted."""
         self._lost[life] += steps
 
     def ended(self, life: int, produced: int) -> None:
-        """A life has ended, which had produced so many steps: what was not inserted is lost."""
+        """An incarnation has ended after so many steps: those that were not inserted are lost."""
         self._produced[life] = produced
 
     def row(self, living: dict[int, int]) -> dict[str, int]:
-        """The balance, given what the living have produced: produced = inserted + open + lost."""
+        """The balance, given the steps of all running actors: produced = inserted + open + lost."""
         produced = sum(self._produced.values()) + sum(living.values())
         inserted = sum(self._inserted.values())
         lost = sum(count - self._inserted[life] for life, count in self._produced.items())

@@ -17,13 +17,13 @@ from starling.runtime.messages import FROM_WORKERS, TO_WORKERS, BrokenMessageErr
 
 _LENGTH = struct.Struct("<I")
 LARGEST = 2**26
-"""Bytes of a message; far more than any of ours has, arrays and states lie in shared memory."""
+"""Largest size of a message in bytes, far above any of ours: arrays and states lie in shared memory."""
 SEND_SECONDS = 10.0
-"""How long a peer may take to make room for a message."""
+"""Seconds that a peer may take to read enough for a message to fit into the pipe."""
 
 
 class PipeEnd:
-    """One end of a pipe; it travels to a child of ours when that is started, by its descriptor."""
+    """One end of a pipe; a starting process gets it as a file descriptor."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -53,7 +53,7 @@ def pipe() -> tuple[PipeEnd, PipeEnd]:
 
 
 def wait_readable(ends: list[Any], timeout: float | None) -> list[Any]:
-    """Those of `ends` (descriptors, or things that have one) with something to read or at their end."""
+    """The `ends` (file descriptors, or objects with one) that are readable or closed."""
     poll = select.poll()
     by_fd = {end if isinstance(end, int) else end.fileno(): end for end in ends}
     for fd in by_fd:
@@ -74,7 +74,7 @@ class Link:
         return self._reading.fd
 
     def send(self, message: Message) -> bool:
-        """Send a message; False where the peer is gone or has stopped reading."""
+        """Send a message; False if the peer is gone or has stopped reading."""
         data = encode(message)
         rest = memoryview(_LENGTH.pack(len(data)) + data)
         while len(rest):

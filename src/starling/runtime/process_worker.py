@@ -1,4 +1,4 @@
-"""Worker processes on this machine: forked from a server that has torch loaded, watched over shared memory."""
+"""Worker processes on this machine, forked from a server that has torch loaded, and watched through shared memory."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from starling.types import ArraySpec, NDArray
 
 
 def context() -> Any:
-    """How worker processes are started: forked from a server that has torch loaded, within tens of milliseconds."""
+    """The multiprocessing context of worker processes: a fork server that has torch loaded."""
     prewarm()
     return get_context("forkserver")
 
 
 class StatusBoard:
-    """Shared memory in which every worker tells how it is; see `Usage`."""
+    """Shared memory for the status of every worker; see `Usage`."""
 
     SPEC = ArraySpec((len(CELLS),), np.dtype(np.int64))
 
@@ -48,13 +48,13 @@ class StatusBoard:
 def processes(
     specs: Sequence[WorkerSpec[WorkerArgs]], settings: SupervisionConfig, selector: selectors.BaseSelector
 ) -> list[Worker]:
-    """A process for every spec, none of them started."""
+    """One worker per spec; none is started yet."""
     board = StatusBoard(len(specs))
     return [ProcessWorker(spec, settings, selector, board, i) for i, spec in enumerate(specs)]
 
 
 class ProcessWorker(Worker):
-    """One worker and its present process."""
+    """One worker and its current process."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ class ProcessesRuntime:
 
     @property
     def stores(self) -> list[Tables]:
-        """The tables, a shard each learner."""
+        """The tables, one shard per learner."""
         return [self.hub.store]
 
     @property
@@ -81,7 +81,7 @@ class ProcessesRuntime:
         return {**self.learner.drain_metrics(), **self.hub.metrics(), **timed, **lease_metrics(self._lease)}
 
     def save(self, with_tables: bool) -> dict[str, Any]:
-        """What a later run needs: fragments under way are lost with it, everything that has arrived is kept."""
+        """State for a later run. Open fragments are not in it; everything that has arrived is."""
         return {
             "store": self.hub.call(lambda: self.hub.store.get_state(with_tables)),
             "learner": self.learner.get_state(),
@@ -99,7 +99,7 @@ class ProcessesRuntime:
             slots.incarnation = incarnation
 
     def evaluate(self, wait: bool) -> Iterator[None]:
-        """Have the present weights evaluated, beside training; with `wait` yields until that is done."""
+        """Request an evaluation of the current weights; with `wait`, yield until it is done."""
         if wait:
             yield from self._await_evaluation()  # an earlier one, of older weights
         self.hub.evaluate()
@@ -115,7 +115,7 @@ class ProcessesRuntime:
         return self.hub.evaluations()
 
     def halt(self) -> None:
-        """Let nothing more come in, so that what is saved last is all there is."""
+        """Stop the hub, so that the state saved last is complete."""
         self.hub.halt()
 
     def close(self) -> None:

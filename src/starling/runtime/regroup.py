@@ -1,4 +1,4 @@
-"""When the ranks of a group of learners may begin, from whose state, and who keeps them from it: arithmetic alone."""
+"""Decides when the ranks of a group may meet again, from whose state, and which rank keeps them from it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 GRACE = 5.0
-"""Seconds that a rank has to say that it waits, after another has found out that a gradient did not come in time."""
+"""Seconds that a rank has to report that it waits, after another rank has timed out in a reduction."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """The ranks shall meet: for the how-manieth time, and whose state all go on from."""
+    """An order to all ranks: meet for the n-th time, and take over the state of `source`."""
 
     time: int
     source: int
@@ -19,7 +19,7 @@ class Order:
 
 
 class Regroup:
-    """Ranks that wait for the others, each with how far it has come; all begin together or none does."""
+    """The ranks that wait for the others, with their progress. All begin together, or none does."""
 
     def __init__(self, size: int, patience: float, clock: Callable[[], float]) -> None:
         self._size, self._patience, self._clock = size, patience, clock
@@ -29,7 +29,7 @@ class Regroup:
         self._times = 0
 
     def waits(self, rank: int, standing: tuple[int, int], late: bool) -> None:
-        """A rank is not, or no longer, together with the others."""
+        """A rank waits, since it has started or lost the group."""
         self._gone.discard(rank)
         self._standing[rank] = standing
         end = self._clock() + (GRACE if late else self._patience)
@@ -42,14 +42,14 @@ class Regroup:
         self._gone.add(rank)
 
     def silent(self) -> list[int]:
-        """Ranks that should have noticed by now that the others wait; each is named once."""
+        """Ranks that should have noticed by now that the others wait; each is returned once."""
         if self._deadline is None or self._clock() < self._deadline:
             return []
         self._deadline = None
         return [rank for rank in range(self._size) if rank not in self._standing and rank not in self._gone]
 
     def order(self) -> Order | None:
-        """What to tell all ranks, once all of them wait; those who have come furthest lead."""
+        """The order to all ranks, once all of them wait; the state with most updates wins."""
         if len(self._standing) < self._size:
             return None
         source = max(self._standing, key=lambda rank: (self._standing[rank], -rank))

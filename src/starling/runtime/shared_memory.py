@@ -1,4 +1,4 @@
-"""Memory that several processes see: anonymous, so that the kernel frees it with the last of them, however they end."""
+"""Anonymous shared memory: the kernel frees it when the last process that maps it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALIGN = 64
 
 
 def size_of(specs: Any) -> int:
-    """Bytes that the arrays of a tree of `ArraySpec` take in a shared memory."""
+    """Bytes that the arrays of a tree of `ArraySpec` take in shared memory."""
     return sum(_aligned(spec.nbytes) for spec in tree.leaves(specs))
 
 
@@ -28,7 +28,7 @@ def _aligned(size: int) -> int:
 
 
 class AnonymousSharedMemory:
-    """Shared memory without a name; it travels to a child of ours when that is started, as a descriptor."""
+    """Shared memory without a name; a starting process gets it as a file descriptor."""
 
     def __init__(self, size: int) -> None:
         self._attach(_anonymous_file(max(size, ALIGN)), max(size, ALIGN))
@@ -50,7 +50,7 @@ class AnonymousSharedMemory:
         return np.frombuffer(self._map, spec.dtype, count, offset).reshape(spec.shape)
 
     def arrays(self, specs: T, offset: int = 0) -> T:
-        """The arrays of a whole tree, one behind the other from `offset` on; see `size_of`."""
+        """The arrays of a tree, one after the other from `offset` on; see `size_of`."""
 
         def place(spec: ArraySpec) -> NDArray:
             nonlocal offset
@@ -67,7 +67,7 @@ class AnonymousSharedMemory:
         return torch.frombuffer(self._map, dtype=like.dtype, count=like.numel(), offset=offset).view(like.shape)
 
     def close(self) -> None:
-        """Give up the descriptor; the memory goes when the last array that shows it does."""
+        """Close the descriptor; the memory is freed with the last array that uses it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -76,7 +76,7 @@ class AnonymousSharedMemory:
 
 
 class SharedBytes:
-    """Bytes that one process leaves for another, in memory without a name; what is left last replaces the rest."""
+    """Bytes that one process writes for another, in anonymous memory; each write replaces the one before."""
 
     def __init__(self, data: bytes = b"") -> None:
         self._fd = _anonymous_file(0)

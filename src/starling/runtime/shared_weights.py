@@ -1,7 +1,7 @@
 """The newest weights in shared memory: one process writes them, any number read them, nobody waits.
 
-Two sides are written in turn. A reader copies the side that was finished last and looks again: only a writer that has
-meanwhile begun that same side makes it copy once more. This relies on stores becoming visible in order, as on x86.
+Two copies are written in turn. A reader reads the copy that was finished last and checks it afterwards: it reads again
+only if a writer has begun that same copy meanwhile. This relies on stores becoming visible in order, as on x86.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ def _room(tensor: Tensor) -> int:
     return -(-tensor.numel() * tensor.element_size() // ALIGN) * ALIGN
 
 
-def side_of(model: nn.Module) -> int:
+def copy_size(model: nn.Module) -> int:
     """Bytes of a model's weights and buffers with their header."""
     return ALIGN + sum(_room(tensor) for tensor in _state(model))
 
 
 class SharedWeights:
-    """Shared memory for the weights and buffers of one model; made once, sent to every child."""
+    """Shared memory for two copies of the weights and buffers of one model."""
 
-    def __init__(self, side: int) -> None:
-        self.side = side
-        self.shared_memory = AnonymousSharedMemory(ALIGN + 2 * side)
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.shared_memory = AnonymousSharedMemory(ALIGN + 2 * size)
 
     @property
     def counts(self) -> NDArray:
         return self.shared_memory.array(_COUNTS, 0)
 
     def bytes_of(self, number: int) -> NDArray:
-        """All of a side [bytes], its header first: how weights travel to another machine."""
-        return self.shared_memory.array(ArraySpec((self.side,), np.dtype(np.uint8)), ALIGN + number % 2 * self.side)
+        """The bytes of a copy, its header first, as they are sent to another machine."""
+        return self.shared_memory.array(ArraySpec((self.size,), np.dtype(np.uint8)), ALIGN + number % 2 * self.size)
 
     def publish(self, write: Callable[[int], None]) -> None:
-        """Have the side of the next number written; whoever looks finds it once that is done."""
+        """Let `write` fill the older copy, which then becomes the newest."""
         counts = self.counts
         number = int(counts[FINISHED]) + 1
         counts[BEGUN] = number
@@ -59,7 +59,7 @@ class SharedWeights:
         counts[FINISHED] = number
 
     def newest(self, known: int, copy: Callable[[int], T]) -> T | None:
-        """What `copy` makes of the side of the number that was published last; None where that is `known`."""
+        """Apply `copy` to the newest copy; None if its number is `known`."""
         counts = self.counts
         while (number := int(counts[FINISHED])) != known:
             made = copy(number)
@@ -67,36 +67,36 @@ class SharedWeights:
                 return made  # whole, if perhaps no longer the newest: nobody wrote there meanwhile
         return None
 
-    def accept(self, side: NDArray) -> None:
-        """Publish the bytes of another board's side.
+    def accept(self, data: NDArray) -> None:
+        """Publish the bytes of a copy from another machine.
 
         Raises:
             ValueError: They are of another size, or their header holds no numbers.
         """
-        if side.shape != (self.side,) or side.dtype != np.uint8:
-            raise ValueError(f"weights of {side.dtype} {list(side.shape)} for a board of {self.side} bytes")
-        header = np.frombuffer(side[: _HEADER.nbytes].tobytes(), _HEADER.dtype)
+        if data.shape != (self.size,) or data.dtype != np.uint8:
+            raise ValueError(f"weights of {data.dtype} {list(data.shape)} instead of {self.size} bytes")
+        header = np.frombuffer(data[: _HEADER.nbytes].tobytes(), _HEADER.dtype)
         if not np.isfinite(header).all():
             raise ValueError("weights whose header holds no numbers")
-        self.publish(lambda number: np.copyto(self.bytes_of(number), side))
+        self.publish(lambda number: np.copyto(self.bytes_of(number), data))
 
 
 class _View:
-    """A model's tensors beside those of both sides."""
+    """The tensors of a model, and those of both copies."""
 
     def __init__(self, shared_weights: SharedWeights, model: nn.Module) -> None:
         self.headers: list[NDArray] = []
-        self.sides: list[list[Tensor]] = []
+        self.sizes: list[list[Tensor]] = []
         self.mine = _state(model)
-        for side in range(2):
-            offset = ALIGN + side * shared_weights.side
+        for number in range(2):
+            offset = ALIGN + number * shared_weights.size
             self.headers.append(shared_weights.shared_memory.array(_HEADER, offset))
             offset += ALIGN
             tensors = []
             for tensor in self.mine:
                 tensors.append(shared_weights.shared_memory.tensor(tensor, offset))
                 offset += _room(tensor)
-            self.sides.append(tensors)
+            self.sizes.append(tensors)
 
 
 class WeightWriter:
@@ -112,12 +112,12 @@ class WeightWriter:
     def _write(self, number: int, progress: Progress) -> None:
         view = self._view
         view.headers[number % 2][:] = progress.env_steps, progress.updates, progress.fraction
-        for theirs, mine in zip(view.sides[number % 2], view.mine, strict=True):
+        for theirs, mine in zip(view.copies[number % 2], view.mine, strict=True):
             theirs.copy_(mine)
 
 
 class WeightReader:
-    """Brings published weights into a model."""
+    """Loads published weights into a model."""
 
     def __init__(self, shared_weights: SharedWeights, model: nn.Module) -> None:
         self._shared_weights, self._view = shared_weights, _View(shared_weights, model)
@@ -125,7 +125,7 @@ class WeightReader:
         self._progress = Progress()
 
     def refresh(self) -> Progress:
-        """Copy the newest weights, unless they are here already; says which they are."""
+        """Load the newest weights unless they are loaded already; returns the progress they were published with."""
         read = self._shared_weights.newest(self._known, self._read)
         if read is not None:
             self._known, self._progress = read
@@ -134,6 +134,6 @@ class WeightReader:
     @torch.no_grad()
     def _read(self, number: int) -> tuple[int, Progress]:
         env_steps, updates, fraction = self._view.headers[number % 2].tolist()
-        for mine, theirs in zip(self._view.mine, self._view.sides[number % 2], strict=True):
+        for mine, theirs in zip(self._view.mine, self._view.copies[number % 2], strict=True):
             mine.copy_(theirs)
         return number, Progress(int(env_steps), int(updates), fraction)

@@ -1,4 +1,4 @@
-"""Roles that act in processes of their own: what each does in a step, what it tells, and what it waits for.
+"""The roles of worker processes that act: one step of each, the messages it sends, and the events it waits for.
 
 The role of a learner is in `rank.py`; `worker_process.py` is the process around any of them.
 """
@@ -19,11 +19,11 @@ from starling.runtime.shared_weights import WeightReader
 
 
 class LoopWorker:
-    """An env loop in a process of its own; its policy is beside it, or in a server elsewhere."""
+    """An env loop; its actor core is in the same process or in an inference server."""
 
     def __init__(self, loop: EnvLoop, link: Link, phase: str, watched: list[Any]) -> None:
         self._loop, self._link = loop, link
-        self._dropped = 0  # told so far
+        self._dropped = 0  # reported so far
         self._phase, self._watched = phase, watched
 
     def step(self) -> bool:
@@ -45,7 +45,7 @@ class LoopWorker:
 
 
 class InferenceWorker:
-    """An inference server in a process of its own."""
+    """An inference server."""
 
     def __init__(self, server: InferenceServer, sink: LinkSink, watched: list[Any]) -> None:
         self._server, self._sink, self._watched = server, sink, watched
@@ -63,15 +63,15 @@ class InferenceWorker:
 
 
 class EvaluatorWorker:
-    """An evaluator in a process of its own: evaluates the newest weights whenever it is told to, a step at a time.
+    """An evaluator: evaluates the newest weights on request, one env step at a time.
 
     What one evaluation leaves to the next goes to the main process and comes back, so that it outlives this one.
     """
 
     def __init__(self, evaluator: Evaluator, weights: WeightReader, link: Link) -> None:
         self._evaluator, self._weights, self._link = evaluator, weights, link
-        self._evaluation: Iterator[Evaluation | None] | None = None  # the one under way
-        self._env_steps = 0  # of the weights that it evaluates
+        self._evaluation: Iterator[Evaluation | None] | None = None  # the current one
+        self._env_steps = 0  # when the weights that it evaluates were published
 
     def step(self) -> bool:
         for message in self._link.receive():

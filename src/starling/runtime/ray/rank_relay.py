@@ -122,10 +122,10 @@ class RankRelay:
             priorities = self._shared.slots[message.slot].priorities.copy()
         shared_weights = self._shared.shared_weights
         fresh = shared_weights.newest(self._known, lambda number: (number, shared_weights.bytes_of(number).copy()))
-        side = None
+        weights = None
         if fresh is not None:
-            self._known, side = fresh
-        return LearnerMessage(message, priorities, side, state)
+            self._known, weights = fresh
+        return LearnerMessage(message, priorities, weights, state)
 
     def _ended(self) -> None:
         self._worker.wait_dead()

@@ -19,7 +19,7 @@ class RayWeights:
         self.puts = 0
 
     def newest(self) -> Any:
-        """A reference to (number, bytes of a side), see `SharedWeights.bytes_of`."""
+        """A reference to (number, bytes of a copy), see `SharedWeights.bytes_of`."""
         shared_weights = self._shared_weights
         put = shared_weights.newest(
             self._number, lambda number: (number, ray.put((number, shared_weights.bytes_of(number))))
