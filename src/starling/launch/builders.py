@@ -1,4 +1,4 @@
-"""Tables and roles as the configuration wants them, wherever they are to be."""
+"""Builds single parts of a run from its plan: tables, policies, learners, env loops, evaluators."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from starling.replay.store import Store
 from starling.types import Layout, Progress
 
 EVALUATION_SEED = 1_000_003
-"""Added to the seed for evaluations, whose envs must not be those of training."""
+"""Added to the seed for evaluation, so that its envs differ from those of training."""
 
 
 def build_stores(run_plan: RunPlan, layout: Layout) -> list[Store]:
-    """All tables that the algorithm asks for, empty: a shard each learner."""
+    """Build empty tables as the algorithm asks for them: one store per learner, with its shard of the envs."""
     config = run_plan.config
     rows = [len(mine) for mine in shard_rows(config.env.num, run_plan.learners)]
     return [
@@ -44,7 +44,7 @@ def build_stores(run_plan: RunPlan, layout: Layout) -> list[Store]:
 def build_policy(
     run_plan: RunPlan, model: nn.Module, layout: Layout, sink: ExperienceSink, groups: Mapping[int, GroupSpec]
 ) -> PolicyCore:
-    """A policy that explores and records for these groups."""
+    """Build a policy that explores and records for these groups."""
     config = run_plan.config
     return PolicyCore(
         Policy(
@@ -64,7 +64,7 @@ def build_policy(
 
 
 def build_learner(run_plan: RunPlan, model: nn.Module) -> Learner:
-    """The learner of `model`."""
+    """Build the learner that trains `model`."""
     return Learner(
         run_plan.algorithm,
         model,
@@ -80,7 +80,7 @@ def build_learner(run_plan: RunPlan, model: nn.Module) -> Learner:
 def build_env_loop(
     config: Config, acting: Acting, index: int, group: GroupSpec, usage: Usage, threads: int = 1
 ) -> EnvLoop:
-    """The loop of a group's rows, with envs of its own."""
+    """Build the env loop of one group, with its own envs."""
     return EnvLoop(
         make_env(config.env, len(group.rows), threads=threads),
         acting,
@@ -102,7 +102,7 @@ def build_evaluator(
     explore: bool = False,
     arm: int = 0,
 ) -> Evaluator:
-    """An evaluator with envs of its own, for `model` as it is whenever it is asked."""
+    """Build an evaluator with its own envs; each evaluation uses the current weights of `model`."""
     config = run_plan.config
     rows = min(settings.episodes, MAX_ROWS)
     policy = Policy(run_plan.algorithm, model, num_envs=rows, explore=explore)

@@ -1,4 +1,4 @@
-"""Refuses a run that cannot fit, with one line that says how to make it fit."""
+"""Refuses a run that does not fit into memory or disk, with one line of advice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starling.launch.sizes import MAIN, SERVER, Sizes
 
 
 def refuse(run_plan: RunPlan, sizes: Sizes, room: Room) -> None:
-    """Raise one line, where the run does not fit: what is needed, what there is, which key to lower and to what."""
+    """Raise `UserError` if the run does not fit: what it needs, what is free, and which key to lower to which value."""
     if sizes.memory > room.memory:
         part, size, advice = _heaviest(run_plan, sizes, sizes.memory - room.memory)
         raise UserError(
@@ -28,11 +28,11 @@ def refuse(run_plan: RunPlan, sizes: Sizes, room: Room) -> None:
 
 
 def _heaviest(run_plan: RunPlan, sizes: Sizes, excess: int) -> tuple[str, int, str]:
-    """The part of the memory that takes most, its size, and how to make it smaller by `excess` bytes."""
+    """Return the largest part of the memory, its size, and advice on how to save `excess` bytes."""
     config = run_plan.config
     capacity, batch, rows = _key(config, "capacity"), _key(config, "batch"), ("env.num", config.env.num)
     fixed = MAIN + (SERVER if sizes.shared else 0)
-    full = capacity == rows or capacity[1] <= config.stop.env_steps  # else what is saved does not follow the capacity
+    full = capacity == rows or capacity[1] <= config.stop.env_steps  # else saved bytes do not depend on it
     parts = [
         ("the tables", sizes.tables + (sizes.saving if full else 0), capacity),
         ("batches", sizes.batches, batch),
@@ -43,19 +43,19 @@ def _heaviest(run_plan: RunPlan, sizes: Sizes, excess: int) -> tuple[str, int, s
         ("the program itself", fixed, None),
     ]
     part, size, key = max(parts, key=lambda entry: entry[1])
-    shrinks = sum(other for _, other, same in parts if same == key)  # one key may stand behind several parts
+    shrinks = sum(other for _, other, same in parts if same == key)  # one key may determine several parts
     advice = "use a smaller network (net) or a larger machine" if key is None else _lower(*key, excess / shrinks)
     return part, size, advice + ("" if excess > sizes.saving else ", or set checkpoint.replay=false")
 
 
 def _key(config: Config, name: str) -> tuple[str, int]:
-    """A setting of the algorithm and its value; where it has none of that name, the env rows stand behind it."""
+    """Return an integer setting of the algorithm with its value; if it has none of that name, `env.num`."""
     value = getattr(config.algo, name, None)
     return (f"algo.{name}", value) if isinstance(value, int) else ("env.num", config.env.num)
 
 
 def _episodic_capacity(config: Config) -> tuple[str, int]:
-    """How much is remembered of an episode: NGU's setting, or that of the largest part of `curiosity`."""
+    """Return the key and value of the largest episodic memory: NGU's, or that of a part of `curiosity`."""
     parts = {f"curiosity.{i}.capacity": part.capacity for i, part in enumerate(config.curiosity) if _remembers(part)}
     if _remembers(own := getattr(config.algo, "episodic", None)):
         parts["algo.episodic.capacity"] = own.capacity
@@ -67,7 +67,7 @@ def _remembers(part: Any) -> TypeGuard[EpisodicConfig]:
 
 
 def _lower(key: str, value: int, by: float) -> str:
-    """Which value of a key is small enough, where what it stands for must shrink by this share: two digits of it."""
+    """Advise a value of a key that reduces its memory by the share `by`, rounded down to two digits."""
     enough = int(value * (1 - by))
     enough -= enough % 10 ** max(0, len(str(enough)) - 2)
     return f"lower {key} from {value} to {enough}" if enough >= 1 else f"even {key}=1 would be too much"
@@ -86,6 +86,6 @@ UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def in_words(size: int) -> str:
-    """A number of bytes as a person reads it."""
+    """Format a number of bytes with a unit, e.g. 1.5 GB."""
     unit, name = next((entry for entry in UNITS if size >= entry[0]), UNITS[-1])
     return f"{size / unit:,.{1 if size < 100 * unit else 0}f} {name}"

@@ -1,4 +1,4 @@
-"""The graph of a run on this machine: which parts there are, and who talks to whom."""
+"""The graph of a run on this machine: its parts and the connections between them."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from starling.runtime.shared_weights import SharedWeights, WeightReader, WeightW
 from starling.types import Layout
 
 LEARNER_SLOTS = 1 + PREFETCH
-"""Batches that one of several learners may hold: the one that it learns from, and those that come next."""
+"""Batches that one of several learners may hold: the one it learns from, and the prefetched ones."""
 
 
 def build_inline(run_plan: RunPlan, model: nn.Module, layout: Layout) -> InlineRuntime:
-    """All roles in one thread, with one shared model."""
+    """Build a runtime with all roles in one thread and one shared model."""
     config = run_plan.config
     (store,) = build_stores(run_plan, layout)
     candidate_scorer = CandidateScorer(run_plan.algorithm, model, run_plan.tables) if run_plan.selects_items else None
@@ -115,7 +115,7 @@ def build_learners(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Learn
 def worker_specs(
     run_plan: RunPlan, run: RunSpec, weights: SharedWeights, rank: int
 ) -> tuple[Specs, dict[int, ActorSlots]]:
-    """Workers of one learner on this machine; those of the first include the evaluator."""
+    """Specs of one learner's workers on this machine, and their slots; rank 0 also has the evaluator."""
     server = "inference" if run_plan.learners == 1 else f"inference {rank}"
     specs, slots = acting_specs(run_plan, run, weights, run_plan.groups_by_learner()[rank], server)
     if run_plan.config.eval.every is not None and rank == 0:

@@ -1,4 +1,4 @@
-"""What every part of one run agrees on, and the parts that follow from it alone: the model, its layout, the threads."""
+"""The plan of a run, resolved from its configuration: groups, tables, model, layout, and threads."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from starling.replay.spec import TableSpec
 from starling.types import ArraySpec, EnvSpec, Layout, NDArray, Progress, StreamSpec
 
 SLOTS = 2
-"""Fragments of one env loop that may be under way: one is written while the other is on its way into the tables."""
+"""Fragments of one env loop in flight: one is recorded while the other is inserted into the tables."""
 
 ACTORS_TRIED = 256
-"""Numbers of actors beyond one per core that are tried where the tables refuse that; each try deals out all envs."""
+"""Numbers of actors above one per core to try if the tables refuse that; each try divides all envs again."""
 
 PREFETCH = 2
 """Batches that are ready before the learner asks for them."""
 
 _NO_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed", "numel: integer")
-"""Words of torch's errors that stand for too little memory; on a CPU it has no class of its own for them."""
+"""Texts of torch's out-of-memory errors; on CPU torch raises a plain RuntimeError."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class NetworkSize:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What every part of one run agrees on."""
+    """A resolved configuration, shared by every part of a run."""
 
     config: Config
     env: EnvSpec
@@ -90,8 +90,8 @@ class RunPlan:
     def actors(self) -> int:
         """Env loops that share the envs.
 
-        By default one inline, else one per core. Where the tables refuse that number (a synchronous one needs equal
-        groups that fill a batch exactly), the nearest smaller one, or else larger one, that they accept.
+        By default one if inline, else one per core. If the tables refuse that number (a synchronous table needs equal
+        groups that fill a batch exactly), the nearest smaller number that they accept, or else the nearest larger.
         """
         if self.config.actors is not None:
             return self.config.actors
@@ -109,18 +109,18 @@ class RunPlan:
         return True
 
     def check_tables(self, actors: int) -> None:
-        """Refuse tables that could never be filled or drawn from with so many env loops."""
+        """Raise `UserError` if tables could never be filled or sampled with so many env loops."""
         for tables, groups in zip(self.shards(), self._deal_envs(actors), strict=True):
             sizes = [len(group.rows) for group in groups.values()]
             check_moves(tables, sum(sizes), groups=sizes)
 
     @cached_property
     def network_size(self) -> NetworkSize | None:
-        """The size of the network, counted without making it; None: one of the user's own that cannot be counted so."""
+        """The size of the network, counted on the meta device; None if a custom network cannot be built there."""
         try:
             with torch.random.fork_rng(devices=[]), torch.device("meta"):
                 model = self.algorithm.build(self.env, self.streams)
-        except Exception:  # whatever is wrong with it is told when it is made
+        except Exception:  # a real mistake is reported when the model is built
             return None
         tensors = [*model.state_dict().values()]
         return NetworkSize(
@@ -133,11 +133,11 @@ class RunPlan:
         return self.config.learners
 
     def groups(self) -> dict[int, GroupSpec]:
-        """The rows of every env loop."""
+        """The group of envs of every env loop, by index."""
         return {index: group for mine in self.groups_by_learner() for index, group in mine.items()}
 
     def groups_by_learner(self) -> list[dict[int, GroupSpec]]:
-        """The same for each learner."""
+        """The groups of each learner."""
         return self._deal_envs(self.actors)
 
     def _deal_envs(self, actors: int) -> list[dict[int, GroupSpec]]:
@@ -150,11 +150,11 @@ class RunPlan:
         ]
 
     def shards(self) -> list[tuple[TableSpec, ...]]:
-        """The tables of every learner; those of one alone are `tables`."""
+        """The tables of every learner; with one learner, `tables`."""
         return shard_specs(self.tables, self.config.env.num, self.learners)
 
     def far_shards(self) -> list[NDArray]:
-        """The env rows of every Ray actor that holds a part of the replay: those of whole groups."""
+        """Env indices of every Ray actor that holds a replay shard; groups are never split."""
         shards, groups = self._num_shard_actors, self.groups()
         if shards and any(table.sampler == "fifo" for table in self.tables):
             raise UserError("ray.shards is for replay; this algorithm reads a queue, which stays beside the learner")
@@ -167,7 +167,7 @@ class RunPlan:
 
     @property
     def _num_shard_actors(self) -> int:
-        """Ray actors that hold parts of the replay."""
+        """Number of Ray actors that hold replay shards."""
         return self.config.ray.shards if self.config.runtime == "ray" else 0
 
     @property
@@ -188,13 +188,13 @@ class RunPlan:
         return Progress(env_steps, updates, min(1.0, env_steps / self.config.stop.env_steps))
 
     def exploration(self, env_steps: int, updates: int) -> dict[str, float]:
-        """Metrics of how the training envs explore after so many env steps and updates."""
+        """Exploration metrics of the training envs after so many env steps and updates."""
         found = self.algorithm.exploration(self.progress(env_steps, updates), self.config.env.num)
         return {f"explore/{name}": value for name, value in found.items()}
 
     @property
     def planned_updates(self) -> int:
-        """Updates that the learner makes in `stop.env_steps`."""
+        """Number of updates in a run of `stop.env_steps`."""
         steps, (table, take) = self.config.stop.env_steps, pace(self.tables)
         if table.updates_per_step is not None:
             return max(1, int((steps - table.min_size) * table.updates_per_step))
@@ -202,11 +202,11 @@ class RunPlan:
 
 
 def validate(config: Config) -> RunPlan:
-    """The plan of a run that is about to train here: also refuses what this machine cannot do.
+    """Return the plan of a run that is about to train on this machine; raise `UserError` if it cannot run here.
 
-    Its `config` is settled: `precision=auto` has become what this machine is to use.
+    In its `config`, `precision=auto` is resolved for this machine.
     """
-    device(config)  # refuses one that is not there
+    device(config)  # raises if it is missing
     settled = settle_precision(config)
     check_compiler(settled)
     run_plan = RunPlan.from_config(settled)
@@ -216,7 +216,7 @@ def validate(config: Config) -> RunPlan:
 
 
 def check_network(run_plan: RunPlan, copies: int = 1) -> None:
-    """Refuse a network of which so many copies (weights, gradients, target) are more than the free memory."""
+    """Raise `UserError` if so many copies of the network (weights, gradients, target) exceed the free memory."""
     size, free = run_plan.network_size, available_memory()
     if size is not None and size.nbytes * copies > free:
         also = f", {copies} times with gradients{' and target' if copies > 2 else ''}" if copies > 1 else ""
@@ -227,7 +227,7 @@ def check_network(run_plan: RunPlan, copies: int = 1) -> None:
 
 
 def _check_minibatches(run_plan: RunPlan) -> None:
-    """Refuse minibatches of which a learner would have nothing."""
+    """Raise `UserError` if there are more minibatches than a learner's batch has parts."""
     learning, table = run_plan.algorithm.learning(), run_plan.shards()[0][0]
     parts = table.batch * (table.length if learning.split == "step" else 1)
     if run_plan.learners > 1 and learning.minibatches > parts:
@@ -238,7 +238,7 @@ def _check_minibatches(run_plan: RunPlan) -> None:
 
 
 def build_model(run_plan: RunPlan, rank: int = 0) -> nn.Module:
-    """The network, its weights a function of the seed; several learners' are on a GPU each, where there are so many."""
+    """Build the network, initialized from the seed; several ranks are distributed over the available GPUs."""
     config = run_plan.config
     where = device(config)
     if rank and where.type == "cuda" and where.index is None:
@@ -257,7 +257,7 @@ def build_model(run_plan: RunPlan, rank: int = 0) -> nn.Module:
 
 
 def load_weights(model: nn.Module, weights: dict[str, Any], source: str) -> None:
-    """Put saved weights into `model`; says which do not fit it, where they are those of another env or network."""
+    """Load saved weights into `model`; the error names a mismatch if they belong to another env or network."""
     mine = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     theirs = {name: tuple(value.shape) for name, value in weights.items()}
     if mine != theirs:
@@ -271,11 +271,11 @@ def load_weights(model: nn.Module, weights: dict[str, Any], source: str) -> None
 
 
 def plan_threads(run_plan: RunPlan) -> int:
-    """Threads of a learner: images profit from every core that no actor uses, small networks from one a loss's part."""
+    """Threads of a learner: every core that no actor uses for images, else one per concurrent loss."""
     config = run_plan.config
     if config.threads is not None:
         return config.threads
-    in_turns = config.runtime == "inline" or run_plan.synchronous  # while it learns, actors rest
+    in_turns = config.runtime == "inline" or run_plan.synchronous  # actors are idle during an update
     taken = 0 if in_turns else run_plan.actors
     free = max(1, (cores() - taken) // run_plan.learners)
     specs: list[ArraySpec] = tree.leaves(observation_layout(run_plan.env.observation))
@@ -284,19 +284,19 @@ def plan_threads(run_plan: RunPlan) -> int:
 
 
 def parts_abreast(run_plan: RunPlan) -> int:
-    """How many parts of the loss are computed at the same time; compiled they are one."""
+    """Number of losses to compute concurrently; 1 if the loss is compiled."""
     if device(run_plan.config).type != "cpu" or compiles(run_plan.config):
         return 1
     return min(plan_threads(run_plan), run_plan.algorithm.learning().concurrent_losses)
 
 
 def torch_threads(run_plan: RunPlan) -> int:
-    """Threads of each product: all of the learner's, or those of one part of the loss where several are computed."""
+    """torch's intra-op threads: the learner's threads, divided among concurrent losses."""
     return plan_threads(run_plan) // parts_abreast(run_plan)
 
 
 def layout_of(run_plan: RunPlan, model: Any) -> Layout:
-    """One step of one row, from one dry `act()`."""
+    """Find the layout of one step of one env by a dry run of `act()`."""
     where = next(model.parameters()).device
     obs = observation_layout(run_plan.env.observation)
     carry = model.initial_carry(1)

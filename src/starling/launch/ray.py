@@ -1,4 +1,4 @@
-"""The graph of a run over a Ray cluster: which parts there are, where they are placed, and who talks to whom."""
+"""The graph of a run over a Ray cluster: its parts, their placement, and the connections between them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class NodeArgs:
 
     run: RunSpec
     weights_bytes: int
-    groups: dict[int, GroupSpec]  # empty: the evaluator's
+    groups: dict[int, GroupSpec]  # empty: the evaluator
 
     def for_incarnations(self, incarnations: Mapping[int, int]) -> NodeArgs:
         groups = {index: replace(group, incarnation=incarnations[index]) for index, group in self.groups.items()}
@@ -79,7 +79,7 @@ class NodeArgs:
 
 @dataclass(frozen=True)
 class ShardArgs:
-    """The tables of one shard of the replay: as large a share of each as the shard has of the envs."""
+    """The tables of one replay shard; their capacity is proportional to the shard's share of the envs."""
 
     run: RunSpec
     index: int
@@ -157,7 +157,7 @@ class ClusterPlan:
 
 
 def build_cluster(run_plan: RunPlan, model: nn.Module, layout: Layout) -> ProcessesRuntime | LearnersRuntime:
-    """Actors, inference, evaluation, and on request replay and learners in a Ray cluster."""
+    """Build a runtime with actors, inference, evaluation, and optionally replay and learners in a Ray cluster."""
     config = run_plan.config
     run = check_cluster_run(run_plan, layout)
     plan = ClusterPlan.of(run_plan, model, layout)
@@ -190,7 +190,7 @@ def build_cluster(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Proces
 
 
 def check_cluster_run(run_plan: RunPlan, layout: Layout) -> RunSpec:
-    """The settings for all workers; raises `UserError` if they cannot run in a cluster."""
+    """Return the settings for all workers; raise `UserError` if they cannot run in a cluster."""
     config, run = run_plan.config, RunSpec.of(run_plan, layout)
     for part in run.parts:
         if getattr(part.target, "__module__", None) == "__main__":
@@ -225,7 +225,7 @@ def _build_learners(
     cluster: Cluster,
     reservation: Reservation,
 ) -> LearnersRuntime:
-    """Several learners, on this machine or in the cluster, each with its own nodes."""
+    """Build several learners, on this machine or in the cluster, each with its own nodes."""
     run_plan = plan.run_plan
     config, groups_by_learner = run_plan.config, run_plan.groups_by_learner()
     group_events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -269,7 +269,7 @@ def _build_learners(
 
 
 def _node_specs(plan: ClusterPlan, run: RunSpec, nodes: int) -> list[WorkerSpec[NodeArgs]]:
-    """The Ray actors that hold env loops, and the evaluator's."""
+    """Specs of the Ray actors that hold env loops, and of the evaluator."""
     groups = plan.run_plan.groups()
     specs = [
         WorkerSpec(f"node {i}", "node", NodeArgs(run, plan.weights_bytes, {j: groups[j] for j in mine}), tuple(mine))
@@ -281,7 +281,7 @@ def _node_specs(plan: ClusterPlan, run: RunSpec, nodes: int) -> list[WorkerSpec[
 
 
 def _remote_slots(specs: Sequence[WorkerSpec[NodeArgs]]) -> dict[int, ActorSlots]:
-    """Slots that lie on the nodes."""
+    """Slots of all groups; their buffers are on the nodes."""
     return {
         index: ActorSlots(group.rows, [None] * SLOTS, spec.name)
         for spec in specs

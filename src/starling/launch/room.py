@@ -1,4 +1,4 @@
-"""How much memory and disk this machine has to give."""
+"""Free memory and disk of this machine."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from starling.hardware import available_memory
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes that are free."""
+    """Free bytes."""
 
-    memory: int  # private and shared alike: shared memory is not taken from /dev/shm
+    memory: int  # private and shared: shared memory does not come from /dev/shm
     disk: int
 
 
 def find_room(runs: Path) -> Room:
-    """What is free now, for a run whose folder is to be in `runs`."""
+    """Measure what is free now for a run whose folder will be in `runs`."""
     existing = next(path for path in (runs, *runs.absolute().parents) if path.exists())
     return Room(available_memory(), shutil.disk_usage(existing).free)
 
 
 def resident_memory() -> int:
-    """Bytes of memory that this process has now; 0 where the system does not say."""
+    """Resident memory of this process in bytes; 0 if the system does not report it."""
     return _status("VmRSS:")
 
 
 def peak_memory() -> int:
-    """The most that it has had at a time; 0 where the system does not say."""
+    """Peak resident memory of this process in bytes; 0 if the system does not report it."""
     return _status("VmHWM:")
 
 

@@ -1,4 +1,4 @@
-"""How much memory and disk a run will need, counted before anything of it is made."""
+"""Predicts the memory and disk that a run needs before anything is built."""
 
 from __future__ import annotations
 
@@ -23,30 +23,29 @@ from starling.types import Layout, Tensor
 
 MIB = 2**20
 MAIN, SERVER, WORKER, RANK = 400 * MIB, 170 * MIB, 100 * MIB, 170 * MIB
-"""Memory of the main process, of the server that workers are forked from, of a worker that acts and of one of several
-learners, each with little in it:
-Python, torch and what they import. Measured on Linux with torch 2.13."""
+"""Base memory (Python, torch, and their imports) of the main process, the fork server, an acting worker, and one of
+several learners. Measured on Linux with torch 2.13."""
 RAY = 1000 * MIB
-"""Ray's own processes on one machine, and a host."""
+"""Memory of Ray's own processes on one machine, and of a node."""
 SMALL = 64 * MIB
-"""Bytes that a part of a checkpoint may have beside what is counted."""
+"""Bytes that a part of a checkpoint may have beyond the counted arrays."""
 ROW = 2048
-"""Bytes of a row of metrics, as JSON and for TensorBoard."""
+"""Bytes per row of metrics, as JSON and for TensorBoard."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes that a run needs at most, part by part."""
+    """Upper bounds on the bytes that a run needs, by part."""
 
     programs: int  # interpreters and libraries of all processes
-    learning: int  # weights, target, gradients, moments, and the weights of whoever acts
-    batches: int  # the one that is learned from and those that wait, fragments under way
+    learning: int  # weights, target, gradients, moments, and the actors' copies of the weights
+    batches: int  # the current batch, prefetched batches, fragments in flight
     tables: int
-    saving: int  # what is copied of the tables while a checkpoint is written
-    memories: int  # what intrinsic rewards remember of env rows
-    shared: int  # fragments, weights and several learners' batches between processes
-    checkpoint: int  # on disk: a whole one; what it shares with others is counted for each
-    checkpoints: int  # how many there are at once
+    saving: int  # parts of the tables that are copied while a checkpoint is written
+    memories: int  # intrinsic state of all envs
+    shared: int  # shared memory: fragments, weights, and batches of several learners
+    checkpoint: int  # on disk: a complete one; segments shared with others are counted each time
+    checkpoints: int  # number that exist at once
     metrics: int  # on disk
 
     @property
@@ -59,7 +58,7 @@ class Sizes:
 
 
 def predict_sizes(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Sizes:
-    """What the run needs; only counted, nothing is made or measured."""
+    """Predict what the run needs by counting; nothing is allocated or measured."""
     config, first, learners = run_plan.config, run_plan.tables[0], run_plan.learners
     tables = _tables(run_plan, layout)
     weights, learning = _bytes_of(model.state_dict().values()), learning_bytes(run_plan, model)
@@ -71,10 +70,10 @@ def predict_sizes(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Sizes:
     fragments = sum(size_of(shape.buffer(len(group.rows))) for group in run_plan.groups().values())
     workers, ranks = _workers(run_plan), learners if learners > 1 else 0
     handed = sum((1 + PREFETCH) * size_of(batch_spec(mine, layout)) for mine in run_plan.shards()) if ranks else 0
-    states = 2 + 2 * ranks if ranks else 1  # what ranks begin with, also packed; what each has, and has told
+    states = 2 + 2 * ranks if ranks else 1  # the initial state, also packed; each rank's own, and the copy it sent
     cluster, inline = config.runtime == "ray", config.runtime == "inline"
     row = memory_bytes(run_plan)
-    memories = config.env.num * row * (2 if inline else 1)  # inline they are copied for a checkpoint
+    memories = config.env.num * row * (2 if inline else 1)  # inline, a checkpoint copies them
     if config.eval.every is not None:
         memories += min(MAX_ROWS, config.eval.episodes) * row
     tables_here = not (cluster and config.ray.address is not None and config.ray.shards)
@@ -93,7 +92,7 @@ def predict_sizes(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Sizes:
 
 
 def checkpoint_limits(run_plan: RunPlan, model: nn.Module) -> dict[str, int]:
-    """Bytes that the arrays and segments in a part of this run's checkpoints can have at the very most, by part."""
+    """Upper bounds on the bytes of arrays and segments in each part of this run's checkpoints."""
     config, layout = run_plan.config, layout_of(run_plan, model)
     rows = [len(mine) for mine in shard_rows(config.env.num, run_plan.learners)]
     tables = [
@@ -109,7 +108,7 @@ def checkpoint_limits(run_plan: RunPlan, model: nn.Module) -> dict[str, int]:
 
 
 def _tables(run_plan: RunPlan, layout: Layout) -> list[TableBytes]:
-    """Of every table in every shard."""
+    """Sizes of every table in every shard."""
     config, learners = run_plan.config, run_plan.learners
     rows = [len(mine) for mine in shard_rows(config.env.num, learners)]
     return [
@@ -120,7 +119,7 @@ def _tables(run_plan: RunPlan, layout: Layout) -> list[TableBytes]:
 
 
 def _workers(run_plan: RunPlan) -> int:
-    """Processes on this machine that act: actors, inference servers, the evaluator."""
+    """Number of acting processes on this machine: actors, inference servers, the evaluator."""
     config = run_plan.config
     if config.runtime == "inline" or (config.runtime == "ray" and config.ray.address is not None):
         return 0
@@ -129,7 +128,7 @@ def _workers(run_plan: RunPlan) -> int:
 
 
 def learning_bytes(run_plan: RunPlan, model: nn.Module) -> int:
-    """Weights, target, gradients and the optimizers' moments."""
+    """Bytes of weights, target network, gradients, and optimizer moments."""
     learning = run_plan.algorithm.learning()
     weights = _bytes_of(model.state_dict().values())
     moving = [_bytes_of(spec.parameters(model)) * (1 + _moments(spec)) for spec in learning.optimizers.values()]
@@ -137,13 +136,13 @@ def learning_bytes(run_plan: RunPlan, model: nn.Module) -> int:
 
 
 def memory_bytes(run_plan: RunPlan) -> int:
-    """What intrinsic rewards remember of one env row; counted on a device that holds nothing."""
+    """Bytes of the intrinsic state of one env, counted on the meta device."""
     with torch.device("meta"):
         return _bytes_of(tree.leaves(run_plan.algorithm.intrinsic_state(1)))
 
 
 def _moments(spec: OptimizerSpec) -> float:
-    """How many times the size of its parameters an optimizer keeps: found out by one step of it with a small matrix."""
+    """Size of an optimizer's state relative to its parameters, measured by one step on a small matrix."""
     small = nn.Parameter(torch.zeros(16, 16))
     optimizer = FlatOptimizer(spec.config, [small], planned_updates=1)
     optimizer.take([torch.ones_like(small)])
@@ -156,7 +155,7 @@ def _bytes_of(tensors: Iterable[Tensor]) -> int:
 
 
 def _kept(config: Config) -> int:
-    """Checkpoints on disk at once: those that stay, and the newest before the oldest goes."""
+    """Number of checkpoints on disk at once, including the newest before the oldest is removed."""
     settings = config.checkpoint
     for_ever = 0 if settings.keep_every is None else config.stop.env_steps // settings.keep_every
     made = -(-config.stop.env_steps // config.checkpoint_every)

@@ -1,4 +1,4 @@
-"""A user's own registered parts, on their way to a worker process."""
+"""Registered user code that is sent to worker processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REGISTRIES: dict[str, Registry] = {
 
 @dataclass(frozen=True)
 class Part:
-    """One registered name and what it stands for; pickled only to start a child of ours."""
+    """A registered name and its target; only pickled to start our own child processes."""
 
     kind: str
     name: str
@@ -33,7 +33,7 @@ class Part:
 
 
 def parts_of(settings: dict[str, Any]) -> tuple[Part, ...]:
-    """The registered parts that a configuration names; refuses one that no other process could get."""
+    """Return the registered parts that a configuration names; raise `UserError` if one cannot be pickled."""
     named = set(_strings(settings))
     added = [(kind, name, entry) for kind, registry in _REGISTRIES.items() for name, entry in registry.added()]
     parts = [Part(kind, name, entry.target, entry.summary) for kind, name, entry in added if name in named]

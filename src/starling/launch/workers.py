@@ -1,4 +1,4 @@
-"""Worker processes: the settings that travel to each of them, and how its role is built from those."""
+"""Worker processes: the settings that are sent to each, and the role that is built from them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RunSpec:
     """The settings that every worker of a run gets, wherever it runs."""
 
     settings: dict[str, Any]  # the configuration as plain values
-    parts: tuple[Part, ...]  # classes and functions of the user's own that it names
+    parts: tuple[Part, ...]  # registered user code that it names
     env: EnvSpec
     layout: Layout
 
@@ -76,7 +76,7 @@ class ActorArgs:
         model = build_model(run_plan)
         sink = LinkSink(link, self.fragments, self.weights, model)
         core = build_policy(run_plan, model, self.run.layout, sink, {self.index: self.group})
-        core.policy.progress = sink.refresh()  # the first action already follows trained weights
+        core.policy.progress = sink.refresh()  # so that the first action uses trained weights
         loop = build_env_loop(run_plan.config, core, self.index, self.group, usage)
         return LoopWorker(loop, link, WAIT_OUT, [link])
 
@@ -150,8 +150,8 @@ class LearnerArgs:
     weights: SharedWeights  # where this rank publishes
     rank: int
     batches: BatchPort
-    latest: LatestState  # of a learner, to start with
-    state_buffer: SharedBytes  # where this rank writes its own
+    latest: LatestState  # the learner state that it starts with
+    state_buffer: SharedBytes  # where this rank writes its own state
     address: str  # on which it listens for the other ranks
 
     def for_incarnations(self, incarnations: Mapping[int, int]) -> LearnerArgs:
@@ -228,7 +228,7 @@ def _central_specs(
 def _actor_slots(
     run_plan: RunPlan, layout: Layout, groups: Mapping[int, GroupSpec], writers: Mapping[str, Sequence[int]]
 ) -> tuple[dict[int, ActorSlots], dict[str, FragmentPort]]:
-    """The slots of every group in shared memory: as the hub sees them, and as the worker that writes them does."""
+    """Allocate the slots of every group in shared memory: views for the hub, and ports for the workers that write."""
     shape = run_plan.fragment_shape(layout)
     slots: dict[int, ActorSlots] = {}
     ports: dict[str, FragmentPort] = {}
