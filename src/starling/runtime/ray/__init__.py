@@ -1,1 +1,1 @@
-"""A run over a Ray cluster; the package `ray` is imported in here alone, and only when a run asks for it."""
+"""A run over a Ray cluster; only this package imports `ray`, and only if a run needs it."""

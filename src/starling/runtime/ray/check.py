@@ -1,4 +1,4 @@
-"""What the nodes of a cluster are like, as each of them says itself: versions, room, and how fast they are reached."""
+"""Surveys the nodes of a cluster: package versions, resources, and bandwidth."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from starling.errors import UserError
 PACKAGES = ("starling-rl", "ray", "torch", "numpy", "gymnasium")
 ASK_SECONDS = 60.0
 PARCEL = 16 * 2**20
-"""Bytes that are sent to measure how fast a node is reached."""
+"""Bytes that are sent to measure the bandwidth to a node."""
 
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """One node."""
+    """Properties of one node."""
 
     address: str
     here: bool  # the node that this process is on
@@ -33,7 +33,7 @@ class NodeFacts:
     bytes_per_s: float | None  # from there to here; None: it did not answer
 
     def lines(self) -> list[str]:
-        """What a person should know of it."""
+        """Describe the node in two lines."""
         named = ", ".join(f"{name} {found}" for name, found in self.versions.items())
         room = ", ".join(f"{amount:g} {name}" for name, amount in self.resources.items() if _is_asked_for(name))
         speed = "no answer" if self.bytes_per_s is None else f"{self.bytes_per_s / 1e6:,.0f} MB/s"
@@ -50,7 +50,7 @@ def _is_asked_for(resource: str) -> bool:
 
 
 def versions() -> dict[str, str]:
-    """Of everything that must be the same on all nodes."""
+    """Versions of Python and of the packages that must be the same on all nodes."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -61,7 +61,7 @@ def versions() -> dict[str, str]:
 
 
 def survey(nodes: list[dict[str, Any]], measure: bool) -> list[NodeFacts]:
-    """Ask every node, all at once, then measure one after the other."""
+    """Query all nodes concurrently; bandwidths are measured one after the other."""
     here = ray.get_runtime_context().get_node_id()
     asked = [_on(node, versions).remote() for node in nodes]
     facts = []
@@ -81,7 +81,7 @@ def survey(nodes: list[dict[str, Any]], measure: bool) -> list[NodeFacts]:
 
 
 def _on(node: dict[str, Any], function: Any) -> Any:
-    """A task that runs on one node and takes none of its CPUs."""
+    """A remote task that runs on this node and reserves no CPU."""
     place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
     return ray.remote(function).options(num_cpus=0, scheduling_strategy=place)
 
@@ -98,7 +98,7 @@ def shared_bytes() -> Any:
 
 
 def _bytes_per_s(node: dict[str, Any]) -> float | None:
-    """How fast a large object comes from a node to this process."""
+    """Measure the bandwidth from a node to this process; None if it does not answer."""
     made = _on(node, shared_bytes).remote()
     ready, _ = ray.wait([made], timeout=ASK_SECONDS, fetch_local=False)
     started = time.monotonic()
@@ -107,7 +107,7 @@ def _bytes_per_s(node: dict[str, Any]) -> float | None:
 
 
 def mismatch(facts: list[NodeFacts]) -> str | None:
-    """The first node whose versions are not this process's, in one line."""
+    """Describe the first node whose versions differ from this process's in one line; None if all agree."""
     mine = versions()
     for one in facts:
         if not one.versions:
@@ -123,7 +123,7 @@ def mismatch(facts: list[NodeFacts]) -> str | None:
 
 
 def check_versions(nodes: list[dict[str, Any]]) -> None:
-    """Refuse a cluster whose nodes do not all have the versions of this machine."""
+    """Raise `UserError` if a node does not have the versions of this machine."""
     wrong = mismatch(survey(nodes, measure=False))
     if wrong is not None:
         raise UserError(wrong)

@@ -1,4 +1,4 @@
-"""The connection to Ray: begun with a cluster that asks for a token, watched, and ended."""
+"""The connection to a Ray cluster: start or join one that requires a token, monitor its head, and disconnect."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ except AuthenticationError:
 else:
     print({DOOR_IS_OPEN!r})
 """
-"""What somebody without a token would try."""
+"""Program that connects to a cluster without a token."""
 
 
 class UndecidedError(Exception):
-    """Nobody could find out whether a cluster asks for a token."""
+    """It could not be determined whether a cluster requires a token."""
 
 
 class Cluster:
-    """This process's connection to Ray; one that was there before stays when this one ends."""
+    """This process's connection to Ray; `close` leaves a connection open that existed before."""
 
     def __init__(self, settings: RayConfig, needs: Sequence[Need], object_store: int) -> None:
         self._mine = not ray.is_initialized()
@@ -74,20 +74,20 @@ class Cluster:
         self._counting: threading.Thread | None = None
         self._closing = threading.Event()
         danger = None if self.own else self._danger()
-        self.open_to_all = danger is not None  # for all that is known
+        self.open_to_all = danger is not None  # or not known to require a token
         if danger is not None and not settings.allow_cluster_without_authentication:
             self.close()
             raise UserError(danger)
 
     def _danger(self) -> str | None:
-        """Say why this cluster is not one that is known to ask for a token."""
+        """Return an error message unless the cluster is known to require a token."""
         try:
             return _open_door(self.head) if is_open(_gcs()) else None
         except UndecidedError as error:
             return _undecided(self.head, str(error))
 
     def nodes(self) -> list[dict[str, Any]]:
-        """The nodes that are alive, as Ray describes them."""
+        """Ray's descriptions of the nodes that are alive."""
         return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
     def watch(self, timeout: float, lost: Any) -> None:
@@ -97,7 +97,7 @@ class Cluster:
         self._counting.start()
 
     def _count(self) -> None:
-        """In a thread of its own: whoever asks a head that is lost waits until Ray aborts this process."""
+        """Runs in its own thread, since a call to a lost head blocks until Ray aborts this process."""
         while not self._closing.is_set() and not self.lost:
             self.node_count = len(self.nodes())
             self._closing.wait(WATCH_SECONDS)
@@ -114,8 +114,8 @@ class Cluster:
     def close(self) -> None:
         self._closing.set()
         if self.lost:
-            atexit.unregister(ray.shutdown)  # it would wait for the head until Ray aborts this process
-            leave_at_once()  # Ray's threads may fault when they are torn down
+            atexit.unregister(ray.shutdown)  # which would block on the head until Ray aborts this process
+            leave_at_once()  # Ray's threads may crash at shutdown
         else:
             if self._counting is not None:
                 self._counting.join(CONNECT_SECONDS)
@@ -126,9 +126,9 @@ class Cluster:
 
 
 def _private_folder() -> TemporaryDirectory[str]:
-    """A folder for the files and sockets of a Ray, which it would let everybody change in /tmp/ray; its name is short.
+    """Make a private folder for Ray's files and sockets, which are world-writable in /tmp/ray.
 
-    A path of a socket has 107 characters at most.
+    Its name is short, since the path of a socket has at most 107 characters.
     """
     folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp")
     folder.mkdir(parents=True, exist_ok=True)
@@ -136,21 +136,21 @@ def _private_folder() -> TemporaryDirectory[str]:
 
 
 def _start(folder: str, needs: Sequence[Need], object_store: int) -> None:
-    """A Ray of this run's own: on this machine's loopback, with a token, with as many CPUs as the run asks for."""
+    """Start a local Ray for this run: on the loopback interface, with a token and as many CPUs as the run needs."""
     ensure_token()
     cpus = math.ceil(sum(need.resources.get("CPU", 0.0) for need in needs)) + 1
     try:
         cpus = max(cpus, cores())
         with _on_loopback(), kept_off_path():
-            ray.init(  # "local": also where another one runs
+            ray.init(  # "local": even if another one is running
                 "local",
                 num_cpus=cpus,
                 object_store_memory=object_store,
                 _node_ip_address=LOOPBACK,
-                _temp_dir=f"{folder}/ray",  # to which it gives everybody access; not to the one around it
+                _temp_dir=f"{folder}/ray",  # world-accessible, unlike the folder around it
                 _system_config={
                     "worker_niceness": 0
-                },  # Ray's workers would yield (15) to all others, the learner first
+                },  # by default 15, which would let the learner starve Ray's workers
                 job_config=_job(),
                 **_QUIET,
             )
@@ -162,11 +162,11 @@ def _start(folder: str, needs: Sequence[Need], object_store: int) -> None:
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Have a Ray that is started meanwhile listen on 127.0.0.1 alone.
+    """Make a Ray that is started in this context listen on 127.0.0.1 only.
 
-    Its processes do where that is the address of their node, and on every interface where it is any other. `ray.init`
-    replaces 127.0.0.1 by an address that other machines reach, unless this constant of Ray (2.60; nothing public does
-    it once Ray is imported) says, as it does on macOS, that there are no clusters.
+    Ray's processes do so if that is their node's address, and listen on every interface otherwise. `ray.init` replaces
+    127.0.0.1 by an address that other machines can reach, unless this private constant disables clusters, as it does
+    on macOS. Ray 2.60 has no public option for it once Ray is imported.
     """
     before = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False
@@ -177,16 +177,16 @@ def _on_loopback() -> Iterator[None]:
 
 
 def _job() -> JobConfig:
-    """A job whose workers do not import from the folder that this process is in, unless this process does.
+    """A job whose workers do not import from the current folder, unless this process does.
 
-    Ray (2.60) puts that folder first on their path for every job but a client's, and nothing public says otherwise.
+    Ray (2.60) puts that folder first on their path for every job except a client's, and has no public option for it.
     """
     return JobConfig(_client_job=not is_on_path())
 
 
 def _join(address: str) -> None:
     check_token_file()
-    # The job of a client is its server's business, and does not have this folder on its path.
+    # The server configures the job of a client, whose path does not have this folder.
     job: dict[str, Any] = {} if address.startswith("ray://") else {"job_config": _job()}
     if ":" in address and not answers(_endpoint(address), CONNECT_SECONDS):
         raise UserError(f"ray.address={address}: nothing answers there; is the cluster up, and its port open?")
@@ -218,7 +218,7 @@ def _gcs() -> str:
 
 
 def _head(settings: RayConfig) -> str:
-    """HOST:PORT at which this process reaches the cluster."""
+    """HOST:PORT at which this process connects to the cluster."""
     return _endpoint(settings.address) if settings.address and settings.address.startswith("ray://") else _gcs()
 
 
@@ -228,7 +228,7 @@ def address_here() -> str:
 
 
 def answers(endpoint: str, timeout: float) -> bool:
-    """Whether somebody listens at HOST:PORT."""
+    """Return True if HOST:PORT accepts connections."""
     node, _, port = endpoint.rpartition(":")
     try:
         with socket.create_connection((node.strip("[]"), int(port)), timeout):
@@ -239,10 +239,10 @@ def answers(endpoint: str, timeout: float) -> bool:
 
 @cache
 def is_open(gcs: str) -> bool:
-    """Tell whether a cluster lets in whoever comes, by coming without a token.
+    """Return True if a cluster accepts connections without a token, by trying one in a subprocess.
 
     Raises:
-        UndecidedError: It neither let us in nor asked for a token: no answer, or another failure.
+        UndecidedError: It neither accepted the connection nor required a token: no answer, or another failure.
     """
     stranger = {name: value for name, value in os.environ.items() if name not in (TOKEN, PATH)} | {MODE: "disabled"}
     command = [sys.executable, "-P", "-c", KNOCK, gcs]

@@ -36,7 +36,7 @@ class ClusterLease:
         return {"ray/nodes": self._cluster.node_count, "ray/weights_put": puts}
 
     def before_stop(self) -> None:
-        """Forget the workers in a cluster whose head is lost: nothing can be sent to them."""
+        """If the head is lost, abandon all remote workers, which can no longer be reached."""
         if self._cluster.lost:
             for hub in self._hubs:
                 hub.halt()

@@ -1,4 +1,4 @@
-"""What Ray says when something is lost, in a few words."""
+"""Short descriptions of Ray's errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from starling.runtime.messages import Fault
 
 
 def reason_of(error: BaseException | None) -> str:
-    """Why a Ray actor no longer answers."""
+    """Describe why a Ray actor no longer answers."""
     if error is None:
         return "no reason is known"
     text = str(error)
@@ -28,7 +28,7 @@ def _of_node(text: str) -> bool:
 
 
 def fault_of(error: BaseException) -> Fault | None:
-    """What code of ours raised in an actor, for `Worker.fault`; None: it was not that."""
+    """Return the exception that our code raised in an actor, for `Worker.fault`; None if the error is Ray's."""
     if not isinstance(error, RayTaskError) and not getattr(error, "actor_init_failed", False):
         return None
     text = str(error).strip()

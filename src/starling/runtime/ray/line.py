@@ -1,4 +1,4 @@
-"""The line to one Ray actor: calls that are under way, answers that have come, and whether it still answers."""
+"""The connection to one Ray actor: pending calls, their results, and the time since the last one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from starling.runtime.event_queue import Post
 
 SWEEP_SECONDS = 2.0
-"""How often answers are looked for besides being told of them."""
+"""Interval of polling for results whose callback was missed."""
 
 
 @dataclass(frozen=True)
@@ -25,27 +25,27 @@ class _Call:
 
 
 class Line:
-    """Calls to an actor whose answers are taken in by one thread: the one that `post` leads to."""
+    """Calls to an actor; their results are handled in the thread that `post` dispatches to."""
 
     def __init__(self, handle: Any, post: Post, timeout: float, failed: Callable[[BaseException], None]) -> None:
         self.handle, self._post, self._timeout, self._failed = handle, post, timeout, failed
-        self.answered = False  # whether it ever did
-        self._expected: float | None = None  # since when an answer is: its last one, or when it had its place
+        self.answered = False  # at least once
+        self._expected: float | None = None  # start of the wait: its last answer, or its placement
         self._calls: dict[int, _Call] = {}
         self._number = 0
         self._next_sweep = time.monotonic() + SWEEP_SECONDS
 
     @property
     def silent_seconds(self) -> float:
-        """Since its last answer; nothing is expected of an actor that has not found its place yet."""
+        """Seconds since its last answer; 0 for an actor that has not been placed yet."""
         return 0.0 if self._expected is None else time.monotonic() - self._expected
 
     def expect(self) -> None:
-        """From now on it should answer, also if it never did."""
+        """Start the timeout now if it has not answered yet."""
         self._expected = self._expected or time.monotonic()
 
     def call(self, done: Callable[..., None], *refs: Any) -> None:
-        """Have `done` called with the values of these references, results of one call, once the last is here."""
+        """Call `done` with the values of these references, results of one call, once the last is available."""
         self._number = number = self._number + 1
         self._calls[number] = _Call(refs, done)
 
@@ -57,7 +57,7 @@ class Line:
     def _arrived(self, number: int) -> None:
         call = self._calls.pop(number, None)
         if call is None:
-            return  # taken in already, or meant for somebody who is gone
+            return  # already handled, or the line was cut
         try:
             values = ray.get(list(call.refs), timeout=self._timeout)
         except (RayError, GetTimeoutError) as error:
@@ -67,7 +67,7 @@ class Line:
             call.done(*values)
 
     def sweep(self) -> None:
-        """Take in answers that nobody told of."""
+        """Handle results whose callback was missed."""
         now = time.monotonic()
         if now < self._next_sweep or not self._calls:
             return
@@ -77,7 +77,7 @@ class Line:
             self._arrived(last[ref])
 
     def cut(self) -> None:
-        """End the actor; answers that are still under way are not heard."""
+        """Kill the actor and drop its pending calls."""
         self._calls.clear()
         with suppress(RayError):
             ray.kill(self.handle)

@@ -1,7 +1,8 @@
-"""A Ray actor that holds the workers of one place: env loops with their policies, or an evaluator.
+"""A Ray actor that holds the workers of one node: env loops with their policies, or an evaluator.
 
-Its workers are processes of `runtime=processes`, so that one that dies or hangs is replaced within a second where it
-was; this actor only passes on. Little is imported here before the workers' server begins to load torch.
+Its workers are the processes of `runtime=processes`, so that a crashed or hung one is restarted in place within a
+second; this actor only relays. Few modules are imported here before the fork server of the workers starts to load
+torch.
 """
 
 from __future__ import annotations
@@ -21,31 +22,31 @@ if TYPE_CHECKING:
     from starling.runtime.ray.node_status import Credit, FragmentResult, NodeSpec, NodeStatus
 
 BEAT_SECONDS = 0.5
-"""How often a node with no news answers."""
+"""Interval at which a node answers if nothing happened."""
 
 
 def prepare_process() -> Output:
-    """Make a process of Ray's fit for workers of its own; what they and it print is kept."""
-    vars(sys.modules["__main__"]).pop("__file__", None)  # or every worker would import Ray's own program
+    """Prepare a Ray process to start its own workers, and capture what they print."""
+    vars(sys.modules["__main__"]).pop("__file__", None)  # else every worker would import Ray's main module
     output = Output()
     prewarm()
     return output
 
 
 class Answers:
-    """What calls over Ray wait for in their event loop, given by another thread."""
+    """Results that async Ray methods await and that another thread sets."""
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None  # known from the first call on
+        self._loop: asyncio.AbstractEventLoop | None = None  # set by the first call
         self.news = asyncio.Event()
 
     def ring(self) -> None:
-        """There is news."""
+        """Wake a waiting `beat`; may be called from any thread."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self.news.set)
 
     def expect(self) -> tuple[asyncio.Future[Any], Callable[[Any], None]]:
-        """An answer to wait for, and how another thread gives it."""
+        """Return a future, and a function with which another thread sets its result."""
         self._loop = loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
 
@@ -55,7 +56,7 @@ class Answers:
         return answer, give
 
     async def beat(self, ask: Callable[[Callable[[Any], None]], None]) -> Any:
-        """What `ask` has another thread give, as soon as there is news, or after a while; also a sign of life."""
+        """Wait for `ring`, at most `BEAT_SECONDS`, then return the result of `ask`; also serves as a heartbeat."""
         answer, give = self.expect()
         with suppress(TimeoutError):
             await asyncio.wait_for(self.news.wait(), BEAT_SECONDS)
@@ -65,7 +66,7 @@ class Answers:
 
 
 class Node:
-    """Methods are called over Ray; each answers when there is something to answer."""
+    """Methods are called over Ray; each returns once its result is available."""
 
     def __init__(self, spec: NodeSpec, weights: tuple[int, Any]) -> None:
         self._output = prepare_process()
@@ -73,11 +74,11 @@ class Node:
 
         self._answers = Answers()
         workers = spec.args.build()
-        workers.shared_weights.accept(weights[1])  # before anybody acts
+        workers.shared_weights.accept(weights[1])  # before any worker acts
         self._relay = Relay(workers, spec, weights[0], self._answers.ring)
 
     async def lend(self, credit: Credit, weights: tuple[int, Any]) -> tuple[FragmentResult, FragmentBuffer | None]:
-        """The fragment that this credit leads to, made with these weights or newer ones."""
+        """Return the fragment of this credit, recorded with these weights or newer ones."""
         self._relay.renew(*weights)
         answer, give = self._answers.expect()
         self._relay.lend(credit, give)
@@ -85,12 +86,12 @@ class Node:
         return found
 
     async def evaluate(self, weights: tuple[int, Any], state: dict[str, Any]) -> None:
-        """Begin to evaluate these weights, given what the last evaluation left; the result is among the news."""
+        """Start an evaluation of these weights from the last evaluation's state; the status has its result."""
         self._relay.renew(*weights)
         self._relay.evaluate(state)
 
     async def beat(self) -> tuple[NodeStatus, list[str]]:
-        """The news as soon as there are some, and what was printed; also a sign of life."""
+        """Return the status once something happened, and printed lines; also serves as a heartbeat."""
         return await self._answers.beat(self._relay.tell), self._output.lines()
 
     async def stop(self) -> None:
@@ -98,5 +99,5 @@ class Node:
 
 
 def _settle(answer: asyncio.Future[Any], value: Any) -> None:
-    if not answer.done():  # it is, where nobody waits any more
+    if not answer.done():  # it is if the call was canceled
         answer.set_result(value)

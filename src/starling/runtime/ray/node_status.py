@@ -1,4 +1,4 @@
-"""What travels between the driver and a Ray actor that holds workers."""
+"""Messages between the driver and a Ray actor that holds workers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NodeSpec:
 
 @dataclass(frozen=True)
 class Credit:
-    """Leave to begin a fragment."""
+    """The permission to begin a fragment."""
 
     group: int
     slot: int
@@ -42,7 +42,7 @@ class Credit:
 
 @dataclass(frozen=True)
 class FragmentInfo:
-    """What is known of a fragment besides its arrays."""
+    """The origin and size of a fragment, without its arrays."""
 
     actor: int
     sequence: int
@@ -50,23 +50,23 @@ class FragmentInfo:
 
 
 OnStored = Callable[[int | None], None]
-"""Is told how many steps of a fragment were stored; None: it is lost."""
+"""Called with the number of steps of a fragment that were stored; None if it was lost."""
 
 
 @dataclass(frozen=True)
 class GroupStatus:
-    """A group of env rows: which life it is in, and what came of the earlier ones on this node."""
+    """A group of envs: its current incarnation, and the earlier ones on this node."""
 
     incarnation: int
-    produced: int  # env steps in this life
-    ended: tuple[int, ...]  # env steps of the lives before it, the newest last
-    working: bool  # whether its env loop and its policy run
+    produced: int  # env steps of this incarnation
+    ended: tuple[int, ...]  # env steps of the earlier incarnations, the newest last
+    working: bool  # its env loop and its policy are running
     given_up: bool
 
 
 @dataclass(frozen=True)
 class Vitals:
-    """How a process of a node spends its time; see `Usage`."""
+    """Time use of one process of a node; see `Usage`."""
 
     kind: str
     name: str
@@ -75,9 +75,9 @@ class Vitals:
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """The state of a node now, and what happened since it was asked last."""
+    """The current state of a node, and the events since the last status."""
 
-    number: int  # of this answer, from 1 on without a gap
+    number: int  # consecutive, from 1 on
     groups: dict[int, GroupStatus]
     vitals: list[Vitals]
     faults: dict[str, int]  # crashes by kind
@@ -85,13 +85,13 @@ class NodeStatus:
     episodes: list[Episode]
     evaluations: list[EvaluationDone]
     notices: list[str]
-    dropped: int  # episodes in which an env gave no numbers
-    failure: Fault | None  # it cannot go on
+    dropped: int  # episodes in which an env returned values that are not finite
+    failure: Fault | None  # the node cannot continue
 
 
 @dataclass(frozen=True)
 class FragmentResult:
-    """The answer to a credit: the fragment, or None where the credit comes back unused."""
+    """The result of a credit: a fragment, or None if the credit was returned unused."""
 
     credit: Credit
     made: FragmentInfo | None

@@ -1,4 +1,4 @@
-"""What the processes of a node print, kept for the driver, whose run folder it belongs in."""
+"""Captures what the processes of a node print, for the driver's run folder."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import threading
 from collections import deque
 
 MOST_LINES = 200
-"""Kept between two looks; more than a person would read."""
+"""Lines kept between two calls of `lines`; further ones are only counted."""
 
 
 class Output:
-    """Standard output and error of this process and of those it starts from now on."""
+    """Captures stdout and stderr of this process and of those that it starts from now on."""
 
     def __init__(self) -> None:
         reading, writing = os.pipe()

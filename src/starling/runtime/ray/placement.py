@@ -1,4 +1,4 @@
-"""Who is placed where: what every part needs of a node, whether the cluster has it, and a group that keeps it."""
+"""Placement of a run's parts: their resources, a check that they fit, and a Ray placement group."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from starling.config.cluster import PlaceConfig
 from starling.errors import UserError
 
 LEAST_CPU = 0.001
-"""Of a part that asks for nothing: a bundle of Ray's must ask for something."""
+"""CPUs for a part that needs no resources, since Ray refuses empty bundles."""
 RESERVE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Need:
-    """What one part asks of the node it is placed on."""
+    """Resources that one part needs on its node."""
 
     name: str
     resources: dict[str, float]
@@ -30,7 +30,7 @@ class Need:
 
 
 def need(name: str, *parts: tuple[PlaceConfig, int]) -> Need:
-    """The need of something made of so many of each part."""
+    """Sum the resources of several parts, each given with its count."""
     asks = [{"CPU": place.cpus * n, "GPU": place.gpus * n, **_times(place.resources, n)} for place, n in parts]
     asked = {resource: amount for resource, amount in _sum(asks).items() if amount}
     return Need(name, asked or {"CPU": LEAST_CPU})
@@ -49,7 +49,7 @@ def _sum(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def check(needs: Sequence[Need], nodes: Sequence[Mapping[str, float]]) -> None:
-    """Refuse what the cluster could not hold were it empty; says what is missing. `nodes` are their resources."""
+    """Raise `UserError` if the parts would not fit even into an empty cluster; `nodes` are resources per node."""
     for one in needs:
         if not any(_fits(one.resources, node) for node in nodes):
             raise UserError(f"{one}, and no node of the cluster has that much: {_lacks(one.resources, nodes)}")
@@ -90,7 +90,7 @@ def _words(resources: Mapping[str, float]) -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """One part's place in the cluster."""
+    """The bundle of one part in the placement group."""
 
     need: Need
     group: PlacementGroup
@@ -100,11 +100,11 @@ class Place:
         return str(self.need)
 
     def is_kept(self) -> bool:
-        """Whether a node keeps this place now."""
+        """Return True if the bundle is currently placed on a node."""
         return bool(placement_group_table(self.group)["bundles_to_node_id"].get(self.index))
 
     def options(self, start: int) -> dict[str, Any]:
-        """How a Ray actor is told to go there, the how-manieth of this part; its name is its own in the cluster."""
+        """Options for a Ray actor in this bundle, the `start`-th of this part; its name is unique in the cluster."""
         asked = dict(self.need.resources)
         again = "" if start == 1 else f", start {start}"
         return {
@@ -117,7 +117,7 @@ class Place:
 
 
 class Reservation:
-    """Places for all parts of a run; Ray gives a part whose node is lost another place as soon as there is one."""
+    """Reserves resources for all parts of a run; Ray reschedules the bundle of a lost node once resources are free."""
 
     def __init__(self, needs: Sequence[Need], strategy: str) -> None:
         self._group = placement_group([need.resources for need in needs], strategy=strategy.upper())

@@ -1,4 +1,4 @@
-"""A Ray actor that holds one learner of several, as a process of its own beside it."""
+"""A Ray actor that holds one of several learners, which runs in a child process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RankArgs(Protocol):
     """Settings of a rank; see `launch.ray`."""
 
     def build(self, state: bytes, address: str) -> RankWorker:
-        """Build the rank where it will learn; `address` is that of its node."""
+        """Build the rank on its node, which has this address."""
         ...
 
 
@@ -33,7 +33,7 @@ class RankNodeSpec:
 
 
 class RankNode:
-    """Methods are called over Ray; each answers when there is something to answer."""
+    """Methods are called over Ray; each returns once its result is available."""
 
     def __init__(self, spec: RankNodeSpec) -> None:
         self._output = prepare_process()
@@ -49,7 +49,7 @@ class RankNode:
         self._relay.tell(number, message, sample)
 
     async def beat(self) -> tuple[RankNews, list[str]]:
-        """The news as soon as there are some, and what was printed; also a sign of life."""
+        """Return the rank's messages once there are any, and printed lines; also serves as a heartbeat."""
         return await self._answers.beat(self._relay.news), self._output.lines()
 
     async def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""A rank's process on its own node: what the driver says goes to it, what it says and leaves goes back; no Ray here."""
+"""Relays between the driver and the process of a rank on its node; does not import Ray."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RankWorker:
 
 @dataclass(frozen=True)
 class LearnerMessage:
-    """A rank's message, with what it means that lies in memory: priorities, weights, its state."""
+    """A rank's message with the contents of shared memory that belong to it: priorities, weights, its state."""
 
     message: Message
     priorities: NDArray | None
@@ -48,7 +48,7 @@ class LearnerMessage:
 
 @dataclass(frozen=True)
 class RankNews:
-    """What a rank said since it was asked last, how it spends its time, and why it is gone, if it is."""
+    """Messages of a rank since the last call, its time use, and the reason of its failure, if any."""
 
     said: list[LearnerMessage]
     cells: NDArray
@@ -56,7 +56,7 @@ class RankNews:
 
 
 class RankRelay:
-    """One thread runs it."""
+    """Starts the process of a rank and relays its messages, in one thread."""
 
     def __init__(self, worker: RankWorker, supervision: SupervisionConfig, rang: Callable[[], None]) -> None:
         self._shared, self._timeout = worker, supervision.timeout
@@ -64,7 +64,7 @@ class RankRelay:
         self._event_queue = EventQueue()
         (self._worker,) = processes([worker.spec], supervision, self._event_queue.selector)
         self._said: deque[LearnerMessage] = deque()
-        self._known = 0  # the number of the weights that were sent on last
+        self._known = 0  # number of the weights that were sent last
         self._turns = Reorder()
         self._failure: Fault | None = None
         self._stopping = False
@@ -75,11 +75,11 @@ class RankRelay:
     # For other threads.
 
     def tell(self, number: int, message: Message, sample: Sample | None) -> None:
-        """Pass a message on, after those of smaller numbers; a batch that it names comes with it."""
+        """Forward a message in the order of the numbers; `sample` is the batch that it names."""
         self._event_queue.post(lambda: self._turns.came(number, lambda: self._tell(message, sample)))
 
     def news(self, deliver: Callable[[RankNews], None]) -> None:
-        """Have the news delivered, from another thread."""
+        """Call `deliver` with the news from the relay's thread."""
         self._event_queue.post(lambda: deliver(self._news()))
 
     def stop(self) -> None:

@@ -59,11 +59,11 @@ class NodeWorkers:
 
 
 class Relay:
-    """Everything between a node's workers and the driver; one thread runs it."""
+    """Supervises the workers of a node and relays their messages, in one thread."""
 
     def __init__(self, workers: NodeWorkers, spec: NodeSpec, weights: int, rang: Callable[[], None]) -> None:
         self._actor_slots, self._shared_weights = workers.actor_slots, workers.shared_weights
-        self._rang = rang  # told when there is news that should not wait
+        self._rang = rang  # called when the driver should be notified at once
         self._event_queue = EventQueue()
         self.incarnations = dict(spec.incarnations)  # of every group
         supervised = processes(workers.specs, spec.supervision, self._event_queue.selector)
@@ -72,33 +72,33 @@ class Relay:
         self._ended: dict[int, list[int]] = defaultdict(list)
         self._episodes: deque[Episode] = deque()
         self._evaluations: deque[EvaluationDone] = deque()
-        self._evaluator_state: dict[str, Any] = {}  # with which the present evaluation begins
-        self._dropped = 0  # episodes in which an env gave no numbers, since it was told last
-        self._number, self._weights = 0, weights  # of the last answer, and of the weights that workers can see
+        self._evaluator_state: dict[str, Any] = {}  # with which the current evaluation started
+        self._dropped = 0  # episodes in which an env returned values that are not finite, since the last status
+        self._number, self._weights = 0, weights  # of the last status, and of the workers' current weights
         self._failure: Fault | None = None
         self._stopping = self._evaluating = False
-        self._supervisor.supervise()  # nobody gets a credit before there is somebody to take it
+        self._supervisor.supervise()  # start the workers before the first credit arrives
         self._thread = threading.Thread(target=self._serve, name="relay", daemon=True)
         self._thread.start()
 
     # For other threads.
 
     def renew(self, number: int, weights: Any) -> None:
-        """Let the workers see these weights, unless they have them or newer ones."""
+        """Publish these weights to the workers, unless they have them or newer ones."""
         if number > self._weights:
             self._weights = number
             self._shared_weights.accept(weights)
 
     def lend(self, credit: Credit, deliver: Deliver) -> None:
-        """Hand on a credit; its fragment is delivered, from another thread."""
+        """Pass on a credit; `deliver` is called with its fragment from the relay's thread."""
         self._event_queue.post(lambda: self._lend(credit, deliver))
 
     def evaluate(self, state: dict[str, Any]) -> None:
-        """Have the newest weights evaluated, given what the last evaluation left; the result is among the news."""
+        """Evaluate the newest weights, starting from the last evaluation's state; the status has its result."""
         self._event_queue.post(lambda: self._evaluate(state))
 
     def tell(self, deliver: Callable[[NodeStatus], None]) -> None:
-        """Have the news delivered, from another thread."""
+        """Call `deliver` with the status from the relay's thread."""
         self._event_queue.post(lambda: deliver(self._news()))
 
     def stop(self) -> None:
@@ -119,10 +119,10 @@ class Relay:
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """The workers cannot go on: whoever asks is told so."""
+        """Record the failure of the node and return all credits."""
         details = "" if isinstance(error, RunFailedError) else "".join(traceback.format_exception(error))
         fault = Fault(str(error), type(error).__name__, details)
-        self._failure = self._failure or fault  # what comes after the first may only follow from it
+        self._failure = self._failure or fault  # later errors may be consequences of the first
         for group, slot in list(self._lent):
             self._give_back(group, slot)
         self._rang()
@@ -136,7 +136,7 @@ class Relay:
             self._give_back(group, slot)
 
     def _works(self, group: int) -> bool:
-        """Whether a group has both an env loop and a policy."""
+        """Return True if both the env loop and the policy of a group are running."""
         return all(worker.running for worker in self._supervisor.workers.values() if group in worker.spec.groups)
 
     def _give_back(self, group: int, slot: int) -> None:
@@ -194,8 +194,8 @@ class Relay:
                 raise BrokenMessageError(f"{worker.name} sent {type(message).__name__}, which a node does not handle")
 
     def _deliver(self, group: int, slot: int, actor: int, sequence: int) -> None:
-        """The arrays stay in their slot until they are sent: it is lent again only after they have arrived."""
-        if self._failure is not None:  # all credits were given back
+        """Deliver a fragment; its slot is lent again only after the arrays have arrived."""
+        if self._failure is not None:  # all credits have been returned
             return
         deliver = self._lent.pop((group, slot))
         buffer = self._actor_slots[group].buffers[slot]

@@ -1,4 +1,4 @@
-"""Ray actors as the driver's supervisor sees them: placed, heard, ended, started again."""
+"""Ray actors as workers of the driver's supervisor."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from starling.runtime.ray.placement import Place
 from starling.runtime.workers import Worker, WorkerSpec
 
 PLACE_SECONDS = 30.0
-"""After how long without a first answer the cluster is asked, again and again, whether a part has its place."""
+"""Seconds without a first answer after which the driver asks, repeatedly, whether the part has been placed."""
 
 
 class RemoteWorker(Worker):
-    """One part in the cluster and its present Ray actor. Everything happens in the hub's thread."""
+    """One part in the cluster and its current Ray actor; runs in the hub's thread."""
 
     def __init__(self, spec: WorkerSpec[Any], config: Config, place: Place, post: Post) -> None:
         super().__init__(spec, restarts=config.supervision.restarts, timeout=config.ray.timeout)
@@ -36,17 +36,17 @@ class RemoteWorker(Worker):
         self._hear: Callable[[], None] = lambda: None
         self._error: BaseException | None = None
         self._told_waiting = False
-        self._ask_again = 0.0  # when the cluster is asked for a part that has not answered yet
+        self._ask_again = 0.0  # time of the next question whether it is placed
         self._stopping: Any = None
         self.line: Line | None = None
 
     @abstractmethod
     def _create(self, incarnations: Mapping[int, int], options: dict[str, Any]) -> Any:
-        """A new Ray actor."""
+        """Create a Ray actor and return its handle."""
 
     @abstractmethod
     def _began(self, line: Line) -> None:
-        """There is an actor: ask it for its first answer."""
+        """Send the first call to a new actor."""
 
     @property
     def running(self) -> bool:
@@ -70,7 +70,7 @@ class RemoteWorker(Worker):
         return messages
 
     def look(self) -> None:
-        """Answers that nobody told of, and a part that has not answered yet."""
+        """Poll for missed results, and check the placement of an actor that has not answered yet."""
         if self.line is None:
             return
         self.line.sweep()
@@ -81,12 +81,12 @@ class RemoteWorker(Worker):
         self._hear()
 
     def _ask_for_place(self, line: Line) -> None:
-        """In a thread of its own: a head that is lost lets whoever asks it wait."""
+        """Runs in its own thread, since a call to a lost head blocks."""
         kept = self._place.is_kept()
         self._post(lambda: self._late(line, kept))
 
     def _late(self, line: Line, placed: bool) -> None:
-        """A part that has its place and does not answer has hung before its first answer; others wait their turn."""
+        """Start the timeout of a placed part that has not answered; otherwise notify the user that it waits."""
         if line is not self.line or line.answered:
             return
         if placed:
@@ -98,7 +98,7 @@ class RemoteWorker(Worker):
     def kill(self) -> None:
         if self.line is not None:
             self.line.cut()
-            self._post(self._crashed)  # also where its node no longer answers
+            self._post(self._crashed)  # even if its node no longer answers
 
     def _fail(self, error: BaseException) -> None:
         if self._error is None:
@@ -107,11 +107,11 @@ class RemoteWorker(Worker):
             self._post(self._crashed)
 
     def _note_printed(self, lines: list[str]) -> None:
-        """What was printed where the actor is, for a person to see."""
+        """Show the lines that were printed on the actor's node."""
         self._messages += [Notice(f"{self.name}: {line}") for line in lines]
 
     def _note_failure(self, failure: Fault | None) -> None:
-        """What the actor answers that it cannot go on for; see `Worker.fault`."""
+        """Record the failure that the actor reported, if any; see `Worker.fault`."""
         if failure is not None and self.fault is None:
             self.fault = failure
             self._post(self._crashed)
@@ -126,7 +126,7 @@ class RemoteWorker(Worker):
         return "hung: no answer" if self.hung else self.told() or reason_of(self._error)
 
     def abandon(self) -> None:
-        """Forget one that nobody can reach any more."""
+        """Drop an actor that can no longer be reached."""
         self.line = None
 
     def tell_to_stop(self) -> None:

@@ -1,4 +1,4 @@
-"""A node as the driver sees it: credits go there, fragments and news come back."""
+"""The driver's side of a node: sends credits, receives fragments and status."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from starling.runtime.ray.weights import RayWeights
 from starling.runtime.workers import Member, WorkerSpec
 
 Deposit = Callable[[int, FragmentInfo, Any, OnStored], None]
-"""Takes over a group's fragment whose arrays are wherever a reference says."""
+"""Stores a group's fragment, given a reference to its arrays."""
 
 
 class RemoteNode(RemoteWorker):
-    """One node; what it tells of its state becomes messages of what has happened."""
+    """One node; converts changes of its status into messages."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class RemoteNode(RemoteWorker):
         self._news, self._turns = None, Reorder()
         self._lives = {group: GroupStatus(incarnation, 0, (), True, False) for group, incarnation in mine.items()}
         node = NodeSpec(self.name, self.spec.args.for_incarnations(incarnations), mine, self._supervision)
-        under_way = 4 * len(mine) + 16  # calls that wait for a fragment must not keep others out
+        under_way = 4 * len(mine) + 16  # calls that wait for a fragment must not block others
         return ray.remote(Node).options(max_concurrency=under_way, **options).remote(node, self._weights.newest())
 
     def _began(self, line: Line) -> None:
@@ -93,7 +93,7 @@ class RemoteNode(RemoteWorker):
         self._hear()
 
     def _take_in(self, news: NodeStatus) -> None:
-        """Turn a state into what happened since the last one, and pass on what was sent."""
+        """Convert the difference to the last status into messages, and forward the node's own messages."""
         for group, status in news.groups.items():
             self._compare(group, self._lives[group], status)
         self._news, self._lives = news, news.groups
@@ -124,7 +124,7 @@ class RemoteNode(RemoteWorker):
                 self._await_fragment(*lend.remote(Credit(group, slot), self._weights.newest()))
 
     def _await_fragment(self, report: Any, buffer: Any) -> None:
-        """Have the arrays fetched too, unless they are to go elsewhere."""
+        """Wait for a fragment, including its arrays unless they go to a shard."""
         assert self.line is not None, "there is somebody who makes it"
         if self._deposit is None:
             self.line.call(self._hear_fragment, report, buffer)
@@ -135,7 +135,7 @@ class RemoteNode(RemoteWorker):
         self._turns.came(report.news.number, lambda: self._take_fragment(report, buffer))
 
     def _take_fragment(self, report: FragmentResult, buffer: Any) -> None:
-        """The answer to a credit; `buffer` has the arrays, or refers to them where somebody else keeps them."""
+        """Handle the result of a credit; `buffer` holds the arrays, or a reference if they go to a shard."""
         self._take_in(report.news)
         group, slot, made = report.credit.group, report.credit.slot, report.made
         if made is None:

@@ -1,4 +1,4 @@
-"""A learner on another node as the driver sees it: batches go there, weights and priorities come back."""
+"""The driver's side of a learner on another node: sends batches, receives weights and priorities."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from starling.runtime.workers import Member, WorkerSpec
 from starling.types import Keys, NDArray, Sample
 
 CALLS = 64
-"""Calls to a rank's node that may be under way."""
+"""Maximum number of concurrent calls to a rank's node."""
 
 
 class RemoteBatches:
-    """What `BatchBuffer` is for a rank on this machine: batches that are out, kept until they are learned from."""
+    """Counterpart of `BatchBuffer` for a remote rank: keeps sent batches until they are learned from."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
@@ -50,7 +50,7 @@ class RemoteBatches:
         return self._samples[index]
 
     def came(self, index: int, priorities: NDArray) -> None:
-        """New priorities of a batch are here."""
+        """Store the new priorities of a batch."""
         self._priorities[index] = priorities
 
     def update_priorities(self, index: int, with_priorities: bool) -> tuple[Keys, NDArray | None]:
@@ -59,7 +59,7 @@ class RemoteBatches:
 
 
 class RemoteRank(RemoteWorker):
-    """One learner and its present Ray actor; what it leaves is put where a rank of this machine would leave it."""
+    """One learner and its current Ray actor; writes its results where a local rank would write them."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class RemoteRank(RemoteWorker):
             latest,
         )
         self._cells: NDArray = np.zeros(len(CELLS), np.int64)
-        self._told = 0  # messages that the present actor was sent
+        self._told = 0  # messages sent to the current actor
 
     def _create(self, incarnations: Mapping[int, int], options: dict[str, Any]) -> Any:
         self._told = 0

@@ -1,4 +1,4 @@
-"""A part of the replay as the driver sees it."""
+"""The driver's side of a replay shard."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING = Holds((), {})
 
 
 class FarSegment(Segment):
-    """Bytes that lie in a shard until whoever writes them to disk asks for them."""
+    """A segment whose bytes stay in the shard until they are written to disk."""
 
     def __init__(self, handle: Any, listed: Listed) -> None:
         super().__init__(listed.size, listed.name)
@@ -42,7 +42,7 @@ class FarSegment(Segment):
 
 
 class RemoteShard(RemoteWorker):
-    """One part of the replay; after a loss it begins anew with what was saved last."""
+    """One replay shard; after a loss it restarts from the last saved state."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class RemoteShard(RemoteWorker):
         self.rows = rows
         self._saved = saved
         self.holds = NOTHING
-        self.ended: Callable[[RemoteShard], None] = lambda shard: None  # told when what was asked of it is lost
-        self._next_beat: float | None = None  # None: one is under way
+        self.ended: Callable[[RemoteShard], None] = lambda shard: None  # called when its pending calls are lost
+        self._next_beat: float | None = None  # None: one is pending
 
     def _create(self, incarnations: Mapping[int, int], options: dict[str, Any]) -> Any:
         state = self._saved()
@@ -92,7 +92,7 @@ class RemoteShard(RemoteWorker):
         raise AssertionError("nobody sends a shard messages")
 
     def insert(self, fragment: Empty, buffer: Any, done: Callable[[int, Holds], None]) -> bool:
-        """Have a fragment copied in, whose arrays are wherever `buffer` refers to; False: there is nobody to do it."""
+        """Insert a fragment, given a reference to its arrays; return False if the shard is not running."""
         if self.line is None:
             return False
 
@@ -112,7 +112,7 @@ class RemoteShard(RemoteWorker):
             self.line.handle.reprioritize.remote(keys, priorities)
 
     def get_state(self) -> dict[str, Any] | None:
-        """Its tables as they are now; None where they are lost at the moment."""
+        """Return the current state of its tables; None if the shard is lost."""
         if self.line is None:
             return None
         handle = self.line.handle

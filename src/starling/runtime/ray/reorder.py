@@ -1,4 +1,4 @@
-"""What is sent over Ray in an order and may arrive in another."""
+"""Restores the order of messages, which Ray does not preserve."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 
 class Reorder:
-    """Numbered messages in the order in which they were given: arrays take longer to arrive than a few words."""
+    """Handles numbered messages in order; those with arrays may arrive after later ones without."""
 
     def __init__(self) -> None:
         self._taken = 0
         self._early: dict[int, Callable[[], None]] = {}
 
     def came(self, number: int, take: Callable[[], None]) -> None:
-        """Have a message taken in as soon as all of smaller numbers have been; the first is 1."""
+        """Call `take` once all messages with smaller numbers have been handled; the first number is 1."""
         self._early[number] = take
         while (next_one := self._early.pop(self._taken + 1, None)) is not None:
             self._taken += 1

@@ -1,4 +1,4 @@
-"""A part of the replay in a Ray actor of its own: the tables of some env rows. Ray itself is not known here."""
+"""A replay shard in a Ray actor: the tables for some of the envs; does not import Ray."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ class ShardSpec:
     """A shard: its tables, its envs, and the state that it starts with."""
 
     args: ShardArgs
-    rows: NDArray  # [n] int64: global env rows
+    rows: NDArray  # [n] int64: global env indices
     state: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
 class Empty:
-    """A fragment without its arrays: whose rows they are, who made it, and its how-manieth."""
+    """A fragment without its arrays: its envs, its actor, and its sequence number."""
 
-    rows: NDArray  # [B] int64: global env rows
+    rows: NDArray  # [B] int64: global env indices
     actor: int
     sequence: int
 
 
 @dataclass(frozen=True)
 class Holds:
-    """What is in a shard now."""
+    """The current contents of a shard."""
 
     sizes: tuple[int, ...]  # items in each table
     metrics: dict[str, int]
@@ -47,7 +47,7 @@ class Holds:
 
 @dataclass(frozen=True)
 class Listed:
-    """A segment of a state that stays with the shard until it is read or released."""
+    """Stands for a segment of a state, which stays in the shard until it is released."""
 
     number: int
     size: int
@@ -67,11 +67,11 @@ class Shard:
             self._tables.check_valid()
 
     def beat(self) -> Holds:
-        """What is in it; also a sign of life."""
+        """Return the current contents; also serves as a heartbeat."""
         return Holds(self._tables.sizes, self._tables.metrics())
 
     def insert(self, empty: Empty, buffer: FragmentBuffer) -> tuple[int, Holds]:
-        """Copy a fragment in, whose arrays came apart from it; gives its valid steps, 0 where it had come before."""
+        """Insert a fragment, given its arrays; return its number of valid steps, 0 if it is a duplicate."""
         before = self._tables.steps
         rows = np.searchsorted(self._rows, empty.rows)
         self._tables.insert(Fragment(buffer.steps, rows, buffer.carries, empty.actor, empty.sequence))
@@ -84,7 +84,7 @@ class Shard:
         self._tables.reprioritize(keys, priorities)
 
     def get_state(self) -> dict[str, Any]:
-        """The state of all tables, in which a `Listed` stands for every segment; see `read` and `release`."""
+        """Return the state of all tables with a `Listed` in place of every segment; see `read` and `release`."""
         listed: dict[str, Any] = _replace_segments(self._tables.get_state(), self._list)
         return listed
 
@@ -94,11 +94,11 @@ class Shard:
         return Listed(self._number, segment.size, segment.name)
 
     def read(self, number: int) -> bytes:
-        """The bytes of a segment as they were when the state was taken."""
+        """Return the bytes of a segment as of the time of `get_state`."""
         return self._held[number].read()
 
     def release(self, number: int, name: str | None) -> None:
-        """A segment was written under this name, or is not wanted any more."""
+        """Release a segment that was written under this name, or is no longer needed (None)."""
         segment = self._held.pop(number)
         segment.name = name
         segment.release()
@@ -113,12 +113,12 @@ def _replace_segments(state: Any, by: Any) -> Any:
 
 
 def sendable(state: dict[str, Any]) -> dict[str, Any]:
-    """A saved state with the bytes of its segments in it."""
+    """Return a saved state with the bytes of its segments loaded."""
     filled: dict[str, Any] = _replace_segments(state, lambda part: Joined((part.read(),), part.name))
     return filled
 
 
 def attached(state: dict[str, Any], attach: Any) -> dict[str, Any]:
-    """What `Shard.get_state` gave, with segments that `attach` makes of every `Listed`."""
+    """Return a result of `Shard.get_state` with every `Listed` replaced by the segment `attach(listed)`."""
     whole: dict[str, Any] = _replace_segments(state, attach)
     return whole

@@ -1,7 +1,7 @@
-"""A replay in several parts, each in a Ray actor of its own; the limiter over all of them stays here.
+"""Replay that is sharded over several Ray actors; their common limiter is in this process.
 
-Fragments go from the actors' nodes to the shards' nodes without passing this process. A batch takes an equal part from
-every shard that is ready; one that was lost is done without until it is back.
+Fragments are sent from the actors' nodes to the shards' nodes directly. A batch takes an equal part from every shard
+that is ready; a lost shard is skipped until it is back.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from starling.runtime.ray.shard import Empty, Holds
 from starling.types import Fragment, Keys, NDArray, Sample
 
 AHEAD = 2
-"""Batches that are asked for at once."""
+"""Batches that are requested concurrently."""
 MOST_INSERTING = 64
-"""Fragments on their way into one shard, above which no more are begun."""
+"""Pending inserts into one shard above which no new fragments are begun."""
 
 
-@dataclass(eq=False)  # two that look alike are still two
+@dataclass(eq=False)  # compared by identity
 class _Draw:
-    """A batch that is put together."""
+    """A batch that is being assembled."""
 
     missing: int  # items
     parts: list[Sample] = field(default_factory=list)
 
 
 class ShardedStore:
-    """What `Store` is for one process; see there."""
+    """Counterpart of `Store` for a sharded replay."""
 
     def __init__(self, specs: Sequence[TableSpec], rows: int) -> None:
         self._specs, self._batch = tuple(specs), specs[0].batch
@@ -47,10 +47,10 @@ class ShardedStore:
         self.env_steps = 0
         self._asked: dict[RemoteShard, list[tuple[_Draw, int]]] = {}
         self._unplaced: list[tuple[_Draw, int]] = []
-        self._draws = 0  # under way
+        self._draws = 0  # pending
         self._drawn: deque[Sample] = deque()
         self._turn = 0
-        self._inserting: dict[RemoteShard, list[tuple[int, OnStored]]] = {}  # env rows of every fragment under way
+        self._inserting: dict[RemoteShard, list[tuple[int, OnStored]]] = {}  # number of envs of every pending fragment
         self._began_with: dict[str, Any] = {}
         self.last_saved: Callable[[], dict[str, Any] | None] = lambda: None  # the state that is on disk
 
@@ -62,7 +62,7 @@ class ShardedStore:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Items in each table, of all shards together."""
+        """Number of items in each table, summed over all shards."""
         held = [shard.holds.sizes for shard in self.shards if shard.holds.sizes]
         return tuple(sum(column) for column in zip(*held, strict=True)) if held else (0,) * len(self._specs)
 
@@ -79,7 +79,7 @@ class ShardedStore:
         self.limiter.abandon()
 
     def deposit(self, fragment: Empty, buffer: Any, settled: OnStored) -> None:
-        """Have a fragment's arrays, wherever `buffer` refers to, copied into the shard of its rows."""
+        """Insert a fragment, given a reference to its arrays, into the shard of its envs."""
         shard, rows = next(shard for shard in self.shards if fragment.rows[0] in shard.rows), len(fragment.rows)
 
         def done(steps: int, holds: Holds) -> None:
@@ -88,7 +88,7 @@ class ShardedStore:
                 self.env_steps += steps
                 self.limiter.inserted(steps, rows)
             else:
-                self.limiter.lost(rows)  # it had come before
+                self.limiter.lost(rows)  # a duplicate
             settled(steps)
 
         if shard.insert(fragment, buffer, done):
@@ -104,7 +104,7 @@ class ShardedStore:
         raise AssertionError("fragments are deposited in shards, they do not come by here")
 
     def draw_candidates(self) -> Candidates | None:
-        """A batch that has come, or None; asks for more meanwhile."""
+        """Return a batch that has arrived, or None, and request more."""
         unplaced, self._unplaced = self._unplaced, []
         for draw, count in unplaced:
             self._place(draw, count)
@@ -130,7 +130,7 @@ class ShardedStore:
                 self._request(shard, draw, count)
 
     def _place(self, draw: _Draw, count: int) -> None:
-        """Ask somebody else for a part that did not come."""
+        """Request a missing part of a batch from another shard."""
         ready = self._ready()
         if ready:
             self._request(ready[self._turn % len(ready)], draw, count)
@@ -155,13 +155,13 @@ class ShardedStore:
         shard.sample(count, came)
 
     def _of_all(self, sample: Sample) -> Sample:
-        """The same items, as drawn from all shards: each is drawn from equally."""
+        """Convert probabilities and table sizes of one shard to those of all shards, which are sampled equally."""
         sizes = np.array(self.sizes, np.int64)
         parts = max(1, len(self._ready()))
         return replace(sample, probability=sample.probability / parts, table_size=sizes[sample.source])
 
     def _lost_shard(self, shard: RemoteShard) -> None:
-        """What was asked of a shard that is gone is asked of another; what was on its way there is lost."""
+        """Reassign the pending requests of a lost shard; its pending inserts are lost."""
         self._unplaced += self._asked[shard]
         self._asked[shard] = []
         for rows, settled in self._inserting[shard]:
@@ -185,7 +185,7 @@ class ShardedStore:
         return rows
 
     def get_state(self, with_tables: bool) -> dict[str, Any]:
-        """A shard that is lost at the moment is saved as it was the last time."""
+        """Return the state; a shard that is currently lost contributes its last saved state."""
         if not with_tables:
             return {"env_steps": self.env_steps}
         states = {str(i): shard.get_state() or self.saved_of(i) for i, shard in enumerate(self.shards)}
@@ -196,7 +196,7 @@ class ShardedStore:
         }
 
     def saved_of(self, index: int) -> dict[str, Any] | None:
-        """What was saved last of a shard; until this run has saved anything, what it began with."""
+        """Return the last saved state of a shard, or its initial state if this run has not saved any yet."""
         state: dict[str, Any] | None = (self.last_saved() or {}).get("parts", {}).get(str(index))
         return state or self._began_with.get(str(index))
 

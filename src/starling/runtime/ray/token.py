@@ -1,4 +1,4 @@
-"""The token that lets a driver into a Ray cluster: a file that nobody else may read or replace."""
+"""The authentication token of a Ray cluster: a file that only its owner may read or replace."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 from starling.errors import UserError
 
 MODE, TOKEN, PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
-"""Variables of the environment that Ray reads."""
+"""Environment variables that Ray reads."""
 
 
 def token_file() -> Path:
-    """Where Ray looks for the token."""
+    """The file in which Ray looks for the token."""
     return Path(os.environ.get(PATH) or Path.home() / ".ray" / "auth_token")
 
 
 def ensure_token() -> None:
-    """Have a token, made here where there is none; refuses one that others may read or replace.
+    """Create a token if there is none; raise `UserError` if others may read or replace it.
 
-    With a token there and nothing said against it, Ray asks for it.
+    Ray requires the token if one exists and no environment variable disables that.
     """
     if os.environ.get(MODE) != "token":
         os.environ.pop(MODE, None)
@@ -38,7 +38,7 @@ def ensure_token() -> None:
 
 
 def check_token_file() -> None:
-    """Refuse a token file that others than this user may read or replace, and anything that is not a plain file."""
+    """Raise `UserError` if the token is not a regular file, or if other users may read or replace it."""
     if os.environ.get(TOKEN):
         return
     file = token_file()

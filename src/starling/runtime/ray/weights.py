@@ -1,4 +1,4 @@
-"""Weights as objects of Ray, put once per version, and only if somebody will act with them."""
+"""Weights as Ray objects, put once per version and only on demand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starling.runtime.shared_weights import SharedWeights
 
 
 class RayWeights:
-    """The newest weights as an object of Ray; whoever is given its reference fetches them once a node."""
+    """The newest weights as a Ray object, which each node fetches once."""
 
     def __init__(self, shared_weights: SharedWeights) -> None:
         self._shared_weights = shared_weights
@@ -19,7 +19,7 @@ class RayWeights:
         self.puts = 0
 
     def newest(self) -> Any:
-        """A reference to (number, bytes of a copy), see `SharedWeights.bytes_of`."""
+        """Return a reference to (number, bytes of a copy), see `SharedWeights.bytes_of`."""
         shared_weights = self._shared_weights
         put = shared_weights.newest(
             self._number, lambda number: (number, ray.put((number, shared_weights.bytes_of(number))))
