@@ -1,4 +1,4 @@
-"""JSON from files that somebody else may have written: parsed in bounded memory, and nothing but a ValueError."""
+"""Parses JSON from untrusted files in bounded memory; raises only ValueError."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from functools import cache
 from typing import Any
 
 MOST_VALUES = 2_000_000
-"""Of one text; a value takes up to 100 bytes in memory, and as few as two in a file."""
+"""Maximum number of values in one text; a value takes up to 100 bytes in memory, and as few as two in a file."""
 LONGEST_INTEGER = 40
-"""Characters; the state of numpy's random numbers has 128 bits, which are 39."""
+"""Maximum characters of an integer; the 128-bit state of numpy's generators has up to 39."""
 
 
 def parse_json(
     content: bytes | str, parse_constant: Callable[[str], Any] | None = None, most: int = MOST_VALUES
 ) -> Any:
-    """Parse JSON; raises ValueError for what is none, for too many values, and for too deep or too long ones.
+    """Parse JSON; raise ValueError if it is invalid, has too many values, or is nested too deeply.
 
     Args:
-        content: UTF-8 or text.
-        parse_constant: what to make of NaN, Infinity, and -Infinity; floats unless given.
-        most: values that there may be.
+        content: UTF-8 bytes or text.
+        parse_constant: converts NaN, Infinity, and -Infinity; floats by default.
+        most: maximum number of values.
     """
     data, text = (content, content.decode("utf-8")) if isinstance(content, bytes) else (content.encode(), content)
     if sum(data.count(mark) for mark in (b",", b"[", b"{")) > most:

@@ -1,4 +1,4 @@
-"""The `ray` section of the configuration: which cluster, who is placed where, and when somebody counts as lost."""
+"""The `ray` section of the configuration: the cluster, the placement of parts, and timeouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of intrinsic rewards: each is a stream of its own beside the environment's."""
+"""Settings of intrinsic rewards; each is a reward stream of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starling.config.parts import Arguments, OptimizerConfig, Part, TorsoConfig
 
 
 class CuriosityConfig(Part):
-    """What every intrinsic reward has."""
+    """Base class of the settings of an intrinsic reward."""
 
     model_config = ConfigDict(populate_by_name=True)
     kind: str = Field(description="rnd, icm, episodic, or package.module:Class")

@@ -1,6 +1,7 @@
-"""The configuration in words: every key with its type, default and meaning, for people, editors and error messages.
+"""Describes every key of the configuration with its type, default, and meaning.
 
-`python -m starling.config.describe > docs/configuration.md` writes the reference.
+Used by error messages, editors (as JSON Schema), and the reference:
+`python -m starling.config.describe > docs/configuration.md`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from starling.config.parts import Linear, Part
 from starling.config.schema import Config
 
 Node = dict[str, Any]
-"""A part of a JSON Schema: what may stand at one place of the configuration."""
+"""A node of a JSON Schema: the schema of one value of the configuration."""
 
 _OWN_ALGORITHM: Node = {
     "type": "object",
@@ -47,18 +48,17 @@ LIMITS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at mos
 
 
 class _WithFactories(GenerateJsonSchema):
-    """Schemas that know the defaults made by factories too, in the order of the source, without titles that only
-    repeat the key."""
+    """Schemas with the defaults of factories, in source order, and without titles that repeat the key."""
 
     def get_default_value(self, schema: core_schema.WithDefaultSchema) -> Any:
         factory: Any = None if schema.get("default_factory_takes_data") else schema.get("default_factory")
         return factory() if factory else super().get_default_value(schema)
 
     def handle_invalid_for_json_schema(self, schema: core_schema.CoreSchema, error_info: str) -> Node:
-        return {}  # a type of the user's own, of which nothing can be said
+        return {}  # a user-defined type without a schema
 
     def emit_warning(self, kind: Any, detail: str) -> None:
-        """A default that cannot be written down is left out."""
+        """Ignore defaults that JSON cannot represent."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -68,7 +68,7 @@ class _WithFactories(GenerateJsonSchema):
 
 
 def json_schema(algo: str | None = None, known: type[AlgoConfig] | None = None) -> Node:
-    """The JSON Schema of a configuration file, for any algorithm or for `algo`, whose settings may be `known`."""
+    """Return the JSON Schema of a configuration, for any algorithm or only for `algo` with the settings class `known`."""
     wanted = [algo] if algo else [name for name, _ in ALGORITHMS]
     classes = {name: known or config_class(name) for name in wanted}
     models: list[type[Part]] = [Config, *dict.fromkeys(classes.values())]
@@ -76,35 +76,35 @@ def json_schema(algo: str | None = None, known: type[AlgoConfig] | None = None) 
     defs: dict[str, Node] = combined["$defs"]
     names = {model: refs[(model, "validation")]["$ref"].rpartition("/")[2] for model in models}
     root = defs.pop(names[Config])
-    defs.pop("AlgoConfig", None)  # only the settings of real algorithms are of use
+    defs.pop("AlgoConfig", None)  # only concrete algorithms are useful
     for model in models[1:]:
         called = [name for name, settings in classes.items() if settings is model]
         defs[names[model]]["properties"]["name"] |= {"enum": called}
     settings: list[Node] = [{"$ref": f"#/$defs/{names[model]}"} for model in models[1:]]
     about = root["properties"]["algo"]["description"]
     root["properties"]["algo"] = {"anyOf": settings if algo else [*settings, _OWN_ALGORITHM], "description": about}
-    if Linear.__name__ in defs:  # whose validator takes a constant as well
+    if Linear.__name__ in defs:  # its validator also accepts a constant
         defs[Linear.__name__] = {"anyOf": [{"type": "number"}, defs[Linear.__name__]]}
     root["title"] = "Starling configuration"
     whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", **root, "$defs": defs}
-    uniform: Node = json.loads(json.dumps(whole).replace('"oneOf"', '"anyOf"'))  # alternatives are told in one way
+    uniform: Node = json.loads(json.dumps(whole).replace('"oneOf"', '"anyOf"'))  # one way to express alternatives
     return uniform
 
 
 def file_schema(algo: str | None = None) -> Node:
-    """The JSON Schema of a file that may derive from another: with `base`, and without what only a base need give."""
+    """Return the JSON Schema of a file that may have a `base`, so that keys are not required in the file itself."""
     schema = json_schema(algo)
     schema["properties"] = {"base": {"type": "string", "description": BASE}, **schema["properties"]}
     text = json.dumps(schema)
     for name, node in {"": schema, **schema["$defs"]}.items():
-        if f'"items": {{"$ref": "#/$defs/{name}"}}' not in text:  # the elements of a list are never merged
+        if f'"items": {{"$ref": "#/$defs/{name}"}}' not in text:  # elements of lists are never merged
             for form in forms(schema, node):
                 form.pop("required", None)
     return schema
 
 
 def forms(schema: Node, node: Node) -> list[Node]:
-    """The forms that a value at `node` may take, with references and alternatives resolved."""
+    """Return the alternative schemas of a value at `node`, with references resolved."""
     if "$ref" in node:
         return forms(schema, schema["$defs"][node["$ref"].rpartition("/")[2]])
     if "anyOf" in node:
@@ -113,12 +113,12 @@ def forms(schema: Node, node: Node) -> list[Node]:
 
 
 def keys_of(schema: Node, node: Node) -> list[str]:
-    """The keys that a section at `node` has."""
+    """Return the keys of a section at `node`."""
     return list(dict.fromkeys(key for form in forms(schema, node) for key in form.get("properties", ())))
 
 
 def child(schema: Node, node: Node, step: str) -> Node | None:
-    """What may stand at key or index `step` of `node`; None where there is no such place."""
+    """Return the schema at key or index `step` of `node`; None if there is none."""
     for form in forms(schema, node):
         if step in form.get("properties", ()):
             inner: Node = form["properties"][step]
@@ -132,7 +132,7 @@ def child(schema: Node, node: Node, step: str) -> Node | None:
 
 
 def find(schema: Node, path: Sequence[str]) -> tuple[list[str], Node]:
-    """The longest beginning of `path` that exists, and what may stand there."""
+    """Return the longest prefix of `path` that exists, and its schema."""
     node: Node = schema
     for count, step in enumerate(path):
         inner = child(schema, node, step)
@@ -143,7 +143,7 @@ def find(schema: Node, path: Sequence[str]) -> tuple[list[str], Node]:
 
 
 def walk(schema: Node, node: Node, prefix: str = "") -> Iterator[tuple[str, Node]]:
-    """Every key below `node` with its place; those of list elements are called N."""
+    """Yield every dotted key below `node` with its schema; the index of list elements is N."""
     for form in forms(schema, node):
         for key, inner in form.get("properties", {}).items():
             yield prefix + key, inner
@@ -153,7 +153,7 @@ def walk(schema: Node, node: Node, prefix: str = "") -> Iterator[tuple[str, Node
 
 
 def flatten(values: Any, prefix: str = "") -> Iterator[str]:
-    """The dotted keys in nested plain data."""
+    """Yield the dotted keys of nested plain data."""
     if isinstance(values, dict):
         for key, value in values.items():
             yield f"{prefix}{key}"
@@ -161,11 +161,11 @@ def flatten(values: Any, prefix: str = "") -> Iterator[str]:
 
 
 def nearest(schema: Node, path: Sequence[str], values: Node) -> list[str]:
-    """Known keys that the unknown `path` may have meant: the same word elsewhere, else a similar one."""
+    """Suggest known keys for the unknown `path`: the same name in another section, else a similar name."""
     word, here = path[-1], path[:-1]
     places = {key: node for key, node in walk(schema, schema) if ".N." not in key}
     known = dict.fromkeys(places)
-    for place, node in places.items():  # arguments, such as lr, are known from defaults and from what is given
+    for place, node in places.items():  # arguments, such as lr, are known from defaults and from `values`
         known |= dict.fromkeys(flatten(node.get("default"), f"{place}."))
     known |= {key: None for key in flatten(values) if find(schema, key.split("."))[0] == key.split(".")}
     same = [key for key in known if key.rpartition(".")[2] == word]
@@ -182,9 +182,9 @@ def nearest(schema: Node, path: Sequence[str], values: Node) -> list[str]:
 def wording(
     schema: Node, node: Node, *, plural: bool = False, brief: bool = False, reasoned_limits: bool = False
 ) -> str:
-    """What may stand at `node`, in plain words: `a whole number, at least 1, or null`; `brief` leaves out the keys.
+    """Describe the values allowed at `node`, e.g. `an integer, at least 1, or null`; `brief` omits the keys of sections.
 
-    Limits that are only there against numbers without sense, and have a reason, are told with `reasoned_limits`.
+    Limits that only exclude absurd numbers, and have a reason, are included with `reasoned_limits`.
     """
     found = forms(schema, node)
     words = list(dict.fromkeys(_form_wording(schema, form, plural, brief, reasoned_limits) for form in found))
@@ -215,7 +215,7 @@ def _form_wording(schema: Node, form: Node, plural: bool, brief: bool, reasoned_
 
 
 def markdown() -> str:
-    """The reference of every key, as docs/configuration.md holds it."""
+    """Return the reference of all keys, the content of docs/configuration.md."""
     schema = json_schema()
     text = json.dumps(schema)
     kinds = [node["$ref"].rpartition("/")[2] for node in schema["properties"]["curiosity"]["items"]["anyOf"]]
@@ -277,7 +277,7 @@ def _page(schema: Node, title: str, about: str, node: Node, prefix: str, shared:
 
 
 def _rows(schema: Node, node: Node, prefix: str, shared: list[str]) -> Iterator[str]:
-    """A row a key; sections that several places share are linked to, others follow at once."""
+    """Yield one table row per key; shared sections are linked, others are expanded in place."""
     backslash = "\\"
     for form in forms(schema, node):
         for key, inner in form.get("properties", {}).items():

@@ -1,4 +1,4 @@
-"""The YAML that configurations are written in."""
+"""The YAML dialect of configuration files."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import yaml
 from starling.errors import UserError, cut, escaped, quoted
 
 MAX_CHARACTERS = 262_144
-"""Of a file; the largest preset has 2,000."""
+"""Maximum characters of a file; the largest preset has 2,000."""
 MAX_NODES = 10_000
-"""Keys, values and lists of a file, each counted as often as an alias repeats it."""
+"""Maximum number of keys, values, and lists in a file; an alias counts as all nodes of its anchor."""
 MAX_DEPTH = 32
-"""Sections and lists within each other."""
+"""Maximum nesting depth of sections and lists."""
 MAX_TEXT = 4096
-"""Characters of one key or value: the longest path that Linux takes."""
+"""Maximum characters of one key or value: the longest path that Linux accepts."""
 MAX_DIGITS = 40
-"""Characters of one integer; the largest of 128 bits has 39."""
+"""Maximum characters of one integer; the largest of 128 bits has 39."""
 
 _FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$")
 
@@ -27,10 +27,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 1e-3 is a number, a date is text and a key stands only once; what is large or deep is refused.
+    """YAML in which 1e-3 is a number, a date is text, and keys are unique; size and depth are limited.
 
-    An alias counts as all that its anchor holds, so that a few lines cannot stand for billions of values, and none may
-    stand within its own anchor.
+    An alias counts as all nodes of its anchor, so that a few lines cannot expand to billions of values, and it must not
+    be inside its own anchor.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012
@@ -53,7 +53,7 @@ class _Loader(yaml.SafeLoader):
         self._depth += 1
         self._deepest = self._depth
         self._count(1, self._depth, event)
-        if anchor is not None and anchor not in self._sizes:  # a second one of that name is refused by the parent
+        if anchor is not None and anchor not in self._sizes:  # the parent class refuses duplicate anchors
             self._sizes[anchor] = None
         node = super().compose_node(parent, index)
         self._depth -= 1
@@ -90,7 +90,7 @@ class _Loader(yaml.SafeLoader):
         raise _refused(f"the tag {node.tag} cannot be used here", node)
 
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)  # here merged keys (<<) are not yet among a mapping's own
+        node = super().compose_mapping_node(anchor)  # merge keys (<<) are not expanded yet
         seen = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in seen:
@@ -108,17 +108,17 @@ def _refused(problem: str, where: Any) -> yaml.MarkedYAMLError:
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
-for _tag in ("binary", "omap", "pairs", "set", "timestamp"):  # of which a configuration has no use
+for _tag in ("binary", "omap", "pairs", "set", "timestamp"):  # not needed in a configuration
     _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.refuse_tag)
 for _dialect in (_Loader, _Dumper):
     _dialect.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 
 
 def parse(text: str, what: str) -> Any:
-    """Plain data; `what` is what the text is called where it is not YAML.
+    """Parse YAML into plain data; `what` names the text in error messages.
 
     Raises:
-        UserError: It is not YAML, or larger or deeper than any configuration: one line, found in bounded time.
+        UserError: It is not valid YAML, or too large or deep; found in bounded time.
     """
     if len(text) > MAX_CHARACTERS:
         raise UserError(f"{what} has more than {MAX_CHARACTERS:,} characters, which no configuration needs")
@@ -126,7 +126,7 @@ def parse(text: str, what: str) -> Any:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise UserError(f"{what} is not valid YAML: {_problem(error)}") from None
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # !!int before what is none
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # e.g. !!int before text
         raise UserError(f"{what} is not valid YAML: a tag does not fit its value ({cut(str(error))})") from None
 
 
@@ -137,12 +137,12 @@ def _problem(error: yaml.YAMLError) -> str:
 
 
 def dump(values: dict[str, Any]) -> str:
-    """Plain data as YAML, a line a key."""
+    """Format plain data as YAML, one line per key."""
     return str(yaml.dump(values, Dumper=_Dumper, sort_keys=False))
 
 
 def on_one_line(value: Any) -> str:
-    """Plain data as YAML on one line."""
+    """Format plain data as YAML on one line."""
     text = yaml.dump([value], Dumper=_Dumper, default_flow_style=True, sort_keys=False, width=10**9).strip()
     if "\n" in text:  # YAML would spread it over several lines
         return escaped(json.dumps(value, ensure_ascii=False))
@@ -150,5 +150,5 @@ def on_one_line(value: Any) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as messages show it: cut short where it is long."""
+    """Format a value for an error message, truncated if it is long."""
     return quoted(value) if isinstance(value, str) else cut(on_one_line(value))

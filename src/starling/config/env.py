@@ -1,4 +1,4 @@
-"""The `env` section of the configuration: which environment, how many rows, and how it is dressed."""
+"""The `env` section of the configuration: the environment, its number, and its wrappers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""List what a configuration would load beyond Starling's own parts, without importing anything."""
+"""Lists the code outside Starling that a configuration would import, without importing it."""
 
 from __future__ import annotations
 
@@ -8,49 +8,50 @@ from dataclasses import dataclass
 from typing import Any
 
 NAMES = ("id", "name", "kind", "sampler")
-"""Keys under which anything with a colon is taken for an import path."""
+"""Keys under which any text with a colon is an import path."""
 
 FILE_WRITERS = {"RecordVideo": "gymnasium.wrappers:RecordVideo"}
-"""Built-in wrappers whose arguments name files to write, with their import paths."""
+"""Built-in wrappers that write files named by their arguments, with their import paths."""
 
 _OPEN_CLUSTER = "allow_cluster_without_authentication"
 _IMPORT_PATH = re.compile(r"[\w.\-]+:[^\W\d]")
-"""The beginning of an import path under any other key; `cuda:1`, `host:80` and `http://host` are none."""
+"""Start of an import path under any other key; does not match `cuda:1`, `host:80`, or `http://host`."""
 
 
 @dataclass(frozen=True)
 class Import:
-    """One import path of a configuration, or a cluster, and the dotted key under which it stands."""
+    """An import path or a cluster address in a configuration, and its dotted key."""
 
     key: str
     path: str
 
     @property
     def word(self) -> str:
-        """The word that allows it: its top-level package; the path itself for a reference, cluster or file writer."""
+        """The value of `allow` that permits it: the top-level package, or the path itself for a reference, cluster, or file
+        writer."""
         module = self.path.partition(":")[0]
         is_alone = self.key.startswith("ray.") or self.path in FILE_WRITERS.values() or "${" in module
         return self.path if is_alone else module.partition(".")[0]
 
     def is_allowed(self, allow: Sequence[str]) -> bool:
-        """Return True if `allow` names this path, its module, or a package that the module is in."""
+        """Return True if `allow` contains this path, its module, or a parent package of it."""
         module = self.path.partition(":")[0]
         return any(word == self.path or module == word or module.startswith(f"{word}.") for word in allow if word)
 
 
 def imports_of(values: Any) -> list[Import]:
-    """Every import path in plain data, in the order in which they stand there.
+    """Return every import path in plain data, in order.
 
-    Known keys (`env.id`, `algo.name`, `net.torso.kind`) count with any colon. Under other keys, such as arguments of an
-    env, which may import by themselves, a string counts that has the form `package.module:Name`.
+    Under known keys (`env.id`, `algo.name`, `net.torso.kind`) any string with a colon counts. Under other keys, such as
+    arguments of an env, which may import by itself, a string counts if it has the form `package.module:Name`.
     """
     return list(dict.fromkeys(_walk(values)))
 
 
 def clusters_of(values: Any) -> list[Import]:
-    """The Ray cluster that training would join, unless it is this machine's, and consent to one without a token.
+    """Return the address of the Ray cluster that training would join, unless it is `auto`, and consent to one without a token.
 
-    Ray runs code in both directions, so that a stranger's cluster is a stranger's code.
+    Ray runs code in both directions, so joining an untrusted cluster means running untrusted code.
     """
     ray = values.get("ray") if isinstance(values, dict) else None
     if not isinstance(ray, dict):
@@ -62,7 +63,7 @@ def clusters_of(values: Any) -> list[Import]:
 
 def _walk(values: Any) -> Iterator[Import]:
     left: list[tuple[tuple[str, ...], Any]] = [((), values)]
-    seen: set[int] = set()  # sections that YAML aliases repeat, or that hold themselves
+    seen: set[int] = set()  # sections that are repeated by YAML aliases, or contain themselves
     while left:
         path, value = left.pop()
         if isinstance(value, str):

@@ -1,6 +1,6 @@
-"""Kinds of numbers in a configuration: the largest that makes sense, and why none beyond it does.
+"""Types of numbers in a configuration, each with the largest sensible value and the reason for that limit.
 
-The reason is part of the error message. Lower limits stand at the fields, which know them.
+The reason is part of the error message. Fields set their own lower limits.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pydantic import GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
 BECAUSE = "x-because"
-"""The schema's word for the reason of a limit."""
+"""Key of the reason for a limit in the JSON Schema."""
 
 
 @dataclass(frozen=True)
 class Because:
-    """The reason why a number has its limit, for error messages."""
+    """The reason for a limit, for error messages."""
 
     reason: str
 
@@ -34,11 +34,11 @@ Length = Annotated[int, Le(10**6), Because("a longer sequence fits into no memor
 Passes = Annotated[int, Le(1000), Because("stop conditions and signals are looked at between updates only")]
 Minibatches = Annotated[int, Le(10**5), Because("stop conditions and signals are looked at between updates only")]
 MAX_OPTIMIZER_STEPS = 10**5
-"""Of one update, which nothing interrupts."""
+"""Maximum number of optimizer steps in one update, which cannot be interrupted."""
 
 
 def check_passes(epochs: int, minibatches: int) -> None:
-    """Refuse so many optimizer steps in one update that a run would not hear of its end."""
+    """Raise ValueError if one update has so many optimizer steps that stop conditions are checked too rarely."""
     if epochs * minibatches > MAX_OPTIMIZER_STEPS:
         raise ValueError(
             f"epochs={epochs} of minibatches={minibatches} are {epochs * minibatches:,} optimizer steps in one update,"

@@ -1,4 +1,4 @@
-"""From a preset or a file, and overrides, to a checked `Config`; every mistake is reported at once."""
+"""Loads a checked `Config` from a preset or a file and overrides; all mistakes are reported together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from starling.errors import UserError, did_you_mean, quoted
 _SHOWN = 8  # missing keys in a message
 PRESETS = resources.files("starling.config") / "presets"
 Vet = Callable[[dict[str, Any]], None]
-"""Looks at what a file says, and raises `UserError` to refuse it."""
+"""Inspects the content of a file; raises `UserError` to refuse it."""
 
 
 def preset_names() -> list[str]:
@@ -31,7 +31,7 @@ def preset_names() -> list[str]:
 
 
 def preset_text(name: str) -> str:
-    """The YAML of a preset."""
+    """Return the YAML of a preset."""
     if name not in preset_names():
         if Path(name).is_dir():
             raise UserError(f"{name} is a folder; to use the settings of a run give {Path(name) / 'config.yaml'}")
@@ -50,12 +50,12 @@ def load(
     vet: Vet | None = None,
     imports: bool = True,
 ) -> Config:
-    """The configuration that `source` (a preset's name or a YAML file) gives with `key.sub=value` overrides on top.
+    """Load the configuration of `source` (a preset's name or a YAML file) with `key.sub=value` overrides on top.
 
     The key `base` of a file names the preset or file it derives from. `derive=False` is for the file of a run, which is
-    complete: it refuses that key, and a file that lacks any. `vet` sees what each file says before anything that is
-    named there is imported, and may refuse it. `imports=False` imports nothing: the settings of an algorithm that is
-    not built in are not checked.
+    complete: it refuses that key, and a file with missing keys. `vet` is called with the content of each file before
+    anything named there is imported, and may refuse it. `imports=False` imports nothing: the settings of an algorithm
+    that is not built in are not checked.
     """
     if overrides and not derive:
         load(source, derive=False, vet=vet, imports=imports)
@@ -68,7 +68,7 @@ def load(
 
 
 def _check_complete(source: str, whole: dict[str, Any], given: dict[str, Any]) -> None:
-    """Refuse what a file gives unless every key of the configuration that it makes stands there."""
+    """Raise `UserError` if the file lacks any key of its configuration."""
     if lacking := list(_lacking(whole, given)):
         more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
         raise UserError(
@@ -86,7 +86,7 @@ def _lacking(whole: dict[str, Any], given: dict[str, Any], prefix: str = "") -> 
 
 
 def from_dict(values: dict[str, Any]) -> Config:
-    """A checked configuration from plain data; raises one `UserError` that lists all mistakes, a line each."""
+    """Build a checked configuration from plain data; raise one `UserError` with one line per mistake."""
     return _or_raise(*check(values))
 
 
@@ -99,7 +99,7 @@ def _or_raise(config: Config | None, mistakes: list[str]) -> Config:
 def merge(
     source: str, overrides: Sequence[str], *, derive: bool = True, vet: Vet | None = None, imports: bool = True
 ) -> tuple[Settings, list[str]]:
-    """What `source` and `overrides` say, not yet checked, and the overrides that cannot be applied."""
+    """Merge `source` and `overrides` without checking them; also return one line per override that cannot be applied."""
     settings = Settings(imports=imports)
     files = _read(source, derive)
     for _, values in files:
@@ -116,9 +116,9 @@ def check(
     *,
     imports: bool = True,
 ) -> tuple[Config | None, list[str]]:
-    """The configuration that plain data give, or None and every mistake in them.
+    """Validate plain data: return the configuration, or None and all mistakes.
 
-    `origin` tells the file that the value at a path is from, where that is worth telling.
+    `origin` returns the file that the value at a path comes from, if messages should name it.
     """
     name: str | None = None
     model, mistakes = Config, list[str]()
@@ -126,7 +126,7 @@ def check(
     unset = {tuple(map(str, path)) for path, text in references.items() if secrets.is_unset(text)}
     try:
         model = _model_for(settings := config_class(name := _algo_name(values), imports=imports))
-    except UserError as error:  # the rest can be checked all the same
+    except UserError as error:  # the rest can still be checked
         name = None
         if ("algo", "name") not in unset:
             mistakes.append(f"{error}{_told(origin(('algo', 'name')))}")
@@ -164,37 +164,37 @@ def _algo_name(values: dict[str, Any]) -> str:
 
 @cache
 def _model_for(algo: type[AlgoConfig]) -> type[Config]:
-    """`Config` with `algo` narrowed to one algorithm's settings, so that mistakes in them have their place."""
+    """`Config` with `algo` narrowed to one algorithm's settings, so that errors in them have a path."""
     return create_model("Config", __base__=Config, algo=(algo, Config.model_fields["algo"]))
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """Plain data that `from_dict` turns back into the same configuration, also where environment variables differ."""
+    """Convert to plain data; `from_dict` restores the same configuration even if environment variables differ."""
     return config.model_dump(mode="json", by_alias=True, serialize_as_any=True)
 
 
 def to_saved(config: Config) -> dict[str, Any]:
-    """Plain data to be written to a file: references to environment variables stand there as they were given."""
+    """Convert to plain data for a file: references to environment variables are kept as written."""
     values = to_dict(config)
     secrets.restore(values, config.references)
     return values
 
 
 def to_shown(config: Config) -> dict[str, Any]:
-    """Plain data to be printed: as they are saved, without what looks like a secret."""
+    """Convert to plain data for printing: as saved, with apparent secrets hidden."""
     shown: dict[str, Any] = secrets.hide(to_saved(config))
     return shown
 
 
 def secret_values(config: Config) -> list[str]:
-    """Texts that must not be printed: what looks like a secret, and what environment variables gave; longest first."""
+    """Texts that must not be printed: apparent secrets and values of environment variables, longest first."""
     found = {value for _, value in secrets.literal_secrets(to_dict(config))}
     found |= {value for _, value in config.references.values() if isinstance(value, str)}
     return sorted((value for value in found if len(value) >= secrets.LEAST_SECRET), key=len, reverse=True)
 
 
 def secrets_warning(config: Config) -> str | None:
-    """One line on secrets that stand in a configuration as they are; None: there are none."""
+    """Return a warning about literal secrets in a configuration; None if there are none."""
     keys = [key for key, _ in secrets.literal_secrets(to_saved(config))]
     if not keys:
         return None
@@ -206,7 +206,7 @@ def secrets_warning(config: Config) -> str | None:
 
 
 def differences(one: Any, other: Any, prefix: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """The dotted keys at which two configurations, as `to_dict` gives them, differ, with both values or `(none)`."""
+    """Yield the dotted keys at which two results of `to_dict` differ, with both values or `(none)`."""
     for key in dict.fromkeys([*one, *other]):
         here, there = one.get(key, "(none)"), other.get(key, "(none)")
         if isinstance(here, dict) and isinstance(there, dict):
@@ -216,9 +216,9 @@ def differences(one: Any, other: Any, prefix: str = "") -> Iterator[tuple[str, t
 
 
 def to_yaml(config: Config, *, comments: bool = False, hidden: bool = False) -> str:
-    """YAML that `load` turns back into the same configuration; `comments` say what every key is.
+    """Format as YAML that `load` reads back into the same configuration; `comments` describe every key.
 
-    With `hidden`, for people, what looks like a secret is left out.
+    With `hidden`, for display, apparent secrets are hidden.
     """
     values = to_shown(config) if hidden else to_saved(config)
     if not comments:
@@ -229,7 +229,7 @@ def to_yaml(config: Config, *, comments: bool = False, hidden: bool = False) -> 
 
 
 def _commented(part: Part, values: dict[str, Any], indent: str) -> list[tuple[str, str]]:
-    """Lines of YAML, each with what it is about."""
+    """Lines of YAML, each with its description."""
     lines = []
     for name, field in type(part).model_fields.items():
         key, value = field.alias or name, getattr(part, name)
@@ -242,7 +242,7 @@ def _commented(part: Part, values: dict[str, Any], indent: str) -> list[tuple[st
 
 
 def _read(source: str, derive: bool) -> list[tuple[str, dict[str, Any]]]:
-    """The files that make up `source`, each with its name: the one at the end of the chain of `base` keys first."""
+    """Read `source` and the chain of its `base` files, each with its name, the last base first."""
     files: list[tuple[str, dict[str, Any]]] = []
     seen: list[str] = []
     while True:
@@ -259,7 +259,7 @@ def _read(source: str, derive: bool) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _base(source: str, base: Any, seen: list[str]) -> str:
-    """The preset or file that `source` derives from; paths are relative to the file they stand in."""
+    """Resolve the `base` key of `source`; paths are relative to the file that contains them."""
     if not isinstance(base, str) or not base:
         raise UserError(f"{source}: base must be a preset's name or a YAML file, not {show(base)}")
     if not is_file(base):
@@ -280,7 +280,7 @@ def _base(source: str, base: Any, seen: list[str]) -> str:
 
 
 def is_file(source: str) -> bool:
-    """Return True if `source` names a YAML file, and no preset."""
+    """Return True if `source` is a YAML file, not a preset."""
     return Path(source).suffix in (".yaml", ".yml")
 
 
@@ -289,7 +289,7 @@ def _file_text(path: Path) -> str:
         raise UserError(f"no such file: {path}")
     try:
         with path.open(encoding="utf-8") as file:
-            return file.read(MAX_CHARACTERS + 1)  # one more than may be: enough to be refused
+            return file.read(MAX_CHARACTERS + 1)  # one more than allowed, to be refused
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Settings as plain data on which others are laid: files on the file they derive from, overrides on top."""
+"""Merges settings as plain data: files on top of their base, overrides on top of files."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from starling.config.secrets import hide_override
 from starling.errors import UserError
 
 KINDS = ("name", "kind")
-"""Keys that decide which other keys a section may have; they are set before those."""
+"""Keys that determine which other keys a section has; they are set first."""
 
 Path = tuple[str, ...]
 
 
 class Settings:
-    """Nested plain data, laid together from files and overrides; knows which file each value is from.
+    """Nested plain data, merged from files and overrides, with the file that each value comes from.
 
     A key that names another kind (another algorithm, optimizer, torso) drops the settings that belonged to the old one.
     """
 
     def __init__(self, *, imports: bool = True) -> None:
         self.values: dict[str, Any] = {}
-        self._imports = imports  # an algorithm that is not built in, for its settings
+        self._imports = imports  # algorithms that are not built in, for their settings
         self._origins: dict[Path, str] = {}
 
     def add_file(self, values: dict[str, Any], origin: str) -> None:
@@ -35,7 +35,7 @@ class Settings:
 
         The first file is taken as it stands.
         """
-        values = _copy(values)  # a YAML alias is the same section twice, of which one may change alone
+        values = _copy(values)  # a YAML alias shares one section, but each copy may change
         leaves = frozenset(_leaves(values))
         if self.values:
             self._merge(self.values, values, (), origin, leaves)
@@ -43,13 +43,13 @@ class Settings:
             self.values, self._origins = values, dict.fromkeys(leaves, origin)
 
     def add_overrides(self, overrides: Sequence[str]) -> list[str]:
-        """Set every `key.sub=value` in turn; returns one line for each that cannot be applied."""
+        """Apply `key.sub=value` overrides in order; return one line for each that cannot be applied."""
         given = frozenset(tuple(override.partition("=")[0].split(".")) for override in overrides)
         kinds = [override for override in overrides if override.partition("=")[0].rpartition(".")[2] in KINDS]
         for override in sorted(kinds, key=lambda override: override.partition("=")[0].count(".")):
             try:
                 self._override(override, given)
-            except UserError:  # in its turn it may be right, or it is reported
+            except UserError:  # the loop below applies or reports it
                 continue
         mistakes = []
         for override in overrides:
@@ -60,7 +60,7 @@ class Settings:
         return list(dict.fromkeys(mistakes))
 
     def origin(self, path: Sequence[str]) -> str | None:
-        """The file that the value at `path`, or the section it should be in, is from; None: an override or nobody."""
+        """The file that the value at `path`, or its section, comes from; None for an override or a missing value."""
         for length in range(len(path), 0, -1):
             if tuple(path[:length]) in self._origins:
                 return self._origins[tuple(path[:length])]
@@ -69,7 +69,7 @@ class Settings:
     def _merge(
         self, place: dict[str, Any], new: dict[str, Any], path: Path, origin: str, given: frozenset[Path]
     ) -> None:
-        """Merge `new` into the section `place`, which stands at `path`; kinds come before what belongs to them."""
+        """Merge `new` into the section `place` at `path`; keys of `KINDS` are set first."""
         for key in sorted(new, key=lambda key: key not in KINDS):
             here, value = (*path, str(key)), new[key]
             if isinstance(value, dict) and place.get(key) is None:
@@ -127,7 +127,7 @@ class Settings:
             place[key] = left
 
     def _drop_other_algorithm(self, algo: dict[str, Any], name: Any) -> None:
-        """Keep only settings that the algorithm called `name` has from the same class as the one before."""
+        """Keep only settings that the new algorithm inherits from the same class as the old one."""
         try:
             old, new = (config_class(str(one), imports=self._imports) for one in (algo["name"], name))
         except (KeyError, UserError):
@@ -140,13 +140,13 @@ class Settings:
         self._origins = {key: file for key, file in self._origins.items() if key[: len(path)] != path}
 
     def _default(self, path: Path) -> Any:
-        """The default of what is not there yet, so that one key of it can change and its neighbors stay."""
+        """The default of a missing section, so that one key can be set and its neighbors keep their defaults."""
         known, node = describe.find(self._schema(), path)
         default = node.get("default") if known == list(path) else None
         return {} if default is None else _copy(default)
 
     def _schema(self) -> describe.Node:
-        """The schema of the algorithm that is named; an empty one where none is, or none that is known."""
+        """The schema for the named algorithm; empty if it is missing or unknown."""
         algo = self.values.get("algo")
         name = algo.get("name") if isinstance(algo, dict) else None
         try:
@@ -157,18 +157,18 @@ class Settings:
 
 @cache
 def schema_for(name: str, settings: type[AlgoConfig]) -> describe.Node:
-    """The schema of the algorithm called `name`, whose settings these are; made once."""
+    """The schema for the algorithm `name` with this settings class; cached."""
     return describe.json_schema(name, settings)
 
 
 def _common_keys(one: type[AlgoConfig], other: type[AlgoConfig]) -> set[str]:
-    """The keys that two algorithms have from a class that both derive from."""
+    """The keys that two algorithms inherit from a common class."""
     common = [base for base in one.__mro__ if issubclass(base, AlgoConfig) and issubclass(other, base)]
     return {field.alias or name for base in common for name, field in base.model_fields.items()}
 
 
 def _leaves(values: dict[str, Any], path: Path = ()) -> Iterator[Path]:
-    """The paths of everything in nested plain data that is not a section."""
+    """Yield the paths of all values in nested plain data that are not sections."""
     for key, value in values.items():
         if isinstance(value, dict):
             yield from _leaves(value, (*path, str(key)))
@@ -183,7 +183,7 @@ def _copy(value: Any) -> Any:
 
 
 def _inside(place: Any, step: str, path: Sequence[str], override: str) -> Any:
-    """Return the element `step` of `place`, a section or a list that stands at `path`."""
+    """Return the element `step` of `place`, the section or list at `path`."""
     if isinstance(place, dict):
         return place[step]
     key, what = ".".join(path), show(hide_override(override))

@@ -1,4 +1,4 @@
-"""Mistakes in a configuration, in plain words."""
+"""Explains validation errors of a configuration in plain words."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WRONG_KIND = (
 
 
 def explain(schema: describe.Node, values: dict[str, Any], problem: Any) -> str:
-    """One mistake in plain words: where, what is expected, what is there instead."""
+    """Describe one error of pydantic: where it is, what is expected, and what was found."""
     kind, value, path = problem["type"], problem["input"], keys_to(schema, problem["loc"])
     if path[-1:] == ["[key]"]:
         return f"{'.'.join(path[:-1])}: the key must be text; put it in quotes"
@@ -60,26 +60,26 @@ def explain(schema: describe.Node, values: dict[str, Any], problem: Any) -> str:
 
 
 def _limit(schema: describe.Node, node: describe.Node, value: float) -> str:
-    """The limit that a number beyond all integers of pydantic breaks; empty where there is none."""
+    """The limit that a number too large for pydantic exceeds; empty if there is none."""
     side = "aximum" if value > 0 else "inimum"
     limits = [(name, form[name]) for form in describe.forms(schema, node) for name in describe.LIMITS if name in form]
     return next((f"{describe.LIMITS[name]} {limit:,}" for name, limit in limits if side in name), "")
 
 
 def _reason(schema: describe.Node, node: describe.Node, kind: str) -> str:
-    """Why a number has an upper limit, where that is known."""
+    """The reason for an upper limit in parentheses; empty if none is known."""
     reasons = [form[BECAUSE] for form in describe.forms(schema, node) if BECAUSE in form]
     return f" ({reasons[0]})" if reasons and kind.startswith("less") else ""
 
 
 def _readable(schema: describe.Node, node: describe.Node) -> str:
-    """What is expected; without the keys of sections where there are so many that nobody would read them."""
+    """Describe the expected value; the keys of sections are omitted if the text becomes too long."""
     words = describe.wording(schema, node)
     return words if len(words) <= LONGEST_WORDING else describe.wording(schema, node, brief=True)
 
 
 def keys_to(schema: describe.Node, location: Sequence[int | str]) -> list[str]:
-    """The path that pydantic tells as `location`, without the forms that it tried on its way, which are no keys."""
+    """Convert pydantic's `location` to a path of keys, without the names of union members."""
     node, keys, path = schema, list[str](), [str(part) for part in location]
     for step in path[:-1]:
         inner = describe.child(schema, node, step)
@@ -90,7 +90,7 @@ def keys_to(schema: describe.Node, location: Sequence[int | str]) -> list[str]:
 
 
 def _hint(forms: list[describe.Node], key: str, value: Any) -> str:
-    """What was probably meant by a value of the wrong kind."""
+    """Suggest a correction for a value of the wrong type."""
     if not isinstance(value, str):
         text = any(form.get("type") == "string" for form in forms) and isinstance(value, int | float)
         return f"; as text it is {key}='{json.dumps(on_one_line(value))}'" if text else ""
@@ -111,7 +111,7 @@ def _hint(forms: list[describe.Node], key: str, value: Any) -> str:
 
 
 def nearest_choice(value: Any, choices: Sequence[str] | None) -> str | None:
-    """Guess the choice that `value` meant: itself if it is one, an import path, or if anything goes (None)."""
+    """Guess the intended choice: `value` itself if it is valid, an import path, or if `choices` is None."""
     if isinstance(value, str) and len(value) > LONGEST_NAME:
         return None
     if not isinstance(value, str) or choices is None or value in choices or ":" in value:

@@ -1,4 +1,4 @@
-"""Parts of the configuration that algorithms and networks take: typed, frozen, described, free of torch."""
+"""Sections of the configuration for algorithms and networks; does not import torch."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from starling.config.torch_names import (
 )
 
 REPLACES = "x-replaces"
-"""The schema's word for the neighbors of a key that are dropped when the key gets another value."""
+"""JSON Schema key: neighbors of a key that are dropped when its value changes."""
 
 
 def replaces(**neighbors: list[str]) -> dict[str, Any]:
-    """Schema entry: neighboring keys that belong to a field's old value, each with the list of inner keys that stay."""
+    """JSON Schema entry: neighboring keys that belong to a field's old value, each with the inner keys to keep."""
     return {REPLACES: neighbors}
 
 
 class Part(BaseModel):
-    """A section of the configuration: unknown keys are refused, nothing changes after loading."""
+    """Base class of a section of the configuration: immutable, and unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
     def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse booleans where numbers alone may stand; pydantic would take 1 and 0 for them."""
+        """Refuse booleans for numeric fields; pydantic would convert them to 1 and 0."""
         field = cls.model_fields.get(info.field_name or "")
         if field is not None and _has_boolean(value) and _takes_numbers_only(field.annotation):
             raise PydanticCustomError("bool_type", "a boolean is no number")
@@ -63,7 +63,7 @@ def _takes_numbers_only(annotation: Any) -> bool:
 
 
 def _kinds(annotation: Any) -> Iterator[Any]:
-    """The types that an annotation is made of, and the values of its literals."""
+    """Yield the types in an annotation, including those of its literals."""
     if get_origin(annotation) is Literal:
         yield from map(type, get_args(annotation))
     elif get_origin(annotation) is Annotated:
@@ -75,7 +75,7 @@ def _kinds(annotation: Any) -> Iterator[Any]:
 
 
 def _finite(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Refuse nan and inf, which typed numbers refuse by themselves, and keys of inner sections that are no text."""
+    """Refuse NaN and infinities, as typed fields do, and inner keys that are not text."""
     for name, value in arguments.items():
         _check_finite(name, value)
     return arguments
@@ -92,7 +92,7 @@ def _check_finite(name: str, value: Any) -> None:
 
 
 Arguments = Annotated[dict[str, Any], AfterValidator(_finite)]
-"""Keyword arguments of something that is made by name."""
+"""Keyword arguments for a class that is given by name."""
 
 
 class Linear(Part):
@@ -124,7 +124,7 @@ class Linear(Part):
         return self
 
     def at(self, env_steps: int, fraction: float) -> float:
-        """The value after `env_steps`, which are `fraction` of the run."""
+        """Return the value after `env_steps`, the given `fraction` of the run."""
         if self.steps is not None:
             share = env_steps / self.steps
         else:
@@ -143,9 +143,9 @@ def _check_range(value: Linear, low: float, high: float) -> Linear:
 
 
 LinearShare = Annotated[Linear, AfterValidator(lambda value: _check_range(value, 0.0, 1.0))]
-"""A `Linear` within 0 and 1."""
+"""A `Linear` with values in [0, 1]."""
 LinearPositive = Annotated[Linear, AfterValidator(lambda value: _check_range(value, 0.0, math.inf))]
-"""A `Linear` that is nowhere below 0."""
+"""A `Linear` with values that are never negative."""
 
 
 class ScheduleConfig(Part):

@@ -1,4 +1,4 @@
-"""The whole configuration of a run: typed, nested, described. No torch here."""
+"""The configuration of a run; does not import torch."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Config(Part):
 
     @property
     def references(self) -> dict[tuple[str | int, ...], tuple[str, Any]]:
-        """Values that stand for environment variables: by their path the text as it was written, and its value."""
+        """References to environment variables: the text as written and its value, by path."""
         return self._references
 
     @field_validator("curiosity")

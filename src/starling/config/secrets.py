@@ -1,7 +1,7 @@
-"""Secrets in a configuration: references to environment variables, and what is hidden of values that look like secrets.
+"""Secrets in a configuration: references to environment variables, and hiding of apparent secrets.
 
 `${env:NAME}` in a value stands for the environment variable NAME. It is resolved when a configuration is loaded, and
-saved as it was written, so that the secret itself is in no file.
+saved as written, so that no file contains the secret itself.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 HIDDEN = "[hidden]"
-"""Printed in the place of a secret."""
+"""Printed in place of a secret."""
 LEAST_SECRET = 4
-"""Characters of a secret from which on it is also hidden within other text; shorter ones are in any text by chance."""
+"""Minimum characters of a secret to hide it within other text, where shorter ones occur by chance."""
 
 _REFERENCE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -29,14 +29,14 @@ Path = tuple[str | int, ...]
 
 
 def looks_secret(key: str) -> bool:
-    """True if a key is called as secrets are: token, db_password, apiKey, access-key, credentials."""
+    """Return True if a key is named like a secret: token, db_password, apiKey, access-key, credentials."""
     words = [word.lower() for word in _WORDS.findall(key)]
     pairs = itertools.pairwise(words)
     return not _SECRETS.isdisjoint(words) or any(one in _KEYS and two in ("key", "keys") for one, two in pairs)
 
 
 def resolve(values: Any, missing: list[str], path: Path = ()) -> tuple[Any, dict[Path, str]]:
-    """Plain data with every `${env:NAME}` replaced, and the texts that had one by their path.
+    """Replace every `${env:NAME}` in plain data; also return the original texts by path.
 
     Variables that are not set are added to `missing`, one line each.
     """
@@ -58,17 +58,17 @@ def resolve(values: Any, missing: list[str], path: Path = ()) -> tuple[Any, dict
 
 
 def is_unset(text: str) -> bool:
-    """True if a text refers to an environment variable that is not set."""
+    """Return True if a text refers to an environment variable that is not set."""
     return any(name not in os.environ for name in _REFERENCE.findall(text))
 
 
 def has_reference(value: Any) -> bool:
-    """True if a text refers to an environment variable."""
+    """Return True if a text refers to an environment variable."""
     return isinstance(value, str) and _REFERENCE.search(value) is not None
 
 
 def at(values: Any, path: Path) -> Any:
-    """The value at a path of nested plain data; None where there is no such place."""
+    """Return the value at a path of nested plain data; None if it does not exist."""
     for step in path:
         try:
             values = values[step]
@@ -78,14 +78,14 @@ def at(values: Any, path: Path) -> Any:
 
 
 def restore(values: Any, references: Mapping[Path, tuple[str, Any]]) -> None:
-    """Put references back in the place of what they stood for; what was changed since stays."""
+    """Replace resolved values by their references, unless they have changed since."""
     for path, (text, resolved) in references.items():
         if path and at(values, path) == resolved is not None:
             at(values, path[:-1])[path[-1]] = text
 
 
 def literal_secrets(values: Any, path: Path = (), secret: bool = False) -> Iterator[tuple[str, str]]:
-    """The dotted keys and values of texts that look like secrets, and are none of these by reference."""
+    """Yield dotted keys and values of apparent secrets that are not references."""
     if isinstance(values, dict):
         for key, inner in values.items():
             yield from literal_secrets(inner, (*path, key), secret or looks_secret(str(key)))
@@ -97,7 +97,7 @@ def literal_secrets(values: Any, path: Path = (), secret: bool = False) -> Itera
 
 
 def hide(values: Any, key: str = "", secret: bool = False) -> Any:
-    """Plain data, the value of `key`, in which texts that look like secrets are replaced; references stay."""
+    """Hide apparent secrets in plain data, the value of `key`; references are kept."""
     secret = secret or any(looks_secret(part) for part in key.split("."))
     if isinstance(values, dict):
         return {name: hide(inner, str(name), secret) for name, inner in values.items()}
@@ -107,7 +107,7 @@ def hide(values: Any, key: str = "", secret: bool = False) -> Any:
 
 
 def hide_override(override: str) -> str:
-    """`key=value` as it may be printed."""
+    """Hide the value of a `key=value` override if it appears to be a secret."""
     key, equals, value = override.partition("=")
     secret = any(looks_secret(part) for part in key.split(".")) and not has_reference(value)
     if secret or (value[:1] in ("{", "[") and any(map(looks_secret, re.findall(r"[\w-]+(?=['\"]?\s*:)", value)))):
@@ -116,7 +116,7 @@ def hide_override(override: str) -> str:
 
 
 def hide_in(text: str, secrets: list[str]) -> str:
-    """Text in which these secrets are replaced."""
+    """Replace these secrets in a text."""
     for secret in secrets:
         text = text.replace(secret, HIDDEN)
     return text

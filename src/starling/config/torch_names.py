@@ -1,6 +1,6 @@
 """Names of optimizers and schedules that a configuration may use, checked before torch is imported.
 
-`tests/learner/test_optimizer.py` tries every class of torch.optim and compares.
+`tests/learner/test_optimizer.py` compares these lists with the classes of torch.optim.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ NUMBERS = {
     "base_lr", "base_momentum", "div_factor", "end_factor", "eta_min", "factor", "final_div_factor", "gamma",
     "last_epoch", "max_lr", "max_momentum", "pct_start", "power", "start_factor", *COUNTS,
 }  # fmt: skip
-"""Arguments of optimizers and schedules that are a number or a list of numbers; the others are flags and words."""
+"""Arguments of optimizers and schedules that are a number or a list of numbers; the others are flags and strings."""
 
 
 def check_numbers(arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that must be numbers and are none, and negative counts, which torch takes without a word."""
+    """Raise ValueError for numeric arguments that are not numbers, and for negative counts, which torch accepts silently."""
     for name, value in arguments.items():
         if name not in NUMBERS:
             continue
@@ -58,10 +58,10 @@ def check_numbers(arguments: Mapping[str, Any]) -> None:
 
 
 def check_name(kind: str, name: str, usable: Collection[str], unusable: Mapping[str, str]) -> str:
-    """`name`, if it is usable.
+    """Return `name` if it can be used.
 
     Raises:
-        ValueError: It is not; the message says why, and what there is.
+        ValueError: It cannot; the message has the reason and the alternatives.
     """
     if name in usable:
         return name

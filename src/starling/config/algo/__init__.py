@@ -1,4 +1,4 @@
-"""Settings of the algorithms, apart from their code so that they can be checked before torch is imported."""
+"""Settings of the algorithms, separate from their code so that they can be checked without importing torch."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ ALGORITHMS = Registry(
         "sac": Entry("starling.config.algo.sac:SACConfig", "soft actor-critic, for continuous or discrete actions"),
     },
 )
-"""Built-in names stand for a config class (which names its algorithm); a user's own name for an algorithm class,
+"""Built-in names refer to a config class, which names its algorithm; user-defined names refer to an algorithm class,
 whose attribute `Config` is its config class."""

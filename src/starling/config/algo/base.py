@@ -1,4 +1,4 @@
-"""What the settings of every algorithm share, and how a name becomes settings and an algorithm."""
+"""Base class of the settings of an algorithm, and lookup of settings and algorithms by name."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ class AlgoConfig(Part):
     """Settings of one algorithm; a subclass adds its own."""
 
     implementation: ClassVar[str] = ""
-    actions: ClassVar[tuple[str, ...]] = ()  # classes of action spaces it can take, where it says so
+    actions: ClassVar[tuple[str, ...]] = ()  # names of supported action space classes; empty: any
     name: str = Field(description="algorithm: a built-in name or package.module:Class")
 
     def check_actions(self, env: str, space: object) -> None:
-        """Refuse an env whose action space the algorithm cannot take; one that says nothing of it takes any."""
+        """Raise `UserError` if the algorithm does not support the action space of the env."""
         kind = type(space).__name__
         if self.actions and kind not in self.actions:
             raise UserError(f"{self.name} needs a {' or '.join(self.actions)} action space; {env} has a {kind}")
 
 
 class UnknownConfig(AlgoConfig):
-    """Settings of an algorithm that is not imported: whatever stands there."""
+    """Settings of an algorithm that is not imported: any keys are accepted."""
 
     model_config = ConfigDict(extra="allow")
 
 
 def config_class(name: str, *, imports: bool = True) -> type[AlgoConfig]:
-    """The settings class of the algorithm called `name`; built-ins need no torch for this.
+    """Return the settings class of the algorithm `name`; does not import torch for built-ins.
 
-    With `imports=False` an algorithm that is neither built in nor registered has `UnknownConfig`.
+    With `imports=False`, an algorithm that is neither built in nor registered has `UnknownConfig`.
     """
     if not imports and ":" in name and name not in ALGORITHMS:
         return UnknownConfig
@@ -47,7 +47,7 @@ def config_class(name: str, *, imports: bool = True) -> type[AlgoConfig]:
 
 
 def algorithm_class(name: str) -> Any:
-    """The algorithm called `name` itself; this imports torch."""
+    """Return the class of the algorithm `name`; imports torch."""
     found = ALGORITHMS.load(name)
     return import_path(found.implementation) if _is_settings(found) else found
 

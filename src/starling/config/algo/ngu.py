@@ -1,4 +1,4 @@
-"""Settings of NGU; the defaults are those of 2002.06038, appendix A, also with the two networks of 2003.13350."""
+"""Settings of NGU (2002.06038, appendix A, for the defaults), optionally with the two networks of 2003.13350."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starling.config.limits import Items, Length, Magnitude, Steps, Weight
 from starling.config.parts import OptimizerConfig, Part
 
 UNUSED = {"name", "weight", "discount", "lambda_", "share"}
-"""Settings of a curiosity that would be a reward stream of its own."""
+"""Settings of intrinsic rewards that only apply to a separate reward stream."""
 
 
 class MetaConfig(Part):

@@ -1,4 +1,4 @@
-"""Settings of the sources that a batch is mixed from: what is new, and several ways to choose from what is old."""
+"""Settings of the sources that a batch is mixed from: a queue of new experience, and kinds of replay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "attentive": (*RANKED, "features"),
     "elite": (*RANKED, "contest"),
 }
-"""Which settings each kind has besides its share."""
+"""The settings of each kind besides its share."""
 
 
 class SourceConfig(Part):
@@ -71,7 +71,7 @@ class SourceConfig(Part):
 
 
 def check_sources(sources: Sequence[SourceConfig]) -> None:
-    """Refuse sources that are no mixture: shares, and the queue that everything else keeps pace with."""
+    """Raise ValueError unless the shares sum to 1 and exactly one source is a queue, which sets the pace."""
     total = sum(source.share for source in sources)
     if not math.isclose(total, 1.0, abs_tol=1e-6):
         raise ValueError(f"sources: the shares must sum to 1, not {total:g}")

@@ -1,4 +1,4 @@
-"""Settings of what is learned from replayed transitions: how long they are, how they are kept and drawn."""
+"""Settings of algorithms that learn from replayed transitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PrioritizedConfig(Part):
 
 
 class TransitionsConfig(AlgoConfig):
-    """Values that are learned from windows of a replay."""
+    """Base class of the settings of algorithms that learn values from replayed transitions."""
 
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
     n_step: Length = Field(1, ge=1, description="rewards summed before the bootstrap")

@@ -1,4 +1,4 @@
-"""Settings of actor-critics whose actors run ahead of the learner: V-trace's, and the weights of the loss."""
+"""Settings of asynchronous actor-critics: V-trace and the coefficients of the loss."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starling.config.limits import Magnitude, Weight
 
 
 class VTraceConfig(AlgoConfig):
-    """What is learned from unrolls of a policy that lags behind, corrected by V-trace."""
+    """Base class of the settings of asynchronous actor-critics with V-trace."""
 
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete")
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
