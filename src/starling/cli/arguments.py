@@ -1,4 +1,4 @@
-"""Arguments that several commands take, in the same words."""
+"""Arguments that several commands share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`starling bench`: how fast things go on this machine."""
+"""`starling bench`: benchmarks of this machine."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def replay(
 
 
 def replay_values(found: Found, setting: Setting) -> dict[str, Any]:
-    """The measurement as JSON: gigabytes, items and seconds."""
+    """Return the measurement as values for JSON: gigabytes, items, and seconds."""
     from dataclasses import asdict
 
     from starling.replay.codec import CHUNK, LEVEL
@@ -112,7 +112,7 @@ def replay_values(found: Found, setting: Setting) -> dict[str, Any]:
 
 
 def replay_table(found: Found) -> str:
-    """The measurement for people: what it is, how much, and what is behind it."""
+    """Format the measurement as a table of name, value, and explanation."""
     rows = [(name, f"{size:.3f}", "GB a million observations") for name, size in found.gigabytes_per_million.items()]
     for name, speed in found.speeds.items():
         held = f"{speed.kept:,.0f} where memory is kept; {speed.bytes_per_item:,.0f} bytes an item"
@@ -126,7 +126,7 @@ def replay_table(found: Found) -> str:
 
 
 def settings_of(run_plan: RunPlan) -> dict[str, Any]:
-    """What decides a run's speed besides its algorithm and network."""
+    """Settings that affect a run's speed besides its algorithm and network."""
     from starling.hardware import device
     from starling.launch.plan import plan_threads
 
@@ -143,7 +143,7 @@ def settings_of(run_plan: RunPlan) -> dict[str, Any]:
 
 
 def as_values(found: Throughput, run_plan: RunPlan) -> dict[str, Any]:
-    """The measurement as JSON: env steps and frames a second, shares, seconds of a core an env step."""
+    """Return the measurement as values for JSON: env steps and frames per second, shares, core seconds per env step."""
     from dataclasses import asdict
 
     from starling.tools.benchmark.machine import describe
@@ -164,7 +164,7 @@ def as_values(found: Throughput, run_plan: RunPlan) -> dict[str, Any]:
 
 
 def as_table(found: Throughput, run_plan: RunPlan) -> str:
-    """The measurement for people: what it is, how much, and what is behind it."""
+    """Format the measurement as a table of name, value, and explanation."""
     from starling.cli.plan import micro
 
     reading, costs = found.reading, found.costs

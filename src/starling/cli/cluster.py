@@ -54,7 +54,7 @@ def check(
 
 
 def _look(plan: ClusterPlan) -> list[str]:
-    """Print what the cluster is like; gives what is wrong with it."""
+    """Print the properties of the cluster; return one line per problem."""
     from starling.runtime.ray import check, placement
     from starling.runtime.ray.cluster import Cluster
 

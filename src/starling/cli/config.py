@@ -1,4 +1,4 @@
-"""`starling config`: look at a configuration, check it, compare it, describe it to an editor."""
+"""`starling config`: show, check, and compare configurations, and print their JSON Schema."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def diff(
 
 
 def _located(source: str, allow: list[str] | None = None) -> tuple[str, RunFolder | None]:
-    """A preset or a file as it is; for a run's folder its file, and the run."""
+    """Return `source` if it is a preset or a file; for a run folder, its configuration file and the run."""
     from starling.config.load import is_file, preset_names
     from starling.experiment.run_folder.folder import find
 

@@ -1,4 +1,4 @@
-"""`starling presets`, `starling algos` and `starling envs`: what there is."""
+"""`starling presets`, `starling algos`, and `starling envs`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list of objec
 _FAMILIES = ("ALE", "MinAtar", "toy")
 _GYMNASIUM = "Gymnasium"
 _MEASURED = ("score", "seeds", "env_steps", "minutes", "date", "protocol", "overrides")
-"""Fields of a preset's results in JSON."""
-_NARROWEST = 32  # columns for a text beside what it is about; with fewer it is put below
+"""Fields of a preset's measured results in JSON."""
+_NARROWEST = 32  # minimum columns for the text; with fewer it goes below the other cells
 
 
 def presets(as_json: AsJson = False) -> None:
@@ -96,7 +96,7 @@ def envs(
 
 
 def _measured(summary: Summary | None) -> str:
-    """The measured score of a preset, with the env steps, minutes, and day."""
+    """Format the measured score of a preset with its env steps, minutes, and date."""
     if summary is None:
         return "not measured"
     from starling.cli.show import number
@@ -108,25 +108,25 @@ def _measured(summary: Summary | None) -> str:
 
 
 def _first_sentence(text: str) -> str:
-    """The first sentence of the comment that a preset begins with."""
+    """Return the first sentence of a preset's leading comment."""
     comment = takewhile(lambda line: line.startswith("#"), text.splitlines())
     first, end, _ = " ".join(line.removeprefix("#").strip() for line in comment).partition(". ")
     return first + end.strip()
 
 
 def _adds(requirement: str, ids: list[str]) -> str:
-    """One line that says what a package would add."""
+    """Describe in one line the envs that a package would add."""
     named = f"{ids[0]} and {len(ids) - 1} more" if len(ids) > 1 else ids[0]
     return f"not installed: {named} (pip install '{requirement}')"
 
 
 def _width() -> int:
-    """Columns of the terminal; 80 where there is none."""
+    """Columns of the terminal; 80 if there is none."""
     return shutil.get_terminal_size().columns
 
 
 def _filled(text: str, indent: str = "", width: int | None = None) -> str:
-    """Lines no wider than the terminal; a word is never broken, even if it is wider than that."""
+    """Wrap text to the width of the terminal without breaking long words."""
     width = _width() if width is None else width
     wrapper = textwrap.TextWrapper(
         width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -135,7 +135,7 @@ def _filled(text: str, indent: str = "", width: int | None = None) -> str:
 
 
 def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
-    """One row per line with aligned columns, or JSON; the text of the last column is wrapped, or below the others."""
+    """Print JSON, or one row per line with aligned columns; the last column is wrapped, or goes below the others."""
     if as_json:
         print(json.dumps(rows, indent=2))
         return

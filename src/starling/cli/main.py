@@ -72,7 +72,7 @@ def _root(
 
 
 def _usage_line(error: Any) -> str:
-    """What is wrong with the arguments, and where help is; empty where the help itself has just been shown."""
+    """Format a usage error with a pointer to the help; empty if the help has just been shown."""
     message: str = error.format_message().rstrip(".").replace(". Did you", "; did you")
     if not message:
         return ""
@@ -81,7 +81,7 @@ def _usage_line(error: Any) -> str:
 
 
 def _open_missing_streams() -> None:
-    """Let what was closed (`>&-`) lead nowhere: nothing raises when it is written to, and no file takes its number."""
+    """Open closed standard streams (`>&-`) on /dev/null, so that no write fails and no file reuses their numbers."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             nowhere = os.open(os.devnull, os.O_RDWR)
@@ -92,16 +92,16 @@ def _open_missing_streams() -> None:
 
 
 def _complain(*lines: str) -> None:
-    """Print lines of text, and nothing else, to stderr, where somebody reads it."""
+    """Print escaped lines to stderr; ignore a stream that is gone."""
     with suppress(OSError):
         for line in lines:
             print(escaped(line), file=sys.stderr)
 
 
 def main() -> None:
-    """Run a command; what the user can mend is shown as its lines alone, with exit code 2.
+    """Run a command; user errors are printed without a traceback, with exit code 2.
 
-    An `EnvFault` is shown as the env's own traceback and one line, with exit code 1.
+    An `EnvFault` is printed as the env's traceback and one line, with exit code 1.
     """
     _open_missing_streams()
     with in_order():
@@ -110,7 +110,7 @@ def main() -> None:
         except UserError as error:
             _complain(*(f"error: {line}" for line in str(error).splitlines()))
             sys.exit(2)
-        except typer.Abort:  # what typer makes of Ctrl-C
+        except typer.Abort:  # typer's exception for Ctrl-C
             raise KeyboardInterrupt from None
         except UsageError as error:
             if line := _usage_line(error):

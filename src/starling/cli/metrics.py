@@ -75,7 +75,7 @@ def _export(rows: Rows, count: int, names: Sequence[str], target: str) -> None:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Lines with the main columns, in the names they have in the file."""
+    """Format the main columns as lines, with their names in the file."""
     present = {key for row in rows for key in row}
     losses = sorted(key for key in present if key.startswith("loss/"))
     names = [key for key in (*MAIN, *losses, *LAST) if key in present]

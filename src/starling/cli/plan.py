@@ -48,7 +48,7 @@ MEMORY = ("programs", "learning", "batches", "tables", "saving", "memories", "sh
 
 
 def as_values(plan: Plan) -> dict[str, Any]:
-    """The plan as JSON: bytes, seconds, env steps a second."""
+    """Return the plan as values for JSON: bytes, seconds, env steps per second."""
     from dataclasses import asdict
 
     sizes, costs = plan.sizes, plan.costs
@@ -66,7 +66,7 @@ def as_values(plan: Plan) -> dict[str, Any]:
 
 
 def as_table(plan: Plan) -> str:
-    """The plan for people: what it is, how much, and what is behind it."""
+    """Format the plan as a table of name, value, and explanation."""
     from starling.cli.show import duration
     from starling.launch.fitting import in_words
 

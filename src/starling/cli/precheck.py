@@ -1,4 +1,4 @@
-"""What can be known to be wrong before torch is imported, which takes longer than a person should wait for a typo."""
+"""Checks configurations before torch is imported, which takes long, so that typos are reported at once."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from starling.experiment.run_folder.folder import of_config
 def load_source(
     source: str, overrides: Sequence[str] = (), allow: Sequence[str] | None = None, *, seals: bool = False
 ) -> Config:
-    """`load_checked` for a preset or a file that the user has named.
+    """Load and check a preset or a file that the user named; see `load_checked`.
 
-    A file is the user's own word, unless it lies in a run folder: then it is vetted as that run is, and refused if it
-    imports something or joins a cluster that nobody has vouched for.
+    A file is trusted unless it is in a run folder: then it is vetted like that run, and refused if it imports a package
+    or joins a cluster that is not allowed.
 
     Args:
-        allow: packages that a run of somebody else's may import.
-        seals: True if the configuration becomes one of the user's own, with its cluster.
+        allow: packages that a run made by somebody else may import.
+        seals: True if the configuration becomes a trusted run of the user, including its cluster.
     """
     run = of_config(source, allow or ())
     config = load_checked(source, overrides, vet=None if run is None else run.vet)
@@ -34,9 +34,9 @@ def load_source(
 def load_checked(
     source: str, overrides: Sequence[str] = (), *, derive: bool = True, vet: load.Vet | None = None
 ) -> Config:
-    """The configuration that `source` and `overrides` give; refuses every mistake that can be found without torch.
+    """Load `source` with `overrides`; raise one `UserError` with all mistakes that can be found without torch.
 
-    `derive=False`, for the configuration of a run, also refuses the key `base`; `vet` is that of `config.load`.
+    `derive=False`, for the configuration of a run, also refuses the key `base`; for `vet` see `config.load`.
     """
     settings, mistakes = load.merge(source, overrides, derive=derive, vet=vet)
     config, more = load.check(settings.values, settings.origin)
@@ -55,7 +55,7 @@ def load_checked(
 
 
 def _check_actions(config: Config) -> None:
-    """Refuse an env of Gymnasium's whose actions the algorithm cannot take; others are made later."""
+    """Raise `UserError` if the algorithm does not support the actions of a Gymnasium env; others are checked later."""
     env, algo = config.env, config.algo
     if not algo.actions or env.wrappers or env.args or env.id not in gymnasium_envs():
         return
@@ -67,6 +67,6 @@ def _check_actions(config: Config) -> None:
     try:
         made = gymnasium.make(env.id)
     except Exception:
-        return  # the reason is given where the env is made for good
+        return  # the error is reported when the env is made for the run
     made.close()
     algo.check_actions(env.id, made.action_space)

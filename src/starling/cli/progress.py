@@ -1,4 +1,4 @@
-"""A run as it goes: a bar on a terminal, a line a row elsewhere."""
+"""Progress display of a run: a bar on a terminal, one line per row elsewhere."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ NARROWEST = 10
 
 
 class Progress:
-    """Shows a run on `stream`; whatever becomes of the stream, the run goes on."""
+    """Shows the progress of a run on `stream`; errors of the stream never stop the run."""
 
     def __init__(self, config: Config, stream: TextIO | None = None) -> None:
         self._config, self._stream = config, stream or sys.stdout
         self._live = _live(self._stream) if _can_redraw(self._stream) else None
         self._started = time.monotonic()
         self._latest: Status | None = None
-        self._known: dict[str, Any] = {}  # a row without updates has no losses: the last ones stay
-        self._limit = ""  # what was last printed of the bottleneck, without its numbers
+        self._known: dict[str, Any] = {}  # a row without updates has no losses: keep the last ones
+        self._limit = ""  # the bottleneck printed last, without its numbers
         self._over = False
 
     def tick(self, status: Status) -> None:
-        """Redraw the bar; lines wait for a row."""
+        """Redraw the bar, if there is one."""
         self._latest = status
         self._known |= status.metrics
         self._safely(self._redraw)
 
     def row(self, row: dict[str, Any]) -> None:
-        """Print a line; a bar waits for the next tick or the end."""
+        """Print a line, unless there is a bar, which is redrawn by the next tick."""
         speed = row["time/steps_per_s"]
         self._latest = Status(
             env_steps=row["env_steps"],
@@ -63,11 +63,11 @@ class Progress:
                 self.message(f"bottleneck: {limit}")
 
     def message(self, line: str) -> None:
-        """Show a line, above the bar where there is one."""
+        """Show a line, above the bar if there is one."""
         self._safely(self._print, escaped(line))
 
     def close(self, last_words: str = "") -> None:
-        """Leave the last state on the screen, and `last_words` below it."""
+        """Show the last state and `last_words` below it, and stop the display."""
         self._safely(self._redraw)
         if self._live is not None:
             self._safely(self._live.stop)
@@ -98,13 +98,13 @@ class Progress:
             print(line, file=self._stream, flush=True)
 
     def _new_limit(self, row: dict[str, Any]) -> str:
-        """What the bottleneck is, when it is another than before: its numbers alone change with every row."""
+        """Return the bottleneck if it changed, ignoring its numbers, which change with every row."""
         line = row.get(BOTTLENECK) or ""
         known, self._limit = self._limit, re.sub(r"\d", "", line)
         return line if self._limit != known else ""
 
     def _safely(self, show: Callable[..., None], *arguments: Any) -> None:
-        """Training must not end because nobody can watch it: fall silent instead."""
+        """Call `show`; on an error stop the display, since training must go on without it."""
         if self._over:
             return
         try:
@@ -123,7 +123,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class _Picture:
-    """The bar and what stands beneath it."""
+    """The bar and the facts below it."""
 
     status: Status
     metrics: dict[str, Any]
@@ -144,7 +144,7 @@ class _Picture:
             yield _fact("bottleneck", limit)
 
     def _bar(self, words: Text, options: ConsoleOptions) -> Text:
-        """A bar in whatever room the words leave; rich's own, in a table, takes twice as long."""
+        """A bar in the width that `words` leave; rich's own, in a table, takes twice as long."""
         width = max(self._room(words, options.max_width), NARROWEST)
         full, empty = ("#", "-") if options.ascii_only else ("━", "─")
         filled = int(width * self._share)
@@ -171,7 +171,7 @@ class _Picture:
 
 
 def _packed(facts: list[Fact], width: int) -> Iterator[Text]:
-    """As many facts a line as fit, none of them broken."""
+    """Yield lines with as many facts as fit, without breaking any."""
     line = Text()
     for fact in facts:
         text = _fact(*fact)
@@ -192,7 +192,7 @@ def _can_redraw(stream: TextIO) -> bool:
 
 
 def _live(stream: TextIO) -> Live:
-    """A display without a thread of its own; what others print to the same terminal goes above it."""
+    """A live display without a thread; other output to the same terminal goes above it."""
     return Live(
         console=Console(file=stream, force_terminal=True),
         auto_refresh=False,
@@ -202,7 +202,7 @@ def _live(stream: TextIO) -> Live:
 
 
 def _send_nowhere(stream: TextIO) -> None:
-    """What is still printed there, and flushed when Python ends, is thrown away rather than raised."""
+    """Redirect the stream to /dev/null, so that later writes and the flush at exit do not raise."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

@@ -1,4 +1,4 @@
-"""`starling replay`: what is in a run's replay, and ways out of it."""
+"""`starling replay`: inspect, export, and sample a run's replay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 replay_app = typer.Typer(help="Look into a run's replay, export it, draw from it.", no_args_is_help=True)
 BAR = 40
-"""Characters of the longest bar."""
+"""Width of the longest bar in characters."""
 
 
 @replay_app.command("info")

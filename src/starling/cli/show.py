@@ -1,4 +1,4 @@
-"""How runs and results are put into words: the same names, units and order wherever they appear."""
+"""Formats runs and results with consistent names, units, and order."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ if TYPE_CHECKING:
     from starling.experiment.status import Status
 
 Fact = tuple[str, str]
-"""What it is, and its value."""
+"""A name and its formatted value."""
 
 
 LONGEST_LINE = 160
-"""Characters of a progress line; facts that find no room are in the run's files."""
+"""Maximum characters of a progress line; omitted facts are in the run's files."""
 
 MAIN_LOSSES = ("q", "policy", "critic", "actor", "value")
-"""The losses and values that algorithms report under these names come before others."""
+"""Losses with these names come before others."""
 
 COLUMNS = {"return": 7, "eval": 7, "episodes": 6, "steps/s": 6, "left": 7, "epsilon": 6}
 """The first facts of a progress line after its steps, with the width of each value."""
 
 
 def counts(status: Status, goal: float | None = None) -> list[Fact]:
-    """How well the run does and how much it has done, the return beside what it should become."""
+    """Return, counts, and speed of a run; the return includes the target if one is given."""
     facts = [
         ("return", number(status.score) + ("" if goal is None else f" (goal {goal:g})")),
         ("episodes", f"{status.episodes:,}"),
         ("updates", f"{status.updates:,}"),
         ("steps/s", f"{status.steps_per_s:,.0f}"),
     ]
-    if status.frames_per_s > 1.5 * status.steps_per_s:  # an env step is one frame unless the env skips some
+    if status.frames_per_s > 1.5 * status.steps_per_s:  # only for envs that skip frames
         facts.append(("frames/s", f"{status.frames_per_s:,.0f}"))
     return facts
 
 
 def learning(metrics: dict[str, Any], config: Config) -> list[Fact]:
-    """Evaluation, exploration, losses, tables, and the age of the policy that acted; losses of sources come last."""
+    """Evaluation, exploration, losses, tables, and policy lag; losses of sources come last."""
     losses = [key for key in metrics if key.startswith("loss/") and not _of_many(key)]
     plain = [key for key in losses if key.count("/") == 1]
     lag = [("lag", f"{number(metrics['learner/lag'])} updates")] if "learner/lag" in metrics else []
@@ -60,7 +60,7 @@ def _evaluation(metrics: dict[str, Any], config: Config) -> list[Fact]:
 
 
 def _epsilon(metrics: dict[str, Any]) -> list[Fact]:
-    """The mean over envs, and its range where their epsilons differ."""
+    """The mean epsilon over envs, and the range if they differ."""
     if "explore/epsilon" not in metrics:
         return []
     mean, low, high = (metrics.get(f"explore/epsilon{which}") for which in ("", "_min", "_max"))
@@ -72,25 +72,25 @@ def _losses(metrics: dict[str, Any], keys: list[str]) -> list[Fact]:
 
 
 def _tables(metrics: dict[str, Any], config: Config) -> list[Fact]:
-    """Filled share of a replay table, in env steps; for other tables the number of fragments."""
+    """The filled share of each replay table; for other tables the number of fragments."""
     facts = []
     for key in [key for key in metrics if key.startswith("store/") and key.endswith("/size")]:
         name = key.split("/")[1]
         cells, room = (metrics.get(f"store/{name}/{what}") for what in ("cells", "capacity"))
         if cells is not None:
             facts.append((name, f"{cells / room:.1%} of {room:,} steps"))
-        elif metrics[key] or config.runtime != "inline":  # there a queue is empty at every row
+        elif metrics[key] or config.runtime != "inline":  # inline, a queue is empty at every row
             facts.append((name, f"{metrics[key]:,.0f} fragments"))
     return facts
 
 
 def _of_many(key: str) -> bool:
-    """Tell if a metric is one of many of its kind (`eval/arm/7/return`), which would fill the screen."""
+    """Return True if a metric is one of an indexed family (`eval/arm/7/return`), which would fill the screen."""
     return any(part.isdigit() for part in key.split("/"))
 
 
 def time_left(status: Status, elapsed: float, config: Config) -> Fact:
-    """Time left at this speed, after `elapsed` seconds."""
+    """Time left at the current speed, after `elapsed` seconds."""
     steps, minutes = max(0, config.stop.env_steps - status.env_steps), config.stop.minutes
     seconds = [steps / status.steps_per_s] if status.steps_per_s > 0 else []
     seconds += [] if minutes is None else [max(0.0, 60 * minutes - elapsed)]
@@ -98,7 +98,7 @@ def time_left(status: Status, elapsed: float, config: Config) -> Fact:
 
 
 def progress_line(status: Status, metrics: dict[str, Any], config: Config, elapsed: float) -> str:
-    """One row of metrics as one line: the most important facts first, as many as fit, the counts in columns."""
+    """Format a row of metrics as one line: as many facts as fit, the most important first, counts in columns."""
     whole = config.stop.env_steps
     line = f"steps {status.env_steps:>{len(f'{whole:,}')},} {min(status.env_steps / whole, 1):>4.0%}"
     facts = [*counts(status), time_left(status, elapsed, config), *learning(metrics, config)]
@@ -119,25 +119,25 @@ def _place(name: str, metrics: dict[str, Any]) -> int:
 
 
 def say(line: str) -> None:
-    """Print one line, whatever a file or an env has put into it."""
+    """Print one line with control characters escaped."""
     print(escaped(line))
 
 
 def number(value: float | None) -> str:
-    """A score, as exact as a person wants it."""
+    """Format a score with a readable number of digits; `-` for None."""
     if value is None:
         return "-"
     return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.3g}"
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds; days and hours where it is longer."""
+    """Format as hours, minutes, and seconds, or as days and hours from one day on."""
     whole = timedelta(seconds=round(seconds))
     return f"{whole.days:,}d {whole.seconds // 3600}h" if whole.days else str(whole)
 
 
 def closing_lines(result: Result) -> str:
-    """Why the run ended, its score, where it is and what can be done with it."""
+    """Format the result of a run: why it ended, its scores, its folder, and the next commands."""
     steps = f"{result.env_steps:,} env steps"
     score, evaluation = f"none, no episode has ended yet ({steps})", []
     if result.score is not None:

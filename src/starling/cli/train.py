@@ -33,7 +33,7 @@ def train(
     if config.runtime == "processes":
         from starling.runtime.prewarm import prewarm
 
-        prewarm()  # it loads torch while this process does the same
+        prewarm()  # loads torch in parallel with this process
 
     from starling.cli.progress import Progress
     from starling.cli.show import closing_lines

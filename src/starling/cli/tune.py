@@ -67,7 +67,7 @@ def tune_throughput(
 
 
 def _check_out(out: Path | None) -> None:
-    """Refuse, before any work is done, a file that could not be written or not be read again."""
+    """Raise `UserError` before any work if the output file could not be written or loaded again."""
     if out is None:
         return
     if out.suffix not in (".yaml", ".yml"):
@@ -77,7 +77,7 @@ def _check_out(out: Path | None) -> None:
 
 
 def _shown(found: Iterator[Trial]) -> list[Trial]:
-    """The trials, each printed as it ends; Ctrl-C ends them."""
+    """Print each trial as it ends and return all of them; Ctrl-C stops early."""
     trials: list[Trial] = []
     print(" ".join(f"{name:>9}" for name in COLUMNS) + f" {'steps/s':>10}", flush=True)
     try:
@@ -108,7 +108,7 @@ def _write(out: Path, config: Config) -> None:
 
 
 def _closing(start: Trial, best: Trial, source: str, overrides: list[str], out: Path | None) -> str:
-    """What was found, and the command that uses it."""
+    """Format the best result and the command that uses it."""
     from starling.config.secrets import hide_override
 
     use = [str(out)] if out is not None else [source, *map(hide_override, overrides), *best.choice.overrides()]

@@ -68,7 +68,7 @@ class _WithFactories(GenerateJsonSchema):
 
 
 def json_schema(algo: str | None = None, known: type[AlgoConfig] | None = None) -> Node:
-    """Return the JSON Schema of a configuration, for any algorithm or only for `algo` with the settings class `known`."""
+    """Return the JSON Schema of a configuration for any algorithm, or for `algo` with the settings class `known`."""
     wanted = [algo] if algo else [name for name, _ in ALGORITHMS]
     classes = {name: known or config_class(name) for name in wanted}
     models: list[type[Part]] = [Config, *dict.fromkeys(classes.values())]
@@ -182,7 +182,7 @@ def nearest(schema: Node, path: Sequence[str], values: Node) -> list[str]:
 def wording(
     schema: Node, node: Node, *, plural: bool = False, brief: bool = False, reasoned_limits: bool = False
 ) -> str:
-    """Describe the values allowed at `node`, e.g. `an integer, at least 1, or null`; `brief` omits the keys of sections.
+    """Describe the values allowed at `node`, e.g. `an integer, at least 1, or null`; `brief` omits keys of sections.
 
     Limits that only exclude absurd numbers, and have a reason, are included with `reasoned_limits`.
     """

@@ -27,8 +27,7 @@ class Import:
 
     @property
     def word(self) -> str:
-        """The value of `allow` that permits it: the top-level package, or the path itself for a reference, cluster, or file
-        writer."""
+        """The name that permits it in `allow`: its package; for references, clusters, and file writers its path."""
         module = self.path.partition(":")[0]
         is_alone = self.key.startswith("ray.") or self.path in FILE_WRITERS.values() or "${" in module
         return self.path if is_alone else module.partition(".")[0]
@@ -49,7 +48,7 @@ def imports_of(values: Any) -> list[Import]:
 
 
 def clusters_of(values: Any) -> list[Import]:
-    """Return the address of the Ray cluster that training would join, unless it is `auto`, and consent to one without a token.
+    """Return the Ray cluster that training would join, unless it is `auto`, and the consent to one without a token.
 
     Ray runs code in both directions, so joining an untrusted cluster means running untrusted code.
     """

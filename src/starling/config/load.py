@@ -99,7 +99,7 @@ def _or_raise(config: Config | None, mistakes: list[str]) -> Config:
 def merge(
     source: str, overrides: Sequence[str], *, derive: bool = True, vet: Vet | None = None, imports: bool = True
 ) -> tuple[Settings, list[str]]:
-    """Merge `source` and `overrides` without checking them; also return one line per override that cannot be applied."""
+    """Merge `source` and `overrides` unchecked; also return one line per override that cannot be applied."""
     settings = Settings(imports=imports)
     files = _read(source, derive)
     for _, values in files:

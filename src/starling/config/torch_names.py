@@ -46,7 +46,7 @@ NUMBERS = {
 
 
 def check_numbers(arguments: Mapping[str, Any]) -> None:
-    """Raise ValueError for numeric arguments that are not numbers, and for negative counts, which torch accepts silently."""
+    """Raise ValueError for numeric arguments that are no numbers, and for negative counts, which torch accepts."""
     for name, value in arguments.items():
         if name not in NUMBERS:
             continue

@@ -1,4 +1,4 @@
-"""Settings of NGU (2002.06038, appendix A, for the defaults), optionally with the two networks of 2003.13350."""
+"""Settings of NGU; the defaults follow 2002.06038, appendix A, with or without the two networks of 2003.13350."""
 
 from __future__ import annotations
 
