@@ -1,6 +1,6 @@
-"""Starling: write a reinforcement-learning agent once, run it in one process, on every core or on a cluster.
+"""Starling: write a reinforcement-learning agent once, run it in one process, on every core, or on a cluster.
 
-What is offered here is loaded when it is first used, so that `import starling` stays light.
+The names below are imported lazily, on first use, so that `import starling` stays fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command `starling`, also as `python -m starling`: signals end it without a traceback from its first line on."""
+"""The command `starling`, also `python -m starling`; from its first line on, signals end it without a traceback."""
 
 import signal
 import sys
@@ -11,10 +11,10 @@ def main() -> None:
     exit_on_signals()
     try:
         with kept_off_path():
-            from starling.cli.main import main as run  # takes a while
+            from starling.cli.main import main as run  # slow, so only after the signal handlers are set
 
             run()
-    except KeyboardInterrupt:  # nothing had begun that could be saved
+    except KeyboardInterrupt:  # there is nothing to save yet
         sys.exit(128 + signal.SIGINT)
 
 

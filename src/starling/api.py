@@ -1,4 +1,4 @@
-"""What the commands do, from Python: train, resume, load an agent and act, register one's own parts."""
+"""The commands as a Python API: train, resume, load an agent and act, register custom parts."""
 
 from __future__ import annotations
 
@@ -44,12 +44,23 @@ def train(
     display: Display | None = None,
     allow: Sequence[str] = (),
 ) -> Result:
-    """Train a preset, a YAML file, a nested dict or a `Config`, as `starling train` does.
+    """Train an agent, as `starling train` does.
 
-    It sets torch's threads for this process; Ctrl-C saves and returns early.
+    Sets torch's number of threads for this process. Ctrl-C saves a checkpoint and returns early.
 
     Args:
+        source: the name of a preset, a YAML file, a nested dict, or a `Config`.
+        overrides: `key.sub=value` settings to change; only for a preset or a file.
+        runs: the folder in which the run's own folder is created.
+        display: receives progress, rows of metrics, and messages; by default nothing is shown.
         allow: packages that may be imported if the file is in a run folder that was made by somebody else.
+
+    Returns:
+        The result of the run: its folder, counts, scores, and the reason why it ended.
+
+    Raises:
+        UserError: The configuration cannot be used; the message says what to change.
+        ValueError: `overrides` were given with a dict or a `Config`.
     """
     if isinstance(source, str):
         run = of_config(source, allow)
@@ -66,18 +77,23 @@ def train(
 def resume(
     run: str | Path, *, checkpoint: str = "newest", display: Display | None = None, allow: Sequence[str] = ()
 ) -> Result:
-    """Go on with a run in its own folder, as `starling resume` does.
+    """Resume a run in its own folder, as `starling resume` does.
 
     Args:
+        run: the run's folder.
+        checkpoint: `newest`, `best`, or the env steps of a checkpoint.
+        display: receives progress, rows of metrics, and messages; by default nothing is shown.
         allow: packages that the run may import if it was made by somebody else. Your own runs need none.
     """
     return training.resume(Path(run), display or Quiet(), which=checkpoint, allow=allow)
 
 
 def load(run: str | Path, *, checkpoint: str = "newest", allow: Sequence[str] = ()) -> Agent:
-    """The trained agent of a run.
+    """Load the trained agent of a run.
 
     Args:
+        run: the run's folder.
+        checkpoint: `newest`, `best`, or the env steps of a checkpoint.
         allow: packages that the run may import if it was made by somebody else. Your own runs need none.
     """
     trained = evaluation.load_agent(
@@ -88,16 +104,16 @@ def load(run: str | Path, *, checkpoint: str = "newest", allow: Sequence[str] = 
 
 @dataclass(frozen=True)
 class AgentState:
-    """What an agent remembers between two steps of one episode."""
+    """State of an agent between two steps of an episode."""
 
     carry: Tree  # [1, ...]
     step: int
-    intrinsic_state: Tree  # [1, ...] what intrinsic rewards remember of the episode, and which policy plays it
-    action: Tree  # [1, ...] the last one, in the policy's units
+    intrinsic_state: Tree  # [1, ...] episodic state of intrinsic rewards, and the policy that acts
+    action: Tree  # [1, ...] the last action, in the policy's units
 
 
 class Agent:
-    """A trained policy for one environment at a time."""
+    """A trained policy that acts in one environment at a time."""
 
     def __init__(self, trained: evaluation.TrainedAgent) -> None:
         settings = trained.run_plan.config.env
@@ -110,12 +126,20 @@ class Agent:
     def act(
         self, obs: Tree, state: AgentState | None = None, *, reward: float = 0.0, explore: bool = False, seed: int = 0
     ) -> tuple[Any, AgentState]:
-        """An action for `obs`, as the environment itself gives it, and the state for the next call.
+        """Choose an action for an observation.
 
-        With `explore` it acts as the first env did in training when the checkpoint was taken, e.g. with that epsilon.
-        Without it an algorithm with several policies plays the one that was best in the trials of its evaluations.
-        `state` is None at the start of an episode. `reward` is what the last action earned; only networks that take
-        rewards as input look at it.
+        Without `explore`, an algorithm with several policies uses the one that was best in the trials of its
+        evaluations.
+
+        Args:
+            obs: a single observation, as the environment returns it.
+            state: the state that the last call returned; None at the start of an episode.
+            reward: the reward of the last action; only used by networks that take rewards as input.
+            explore: act like the first env in training at the time of the checkpoint, e.g. with its epsilon.
+            seed: seed of the exploration noise.
+
+        Returns:
+            The action for `env.step`, and the state for the next call.
         """
         policy = self._policies[explore]
         group = policy.group(np.zeros(1, np.int64), seed)
@@ -123,7 +147,7 @@ class Agent:
             group.carry, group.step, group.action = dict(state.carry), state.step, state.action
             group.intrinsic_state = tree.map(
                 lambda leaf: leaf.clone(), state.intrinsic_state
-            )  # which is changed in place
+            )  # the policy changes it in place
         flag, earned = np.zeros(1, bool), np.array([0.0 if state is None else reward], np.float32)
         batch = self._encode(_batch_of_one(obs))
         group.seen = EnvStep(batch, np.array([state is None]), earned, flag, flag, ~flag, flag)
@@ -142,15 +166,15 @@ def _batch_of_one(obs: Any) -> Any:
 
 
 def register_algorithm(name: str, algorithm: Any, summary: str = "") -> None:
-    """Make `algo.name=NAME` stand for an `Algorithm` class that has its settings as `Config`."""
+    """Register an `Algorithm` class, whose attribute `Config` is its settings class, as `algo.name=NAME`."""
     ALGORITHMS.register(name, algorithm, summary)
 
 
 def register_torso(name: str, torso: Any, summary: str = "") -> None:
-    """Make `net.torso.kind=NAME` stand for a module class, made with (space, **net.torso.args)."""
+    """Register a module class as `net.torso.kind=NAME`; it is constructed with `(space, **net.torso.args)`."""
     TORSOS.register(name, torso, summary)
 
 
 def register_wrapper(name: str, wrapper: Any, summary: str = "") -> None:
-    """Make `name` in `env.wrappers` stand for a gymnasium wrapper class."""
+    """Register a Gymnasium wrapper class for use in `env.wrappers`."""
     WRAPPERS.register(name, wrapper, summary)

@@ -1,4 +1,4 @@
-"""Keep Python from importing what lies in the current folder, which may be a run of a stranger."""
+"""Keeps Python from importing from the current folder, which may be an untrusted run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 SAFE_PATH = "PYTHONSAFEPATH"
 _NUMBA = ("NUMBA_CACHE_DIR", "NUMBA_CACHE_LOCATOR_CLASSES")
-"""Settings that Numba would otherwise read from `.numba_config.yaml` in the current folder: its cache is unpickled."""
+"""Set, since Numba would else read them from `.numba_config.yaml` in the current folder, and unpickles its cache."""
 
 
 def is_on_path() -> bool:
@@ -20,10 +20,10 @@ def is_on_path() -> bool:
 
 @contextmanager
 def kept_off_path() -> Iterator[None]:
-    """Start interpreters meanwhile that do not import from the current folder, unless this one does.
+    """Make interpreters that are started in this context not import from the current folder, unless this one does.
 
-    `python -c` and `python -m` put it first on their path, before the standard library. The fork server, its resource
-    tracker, and helpers of torch and Ray are started so.
+    `python -c` and `python -m` put that folder first on their path, before the standard library. The fork server, its
+    resource tracker, and helper processes of torch and Ray are started in this way.
     """
     ours = {} if is_on_path() else {SAFE_PATH: "1"} | {name: os.environ.get(name, "") for name in _NUMBA}
     before = {name: os.environ.get(name) for name in ours}

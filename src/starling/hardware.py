@@ -1,4 +1,4 @@
-"""This machine and this process: cores, devices, what torch is told before it works here."""
+"""Cores, memory, and devices of this machine, and torch's settings for this process."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from starling.errors import UserError
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's names
 CORES = "STARLING_CORES"
 DEVICES = ("cpu", "cuda")
-"""Kinds of devices that networks are trained on; torch knows others, such as meta, which computes nothing."""
+"""Device types for training; torch has others, such as meta, which computes nothing."""
 CPU_INFO = Path("/proc/cpuinfo")
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
-AMPERE = 8  # the first compute capability whose tensor cores take bfloat16
+AMPERE = 8  # the first compute capability with bfloat16 tensor cores
 _GROUP_FILES = {"": ("memory.max", "memory.current"), "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes")}
-"""Limit and use of a control group, by the controller that its line in /proc/self/cgroup names (none: version 2)."""
+"""Files with limit and usage of a control group, by the controller in /proc/self/cgroup (empty: version 2)."""
 BFLOAT16_TRIAL = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); print(float((a @ a)[0, 0]))"
 
 
 def cores() -> int:
-    """Cores that this process may use, or as many as the environment variable `STARLING_CORES` says."""
+    """Number of cores that this process may use, or the value of the environment variable `STARLING_CORES`."""
     wanted = os.environ.get(CORES, "").strip()
     if not wanted:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -42,7 +42,7 @@ def cores() -> int:
 
 
 def available_memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """What the machine has left, or the control group that this process is in, if that is less."""
+    """Free memory in bytes: of the machine, or of this process's control group if that is less."""
     if not (proc / "meminfo").exists():  # not Linux
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     fields = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
@@ -51,7 +51,7 @@ def available_memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cg
 
 
 def _left_in_groups(memberships: list[str], groups: Path) -> Iterator[int]:
-    """What each control group that this process is in, and each above it, has left."""
+    """Yield the free memory of each control group of this process and of its ancestors."""
     for line in memberships:
         _, controllers, path = line.split(":", 2)
         if controllers not in _GROUP_FILES:
@@ -67,7 +67,7 @@ def _left_in_groups(memberships: list[str], groups: Path) -> Iterator[int]:
 
 
 def _left(place: Path, limit: str, used: str) -> int | None:
-    """The limit less what is in use and cannot be given back (files that are only cached can); None: no limit."""
+    """The limit minus the memory in use, without cached files, which can be reclaimed; None if there is no limit."""
     try:
         most, now = (place / limit).read_text().strip(), int((place / used).read_text())
         cached = dict(line.split() for line in (place / "memory.stat").read_text().splitlines())
@@ -78,7 +78,7 @@ def _left(place: Path, limit: str, used: str) -> int | None:
 
 
 def device(config: Config) -> torch.device:
-    """The device that a run is to use; refuses one that is not here."""
+    """Return the device of a run; raise `UserError` if this machine does not have it."""
     chosen = _known_device(config)
     if lack := _lack(chosen):
         raise UserError(f"device={config.device} was asked for, but {lack}; use device=cpu")
@@ -86,7 +86,7 @@ def device(config: Config) -> torch.device:
 
 
 def on_device_here(config: Config, warn: Callable[[str], None]) -> Config:
-    """The configuration of a run to look at, whose weights are the same anywhere: on a device that is here."""
+    """Replace a missing device by `auto`, with a warning; for runs that are only loaded, not trained."""
     if not (lack := _lack(_known_device(config))):
         return config
     here = config.model_copy(update={"device": "auto"})
@@ -95,7 +95,7 @@ def on_device_here(config: Config, warn: Callable[[str], None]) -> Config:
 
 
 def _lack(chosen: torch.device) -> str:
-    """The reason why a device cannot be used here; empty: it can."""
+    """The reason why a device cannot be used here; empty if it can."""
     if chosen.type != "cuda":
         return ""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -119,10 +119,10 @@ def _known_device(config: Config) -> torch.device:
 
 
 def settle_precision(config: Config) -> Config:
-    """The configuration with the precision that a run has here: `auto` becomes bfloat16 or float32.
+    """Resolve `precision=auto` to bfloat16 or float32 for this machine.
 
-    Mixed precision is refused, or not chosen, where it would kill the process: some machines claim instructions they do
-    not have.
+    A trial in a subprocess ensures that bfloat16 does not kill the process: some machines report instructions that they
+    do not have.
     """
     if config.precision == "float32":
         return config
@@ -142,12 +142,12 @@ def _claims_bfloat16(where: torch.device) -> bool:
 
 
 def _cpu_info() -> str:
-    """Return the text of /proc/cpuinfo; empty on other systems than Linux."""
+    """Return the text of /proc/cpuinfo; empty on systems other than Linux."""
     return CPU_INFO.read_text(errors="replace") if CPU_INFO.exists() else ""
 
 
 def has_bfloat16_flag(cpu_info: str) -> bool:
-    """Return True if the text of /proc/cpuinfo names bfloat16 instructions for every core, of x86 or of ARM."""
+    """Return True if the text of /proc/cpuinfo lists bfloat16 instructions (x86 or ARM) for every core."""
     lines = [line.partition(":") for line in cpu_info.splitlines()]
     cores = [set(flags.split()) for key, _, flags in lines if key.strip() in ("flags", "Features")]
     return bool(cores) and all(flags & BFLOAT16_FLAGS for flags in cores)
@@ -155,18 +155,18 @@ def has_bfloat16_flag(cpu_info: str) -> bool:
 
 @cache
 def _signal_that_ends(code: str) -> str | None:
-    """The signal that ends a process which runs `code`, tried once; None: it ends by itself."""
+    """Run `code` in a subprocess; return the signal that killed it, or None if it exited."""
     trial = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, check=False)
     return signal.Signals(-trial.returncode).name if trial.returncode < 0 else None
 
 
 def compiles(config: Config) -> bool:
-    """Whether the loss is compiled: `auto` does where it can."""
+    """Return True if the loss is to be compiled; `auto` compiles if this machine can."""
     return config.compile is True or (config.compile == "auto" and _missing_to_compile(config) is None)
 
 
 def check_compiler(config: Config) -> None:
-    """Refuse to compile where that would fail at the first update."""
+    """Raise `UserError` if `compile=true` would fail at the first update."""
     missing = _missing_to_compile(config) if config.compile is True else None
     if missing is not None:
         raise UserError(f"compile=true needs {missing}, which is not here; install it or use compile=false")
@@ -175,7 +175,7 @@ def check_compiler(config: Config) -> None:
 def _missing_to_compile(config: Config) -> str | None:
     if device(config).type != "cpu":
         return None if find_spec("triton") else "the package triton"
-    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # what torch looks for
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # torch's default
     if shutil.which(compiler) is None:
         return f"a C++ compiler ({compiler}, or another that CXX names)"
     headers = Path(sysconfig.get_path("include"), "Python.h")
@@ -183,9 +183,9 @@ def _missing_to_compile(config: Config) -> str | None:
 
 
 def set_up_torch(threads: int) -> None:
-    """Settings of this whole process, for whoever owns it: torch's threads, no denormals, memory that is kept.
+    """Set up this process for torch: number of threads, flushing of denormals, and an allocator that keeps memory.
 
-    An optimizer's fading moments are full of denormals, and a CPU computes with them many times slower.
+    Decaying optimizer moments become denormals, with which a CPU computes many times slower.
     """
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
@@ -193,9 +193,9 @@ def set_up_torch(threads: int) -> None:
 
 
 def keep_memory() -> None:
-    """Let this process keep the memory that it frees, where the system's allocator can be told.
+    """Configure glibc's allocator, if present, to keep freed memory.
 
-    The large arrays of every update would be given back to the system and be fetched again, page by page, in the next.
+    Otherwise the large arrays of every update are returned to the system and page-faulted in again by the next.
     """
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
         libc.mallopt(M_MMAP_MAX, 0)

@@ -1,4 +1,4 @@
-"""The end of this process: on a signal before there is anything to save, or where a library cannot be taken down."""
+"""Exit of this process: on signals before there is anything to save, and without teardown if a library would crash."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from types import FrameType
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that ask a process to end: Ctrl-C, a scheduler, a terminal that is gone."""
+"""Signals that ask a process to end: from Ctrl-C, a scheduler, or a closed terminal."""
 
 _at_once = False
 
 
 def leave_at_once() -> None:
-    """From now on the end of `in_order` is the end of the process: nothing is torn down after it."""
+    """Make `in_order` end the process with `os._exit`, without any teardown."""
     global _at_once
     _at_once = True
 
 
 @contextmanager
 def in_order() -> Iterator[None]:
-    """Run what a command does; its exit code is that of the process, whichever way it ends."""
+    """Run a command; after `leave_at_once`, its SystemExit ends the process immediately with the same exit code."""
     try:
         yield
     except SystemExit as end:
@@ -38,12 +38,12 @@ def in_order() -> Iterator[None]:
 
 
 def heeded(number: int) -> bool:
-    """Return True if a signal may be handled here: one that is ignored stays ignored, as `nohup` wants it."""
+    """Return True if a signal may be handled: ignored signals stay ignored, as `nohup` requires."""
     return signal.getsignal(number) not in (signal.SIG_IGN, None)
 
 
 def exit_on_signals() -> None:
-    """Let SIGTERM and SIGHUP end this process in order, with the exit code 128 + number; Ctrl-C raises as ever."""
+    """Make SIGTERM and SIGHUP raise SystemExit with code 128 + number; Ctrl-C raises KeyboardInterrupt as usual."""
     for number in filter(heeded, (signal.SIGTERM, signal.SIGHUP)):
         signal.signal(number, _exit)
 

@@ -1,4 +1,4 @@
-"""Names that stand for things: a built-in, something registered, or `package.module:Name`."""
+"""Lookup of objects by name: built-in, registered, or `package.module:Name`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starling.errors import UserError, cut, did_you_mean, quoted
 
 
 def import_path(path: str) -> Any:
-    """The object that `package.module:Name` names; nothing is imported before it is asked for."""
+    """Import and return the object `package.module:Name`."""
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute or module_name.startswith("."):
         raise UserError(f"{quoted(path)} is not an import path; write it as package.module:Name")
@@ -34,13 +34,15 @@ def import_path(path: str) -> Any:
 def check_kind(
     found: Any, name: str, kind: str, bases: tuple[type, ...] = (), methods: Sequence[str] = (), functions: bool = True
 ) -> None:
-    """Refuse, before it is called, what cannot make a `kind`.
+    """Raise `UserError` if an object cannot construct a `kind`, without calling it.
 
     Args:
-        found: the object that `name` stands for.
-        bases: a class must be a subclass of one of these, where any are given.
+        found: the object that `name` refers to.
+        name: the name, for the error message.
+        kind: the kind of object, e.g. "algorithm", for the error message.
+        bases: a class must be a subclass of one of these, if any are given.
         methods: a class must have attributes of these names.
-        functions: True if a Python function may make one too.
+        functions: True if a Python function is accepted too.
     """
     plain = found
     while isinstance(plain, partial):
@@ -60,7 +62,7 @@ def check_kind(
 
 
 def _own_names(module: ModuleType) -> list[str]:
-    """The public classes and functions of a module, without what it imports from other packages."""
+    """The public callables of a module, without those imported from other packages."""
     package = module.__name__.partition(".")[0]
     return [
         name
@@ -73,7 +75,7 @@ def _own_names(module: ModuleType) -> list[str]:
 
 @dataclass(frozen=True)
 class Entry:
-    """One known name: what it is for in a line, and where it lives (an import path) or the thing itself."""
+    """A registered object or its import path, with a one-line summary."""
 
     target: Any
     summary: str
@@ -83,7 +85,7 @@ class Entry:
 
 
 class Registry:
-    """Known names of one kind ("algorithm", "torso"), loaded only when they are used."""
+    """Registered names of one kind ("algorithm", "torso"), imported only when they are used."""
 
     def __init__(self, kind: str, built_in: dict[str, Entry]) -> None:
         self.kind = kind
@@ -91,13 +93,13 @@ class Registry:
         self._built_in = frozenset(built_in)
 
     def register(self, name: str, target: Any, summary: str = "") -> None:
-        """Make `name` stand for `target`, an object or an import path; a taken name is refused."""
+        """Register `target`, an object or an import path; raise `UserError` if the name is taken."""
         if name in self._entries and self._entries[name].target != target:
             raise UserError(f"{self.kind} {name!r} is already registered; choose another name")
         self._entries[name] = Entry(target, summary)
 
     def load(self, name: str) -> Any:
-        """The thing called `name`; anything with a colon is an import path."""
+        """Return the object registered as `name`; other names with a colon are import paths."""
         if name in self._entries:
             return self._entries[name].load()
         if ":" in name:
@@ -108,7 +110,7 @@ class Registry:
         )
 
     def added(self) -> list[tuple[str, Entry]]:
-        """What was registered on top of the built-ins."""
+        """Return the registered entries that are not built in."""
         return [(name, entry) for name, entry in self if name not in self._built_in]
 
     def __contains__(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Large parts of a state: bytes that many checkpoints share, so that each is written once and none is copied first."""
+"""Large parts of a state that several checkpoints share: each is written once, and copied only if it changes."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from starling.types import NDArray
 
 
 class SegmentLostError(Exception):
-    """The bytes of a segment are gone, with the machine that held them; the next state has others."""
+    """The bytes of a segment were lost with their machine; the next state has new segments."""
 
 
 class Segment(ABC):
-    """Bytes as they were when the state was taken; any thread may read them until they are released."""
+    """Bytes as of the time when the state was taken; any thread may read them until they are released."""
 
     def __init__(self, size: int, name: str | None) -> None:
         self.size = size
-        self.name = name  # SHA-256 of the bytes; None until they were on disk once
+        self.name = name  # SHA-256 of the bytes; None until they are written to disk
 
     @abstractmethod
     def read(self) -> bytes: ...
 
-    def release(self) -> None:  # noqa: B027 (most have nothing to let go)
-        """The reader is done."""
+    def release(self) -> None:  # noqa: B027 (optional to override)
+        """Called when the reader is done."""
 
 
 class Joined(Segment):
-    """Pieces that never change, one after the other."""
+    """Concatenation of immutable pieces."""
 
     def __init__(self, pieces: tuple[bytes, ...], name: str | None = None) -> None:
         super().__init__(sum(map(len, pieces)), name)
@@ -39,7 +39,7 @@ class Joined(Segment):
 
 
 class Block(Segment):
-    """A part of an array that goes on changing: it is copied only if it changes before its reader is done."""
+    """A part of a mutable array; copied only if it changes before its reader is done."""
 
     def __init__(self, view: NDArray, name: str | None = None) -> None:
         super().__init__(view.nbytes, name)
@@ -47,7 +47,7 @@ class Block(Segment):
         self._detached = False
 
     def hold(self) -> Block:
-        """There is a reader from now on."""
+        """Add a reader."""
         with self._lock:
             self._readers += 1
         return self
@@ -56,10 +56,10 @@ class Block(Segment):
         with self._lock:
             self._readers -= 1
             if self._detached and not self._readers:
-                self._view = self._view[:0].copy()  # the copy goes now, not when the whole state does
+                self._view = self._view[:0].copy()  # free the copy now, not with the whole state
 
     def detach(self) -> None:
-        """The array is about to change here."""
+        """Copy the bytes if there are readers; called before the array changes here."""
         with self._lock:
             if self._readers:
                 self._view, self._detached = self._view.copy(), True

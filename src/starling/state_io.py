@@ -1,4 +1,4 @@
-"""A state as it was at one moment, in the shape in which it is written, and back."""
+"""Converts a state to JSON, arrays, and segments for writing, and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from starling.types import NDArray
 
 @dataclass(frozen=True)
 class FrozenPart:
-    """JSON in which arrays and segments are named by their path, and these by that path."""
+    """A JSON document that refers to arrays and segments by their path."""
 
     document: dict[str, Any]
     arrays: dict[str, NDArray]
@@ -28,13 +28,13 @@ class FrozenPart:
 
 Frozen = dict[str, FrozenPart]
 DEEPEST = 64
-"""Dicts within one another; a run's state has about ten."""
+"""Maximum nesting depth of dicts; a run's state has about ten levels."""
 
 
 def freeze(state: dict[str, Any]) -> Frozen:
-    """What to write of `state`: nested dicts of arrays, tensors, segments and JSON values.
+    """Convert `state`, nested dicts of arrays, tensors, segments, and JSON values, for writing.
 
-    Tensors and JSON values are copied here. Arrays and segments belong to the state: nobody changes them any more.
+    Tensors and JSON values are copied. Arrays and segments are not: they must not change afterwards.
     """
     frozen = {}
     for name, value in state.items():
@@ -45,22 +45,22 @@ def freeze(state: dict[str, Any]) -> Frozen:
 
 
 def thaw(part: FrozenPart) -> Any:
-    """The state that was frozen; raises ValueError, TypeError, AttributeError, or KeyError for what is none."""
+    """Restore a frozen state; raises ValueError, TypeError, AttributeError, or KeyError if it is invalid."""
     return _join(part.document, part.arrays, part.segments)
 
 
 def pack(state: dict[str, Any]) -> bytes:
-    """A state without segments as bytes, for another process."""
+    """Serialize a state without segments to bytes, for another process."""
     part = freeze({"state": state})["state"]
     text = json.dumps(part.document, allow_nan=False).encode()
     return len(text).to_bytes(8, "little") + text + save(part.arrays)
 
 
 def unpack(data: bytes) -> Any:
-    """The state that was packed.
+    """Restore a packed state.
 
     Raises:
-        ValueError: These bytes are no packed state.
+        ValueError: The bytes are not a packed state.
     """
     end = 8 + int.from_bytes(data[:8], "little")
     try:
@@ -70,7 +70,7 @@ def unpack(data: bytes) -> Any:
 
 
 def _split(value: Any, path: str, arrays: dict[str, NDArray], segments: dict[str, Segmented]) -> Any:
-    """JSON for `value`; arrays and segments move to their own dicts and leave a reference behind."""
+    """Convert `value` to JSON; arrays and segments go into their own dicts and are replaced by references."""
     if isinstance(value, dict):
         if not all(isinstance(key, str) for key in value):
             raise TypeError(f"state at {path} has keys that are not strings")
@@ -85,8 +85,8 @@ def _split(value: Any, path: str, arrays: dict[str, NDArray], segments: dict[str
         arrays[path] = np.asarray(value, order="C")
         return {"array": path}
     try:
-        return {"value": json.loads(json.dumps(value, allow_nan=False))}  # a copy; what cannot be written fails here
-    except ValueError:  # JSON has no number for NaN and the infinities, which must come back as they were
+        return {"value": json.loads(json.dumps(value, allow_nan=False))}  # copies, and fails if it is not JSON
+    except ValueError:  # strict JSON has no NaN and infinities
         return {"python": json.dumps(value)}
 
 

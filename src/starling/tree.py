@@ -1,4 +1,4 @@
-"""Nested arrays: dicts, tuples and dataclasses of leaves, mapped, stacked and sliced as one.
+"""Functions on trees: nested dicts, tuples, and dataclasses of arrays.
 
 A tree is a leaf, or a dict, tuple or frozen dataclass of trees. A leaf is anything else: a numpy array, a
 tensor, an `ArraySpec`. `None` and the empty dict are trees without leaves.
@@ -22,7 +22,7 @@ _FIELDS: dict[type, tuple[str, ...] | None] = {ArraySpec: None}
 
 
 def _fields(kind: type) -> tuple[str, ...] | None:
-    """The names of a dataclass's fields; None for a kind of leaf."""
+    """Return the field names of a dataclass; None for a leaf type."""
     if kind not in _FIELDS:
         known = dataclasses.is_dataclass(kind)
         _FIELDS[kind] = tuple(field.name for field in dataclasses.fields(kind)) if known else None
@@ -30,14 +30,14 @@ def _fields(kind: type) -> tuple[str, ...] | None:
 
 
 def map(fn: Callable[..., Any], tree: T, *others: Any) -> T:
-    """`fn` applied to every leaf of `tree`, together with the leaves at the same place in `others`."""
+    """Apply `fn` to every leaf of `tree` and the corresponding leaves of `others`; return the tree of results."""
     mapped: T = _map(fn, tree, *others)
     return mapped
 
 
 def _map(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
     kind = type(tree)
-    if kind is torch.Tensor or kind is np.ndarray:  # by far the most frequent, and small networks wait for this
+    if kind is torch.Tensor or kind is np.ndarray:  # fast path, which matters for small networks
         return fn(tree, *others)
     if kind is dict:
         return {key: _map(fn, child, *[other[key] for other in others]) for key, child in tree.items()}
@@ -52,7 +52,7 @@ def _map(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 
 def items(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf with its path, `a/b/0`."""
+    """Yield every leaf with its path, e.g. `a/b/0`."""
     names = _fields(type(tree))
     if isinstance(tree, dict):
         named = [(str(key), value) for key, value in tree.items()]
@@ -74,12 +74,12 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def nbytes(tree: Any) -> int:
-    """Bytes held by all leaves."""
+    """Total bytes of all leaves."""
     return sum(int(leaf.nbytes) for leaf in leaves(tree))
 
 
 def concat(trees: Sequence[T], axis: int) -> T:
-    """Join trees of one shape along an existing axis; numpy or torch, as the leaves are."""
+    """Concatenate trees of the same structure along an existing axis; leaves are numpy arrays or tensors."""
     if len(trees) == 1:
         return trees[0]
 
@@ -90,7 +90,7 @@ def concat(trees: Sequence[T], axis: int) -> T:
 
 
 def stack(trees: Sequence[T], axis: int = 0) -> T:
-    """Join trees of one shape along a new axis; numpy or torch, as the leaves are."""
+    """Stack trees of the same structure along a new axis; leaves are numpy arrays or tensors."""
 
     def join(*parts: Any) -> Any:
         return torch.stack(parts, dim=axis) if isinstance(parts[0], torch.Tensor) else np.stack(parts, axis=axis)
@@ -101,7 +101,7 @@ def stack(trees: Sequence[T], axis: int = 0) -> T:
 def map_trajectory(
     steps: Trajectory[A], by_step: Callable[..., Any], by_row: Callable[..., Any], *others: Trajectory[A]
 ) -> Trajectory[A]:
-    """A trajectory whose time-major fields [T, B, ...] went through `by_step`, the others [B, ...] through `by_row`."""
+    """Map the time-major fields [T, B, ...] of trajectories with `by_step`, the others [B, ...] with `by_row`."""
     fields = {
         name: _map(
             by_row if name in Trajectory.ONCE_A_ROW else by_step,
@@ -124,10 +124,10 @@ def to_torch(tree: T, device: torch.device | str = "cpu", *, contiguous: bool = 
 
 
 def to_torch(tree: Any, device: torch.device | str = "cpu", *, contiguous: bool = False) -> Any:
-    """Numpy leaves as tensors on `device`: shared memory on the CPU, one copy elsewhere; dtypes are kept.
+    """Convert numpy leaves to tensors on `device`, without a copy on the CPU; dtypes are kept.
 
-    `contiguous` ones are copied where they are parts of larger arrays, as batches are that were drawn together: code
-    that is compiled for one layout is compiled again for the next.
+    With `contiguous`, views of larger arrays, such as batches that were drawn together, are copied: compiled code is
+    recompiled for every new memory layout.
     """
     tensors = _map(_contiguous if contiguous else torch.from_numpy, tree)
     if torch.device(device).type == "cpu":
@@ -140,12 +140,12 @@ def _contiguous(leaf: NDArray) -> torch.Tensor:
 
 
 def to_numpy(tree: T) -> T:
-    """Tensor leaves as numpy arrays; shares memory where the tensor is on the CPU."""
+    """Convert tensor leaves to numpy arrays, without a copy if they are on the CPU."""
     return map(lambda leaf: leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf, tree)
 
 
 def spec(tree: T, lead: int = 0) -> T:
-    """The `ArraySpec` of every leaf, its first `lead` axes left out."""
+    """Return the `ArraySpec` of every leaf, without its first `lead` axes."""
 
     def describe(leaf: Any) -> ArraySpec:
         array = leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else np.asarray(leaf)
@@ -155,5 +155,5 @@ def spec(tree: T, lead: int = 0) -> T:
 
 
 def zeros(specs: T, lead: tuple[int, ...] = ()) -> T:
-    """Numpy zeros for a tree of `ArraySpec`, with axes `lead` in front."""
+    """Allocate numpy zeros for a tree of `ArraySpec`, with leading axes `lead`."""
     return map(lambda s: np.zeros(lead + s.shape, s.dtype), specs)
