@@ -38,7 +38,7 @@ def evaluate(
     """
     from starling.experiment.run_folder.folder import find
 
-    find(run, allow or ()).config()  # what is wrong with it is told before torch is imported
+    find(run, allow or ()).config()  # reports errors before torch is imported
 
     from starling.tools.evaluate import evaluate_run
 

@@ -47,7 +47,7 @@ def play(
     from starling.experiment.run_folder.folder import find
     from starling.tools.video import check_folder, check_video, package
 
-    find(run, allow or ()).config()  # what is wrong with it is told before torch is imported
+    find(run, allow or ()).config()  # reports errors before torch is imported
     if video or not log:
         check_video(video or Path("video.mp4"), fps)
     for file in filter(None, (video, log)):

@@ -103,7 +103,7 @@ def sample(
 def _load(run: Path, checkpoint: str, allow: list[str] | None) -> SavedReplay:
     from starling.experiment.run_folder.folder import find
 
-    find(run, allow or ()).config()  # what is wrong with it is told before torch is imported
+    find(run, allow or ()).config()  # reports errors before torch is imported
 
     from starling.experiment.saved_replay.load import load_replay
 

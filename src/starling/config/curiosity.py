@@ -1,4 +1,4 @@
-"""Settings of intrinsic rewards; each is a reward stream of its own."""
+"""Settings of intrinsic rewards; each is a separate reward stream."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Settings:
     def add_file(self, values: dict[str, Any], origin: str) -> None:
         """Merge the content of a file: sections are merged key by key, lists and scalars replace what was there.
 
-        The first file is taken as it stands.
+        The first file is taken as it is.
         """
         values = _copy(values)  # a YAML alias shares one section, but each copy may change
         leaves = frozenset(_leaves(values))

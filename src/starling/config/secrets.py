@@ -1,6 +1,6 @@
 """Secrets in a configuration: references to environment variables, and hiding of apparent secrets.
 
-`${env:NAME}` in a value stands for the environment variable NAME. It is resolved when a configuration is loaded, and
+`${env:NAME}` in a value refers to the environment variable NAME. It is resolved when a configuration is loaded, and
 saved as written, so that no file contains the secret itself.
 """
 

@@ -15,7 +15,7 @@ Runtime = InlineRuntime | ProcessesRuntime | LearnersRuntime
 
 
 def build_runtime(run_plan: RunPlan, room: Room | None = None) -> Runtime:
-    """Build all parts of a run and connect them; given the free memory and disk, refuse a run that does not fit."""
+    """Build all parts of a run and connect them; raise `UserError` if it does not fit into `room`, if given."""
     model = build_model(run_plan)
     layout = layout_of(run_plan, model)
     if room is not None:

@@ -81,7 +81,7 @@ class RunPlan:
         run_plan.check_tables(run_plan.actors)
         check_stagger(config.env, max(len(group.rows) for group in run_plan.groups().values()))
         _check_minibatches(run_plan)
-        run_plan.far_shards()  # refuses more than there are actors
+        run_plan.far_shards()  # raises if they cannot be used
         for spec in algorithm.learning().optimizers.values():
             check_optimizer(spec.config, run_plan.planned_updates)
         return run_plan

@@ -309,5 +309,5 @@ def _deposit(
     buffer: Any,
     on_stored: OnStored,
 ) -> None:
-    """Send a fragment that lies on a node to its shard."""
+    """Send a fragment from its node to its shard."""
     store.deposit(Empty(groups[group].rows, made.actor, made.sequence), buffer, on_stored)

@@ -79,7 +79,7 @@ class RankRelay:
         self._event_queue.post(lambda: self._turns.came(number, lambda: self._tell(message, sample)))
 
     def news(self, deliver: Callable[[RankNews], None]) -> None:
-        """Call `deliver` with the news from the relay's thread."""
+        """Call `deliver` with the rank's messages from the relay's thread."""
         self._event_queue.post(lambda: deliver(self._news()))
 
     def stop(self) -> None:

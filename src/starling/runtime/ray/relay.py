@@ -51,7 +51,7 @@ Deliver = Callable[[tuple[FragmentResult, FragmentBuffer | None]], None]
 
 @dataclass(frozen=True)
 class NodeWorkers:
-    """The workers of a node, the slots they write into, and where they read weights."""
+    """The workers of a node, the slots they write into, and the weights they read."""
 
     specs: list[WorkerSpec[WorkerArgs]]
     actor_slots: dict[int, ActorSlots]
