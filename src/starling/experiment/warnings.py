@@ -17,8 +17,8 @@ KEY = "warnings"
 """Key of the warnings in a row of metrics."""
 ROWS = 10  # warnings use means over this many rows, since a single row is noisy
 OFF_POLICY = 0.1  # share of actions; the mean ratio is then 0.2 away from 1. Learners that keep up measure 0 to 0.05
-BEHIND = 30.0  # versions; a queue of a few batches measures 1 to 15
-OLD = 250_000.0  # versions; DQN's own replay, a million steps with an update every 4, is 125,000 old on average
+BEHIND = 30.0  # updates; a queue of a few batches measures 1 to 15
+OLD = 250_000.0  # updates; DQN's replay of a million steps, with an update every 4, is 125,000 old on average
 EPISODES = 20  # with fewer finished episodes, their length is not known well enough
 ENDLESS = 2_000, 100_000  # steps of every env without a finished episode: a quarter of the run, within these limits
 IDLE = "steps_since_episode"
@@ -39,7 +39,7 @@ class Watch:
     def __init__(self, config: Config, window: int, rows: Iterable[Row] = ()) -> None:
         """`window` is the length of replayed sequences, 0 if there are none; `rows` are those of a resumed run."""
         self._config, self._window = config, window
-        self._episodes, self._ended_at = 0, 0  # finished so far, and the env steps when the last of them was
+        self._episodes, self._ended_at = 0, 0  # finished so far, and env steps at the last one
         self._rows = deque[Row](maxlen=2 * ROWS)
         for row in rows:
             self.remember(row)

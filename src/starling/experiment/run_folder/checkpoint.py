@@ -53,12 +53,12 @@ _MOST_BYTES = 2**26  # of all JSON documents; large data is in arrays and segmen
 _MOST_VALUES = 250_000  # of a document
 _LONGEST_MANIFEST, _MOST_IN_MANIFEST = 2**24, 500_000  # bytes and values
 TRIED = 10
-"""How many of the newest checkpoints are tried to find a valid one."""
+"""Number of the newest checkpoints to try until one is valid."""
 _TOLD = 3  # broken checkpoints that a message names; a list of known checkpoints has ten times as many
 _MOST_SWEPT = 1000  # checkpoints
 
 Check = Callable[[dict[str, Any]], None]
-"""Raises ValueError for a state that the caller cannot use."""
+"""A function that raises ValueError for a state that the caller cannot use."""
 Limits = Mapping[str, int]
 """Largest size in bytes of the arrays and segments of each part, by name; other parts may have `_MOST_BYTES`.
 

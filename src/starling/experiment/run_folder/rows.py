@@ -21,7 +21,7 @@ Row = dict[str, Any]
 MOST_BYTES, LONGEST_LINE = 2**27, 2**20
 MOST_LINES, MOST_KEYS = 500_000, 2_000
 """Limits of a file of rows. A run writes a hundred rows of about a kilobyte each, unless log.every is set."""
-_LARGEST = 2**200  # number
+_LARGEST = 2**200  # absolute value of a number
 _TEXTS = ("time/bottleneck", "warnings")
 """Keys whose values are strings."""
 

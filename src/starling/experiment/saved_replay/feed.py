@@ -100,7 +100,7 @@ def take_over(table: Table, feeds: Mapping[int, Feed], prioritized: bool) -> Non
 
 
 def _one_row(leaf: NDArray) -> NDArray:
-    """[T, ...] as [T, 1, ...]."""
+    """Reshape [T, ...] to [T, 1, ...]."""
     return leaf[:, None]
 
 

@@ -35,7 +35,7 @@ class Steps:
     terminated: NDArray  # [N] bool: the action ended the episode
     truncated: NDArray  # [N] bool: the episode was cut off after the action
     extras: Tree  # [N, ...] recorded outputs of act()
-    policy_version: NDArray  # [N] int64: the oldest weights that acted in the item that the step was read from
+    policy_version: NDArray  # [N] int64: of the item that the step was read from
     priority: NDArray  # [N] float64: of the item that begins here; 0 if none does
     carry: Tree  # [N, ...] the carry before the observation if an item begins here, else 0
 
