@@ -118,7 +118,7 @@ def _saturated(now: _Shares, row: Mapping[str, Any], config: Config) -> str | No
 
 
 def _waiting(now: _Shares, row: Mapping[str, Any], config: Config) -> str:
-    """Return the line for a run in which no part is always busy: the longest wait."""
+    """Return the line for a run in which no part is always busy: which part waits for which."""
     if now.lacks_batch >= WAITS and now.lacks_leave >= WAITS:
         return f"limited by {_rule(config)}: {_idle(now)}, actors wait {now.lacks_leave:.0%}; both wait for each other"
     if now.lacks_action >= WAITS:
