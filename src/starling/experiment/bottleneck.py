@@ -1,4 +1,4 @@
-"""The bottleneck of a run, and what to change about it: one line from its last rows of metrics."""
+"""Find the bottleneck of a run from its last rows of metrics, and suggest in one line what to change."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any
 from starling.config.schema import Config
 
 KEY = "time/bottleneck"
-"""Where a row keeps the line."""
-BUSY = 0.85  # a part that works for this share of the time is the limit
-WAITS = 0.25  # a wait below this share is the ordinary give and take
-ROWS = 10  # shares are means over so many rows: a learner that works in bursts is idle in most of them
+"""Key of the line in a row of metrics."""
+BUSY = 0.85  # a part that is busy for this share of the time is the bottleneck
+WAITS = 0.25  # shorter waits are normal
+ROWS = 10  # shares are means over this many rows: a learner that works in bursts is idle in most of them
 
 
 class Limits:
-    """Name the bottleneck of a run, row by row."""
+    """Find the bottleneck of a run for every row of metrics."""
 
     def __init__(self, config: Config) -> None:
         self._config, self._until = config, 0.0  # seconds
         self._rows = deque[tuple[float, Mapping[str, Any]]](maxlen=ROWS)  # with the seconds that each took
 
     def line(self, row: Mapping[str, Any]) -> str | None:
-        """The line for the last `ROWS` rows, of which `row` is the newest."""
+        """Add a row; returns the line for the last `ROWS` rows."""
         self._rows.append((row["time/seconds"] - self._until, row))
         self._until = row["time/seconds"]
         return bottleneck(_mean_of(self._rows), self._config)
 
 
 def _mean_of(rows: Collection[tuple[float, Mapping[str, Any]]]) -> dict[str, float]:
-    """The mean of every `time/...` number over rows, each weighted by the seconds that it took."""
+    """Return the mean of every `time/...` number over rows, weighted by the seconds that each row took."""
     means = {}
     for key in {key for _, row in rows for key, value in row.items() if _is_timing(key, value)}:
         known = [(seconds, row[key]) for seconds, row in rows if key in row]
@@ -46,15 +46,15 @@ def _is_timing(key: str, value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Shares:
-    """Shares of the time since the last row, each in [0, 1]; the actors' are means over them."""
+    """Shares of the time since the last row, each in [0, 1]; those of the actors are means over all actors."""
 
     learning: float
-    reduction: float  # of the learning: several learners add up their gradients
+    reduction: float  # part of `learning`: the all-reduce of several learners
     lacks_batch: float  # the learner waits
     loading: float
     acting: float
     lacks_action: float  # an actor waits for central inference
-    lacks_leave: float  # an actor, or central inference in its place, may not begin a fragment yet
+    lacks_leave: float  # an actor, or the inference server for it, waits for a credit
     inferring: float
 
     @classmethod
@@ -75,7 +75,7 @@ class _Shares:
 
 
 def bottleneck(row: Mapping[str, Any], config: Config) -> str | None:
-    """The line for a row of `time/...` shares; None before the first update, and where the shares are not known."""
+    """Return the line for a row of `time/...` shares; None before the first update or if shares are missing."""
     if row.get("updates") == 0:
         return None
     if "time/learner/busy" not in row or "time/actors/busy" not in row:
@@ -87,7 +87,7 @@ def bottleneck(row: Mapping[str, Any], config: Config) -> str | None:
 
 
 def _one_process(now: _Shares, config: Config) -> str | None:
-    """Learning and acting take turns: what is not the one is the other."""
+    """Return the line for the inline runtime, in which learning and acting take turns."""
     whole = now.learning + now.acting
     if whole <= 0:
         return None
@@ -101,7 +101,7 @@ def _one_process(now: _Shares, config: Config) -> str | None:
 
 
 def _saturated(now: _Shares, row: Mapping[str, Any], config: Config) -> str | None:
-    """The part that works all the time, if there is one."""
+    """Return the line for a part that is always busy; None if there is none."""
     ahead = max(now.acting, now.inferring)
     if now.learning >= BUSY and ahead >= BUSY:
         part = "actors" if now.acting >= now.inferring else "inference"
@@ -118,7 +118,7 @@ def _saturated(now: _Shares, row: Mapping[str, Any], config: Config) -> str | No
 
 
 def _waiting(now: _Shares, row: Mapping[str, Any], config: Config) -> str:
-    """No part works all the time: who waits for whom."""
+    """Return the line for a run in which no part is always busy: which part waits for which."""
     if now.lacks_batch >= WAITS and now.lacks_leave >= WAITS:
         return f"limited by {_rule(config)}: {_idle(now)}, actors wait {now.lacks_leave:.0%}; both wait for each other"
     if now.lacks_action >= WAITS:
@@ -140,7 +140,7 @@ def _learner(now: _Shares, config: Config) -> str:
 
 
 def _learning(now: _Shares) -> str:
-    """Busy share of the learner, with the part in which several learners wait for each other's gradients."""
+    """Format the busy share of the learner and, of several learners, the part that the all-reduce takes."""
     reduction = f" ({now.reduction:.0%} all-reduce)" if now.reduction > 0 else ""
     return f"learner busy {now.learning:.0%}{reduction}"
 
@@ -165,7 +165,7 @@ def _lighter_learning(config: Config) -> str:
 
 
 def _rule(config: Config) -> str:
-    """The setting that makes actors and learner wait for each other."""
+    """Name the setting that makes actors and learner wait for each other."""
     for name in ("max_lag", "updates_per_step"):
         value = getattr(config.algo, name, None)
         if value is not None:

@@ -1,4 +1,4 @@
-"""Going on with other settings: what changed, what cannot, and what has to be made anew."""
+"""Branches: compare the settings of two runs, reject changes that are not possible, and adapt the saved state."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from starling.learner.optimizer import moment_names
 from starling.replay.spec import TableSpec
 
 FIXED = ("algo.name", "env.id", "env.num", "env.args", "env.wrappers", "env.atari", "net")
-"""Settings that a trained agent is made of; with others it would be another agent."""
+"""Settings that a branch cannot change, since they define the agent and its environment."""
 
 
 @dataclass(frozen=True)
 class BranchPlan:
-    """The keys that changed, with their old and new values, and which tables are filled anew."""
+    """Changes of a branch: settings with their old and new values, and the saved state that cannot be reused."""
 
     changes: dict[str, tuple[Any, Any]]
     refill: bool
-    emptied: tuple[str, ...]  # tables that cannot be dealt to another number of learners
+    emptied: tuple[str, ...]  # tables that cannot be redistributed to another number of learners
     restarted: tuple[str, ...]  # optimizers whose saved moments do not fit
     rescheduled: tuple[str, ...]  # optimizers with another schedule
 
@@ -46,7 +46,7 @@ class BranchPlan:
         return changed
 
     def optimizer_states(self, saved: dict[str, Any], fresh: dict[str, Any], updates: int) -> dict[str, Any]:
-        """The states to go on with after `updates`: the saved ones, or `fresh` ones in place of what does not fit."""
+        """Return optimizer states to continue with after `updates`: saved where they fit, else `fresh`."""
         return {name: self._optimizer_state(name, saved.get(name, {}), state, updates) for name, state in fresh.items()}
 
     def _optimizer_state(self, name: str, saved: Any, fresh: Any, updates: int) -> Any:
@@ -59,7 +59,7 @@ class BranchPlan:
 
 
 def check_branch(old: RunPlan, new: RunPlan) -> BranchPlan:
-    """What a branch from `old` to `new` changes; refuses what cannot change."""
+    """Return the changes of a branch from `old` to `new`; raises `UserError` for changes that are not possible."""
     found = differences(to_saved(old.config), to_saved(new.config))
     changes = {key: (hide(one, key), hide(other, key)) for key, (one, other) in found if key != "run"}
     refused = [key for key in changes if any(key == fixed or key.startswith(f"{fixed}.") for fixed in FIXED)]
@@ -92,15 +92,15 @@ def _schedule(optimizer: OptimizerConfig) -> str | None:
 
 
 def _recorded(run_plan: RunPlan) -> Any:
-    """What acting keeps of every step, leaf by leaf."""
+    """Return the specs of the extras that `act` records, by path."""
     return dict(tree.items(layout_of(run_plan, build_model(run_plan)).extras))
 
 
 def _kept(run_plan: RunPlan) -> Any:
-    """What saved tables must agree with: their shapes, and the rows of every part that is kept in a cluster."""
+    """Return the properties that saved tables depend on: their specs, and the envs of every shard in a cluster."""
     return [_shape(spec) for spec in run_plan.tables], [rows.tolist() for rows in run_plan.far_shards()]
 
 
 def _shape(spec: TableSpec) -> TableSpec:
-    """A table's specification less what may change while its content stays."""
+    """Return a table's spec with the fields reset that do not affect its content."""
     return replace(spec, updates_per_step=None, min_size=1, share=1.0, batch=1)

@@ -16,7 +16,7 @@ from starling.types import NDArray
 def write_dump(
     folder: Path, *, reason: str, env_steps: int, updates: int, norms: Mapping[str, float], batch: Mapping[str, NDArray]
 ) -> None:
-    """Write `report.json` and, where the batch is known, `batch.safetensors` into `folder`."""
+    """Write `report.json` and, if the batch is known, `batch.safetensors` into `folder`."""
     folder.mkdir(exist_ok=True)
     non_finite = {name: int(np.size(array) - np.isfinite(array).sum()) for name, array in batch.items()}
     report = {

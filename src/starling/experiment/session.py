@@ -1,4 +1,4 @@
-"""A run while it goes on: drives the system, writes rows and checkpoints, knows when to stop."""
+"""The main loop of a run: drive the runtime, write metrics and checkpoints, evaluate, and stop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TICK_SECONDS = 0.25
 
 
 class Display(Protocol):
-    """Whoever watches a run."""
+    """Receives the progress of a run: status, rows of metrics, and messages."""
 
     def tick(self, status: Status) -> None: ...
 
@@ -48,7 +48,7 @@ class Display(Protocol):
 
 
 class Logged:
-    """A display whose messages also go into the run's log; both without the secrets of its configuration."""
+    """Display that also writes messages to the run's log; the secrets of the configuration are hidden in both."""
 
     def __init__(self, display: Display, place: folder.RunFolder, config: Config) -> None:
         self.tick, self.row = display.tick, display.row
@@ -62,31 +62,30 @@ class Logged:
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended."""
+    """Result of a run: its counts and scores, and the reason why it ended."""
 
     folder: Path
     env_steps: int
     updates: int
     score: float | None  # mean return of the last `scored` training episodes
-    scored: int  # 100, or all there were
+    scored: int  # 100, or fewer if the run had fewer
     evaluation: float | None  # mean return of the last evaluation, over `eval_episodes`
     eval_episodes: int
     reason: str
-    signal: signal.Signals | None  # what ended it early
-    failed: bool  # it could not go on
-    onward: str  # settings without which resuming it would end at once
+    signal: signal.Signals | None  # that ended the run early
+    failed: bool  # ended by an error
+    onward: str  # settings to change before resuming, else the run would stop at once
 
     @property
     def exit_code(self) -> int:
-        """0, also after Ctrl-C, a person's own wish; 143 after SIGTERM and 129 after SIGHUP, so that a scheduler
-        notices; 1: it failed."""
+        """0 after a normal end or Ctrl-C, 1 after a failure, 143 after SIGTERM and 129 after SIGHUP for schedulers."""
         if self.failed:
             return 1
         return 0 if self.signal in (None, signal.SIGINT) else 128 + self.signal
 
 
 class Session:
-    """One process's part of a run: from its start or a checkpoint to its end."""
+    """Run a runtime from its start, or from a checkpoint, until a stop condition holds."""
 
     def __init__(
         self,
@@ -126,7 +125,7 @@ class Session:
             runtime.last_saved = self._last_saved
 
     def _last_saved(self) -> dict[str, Any] | None:
-        """The tables of the newest sound checkpoint, for a part of them that was lost; None: there is none yet."""
+        """Return the tables of the newest valid checkpoint, to replace a lost shard; None if there is no checkpoint."""
         try:
             _, state, _ = checkpoint.find(self.place.checkpoints, parts=("store",))
         except UserError:
@@ -135,7 +134,7 @@ class Session:
         return tables
 
     def run(self) -> Result:
-        """Drive the system until a stop condition holds; the last state is saved."""
+        """Drive the runtime until a stop condition holds, then save its state."""
         failed = False
         if compiles(self.config):
             self.display.message("the loss is compiled at the first update, which takes up to half a minute")
@@ -150,7 +149,7 @@ class Session:
                         self._save()
                 except folder.RunGoneError as error:
                     failed, reason = True, f"failed: {error}"
-                except DivergedError as error:  # in the middle of a step, and nothing worth saving
+                except DivergedError as error:  # raised in the middle of a step: the state is not worth saving
                     failed, reason = True, f"failed: {error}"
                     self._explain(error)
                 self._saver.finish()
@@ -160,7 +159,7 @@ class Session:
             self.place.log("\n".join(map(escaped, lines)))
             raise
         finally:
-            with ExitStack() as closing:  # one after the other, also if one of them fails
+            with ExitStack() as closing:  # closes all of them, even if one fails
                 for part in (self.runtime, self.board, self.metrics, self._saver):
                     closing.callback(part.close)
         if unsaved := self._saver.failure or self.metrics.failure:
@@ -188,7 +187,7 @@ class Session:
         )
 
     def _explain(self, error: DivergedError) -> None:
-        """Write down what training diverged at, and say what to do."""
+        """Dump the batch at which training diverged, and display a message that says what to do."""
         self._saver.finish()
         dump = self.place.path / "diverged"
         counts = {"env_steps": self.runtime.env_steps, "updates": self.runtime.updates}
@@ -214,7 +213,7 @@ class Session:
             self._saver.check()
             self._listen()
             now = self.runtime.env_steps
-            reason = self._stop_reason()  # asked once a round: what is saved at the end must not be missed
+            reason = self._stop_reason()  # only once per iteration: a reason that came later would skip the last save
             if eval_every is not None and (now >= eval_at or reason is not None) and self._interrupts.received is None:
                 reason = self._evaluate(reason)
                 eval_at = self._after(eval_every)
@@ -232,10 +231,10 @@ class Session:
         return reason
 
     def _evaluate(self, reason: str | None) -> str | None:
-        """Evaluate the present weights, for the last time if there is a `reason` to stop; returns that reason.
+        """Evaluate the current weights and return the reason to stop, if any; given a `reason`, for the last time.
 
-        Where evaluating keeps training waiting, a signal drops the evaluation, and one during which `stop.minutes` is
-        reached becomes the last. Before the last one, which may take long, the state is saved.
+        If training waits for the evaluation, a signal cancels it, and it becomes the last one if `stop.minutes` is
+        reached meanwhile. The state is saved before the last evaluation, which may take long.
         """
         last = reason is not None
         if last:
@@ -252,7 +251,7 @@ class Session:
         return reason
 
     def _after(self, every: int) -> int:
-        """The next multiple of `every` env steps: a function of the count alone, so that resuming agrees."""
+        """Return the next multiple of `every` env steps; it depends on the count alone, so a resumed run agrees."""
         return (self.runtime.env_steps // every + 1) * every
 
     def _stop_reason(self) -> str | None:
@@ -261,7 +260,7 @@ class Session:
         return next((reason for reason, _ in self._reached()), None)
 
     def _reached(self) -> Iterator[tuple[str, str]]:
-        """The stop conditions that hold, each with a setting that lifts it; minutes count anew in a resumed run."""
+        """Yield the stop conditions that hold, each with a setting that lifts it; resuming restarts `stop.minutes`."""
         stop, minutes = self.config.stop, (self._clock() - self._started) / 60
         if stop.return_ is not None and self.scores.full and (self.scores.mean or 0.0) >= stop.return_:
             yield f"mean return {self.scores.mean:.1f} reached stop.return={stop.return_:g}", "stop.return=null"
@@ -273,13 +272,13 @@ class Session:
             yield f"stop.minutes={stop.minutes:g} reached", ""
 
     def _listen(self) -> None:
-        """Take in what happened since the last time."""
+        """Collect finished episodes and display the runtime's notices."""
         self.scores.add(self.runtime.episodes())
         for line in self.runtime.notices():
             self.display.message(line)
 
     def _take_evaluations(self) -> dict[str, float]:
-        """The newest evaluation that has come in; empty: none."""
+        """Return the metrics of the newest finished evaluation, or an empty dict."""
         rows = self.runtime.evaluations()
         if rows:
             self._evaluated = rows[-1]["eval/return"]
@@ -321,7 +320,7 @@ class Session:
         self._saver.save(self._take_state, self._evaluated if self.config.eval.every is not None else self.scores.mean)
 
     def _take_state(self) -> tuple[int, dict[str, Any]]:
-        """The env steps so far and all that is saved of them."""
+        """Return the env steps so far and the state to save."""
         state = self.runtime.save(with_tables=self.config.checkpoint.replay)
         weights = {name: torch.as_tensor(value) for name, value in state["learner"]["model"].items()}
         if odd := [name for name, value in weights.items() if value.isnan().any()]:
@@ -334,7 +333,7 @@ class Session:
         return self.runtime.env_steps, state
 
     def _tick(self, evaluating: bool = False) -> None:
-        """Tell the display how it goes, now and then."""
+        """Update the display, at most once every `TICK_SECONDS`."""
         now = self._clock()
         if now < self._next_tick:
             return

@@ -1,4 +1,4 @@
-"""Signals while a run goes on: the first asks it to save and end, the second ends the process at once."""
+"""Signal handling during a run: the first signal requests a save and stop, the second exits at once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from starling.process_exit import ENDING, heeded
 
 
 class Interrupts:
-    """While entered, notes the first of `ENDING` in `received`; outside the main thread it watches nothing.
+    """Context manager that stores the first signal of `ENDING` in `received`; no effect outside the main thread.
 
-    It may be entered again by whoever is handed it. A signal that was ignored before stays ignored. Where an exception
-    ends it before anybody has looked, the signal comes again, to whoever handles it outside.
+    It is reentrant. A signal that was ignored before stays ignored. If the context ends with an exception after a
+    signal, the signal is raised again for the outer handler.
     """
 
     def __init__(self) -> None:
@@ -42,5 +42,5 @@ class Interrupts:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
-            os._exit(128 + number)  # nothing is lost: what is on disk is whole at any moment
+            os._exit(128 + number)  # safe, since the files on disk are consistent at any moment
         self.received = signal.Signals(number)

@@ -1,4 +1,4 @@
-"""How a run is doing at this moment: what a display shows."""
+"""The current status of a run, for a display."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Status:
-    """Counts, score and speed now; `metrics` is the last row that was written."""
+    """Current counts, score, and speed; `metrics` is the last row that was written."""
 
     env_steps: int
     updates: int

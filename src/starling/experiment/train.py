@@ -1,4 +1,4 @@
-"""How a run begins: anew, from a checkpoint of its own, or as a branch of another; a session then drives it."""
+"""Start a run: a new one, one resumed from its own checkpoint, or a branch of another; a `Session` then drives it."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def train(config: Config, runs: Path, display: Display) -> Result:
 
 
 def resume(run: Path, display: Display, *, which: str = checkpoint.NEWEST, allow: Sequence[str] = ()) -> Result:
-    """Go on with a run, in its own folder, from its newest sound checkpoint or the one called `which`.
+    """Continue a run in its own folder, from its newest valid checkpoint or the one called `which`.
 
-    A folder of somebody else's may import only the packages in `allow`.
+    A run folder that another user made may import only the packages in `allow`.
     """
     place = folder.find(run, allow)
     if place.config().runtime == "ray":
-        place.check_cluster()  # refused before anything is written, the lock included
+        place.check_cluster()  # before anything is written, including the lock
     with locked(place.path, display.message):
         return _resume(place, Logged(display, place, place.config()), which)
 
@@ -96,9 +96,9 @@ def branch(
     allow: Sequence[str] = (),
     overrides: Sequence[str] = (),
 ) -> Result:
-    """Go on from a run's checkpoint with other settings, in a new folder; the parent stays as it is.
+    """Continue from a run's checkpoint with other settings, in a new folder; the parent run is not changed.
 
-    `config` is the parent's configuration with `overrides`, which the user has typed.
+    `config` is the parent's configuration with the user's `overrides` applied.
     """
     parent = folder.find(run, allow)
     old, new = RunPlan.from_config(parent.config()), _prepare(config)
@@ -135,7 +135,7 @@ def branch(
 
 @contextmanager
 def _closing_if_it_fails(runtime: Runtime) -> Iterator[None]:
-    """A system that was built is closed, whatever keeps its run from beginning."""
+    """Close the runtime if an exception prevents the run from starting."""
     try:
         yield
     except BaseException:
@@ -144,7 +144,7 @@ def _closing_if_it_fails(runtime: Runtime) -> Iterator[None]:
 
 
 def _prepare(config: Config) -> RunPlan:
-    """Refuse what cannot be trained, while a server for worker processes, if they are wanted, loads torch."""
+    """Validate the configuration; meanwhile the fork server, if the run uses processes, loads torch."""
     if config.runtime == "processes":
         prewarm()
     return validate(config)
@@ -157,7 +157,7 @@ def _load(
     limits: checkpoint.Limits,
     say: Callable[[str], None],
 ) -> tuple[str, dict[str, Any]]:
-    """The checkpoint called `which`, as it is named in messages, and its state."""
+    """Load the checkpoint called `which`; returns its name for messages and its state."""
     check = state_check("learner", "store", "session", "incarnations")
     chosen, state, problems = checkpoint.find(place.checkpoints, which, check=check, limits=limits)
     for problem in problems:
@@ -170,7 +170,7 @@ def _load(
 
 
 def _restore(runtime: Runtime, run_plan: RunPlan, state: dict[str, Any], source: str) -> None:
-    """Give a system the state of a checkpoint; refuses one that no such system could have saved."""
+    """Restore the runtime from the state of a checkpoint; raises `UserError` if the state does not fit this run."""
     with checkpoint.fitting(source):
         runtime.restore(state)
         dealt = shard_rows(run_plan.config.env.num, run_plan.learners)

@@ -1,4 +1,4 @@
-"""What is wrong with how a run learns and what it learns from, and what to change about it: from its last rows."""
+"""Detect problems of training in the last rows of metrics, such as stale data, and suggest settings to change."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from starling.config.schema import Config
 Row = Mapping[str, Any]
 
 KEY = "warnings"
-"""Where a row keeps its warnings."""
-ROWS = 10  # a warning is about a mean over so many rows: a single odd one says nothing
-OFF_POLICY = 0.1  # share of choices; the mean ratio is then 0.2 away from 1. Learners that keep up measure 0 to 0.05
-BEHIND = 30.0  # versions; a queue of a few batches measures 1 to 15
-OLD = 250_000.0  # versions; DQN's own replay, a million steps with an update every 4, is 125,000 old on average
-EPISODES = 20  # before these nobody knows how long episodes are
+"""Key of the warnings in a row of metrics."""
+ROWS = 10  # warnings use means over this many rows, since a single row is noisy
+OFF_POLICY = 0.1  # share of actions; the mean ratio is then 0.2 away from 1. Learners that keep up measure 0 to 0.05
+BEHIND = 30.0  # updates; a queue of a few batches measures 1 to 15
+OLD = 250_000.0  # updates; DQN's replay of a million steps, with an update every 4, is 125,000 old on average
+EPISODES = 20  # with fewer finished episodes, their length is not known well enough
 ENDLESS = 2_000, 100_000  # steps of every env without a finished episode: a quarter of the run, within these limits
 IDLE = "steps_since_episode"
-"""Env steps since a row had a newly finished episode; `Watch` adds it to the rows that it keeps."""
+"""Key of the env steps since the last finished episode; `Watch` adds it to the rows that it keeps."""
 
 
 @dataclass(frozen=True)
 class Warned:
-    """One thing that is wrong; its kind stays the same while its numbers change."""
+    """One warning; its kind stays the same while the numbers in its line change."""
 
     kind: str
     line: str
 
 
 class Watch:
-    """Sees every row, and says each warning once until it has been away for `ROWS` rows."""
+    """Check every row of metrics; report a warning again only after it was absent for `ROWS` rows."""
 
     def __init__(self, config: Config, window: int, rows: Iterable[Row] = ()) -> None:
-        """`window` is the length of replayed windows, 0: there are none; `rows` are those of a run that is resumed."""
+        """`window` is the length of replayed sequences, 0 if there are none; `rows` are those of a resumed run."""
         self._config, self._window = config, window
-        self._episodes, self._ended_at = 0, 0  # finished so far, and the env steps when the last of them was
+        self._episodes, self._ended_at = 0, 0  # finished so far, and env steps at the last one
         self._rows = deque[Row](maxlen=2 * ROWS)
         for row in rows:
             self.remember(row)
 
     def remember(self, row: Row) -> None:
-        """Take in a row of earlier."""
+        """Add a row of a resumed run without checking it."""
         if isinstance(row.get("episodes"), int):
             self._rows.append(self._with_idle_time(row))
 
     def look(self, row: Row) -> tuple[list[str], list[str]]:
-        """The lines of all that is wrong now, and of what a person has not been told of yet."""
+        """Add a row; returns the lines of all current warnings, and of those that are new."""
         self._rows.append(self._with_idle_time(row))
         rows = list(self._rows)
         now = warnings(rows, self._config, self._window)
@@ -65,7 +65,7 @@ class Watch:
 
 
 def warnings(rows: Sequence[Row], config: Config, window: int) -> list[Warned]:
-    """All that the last of `rows`, oldest first, says is wrong; see `Watch` for `window`."""
+    """Return the warnings that hold at the last of `rows`, which are sorted oldest first; see `Watch` for `window`."""
     lines = {
         "off_policy": _off_policy(rows, config),
         "behind": _behind(rows, config),
@@ -78,7 +78,7 @@ def warnings(rows: Sequence[Row], config: Config, window: int) -> list[Warned]:
 
 
 def _off_policy(rows: Sequence[Row], config: Config) -> str | None:
-    """Half of all ratios lie above 1 as soon as a policy moves at all, so their share alone is no sign."""
+    """Test the share `off_policy`, not `clipped`: half of all ratios exceed 1 as soon as the policy changes at all."""
     share, clipped = _mean(rows, *_new("off_policy")), _mean(rows, *_new("clipped"))
     if share is None or clipped is None or share <= OFF_POLICY:
         return None
@@ -118,7 +118,7 @@ def _short(rows: Sequence[Row], config: Config, window: int) -> str | None:
 
 
 def _endless(rows: Sequence[Row], config: Config) -> str | None:
-    """An env without a time limit may never end an episode under a bad policy: there is no score then."""
+    """An env without a time limit may never end an episode under a bad policy, and then there is no score."""
     least, most = ENDLESS
     limit = min(most, max(least, config.stop.env_steps // (4 * config.env.num)))
     each = rows[-1].get(IDLE, 0) // config.env.num
@@ -145,19 +145,19 @@ def _uncompiled(rows: Sequence[Row]) -> str | None:
 
 
 def _new(name: str) -> tuple[str, str]:
-    """Where a row says this of new experience: what is replayed is meant to be old."""
+    """Return the keys of a loss metric of new experience; replayed experience is expected to be old."""
     return f"loss/queue/{name}", f"loss/{name}"
 
 
 def _mean(rows: Sequence[Row], *keys: str) -> float | None:
-    """The mean, over the last `ROWS` rows, of the first of `keys` that they have; None where one does not know."""
+    """Return the mean over the last `ROWS` rows of the first of `keys` in each; None with fewer than `ROWS` values."""
     found = [next((row[key] for key in keys if key in row), None) for row in rows[-ROWS:]]
     values = [value for value in found if value is not None]
     return sum(values) / ROWS if len(values) == ROWS else None
 
 
 def _lead(config: Config) -> str:
-    """What lets actors run ahead: batches they may, and rows that all begin before the first is learned from."""
+    """Name the settings that let actors run ahead of the learner, with their current values."""
     if hasattr(config.algo, "uses"):
         return f"{_named(config, 'uses')}, {_named(config, 'buffer')}"
     return f"{_named(config, 'max_lag')}, env.num ({config.env.num:,} now)"

@@ -1,4 +1,4 @@
-"""Plays a trained agent and says what it scores, by a named protocol."""
+"""Evaluate a trained agent by a named protocol."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "noop": {"noop_max": 30, "sticky": 0.0, "episodic_life": False, "max_frames": 108_000},
     "sticky": {"noop_max": 0, "sticky": 0.25, "episodic_life": False, "max_frames": 108_000},
 }
-"""Atari's protocols, as changes of `env.atari`: random no-op starts, or sticky actions (1709.06009)."""
+"""Evaluation protocols, as changes of `env.atari`: random no-op starts, or sticky actions (1709.06009)."""
 
 
 @dataclass(frozen=True)
 class TrainedAgent:
-    """The agent of a checkpoint: its model, how far training was, and which of several policies evaluation plays."""
+    """The agent of a checkpoint: its model, its training progress, and the policy to evaluate (`arm`) of several."""
 
     run_plan: RunPlan
     model: torch.nn.Module
@@ -42,14 +42,14 @@ class TrainedAgent:
     arm: int = 0
 
     def policy(self, *, explore: bool) -> Policy:
-        """Build a policy that acts as training's did at this checkpoint, or without exploration."""
+        """Build a policy that acts as in training at this checkpoint, or without exploration."""
         rows = self.run_plan.config.env.num
         policy = Policy(self.run_plan.algorithm, self.model, num_envs=rows, explore=explore)
         policy.progress, policy.arm = self.progress, self.arm
         return policy
 
     def with_epsilon(self, epsilon: float) -> TrainedAgent:
-        """The same agent, taking random actions with this chance when it does not explore."""
+        """Return the same agent with another `eval_epsilon`: its probability of random actions in evaluation."""
         config = self.run_plan.config
         if not hasattr(config.algo, "eval_epsilon"):
             raise UserError(f"{config.algo.name} has no epsilon; --sample takes actions from its policy")
@@ -69,10 +69,10 @@ class TrainedAgent:
 def load_agent(
     run: Path, *, which: str, protocol: str, warn: Callable[[str], None], allow: Sequence[str] = ()
 ) -> TrainedAgent:
-    """Load the trained agent of a run from a checkpoint, its env as `protocol` says.
+    """Load the trained agent of a run from a checkpoint, with its env set up for `protocol`.
 
-    Of several policies it plays the one that was best in the evaluator's trials up to then; the first, which exploits,
-    if there was no evaluation. A folder of somebody else's may import only the packages in `allow`.
+    Of several policies it plays the best one in the evaluator's trials so far, or the first, which exploits, if there
+    was no evaluation. A run folder that another user made may import only the packages in `allow`.
     """
     place = folder.find(run, allow)
     config = on_device_here(with_protocol(place.config(), protocol), warn)
@@ -96,7 +96,7 @@ def load_agent(
 
 
 def with_protocol(config: Config, protocol: str) -> Config:
-    """The configuration whose env follows `protocol`."""
+    """Return the configuration with the env settings of `protocol`."""
     if protocol not in PROTOCOLS:
         raise UserError(f"unknown protocol {protocol!r}; choose one of {', '.join(PROTOCOLS)}")
     if protocol != "as-trained" and not config.env.id.startswith("ALE/"):
@@ -117,12 +117,12 @@ def evaluate_run(
     epsilon: float | None = None,
     allow: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Raw scores of `episodes` whole games.
+    """Evaluate a run's agent over `episodes` whole games; returns statistics of the raw returns, and the protocol.
 
     Args:
-        sample: take actions from the policy's distribution, as in training; otherwise the likeliest.
-        epsilon: chance of a random action, of Q-learners; None: algo.eval_epsilon.
-        allow: packages that a run folder of somebody else's may import.
+        sample: Sample actions from the policy's distribution, as in training, instead of the most likely ones.
+        epsilon: Probability of a random action, for Q-learning; None: algo.eval_epsilon.
+        allow: Packages that may be imported if another user made the run folder.
     """
     agent = load_agent(run, which=which, protocol=protocol, warn=warn, allow=allow)
     algo = agent.run_plan.config.algo
@@ -148,7 +148,7 @@ def evaluate_run(
 
 
 def summarise(evaluator: Evaluator) -> dict[str, Any]:
-    """Mean, median, deviation and a 95% confidence interval of the mean."""
+    """Play all episodes; returns mean, median, std, and a 95% confidence interval of the mean of their returns."""
     totals = [game.total for ended in evaluator.play() for game in ended]
     low, high = _interval(np.array(totals))
     return {
@@ -161,7 +161,7 @@ def summarise(evaluator: Evaluator) -> dict[str, Any]:
 
 
 def _interval(totals: np.ndarray[Any, np.dtype[Any]]) -> tuple[float, float]:
-    """The bootstrap's 95% interval of the mean, drawn with a seed of its own."""
+    """Return the 95% bootstrap interval of the mean, with a fixed seed."""
     draws = np.random.default_rng(0).choice(totals, size=(2000, len(totals)))
     low, high = np.quantile(draws.mean(axis=1), [0.025, 0.975])
     return float(low), float(high)

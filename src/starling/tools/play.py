@@ -1,4 +1,4 @@
-"""Shows a trained agent: plays episodes, films them, and writes down every step with what the network said."""
+"""Play episodes with a trained agent; record a video, or log every step with the outputs of the network."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from starling.tools.video import PartialFile, as_shown, write_video
 from starling.tools.video_strip import Strip
 from starling.types import EnvStep, NDArray, Tree
 
-_ROW = np.zeros(1, np.int64)  # the one row that is played
+_ROW = np.zeros(1, np.int64)  # index of the only env
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What is to be played, and what is to be kept of it; with neither video nor log, a video in the run's folder."""
+    """Options of `play_run`; with neither video nor log, a video is written to the run's folder."""
 
     episodes: int
     seed: int
     explore: bool
-    max_steps: int | None  # of an episode; None: to its end
+    max_steps: int | None  # per episode; None: no limit
     checkpoint: str
     video: Path | None
     log: Path | None
     fps: float | None  # None: real time
-    streams: bool  # whether a film shows every reward stream below its pictures
-    allow: tuple[str, ...] = ()  # packages that a run folder of somebody else's may import
+    streams: bool  # show every reward stream below the frames of the video
+    allow: tuple[str, ...] = ()  # packages that may be imported if another user made the run folder
 
 
 @dataclass
 class Shown:
-    """One episode as it was played: its raw return, and its steps where they are asked for."""
+    """One episode: its raw return and, if a log was requested, its steps."""
 
     total: float = 0.0
     length: int = 0
@@ -60,13 +60,13 @@ class Shown:
 def play_run(
     run: Path, demand: Demand, *, report: Callable[[int, Shown], None], warn: Callable[[str], None]
 ) -> list[Path]:
-    """Play episodes of a run's agent; `report` hears of each as it ends. Returns the files that were written."""
+    """Play episodes with a run's agent; `report` is called after each. Returns the files that were written."""
     if demand.log and demand.log == demand.video:
         raise UserError(f"video and log cannot both be written to {demand.log}")
     if demand.streams and demand.log and not demand.video:
         raise UserError("reward streams are shown below a film: name one with --video (a log has them anyway)")
     if demand.video or not demand.log:
-        _draw_without_a_screen()  # before an env is made for the first time, which may load what draws
+        _draw_without_a_screen()  # before the first env is made, which may import the renderer
     agent = load_agent(run, which=demand.checkpoint, protocol="as-trained", warn=warn, allow=demand.allow)
     set_up_torch(torch_threads(agent.run_plan))
     settings, name = agent.run_plan.config.env, agent.checkpoint.name
@@ -108,7 +108,7 @@ def _play(player: Player, film: Path | None, *, fps: float | None, replace: bool
 
 
 class Player:
-    """Plays one env row, an episode after another, and keeps the score; steps are kept where a log is asked for."""
+    """Play episodes in one env and record their returns and, if a log is requested, their steps."""
 
     def __init__(
         self,
@@ -123,10 +123,10 @@ class Player:
         self._policy, self._demand, self._clip, self._report = policy, demand, reward_clip, report
         self._group = policy.group(_ROW, demand.seed)
         self._strip = Strip() if demand.streams else None
-        self._streams: tuple[str, ...] = ()  # that there are, once something was seen
+        self._streams: tuple[str, ...] = ()  # known after the first reset
 
     def play(self) -> Iterator[None]:
-        """Yields whenever there is something new to see: after a reset and after every step."""
+        """Play all episodes; yields after every reset and every step."""
         for number in range(self._demand.episodes):
             shown = Shown()
             self.shown.append(shown)
@@ -138,7 +138,7 @@ class Player:
         return picture if self._strip is None else self._strip.under(as_shown(picture), self._streams)
 
     def try_picture(self) -> None:
-        """Refuse an env without pictures before anything is written."""
+        """Render once, so that an env that cannot render fails before any file is written."""
         self.env.reset(self._seeds(0))
         self.picture()
 
@@ -146,20 +146,20 @@ class Player:
         return noise.seeds(self._demand.seed, _ROW, number)
 
     def _episode(self, number: int, shown: Shown) -> Iterator[None]:
-        begun = self._see(self.env.reset(self._seeds(number)))  # a seed each: the nth needs none of those before it
+        begun = self._see(self.env.reset(self._seeds(number)))  # one seed per episode: it depends on no earlier one
         if self._strip is not None:
             self._strip.clear()
-            self._streams = tuple(name for name in begun if "/" not in name)  # others are sums of these
+            self._streams = tuple(name for name in begun if "/" not in name)  # the others are sums of these
         yield
         while not shown.finished and shown.length != self._demand.max_steps:
             self._step(shown)
             if self.env.dropped[0]:
                 raise self.env.drops[0]
-            shown.finished = bool(self.env.game_over[0])  # a lost life is not the end
+            shown.finished = bool(self.env.game_over[0])  # not after a lost life
             yield
 
     def _see(self, step: EnvStep) -> dict[str, NDArray]:
-        """Take in what there is to see now; what it earned, a stream each."""
+        """Store the current step; returns its rewards per stream."""
         self._group.seen = step
         return self._policy.reward(self._group, self._clip)
 
@@ -170,7 +170,7 @@ class Player:
         group.record_output(output)
         step = self.env.step(output.action)
         rewards = self._see(step)
-        if step.valid[0]:  # else the env began anew and the action was not taken
+        if step.valid[0]:  # else the env was reset and the action ignored
             if self._strip is not None:
                 self._strip.add({name: float(rewards[name][0]) for name in self._streams})
             if self._demand.log:
@@ -191,7 +191,7 @@ def _line(action: Tree, outputs: dict[str, Any], step: EnvStep, rewards: dict[st
 
 
 def head_outputs(model: Any, group: RowGroup) -> dict[str, Any]:
-    """What every head of a `Network` says to what the group sees; nothing for a model that has no `step`."""
+    """Return the outputs of all heads of a `Network` for the group's observation; {} if the model has no `step`."""
     assert group.seen is not None
     if not hasattr(model, "step"):
         return {}
@@ -203,7 +203,7 @@ def head_outputs(model: Any, group: RowGroup) -> dict[str, Any]:
 
 
 def _plain(values: Tree) -> Any:
-    """The first row [1, ...] of a leaf, or of every leaf by its path, as JSON has it: what is not finite is null."""
+    """Convert the first row of a leaf [1, ...], or of every leaf by path, to JSON values; null if not finite."""
     named = dict(tree.items(values))
     if "" in named:
         return _numbers(np.asarray(named[""])[0])
@@ -225,7 +225,7 @@ def _episode(shown: Shown) -> dict[str, Any]:
 
 
 def _draw_without_a_screen() -> None:
-    """Let pygame and MuJoCo draw into memory, silently, also where there is neither a screen nor a sound card."""
+    """Make pygame and MuJoCo render off-screen and without sound, so that no display is needed."""
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")

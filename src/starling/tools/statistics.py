@@ -1,6 +1,6 @@
 """Statistics of scores over several runs, as 2108.13264 recommends: interquartile mean, bootstrap, improvement.
 
-Scores are arrays [runs, tasks], or [runs] where there is one task.
+Scores are arrays [runs, tasks], or [runs] if there is one task.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def interquartile_mean(scores: ArrayLike) -> float:
 
 
 def probability_of_improvement(x: ArrayLike, y: ArrayLike) -> float:
-    """Chance that a run of X scores higher than a run of Y on the same task, averaged over tasks.
+    """Probability that a run of X scores higher than a run of Y on the same task, averaged over tasks.
 
     For each task it is U / (n m), with the Mann-Whitney statistic U = Σ_i Σ_j ([x_i > y_j] + [x_i = y_j] / 2), so that
     a tie counts half.
@@ -91,13 +91,13 @@ def bootstrap_interval(
 
 
 def _resample(scores: Scores, rng: np.random.Generator) -> Scores:
-    """Runs drawn with replacement within each task, [runs, tasks]."""
+    """Resample runs with replacement within each task, [runs, tasks]."""
     drawn = rng.integers(len(scores), size=scores.shape)
     return np.take_along_axis(scores, drawn, axis=0)
 
 
 def _matrix(scores: ArrayLike) -> Scores:
-    """Scores as float64 [runs, tasks]."""
+    """Convert scores to float64 [runs, tasks]."""
     matrix = np.asarray(scores, np.float64)
     if matrix.ndim == 1:
         matrix = matrix[:, None]

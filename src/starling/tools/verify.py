@@ -1,6 +1,6 @@
-"""Proof that a resumed run is the run that was never killed: real processes, a real kill.
+"""Verify that a run that is killed and resumed matches one that was never killed, with real processes.
 
-In one process every byte is compared; over several, where nothing comes twice in the same order, every counter.
+With the inline runtime, all bytes are compared; otherwise the order of events varies, and counters are compared.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ATTEMPTS = 3
 def verify(
     source: str, overrides: Sequence[str], steps: int, say: Callable[[str], None], words: Sequence[str] = ()
 ) -> list[str]:
-    """What is wrong with a run that is killed after N env steps and resumed to 2N; empty: nothing.
+    """Kill a run after N env steps and resume it to 2N; returns the problems that were found.
 
-    What `source` may import was checked already; `words` are those that the user has allowed.
+    The imports of `source` were checked before; `words` are those that the user has allowed.
     """
     with tempfile.TemporaryDirectory(prefix="starling-verify-") as scratch:
         config = load(source, overrides)
@@ -52,12 +52,12 @@ def verify(
 
 
 def to_the_bit(config: Config) -> bool:
-    """Return True if a run can be resumed to the same bytes, which needs `checkpoint.exact`."""
+    """Return True if a resumed run can be bitwise identical, which also needs `checkpoint.exact`."""
     return config.runtime == "inline"
 
 
 def _words_for(config: Config) -> list[str]:
-    """Words that let a run of `config` be resumed also where there is no key to seal it with."""
+    """Return the words to allow so that a run of `config` can be resumed even without a key to seal it."""
     values = to_saved(config)
     return [each.word for each in (*imports_of(values), *clusters_of(values))]
 
@@ -75,14 +75,14 @@ def _verify_counters(
 
 @dataclass(frozen=True)
 class Counters:
-    """What the newest checkpoint of a run says it has done."""
+    """Counters in the newest checkpoint of a run."""
 
     rows: int  # of metrics
     episodes: int
     env_steps: int
     updates: int
-    inserted: tuple[int, ...]  # env steps into each table; of all shards, where there are several
-    drawn: tuple[int, ...]  # batches, of each shard
+    inserted: tuple[int, ...]  # env steps inserted into each table, over all shards
+    drawn: tuple[int, ...]  # batches sampled from each shard
 
     @classmethod
     def of(cls, run: RunFolder) -> Counters:
@@ -102,15 +102,15 @@ class Counters:
 
 
 UNDER_WAY = 4
-"""Batches that may be drawn and not learned from yet, or be learned from and not saved."""
+"""Batches that may be sampled but not learned from yet, or learned from but not saved."""
 
 
 def compare_counters(
     before: Counters, after: Counters, rows: list[dict[str, Any]], all_rows: list[dict[str, Any]]
 ) -> list[str]:
-    """What does not add up between the checkpoint that a run was resumed from, with its `rows`, and its end."""
+    """Return the inconsistencies between the checkpoint that a run was resumed from, with its `rows`, and its end."""
     wrong, last = [], all_rows[-1]
-    came_in = last["ledger/inserted"]  # since it was resumed
+    came_in = last["ledger/inserted"]  # since the run was resumed
     if all_rows[: len(rows)] != rows:
         wrong.append("rows of metrics from before the checkpoint are not those that were there")
     for key in ("env_steps", "updates", "episodes"):
@@ -139,7 +139,7 @@ def compare_counters(
 
 
 def compare(one: RunFolder, other: RunFolder) -> list[str]:
-    """What differs between the last checkpoints and the metrics of two runs, leaving out timings."""
+    """Return the differences between the last checkpoints and the metrics of two runs, without timings."""
     differences = []
     mine, theirs = (max(run.checkpoints.glob("step-*")) for run in (one, other))
     if mine.name != theirs.name:
@@ -185,7 +185,7 @@ def _wait(process: subprocess.Popen[str]) -> None:
 
 
 def _killed_run(settings: list[str], runs: Path, steps: int) -> RunFolder:
-    """A run that was killed after its first checkpoint; one that was too quick for that is tried again."""
+    """Train a run and kill it after its first checkpoint; retries if the run ends before that."""
     for attempt in range(ATTEMPTS):
         run = RunFolder(runs / f"killed-{attempt}")
         if _kill_after_checkpoint(_train(settings, runs, run.path.name), run):
@@ -194,7 +194,7 @@ def _killed_run(settings: list[str], runs: Path, steps: int) -> RunFolder:
 
 
 def _kill_after_checkpoint(process: subprocess.Popen[str], run: RunFolder) -> bool:
-    """Whether the kill came before the run's own end."""
+    """Kill a run after its first checkpoint; returns False if the run ended before that."""
     while not list(run.checkpoints.glob("step-*")):
         if process.poll() is not None:
             _wait(process)

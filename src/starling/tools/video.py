@@ -1,4 +1,4 @@
-"""Films of an environment: pictures one after another, as mp4 or gif, whole or not at all."""
+"""Write videos as mp4 or gif; a file appears only when it is complete."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ import numpy as np
 from starling.errors import UserError
 from starling.experiment.run_folder.disk import MODE
 
-if TYPE_CHECKING:  # at run time it would bring torch along, and a wrong name is told before that
+if TYPE_CHECKING:  # at run time this would import torch, and wrong file names are reported before that
     from starling.types import NDArray
 
 MIN_HEIGHT = 256
-"""Pixels below which a picture is enlarged, in whole multiples."""
+"""Images with a smaller height in pixels are enlarged by an integer factor."""
 
-_MAX_WIDTH = 1920  # of an enlarged picture
-_MIN_GIF_MS = 20  # browsers show what is quicker than this at 10 frames a second
+_MAX_WIDTH = 1920  # of an enlarged image
+_MIN_GIF_MS = 20  # browsers play faster gifs at 10 frames per second
 
 
 class PartialFile:
-    """A file under way beside its place; what is not finished when the block is left is removed."""
+    """Context manager that writes a file under a temporary name, and removes it on exit unless it was finished."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -38,7 +38,7 @@ class PartialFile:
             raise UserError(f"{self.target} is a folder; name a file")
         check_folder(self.target)
         try:
-            self.path.unlink(missing_ok=True)  # of a process with this id that was killed
+            self.path.unlink(missing_ok=True)  # left by a killed process with this id
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE))
         except OSError as error:
             raise self.failed(error) from None
@@ -54,13 +54,13 @@ class PartialFile:
             raise self.failed(error) from None
 
     def finish(self, *, replace: bool = True) -> Path:
-        """Give the file its name, or one with a number where that is taken and may not be replaced."""
+        """Rename the file to its target; with `replace=False`, a number is added to a name that exists already."""
         final = self.target if replace else _free(self.target)
         self.path.replace(final)
         return final
 
     def failed(self, error: OSError) -> UserError:
-        """What to tell a person of an `error` in writing this file."""
+        """Return a `UserError` for an `error` in writing this file."""
         return UserError(f"cannot write {self.target}: {error.strerror or error}")
 
 
@@ -74,13 +74,13 @@ def _free(path: Path) -> Path:
 
 
 def check_folder(file: Path) -> None:
-    """Refuse a file in a folder that is not there: a mistyped path should not become folders."""
+    """Raise `UserError` if the folder of a file does not exist: a mistyped path should not create folders."""
     if not file.parent.is_dir():
         raise UserError(f"cannot write {file}: there is no folder {file.parent}; make it first, or name another")
 
 
 def check_video(path: Path, fps: float | None) -> None:
-    """Refuse what can be known to be wrong before there is a picture: the kind of film, its pace, a missing package."""
+    """Raise `UserError` for an unknown format, an invalid frame rate, or a missing package, before any rendering."""
     if path.suffix.lower() not in _WRITERS:
         raise UserError(f"{path} does not end in {' or '.join(_WRITERS)}, the kinds of video that can be written")
     if fps is not None and not 0.1 <= fps <= 1000:
@@ -95,9 +95,9 @@ def check_video(path: Path, fps: float | None) -> None:
 
 
 def write_video(path: Path, frames: Iterable[NDArray], fps: float, *, replace: bool = True) -> Path:
-    """Write `frames` ([H, W, 3] uint8, or grey, or with alpha) as they come; returns the file's name.
+    """Write `frames` ([H, W, 3] uint8, or gray, or with alpha) as they are produced; returns the path of the file.
 
-    With `replace=False` a taken name gets a number.
+    With `replace=False`, a number is added to a name that exists already.
     """
     check_video(path, fps)
     with PartialFile(path) as partial:
@@ -107,11 +107,11 @@ def write_video(path: Path, frames: Iterable[NDArray], fps: float, *, replace: b
 
 
 def _write_mp4(partial: PartialFile, pictures: Iterator[NDArray], fps: float) -> None:
-    """H.264, through a pipe: only the picture at hand is in memory."""
+    """Encode H.264 through a pipe to ffmpeg; only the current frame is in memory."""
     ffmpeg = package("imageio_ffmpeg")
     first = _even(next(pictures))
     height, width = first.shape[:2]
-    # The size is even, so ffmpeg needs no block size; the partial file's name does not say its format.
+    # The size is even, so ffmpeg needs no block size; the format does not follow from the temporary name.
     settings = {"fps": fps, "quality": 7, "macro_block_size": 1, "ffmpeg_log_level": "fatal"}
     writer = ffmpeg.write_frames(partial.path, (width, height), output_params=["-f", "mp4"], **settings)
     sent = 0
@@ -122,7 +122,7 @@ def _write_mp4(partial: PartialFile, pictures: Iterator[NDArray], fps: float) ->
             sent += 1
     finally:
         writer.close()
-    # The pipe says nothing of how ffmpeg ended: a disk that is full at the very end shows only in the file.
+    # The pipe does not report ffmpeg's exit code: a disk that is full at the very end shows only in the file.
     if _length(partial.path) != sent:
         raise partial.failed(OSError("ffmpeg did not write all of it (is the disk full?)"))
 
@@ -135,7 +135,7 @@ def _send(writer: Any, picture: NDArray, partial: PartialFile) -> None:
 
 
 def _length(film: Path) -> int | None:
-    """The pictures in an mp4; None where it cannot be read."""
+    """Return the number of frames in an mp4; None if it cannot be read."""
     try:
         count: int = package("imageio_ffmpeg").count_frames_and_secs(film)[0]
     except RuntimeError:
@@ -144,11 +144,11 @@ def _length(film: Path) -> int | None:
 
 
 def _write_gif(partial: PartialFile, pictures: Iterator[NDArray], fps: float) -> None:
-    """Pillow keeps all pictures in memory, and joins equal ones into one that is shown for longer."""
+    """Encode with Pillow, which holds all frames in memory and merges equal ones into a longer one."""
     image = package("PIL.Image")
-    every = math.ceil(fps * _MIN_GIF_MS / 1000)  # what is too quick to be shown is left out, so that the pace is right
+    every = math.ceil(fps * _MIN_GIF_MS / 1000)  # drop frames that are too fast to play, to keep the speed right
     first, *others = (image.fromarray(picture) for picture in islice(pictures, 0, None, every))
-    pace = round(100 * every / fps) * 10  # a gif counts hundredths of a second
+    pace = round(100 * every / fps) * 10  # gif durations are in hundredths of a second
     film = BytesIO()
     first.save(film, format="GIF", save_all=True, append_images=others, duration=pace, loop=0)
     partial.write(film.getvalue())
@@ -158,7 +158,7 @@ _WRITERS = {".mp4": _write_mp4, ".gif": _write_gif}
 
 
 def package(name: str) -> Any:
-    """A module that only films need."""
+    """Import a module that only videos need; raises `UserError` if it is not installed."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
@@ -167,12 +167,12 @@ def package(name: str) -> Any:
 
 
 def as_shown(frame: NDArray) -> NDArray:
-    """A picture as a film has it: [H, W, 3], and large enough; what is so already stays as it is."""
+    """Convert an image to [H, W, 3] and enlarge it to `MIN_HEIGHT`; idempotent."""
     return _enlarged(_rgb(frame))
 
 
 def _rgb(frame: NDArray) -> NDArray:
-    """[H, W, 3] of a picture that may be grey, [H, W] or [H, W, 1], or have alpha, [H, W, 4]."""
+    """Convert an image to [H, W, 3]; it may be gray, [H, W] or [H, W, 1], or have alpha, [H, W, 4]."""
     picture = frame[..., None] if frame.ndim == 2 else frame
     if picture.ndim != 3 or picture.shape[-1] not in (1, 3, 4) or picture.dtype != np.uint8 or not picture.size:
         raise UserError(f"a picture of shape {frame.shape}, {frame.dtype} cannot be filmed; it must be [H, W, 3] uint8")
@@ -180,14 +180,14 @@ def _rgb(frame: NDArray) -> NDArray:
 
 
 def _enlarged(picture: NDArray) -> NDArray:
-    """Every pixel a square of pixels, so that a small picture stays sharp."""
+    """Repeat every pixel, so that a small image stays sharp."""
     height, width = picture.shape[:2]
     factor = max(1, min(-(-MIN_HEIGHT // height), _MAX_WIDTH // width))
     return picture.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
 def _even(picture: NDArray) -> NDArray:
-    """Its last row and column repeated where their number is odd: yuv420p keeps one colour for two by two pixels."""
+    """Pad height and width to even numbers: yuv420p stores one color per 2 x 2 pixels."""
     height, width = picture.shape[:2]
     return np.ascontiguousarray(np.pad(picture, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge"))
 

@@ -1,4 +1,4 @@
-"""A strip under the pictures of a film that shows what every reward stream gave in the last steps."""
+"""Draw the last rewards of every stream in a strip below the frames of a video."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ if TYPE_CHECKING:
     from starling.types import NDArray
 
 BAND = 40
-"""Pixels that a stream's band is high; the upper ones hold its name."""
+"""Height in pixels of a stream's band, with its name at the top."""
 BAR = 4
-"""Pixels of a step, from left to right."""
+"""Width in pixels of one step."""
 
-_TEXT = 14  # pixels of the name
+_TEXT = 14  # height of the name in pixels
 _GROUND, _LINE, _INK = (24, 24, 24), (90, 90, 90), (235, 235, 235)
 _COLOURS = ((0, 158, 115), (213, 94, 0), (86, 180, 233), (230, 159, 0), (204, 121, 167), (240, 228, 66))
 
 
 class Strip:
-    """A band a stream, a bar a step, the newest at the right; the largest bar of the film fills its half."""
+    """One band per stream with one bar per step, the newest at the right, scaled by the largest value so far."""
 
     def __init__(self) -> None:
         self._last: dict[str, deque[float]] = {}
         self._largest: dict[str, float] = {}
 
     def clear(self) -> None:
-        """An episode begins."""
+        """Remove all bars at the start of an episode."""
         for values in self._last.values():
             values.clear()
 
     def add(self, rewards: Mapping[str, float]) -> None:
-        """What a step earned, a stream each."""
+        """Add the rewards of one step, by stream."""
         for name, value in rewards.items():
             self._last.setdefault(name, deque(maxlen=1920)).append(value)
             self._largest[name] = max(self._largest.get(name, 0.0), abs(value))
 
     def under(self, picture: NDArray, streams: tuple[str, ...]) -> NDArray:
-        """The picture [H, W, 3] with a band of every stream below it [H + n BAND, W, 3]."""
+        """Return the image [H, W, 3] with one band per stream below it, [H + n BAND, W, 3]."""
         width = picture.shape[1]
         bands = [self._band(name, _COLOURS[i % len(_COLOURS)], width) for i, name in enumerate(streams)]
         return np.concatenate([picture, *bands])

@@ -1,7 +1,7 @@
-"""Arrays to a safetensors file, which that library reads back, and back from one that anybody may have written.
+"""Write arrays as a safetensors file, and read them back from a file that need not be trusted.
 
-The library's own writer tells of a full disk with an error that is no OSError, and makes files that only their owner
-can read; this one does neither. The library's own reader raises errors of many kinds and has no limit for the header.
+The writer of the safetensors library does not raise `OSError` on a full disk, and makes files that only their owner can
+read. Its reader raises exceptions of many types and does not limit the header. Hence the implementations here.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _MOST_AXES, _LONGEST_AXIS = 32, 2**48
 
 
 def write_arrays(file: Path, arrays: Mapping[str, NDArray]) -> None:
-    """Write `arrays`, each contiguous; they are on the disk when this returns."""
-    names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))  # large numbers first: all are aligned
+    """Write contiguous arrays and sync them to disk."""
+    names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))  # large dtypes first: all are aligned
     header, begin = {}, 0
     for name in names:
         array = arrays[name]
@@ -46,7 +46,7 @@ def write_arrays(file: Path, arrays: Mapping[str, NDArray]) -> None:
 
 
 def read_arrays(file: Path) -> dict[str, NDArray]:
-    """The arrays of a safetensors file; raises ValueError if it is none, or has types that are never written here."""
+    """Read the arrays of a safetensors file; raises ValueError if it is invalid or has dtypes other than `_NAMES`."""
     with open(open_regular(file, os.O_RDONLY), "rb") as handle:
         content = np.empty(os.fstat(handle.fileno()).st_size, np.uint8)
         if handle.readinto(content.data) != len(content):
@@ -55,7 +55,7 @@ def read_arrays(file: Path) -> dict[str, NDArray]:
 
 
 def parse_arrays(content: NDArray) -> dict[str, NDArray]:
-    """The arrays in the bytes of a safetensors file, uint8 [n]: views where they are aligned."""
+    """Parse the bytes of a safetensors file, uint8 [n], into arrays; they are views if they are aligned."""
     length = int.from_bytes(content[:8].tobytes(), "little")
     if len(content) < 8 or length > min(_LONGEST_HEADER, len(content) - 8):
         raise ValueError("no safetensors file: its header has an impossible length")
@@ -81,7 +81,7 @@ def parse_arrays(content: NDArray) -> dict[str, NDArray]:
 
 
 def _parse_entry(entry: Any, size: int) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
-    """Type, shape, begin, and end of an array among `size` bytes of data."""
+    """Return dtype, shape, begin, and end of an array in `size` bytes of data."""
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise ValueError("an array without type, shape, or place")
     dtype = _DTYPES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None

@@ -1,11 +1,11 @@
-"""Checkpoints: a folder of safetensors, JSON and a manifest with checksums. Nothing is ever unpickled.
+"""Checkpoints: a folder of safetensors, JSON, and a manifest with checksums. Nothing is ever unpickled.
 
-A checkpoint is written beside its place, synced to disk and renamed, so that at any moment a folder with its proper
-name is whole. Old ones are removed after that. Loading verifies every checksum and falls back to the newest older
-checkpoint that is sound.
+A checkpoint is written under a temporary name, synced to disk, and renamed, so that a folder with its final name is
+complete at any moment. Old checkpoints are removed after that. Loading verifies every checksum and falls back to the
+newest older checkpoint that is valid.
 
-What is large and changes little by little is in segments, which checkpoints share: they are written before the
-checkpoint that names them and removed after the last one that did.
+Large data that changes gradually is stored in segments, which checkpoints share: they are written before the first
+checkpoint that refers to them and removed after the last one.
 """
 
 from __future__ import annotations
@@ -43,38 +43,38 @@ from starling.state_io import Frozen, FrozenPart, thaw
 
 FORMAT = 2
 READABLE = (1, FORMAT)
-"""Format 1 knew no segments and is the same otherwise."""
+"""Formats that can be read; format 1 is the same without segments."""
 NEWEST, BEST = "newest", "best"
 _PREFIX = "step-"
 _BEST = "best.json"
 _UNFINISHED = ".unfinished-"
 _REPLACED = ".replaced-"
-_MOST_BYTES = 2**26  # of all documents, which are JSON; what is large is in arrays and segments
+_MOST_BYTES = 2**26  # of all JSON documents; large data is in arrays and segments
 _MOST_VALUES = 250_000  # of a document
 _LONGEST_MANIFEST, _MOST_IN_MANIFEST = 2**24, 500_000  # bytes and values
 TRIED = 10
-"""Checkpoints that are looked at, the newest first, for one that is sound."""
-_TOLD = 3  # of those that are not, how many are named; and ten times as many names are listed
+"""Number of the newest checkpoints to try until one is valid."""
+_TOLD = 3  # broken checkpoints that a message names; a list of known checkpoints has ten times as many
 _MOST_SWEPT = 1000  # checkpoints
 
 Check = Callable[[dict[str, Any]], None]
-"""Raises ValueError for a state that the caller cannot use."""
+"""A function that raises ValueError for a state that the caller cannot use."""
 Limits = Mapping[str, int]
-"""Bytes that the arrays and segments of a part may have, by its name; a part that is not named has none to speak of.
+"""Largest size in bytes of the arrays and segments of each part, by name; other parts may have `_MOST_BYTES`.
 
-Without limits they may have as many as the machine has memory.
+Without limits, the memory of the machine is the limit.
 """
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, MemoryError)
 _MISFITS = (*_DAMAGE, IndexError, ArithmeticError, AssertionError, RuntimeError, StopIteration)
 
 
 class BrokenCheckpointError(Exception):
-    """A checkpoint that is not what was written: says which file and how."""
+    """A checkpoint is damaged; the message names the file and the problem."""
 
 
 @dataclass(frozen=True)
 class Retention:
-    """Which checkpoints stay: the newest, one for every so many env steps, and the one with the best score."""
+    """Checkpoints to keep: the `newest` ones, one for every `every` env steps, and the one with the best score."""
 
     newest: int = 3
     every: int | None = None
@@ -82,7 +82,7 @@ class Retention:
 
 
 def write(root: Path, env_steps: int, frozen: Frozen, *, retention: Retention, score: float | None = None) -> Path:
-    """Write a frozen state as the checkpoint of `env_steps`; where that fails nothing of it is left behind."""
+    """Write a frozen state as the checkpoint of `env_steps`; removes partial files if that fails."""
     name = f"{_PREFIX}{env_steps:012d}"
     partial, final = root / f"{_UNFINISHED}{name}", root / name
     segments = deque(part for leaf in _segments(frozen).values() for part in leaf.parts)
@@ -95,10 +95,10 @@ def write(root: Path, env_steps: int, frozen: Frozen, *, retention: Retention, s
         _publish(partial, final)
     except OSError:
         with suppress(OSError):
-            recover(root)  # others need the room on a full disk
+            recover(root)  # on a full disk, other files need the space
         raise
     finally:
-        for segment in segments:  # nobody will read what could not be written
+        for segment in segments:  # after an error, the rest will not be read
             segment.release()
     try:
         if retention.best and score is not None and math.isfinite(score):
@@ -110,9 +110,9 @@ def write(root: Path, env_steps: int, frozen: Frozen, *, retention: Retention, s
 
 
 def recover(root: Path) -> None:
-    """Remove what a killed or failed save left half-written or half-removed, and put back what it was replacing.
+    """Remove what a killed or failed save left partly written or removed, and restore the checkpoint it was replacing.
 
-    Segments that nothing names any more go with it, unless there are very many checkpoints to be read for that.
+    Also removes unused segments, unless that would mean to read very many checkpoints.
     """
     for leftover in _named(root, _UNFINISHED):
         remove_tree(leftover)
@@ -128,12 +128,12 @@ def recover(root: Path) -> None:
 
 
 def _publish(partial: Path, final: Path) -> None:
-    """Give a whole checkpoint its name; one of the same env steps, if there is one, goes only after that."""
+    """Give a complete checkpoint its final name; an older one of the same env steps is removed only after that."""
     root, replaced = final.parent, final.with_name(f"{_REPLACED}{final.name}")
     if _is_same(final, partial):
         remove_tree(partial)
         return
-    if final.exists():  # updates were made since, or it is damaged
+    if final.exists():  # there were more updates since, or it is damaged
         rename(final, replaced)
     rename(partial, final)
     sync(root)
@@ -142,7 +142,7 @@ def _publish(partial: Path, final: Path) -> None:
 
 
 def _is_same(one: Path, other: Path) -> bool:
-    """Whether a checkpoint is there, sound and equal to another."""
+    """Return True if a checkpoint exists, is valid, and equals another."""
     try:
         return one.exists() and _read_manifest(one) == _read_manifest(other) and is_sound(one)
     except BrokenCheckpointError:
@@ -150,7 +150,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def _fill(partial: Path, env_steps: int, frozen: Frozen) -> None:
-    """Everything of a checkpoint but its segments, on disk when this returns."""
+    """Write all of a checkpoint but its segments, and sync it to disk."""
     for name, part in frozen.items():
         write_synced(partial / f"{name}.json", json.dumps(part.document, allow_nan=False).encode())
         if part.arrays:
@@ -167,7 +167,7 @@ def _segments(frozen: Frozen) -> dict[str, Segmented]:
 
 
 def _sweep(root: Path) -> None:
-    """Remove the segments that no checkpoint names; none while a manifest cannot be read, for it may yet be mended."""
+    """Remove unused segments; none if a manifest cannot be read, since it may still be repaired."""
     try:
         manifests = [_read_manifest(folder) for folder in _newest_first(root)]
     except BrokenCheckpointError:
@@ -176,7 +176,7 @@ def _sweep(root: Path) -> None:
 
 
 def segment_names(folder: Path) -> dict[str, list[str]]:
-    """The checksums of a checkpoint's segments, by their place in the state; none where the manifest is unreadable."""
+    """Return the checksums of a checkpoint's segments by their path in the state; {} if the manifest is unreadable."""
     try:
         named = _read_manifest(folder).segments
     except BrokenCheckpointError:
@@ -191,7 +191,7 @@ def _note_best(root: Path, name: str, score: float) -> None:
 
 
 def best(root: Path) -> tuple[str, float] | None:
-    """The name and score of the best checkpoint, where one is known and still there."""
+    """Return the name and score of the best checkpoint; None if it is not known or was removed."""
     try:
         return _read_best(root)
     except BrokenCheckpointError:
@@ -199,7 +199,7 @@ def best(root: Path) -> tuple[str, float] | None:
 
 
 def best_problem(root: Path) -> str | None:
-    """What is wrong with the note on the best checkpoint; None: nothing, or there is no note yet."""
+    """Return the problem with `best.json`; None if there is none, or the file does not exist yet."""
     try:
         _read_best(root)
     except BrokenCheckpointError as error:
@@ -208,7 +208,7 @@ def best_problem(root: Path) -> str | None:
 
 
 def _read_best(root: Path) -> tuple[str, float]:
-    """The name and score of the best checkpoint; raises `BrokenCheckpointError` where none is known and there."""
+    """Return the name and score of the best checkpoint; raises `BrokenCheckpointError` if it is unknown or gone."""
     try:
         note = parse_json(read_bounded(root / _BEST, 2**16))
         name, score = str(note["checkpoint"]), float(note["score"])
@@ -224,7 +224,7 @@ def _read_best(root: Path) -> tuple[str, float]:
 
 
 def _prune(root: Path, written: str, retention: Retention) -> None:
-    """Remove old checkpoints; one that is later than what was just `written` is damaged, and may yet be mended."""
+    """Remove old checkpoints; one later than the one just `written` is damaged, but may still be repaired."""
     folders = [folder for folder in _newest_first(root) if folder.name <= written]
     kept = {folder.name for folder in folders[: retention.newest]}
     if retention.best and (known := best(root)) is not None:
@@ -236,7 +236,7 @@ def _prune(root: Path, written: str, retention: Retention) -> None:
     for folder, unnamed in dropped.items():
         rename(folder, unnamed)
     if dropped:
-        sync(root)  # under its proper name a checkpoint is whole until it is gone
+        sync(root)  # under its final name, a checkpoint is complete until it is gone
     for unnamed in dropped.values():
         remove_tree(unnamed)
 
@@ -247,10 +247,10 @@ def load(
     check: Check = lambda state: None,
     limits: Limits | None = None,
 ) -> dict[str, Any]:
-    """The state of one checkpoint, or only these `parts` of it, which alone are read.
+    """Load the state of one checkpoint, or only `parts` of it; the other files are not read.
 
-    Raises `BrokenCheckpointError` unless every byte is as it was written, is a state within `limits`, and passes
-    `check`.
+    Raises:
+        BrokenCheckpointError: A checksum differs, or the state is invalid, exceeds `limits`, or fails `check`.
     """
     manifest = _verify(folder, parts, limits)
     state = {}
@@ -267,7 +267,7 @@ def load(
 
 
 def _load_part(folder: Path, manifest: CheckpointManifest, part: str) -> Any:
-    """One part of the state, of files that the manifest lists and nothing else."""
+    """Load one part of the state, only from files that the manifest lists."""
     document = parse_json(read_bounded(folder / f"{part}.json", _MOST_BYTES), most=_MOST_VALUES)
     binary = f"{part}.safetensors"
     arrays = read_arrays(folder / binary) if binary in manifest.files else {}
@@ -279,14 +279,14 @@ def _load_part(folder: Path, manifest: CheckpointManifest, part: str) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    """One line about an error, which may quote what is in a file."""
+    """Describe an error in one line; it may quote the content of a file, so it is made printable."""
     text = " ".join((error.strerror or "" if isinstance(error, OSError) else str(error)).split())
     return printable(f"{type(error).__name__}: {text}" if text else type(error).__name__)
 
 
 @contextmanager
 def fitting(source: str) -> Iterator[None]:
-    """Let a state that cannot be restored, though it is as it was written, be one line and no traceback."""
+    """Raise a `UserError` instead of a traceback if an undamaged state cannot be restored."""
     try:
         yield
     except _MISFITS as error:
@@ -296,7 +296,7 @@ def fitting(source: str) -> Iterator[None]:
 
 
 def is_sound(folder: Path, limits: Limits | None = None) -> bool:
-    """Whether every byte is as it was written."""
+    """Return True if all sizes and checksums are as they were written."""
     try:
         return bool(_verify(folder, None, limits))
     except BrokenCheckpointError:
@@ -310,10 +310,11 @@ def find(
     check: Check = lambda state: None,
     limits: Limits | None = None,
 ) -> tuple[Path, dict[str, Any], list[str]]:
-    """The checkpoint called `which` (newest, best, or its env steps), its state, and what was wrong with newer ones.
+    """Load the checkpoint called `which` (newest, best, or its env steps).
 
-    Only the newest has others to fall back to. Of the state only `parts` are read and looked at, if they are named; one
-    that is beyond `limits` or does not pass `check` counts as broken.
+    Returns its path, its state, and the problems of newer ones that were skipped. Only "newest" falls back to older
+    checkpoints. If `parts` are named, only these are read and verified. A state that exceeds `limits` or fails `check`
+    counts as broken.
     """
     if which == NEWEST:
         return _load_newest(root, parts, check, limits)
@@ -325,7 +326,7 @@ def find(
 
 
 def _called(root: Path, which: str) -> Path:
-    """The checkpoint that is the best, or that has these env steps or this name."""
+    """Return the checkpoint called "best", or the one with these env steps or this name."""
     known = {folder.name: folder for folder in _newest_first(root)}
     if which == BEST:
         try:
@@ -344,7 +345,7 @@ def _called(root: Path, which: str) -> Path:
 
 
 def later_than(root: Path, which: str, limits: Limits | None = None) -> list[str]:
-    """The env steps of sound checkpoints, among the newest, that are later than the one called `which`."""
+    """Return the env steps of valid checkpoints, among the newest, that are later than the one called `which`."""
     if which == NEWEST:
         return []
     chosen = _called(root, which)
@@ -369,18 +370,18 @@ def _load_newest(
 
 
 def _shortened(problems: list[str]) -> list[str]:
-    """A few of the problems, and how many more there are."""
+    """Return the first problems, and how many more there are."""
     more = len(problems) - _TOLD
     return [*problems[:_TOLD], f"and {more} more"] if more > 0 else problems
 
 
 def newest_sound(root: Path) -> Path | None:
-    """The newest checkpoint of which every byte is as it was written."""
+    """Return the newest valid checkpoint, or None."""
     return next(filter(is_sound, islice(_newest_first(root), TRIED)), None)
 
 
 def steps_of(folder: Path) -> int:
-    """The env steps after which a checkpoint was taken, from its name."""
+    """Return the env steps of a checkpoint, from its name."""
     return int(folder.name.removeprefix(_PREFIX))
 
 
@@ -389,13 +390,13 @@ def _newest_first(root: Path) -> Iterator[Path]:
 
 
 def _named(root: Path, prefix: str) -> list[Path]:
-    """Folders, and no links to any, with this prefix and the name of a checkpoint."""
+    """Return the folders (no links) whose name is `prefix` and the name of a checkpoint."""
     found = root.glob(f"{prefix}{_PREFIX}*")
     return [path for path in found if NAME.fullmatch(path.name.removeprefix(prefix)) and is_folder(path)]
 
 
 def _verify(folder: Path, parts: Collection[str] | None, limits: Limits | None) -> CheckpointManifest:
-    """Check every file of these parts (None: of all) against the manifest, which it gives; all sizes come first."""
+    """Check the files of these parts (None: all) against the manifest and return it; sizes first, then checksums."""
     manifest = _read_manifest(folder)
     wanted = _parts(manifest, parts)
     if sum(manifest.files[f"{part}.json"].bytes for part in wanted) > _MOST_BYTES:
@@ -428,7 +429,7 @@ def _parts(manifest: CheckpointManifest, wanted: Collection[str] | None) -> list
 
 
 def _segments_of(manifest: CheckpointManifest, part: str) -> dict[str, list[tuple[str, int]]]:
-    """Names and sizes of the segments of a part of the state, by their place in it."""
+    """Return names and sizes of the segments of one part, by their path in the state."""
     return {path: named for path, named in manifest.segments.items() if path.split("/", 1)[0] == part}
 
 
@@ -437,7 +438,7 @@ def _files_of(folder: Path, manifest: CheckpointManifest, part: str) -> list[tup
 
 
 def _wrong_sizes(folder: Path, manifest: CheckpointManifest, part: str, limits: Limits | None) -> Iterator[str]:
-    """What is wrong with the sizes of one part's files, and of its arrays and segments together."""
+    """Yield problems with the file sizes of one part, and with the total size of its arrays and segments."""
     large = sum(size for named in _segments_of(manifest, part).values() for _, size in named)
     for file, expected in _files_of(folder, manifest, part):
         try:
@@ -456,17 +457,17 @@ def _wrong_sizes(folder: Path, manifest: CheckpointManifest, part: str, limits: 
 
 
 def _wrong_content(folder: Path, manifest: CheckpointManifest, part: str) -> Iterator[str]:
-    """What is wrong with the checksums of one part; the small files are looked at first."""
+    """Yield problems with the checksums of one part, small files first."""
     for file, expected in _files_of(folder, manifest, part):
         try:
             if sha256(file) != expected.sha256:
                 yield f"{file.name} was altered (its checksum differs)"
         except OSError as error:
             yield f"{file.name} cannot be read: {error.strerror}"
-    segments = {pair for named in _segments_of(manifest, part).values() for pair in named}  # equal ones are one file
+    segments = {pair for named in _segments_of(manifest, part).values() for pair in named}  # equal ones share a file
     yield from filter(None, (what_is_wrong(folder.parent, name, size) for name, size in sorted(segments)))
 
 
 def _memory() -> int:
-    """Bytes of memory of this machine, in which the arrays of a checkpoint must have room."""
+    """Return the memory of this machine in bytes; the arrays of a checkpoint must fit."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

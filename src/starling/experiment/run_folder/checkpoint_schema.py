@@ -1,4 +1,4 @@
-"""The form of a checkpoint: its manifest and the parts of the state that no set_state checks by itself."""
+"""Schema of a checkpoint: its manifest, and the parts of the state that no `set_state` validates."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from starling.errors import printable
 
 NAME = re.compile(r"step-(\d{12,18})", re.ASCII)
-"""A checkpoint's folder, named by its env steps."""
+"""Name of a checkpoint's folder: its env steps."""
 
 Count = Annotated[int, Field(ge=0, lt=2**62)]
 SegmentSize = Annotated[int, Field(ge=0, le=2**30)]
-"""Bytes; segments are made of 4 MiB, or of 32 MiB before they are compressed, unless one observation has more."""
+"""Bytes; segments have 4 MiB, or 32 MiB before compression, unless a single observation is larger."""
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 PARTS = ("env", "evaluator", "incarnations", "learner", "loops", "policies", "session", "store")
-"""All parts that a state may have."""
+"""All possible parts of a state."""
 FileName = Annotated[str, StringConstraints(pattern=rf"^({'|'.join(PARTS)})\.(json|safetensors)$")]
 MOST_SEGMENTS = 100_000
-"""Of one checkpoint; at 4 MiB each they are 400 GB."""
-_MOST_ERRORS = 100  # that pydantic is asked about; it makes a dict of each
+"""Limit for one checkpoint; at 4 MiB each, these are 400 GB."""
+_MOST_ERRORS = 100  # with more, details are not requested from pydantic, which makes one dict per error
 
 
 class _Strict(BaseModel):
-    """Values of exactly these types: no text is taken for a number."""
+    """Base class without type conversion, e.g. from strings to numbers."""
 
     model_config = ConfigDict(strict=True, frozen=True, arbitrary_types_allowed=True)
 
@@ -40,7 +40,7 @@ class FileEntry(_Strict):
 
 
 class CheckpointManifest(_Strict):
-    """The files of a checkpoint and its segments (name and size), by their place in the state."""
+    """The files of a checkpoint, and its segments (name and size) by their path in the state."""
 
     env_steps: Count
     files: Annotated[dict[FileName, FileEntry], Field(max_length=1000)]
@@ -97,7 +97,7 @@ _PARTS: dict[str, type[_Strict]] = {
 
 
 def parse_manifest(document: Any) -> CheckpointManifest:
-    """Raises ValueError, with one line that says what is wrong, unless the manifest has the form above."""
+    """Validate a manifest; raises ValueError with a one-line message if it does not match the schema."""
     segments = document.get("segments", {}) if isinstance(document, dict) else {}
     if isinstance(segments, dict) and sum(len(each) for each in segments.values() if isinstance(each, list)) > (
         MOST_SEGMENTS
@@ -107,7 +107,7 @@ def parse_manifest(document: Any) -> CheckpointManifest:
 
 
 def _as_tuples(document: Any) -> Any:
-    """JSON has lists where a strict schema wants pairs."""
+    """Convert the lists of JSON to the pairs that the strict schema requires."""
     segments = document.get("segments") if isinstance(document, dict) else None
     if not isinstance(segments, dict):
         return document
@@ -119,7 +119,7 @@ def _as_tuples(document: Any) -> Any:
 
 
 def state_check(*needed: str) -> Callable[[dict[str, Any]], None]:
-    """A function that raises ValueError for a state without the `needed` parts, or with a part of another form."""
+    """Return a function that raises ValueError if a state lacks `needed` parts or does not match the schema."""
 
     def check(state: dict[str, Any]) -> None:
         if missing := [part for part in needed if part not in state]:

@@ -1,4 +1,4 @@
-"""Checks the kinds of files in a run, before anything in it is read, written, or removed."""
+"""Check the types of the files in a run folder before any of them is read, written, or removed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from starling.errors import UserError, printable
 
 DEEPEST = 32
-"""Folders within one another; a run makes three."""
+"""Largest depth of nested folders; a run has three."""
 MOST_ENTRIES = 1_000_000
 
 _KINDS = {
@@ -22,9 +22,9 @@ _KINDS = {
 
 
 def check_contents(folder: Path, what: str = "a run") -> None:
-    """Refuse a folder that holds anything but regular files and folders: a link in it may lead to any other file.
+    """Raise `UserError` if a folder holds anything but regular files and folders, since a link may lead anywhere.
 
-    `folder` itself may be reached through a link, which the user has typed.
+    `folder` itself may be a link, since the user has typed it.
     """
     waiting = [(str(folder), 0)]
     entries = 0
@@ -42,14 +42,14 @@ def check_contents(folder: Path, what: str = "a run") -> None:
                         waiting.append((entry.path, depth + 1))
                     elif not entry.is_file(follow_symlinks=False):
                         _refuse(entry, what)
-        except FileNotFoundError:  # a run that goes on has pruned a checkpoint
+        except FileNotFoundError:  # a run in progress has pruned a checkpoint
             continue
         except OSError as error:
             raise UserError(f"cannot read {printable(path)}: {error.strerror}") from None
 
 
 def _refuse(entry: os.DirEntry[str], what: str) -> None:
-    """Raise a `UserError` that names the kind of a file, unless it is gone by now."""
+    """Raise a `UserError` that names the type of a file, unless the file is gone by now."""
     try:
         kind = _KINDS.get(stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode), "of an unknown kind")
     except FileNotFoundError:

@@ -1,6 +1,7 @@
-"""All changes that a run makes to files it must not lose, so that their order can be tested; and checksums.
+"""Durable file operations of a run, and checksums.
 
-Only this module calls the system: tests put a recorder, a full disk, or a kill in the place of its `os`.
+All changes to files that must not be lost go through this module: tests replace its `os` to check their order, or to
+simulate a full disk or a kill.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 MODE = 0o666
-"""Of new files, less what the user's umask takes away."""
+"""Mode of new files, before the user's umask is applied."""
 
 
 def sha256(file: Path) -> str:
@@ -23,9 +24,9 @@ def sha256(file: Path) -> str:
 
 
 def open_regular(file: Path, flags: int) -> int:
-    """Open a regular file; raises OSError for a symbolic link and, without waiting for its other end, for a FIFO.
+    """Open a regular file; raises OSError for a symbolic link and, without blocking, for a FIFO.
 
-    A file to be written must also have no second name (hard link), under which it would change somewhere else.
+    A file to be written must have no second hard link, since the file would also change there.
     """
     descriptor = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, MODE)
     status = os.fstat(descriptor)
@@ -41,22 +42,22 @@ def open_regular(file: Path, flags: int) -> int:
 
 
 def read_bounded(file: Path, most: int) -> bytes:
-    """All bytes of a regular file; raises OSError if there are more than `most`."""
+    """Read all bytes of a regular file; raises OSError if there are more than `most`."""
     with open(open_regular(file, os.O_RDONLY), "rb") as handle:
         is_small = os.fstat(handle.fileno()).st_size <= most
         content = handle.read(most + 1) if is_small else b""
-    if not is_small or len(content) > most:  # it may have grown
+    if not is_small or len(content) > most:  # the file may have grown
         raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(file))
     return content
 
 
 def write_synced(file: Path, *content: bytes | memoryview) -> None:
-    """Write a new file in the place of one that may be there; its content is on the disk when this returns."""
+    """Write a new file, replacing an existing one, and sync it to disk."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
         descriptor = open_regular(file, flags)
     except FileExistsError:
-        os.unlink(file)  # a link goes, not what it names
+        os.unlink(file)  # removes a link, not its target
         descriptor = open_regular(file, flags)
     try:
         for part in content:
@@ -67,7 +68,7 @@ def write_synced(file: Path, *content: bytes | memoryview) -> None:
 
 
 def append(file: Path, content: bytes) -> None:
-    """Append all of `content`, or nothing: what a full disk cuts off is taken back."""
+    """Append all of `content` or nothing: a partial write, as on a full disk, is truncated."""
     descriptor = open_regular(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         end = os.fstat(descriptor).st_size
@@ -87,7 +88,7 @@ def _write_all(descriptor: int, content: bytes | memoryview) -> None:
 
 
 def sync(path: Path) -> None:
-    """Force a file or a folder's entries to the disk."""
+    """Sync a file, or the entries of a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -96,7 +97,7 @@ def sync(path: Path) -> None:
 
 
 def make_folder(folder: Path, *, exist_ok: bool = True) -> None:
-    """Make a folder in one that exists; its entry there is on the disk when this returns."""
+    """Create a folder in an existing one, and sync its entry to disk."""
     try:
         os.mkdir(folder)
     except FileExistsError:
@@ -108,7 +109,7 @@ def make_folder(folder: Path, *, exist_ok: bool = True) -> None:
 
 
 def is_folder(path: Path) -> bool:
-    """True if a folder, and no link to one, is there."""
+    """Return True if the path is a folder, not a link to one."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
@@ -116,12 +117,12 @@ def is_folder(path: Path) -> bool:
 
 
 def rename(source: Path, target: Path) -> None:
-    """Give a file or a folder another name, at once; a file of that name is replaced."""
+    """Rename a file or folder atomically; an existing target file is replaced."""
     os.replace(source, target)
 
 
 def publish(file: Path, content: bytes | memoryview) -> None:
-    """Replace a file at once: at any moment it has its old or its new content; the new when this returns."""
+    """Replace the content of a file atomically, and sync it to disk."""
     partial = file.with_name(f".unfinished-{file.name}")
     try:
         write_synced(partial, content)
@@ -138,7 +139,7 @@ def remove(file: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder and all that is in it; of a link only the link."""
+    """Remove a folder with its content; of a link, only the link itself."""
     if not is_folder(folder):
         os.unlink(folder)
         return
@@ -153,20 +154,20 @@ def remove_tree(folder: Path) -> None:
 
 
 class GrowingFile:
-    """A file that rows are appended to. Those that the disk refuses wait in memory until it takes them again."""
+    """A file to which rows are appended; on write errors, rows are buffered in memory until writing works again."""
 
     def __init__(self, file: Path, warn: Callable[[str], None] = lambda line: None) -> None:
         self.file, self._warn = file, warn
         self._waiting = b""
-        self.failure: str | None = None  # why rows wait
+        self.failure: str | None = None  # reason why rows are buffered
 
     def append(self, row: bytes) -> None:
-        """Append a row and those that wait; warns when the first of them has to wait, and when all are written."""
+        """Append a row after the buffered ones; warns when buffering starts and when everything is written."""
         self._waiting += row
         self.flush()
 
     def flush(self) -> None:
-        """Write what waits, if the disk takes it now."""
+        """Try to write the buffered rows."""
         if not self._waiting:
             return
         try:
@@ -182,6 +183,6 @@ class GrowingFile:
             self._warn(f"{self.file} is written again, and nothing of it is missing")
 
     def sync(self) -> None:
-        """Force what is written to the disk."""
-        with suppress(FileNotFoundError):  # somebody has removed it; the next row makes it again
+        """Sync the written rows to disk."""
+        with suppress(FileNotFoundError):  # if it was removed, the next row creates it again
             sync(self.file)

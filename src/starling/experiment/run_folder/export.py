@@ -1,4 +1,4 @@
-"""A run's rows for other programs: read without torch, written as CSV."""
+"""Export the rows of a run as CSV, without torch."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from starling.experiment.run_folder.rows import Row, Rows
 
 FIRST = ("env_steps", "updates", "return")
 MOST_CELLS = 50_000_000
-"""Rows times columns of a CSV file."""
+"""Limit of rows times columns of a CSV file."""
 
 
 def finished_rows(path: Path) -> Rows:
-    """The rows of a file that may be growing, whose last line may not be a row yet."""
+    """Return the rows of a file that may still be growing: an incomplete last line is ignored."""
     if not path.is_file():
         raise UserError(f"{path} does not exist: nothing has been written yet")
     return Rows(path, finished=True)
 
 
 def write_csv(rows: Iterable[Row], names: Sequence[str], stream: TextIO) -> None:
-    """Write a header and one line per row; what a row lacks is empty."""
+    """Write a header and one line per row; missing values are empty."""
     writer = csv.DictWriter(stream, names, restval="", extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)

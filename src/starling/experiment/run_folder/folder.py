@@ -1,4 +1,4 @@
-"""The folder of a run: where it is made, what lies in it."""
+"""The folder of a run: create it, find it, and access its files."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from starling.experiment.run_folder.rows import Rows, read_content, to_json
 
 
 class RunGoneError(Exception):
-    """The folder of a run is not there any more."""
+    """The folder of a run was deleted or moved."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """`config.yaml`, `metrics.jsonl`, `log.txt` and `checkpoints/` of one run; `trust.json` where it has imports."""
+    """One run's `config.yaml`, `metrics.jsonl`, `log.txt`, and `checkpoints/`, and `trust.json` if it has imports."""
 
     path: Path
-    allow: tuple[str, ...] = ()  # packages that a folder of somebody else's may import
+    allow: tuple[str, ...] = ()  # packages that may be imported if another user made the folder
     config_name: str = "config.yaml"
 
     @property
@@ -53,7 +53,7 @@ class RunFolder:
         return self.path / "checkpoints"
 
     def config(self) -> Config:
-        """The resolved configuration that the run was started with."""
+        """Load the resolved configuration that the run was started with."""
         try:
             return config_load.load(str(self.config_file), derive=False, vet=self.vet)
         except trust.ForeignCodeError:
@@ -63,17 +63,17 @@ class RunFolder:
             raise UserError(*(f"{self.config_file}: {line}" for line in lines)) from None
 
     def vet(self, values: dict[str, Any]) -> None:
-        """Refuse the content of a `config.yaml` that imports what the user has not vouched for."""
+        """Raise `ForeignCodeError` if the content of a `config.yaml` imports code that the user has not allowed."""
         trust.check(self.path, values, self.allow)
 
     def check_cluster(self, overrides: Sequence[str] = ()) -> None:
-        """Refuse to train the run with `overrides` in a cluster that the user has not named."""
+        """Raise `ForeignCodeError` if training with `overrides` would join a cluster that the user has not named."""
         settings, _ = config_load.merge(str(self.config_file), (), vet=self.vet)
         typed = [override.partition("=")[0] for override in overrides]
         trust.check_cluster(self.path, settings.values, self.allow, typed)
 
     def vouches_for_cluster(self, overrides: Sequence[str]) -> bool:
-        """Return True if the user has vouched for the cluster of the run with `overrides`, or it names none."""
+        """Return True if the user has allowed the cluster of the run with `overrides`, or it names none."""
         try:
             self.check_cluster(overrides)
         except trust.ForeignCodeError:
@@ -81,15 +81,15 @@ class RunFolder:
         return True
 
     def options(self, *, joins: bool) -> str:
-        """The options `--allow PACKAGE` that a command on this run needs; `joins`: one that trains, as `resume`."""
+        """Return the options `--allow PACKAGE` that a command on this run needs; `joins`: it trains, like `resume`."""
         try:
             values = config_load.merge(str(self.config_file), (), derive=False)[0].values
         except UserError:
-            return ""  # the command will say what is wrong
+            return ""  # the command itself will report the error
         return trust.options(self.path, values, joins=joins and values.get("runtime") == "ray")
 
     def check_algorithm(self, overrides: Sequence[str]) -> None:
-        """Refuse `overrides` that name another algorithm, which has other settings."""
+        """Raise `UserError` if `overrides` name another algorithm, which has other settings."""
         name = self.config().algo.name
         asked, _ = config_load.merge(str(self.config_file), overrides, derive=False, vet=self.vet)
         section = asked.values.get("algo")
@@ -102,7 +102,7 @@ class RunFolder:
             )
 
     def log(self, line: str) -> None:
-        """Add a line with the time to `log.txt`; on a full disk it waits for room with the lines that follow."""
+        """Append a line with the time to `log.txt`; on a full disk, lines are buffered in memory."""
         self._log.append(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode())
 
     @cached_property
@@ -110,7 +110,7 @@ class RunFolder:
         return GrowingFile(self.log_file)
 
     def check_there(self) -> None:
-        """Raise `RunGoneError` if the run was deleted or moved; a disk that merely does not answer is no reason to."""
+        """Raise `RunGoneError` if the run was deleted or moved; other errors of the file system are ignored."""
         try:
             self.config_file.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -121,12 +121,12 @@ class RunFolder:
             pass
 
     def check_rows(self) -> None:
-        """Refuse rows of metrics that are more than any run has, before anything is made for them."""
+        """Raise `UserError` if the rows of metrics exceed the limits of `Rows`, before a new folder is created."""
         if self.metrics_file.exists():
             deque(Rows(self.metrics_file), maxlen=0)
 
     def copy_history(self, parent: RunFolder, changes: dict[str, tuple[Any, Any]], rows: int) -> None:
-        """Begin with the parent's rows, and say whose child this is and how many of those rows are its own too."""
+        """Copy the parent's rows; write `branch.json` with the parent's path, the shared rows, and changed settings."""
         note = {"parent": str(parent.path.resolve()), "rows": rows, "changes": changes}
         with _refusing(self.path):
             if parent.metrics_file.exists():
@@ -136,7 +136,7 @@ class RunFolder:
 
 @contextmanager
 def _refusing(folder: Path) -> Iterator[None]:
-    """Say what to do where something cannot be written in `folder`."""
+    """Turn an `OSError` into a `UserError` that says what to do if `folder` is not writable."""
     try:
         yield
     except OSError as error:
@@ -144,7 +144,7 @@ def _refusing(folder: Path) -> Iterator[None]:
 
 
 def check_writable(root: Path) -> None:
-    """Refuse, before any work is done, a folder in which no run can be made; leaves nothing behind."""
+    """Raise `UserError` if no run can be created in `root`; leaves no files behind."""
     existing = next(path for path in (root, *root.absolute().parents) if path.exists())
     if not existing.is_dir():
         raise UserError(f"{existing} is not a folder; choose another with --runs")
@@ -155,7 +155,7 @@ def check_writable(root: Path) -> None:
 def create(
     root: Path, config: Config, warn: Callable[[str], None] = lambda line: None, *, seal_cluster: bool = True
 ) -> RunFolder:
-    """A new folder under `root`, sealed as the user's own; a taken name gets a number: nothing is ever overwritten.
+    """Create a folder under `root`, sealed as the user's own. A number is added to a name that exists already.
 
     `seal_cluster=False` leaves the cluster that `config` names out of the seal.
     """
@@ -177,16 +177,16 @@ def create(
 
 
 def of_config(source: str, allow: Sequence[str] = ()) -> RunFolder | None:
-    """The run that the YAML file `source` lies in, links followed; None: a preset, or a file that is in no run."""
+    """Return the run that contains the YAML file `source` (links are followed); None for presets and other files."""
     file = Path(os.path.realpath(source))
     is_run = any((file.parent / name).exists() for name in ("checkpoints", "metrics.jsonl"))
     return RunFolder(file.parent, tuple(allow), file.name) if config_load.is_file(source) and is_run else None
 
 
 def _save_config(folder: RunFolder, config: Config, seal_cluster: bool) -> str | None:
-    """Write and seal `config.yaml`; nobody else may read it, at any moment, if secrets stand in it.
+    """Write and seal `config.yaml`; if it contains secrets, other users can never read it.
 
-    Returns one line if the run cannot be sealed as one's own.
+    Returns one line if the run cannot be sealed as the user's own.
     """
     text = config_load.to_yaml(config)
     problem = trust.seal(folder.path, parse(text, str(folder.config_file)), cluster=seal_cluster)
@@ -194,7 +194,7 @@ def _save_config(folder: RunFolder, config: Config, seal_cluster: bool) -> str |
         publish(folder.config_file, text.encode())
         return problem
     mode = stat.S_IMODE(folder.path.stat().st_mode)
-    folder.path.chmod(0o700)  # until the file itself is closed to others
+    folder.path.chmod(0o700)  # until the file itself is private
     publish(folder.config_file, text.encode())
     folder.config_file.chmod(0o600)
     folder.path.chmod(mode)
@@ -202,7 +202,7 @@ def _save_config(folder: RunFolder, config: Config, seal_cluster: bool) -> str |
 
 
 def find(path: Path, allow: Sequence[str] = ()) -> RunFolder:
-    """The run at `path`, which may import the packages in `allow`; says what is missing when it is none."""
+    """Return the run at `path`, which may import the packages in `allow`; raises `UserError` if there is no run."""
     if not path.is_dir():
         raise UserError(f"no such run: {path}")
     folder = RunFolder(path, tuple(allow))

@@ -1,4 +1,4 @@
-"""One process at a time uses a run: whoever trains in its folder holds a lock on `.lock` there."""
+"""Lock of a run folder: only one process at a time trains in it, and holds a lock on its `.lock` file."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from starling.errors import UserError, printable
 from starling.experiment.run_folder.disk import open_regular, read_bounded
 
 WAIT_SECONDS = 10.0
-"""Seconds to wait for a lock: processes that a killed run has started may outlive it."""
+"""Seconds to wait for a lock, since the worker processes of a killed run may outlive it."""
 _RETRY_SECONDS = 0.1
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 @contextmanager
 def locked(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock of a run. The system frees it with this process, however it ends.
+    """Hold the lock of a run. The operating system releases it with this process, however it ends.
 
-    Only the lock counts. The host and process id in the file are there to be named to whoever is refused.
+    Only the lock counts. The host and process id in the file are for the error message of another process.
     """
     file = folder / ".lock"
     try:
-        descriptor = open_regular(file, os.O_RDWR | os.O_CREAT)  # closed in every program that this process executes
+        descriptor = open_regular(file, os.O_RDWR | os.O_CREAT)  # close-on-exec: child programs do not inherit the lock
     except OSError as error:
         raise UserError(f"cannot write to {file}: {error.strerror}") from None
     try:
@@ -42,7 +42,7 @@ def locked(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
 
 
 def _acquire(descriptor: int, file: Path, say: Callable[[str], None]) -> bool:
-    """Take the lock, waiting for it if need be; False where the file system has none."""
+    """Acquire the lock, and wait for it if necessary; returns False if the file system has no locks."""
     deadline, waits = time.monotonic() + WAIT_SECONDS, False
     while True:
         try:

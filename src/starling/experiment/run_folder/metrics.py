@@ -1,4 +1,4 @@
-"""What a run writes down: one flat JSON object a line, and the score of the last hundred episodes."""
+"""Metrics of a run: rows as JSON lines, each a flat object, and the mean return of the last hundred episodes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from starling.types import Episode
 
 _NOT_JSON = re.compile(rb"NaN|Infinity")
 TIMING = "time/"
-"""Keys with this prefix depend on the machine's speed; everything else is a function of configuration and seed."""
+"""Keys with this prefix depend on the machine's speed; all others are a function of configuration and seed."""
 
 
 class Scoreboard:
-    """Raw returns of the last `window` episodes that came to their own end."""
+    """Raw returns and lengths of the last `window` finished episodes."""
 
     def __init__(self, window: int = 100) -> None:
         self.episodes = 0
@@ -38,7 +38,7 @@ class Scoreboard:
 
     @property
     def counted(self) -> int:
-        """Episodes in the mean."""
+        """Number of episodes in the mean."""
         return len(self._totals)
 
     @property
@@ -65,7 +65,7 @@ class Scoreboard:
 
 
 class MetricsFile:
-    """Appends rows; a resumed run first drops those that its checkpoint, after `env_steps`, had not seen."""
+    """Append rows to a file; a resumed run first removes rows that are newer than its checkpoint, at `env_steps`."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class MetricsFile:
         env_steps: int = 0,
         see: Callable[[Row], None] = lambda row: None,
     ) -> None:
-        """`see` is called with every row that stays; none is later than `env_steps`, also where some are damaged."""
+        """Keep at most `keep_rows` rows, none later than `env_steps` even if some are damaged; pass each to `see`."""
         self.rows = 0
         kept, found = bytearray(), Rows(path)
         for line, row in found.lines() if path.exists() else ():
@@ -92,17 +92,17 @@ class MetricsFile:
         self._file = GrowingFile(path, warn)
 
     def write(self, row: Row) -> None:
-        """Append a row, a whole line that others can read when this returns; on a full disk it waits for room."""
+        """Append a row as one line, which is readable when this returns; on a full disk it is buffered in memory."""
         self._file.append(_line(row))
         self.rows += 1
 
     @property
     def failure(self) -> str | None:
-        """Why rows are not in the file yet."""
+        """Reason why rows could not be written yet, or None."""
         return self._file.failure
 
     def sync(self) -> None:
-        """Force the rows to the disk."""
+        """Sync the rows to disk."""
         self._file.sync()
 
     def close(self) -> None:
@@ -114,5 +114,5 @@ def _line(row: Row) -> bytes:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All rows that can be read."""
+    """Return all undamaged rows."""
     return list(Rows(path))

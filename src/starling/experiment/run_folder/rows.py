@@ -1,6 +1,6 @@
-"""Rows of metrics as JSON lines: written so that any parser reads them, read even where some are damaged.
+"""Rows of metrics as JSON lines: strict JSON is written, and damaged lines are skipped when reading.
 
-Free of torch, for commands that only look at a run.
+Does not import torch, for commands that only inspect a run.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from starling.experiment.run_folder.disk import open_regular, read_bounded
 Row = dict[str, Any]
 MOST_BYTES, LONGEST_LINE = 2**27, 2**20
 MOST_LINES, MOST_KEYS = 500_000, 2_000
-"""Of a file of rows. A run writes a hundred of about a kilobyte each, unless log.every says otherwise."""
-_LARGEST = 2**200  # number
+"""Limits of a file of rows. A run writes a hundred rows of about a kilobyte each, unless log.every is set."""
+_LARGEST = 2**200  # absolute value of a number
 _TEXTS = ("time/bottleneck", "warnings")
-"""Keys whose values are text."""
+"""Keys whose values are strings."""
 
 
 def to_json(value: Any, indent: int | None = None) -> bytes:
-    """JSON in which NaN and the infinities, for which it has no number, are null."""
+    """Encode as JSON, with null for NaN and infinities."""
     return json.dumps(_finite(value), indent=indent, allow_nan=False).encode()
 
 
@@ -40,17 +40,16 @@ def _finite(value: Any) -> Any:
 
 
 class Rows:
-    """The rows of a file, read anew each time that they are iterated over, a line at a time.
+    """Iterable over the rows of a file, which is read line by line in every iteration.
 
-    Lines that are damaged (torn, not UTF-8, or not a row) are left out; `damaged` says how many the last pass met.
+    Damaged lines (torn, not UTF-8, or not a row) are skipped; `damaged` is their number in the last iteration.
 
     Raises:
-        UserError: The file cannot be read, or is larger than rows of a run ever are: in all, in a line, or in the
-            number of lines or of keys.
+        UserError: The file cannot be read, or exceeds the limits of its size, its lines, or its number of keys.
     """
 
     def __init__(self, path: Path, finished: bool = False) -> None:
-        """With `finished`, a last line without an end, which may still be growing, is overlooked."""
+        """With `finished`, a last line without a newline, which may be incomplete, is ignored."""
         self._path, self._finished = path, finished
         self.damaged = 0
 
@@ -58,7 +57,7 @@ class Rows:
         return (row for _, row in self.lines())
 
     def lines(self) -> Iterator[tuple[bytes, Row]]:
-        """Every row with the line that it stands in."""
+        """Yield every row with its line."""
         self.damaged, keys = 0, set[str]()
         for line in self._bounded_lines():
             row = _parse(line)
@@ -93,19 +92,19 @@ class Rows:
 
 
 def _nothing(constant: str) -> None:
-    """What NaN and the infinities are read as."""
+    """Read NaN and infinities as None."""
 
 
 def _parse(line: bytes) -> Row | None:
     try:
         row = parse_json(line, parse_constant=_nothing)  # NaN, which earlier versions wrote
-    except ValueError:  # also where it is not UTF-8
+    except ValueError:  # also if it is not UTF-8
         return None
     return row if isinstance(row, dict) and _is_row(row) else None
 
 
 def _is_row(row: dict[str, Any]) -> bool:
-    """Flat, with env steps; what counts and measures is a number of a size that any program can handle."""
+    """Return True for a flat dict with env steps whose numbers are small enough for any program."""
     steps = row.get("env_steps")
     if type(steps) is not int or not 0 <= steps < 2**62:
         return False
@@ -119,7 +118,7 @@ def _is_row(row: dict[str, Any]) -> bool:
 
 
 def read_content(path: Path) -> bytes:
-    """The bytes of a file of rows; refuses one that cannot be read or is larger than rows of a run ever are."""
+    """Read the bytes of a file of rows; raises `UserError` if it cannot be read or is too large."""
     try:
         return read_bounded(path, MOST_BYTES)
     except OSError as error:
@@ -127,5 +126,5 @@ def read_content(path: Path) -> bytes:
 
 
 def damage_line(path: Path, damaged: int) -> str:
-    """One line about damaged rows."""
+    """Format a message about damaged rows."""
     return f"{path}: {damaged} damaged {'row is' if damaged == 1 else 'rows are'} left out"

@@ -1,4 +1,4 @@
-"""Checkpoints beside training: the state is frozen while training rests and written while it goes on."""
+"""Asynchronous checkpoints: training pauses to freeze its state, and continues while a thread writes it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from starling.state_io import Frozen, freeze
 
 
 class Saver:
-    """Writes the checkpoints of one run, one at a time, in a thread of its own.
+    """Write the checkpoints of one run, one at a time, in a separate thread.
 
-    One that cannot be written costs a warning, the first in a row of them, and the next one is tried as if it had been.
+    If one cannot be written, training continues with a warning (one for several failures in a row), and the next
+    checkpoint is tried as usual.
     """
 
     def __init__(
@@ -30,16 +31,16 @@ class Saver:
         warn: Callable[[str], None],
         sync_first: Callable[[], None] = lambda: None,
     ) -> None:
-        """`sync_first` forces to the disk what a checkpoint counts on: the rows of metrics before it."""
+        """`sync_first` syncs the data to disk that a checkpoint depends on: the rows of metrics before it."""
         self._root, self._retention, self._warn, self._sync_first = root, retention, warn, sync_first
-        self.failure: str | None = None  # why the last checkpoint could not be written
+        self.failure: str | None = None  # reason if the last checkpoint could not be written
         self._warned = False
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
         self._times: dict[str, float] = {}
 
     def save(self, take_state: Callable[[], tuple[int, dict[str, Any]]], score: float | None) -> None:
-        """Freeze what `take_state` gives, with its env steps, and have it written; waits for the last one first."""
+        """Wait for the last checkpoint, freeze the result of `take_state` (env steps, state), and start to write it."""
         started = time.monotonic()
         self.finish()
         self._tell()
@@ -61,15 +62,15 @@ class Saver:
         self._times[f"{TIMING}{what}"] = round(time.monotonic() - since, 3)
 
     def check(self) -> None:
-        """Tell how a checkpoint came out that is no longer being written."""
+        """Report the result of a checkpoint if it has been written, without waiting."""
         if self._writing is not None and self._writing.done():
             self.finish()
             self._tell()
 
     def finish(self) -> None:
-        """Wait until the last checkpoint is on disk; `failure` says if it is not.
+        """Wait until the last checkpoint is on disk; sets `failure` if it could not be written.
 
-        One that lost a part of the replay on its way, with a node of a cluster, is done without.
+        A checkpoint is skipped if a part of its replay was lost with a node of the cluster while it was written.
         """
         writing, self._writing = self._writing, None
         if writing is None:
@@ -83,7 +84,7 @@ class Saver:
             self.failure = str(error)
 
     def _tell(self) -> None:
-        """Warn of the first of several failures in a row, and say when they are over."""
+        """Display a warning at the first of several failures in a row, and a message when writing works again."""
         if self.failure is not None and not self._warned:
             self._warn(f"warning: {self.failure}; training goes on and tries again at the next checkpoint: make room")
         elif self.failure is None and self._warned:
@@ -91,16 +92,16 @@ class Saver:
         self._warned = self.failure is not None
 
     def metrics(self) -> dict[str, float]:
-        """Seconds: how long the last checkpoint held training up, and how long the last written one took in all."""
+        """Seconds for which the last checkpoint paused training, and total seconds of the last one that was written."""
         return dict(self._times)
 
     def close(self) -> None:
-        """Let a checkpoint that is being written come to its end."""
+        """Wait for a checkpoint that is being written, and end the thread."""
         self._thread.shutdown()
 
 
 def _explain(error: OSError, root: Path, frozen: Frozen) -> str:
-    """Why a checkpoint could not be written; of a full disk also how much room it takes."""
+    """Return the error message for a checkpoint that could not be written; on a full disk, with sizes."""
     line = f"cannot write a checkpoint to {root}: {error.strerror}"
     if error.errno != errno.ENOSPC:
         return line

@@ -1,4 +1,4 @@
-"""Segments on disk: a file each, named by the SHA-256 of its content, shared by all checkpoints that name it."""
+"""Segments on disk: one file each, named by the SHA-256 of its content and shared by several checkpoints."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from starling.segments import Segment
 _FOLDER = "segments"
 _PARTIAL = ".unfinished"
 _OWN = re.compile(r"[0-9a-f]{64}\.bin|\.unfinished")
-"""Names of files that this module writes; it removes no others."""
+"""Names of the files that this module writes; it never removes others."""
 
 
 class Stored(Segment):
-    """A segment that is on disk and sound."""
+    """A valid segment on disk."""
 
     def __init__(self, root: Path, name: str, size: int) -> None:
         super().__init__(size, name)
@@ -43,9 +43,9 @@ class Stored(Segment):
 
 
 def write_segments(root: Path, segments: deque[Segment]) -> None:
-    """Have all `segments` on disk, under one name each; only those that are not there yet are read and written.
+    """Write all `segments` to disk and set their names; those that exist already are not read or written again.
 
-    Each is released, and taken from `segments`, as soon as it is there.
+    Each is released, and removed from `segments`, as soon as it is on disk.
     """
     folder = root / _FOLDER
     if segments:
@@ -56,12 +56,12 @@ def write_segments(root: Path, segments: deque[Segment]) -> None:
         if segment.name is None or not _is_there(root, segment.name, segment.size):
             segment.name = _write(root, segment.read(), written)
         segments.popleft().release()
-    if folder.exists():  # also of what an earlier save wrote that failed before it came to this
+    if folder.exists():  # also for files of an earlier save that failed before this line
         sync(folder)
 
 
 def _write(root: Path, content: bytes, written: set[str]) -> str:
-    """Write what this save has not written yet; a file that is there from before may be damaged and is replaced."""
+    """Write a segment once per save; an existing file of the same name may be damaged and is replaced."""
     name = hashlib.sha256(content).hexdigest()
     if name not in written:
         partial = root / _FOLDER / _PARTIAL
@@ -76,7 +76,7 @@ def _is_there(root: Path, name: str, size: int) -> bool:
 
 
 def _size(file: Path) -> int | None:
-    """Bytes of a file; None where there is none, or a link to one."""
+    """Return the size of a file in bytes; None if it does not exist or is a link."""
     try:
         return file.lstat().st_size if file.is_file() and not file.is_symlink() else None
     except OSError:
@@ -84,7 +84,7 @@ def _size(file: Path) -> int | None:
 
 
 def what_is_wrong(root: Path, name: str, size: int) -> str | None:
-    """One phrase that names the file, unless every byte is as it was written."""
+    """Return the problem with a segment's file, or None if size and checksum are correct."""
     file = _file(root, name)
     shown = f"{_FOLDER}/{file.name}"
     if (found := _size(file)) is None:
@@ -95,7 +95,7 @@ def what_is_wrong(root: Path, name: str, size: int) -> str | None:
 
 
 def sweep(root: Path, named: Collection[str]) -> None:
-    """Remove the segments that no checkpoint names, and partial files; whatever else is there stays."""
+    """Remove segments that are not in `named`, and partial files; other files are kept."""
     folder = root / _FOLDER
     if not is_folder(folder):
         return

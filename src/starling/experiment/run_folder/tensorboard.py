@@ -1,4 +1,4 @@
-"""A run's rows as TensorBoard scalars, beside its `metrics.jsonl`."""
+"""Write the rows of a run as TensorBoard scalars, beside `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ STEP = "env_steps"
 
 
 class TensorBoardFile:
-    """One event file with every number of every row; rows that cannot be written wait, and never end a run.
+    """One event file with every number of every row; on write errors, rows are buffered, and the run continues.
 
-    Records are framed by TensorBoard's own writer but written in place: a row takes a fraction of a millisecond, which
-    its `EventFileWriter` would spend on a thread that blocks on a full queue and dies with a traceback on a full disk.
+    TensorBoard's `RecordWriter` frames the records, which are written synchronously, in a fraction of a millisecond per
+    row. `EventFileWriter` is not used: its thread blocks on a full queue and dies with a traceback on a full disk.
     """
 
     def __init__(self, folder: Path, start_step: int | None, warn: Callable[[str], None]) -> None:
@@ -29,8 +29,8 @@ class TensorBoardFile:
             warn(f"TensorBoard events are off: {error}; metrics.jsonl goes on")
 
     def _open(self, folder: Path, start_step: int | None, warn: Callable[[str], None]) -> None:
-        """A new file, which sorts behind those of earlier processes; steps after `start_step` in those are void."""
-        from tensorboard.compat.proto import event_pb2, summary_pb2  # here, since it takes a fifth of a second
+        """Open a new file, which sorts after those of earlier processes; their steps after `start_step` become void."""
+        from tensorboard.compat.proto import event_pb2, summary_pb2  # imported here, since it takes 0.2 s
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._event, self._summary, self._framed = event_pb2.Event, summary_pb2.Summary, RecordWriter
@@ -39,10 +39,10 @@ class TensorBoardFile:
         self._append(self._file, file_version="brain.Event:2")
         if start_step is not None:
             status = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-            self._append(self._file, step=start_step + 1, session_log=status)  # readers drop this step too
+            self._append(self._file, step=start_step + 1, session_log=status)  # readers also drop this step
 
     def write(self, row: dict[str, Any]) -> None:
-        """Every number of `row` at its `env_steps`; what has no value yet is left out."""
+        """Write every number of `row` at its `env_steps`."""
         if self._file is None:
             return
         numbers = {key: value for key, value in row.items() if isinstance(value, int | float)}

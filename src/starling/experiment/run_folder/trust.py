@@ -1,6 +1,6 @@
-"""Whose code a run folder may import: its own maker's, known by a seal, and what the user allows by name.
+"""Trust in run folders: one may import code only if the user made it, as a seal proves, or allows it by name.
 
-The seal is an HMAC of the configuration's import paths, made with a key that only the user has.
+The seal is an HMAC of the configuration's import paths, made with the user's private key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from starling.errors import UserError
 from starling.experiment.run_folder.disk import publish
 
 ALLOW = "STARLING_ALLOW"
-"""Variable of the environment with packages that any run folder may import, separated by commas."""
+"""Environment variable with packages that any run folder may import, separated by commas."""
 SEAL = "trust.json"
 KEY_BYTES = 32
 _LONGEST_SEAL = 1000  # bytes
@@ -31,23 +31,24 @@ _SHOWN_LENGTH = 100  # characters of each
 
 
 class ForeignCodeError(UserError):
-    """A run folder would import code that the user has not vouched for."""
+    """A run folder would import code, or join a cluster, that the user has not allowed."""
 
 
 class NoKeyError(Exception):
-    """The user's key cannot be read or made; the message says why."""
+    """The user's key cannot be read or created; the message gives the reason."""
 
 
 def allowed(allow: Sequence[str] = ()) -> tuple[str, ...]:
-    """The packages that the user allows: `allow`, and those in the environment."""
+    """Return the packages that the user allows: `allow`, and those of the environment variable."""
     given = [word.strip() for word in os.environ.get(ALLOW, "").split(",")]
     return tuple(word for word in (*allow, *given) if word)
 
 
 def check(folder: Path, values: Any, allow: Sequence[str] = ()) -> None:
-    """Refuse the configuration `values` of a run in `folder` if it imports what the user has not vouched for.
+    """Raise `ForeignCodeError` if the configuration `values` of a run in `folder` imports code that is not allowed.
 
-    Nothing is imported here. A folder with the user's own seal needs no word, and neither does one without imports.
+    Nothing is imported here. A folder with the user's own seal needs no permission, and neither does one without
+    imports.
     """
     foreign, reason = _foreign_imports(folder, values, allow)
     if foreign:
@@ -55,10 +56,10 @@ def check(folder: Path, values: Any, allow: Sequence[str] = ()) -> None:
 
 
 def check_cluster(folder: Path, values: Any, allow: Sequence[str] = (), typed: Collection[str] = ()) -> None:
-    """Refuse to train with `values` in a cluster that the user has not named.
+    """Raise `ForeignCodeError` if training with `values` would join a cluster that the user has not named.
 
     Args:
-        typed: dotted keys that the user has set on top of `values`.
+        typed: Dotted keys that the user has set on top of `values`.
     """
     foreign, reason = _foreign_clusters(folder, values, allow, typed)
     if foreign:
@@ -66,7 +67,7 @@ def check_cluster(folder: Path, values: Any, allow: Sequence[str] = (), typed: C
 
 
 def options(folder: Path, values: Any, *, joins: bool) -> str:
-    """The options `--allow PACKAGE` that the run in `folder` needs here; empty for a run of the user's own.
+    """Return the options `--allow PACKAGE` that a command on the run in `folder` needs; empty for the user's own run.
 
     Args:
         joins: True if the command trains in the cluster that the run names, as `resume` does.
@@ -76,10 +77,10 @@ def options(folder: Path, values: Any, *, joins: bool) -> str:
 
 
 def seal(folder: Path, values: Any, *, cluster: bool = True) -> str | None:
-    """Write the seal of a run of the user's own, if it needs one; returns why it could not be made, or None.
+    """Write the seal of a new run, if it needs one; returns the problem if that is not possible, else None.
 
     Args:
-        cluster: False if the user has not vouched for the cluster that `values` name: the seal leaves it out.
+        cluster: False if the user has not allowed the cluster that `values` name: the seal leaves it out.
     """
     found = {"imports": imports_of(values)} | ({"cluster": clusters_of(values)} if cluster else {})
     if not any(found.values()):
@@ -95,7 +96,7 @@ def seal(folder: Path, values: Any, *, cluster: bool = True) -> str | None:
 
 
 def key_file() -> Path:
-    """The file of the user's key; raises `NoKeyError` where there is no home folder to have it in."""
+    """Return the path of the user's key; raises `NoKeyError` if there is no home folder."""
     given = os.environ.get("XDG_CONFIG_HOME", "")
     base = Path(given if os.path.isabs(given) else os.path.expanduser("~/.config"))
     if not base.is_absolute():
@@ -104,7 +105,7 @@ def key_file() -> Path:
 
 
 def _foreign_imports(folder: Path, values: Any, allow: Sequence[str] = ()) -> tuple[list[Import], str]:
-    """What `values` would import and nobody has vouched for, and why the folder's seal does not."""
+    """Return the imports in `values` that are not allowed, and why the folder's seal does not cover them."""
     found, words = imports_of(values), allowed(allow)
     foreign = [each for each in found if not each.is_allowed(words)]
     reason = _reason_for_distrust(folder, "imports", found) if foreign else None
@@ -114,7 +115,7 @@ def _foreign_imports(folder: Path, values: Any, allow: Sequence[str] = ()) -> tu
 def _foreign_clusters(
     folder: Path, values: Any, allow: Sequence[str] = (), typed: Collection[str] = ()
 ) -> tuple[list[Import], str]:
-    """The same for the cluster that `values` name; `typed` are keys that the user has set."""
+    """Like `_foreign_imports`, for the cluster that `values` name; `typed` are keys that the user has set."""
     found, words = clusters_of(values), allowed(allow)
     foreign = [each for each in found if each.path not in words and not {each.key, "ray"} & set(typed)]
     reason = _reason_for_distrust(folder, "cluster", found) if foreign else None
@@ -122,7 +123,7 @@ def _foreign_clusters(
 
 
 def _reason_for_distrust(folder: Path, part: str, found: Sequence[Import]) -> str | None:
-    """Why one part of the folder's seal does not vouch for what was found; None: it does."""
+    """Return the reason why one part of the folder's seal does not cover `found`; None if it does."""
     try:
         digest = _read_seal(folder / SEAL, part)
     except FileNotFoundError:
@@ -156,7 +157,7 @@ def _read_seal(file: Path, part: str) -> str:
 
 
 def _read_regular(file: Path, longest: int) -> tuple[bytes, os.stat_result]:
-    """Content and status of a regular file; a symlink, another kind of file, or a longer one is an error."""
+    """Return content and status of a regular file; raises for a symlink, another kind of file, or a longer file."""
     descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         about = os.fstat(descriptor)
@@ -168,7 +169,7 @@ def _read_regular(file: Path, longest: int) -> tuple[bytes, os.stat_result]:
 
 
 def _read_key(file: Path) -> bytes:
-    """The user's key; raises `FileNotFoundError` where there is none, `NoKeyError` where it may not be used."""
+    """Read the user's key; raises `FileNotFoundError` if there is none, `NoKeyError` if it cannot be used."""
     try:
         key, about = _read_regular(file, KEY_BYTES)
     except FileNotFoundError:
@@ -189,7 +190,7 @@ def _read_key(file: Path) -> bytes:
 
 
 def _make_key() -> bytes:
-    """The user's key, made now if there is none; whoever makes it at the same moment gets the same."""
+    """Return the user's key, created if there is none; processes that do this at the same time get the same key."""
     file = key_file()
     with suppress(FileNotFoundError):
         return _read_key(file)
@@ -204,7 +205,7 @@ def _make_key() -> bytes:
                 out.flush()
                 os.fsync(out.fileno())
             with suppress(FileExistsError):
-                os.link(partial, file)  # whole or not at all, and never over another
+                os.link(partial, file)  # atomic, and never replaces a key
         finally:
             os.unlink(partial)
         return _read_key(file)
@@ -229,6 +230,6 @@ def _join(words: Iterable[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text of a stranger's as printable ASCII of bounded length."""
+    """Return untrusted text as printable ASCII of bounded length."""
     cut = text if len(text) <= _SHOWN_LENGTH else f"{text[:_SHOWN_LENGTH]}..."
     return cut.encode("unicode_escape").decode()

@@ -1,4 +1,4 @@
-"""Steps as named columns, as they are in the files of an exported replay, and back; see docs/replay-format.md."""
+"""Convert steps to and from the named columns of an exported replay; see docs/replay-format.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INTEGER, _EXACT = ArraySpec((), np.dtype(np.int64)), ArraySpec((), np.dtype(np.
 
 
 def step_specs(layout: Layout) -> Steps:
-    """The `ArraySpec` of everything in one of `Steps`."""
+    """Return the `ArraySpec` of every array in `Steps`, for one step."""
     specs: dict[str, Any] = {
         "row": _INTEGER,
         "obs": layout.obs,
@@ -40,7 +40,7 @@ def stacked_column(stack: StackSpec) -> str:
 
 
 def to_columns(steps: Steps, stack: StackSpec | None) -> dict[str, NDArray]:
-    """Columns of N steps: carries only where an item begins, of a stack the newest frame and some whole ones."""
+    """Convert N steps to columns: carries only if an item begins, and of stacks the newest frame and few whole ones."""
     columns = dict(tree.items(steps))
     begins = steps.priority > 0
     columns |= {f"carry/{path}": leaf[begins] for path, leaf in tree.items(steps.carry)}
@@ -56,9 +56,9 @@ def to_columns(steps: Steps, stack: StackSpec | None) -> dict[str, NDArray]:
 
 
 def check_columns(columns: dict[str, NDArray], specs: Steps, stack: StackSpec | None, count: int) -> None:
-    """Raises ValueError unless these are the columns of `count` steps: of their types and shapes, and finite.
+    """Raise ValueError unless these are columns of `count` steps with the right dtypes and shapes and finite values.
 
-    What acting recorded (extras) may be infinite: the logarithm of 0 is.
+    Extras may be infinite, e.g. log 0.
     """
     for name, spec in tree.items(specs):
         column = columns.get(name)
@@ -81,7 +81,7 @@ def check_columns(columns: dict[str, NDArray], specs: Steps, stack: StackSpec | 
 
 
 def _check_stacks(columns: dict[str, NDArray], shape: tuple[int, ...], stack: StackSpec) -> None:
-    """Check the whole stacks, of [N, ...] in all, and where they are."""
+    """Check the whole stacks and their positions, for observations of `shape` [N, ...]."""
     whole, at = columns.get(STACK), columns.get(STACK_AT)
     if whole is None or at is None:
         raise ValueError("there are no whole stacks")
@@ -94,7 +94,7 @@ def _check_stacks(columns: dict[str, NDArray], shape: tuple[int, ...], stack: St
 
 
 def from_columns(columns: dict[str, NDArray], specs: Steps, stack: StackSpec | None) -> Steps:
-    """The steps that these columns were made of."""
+    """Convert columns back to steps; the inverse of `to_columns`."""
     begins = columns["priority"] > 0
     names = iter([name for name, _ in tree.items(specs)])
 
@@ -113,24 +113,24 @@ def from_columns(columns: dict[str, NDArray], specs: Steps, stack: StackSpec | N
 
 
 def _frame(leaf: NDArray, stack: StackSpec) -> int:
-    """How far a stack slides along its axis in a step: the thickness of a frame; leaf: [N, ...]."""
+    """Return the size of one frame of stacks [N, ...] along the stack's axis."""
     return int(leaf.shape[1 + stack.axis]) // stack.n
 
 
 def _part(leaf: NDArray, stack: StackSpec, part: slice) -> NDArray:
-    """A part of [N, ...] along the axis of the stack."""
+    """Slice [N, ...] along the stack's axis."""
     index: list[slice] = [slice(None)] * leaf.ndim
     index[1 + stack.axis] = part
     return leaf[tuple(index)]
 
 
 def newest_frames(leaf: NDArray, stack: StackSpec) -> NDArray:
-    """Of stacks [N, ...] the newest frame each, the axis of the stack kept."""
+    """Return the newest frame of each stack [N, ...]; the stack's axis is kept."""
     return _part(leaf, stack, slice(-_frame(leaf, stack), None))
 
 
 def _whole(leaf: NDArray, valid: NDArray, stack: StackSpec) -> NDArray:
-    """Where a stack is not its predecessor shifted by one: at the first, after a stretch's end, or by itself, [N]."""
+    """Mask [N] of stacks that are not the previous one shifted by a frame: e.g. the first, or after a stretch's end."""
     frame = _frame(leaf, stack)
     late, early = _part(leaf, stack, slice(None, -frame)), _part(leaf, stack, slice(frame, None))
     whole = np.ones(len(leaf), bool)
@@ -139,7 +139,7 @@ def _whole(leaf: NDArray, valid: NDArray, stack: StackSpec) -> NDArray:
 
 
 def _restack(newest: NDArray, at: NDArray, whole: NDArray, stack: StackSpec) -> NDArray:
-    """Stacks [N, ...] of newest frames and the whole stacks at `at` [k], of which one is the first."""
+    """Rebuild stacks [N, ...] from newest frames and the whole stacks at positions `at` [k], which start with 0."""
     out = np.empty((len(newest), *whole.shape[1:]), newest.dtype)
     frame = _frame(whole, stack)
     out[at] = whole

@@ -1,4 +1,4 @@
-"""Writes a replay as files that numpy and safetensors read; see docs/replay-format.md."""
+"""Export a replay as safetensors files, which numpy can read; see docs/replay-format.md."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from starling.replay.table import Table
 from starling.types import Layout, StackSpec
 
 PART_BYTES = 2**26
-"""Of the whole observations that one file stands for: what a writer or reader has in memory at a time."""
+"""Bytes of the steps of one file with whole observations, as a writer or reader holds them in memory."""
 
 
 def export_replay(replay: SavedReplay, out: Path) -> Manifest:
-    """Write all tables into the new folder `out`; it appears whole or not at all, and never replaces anything."""
+    """Write all tables into the new folder `out`, atomically and without replacing anything."""
     if out.exists() or out.is_symlink():
         raise UserError(f"{out} exists already; choose another folder with --out")
     partial = out.absolute().parent / f".unfinished-{out.name}-{os.getpid()}"
@@ -65,7 +65,7 @@ def _write_table(folder: Path, table: Table, layout: Layout) -> TableEntry:
 
 
 def _parts(table: Table, layout: Layout) -> Iterator[Steps]:
-    """The steps of a table in pieces of one size but for the last."""
+    """Yield the steps of a table in parts of equal size, except the last."""
     size = max(1, PART_BYTES // tree.nbytes(step_specs(layout)))
     waiting: list[Steps] = []
     count = 0

@@ -1,4 +1,4 @@
-"""One env row's way into a table, for steps that were recorded before."""
+"""Insert recorded steps into a table again, as fragments."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from starling.replay.table import Table
 from starling.types import Fragment, Keys, Layout, NDArray, Trajectory
 
 LONGEST = 512
-"""Steps in a fragment, where the ring has room for so many."""
+"""Largest number of steps in a fragment, if the ring has space for them."""
 AGED = 64
-"""The same, where it matters how old they are: a fragment has one age."""
+"""The same if policy versions are known: a fragment has only one."""
 
 
 class Feed:
-    """Steps of one env row, inserted as an actor of their own would: each fragment begins where the last ended.
+    """Insert the steps of one env as an actor would: each fragment begins where the last one ended.
 
-    `rows` env rows share the table. `own`: the weights that acted were this run's, so it is known how old steps are.
+    `rows` envs share the table. `own`: weights of this run acted, so the policy versions of the steps are known.
     """
 
     def __init__(self, table: Table, layout: Layout, row: int, rows: int, own: bool) -> None:
@@ -32,13 +32,13 @@ class Feed:
         self._table, self._row = table, np.array([row])
         self._longest = min(AGED if own else LONGEST, ring_length(table.spec, rows, stack) - table.spec.length - stack)
         self._recurrent = bool(tree.leaves(layout.carry))
-        self._last: Steps | None = None  # one step, which waits for the observation after it
+        self._last: Steps | None = None  # one step, kept until the next observation is known
         self._priorities: list[NDArray] = []
         self._sequence = 0
-        self.written = 0  # steps, each stretch's last observation with them
+        self.written = 0  # steps, including the last observation of each stretch
 
     def add(self, steps: Steps) -> None:
-        """The next steps of this row."""
+        """Insert the next steps of this env."""
         joined = steps if self._last is None else tree.concat([self._last, steps], axis=0)
         count = len(joined.valid) - 1
         for begin in range(0, count, self._longest):
@@ -47,17 +47,17 @@ class Feed:
         self.written += len(steps.valid)
 
     def finish(self) -> None:
-        """Let the row end with its last observation: what follows it in this row is another stretch."""
+        """End the stretch with the last observation: later steps of this env do not continue it."""
         if self._last is not None:
             self._last = replace(self._last, valid=np.zeros(1, bool))
             self.add(self._last)
 
     def priorities(self) -> NDArray:
-        """Of the item that begins with each step that was written, 0: none does; [N]."""
+        """Return priorities [N] of the items that begin with each inserted step; 0 if none does."""
         return np.concatenate([np.zeros(0), *self._priorities])
 
     def _insert(self, steps: Steps) -> None:
-        """A fragment of all but the last of `steps`, whose observation is the one that follows."""
+        """Insert a fragment of all `steps` but the last, which only contributes the final observation."""
         self._sequence += 1
         self._priorities.append(steps.priority[:-1])
         shown = {name: tree.map(_one_row, getattr(steps, name)) for name in ("obs", "first", "extras", "carry")}
@@ -65,16 +65,16 @@ class Feed:
         done = {name: tree.map(lambda leaf: _one_row(leaf[:-1]), getattr(steps, name)) for name in names}
         carries = shown.pop("carry")
         carry = tree.map(lambda leaf: leaf[0], carries)
-        oldest = steps.policy_version[:-1].min() if self._own else 0  # as old as can be
+        oldest = steps.policy_version[:-1].min() if self._own else 0  # the oldest version
         policy_version = np.array([oldest], np.int64)
         trajectory: Trajectory[NDArray] = Trajectory(**shown, **done, carry=carry, policy_version=policy_version)
-        actor = -1 - int(self._row[0])  # nobody else's
+        actor = -1 - int(self._row[0])  # no actor has this id
         fragment = Fragment(trajectory, self._row, carries if self._recurrent else None, actor, self._sequence)
         self._table.insert(fragment)
 
 
 def feed_all(shards: Sequence[Table], layout: Layout, rows: int, own: bool = False) -> list[dict[int, Feed]]:
-    """The way of every one of `rows` env rows into the shard of a table that takes it, by shard and row."""
+    """Build a `Feed` for each of `rows` envs into its shard of a table: one dict per shard, by env."""
     dealt = shard_rows(rows, len(shards))
     return [
         {row: Feed(table, layout, row, len(mine), own) for row in mine.tolist()}
@@ -83,8 +83,10 @@ def feed_all(shards: Sequence[Table], layout: Layout, rows: int, own: bool = Fal
 
 
 def take_over(table: Table, feeds: Mapping[int, Feed], prioritized: bool) -> None:
-    """Drop the items of a fed table that were none before (a stretch that was still open has ended now), and give the
-    others their priorities; `feeds` by env row."""
+    """Restore the items and priorities of a table that was filled by `feeds`, which are given by env.
+
+    Items that did not exist before are evicted: they arise since stretches that were still open have ended now.
+    """
     assert table.ring is not None
     items = table.ring.items()
     given = {row: feed.priorities() for row, feed in feeds.items()}
@@ -98,7 +100,7 @@ def take_over(table: Table, feeds: Mapping[int, Feed], prioritized: bool) -> Non
 
 
 def _one_row(leaf: NDArray) -> NDArray:
-    """[T, ...] as [T, 1, ...]."""
+    """Reshape [T, ...] to [T, 1, ...]."""
     return leaf[:, None]
 
 

@@ -1,4 +1,4 @@
-"""The replay that a run's checkpoint holds, back in memory."""
+"""Load the replay of a run from a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from starling.types import Layout
 
 @dataclass(frozen=True)
 class SavedReplay:
-    """All tables of a run as they were at a checkpoint."""
+    """The tables of a run at a checkpoint."""
 
     run: Path
     checkpoint: str
@@ -32,9 +32,9 @@ class SavedReplay:
 
 
 def load_replay(run: Path, *, which: str, warn: Callable[[str], None], allow: Sequence[str] = ()) -> SavedReplay:
-    """The replay at the checkpoint called `which`; says why where there is none.
+    """Load the replay of the checkpoint called `which`; raises `UserError` if there is none.
 
-    A folder of somebody else's may import only the packages in `allow`.
+    A run folder that another user made may import only the packages in `allow`.
     """
     place = folder.find(run, allow)
     run_plan = RunPlan.from_config(on_device_here(place.config(), warn))
@@ -60,7 +60,7 @@ def load_replay(run: Path, *, which: str, warn: Callable[[str], None], allow: Se
 
 
 def refuse_queues(run_plan: RunPlan, what: str) -> None:
-    """Refuse an algorithm that keeps nothing of what it has learned from."""
+    """Raise `UserError` for an algorithm that does not store single steps: it has a queue or whole fragments."""
     name = run_plan.config.algo.name
     queues = [table.name for table in run_plan.tables if table.sampler == "fifo"]
     if len(queues) < len(run_plan.tables) and any(table.storage != "ring" for table in run_plan.tables):

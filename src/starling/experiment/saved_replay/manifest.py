@@ -1,4 +1,4 @@
-"""The manifest of an exported replay: what is in it, how it was recorded, and the checksum of every file."""
+"""The manifest of an exported replay: its content, its origin, and the checksum of every file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Positive = Annotated[int, Field(ge=1, lt=2**62)]
 
 
 def _check_dtype(name: str) -> str:
-    """Refuse what is no plain type of numbers."""
+    """Raise ValueError for a dtype that is neither bool, integer, nor float."""
     try:
         is_plain = np.dtype(name).kind in "biuf"
     except TypeError:
@@ -48,7 +48,7 @@ class Column(Part):
 
 
 class Stack(Part):
-    """Which column is a sliding stack of `n` frames along `axis` (0: the first axis of one observation)."""
+    """An observation column that is a sliding stack of `n` frames along `axis` (0: first axis of one observation)."""
 
     path: str
     axis: Count
@@ -56,7 +56,7 @@ class Stack(Part):
 
 
 class PartFile(Part):
-    """One file and what must be in it."""
+    """One file, with its number of steps, size, and checksum."""
 
     file: str = Field(pattern=r"^[\w\-]+\.safetensors$")
     steps: Positive
@@ -65,7 +65,7 @@ class PartFile(Part):
 
 
 class TableEntry(Part):
-    """One table: how its items were cut and drawn, and its files in order."""
+    """One table: the settings of its items and its sampler, and its files in order."""
 
     length: Positive
     period: Positive
@@ -74,12 +74,12 @@ class TableEntry(Part):
     priority_exponent: float
     items: Count
     steps: Count  # valid ones
-    rows: Count  # env rows
+    rows: Count  # envs
     parts: list[PartFile]
 
 
 class Manifest(Part):
-    """All that a reader must know."""
+    """The content of `manifest.json`."""
 
     format: Count
     env: str
@@ -97,7 +97,7 @@ class Manifest(Part):
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of an exported replay; refuses what is none, and files that are missing or cut short."""
+    """Read the manifest of an exported replay; raises `UserError` if it is invalid or files are missing or cut off."""
     if folder.is_file():
         raise UserError(f"{folder} is a file; give the folder that starling replay export made")
     if not (folder / MANIFEST).is_file():
@@ -126,7 +126,7 @@ def _check_size(file: Path, part: PartFile) -> None:
 
 
 def read_part(folder: Path, part: PartFile) -> dict[str, NDArray]:
-    """The columns of one file; refused unless every byte is as it was written."""
+    """Read the columns of one file; raises `UserError` if its size or checksum differs."""
     file = folder / part.file
     try:
         content = read_bounded(file, part.bytes)

@@ -1,4 +1,4 @@
-"""Saved tables for another number of learners than they were saved with: what one shard held goes to others."""
+"""Redistribute saved tables to another number of learners, each of which has one shard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ State = dict[str, Any]
 
 
 def reshard(old: RunPlan, new: RunPlan, saved: State) -> State:
-    """The store that a run like `old` saved, as one like `new` saves it; only their tables' contents are alike."""
+    """Convert the saved store of a run `old` to that of a run `new` with another number of learners."""
     if old.learners == new.learners:
         return saved
     parts = list(saved["shards"].values()) if "shards" in saved else [saved]
@@ -35,7 +35,7 @@ def reshard(old: RunPlan, new: RunPlan, saved: State) -> State:
 
 
 def without_tables(saved: State) -> State:
-    """A saved store whose tables are to be filled anew."""
+    """Return a saved store without its tables, which will be filled again."""
     emptied = {"env_steps": saved["env_steps"]}
     if "shards" in saved:
         emptied["shards"] = {name: without_tables(shard) for name, shard in saved["shards"].items()}
@@ -47,7 +47,7 @@ def _numbered(shards: list[State]) -> State:
 
 
 def _dealt(total: int, run_plan: RunPlan) -> list[int]:
-    """A count of the whole run, dealt to the shards by their env rows."""
+    """Divide a count of the whole run among the shards in proportion to their envs."""
     rows = [len(mine) for mine in shard_rows(run_plan.config.env.num, run_plan.learners)]
     ends = [total * int(end) // sum(rows) for end in np.cumsum([0, *rows])]
     return np.diff(ends).tolist()
@@ -70,7 +70,7 @@ def _tables(old: RunPlan, new: RunPlan, parts: list[State]) -> list[State]:
 
 
 def _restored(run_plan: RunPlan, part: State, shard: int, index: int, layout: Layout) -> Table:
-    """A table as it was saved; of a queue every item can be had, and once."""
+    """Restore a table; a queue is set up so that every item can be sampled exactly once."""
     spec = replace(run_plan.shards()[shard][index], min_size=1, max_times_sampled=1)
     rows = shard_rows(run_plan.config.env.num, run_plan.learners)[shard]
     table = Table(spec, layout, len(rows), run_plan.config.seed, index=index, shard=shard)
@@ -83,7 +83,7 @@ def _restored(run_plan: RunPlan, part: State, shard: int, index: int, layout: La
 
 
 def _move_steps(before: Sequence[Table], after: Sequence[Table], layout: Layout, rows: int) -> None:
-    """Insert all steps where their env rows belong now; items and priorities stay as they are."""
+    """Insert all steps into the shards that now have their envs; items and priorities are kept."""
     feeds = feed_all(after, layout, rows, own=True)
     by_row = {row: feed for mine in feeds for row, feed in mine.items()}
     for table in before:
@@ -96,7 +96,7 @@ def _move_steps(before: Sequence[Table], after: Sequence[Table], layout: Layout,
 
 
 def _move_queue(before: Sequence[Table], after: Sequence[Table]) -> None:
-    """Deal out the fragments that wait, which belong to no env row any more."""
+    """Distribute the queued fragments over the shards, regardless of their envs."""
     number = count(1)
     for table in before:
         while (item := table.sample(1)) is not None:
@@ -105,7 +105,7 @@ def _move_queue(before: Sequence[Table], after: Sequence[Table]) -> None:
 
 
 def _limiters(new: RunPlan, parts: list[State], stores: Sequence[Store]) -> list[State]:
-    """Every shard may draw on where all did: as many batches are drawn, and its share of the steps has come in."""
+    """Return limiter states: sampling has started if it had on all shards; steps are divided by `_dealt`."""
     limiters = [part["limiter"] for part in parts]
     begun = all(limiter["start"] is not None for limiter in limiters)
     fresh = _dealt(sum(limiter["steps"] - (limiter["start"] or 0) for limiter in limiters), new)

@@ -1,4 +1,4 @@
-"""A new run that begins with an exported replay: its tables are filled as actors would fill them."""
+"""Start a new run with an exported replay, which is inserted into its tables as actors would do it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from starling.replay.store import Store
 from starling.replay.table import Table
 from starling.types import Layout, NDArray
 
-_HEADER_BYTES = 2**20  # of one file, and more than enough
+_HEADER_BYTES = 2**20  # upper bound for one file
 
 
 def begin_with_replay(run_plan: RunPlan, runtime: Runtime) -> str | None:
-    """Fill the tables of a new run from `replay_from`, if it is set; a line that says what they hold now.
+    """Fill the tables of a new run from `replay_from`, if it is set; returns a message about their content.
 
-    Neither env steps nor the limiter count what is filled in: one update may come at once, where it is enough to
-    begin with, and from then on `updates_per_step` for every new env step.
+    The inserted steps count neither as env steps nor in the limiter: if they suffice to start learning, there may be
+    one update at once, and then `updates_per_step` for every new env step.
     """
     if run_plan.config.replay_from is None:
         return None
@@ -54,7 +54,7 @@ def begin_with_replay(run_plan: RunPlan, runtime: Runtime) -> str | None:
 
 
 def check_replay(run_plan: RunPlan, layout: Layout, source: Path) -> Manifest:
-    """Read an export's manifest; refuses steps that are not what this run records, but more than that is no harm."""
+    """Read an export's manifest; raises `UserError` if it does not fit this run. Additional columns are ignored."""
     refuse_queues(run_plan, "replay_from cannot be used")
     manifest = read_manifest(source)
     clip = run_plan.config.env.reward_clip
@@ -82,7 +82,7 @@ def check_replay(run_plan: RunPlan, layout: Layout, source: Path) -> Manifest:
 
 
 def _check_parts(manifest: Manifest, step_bytes: int, source: Path) -> None:
-    """Refuse files that would take more memory than those of an export do: a step of `step_bytes` at least, in each."""
+    """Raise `UserError` for files larger than an export writes: `PART_BYTES`, or one step of `step_bytes` if larger."""
     for table in manifest.tables.values():
         for part in table.parts:
             most = max(PART_BYTES, step_bytes)
@@ -112,7 +112,7 @@ def _same_windows(spec: TableSpec, entry: TableEntry) -> bool:
 
 
 def _fill(shards: Sequence[Table], entry: TableEntry, layout: Layout, run_plan: RunPlan, source: Path) -> None:
-    """Insert all steps; with the same windows, items and priorities become those of the export."""
+    """Insert all steps; if the sequences have the same lengths, items and priorities become those of the export."""
     rows = run_plan.config.env.num
     feeds = feed_all(shards, layout, rows)
     every = [feed for mine in feeds for feed in mine.values()]
@@ -144,7 +144,7 @@ def _read(entry: TableEntry, layout: Layout, run_plan: RunPlan, source: Path) ->
 
 
 def _check_choices(columns: Mapping[str, NDArray], run_plan: RunPlan) -> None:
-    """Raises ValueError for a choice that the env's discrete spaces do not have: networks index by it."""
+    """Raise ValueError for values outside the env's discrete spaces, since networks use them as indices."""
     observed = [(f"obs/{path}" if path else "obs", leaf) for path, leaf in leaves(run_plan.env.observation)]
     for name, space in [("action", run_plan.env.action), *observed]:
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
@@ -154,7 +154,7 @@ def _check_choices(columns: Mapping[str, NDArray], run_plan: RunPlan) -> None:
 
 
 def _dealt(source: Iterator[Steps], feeds: list[Feed], by_row: bool) -> Iterator[tuple[Feed, Steps]]:
-    """Steps and the env row that takes them: each its own where there are as many, else a stretch the emptiest one."""
+    """Yield steps with their `Feed`: one per env of the export if `by_row`, else the emptiest for each stretch."""
     rows: dict[int, Feed] = {}
     target: Feed | None = None
     for steps in source:

@@ -1,4 +1,4 @@
-"""Every step of a replay once, by env row and in the order of time, read through the items it is made of."""
+"""Read every step of a replay once, by env and in order of time, from the overlapping items of its table."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from starling.replay.table import Table
 from starling.types import NDArray, Trajectory, Tree
 
 AT_ONCE = 1024
-"""Steps that are read together: they are in memory with whole observations."""
+"""Number of steps to read at once, which limits memory: they have whole observations."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """N observations of env rows and what was done then, row by row, in the order of time.
+    """N observations with the actions that followed, sorted by env and time.
 
-    A stretch is what an env row did without a break: an episode, or what is left of it. Its last observation is
-    followed by no action: there `valid` is False, and action, rewards and ends are 0.
+    A stretch is an uninterrupted series of steps of one env: an episode, or what remains of it. No action follows its
+    last observation: there `valid` is False, and `action`, `rewards`, `terminated`, and `truncated` are 0.
     """
 
-    row: NDArray  # [N] int64 env row
+    row: NDArray  # [N] int64: global index of the env
     obs: Tree  # [N, ...]
     first: NDArray  # [N] bool: an episode begins with this observation
     valid: NDArray  # [N] bool: an action was taken
     action: Tree  # [N, ...]
-    rewards: dict[str, NDArray]  # [N] float32, a stream each, as they were learned from
+    rewards: dict[str, NDArray]  # [N] float32 per stream, as used in learning
     terminated: NDArray  # [N] bool: the action ended the episode
-    truncated: NDArray  # [N] bool: the action was the last before the episode was cut off
-    extras: Tree  # [N, ...] what acting recorded
-    policy_version: NDArray  # [N] int64: the oldest weights that acted in the item that the step was read from
-    priority: NDArray  # [N] float64: of the item that begins here; 0: none does
-    carry: Tree  # [N, ...] the recurrent state before the observation, where an item begins; elsewhere 0
+    truncated: NDArray  # [N] bool: the episode was cut off after the action
+    extras: Tree  # [N, ...] recorded outputs of act()
+    policy_version: NDArray  # [N] int64: of the item that the step was read from
+    priority: NDArray  # [N] float64: of the item that begins here; 0 if none does
+    carry: Tree  # [N, ...] the carry before the observation if an item begins here, else 0
 
 
 @dataclass(frozen=True)
 class _Pick:
-    """An item that steps are read from: its first `count` observations, perhaps up to the stretch's last."""
+    """An item to read steps from: its first `count` observations, possibly including the last of the stretch."""
 
     item: int
     count: int
 
 
 def read_steps(table: Table) -> Iterator[Steps]:
-    """All steps that items of this table are made of; a few at a time, so that memory stays bounded."""
+    """Yield all steps of a table's items, a few at a time, so that memory stays bounded."""
     ring = table.ring
     assert ring is not None, "only a ring keeps steps in order"
     items = ring.items()
@@ -64,11 +64,11 @@ def read_steps(table: Table) -> Iterator[Steps]:
 
 
 def _picks(items: Items, every: bool) -> list[_Pick]:
-    """Items of one env row that together show each of its steps once: `every` one, or as few as it takes."""
+    """Choose items of one env that cover each of its steps once: `every` item, or as few as possible."""
     starts, ends = items.start.tolist(), (items.start + items.steps).tolist()
     picks, i = [], 0
     while i < len(starts):
-        j = i + 1 if every else bisect_right(starts, ends[i], lo=i + 1) - 1  # the last that begins in or right after it
+        j = i + 1 if every else bisect_right(starts, ends[i], lo=i + 1) - 1  # the last to begin in or right after it
         goes_on = j < len(starts) and starts[j] <= ends[i] and (every or ends[j] > ends[i])
         picks.append(_Pick(i, starts[j] - starts[i] if goes_on else ends[i] - starts[i] + 1))
         i = j if goes_on or every else j + 1
@@ -76,10 +76,10 @@ def _picks(items: Items, every: bool) -> list[_Pick]:
 
 
 def _read(ring: Ring, items: Items, priorities: NDArray, picks: list[_Pick]) -> Steps:
-    """The steps of these items of one env row."""
+    """Read the steps of these items of one env."""
     which, counts = np.array([pick.item for pick in picks]), np.array([pick.count for pick in picks])
-    column = np.repeat(np.arange(len(picks)), counts)  # [N] of the windows, the one that each step is read from
-    t = np.arange(len(column)) - np.repeat(np.cumsum(counts) - counts, counts)  # [N] and at which of its steps
+    column = np.repeat(np.arange(len(picks)), counts)  # [N] index of the sequence that each step is read from
+    t = np.arange(len(column)) - np.repeat(np.cumsum(counts) - counts, counts)  # [N] time step in that sequence
     windows = ring.gather(items.slots[which])
     at = items.start[which][column] + t
     found = np.minimum(np.searchsorted(items.start, at), len(items.start) - 1)

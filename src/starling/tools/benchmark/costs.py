@@ -1,8 +1,8 @@
-"""What an env step costs: the time of one core for the env, the network and the training, while all cores work.
+"""Measure the cost of an env step: core time of the env, inference, and training, while all cores are busy.
 
-The other cores do what they do in a run: one learns while acting is measured, all act while learning is. Each is kept
-busy by `python -m starling.tools.benchmark.costs`, which reads a configuration (as JSON) and then does what it reads, a
-word a line, without an end.
+The other cores work as in a run: while acting is measured, one learns and the rest act; while learning is measured, all
+act. Each is kept busy by `python -m starling.tools.benchmark.costs`, which reads a configuration (as JSON) and then one
+command per line, `learn` or `act`, and executes it until the next one.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from starling.tools.benchmark.workload import Work
 LEARN, ACT = "learn", "act"
 REPETITIONS = 7
 FEWEST = 3
-"""Repetitions even of work so slow that they take longer than was asked for."""
+"""Fewest repetitions, even if they take longer than requested."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of one core that an env step takes: the median of several repetitions and their extremes."""
+    """Core seconds per env step: the median, minimum, and maximum of several repetitions."""
 
     median: float
     low: float
@@ -46,13 +46,13 @@ class Cost:
 
 @dataclass(frozen=True)
 class Costs:
-    """What every env step of a run takes, and on how many cores."""
+    """Costs of an env step of a run, and the number of cores."""
 
     env_step: Cost
     inference: Cost
     training: Cost
     cores: int
-    peak: int  # bytes of memory that this process had at most
+    peak: int  # peak memory of this process in bytes
 
     @property
     def acting(self) -> float:
@@ -64,12 +64,12 @@ class Costs:
 
     @property
     def limit(self) -> float:
-        """Env steps a second if all cores did nothing else."""
+        """Largest possible number of env steps per second on all cores."""
         return self.cores / self.total
 
 
 def measure(run_plan: RunPlan, seconds: float) -> Costs:
-    """Costs of a run, measured for about so many seconds with the env rows of its first actor."""
+    """Measure the costs of a run for about `seconds`, with the envs of its first actor."""
     count = cores()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -83,7 +83,7 @@ def measure(run_plan: RunPlan, seconds: float) -> Costs:
 
 
 def _repeat(work: Work, seconds: float, neighbours: list[Popen[str]]) -> list[list[float]]:
-    """The times of env steps, inference and training, in turns, so that a busy machine slows them alike."""
+    """Measure env steps, inference, and training in turns, so that other load affects them equally."""
     found: list[list[float]] = [[], [], []]
     began, turn = time.perf_counter(), seconds / (REPETITIONS * len(found))
     for i in range(REPETITIONS):
@@ -99,9 +99,9 @@ def _repeat(work: Work, seconds: float, neighbours: list[Popen[str]]) -> list[li
 
 
 def _time_of(kind: Callable[[], float], seconds: float) -> float:
-    """Seconds of one core an env step; what runs in several threads takes as much as all of them.
+    """Return core seconds per env step, summed over threads.
 
-    Time in which somebody else had the core does not count, time in which the env waits for something does.
+    Time in which other processes used the core does not count; time in which the env waits does.
     """
     steps, wall, used, queued = 0.0, time.perf_counter(), time.process_time(), _queued()
     while time.perf_counter() - wall < seconds or steps == 0:
@@ -110,7 +110,7 @@ def _time_of(kind: Callable[[], float], seconds: float) -> float:
 
 
 def _queued() -> float:
-    """Seconds that this thread was ready to run and had no core; 0 where the system does not say."""
+    """Return the seconds in which this thread was runnable but had no core; 0 if the system does not report it."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except OSError:
@@ -119,20 +119,20 @@ def _queued() -> float:
 
 @contextmanager
 def _neighbours(config: Config, count: int) -> Iterator[list[Popen[str]]]:
-    """So many other processes that work as they are told; see `_tell`."""
+    """Start `count` other processes, which work on command; see `_tell`."""
     command = [sys.executable, "-m", "starling.tools.benchmark.costs"]
     with ExitStack() as started:
         processes = [started.enter_context(helper(command)) for _ in range(count)]
         for process in processes:
             assert process.stdin is not None
-            with suppress(BrokenPipeError):  # why it ended is told by who asks it first
+            with suppress(BrokenPipeError):  # `_tell` reports why it ended
                 process.stdin.write(f"{json.dumps(to_dict(config))}\n")
                 process.stdin.flush()
         yield processes
 
 
 def _tell(processes: list[Popen[str]], words: list[str]) -> None:
-    """Tell every process what to do from now on, and wait until all do it."""
+    """Send one command to every process, and wait until all have started it."""
     for process, word in zip(processes, words, strict=False):
         assert process.stdin is not None
         with suppress(BrokenPipeError):
@@ -146,7 +146,7 @@ def _tell(processes: list[Popen[str]], words: list[str]) -> None:
 
 
 def _keep_busy(config: Config) -> None:
-    """Do what was read last until there is nobody left to say more."""
+    """Repeat the last command from stdin until stdin is closed."""
     set_up_torch(1)
     work = Work(RunPlan.from_config(config))
     word = sys.stdin.readline().strip()
@@ -163,4 +163,4 @@ def _keep_busy(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    _keep_busy(from_dict(json.loads(sys.stdin.readline())))  # not an argument, which everybody could see
+    _keep_busy(from_dict(json.loads(sys.stdin.readline())))  # not an argument, which other users could see

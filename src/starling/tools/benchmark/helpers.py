@@ -1,4 +1,4 @@
-"""Other processes that help to measure: they do what they are told, a line at a time, and answer with lines."""
+"""Helper processes of benchmarks, which read commands and write answers line by line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from subprocess import PIPE, Popen
 
 @contextmanager
 def helper(command: list[str]) -> Iterator[Popen[str]]:
-    """A process whose lines are read and written here; it is gone at the end."""
+    """Start a process with pipes, and kill it on exit."""
     with Popen(command, text=True, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
         try:
             yield process
@@ -18,6 +18,6 @@ def helper(command: list[str]) -> Iterator[Popen[str]]:
 
 
 def last_words(process: Popen[str]) -> str:
-    """Why a process ended that should not have: the last line of what it said."""
+    """Return the last line of stderr of a process that ended unexpectedly."""
     assert process.stderr is not None
     return (process.stderr.read().strip().splitlines() or ["no reason was given"])[-1]

@@ -1,4 +1,4 @@
-"""What a figure was measured on. Nothing but the standard library here: benchmarks of other systems use it too."""
+"""Describe the machine of a benchmark. Uses only the standard library: benchmarks of other systems import it too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def describe(*packages: str) -> dict[str, Any]:
-    """The machine and the versions of `packages` (None: not installed)."""
+    """Return the machine and the versions of `packages` (None: not installed)."""
     return {
         "machine": {"cpu": _cpu(), "cores": len(os.sched_getaffinity(0)), "system": platform.platform()},
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},

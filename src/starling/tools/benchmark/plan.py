@@ -1,4 +1,4 @@
-"""What a run will need, said before it starts: memory and disk, and from a short measurement the time."""
+"""Predict the memory and disk that a run needs and, from a short measurement, its duration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starling.tools.benchmark.costs import Costs, measure
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that fits: what it needs, what there is, what a step costs and how long it takes."""
+    """Prediction for a run that fits: required and available resources, costs of a step, speed, and duration."""
 
     sizes: Sizes
     room: Room
@@ -25,7 +25,7 @@ class Plan:
 
 
 def plan(run_plan: RunPlan, runs: Path, seconds: float) -> Plan:
-    """Predict a run from a measurement of about so many seconds; refuses one that cannot fit, before measuring."""
+    """Predict a run from a measurement of about `seconds`; raises `UserError`, early if possible, if it cannot fit."""
     model = build_model(run_plan)
     sizes, room = predict_sizes(run_plan, model, layout_of(run_plan, model)), find_room(runs)
     refuse(run_plan, sizes, room)
@@ -40,7 +40,7 @@ def plan(run_plan: RunPlan, runs: Path, seconds: float) -> Plan:
 
 
 def predict_speed(run_plan: RunPlan, costs: Costs) -> float:
-    """Env steps a second: as many as the learner's core, the actors' cores and all cores together allow."""
+    """Predict env steps per second, limited by the learner's core, the actors' cores, and all cores together."""
     if run_plan.config.runtime == "inline":
         return 1 / costs.total
     return min(1 / costs.training.median, run_plan.actors / costs.acting, costs.limit)

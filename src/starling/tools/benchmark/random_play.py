@@ -1,4 +1,4 @@
-"""Random play of an Atari game, written down once and inserted into replays as often as they have room for it."""
+"""Random play of an Atari game, recorded once and inserted into replays repeatedly."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LAYOUT = Layout(
 
 @dataclass(frozen=True)
 class Recording:
-    """N steps of B env rows; only the newest frame of every stack, since the ALE begins an episode with zeros."""
+    """N steps of B envs, with only the newest frame of every stack: stacks of the ALE start an episode with zeros."""
 
     frames: NDArray  # [N+1, B, 84, 84] uint8
     first: NDArray  # [N+1, B] bool
@@ -44,7 +44,7 @@ class Recording:
         return int(self.action.shape[1])
 
     def stacks(self, begin: int, end: int) -> NDArray:
-        """The observations from step `begin` up to `end`, [end - begin, B, 4, 84, 84]."""
+        """Return the observations of steps `begin` to `end`, exclusive, [end - begin, B, 4, 84, 84]."""
         past = np.arange(begin, end)[:, None] - np.arange(STACK - 1, -1, -1)  # [k, 4]
         stacks: NDArray = self.frames[np.maximum(past, 0)].swapaxes(1, 2)  # [k, B, 4, 84, 84]
         stacks[past[:, None] < self._start[begin:end, :, None]] = 0
@@ -52,15 +52,15 @@ class Recording:
 
     @cached_property
     def _start(self) -> NDArray:
-        """The first step of the episode that each is in, [N+1, B]."""
+        """First step of the episode of each step, [N+1, B]."""
         return np.asarray(np.maximum.accumulate(np.where(self.first, np.arange(len(self.first))[:, None], 0)))
 
     def of_row(self, row: int) -> Recording:
-        """One env row alone."""
+        """Return the recording of a single env."""
         return Recording(**{field.name: getattr(self, field.name)[:, row : row + 1] for field in fields(self)})
 
     def fragments(self) -> Iterator[Fragment]:
-        """What actors would insert, over and over."""
+        """Yield fragments as actors would insert them, repeating the recording indefinitely."""
         starts = range(0, len(self.action) - FRAGMENT + 1, FRAGMENT)
         for sequence, begin in enumerate(itertools.cycle(starts)):
             yield Fragment(self._trajectory(begin, begin + FRAGMENT), np.arange(self.rows), sequence=sequence)
@@ -82,9 +82,9 @@ class Recording:
 
 
 def record(game: str, steps: int, rows: int = 8) -> Recording:
-    """About `steps` env steps of random actions in `ALE/<game>-v5`, `rows` envs at a time.
+    """Record about `steps` env steps of random actions in `rows` envs of `ALE/<game>-v5`.
 
-    The last step ends its episodes, since Atari games are hardly ever cut off.
+    The last step is marked as terminated, since Atari games are hardly ever truncated.
     """
     env = make_env(EnvConfig(id=f"ALE/{game}-v5", num=rows), rows)
     count = -(-steps // (rows * FRAGMENT)) * FRAGMENT

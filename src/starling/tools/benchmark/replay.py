@@ -1,4 +1,4 @@
-"""How much memory a million observations take in replay, and how many items a second come out of it."""
+"""Benchmark of replay: memory per million observations, and sampled items per second."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from starling.tools.benchmark.replay_speed import OURS, Speed, compare
 GAMES = ("Pong", "Breakout", "Asterix", "Zaxxon", "WizardOfWor", "Seaquest")
 MILLION = 1_000_000
 RECORDED = 50_000
-"""Real steps a game, and items in the replays whose speed is measured, unless fewer are asked for."""
+"""Default number of real steps per game, and of items in the replays whose speed is measured."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is measured."""
+    """Settings of the benchmark."""
 
     games: tuple[str, ...]
-    observations: int  # that the compressed replay of every game holds
-    recorded: int  # real steps a game, inserted over and over until a replay is full
-    items: int  # in every replay whose speed is measured, uncompressed
-    seconds: float  # of measuring speed, all contestants together
+    observations: int  # in the compressed replay of every game
+    recorded: int  # real steps per game, inserted repeatedly until a replay is full
+    items: int  # in every uncompressed replay whose speed is measured
+    seconds: float  # to measure speed, for all libraries together
 
 
 @dataclass(frozen=True)
 class Found:
-    """All that was measured."""
+    """Results of the benchmark."""
 
     games: dict[str, Full]
     observations: int
@@ -39,18 +39,18 @@ class Found:
 
     @property
     def gigabytes_per_million(self) -> dict[str, float]:
-        """Resident memory a game, and the mean of all."""
+        """Resident memory per million observations for each game, and their mean."""
         each = {game: full.resident / self.observations * MILLION / 1e9 for game, full in self.games.items()}
         return {**each, "mean": fmean(each.values())}
 
     @property
     def ratio_to_best_peer(self) -> float | None:
-        """Our items a second divided by the fastest other library's, each as it comes."""
+        """Our items per second divided by those of the fastest other library, each with its default settings."""
         return self._ratio("items_per_s")
 
     @property
     def ratio_where_memory_is_kept(self) -> float | None:
-        """The same in processes that keep the memory they free, as ours do."""
+        """The same ratio if all processes keep freed memory, as ours do."""
         return self._ratio("kept")
 
     def _ratio(self, figure: str) -> float | None:
@@ -60,7 +60,7 @@ class Found:
 
     @property
     def growth(self) -> dict[str, float]:
-        """How many times longer each operation takes in the full replay than in one of 10,000 items: medians."""
+        """Time of each operation in the full replay divided by that in one of 10,000 items; medians over games."""
         return {
             name: median(getattr(full.large, name) / getattr(full.small, name) for full in self.games.values())
             for name in ("insert", "sample", "update")
@@ -68,7 +68,7 @@ class Found:
 
 
 def bench(setting: Setting, say: Say) -> Found:
-    """Measure the speed of all contestants, then the memory of every game."""
+    """Measure the speed of all libraries, then the memory of every game."""
     say(f"playing {setting.games[0]} at random for {setting.recorded:,} steps")
     recording = record(setting.games[0], setting.recorded, ROWS)
     speeds = compare(recording, setting.items, setting.seconds, say)

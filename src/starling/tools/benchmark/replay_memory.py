@@ -1,4 +1,4 @@
-"""What a full replay of one game takes: resident memory, and time beside a small one.
+"""Measure a full replay of one game: its resident memory, and its times compared with a small replay.
 
 `python -m starling.tools.benchmark.replay_memory GAME OBSERVATIONS STEPS` measures in a fresh process and prints JSON.
 """
@@ -28,13 +28,13 @@ ROWS = 8
 BATCH, N_STEP = 256, 3
 SMALL = 10_000
 OVERWRITTEN = 0.1
-"""This share of a full replay is inserted once more, so that what is measured has been overwritten in part."""
+"""Share of a full replay that is inserted again, so that the measured replay is partly overwritten."""
 REPETITIONS = 31
 
 
 @dataclass(frozen=True)
 class Seconds:
-    """Median time to insert a step, to sample a batch and to update its priorities."""
+    """Median time to insert a step, to sample a batch, and to update its priorities."""
 
     insert: float
     sample: float
@@ -43,7 +43,7 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Full:
-    """A replay of one game that is full."""
+    """Measurements of a full replay of one game."""
 
     resident: int  # bytes
     large: Seconds
@@ -51,7 +51,7 @@ class Full:
 
 
 def table_of(observations: int, codec: Codec) -> Table:
-    """Prioritized replay of n-step transitions."""
+    """Build a prioritized replay of n-step transitions."""
     spec = TableSpec(
         "replay",
         "ring",
@@ -67,7 +67,7 @@ def table_of(observations: int, codec: Codec) -> Table:
 
 
 def measure_game(game: str, observations: int, steps: int) -> Full:
-    """Fill a replay with `steps` real steps of `game`, over and over, in a process of its own."""
+    """Measure, in a separate process, a replay that is filled repeatedly with `steps` real steps of `game`."""
     command = [sys.executable, "-m", "starling.tools.benchmark.replay_memory", game, str(observations), str(steps)]
     done = run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -79,11 +79,11 @@ def measure_game(game: str, observations: int, steps: int) -> Full:
 
 def _measure(game: str, observations: int, steps: int) -> Full:
     fragments = record(game, steps, ROWS).fragments()
-    small = table_of(SMALL, "zstd")  # stays, so that its memory is not used again; and all is compiled and loaded
+    small = table_of(SMALL, "zstd")  # kept, so that its memory is not reused; also compiles and loads everything
     _fill(small, fragments, SMALL)
     small_seconds = _time(small, fragments)
     _give_back()
-    small.insert(next(fragments))  # what an insertion needs for a moment is not the replay's
+    small.insert(next(fragments))  # temporary memory of an insertion does not count
     before = resident_memory()
     large = table_of(observations, "zstd")
     _fill(large, fragments, observations)
@@ -102,7 +102,7 @@ def _time(table: Table, fragments: Iterator[Fragment]) -> Seconds:
 
 
 def _turn(table: Table, fragment: Fragment, priorities: NDArray) -> tuple[float, float, float]:
-    """Seconds to insert a step, to sample, and to update."""
+    """Return the seconds to insert a step, to sample a batch, and to update its priorities."""
     marks = [time.perf_counter()]
     table.insert(fragment)
     marks.append(time.perf_counter())
@@ -116,8 +116,8 @@ def _turn(table: Table, fragment: Fragment, priorities: NDArray) -> tuple[float,
 
 
 def _give_back() -> None:
-    """Return what is free in this process to the system: used again, it would not count."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    """Return free memory of this process to the system: reused memory would not be measured."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only in glibc
     if trim is not None:
         trim(0)
 

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="import-not-found, import-untyped, no-any-return"
-"""The replays of other libraries, where they are installed, filled with the same transitions and asked for the same.
+"""Replay buffers of other libraries, if installed, with the same transitions and the same requests.
 
-Each gives stacks of 4 before and 3 steps after, and takes new priorities where it has any.
+Each returns stacks of 4 frames at a step and 3 steps later, and gets new priorities if it has priorities.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ALPHA, BETA, GAMMA = 0.6, 0.4, 0.99
 
 
 class Transition(NamedTuple):
-    """One step of one env row."""
+    """One step of one env."""
 
     obs: NDArray  # [4, 84, 84]
     action: int
@@ -33,13 +33,13 @@ class Transition(NamedTuple):
 
 
 def transitions(recording: Recording, count: int) -> Iterator[Transition]:
-    """So many valid steps, one env row after the other, over and over; the last of a row is cut off."""
+    """Yield `count` valid steps, one env after the other, repeatedly; the last step of an env is truncated."""
     rows = itertools.cycle([recording.of_row(row) for row in range(recording.rows)])
     return itertools.islice(itertools.chain.from_iterable(map(_episodes, rows)), count)
 
 
 def _episodes(row: Recording) -> Iterator[Transition]:
-    """The valid steps of a single env row."""
+    """Yield the valid steps of a single env."""
     last = np.nonzero(np.diff(row.valid[:, 0], append=False))[0]
     for t in np.nonzero(row.valid[:, 0])[0].tolist():
         obs, next_obs = row.stacks(t, t + 2)[:, 0]
@@ -48,7 +48,7 @@ def _episodes(row: Recording) -> Iterator[Transition]:
 
 
 def tianshou(steps: Iterator[Transition], count: int, batch: int, n_step: int) -> Step:
-    """Prioritized, frames stored once; its algorithms find the observation n steps later as it is done here."""
+    """Prioritized; frames are stored once. The observation n steps later is found as in its algorithms."""
     from tianshou.data import Batch, PrioritizedReplayBuffer
 
     buffer = PrioritizedReplayBuffer(
@@ -83,7 +83,7 @@ def tianshou(steps: Iterator[Transition], count: int, batch: int, n_step: int) -
 
 
 def cpprb(steps: Iterator[Transition], count: int, batch: int, n_step: int) -> Step:
-    """Prioritized, n steps summed when inserted; stacks are on the last axis, where alone it stores frames once."""
+    """Prioritized, with n-step sums at insertion; it stores frames once only if stacks are on the last axis."""
     from cpprb import PrioritizedReplayBuffer
 
     image = {"shape": (SIZE, SIZE, STACK), "dtype": np.uint8}

@@ -1,8 +1,8 @@
-"""Items a second of our replay and of other libraries', each in a process of its own, as those who use it have it.
+"""Measure items per second of our replay and of other libraries, each in its own process.
 
-`python -m starling.tools.benchmark.replay_speed NAME FILE ITEMS [keep]` fills the replay of NAME with the steps in
-FILE, in a process that may be told to keep the memory that it frees, and says how many bytes an item takes; then it
-answers every line of seconds with the items a second that it measured for so long.
+`python -m starling.tools.benchmark.replay_speed NAME FILE ITEMS [keep]` fills the replay of NAME with the steps in FILE
+and prints the bytes per item. For every line with a number of seconds it then measures for this time and prints the
+items per second. With `keep`, the process keeps freed memory.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from starling.tools.benchmark.replay_peers import PEERS, Step, installed, transi
 
 OURS = "starling"
 TURNS = 5
-"""Contestants take turns, so that a busy machine is busy for all of them alike."""
+"""Number of turns of each library; they take turns, so that other load affects them equally."""
 KEEP = "keep"
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Items a second of one replay (sampled and given new priorities), and what it holds in memory.
+    """Items per second of one replay (sampled and given new priorities), and its memory.
 
-    Large arrays that are freed go back to the system unless a process is told to keep them, and are then fetched anew,
-    page by page, for the next batch. Our processes are told; others are measured as they come, and told so too.
+    By default, large arrays that are freed are returned to the system, and the next batch needs new pages. Processes of
+    Starling always keep freed memory; other libraries are measured with the default, and again with memory kept.
     """
 
     items_per_s: float
-    kept: float  # the same where memory is kept
+    kept: float  # the same if freed memory is kept
     bytes_per_item: float
 
 
 def compare(recording: Recording, items: int, seconds: float, say: Callable[[str], None]) -> dict[str, Speed]:
-    """The speed of every replay that is installed, all together measured for so many seconds."""
+    """Measure the speed of every installed replay, for `seconds` in total."""
     names = [OURS, *installed()]
     with TemporaryDirectory() as folder:
         file = Path(folder) / "steps.npz"
@@ -61,7 +61,7 @@ def compare(recording: Recording, items: int, seconds: float, say: Callable[[str
 def _contest(
     names: list[str], args: list[str], seconds: float, say: Callable[[str], None]
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Items a second of each, and bytes an item."""
+    """Return the items per second and the bytes per item of each library."""
     with ExitStack() as started:
         contestants, held = {}, {}
         for name in names:
@@ -73,7 +73,7 @@ def _contest(
 
 
 def _take_turns(contestants: dict[str, Popen[str]], seconds: float) -> dict[str, float]:
-    """Items a second of each: the median of its turns."""
+    """Return the items per second of each library: the median over its turns."""
     rates: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(TURNS):
         for name, process in contestants.items():
@@ -94,7 +94,7 @@ def _answer(name: str, process: Popen[str]) -> float:
 
 def _build(name: str, recording: Recording) -> Callable[[int], Step]:
     if name == OURS:
-        set_up_torch(1)  # as every process of a run is
+        set_up_torch(1)  # as in every process of a run
         return partial(_ours, recording)
     return lambda items: PEERS[name](transitions(recording, items), items, BATCH, N_STEP)
 
@@ -115,7 +115,7 @@ def _ours(recording: Recording, items: int) -> Step:
 
 
 def _rate(step: Step, seconds: float) -> float:
-    """Steps a second."""
+    """Return the calls of `step` per second."""
     count, begin = 0, time.perf_counter()
     while (passed := time.perf_counter() - begin) < seconds or count == 0:
         step()
@@ -124,10 +124,10 @@ def _rate(step: Step, seconds: float) -> float:
 
 
 def _take_part(name: str, file: str, items: int) -> None:
-    """Answer until there is nobody left to ask."""
+    """Fill the replay of `name` and answer lines from stdin until it is closed."""
     with np.load(file) as arrays:
         build = _build(name, Recording(**arrays))
-    build(2 * BATCH)  # loads and compiles what it needs, which is not the replay's memory
+    build(2 * BATCH)  # loads and compiles code first, whose memory does not count
     before = resident_memory()
     step = build(items)
     print((resident_memory() - before) / items, flush=True)

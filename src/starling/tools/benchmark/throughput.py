@@ -1,4 +1,4 @@
-"""How fast a run goes and how fast it could: env steps a second of real training beside what the cores allow."""
+"""Measure the throughput of real training, and compare it with the limit that the cores allow."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from starling.tools.benchmark.costs import Cost, Costs, measure
 from starling.tools.benchmark.plan import predict_speed
 
 WARM_UP_VERSIONS = 3
-"""Versions of the weights that are left out: memory is touched and libraries choose their ways in the first."""
+"""First updates to leave out, in which memory is touched and libraries choose their algorithms."""
 WARM_UP_SECONDS = 3.0
-"""Time after the first version that is left out, or a quarter of the window where that is less."""
+"""Time after the first update to leave out, or a quarter of the window if that is less."""
 PATIENCE = 120.0
-"""Seconds within which the first version must come."""
+"""Seconds to wait for the first update."""
 COST_SECONDS = 5.0
 QUICK = 0.67
 """Costs are measured again after the run if that takes no more than this share of it."""
 ROWS_PER_S = 5
-"""Rows of metrics at the predicted speed: small networks may reach only a fifth of it."""
+"""Rows of metrics per second at the predicted speed; small networks may reach only a fifth of it."""
 LONG = 10**8
-"""Env steps that no measurement reaches, and few enough for the disk that their rows and checkpoints might need."""
+"""More env steps than any measurement reaches, but few enough for the check of the disk space of a run."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What was done by when."""
+    """Counts at a point in time."""
 
     time: float
     env_steps: int
@@ -50,12 +50,12 @@ class Mark:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a run did in a window of whole versions of the weights."""
+    """Measurement of a run in a window that begins and ends with an update."""
 
     begin: Mark
     end: Mark
-    lag: float | None  # versions between acting and learning; None: no row of metrics fell into the window
-    busy: dict[str, float]  # a share of the time by role
+    lag: float | None  # updates between acting and learning; None: no row of metrics in the window
+    busy: dict[str, float]  # share of the time by role
 
     @property
     def seconds(self) -> float:
@@ -67,23 +67,23 @@ class Reading:
 
 
 class EnoughError(Exception):
-    """The window is over: ends the run that is watched."""
+    """Raised at the end of the window to end the run."""
 
 
 class Meter:
-    """A display that finds the window, keeps its rows of metrics, and ends the run after it."""
+    """Display that determines the window, keeps its rows of metrics, and then ends the run."""
 
     def __init__(self, seconds: float, say: Say, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._say, self._clock = seconds, say, clock
         self._started = clock()
         self._last = Mark(self._started, 0, 0)
-        self._first: Mark | None = None  # the first new version
+        self._first: Mark | None = None  # at the first update
         self._begin: Mark | None = None
         self._end: Mark | None = None
         self._rows: list[dict[str, Any]] = []
 
     def tick(self, status: Status) -> None:
-        """Look whether the window begins or ends: only when a version has just come, so that whole ones are counted."""
+        """Begin or end the window, only right after an update, so that it contains whole updates."""
         now = Mark(self._clock(), status.env_steps, status.updates)
         if now.updates > self._last.updates:
             self._first = self._first or now
@@ -106,7 +106,7 @@ class Meter:
             self._rows.append(row)
 
     def message(self, line: str) -> None:
-        """Pass on what happens to the run; where its passing folder is, is of no use."""
+        """Forward messages of the run, but not those at its start about its temporary folder."""
         if self._last.time > self._started:
             self._say(line)
 
@@ -118,11 +118,11 @@ class Meter:
 
 
 def _busy(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """The share of the time in which each role worked; a row stands for the time since the one before."""
+    """Return the share of busy time of each role; a row counts for the time since the previous one."""
     keys = sorted({key for row in rows for key in row if key.startswith(TIMING) and key.endswith("/busy")})
     ends = [row["time/seconds"] for row in rows]
     spans = [max(after - before, 1e-6) for before, after in pairwise(ends)]
-    spans = [*spans[:1], *spans] or [1.0]  # the first is taken to be as long as the second
+    spans = [*spans[:1], *spans] or [1.0]  # assume that the first is as long as the second
     busy = {key: [(row[key], span) for row, span in zip(rows, spans, strict=True) if key in row] for key in keys}
     return {
         key.split("/")[1]: sum(share * span for share, span in shares) / sum(span for _, span in shares)
@@ -131,7 +131,7 @@ def _busy(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def watch(config: Config, seconds: float, say: Say) -> Reading:
-    """Train for real in a passing folder, warm-up first, until so many seconds are measured."""
+    """Train in a temporary folder until `seconds` are measured after the warm-up."""
     meter = Meter(seconds, say)
     with tempfile.TemporaryDirectory(prefix="starling-") as runs:
         try:
@@ -146,7 +146,7 @@ def watch(config: Config, seconds: float, say: Say) -> Reading:
 
 
 def without_end(config: Config) -> Config:
-    """The same run, never over and never evaluated; rows and checkpoints come as often as before."""
+    """Return the configuration without end and evaluations; rows and checkpoints are written as often as before."""
     changes = {
         "stop": StopConfig(env_steps=max(config.stop.env_steps, LONG)),
         "eval": EvalConfig(),
@@ -158,11 +158,11 @@ def without_end(config: Config) -> Config:
 
 @dataclass(frozen=True)
 class Throughput:
-    """A measured run beside its limit."""
+    """Measured throughput of a run, and its limit."""
 
     reading: Reading
     costs: Costs
-    limits: tuple[float, ...]  # env steps a second that the costs allowed before the run, and after it
+    limits: tuple[float, ...]  # env steps per second by the costs before the run and, if measured, after it
     frames_per_step: float
 
     @property
@@ -175,7 +175,7 @@ class Throughput:
 
 
 def bench(run_plan: RunPlan, seconds: float, say: Say) -> Throughput:
-    """Measure a run for so many seconds, and what its steps cost: before it and, where that is quick, after it."""
+    """Measure a run for `seconds`, and the costs of its steps before it and, if that is quick, also after it."""
     set_up_torch(1)
     began = time.monotonic()
     measured = [_costs(run_plan, seconds)]
@@ -193,7 +193,7 @@ def _costs(run_plan: RunPlan, seconds: float) -> Costs:
 
 
 def mean(measured: list[Costs]) -> Costs:
-    """The mean of every cost, because machines drift, and its extremes."""
+    """Return the mean of every cost, since the speed of machines drifts, with its minimum and maximum."""
 
     def joined(costs: list[Cost]) -> Cost:
         return Cost(fmean(c.median for c in costs), min(c.low for c in costs), max(c.high for c in costs))

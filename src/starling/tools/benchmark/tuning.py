@@ -1,4 +1,4 @@
-"""Which settings make a run fastest on this machine: tried one at a time, each for a short while."""
+"""Find the fastest settings of a run on this machine, by short trials that vary one setting at a time."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from starling.launch.plan import RunPlan, plan_threads
 from starling.tools.benchmark.throughput import Say, watch
 
 MARGIN = 1.03
-"""How many times as fast a change must be to be kept: less is noise."""
+"""Speedup above which a change is kept; less is noise."""
 MOST_TRIALS = 12
 Runtime = Literal["inline", "processes"]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Settings that decide where work is done and leave what is learned from a batch as it is."""
+    """Settings that determine where work is done, without changing what is learned from a batch."""
 
     runtime: Runtime
     inference: Literal["local", "central"]
     actors: int
     threads: int
-    rows: int  # env rows in all
+    rows: int  # number of envs
 
     @classmethod
     def of(cls, run_plan: RunPlan) -> Choice:
@@ -36,7 +36,7 @@ class Choice:
         return cls(config.runtime, config.inference, run_plan.actors, plan_threads(run_plan), config.env.num)
 
     def apply(self, config: Config) -> Config:
-        """The configuration with these settings."""
+        """Return the configuration with these settings."""
         changes = {
             "runtime": self.runtime,
             "inference": self.inference,
@@ -47,14 +47,14 @@ class Choice:
         return config.model_copy(update=changes)
 
     def overrides(self) -> list[str]:
-        """The same as a person writes it."""
+        """Return these settings as `key=value` overrides."""
         names = ("runtime", "inference", "actors", "threads")
         return [*(f"{name}={getattr(self, name)}" for name in names), f"env.num={self.rows}"]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How fast a choice was, or why it could not be tried: then it is 0."""
+    """Speed of a choice, or 0 and the reason why it could not be tried."""
 
     choice: Choice
     steps_per_s: float
@@ -66,13 +66,13 @@ Variation = Callable[[Choice], Sequence[Choice]]
 
 
 def tune(run_plan: RunPlan, seconds: float, say: Say, *, rows: bool) -> Iterator[Trial]:
-    """Trials of so many seconds each, the run as it is first; `rows`: also with other numbers of env rows."""
+    """Yield trials of `seconds` each, starting with the unchanged run; `rows`: also vary the number of envs."""
     starts = [Choice.of(run_plan), _elsewhere(run_plan)]
     return search(starts, _plan(cores(), rows=rows), lambda choice: attempt(run_plan.config, choice, seconds, say))
 
 
 def attempt(config: Config, choice: Choice, seconds: float, say: Say) -> Trial:
-    """Run with these settings for a while, if they can run."""
+    """Measure a run with these settings, if they are possible."""
     try:
         return Trial(choice, watch(choice.apply(config), seconds, say).steps_per_s)
     except UserError as error:
@@ -80,14 +80,14 @@ def attempt(config: Config, choice: Choice, seconds: float, say: Say) -> Trial:
 
 
 def _elsewhere(run_plan: RunPlan) -> Choice:
-    """The run in the other runtime, with what that one takes by default."""
+    """Return the choice for the other runtime, with its default settings."""
     other = "processes" if run_plan.config.runtime == "inline" else "inline"
     changes = {"runtime": other, "inference": "local", "actors": None}
     return Choice.of(replace(run_plan, config=run_plan.config.model_copy(update=changes)))
 
 
 def _plan(count: int, *, rows: bool) -> list[tuple[Runtime, Variation]]:
-    """What is varied on so many cores, in order; actors come twice, for what came between may ask for others."""
+    """Return the variations for `count` cores, in order; actors come twice, as other settings may change the best."""
 
     def actors(choice: Choice) -> list[Choice]:
         numbers = sorted({1, count - 1, count, 2 * count})
@@ -114,7 +114,7 @@ def _plan(count: int, *, rows: bool) -> list[tuple[Runtime, Variation]]:
 
 
 def search(starts: Sequence[Choice], plan: Sequence[tuple[Runtime, Variation]], attempt: Attempt) -> Iterator[Trial]:
-    """Try the starts, then vary one setting after another around the fastest so far of its runtime."""
+    """Try the starts, then vary one setting after another around the fastest choice so far of its runtime."""
     trials: dict[Choice, Trial] = {}
 
     def new(choices: Sequence[Choice]) -> Iterator[Trial]:
@@ -130,7 +130,7 @@ def search(starts: Sequence[Choice], plan: Sequence[tuple[Runtime, Variation]], 
 
 
 def fastest(trials: Sequence[Trial]) -> Trial:
-    """The fastest; a later one counts only where it is clearly faster than those before it."""
+    """Return the fastest trial; a later one counts only if it is faster by `MARGIN`."""
     best = trials[0]
     for trial in trials[1:]:
         if trial.steps_per_s > MARGIN * best.steps_per_s:

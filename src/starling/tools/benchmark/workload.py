@@ -1,4 +1,4 @@
-"""The work of one actor and of the learner, alone and to order, for whoever wants to know what it costs."""
+"""The work of one actor and of the learner, in isolation, to measure its cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from starling.types import Fragment, Layout, NDArray, Progress
 
 
 class Work:
-    """One actor and the learner, each to be asked for a little of its work; says for how many env steps that was."""
+    """One actor and the learner; each method does one unit of work and returns the env steps that it corresponds to."""
 
     def __init__(self, run_plan: RunPlan) -> None:
         config, model = run_plan.config, build_model(run_plan)
@@ -46,13 +46,13 @@ class Work:
         self._state = copy.deepcopy(self.learner.get_state())
 
     def step_envs(self) -> float:
-        """One step of all rows; a reset is no env step, but its time counts."""
+        """Step all envs once; a reset is no env step, but its time counts."""
         self._actions.rotate(-1)
         self._group.seen = step = self._env.step(self._actions[0])
         return float(np.count_nonzero(step.valid))
 
     def infer(self) -> float:
-        """What is done for one step of all rows besides stepping them; intrinsic rewards are part of it."""
+        """Compute the actions and intrinsic rewards for one step of all envs."""
         self._policy.reward(self._group, self._clip)
         self._policy.infer([self._group])
         return float(len(self._group.rows))
@@ -62,7 +62,7 @@ class Work:
         return self._steps_a_version
 
     def restore(self) -> None:
-        """Take back what was learned: one sample over and over would spoil the weights before long."""
+        """Restore the learner's state: training on one sample repeatedly would soon ruin the weights."""
         self.learner.set_state(copy.deepcopy(self._state))
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ class Work:
 
 
 def steps_a_version(tables: Sequence[TableSpec]) -> float:
-    """Env steps that one batch of the learner stands for."""
+    """Return the number of env steps per update."""
     table, take = pace(tables)
     if table.updates_per_step is not None:
         return 1 / table.updates_per_step
@@ -99,7 +99,7 @@ class Refill:
         return self._buffer
 
     def refresh(self) -> Progress:
-        return Progress(updates=1)  # some act without their network before any update
+        return Progress(updates=1)  # some algorithms act without their network before the first update
 
     def insert(self, group: int, fragment: Fragment) -> None:
         self.actions.extend(fragment.trajectory.action.copy())
@@ -109,6 +109,6 @@ class Refill:
 
 
 def _small(table: TableSpec, rows: int) -> TableSpec:
-    """A table that is soon full enough: a ring of its least size, or room for one batch of fragments."""
+    """Return the spec of a table that fills quickly: a ring of minimal size, or space for one batch of fragments."""
     capacity = rows if table.storage == "ring" else rows * -(-table.batch // rows)
     return replace(table, capacity=capacity, min_size=1)

@@ -1,4 +1,4 @@
-"""Items of a replay as its run's sampler would draw them, the likeliest first."""
+"""Sample items of a replay with the sampler of its run."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from starling.types import EXTRINSIC, NDArray, Sample, Trajectory
 
 @dataclass(frozen=True)
 class DrawnItem:
-    """One item that was drawn."""
+    """One sampled item."""
 
     key: str  # table, slot and generation
     priority: float
-    probability: float  # of being drawn, each time
-    age: int  # versions of the weights since its oldest step
-    total: float  # undiscounted sum of its rewards, as they are learned from
+    probability: float  # in one draw
+    age: int  # updates since its oldest step
+    total: float  # undiscounted sum of its rewards, as used in learning
     steps: int  # valid ones
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Items in falling order of probability, and their steps in the same order."""
+    """Items, most likely first, and their steps in the same order."""
 
     items: list[DrawnItem]
     trajectory: Trajectory[NDArray]  # [T, B]
 
 
 def draw_items(replay: SavedReplay, n: int) -> Drawn:
-    """The next `n` items that this run's sampler would draw."""
+    """Sample the next `n` items, sorted by probability."""
     mixture = replay.store.mixture
     sample = mixture.sample(n)
     if sample is None:

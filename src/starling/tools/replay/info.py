@@ -1,4 +1,4 @@
-"""What is in a replay: how much, how old, how good, and what is drawn most."""
+"""Statistics of a replay: its size, the age of its steps, the returns of its episodes, and its priorities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BINS = 10
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many priorities are between two neighbouring edges, which are equally far apart on a log scale."""
+    """Counts of priorities between edges that are equally spaced on a log scale."""
 
     edges: list[float]  # [k+1]
     counts: list[int]  # [k]
@@ -30,26 +30,26 @@ class Spread:
 
     mean: float
     median: float
-    ninety: float  # nine of ten are below
+    ninety: float  # 90% quantile
     most: float
 
 
 @dataclass(frozen=True)
 class TableInfo:
-    """One table."""
+    """Statistics of one table."""
 
     name: str
     sampler: str
     codec: str
     items: int
-    steps: int  # that its items are made of
+    steps: int  # covered by its items
     capacity: int  # in steps
     bytes: int  # in memory
-    episodes: int  # whole ones
-    mean_return: float | None  # of these, as learned from: clipped where env.reward_clip says so
+    episodes: int  # complete ones
+    mean_return: float | None  # of these, with rewards as used in learning: clipped to env.reward_clip
     mean_length: float | None
-    age: Spread | None  # versions of the weights since a step was taken
-    priorities: Histogram | None  # None: all items are alike
+    age: Spread | None  # updates since a step was taken
+    priorities: Histogram | None  # None: not prioritized, or no items
 
 
 def describe(replay: SavedReplay) -> list[TableInfo]:
@@ -82,13 +82,13 @@ def _describe(table: Table, updates: int) -> TableInfo:
 
 
 class _Tally:
-    """Counts episodes that are in a replay from their first step to their last."""
+    """Collect the returns and lengths of episodes that are in a replay from their first step to their last."""
 
     def __init__(self) -> None:
         self.returns: list[float] = []
         self.lengths: list[int] = []
         self._total, self._length = 0.0, 0
-        self._whole = False  # the present stretch began with an episode's first step
+        self._whole = False  # the current stretch began with an episode's first step
 
     def add(self, steps: Steps) -> None:
         reward = steps.rewards[EXTRINSIC].tolist()
@@ -112,7 +112,7 @@ def _spread(values: NDArray) -> Spread:
 
 
 def histogram(priorities: NDArray) -> Histogram:
-    """Of priorities [n] above 0, in `BINS` steps from the least to the most; one where all are alike."""
+    """Return the histogram of positive priorities [n] in `BINS` bins; in one bin if all are equal."""
     low, high = float(priorities.min()), float(priorities.max())
     if low == high:
         return Histogram([low, high], [len(priorities)])
@@ -122,7 +122,7 @@ def histogram(priorities: NDArray) -> Histogram:
 
 
 def held_bytes(thing: Any) -> int:
-    """Bytes of all arrays and packed bytes that an object of the store holds, each counted once."""
+    """Return the bytes of all arrays and bytes objects that an object of the store holds, each counted once."""
     seen: dict[int, Any] = {}
     return _held(thing, seen)
 

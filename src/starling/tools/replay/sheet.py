@@ -1,4 +1,4 @@
-"""A contact sheet of drawn items: a strip of pictures each, numbered, with a bar for how likely it is drawn."""
+"""Contact sheet of sampled items: each is a numbered strip of images with a bar for its probability."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from starling.tools.video import PartialFile
 from starling.types import Layout, NDArray
 
 WIDTH = 1200
-"""Pixels that a sheet is wide, or a little less."""
+"""Approximate width limit of a sheet in pixels."""
 STRIP = 4
-"""Pictures an item: its first observation, its last, and those between them that are evenly apart."""
+"""Images per item: its first and last observation, and evenly spaced ones between them."""
 _SMALLEST, _GAP, _HEADER = 84, 4, 16
 _BAR = np.array([230, 159, 0], np.uint8)
 _DIGITS = (
     "111101101101111", "010110010010111", "111001111100111", "111001111001111", "101101111001001",
     "111100111001111", "111100111101111", "111001010010010", "111101111101111", "111101111001111",
-)  # fmt: skip  # five lines of three pixels each
+)  # fmt: skip  # 5 x 3 pixels each
 
 
 def check_pictures(layout: Layout, env: str) -> str:
-    """The path of the observation leaf that is an image; refuses an env that has none."""
+    """Return the path of the observation leaf that is an image; raises `UserError` if there is none."""
     if layout.stack is not None:
         return layout.stack.path
     for path, spec in tree.items(layout.obs):
@@ -39,7 +39,7 @@ def check_pictures(layout: Layout, env: str) -> str:
 
 
 def write_sheet(drawn: Drawn, layout: Layout, path: str, out: Path) -> Path:
-    """Write all drawn items, likeliest first, as one PNG."""
+    """Write all sampled items, most likely first, as one PNG."""
     frames = dict(tree.items(drawn.trajectory.obs))[path]  # [T+1, B, ...]
     steps = drawn.trajectory.valid.sum(axis=0)
     shown = [frames[_evenly(int(count)), b] for b, count in enumerate(steps)]  # [k, ...] each
@@ -56,12 +56,12 @@ def write_sheet(drawn: Drawn, layout: Layout, path: str, out: Path) -> Path:
 
 
 def _evenly(steps: int) -> NDArray:
-    """Which observations of a window of so many valid steps are shown."""
+    """Return the indices of the observations to show, for a sequence of `steps` valid steps."""
     return np.unique(np.linspace(0, steps, STRIP).round().astype(np.int64))
 
 
 def _coloured(strips: list[NDArray]) -> list[NDArray]:
-    """Frames [k, ...] of any image as [k, H, W, 3] uint8; one scale for all."""
+    """Convert frames [k, ...] of any image format to [k, H, W, 3] uint8, with one scale for all."""
     low, high = min(0.0, *(float(s.min()) for s in strips)), max(1e-9, *(float(s.max()) for s in strips))
     bytes_ = strips[0].dtype == np.uint8 and high > 1
     scaled = strips if bytes_ else [(s.astype(np.float64) - low) / (high - low) * 255 for s in strips]
@@ -69,9 +69,9 @@ def _coloured(strips: list[NDArray]) -> list[NDArray]:
 
 
 def _rgb(frames: NDArray) -> NDArray:
-    """[k, H, W, 3] of [k, H, W], or of channels first or last: one is grey, three are colours, others get some.
+    """Convert [k, H, W], or channels first or last, to [k, H, W, 3]: one channel is gray, three are RGB.
 
-    Of stacks [k, n, H, W, C] it is the newest frame.
+    Other numbers of channels get one color each. Of stacks [k, n, H, W, C] the newest frame is shown.
     """
     if frames.ndim == 5 or (frames.ndim == 4 and frames.shape[1] == 1):
         frames = frames[:, -1]
@@ -86,7 +86,7 @@ def _rgb(frames: NDArray) -> NDArray:
 
 
 def _strip(number: int, pictures: NDArray, places: int, share: float) -> NDArray:
-    """Pictures [k, H, W, 3] in `places` side by side, under a number and a bar over `share` of the width."""
+    """Place images [k, H, W, 3] side by side in `places`, below a number and a bar over `share` of the width."""
     factor = max(1, -(-_SMALLEST // pictures.shape[1]))
     pictures = pictures.repeat(factor, axis=1).repeat(factor, axis=2)
     _, height, width, _ = pictures.shape
@@ -101,14 +101,14 @@ def _strip(number: int, pictures: NDArray, places: int, share: float) -> NDArray
 
 
 def _number(number: int) -> NDArray:
-    """A number as white pixels on black, 10 high."""
+    """Render a number as white pixels on black, 10 pixels high."""
     glyphs = [np.array([*_DIGITS[int(digit)]], np.uint8).reshape(5, 3) for digit in str(number)]
     line = np.concatenate([np.pad(glyph, ((0, 0), (0, 1))) for glyph in glyphs], axis=1)
     return (line * np.uint8(255)).repeat(2, axis=0).repeat(2, axis=1)
 
 
 def _grid(strips: list[NDArray]) -> NDArray:
-    """Strips in lines from left to right on a grey ground."""
+    """Arrange strips in lines from left to right on a gray background."""
     height, width = strips[0].shape[:2]
     columns = min(len(strips), max(1, WIDTH // (width + _GAP)))
     lines = -(-len(strips) // columns)
@@ -120,14 +120,14 @@ def _grid(strips: list[NDArray]) -> NDArray:
 
 
 def png(picture: NDArray) -> bytes:
-    """A picture [H, W, 3] uint8 as a PNG file."""
+    """Encode an image [H, W, 3] uint8 as PNG."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
     height, width, _ = picture.shape
-    lines = np.pad(picture.reshape(height, width * 3), ((0, 0), (1, 0)))  # a line begins with its filter: none
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, red green blue
+    lines = np.pad(picture.reshape(height, width * 3), ((0, 0), (1, 0)))  # each line starts with its filter type, 0
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, RGB
     return (
         b"\x89PNG\r\n\x1a\n"
         + chunk(b"IHDR", header)

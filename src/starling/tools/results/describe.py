@@ -1,4 +1,4 @@
-"""The measured results as tables for people: `python -m starling.tools.results.describe > docs/benchmarks.md`."""
+"""Format the results as Markdown: `python -m starling.tools.results.describe > docs/benchmarks.md`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starling.tools.results.records import Result, Summary, read, summarize
 from starling.tools.statistics import bootstrap_interval, interquartile_mean
 
 FEW_SEEDS = 5
-"""With fewer seeds than this a caption says so."""
+"""The caption mentions presets with fewer seeds."""
 RESAMPLES = 2_000
 _FAMILIES = {"ALE": "Atari (ALE)", "MinAtar": "MinAtar", "toy": "Toy problems"}
 _OTHERS = "Gymnasium"
@@ -42,7 +42,7 @@ minutes depend on the machine and on what ran beside the run (`machine` and `not
 
 
 def markdown(results: Iterable[Result]) -> str:
-    """The page of all results, as docs/benchmarks.md holds it."""
+    """Return the content of docs/benchmarks.md."""
     tables: dict[str, list[tuple[str, Summary]]] = {name: [] for name in (*_FAMILIES.values(), _OTHERS, _GONE)}
     for summary in summarize(results):
         env = env_of(summary)
@@ -52,7 +52,7 @@ def markdown(results: Iterable[Result]) -> str:
 
 
 def env_of(summary: Summary) -> str | None:
-    """The id of the env, from the overrides or the preset; None where the preset is no more."""
+    """Return the env id from the overrides or the preset; None if the preset no longer exists."""
     named = [value for key, _, value in (override.partition("=") for override in summary.overrides) if key == "env.id"]
     if named:
         return named[-1]
@@ -63,7 +63,7 @@ def env_of(summary: Summary) -> str | None:
 
 
 def _table(family: str, rows: list[tuple[str, Summary]]) -> str:
-    """One family's table with its caption: the protocols, and the rows with few seeds."""
+    """Format the table of one family, with a caption about protocols and rows with few seeds."""
     rows = sorted(rows, key=lambda row: (row[0], row[1].preset, row[1].overrides))
     protocols = list(dict.fromkeys(summary.protocol for _, summary in rows))
     caption = [f"Score: {'; '.join(f'({i}) {text}' for i, text in enumerate(protocols, 1))}."]
@@ -88,7 +88,7 @@ def _row(env: str, summary: Summary, protocol: int) -> str:
 
 
 def _score(scores: tuple[float, ...]) -> str:
-    """The interquartile mean and, of several seeds, its interval."""
+    """Format the interquartile mean and, with several seeds, its interval."""
     middle = _number(interquartile_mean(scores))
     if len(scores) == 1:
         return middle

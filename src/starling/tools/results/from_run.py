@@ -1,4 +1,4 @@
-"""A result from the folder of a finished run: its score, curve, and minutes. Free of torch."""
+"""Read the score, learning curve, and minutes of a finished run from its folder. Does not import torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PHASE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (run: |resuming from |fini
 
 
 def end_of(folder: RunFolder) -> str | None:
-    """The reason for which a run last ended, as its log has it; None while it goes on or after it was killed."""
+    """Return the reason why a run last ended, from its log; None if it is in progress or was killed."""
     try:
         phases = _PHASE.findall(folder.log_file.read_text(encoding="utf-8"))
     except OSError:
@@ -24,13 +24,13 @@ def end_of(folder: RunFolder) -> str | None:
 
 
 def is_finished(folder: RunFolder) -> bool:
-    """Return True if a run reached its own end: it was not interrupted, killed, and did not fail."""
+    """Return True if a run ended normally: it was not interrupted or killed, and did not fail."""
     reason = end_of(folder)
     return reason is not None and not reason.startswith("SIG") and "failed: " not in reason
 
 
 def rows_of(folder: RunFolder) -> list[Row]:
-    """All rows of metrics; refuses a run without any."""
+    """Return all rows of metrics; raises `UserError` if there are none."""
     rows = list(Rows(folder.metrics_file)) if folder.metrics_file.exists() else []
     if not rows:
         raise UserError(f"{folder.path} has no metrics")
@@ -38,7 +38,7 @@ def rows_of(folder: RunFolder) -> list[Row]:
 
 
 def training_score(rows: list[Row]) -> tuple[float, str]:
-    """The mean return at the end of training and the protocol: of the last 100 episodes, or of all if fewer ended."""
+    """Return the mean return of the last 100 training episodes, or of all if there are fewer, and the protocol."""
     last = rows[-1]
     if last.get("return") is None:
         raise UserError(f"no score: no episode ended in {last['env_steps']:,} env steps")
@@ -46,7 +46,7 @@ def training_score(rows: list[Row]) -> tuple[float, str]:
 
 
 def training_minutes(rows: list[Row]) -> float:
-    """Minutes of training in all sessions of a run; `time/seconds` starts again with each session."""
+    """Return the minutes of training in all sessions of a run; `time/seconds` restarts with each session."""
     seconds = 0.0
     for row, following in zip(rows, [*rows[1:], None], strict=True):
         if following is None or _starts_session(row, following):
@@ -55,14 +55,14 @@ def training_minutes(rows: list[Row]) -> float:
 
 
 def learning_curve(rows: list[Row]) -> Curve:
-    """Points (env steps, mean return), thinned."""
+    """Return points (env steps, mean return), at most `CURVE_POINTS`."""
     return thin([(row["env_steps"], round(row["return"], 3)) for row in rows if row.get("return") is not None])
 
 
 def _starts_session(before: Row, row: Row) -> bool:
-    """Return True if a resumed session wrote `row`: it began where `before` was written, or later.
+    """Return True if a resumed session wrote `row`: its start is not earlier than `before`.
 
-    A session begins at env_steps - steps_per_s x seconds, in which the speed is rounded to 0.1 and the time to 0.001 s.
+    A session starts at env_steps - steps_per_s x seconds; the speed is rounded to 0.1 and the time to 0.001 s.
     """
     speed, seconds = row["time/steps_per_s"], row["time/seconds"]
     rounding = 0.05 * seconds + 0.0005 * speed + 1

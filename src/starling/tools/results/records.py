@@ -1,6 +1,6 @@
-"""Records of finished training runs: read, append, select, and summarize them. Free of torch and numpy.
+"""Results of finished training runs: read, append, select, and summarize them. Does not import torch or numpy.
 
-The file that comes with Starling is `FILE`; `python benchmarks/run_queue.py` adds to it.
+`FILE` is distributed with Starling; `python benchmarks/run_queue.py` adds to it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from starling.errors import UserError
 from starling.experiment.run_folder import disk
 
 FILE = Path(__file__).with_name("results.jsonl")
-"""The results that come with Starling."""
+"""The results that are distributed with Starling."""
 CURVE_POINTS = 60
-"""The most points that a stored learning curve has."""
+"""Largest number of points of a stored learning curve."""
 _LENGTH_ONLY = {"stop", "log", "checkpoint", "eval"}
-"""Sections of a configuration that change how long a run is and what is written, but not how it learns."""
+"""Sections of a configuration that affect the length and the output of a run, but not learning."""
 
 Curve = tuple[tuple[int, FiniteFloat], ...]
 """Points (env steps, return) of a learning curve."""
@@ -68,7 +68,7 @@ class Result:
 
     @property
     def job(self) -> tuple[str, tuple[str, ...], int]:
-        """Preset, overrides, and seed: all that a run follows from."""
+        """Preset, overrides, and seed, which determine a run."""
         return self.preset, self.overrides, self.seed
 
 
@@ -81,7 +81,7 @@ class Summary:
     protocol: str
     scores: tuple[float, ...]
     env_steps: int  # median
-    minutes: float | None  # median of those that are recorded
+    minutes: float | None  # median of the recorded ones
     date: str  # of the latest
 
     @property
@@ -95,7 +95,7 @@ class Summary:
 
 
 def read(file: Path = FILE) -> list[Result]:
-    """All results in a file, in the order in which they were appended; none where there is no file.
+    """Read all results of a file in the order in which they were appended; none if there is no file.
 
     Raises:
         UserError: a line is damaged; the message names it.
@@ -110,7 +110,7 @@ def read(file: Path = FILE) -> list[Result]:
 
 
 def append(result: Result, file: Path = FILE) -> None:
-    """Append one result: a single line, on the disk when this returns. A torn last line stays a line of its own."""
+    """Append one result as a line and sync it to disk; an incomplete last line of the file stays separate."""
     line = json.dumps(asdict(result), ensure_ascii=False).encode() + b"\n"
     _parse(line, "the result to append")
     try:
@@ -123,7 +123,7 @@ def append(result: Result, file: Path = FILE) -> None:
 def select(
     results: Iterable[Result], preset: str | None = None, overrides: Sequence[str] | None = None
 ) -> list[Result]:
-    """The results of `preset` with exactly these `overrides`; None stands for any."""
+    """Return the results of `preset` with exactly these `overrides`; None matches any."""
     return [
         result
         for result in results
@@ -132,7 +132,7 @@ def select(
 
 
 def summarize(results: Iterable[Result]) -> list[Summary]:
-    """One summary for each preset, overrides, and protocol; of several results of a seed the last one counts."""
+    """Return one summary per preset, overrides, and protocol; of several results of a seed, the last one counts."""
     groups: dict[tuple[str, tuple[str, ...], str], dict[int, Result]] = {}
     for result in results:
         groups.setdefault((result.preset, result.overrides, result.protocol), {})[result.seed] = result
@@ -140,17 +140,17 @@ def summarize(results: Iterable[Result]) -> list[Summary]:
 
 
 def latest(results: Iterable[Result], preset: str) -> Summary | None:
-    """The summary of a preset as it comes; None where it was not measured.
+    """Return the summary of a preset without overrides; None if there are no results.
 
-    Results whose overrides change only the length of a run, its log, checkpoints, and evaluations count as well, where
-    there are none without overrides. Of several summaries the latest counts.
+    If all results have overrides, those count whose overrides change only the length of a run, its log, checkpoints, or
+    evaluations. Of several summaries, the latest counts.
     """
     mine = [summary for summary in summarize(select(results, preset)) if _learns_alike(summary.overrides)]
     return max(reversed(mine), key=lambda summary: (not summary.overrides, summary.date), default=None)
 
 
 def thin(curve: Sequence[tuple[int, float]]) -> Curve:
-    """At most `CURVE_POINTS` points of a curve, evenly spaced by index, with the first and the last."""
+    """Return at most `CURVE_POINTS` points of a curve, evenly spaced by index, including the first and the last."""
     if len(curve) <= CURVE_POINTS:
         return tuple(curve)
     last = len(curve) - 1
@@ -176,7 +176,7 @@ def _learns_alike(overrides: Iterable[str]) -> bool:
 
 
 def _ends_with_newline(file: Path) -> bool:
-    """Return True also for a file that is empty or not there."""
+    """Return True if the file ends with a newline, is empty, or does not exist."""
     if not file.exists() or not file.stat().st_size:
         return True
     with file.open("rb") as handle:
