@@ -71,10 +71,8 @@ def main() -> None:
     set_up_torch(1)
     results = {arm: [train(arm, seed, args.period) for seed in range(args.seeds)] for arm in ARMS}
     for arm, runs in results.items():
-        update_priorities, kept, second = (
-            median(run[phase][task] for run in runs) for phase, task in ((0, 0), (1, 0), (1, 1))
-        )
-        print(f"{arm}: the first task {update_priorities:.2f}, after the second {kept:.2f}; the second {second:.2f}")
+        first, kept, second = (median(run[phase][task] for run in runs) for phase, task in ((0, 0), (1, 0), (1, 1)))
+        print(f"{arm}: the first task {first:.2f}, after the second {kept:.2f}; the second {second:.2f}")
     forgotten = {arm: [run[0][0] - run[1][0] for run in runs] for arm, runs in results.items()}
     cloned = forgotten["half replayed and cloned"]
     margins = {arm: [a - b for a, b in zip(forgotten[arm], cloned, strict=True)] for arm in list(ARMS)[:2]}

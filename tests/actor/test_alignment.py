@@ -84,6 +84,7 @@ def test_a_reset_row_follows_every_end_and_every_cut():
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_sampled_windows_are_aligned_and_stay_in_one_episode(n_step):
     overrides = [f"algo.n_step={n_step}", "algo.learning_starts=50", "algo.capacity=300", "algo.batch=64"]
+    overrides.append("algo.fragment=50")
     runtime, _ = run("dqn-cartpole", 900, *overrides, cut_at=(40, 200))
     runtime.store.check_valid()
     for _ in range(20):

@@ -298,12 +298,12 @@ def test_what_is_unrolled_is_what_was_acted_on():
 
 def test_every_part_is_moved_and_the_random_network_is_not():
     settings = ["env={id: toy/deep-sea, num: 3, args: {size: 5}}", "algo.separate_networks=true"]
-    update_priorities = run(300, "algo.learning_starts=20", "algo.updates_per_step=0.1", *settings)
+    trained = run(300, "algo.learning_starts=20", "algo.updates_per_step=0.1", *settings)
     fresh = build_model(RunPlan.from_config(load("ngu-deepsea", [*SMALL, *settings])))
     before = dict(fresh.named_parameters())
     moved = {
         ".".join(name.split(".")[:3])
-        for name, new in update_priorities.learner.model.named_parameters()
+        for name, new in trained.learner.model.named_parameters()
         if not torch.equal(new, before[name])
     }
     assert {"agent.trunks.extrinsic", "agent.trunks.novelty", "agent.heads.novelty"} <= moved

@@ -30,12 +30,12 @@ def test_every_step_is_trained_also_of_episodes_shorter_than_the_burn_in(untrain
     steps = windows(untrained)
     trained = untrained.learner.algorithm._trained(tree.to_torch(steps)).numpy()
     whole = {tuple(obs) for obs in steps.obs[:-1][steps.valid].astype(int).tolist()}
-    update_priorities = {tuple(obs) for obs in steps.obs[:-1][trained].astype(int).tolist()}
+    learned_from = {tuple(obs) for obs in steps.obs[:-1][trained].astype(int).tolist()}
     lengths = {}
     for tag, episode, step in whole:
         lengths[tag, episode] = max(lengths.get((tag, episode), 0), step + 1)
     assert min(lengths.values()) <= 2  # below the burn-in
-    assert update_priorities == whole
+    assert learned_from == whole
 
 
 def test_every_window_has_a_trained_step_and_a_priority(untrained):

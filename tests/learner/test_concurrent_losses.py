@@ -77,7 +77,7 @@ LARGE = "net.torso.hidden=[128,128]"
 SETTINGS = ["algo.learning_starts=300", LARGE, "eval.every=null"]
 
 
-def update_priorities(threads):
+def trained(threads):
     runtime = build_runtime(RunPlan.from_config(load("sac-pendulum", [*SETTINGS, f"threads={threads}"])))
     for _ in runtime.run():
         if runtime.updates >= 40:
@@ -94,10 +94,10 @@ def test_sac_learns_the_same_bits_on_two_cores_as_on_one(monkeypatch):
         take(*args)
 
     monkeypatch.setattr(FlatOptimizer, "take", noted)
-    alone, concurrent_losses = update_priorities(1), update_priorities(2)
+    alone, concurrent = trained(1), trained(2)
     assert len(seen) == 2, "the second learns in two threads"
-    assert alone.updates == concurrent_losses.updates == 40
-    for one, other in zip(alone.learner.model.parameters(), concurrent_losses.learner.model.parameters(), strict=True):
+    assert alone.updates == concurrent.updates == 40
+    for one, other in zip(alone.learner.model.parameters(), concurrent.learner.model.parameters(), strict=True):
         assert torch.equal(one, other)
 
 

@@ -10,6 +10,7 @@ import yaml
 from support.ray_support import cluster
 
 import starling
+from starling.current_folder import kept_off_path
 
 COMMAND = Path(sys.executable).with_name("starling")
 SOURCE = str(Path(starling.__file__).parents[1])
@@ -124,3 +125,16 @@ def test_ones_own_modules_are_found_where_they_are_asked_for(tmp_path, command, 
     settings = [*SMALL, f"runtime={runtime}", "env.id=mylab:Env", "run=mine", "--runs=."]
     code, printed, _ = call(tmp_path, "train", *settings, path=path, command=command)
     assert code == 0, printed
+
+
+def test_threads_may_overlap(tmp_path, monkeypatch):
+    """The variables are there as long as any thread needs them, and as before afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    first, second = kept_off_path(), kept_off_path()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert os.environ["PYTHONSAFEPATH"] == "1"
+    second.__exit__(None, None, None)
+    assert "PYTHONSAFEPATH" not in os.environ

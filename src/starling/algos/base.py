@@ -79,7 +79,7 @@ class OptimizerSpec:
 
 @dataclass(frozen=True)
 class LearnSpec:
-    """How the learner turns a batch into an update. Schedules advance once per update, whatever its epochs."""
+    """Settings of the update from one batch. Schedules advance once per update, whatever its epochs."""
 
     optimizers: dict[str, OptimizerSpec]
     target: TargetSpec | None = None

@@ -124,11 +124,11 @@ def compare_counters(
         for then, now in zip(before.inserted, after.inserted, strict=True)
         if now != then + came_in
     ]
-    update_priorities = after.updates - before.updates
+    learned = after.updates - before.updates
     wrong += [
-        f"updates: {now - then} batches were drawn since the checkpoint, and {update_priorities} learned from"
+        f"updates: {now - then} batches were drawn since the checkpoint, and {learned} learned from"
         for then, now in zip(before.drawn, after.drawn, strict=True)
-        if abs(now - then - update_priorities) > UNDER_WAY
+        if abs(now - then - learned) > UNDER_WAY
     ]
     wrong += [
         f"metrics.jsonl row {number}: produced steps are not inserted, open or lost"
