@@ -56,7 +56,7 @@ def _set(tree: NDArray, offsets: NDArray, capacity: int, indices: NDArray, value
 
 @njit(cache=True)
 def _sample(tree: NDArray, offsets: NDArray, fractions: NDArray, out: NDArray) -> None:
-    """Find the leaf at each fraction of the total mass; draws descend level by level together to overlap their loads."""
+    """Find the leaf at each fraction of the total mass; draws descend level by level, so that their loads overlap."""
     mass = fractions * tree[0]
     out[:] = 0
     for level in range(1, len(offsets) - 1):
