@@ -11,7 +11,7 @@ from starling.types import NDArray
 
 
 class IndexSet:
-    """A subset of [0, capacity); adding, discarding, and drawing are vectorized; their cost depends only on the batch size."""
+    """A subset of [0, capacity); vectorized operations whose cost depends only on the batch size."""
 
     def __init__(self, capacity: int) -> None:
         self._members = np.zeros(capacity, np.int64)  # the first `size` entries are the set, in arbitrary order
