@@ -115,7 +115,7 @@ class Rooms(gymnasium.Env[NDArray, Any]):
 
 
 def _check(env: str, longest: int, **lengths: Any) -> None:
-    """Reject lengths other than integers from 1 to `longest`; observations then have about a million numbers at most."""
+    """Reject lengths other than integers from 1 to `longest`, to limit observations to about a million numbers."""
     for name, length in lengths.items():
         if type(length) is not int or not 1 <= length <= longest:
             raise UserError(f"{env}: {name} must be an integer from 1 to {longest:,}, not {quoted(length)}")
