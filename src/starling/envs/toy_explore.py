@@ -60,7 +60,7 @@ class Rooms(gymnasium.Env[NDArray, Any]):
     number of rooms visited in this episode.
     """
 
-    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (gymnasium's own form)
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (as in Gymnasium)
     _MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 
     def __init__(
