@@ -1,6 +1,6 @@
-"""Atari games through the ALE's own C++ vector env, with its preprocessing; scores are raw.
+"""Atari games with the ALE's own C++ vector env and its preprocessing; rewards are not clipped.
 
-Mnih et al. 2015 (Nature 518, Methods): frame skip with a maximum over two frames, 84x84 grey, stack of 4, no-op starts.
+Mnih et al. 2015 (Nature 518, Methods): frame skip with a maximum over two frames, 84x84 gray, stack of 4, no-op starts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EXTRA_ARGS = ("maxpool", "continuous", "continuous_action_threshold", "thread_a
 
 
 def make_vector(config: EnvConfig, rows: int, threads: int) -> VectorEnv[Any, Any, Any]:
-    """The ALE's vector env as `config.atari` asks; its seeds go through `seeds_int32`."""
+    """Make the ALE's vector env with the preprocessing of `config.atari`; convert its seeds with `seeds_int32`."""
     for name in config.args:
         if name not in _EXTRA_ARGS:
             raise UserError(
@@ -38,7 +38,7 @@ def make_vector(config: EnvConfig, rows: int, threads: int) -> VectorEnv[Any, An
         **_switches(config.atari),
         **config.args,
     )
-    # The ALE writes its mode into the dict of gymnasium's base class, where every other vector env would inherit it.
+    # The ALE writes its mode into the metadata of Gymnasium's base class, where all other vector envs would inherit it.
     env.metadata = dict(env.metadata)
     VectorEnv.metadata.pop("autoreset_mode", None)
     return LifeEpisodes(env) if config.atari.episodic_life else env
@@ -49,9 +49,9 @@ def stack(config: AtariConfig) -> StackSpec | None:
 
 
 class LifeEpisodes(VectorWrapper[Any, Any, Any]):
-    """An episode a life, while the game goes on: after a lost life the next step is one no-op.
+    """One episode per life while the game continues: the step after a lost life is a no-op.
 
-    The ALE's own `episodic_life` restarts the game instead, so that later lives would never be seen.
+    The ALE's own `episodic_life` restarts the game instead, so that the agent would never see later lives.
     """
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -69,16 +69,16 @@ class LifeEpisodes(VectorWrapper[Any, Any, Any]):
         obs, reward, terminated, truncated, infos = self.env.step(actions)
         over = terminated | truncated
         lives = infos["lives"]
-        # Some games stay at no lives for a few frames before they are over: only the end itself counts there.
+        # Some games continue for a few frames with 0 lives: only the end of the game ends the episode then.
         self._lost = (lives < self._lives) & (lives > 0) & ~over & ~resumed
         self._lives = lives
         return obs, reward, terminated | self._lost, truncated, {**infos, GAME_OVER: over}
 
 
 class SingleAtari(gymnasium.Env[NDArray, Any]):
-    """One game of the vector env as a plain gymnasium env, for wrappers and pictures."""
+    """One game of the vector env as a single Gymnasium env, for wrappers and rendering."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012 (gymnasium's own form; the console's)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012 (as in Gymnasium; fps of the console)
 
     def __init__(self, config: EnvConfig, render_mode: str | None = None) -> None:
         self._rows = make_vector(config, rows=1, threads=1)
@@ -91,7 +91,7 @@ class SingleAtari(gymnasium.Env[NDArray, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray, dict[str, Any]]:
         super().reset(seed=seed, options=options)
-        if seed is None and self._ended:  # the rows know whether a game or only a life is over
+        if seed is None and self._ended:  # the vector env knows if the game or only a life is over
             obs, _, _, _, info = self._step(np.zeros((1, *(self.action_space.shape or ())), self.action_space.dtype))
             return obs, info
         seeds: Any = None if seed is None else seeds_int32(np.array([seed]))
@@ -108,7 +108,7 @@ class SingleAtari(gymnasium.Env[NDArray, Any]):
         return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), row_infos(infos, 0)
 
     def render(self) -> NDArray:
-        """The newest frame [size, size, 3] as the agent sees it."""
+        """Return the newest preprocessed frame [size, size, 3]."""
         return self._frame if self._frame.ndim == 3 else np.repeat(self._frame[..., None], 3, axis=-1)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Environment ids that can be made with what is installed here, and which package would add more. Free of torch."""
+"""Lists the environment ids that the installed packages provide, and the packages that add more; needs no torch."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ ENVIRONMENTS = Registry(
     },
 )
 ALE, MINATAR, ENVPOOL = "ALE/", "MinAtar/", "envpool/"
-"""Prefixes of the ids that Starling makes itself, each from a package of its own."""
+"""Prefixes of ids that do not come from Gymnasium's registry; each needs its own package."""
 
 _PACKAGES = {
     ALE: ("ale_py", "starling-rl[atari]"),
     MINATAR: ("minatar", "starling-rl[minatar]"),
     ENVPOOL: ("envpool", "starling-rl[envpool]"),
 }
-"""By the prefix of an id: the package that it needs, and what installs it."""
+"""Prefix of an id -> (package that it needs, requirement that installs it)."""
 _GYMNASIUM = {
     "gymnasium.envs.mujoco.": ("mujoco", "starling-rl[mujoco]"),
     "gymnasium.envs.box2d.": ("Box2D", "gymnasium[box2d]"),
     "gymnasium.envs.phys2d.": ("jax", "gymnasium[jax]"),
     "gymnasium.envs.tabular.": ("jax", "gymnasium[jax]"),
 }
-"""The same by the module that an env of Gymnasium's is in."""
-_TOO_OLD = {"Pusher-v4"}  # it needs mujoco below 3, and the extra installs a later one
+"""The same for Gymnasium's own envs, by the prefix of their module."""
+_TOO_OLD = {"Pusher-v4"}  # needs mujoco below 3, but the extra installs a later version
 _TWO_PLAYERS = {"combat", "joust", "maze_craze", "warlords"}
 _MINATAR_GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 
 
 def atari_games() -> dict[str, str]:
-    """Every `ALE/<Game>-v5` and the name of its ROM; nothing where the ALE is not installed."""
+    """Map every `ALE/<Game>-v5` to the name of its ROM; empty if the ALE is not installed."""
     try:
         from ale_py import roms
     except ModuleNotFoundError:
@@ -57,13 +57,13 @@ def atari_games() -> dict[str, str]:
 
 
 def minatar_games() -> dict[str, tuple[str, bool]]:
-    """Every `MinAtar/<Game>-v<n>`: its game, and whether it takes the minimal actions (v1) or all six (v0)."""
+    """Map every `MinAtar/<Game>-v<n>` to its game and a flag: minimal actions (v1) or all six (v0)."""
     names = {game: game.title().replace("_", "") for game in _MINATAR_GAMES}
     return {f"{MINATAR}{name}-v{v}": (game, v == 1) for game, name in names.items() for v in (0, 1)}
 
 
 def known_ids() -> list[str]:
-    """Every id that can be made here, sorted."""
+    """All ids that can be made with the installed packages, sorted."""
     own = {name for name, _ in ENVIRONMENTS}
     games = {*atari_games(), *(minatar_games() if _installed(MINATAR) else ())}
     made_by_gymnasium = {id for id, spec in gymnasium_envs().items() if not _is_retired(spec) and _need(spec) is None}
@@ -71,7 +71,7 @@ def known_ids() -> list[str]:
 
 
 def missing() -> dict[str, list[str]]:
-    """Env ids that a `pip install` would add, by requirement; only their prefix where they are not known here."""
+    """Env ids that a `pip install` would add, by requirement; only a prefix if the ids are unknown without it."""
     found = {requirement: [f"{prefix}..."] for prefix, (_, requirement) in _PACKAGES.items() if not _installed(prefix)}
     for id, spec in gymnasium_envs().items():
         need = _need(spec)
@@ -81,7 +81,7 @@ def missing() -> dict[str, list[str]]:
 
 
 def check_id(id: str) -> None:
-    """Refuse an id that stands for nothing here, or whose package is not installed; import paths are not looked at."""
+    """Reject an unknown id, or one whose package is not installed; import paths are not checked."""
     if id in ENVIRONMENTS or ":" in id:
         return
     prefix = next((prefix for prefix in _PACKAGES if id.startswith(prefix)), None)
@@ -92,7 +92,7 @@ def check_id(id: str) -> None:
         need = None if spec is None else _need(spec)
     if need is not None:
         raise UserError(f"env {id!r} needs the package {need[0]}: pip install '{need[1]}'")
-    if spec is None and prefix != ENVPOOL and id not in (known := known_ids()):  # envpool itself says what it has
+    if spec is None and prefix != ENVPOOL and id not in (known := known_ids()):  # `envpool.make_vector` checks its own
         raise UserError(f"unknown environment {quoted(id)}{did_you_mean(id, known)} (starling envs lists them)")
     if spec is not None and _is_retired(spec):
         near = did_you_mean(id, known_ids())
@@ -109,13 +109,13 @@ def _installed(prefix: str) -> bool:
 
 
 def _is_retired(spec: EnvSpec) -> bool:
-    """Return True if only the name is left: Gymnasium then registers a function of its own that raises."""
+    """Return True if Gymnasium only keeps the name of a removed env, whose entry point is a function that raises."""
     entry = spec.entry_point
     return spec.id in _TOO_OLD or (inspect.isfunction(entry) and entry.__module__.startswith("gymnasium."))
 
 
 def _need(spec: EnvSpec) -> tuple[str, str] | None:
-    """The package that an env needs and that is not here, and what installs it."""
+    """The missing package that an env needs and the requirement that installs it; None if nothing is missing."""
     entry = str(spec.entry_point)
     needs = (need for module, need in _GYMNASIUM.items() if entry.startswith(module))
     return next((need for need in needs if find_spec(need[0]) is None), None)

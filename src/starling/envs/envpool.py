@@ -1,4 +1,4 @@
-"""Envs that envpool steps: all rows in C++, for what is slow in Python; ids are `envpool/` and envpool's own name."""
+"""Envs of envpool, which steps all envs in C++; an id is `envpool/` followed by envpool's own name."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from starling.errors import UserError, did_you_mean
 from starling.types import NDArray
 
 TAKEN = ("num_envs", "batch_size", "num_threads", "seed")
-"""Arguments of a pool that are set by others."""
+"""Arguments of a pool that `env.args` must not set."""
 
 
 def make_vector(config: EnvConfig, rows: int, threads: int) -> VectorEnv[Any, Any, Any]:
-    """Rows of the env that `config.id` names; `config.args` are envpool's own."""
+    """Make `rows` envs of `config.id`; `config.args` are passed to envpool."""
     import envpool
 
     name = config.id.removeprefix(ENVPOOL)
@@ -38,9 +38,9 @@ def make_vector(config: EnvConfig, rows: int, threads: int) -> VectorEnv[Any, An
 
 
 class Pool(VectorEnv[Any, Any, Any]):
-    """A synchronous pool as a gymnasium vector env; seeds can only be given to a new pool, so `reset` makes one."""
+    """A synchronous pool as a Gymnasium vector env; `reset` makes a new pool, since only that can be seeded."""
 
-    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, RESETS_BY_ROW: True}  # noqa: RUF012 (gymnasium's own form)
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, RESETS_BY_ROW: True}  # noqa: RUF012 (as in Gymnasium)
 
     def __init__(self, name: str, rows: int, args: dict[str, Any]) -> None:
         import envpool
@@ -55,7 +55,7 @@ class Pool(VectorEnv[Any, Any, Any]):
         self._pool: Any = None
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """All rows anew where there are seeds, an int a row; without them those of `options["reset_mask"]`."""
+        """Reset the envs of `options["reset_mask"]`; without a mask, all of them, with one seed per env if given."""
         mask = (options or {}).get("reset_mask")
         if mask is None:
             import envpool
@@ -80,7 +80,7 @@ class Pool(VectorEnv[Any, Any, Any]):
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without gymnasium's warnings of what envpool does when it describes its spaces."""
+    """Suppress Gymnasium's warnings about the spaces that envpool declares."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,4 +1,4 @@
-"""An environment that misbehaves: one exception that says which env, what happened and in which row."""
+"""`EnvFault`, the exception for faulty environments: which env, what happened, and in which copy of it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,23 @@ _CALLERS = (
     "functools",
     "numpy",
 )
-"""Modules whose frames stand between us and an env, not inside it."""
+"""Modules that call an env: their frames are not part of the env's own traceback."""
 _LONGEST = 300  # characters of an error's message in one line
 
 
-class EnvFault(RuntimeError):  # noqa: N818 (the env's fault, whatever the error was)
-    """An env raised, or gave what its spaces do not allow; `details` is the env's own traceback, where it raised.
+class EnvFault(RuntimeError):  # noqa: N818 (the env is at fault, whatever the error was)
+    """An env raised, or returned values that do not fit its spaces.
 
-    Not `finite`: it gave NaN or inf, as a simulation does that has become unstable, and a reset may mend it.
+    Attributes:
+        env: Id of the env.
+        what: What happened.
+        row: Index of the env in its vector env; None if unknown.
+        details: The env's own traceback, if it raised.
+        finite: False if it returned NaN or inf, as an unstable simulation does; a reset may fix that.
     """
 
     def __init__(self, env: str, what: str, row: int | None = None, details: str = "", finite: bool = True) -> None:
-        super().__init__(env, what, row, details, finite)  # all of them, so that it can be sent to another process
+        super().__init__(env, what, row, details, finite)  # all arguments, so that it can be pickled
         self.env, self.what, self.row, self.details, self.finite = env, what, row, details, finite
 
     def __str__(self) -> str:
@@ -36,18 +41,18 @@ class EnvFault(RuntimeError):  # noqa: N818 (the env's fault, whatever the error
 
 
 def raised(env: str, doing: str, error: BaseException, row: int | None) -> EnvFault:
-    """`error` came out of the env while it was `doing` something: "step", "reset" or "construction"."""
+    """The `EnvFault` for an `error` that the env raised; `doing` is "step", "reset", or "construction"."""
     return EnvFault(env, f"raised in {doing}: {in_one_line(error)}", row, _own_traceback(error))
 
 
 def in_one_line(error: BaseException) -> str:
-    """An error's type and message, whatever lines the message has."""
+    """Type and message of an error in one line, shortened if necessary."""
     text = "".join(traceback.TracebackException.from_exception(error).format_exception_only())
     return textwrap.shorten(text, _LONGEST, placeholder=" ...")
 
 
 def own_frames(error: BaseException) -> TracebackType | None:
-    """The traceback from the env's first frame on; None where the error did not come from inside the env."""
+    """The traceback from the env's first frame on; None if the error was not raised inside the env."""
     at = error.__traceback__
     while at is not None and at.tb_frame.f_globals.get("__name__", "").startswith(_CALLERS):
         at = at.tb_next

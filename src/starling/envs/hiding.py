@@ -1,4 +1,4 @@
-"""Observations that are hidden now and then, so that what cannot be seen must be remembered."""
+"""A wrapper that hides observations at random, so that the agent needs memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starling.types import NDArray
 
 
 class HideFrames(gymnasium.ObservationWrapper[NDArray, Any, NDArray]):
-    """Each observation, an array, is all zeros with chance `chance`, whatever was hidden before."""
+    """Replaces each observation by zeros with probability `chance`, independently of the others."""
 
     def __init__(self, env: gymnasium.Env[NDArray, Any], chance: float = 0.5) -> None:
         super().__init__(env)
@@ -27,9 +27,9 @@ class HideFrames(gymnasium.ObservationWrapper[NDArray, Any, NDArray]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray, dict[str, Any]]:
         if seed is not None:
-            self._random = np.random.default_rng([seed, 1])  # not the numbers that the env itself draws
+            self._random = np.random.default_rng([seed, 1])  # independent of the env's own random numbers
         return super().reset(seed=seed, options=options)
 
     def observation(self, observation: NDArray) -> NDArray:
-        """The observation, or one of the same form that shows nothing."""
+        """Return the observation, or zeros of the same shape and dtype."""
         return np.zeros_like(observation) if self._random.random() < self._chance else observation

@@ -1,4 +1,4 @@
-"""MinAtar (Young and Tian 2019, arXiv:1903.03176): five Atari games on a 10x10 grid, a channel an object."""
+"""MinAtar (Young and Tian 2019, arXiv:1903.03176): five Atari games on a 10x10 grid, with one channel per object."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gymnasium import spaces
 from starling.envs.catalog import minatar_games
 from starling.types import NDArray
 
-_CELL = 16  # pixels a cell in a picture
-# A colour a channel, at most ten; later channels are drawn over earlier ones.
+_CELL = 16  # pixels per cell in a rendered image
+# One color per channel, at most ten; later channels are drawn over earlier ones.
 _COLOURS = np.array(
     [
         [86, 180, 233], [230, 159, 0], [90, 90, 90], [0, 158, 115], [213, 94, 0],
@@ -23,15 +23,15 @@ _COLOURS = np.array(
 
 
 def make(id: str, args: dict[str, Any], render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
-    """The game that `id` names; `args` are those of `MinAtarEnv` besides the game."""
+    """Make the game of `id`; `args` are the other arguments of `MinAtarEnv`."""
     game, minimal = minatar_games()[id]
     return MinAtarEnv(game, **{"minimal_actions": minimal, "render_mode": render_mode, **args})
 
 
 class MinAtarEnv(gymnasium.Env[NDArray, Any]):
-    """One game: observation [channels, 10, 10] uint8 of 0 and 1, raw rewards."""
+    """One game, with observations [channels, 10, 10] uint8 of 0 and 1, and raw rewards."""
 
-    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (gymnasium's own form)
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (as in Gymnasium)
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class MinAtarEnv(gymnasium.Env[NDArray, Any]):
         if seed is not None or not self._seeded:
             self._game.seed(int(self.np_random.integers(2**32)))
             self._seeded = True
-        self._game.last_action = 0  # else the first sticky action would come from before the reset
+        self._game.last_action = 0  # else the first sticky action would repeat one from before the reset
         self._game.reset()
         return self._observe(), {}
 
@@ -68,7 +68,7 @@ class MinAtarEnv(gymnasium.Env[NDArray, Any]):
         return self._observe(), float(reward), bool(terminal), False, {}
 
     def render(self) -> NDArray:
-        """The grid as a picture [160, 160, 3]."""
+        """Render the grid to an image [160, 160, 3]."""
         picture = np.zeros((*self._game.state().shape[:2], 3), np.uint8)
         for channel, colour in zip(self._observe(), _COLOURS, strict=False):
             picture[channel > 0] = colour

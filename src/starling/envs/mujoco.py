@@ -1,4 +1,4 @@
-"""MuJoCo's own warnings: into Python's log, not into a file in whatever folder a run was started from."""
+"""Redirects MuJoCo's warnings to Python's logging; by default they go to a file in the working directory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gymnasium.envs.registration import EnvSpec
 
 
 def log_warnings(spec: EnvSpec) -> None:
-    """Before an env of MuJoCo is made; what is missing for it is said, in better words, when that is done."""
+    """Redirect MuJoCo's warnings if `spec` is a MuJoCo env; making the env reports a missing package."""
     if "mujoco" not in str(spec.entry_point):
         return
     try:

@@ -1,4 +1,4 @@
-"""From an `EnvConfig` to rows of that environment: Gymnasium ids, ALE, MinAtar, toys and a user's own factories."""
+"""Builds a `VectorEnv` from an `EnvConfig`: Gymnasium ids, ALE, MinAtar, envpool, toy envs, and user factories."""
 
 from __future__ import annotations
 
@@ -28,31 +28,45 @@ from starling.registry import check_kind, import_path
 from starling.types import EnvSpec, NDArray, StackSpec
 
 VECTOR_FROM = 4
-"""Rows from which gymnasium's own vectorised form of an env beats stepping them in turns (CartPole: 80 us against 20 a
-row)."""
+"""Number of envs from which on Gymnasium's own vectorized form is faster than stepping single envs (CartPole: 80 us
+against 20 us per env)."""
 
 
 @dataclass(frozen=True)
 class _Family:
-    """How envs of one kind are made; `vector` is None where an env has no vector form of its own."""
+    """Constructors for one kind of env; `vector` is None if the env has no vector form."""
 
-    single: Callable[[str | None], gymnasium.Env[Any, Any]]  # of a render mode
-    vector: Callable[[int, int], GymVectorEnv[Any, Any, Any]] | None = None  # of rows and threads
-    vector_from: int = 1  # rows from which the vector form is the faster one
+    single: Callable[[str | None], gymnasium.Env[Any, Any]]  # (render_mode)
+    vector: Callable[[int, int], GymVectorEnv[Any, Any, Any]] | None = None  # (num_envs, threads)
+    vector_from: int = 1  # number of envs from which on the vector form is faster
     stack: StackSpec | None = None
     frames_per_step: int = 1
     seeder: Callable[[NDArray], Any] | None = None
 
 
 def register_env(name: str, factory: Any, summary: str = "") -> None:
-    """Make `name` stand for a factory (or its import path) of gymnasium envs, as `package.module:factory` would."""
+    """Register a factory of Gymnasium envs under `name`, which can then be used as `env.id`.
+
+    Args:
+        name: The new id.
+        factory: A callable, or its import path `package.module:factory`, that returns a `gymnasium.Env` or, if it has a
+            parameter `num_envs`, a vector env in NEXT_STEP mode.
+        summary: A one-line description.
+    """
     ENVIRONMENTS.register(name, factory, summary)
 
 
 def make_env(config: EnvConfig, rows: int, threads: int = 1, render: bool = False) -> VectorEnv:
-    """`rows` rows of the environment; `threads` are the ALE's; `render` makes pictures possible."""
+    """Make `rows` copies of an environment.
+
+    Args:
+        config: The environment with its arguments and wrappers.
+        rows: Number of envs.
+        threads: Threads of the ALE's or envpool's vector env.
+        render: Allow `VectorEnv.render`.
+    """
     for wrapper in config.wrappers:
-        load_wrapper(wrapper.name)  # a wrong name is told before anything is built
+        load_wrapper(wrapper.name)  # reports a wrong name before anything is built
     check_id(config.id)
     with _mendable(config.id):
         family = _family(config)
@@ -69,14 +83,14 @@ def make_env(config: EnvConfig, rows: int, threads: int = 1, render: bool = Fals
 
 
 def env_spec(config: EnvConfig) -> EnvSpec:
-    """What an algorithm may know of the environment, from one row that is closed at once."""
+    """The `EnvSpec` of an environment, found by making one env and closing it."""
     env = make_env(config, rows=1)
     env.close()
     return env.spec
 
 
 def check_stagger(config: EnvConfig, rows: int) -> None:
-    """Refuse `env.stagger` where loops of `rows` rows step a vector form that cannot reset single rows."""
+    """Reject `env.stagger` if env loops of `rows` envs use a vector form that cannot reset single envs."""
     if config.stagger:
         env = make_env(config, min(rows, VECTOR_FROM))
         try:
@@ -92,7 +106,7 @@ def _sync(
         with _mendable(config.id, row):
             return RewardCheck(config.id, wrap(_checked(config.id, family.single(render_mode)), config.wrappers))
 
-    # No copy of the observations: who keeps them longer than a step copies them anyway.
+    # No copy of the observations: code that keeps them longer than one step copies them anyway.
     env = SyncVectorEnv([partial(build, row) for row in range(rows)], copy=False)
     checked: Any = env.envs[0]
     outer = checked.env
@@ -119,7 +133,7 @@ def _family(config: EnvConfig) -> _Family:
         )
     if config.id.startswith(MINATAR):
         return _Family(lambda mode: minatar.make(config.id, config.args, mode))
-    # Gymnasium has colons too: module:Name-v0 imports the module, which registers the name.
+    # Gymnasium ids may have a colon too: module:Name-v0 imports the module, which registers the name.
     if ":" in config.id and "-" not in config.id.partition(":")[2]:
         return _factory(config, import_path(config.id))
     return _gymnasium(config)
@@ -146,17 +160,17 @@ def _gymnasium(config: EnvConfig) -> _Family:
 
 
 def _let_the_camera_follow(env: gymnasium.Env[Any, Any]) -> None:
-    """Film a MuJoCo env by the camera that goes with its body, where gymnasium's stays behind (HalfCheetah, Ant)."""
+    """Render a MuJoCo env with its tracking camera if Gymnasium's default does not follow it (HalfCheetah, Ant)."""
     renderer = getattr(env.unwrapped, "mujoco_renderer", None)
     if renderer is None or "trackbodyid" in (renderer.default_cam_config or {}):
         return
     import mujoco
 
-    renderer.camera_id = mujoco.mj_name2id(renderer.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")  # -1: there is none
+    renderer.camera_id = mujoco.mj_name2id(renderer.model, mujoco.mjtObj.mjOBJ_CAMERA, "track")  # -1: none
 
 
 def _factory(config: EnvConfig, factory: Any) -> _Family:
-    """A callable that makes a single env, or rows of it where it declares `num_envs`."""
+    """The family of a callable that makes a single env, or a vector env if it has a parameter `num_envs`."""
     check_kind(factory, config.id, "env", (gymnasium.Env, GymVectorEnv))
     declared = inspect.signature(factory).parameters
 
@@ -195,10 +209,10 @@ def _import(id: str, module: str) -> None:
 
 @contextmanager
 def _mendable(id: str, row: int | None = None) -> Iterator[None]:
-    """Turn what a person can mend about an env (its arguments, a missing package) into a `UserError`.
+    """Convert errors that the user can fix (arguments of an env, a missing package) to a `UserError`.
 
-    Whatever else goes wrong is a fault of the env where it is a user's own, and a `UserError` where it is one of
-    Gymnasium's: nobody here can mend it, so its traceback would help nobody.
+    Other errors become an `EnvFault` if the env is the user's own, and a `UserError` if it is one of Gymnasium's, whose
+    traceback would not help.
     """
     try:
         yield
@@ -211,7 +225,7 @@ def _mendable(id: str, row: int | None = None) -> Iterator[None]:
         raise UserError(f"env {id!r} does not fit into memory ({what}); lower what env.args or wrappers ask") from error
     except (Exception, SystemExit) as error:
         if isinstance(error, TypeError) and "argument" in str(error):
-            what = str(error).partition(" was raised from the environment creator")[0]  # gymnasium's addition
+            what = str(error).partition(" was raised from the environment creator")[0]  # added by Gymnasium
             raise UserError(f"env {id!r} does not accept env.args: {what}; change or clear them") from error
         if id in gymnasium.registry:
             raise UserError(f"env {id!r} cannot be made here: {in_one_line(error)}") from error

@@ -1,8 +1,8 @@
-"""Gymnasium spaces as trees of plain arrays: which are supported, how they are laid out, how values are converted.
+"""Checks Gymnasium spaces and converts their values to and from trees of plain arrays.
 
-Inside the system an observation leaf is what `plain_space` says: float64 becomes float32, bool becomes uint8, and
-Discrete and MultiDiscrete are int64 that count from 0 whatever their `start`. Actions are the same, backwards, but that
-a Box of actions is [-1, 1] in every dimension for the policy, whatever its bounds are for the env.
+`plain_space` defines the observations that the policy sees: float64 becomes float32, bool becomes uint8, and Discrete
+and MultiDiscrete are int64 that count from 0, whatever their `start`. Actions are converted the other way round, except
+that the policy's Box is always [-1, 1] in every dimension, whatever the bounds of the env.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _REPLACED: dict[np.dtype[Any], np.dtype[Any]] = {
     np.dtype(np.bool_): np.dtype(np.uint8),
 }
 LARGEST = 2**30
-"""Bytes of one observation; a batch has hundreds of them."""
+"""Upper bound on the bytes of one observation; a batch has hundreds of them."""
 _NO_BOUND = float(np.finfo(np.float32).max)
-"""Bounds from here on are meant as none."""
+"""Bounds at least this large count as unbounded."""
 
 
 def check_spaces(spec: EnvSpec) -> None:
-    """Refuse an env with a space that cannot become plain arrays, naming the leaf."""
+    """Reject an env with a space that cannot be converted to plain arrays; the error names the leaf."""
     found = list(leaves(spec.observation))
     if not found:
         raise UserError(f"env {spec.id!r}: its observation space {spec.observation} has no arrays in it")
@@ -56,7 +56,7 @@ def check_spaces(spec: EnvSpec) -> None:
 
 
 def _check_bounds(id: str, space: spaces.Box) -> None:
-    """Refuse actions without bounds: nothing says how far a policy's own [-1, 1] should reach then."""
+    """Reject unbounded actions: the policy's [-1, 1] cannot be rescaled to them."""
     low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
     for i in np.flatnonzero((low <= -_NO_BOUND) | (high >= _NO_BOUND)):
         raise UserError(
@@ -66,17 +66,17 @@ def _check_bounds(id: str, space: spaces.Box) -> None:
 
 
 def observation_layout(space: Space) -> Tree:
-    """Shape and dtype of every observation leaf, as the vector env delivers it."""
+    """Shape and dtype of every observation leaf, as `VectorEnv` returns it."""
     return _build(plain_space(space), lambda leaf: ArraySpec(tuple(leaf.shape or ()), np.dtype(leaf.dtype)))
 
 
 def policy_space(space: Space) -> Space:
-    """The space of a policy's actions: plain, and [-1, 1] in every dimension of a Box."""
+    """The space of the policy's actions: plain, and [-1, 1] in every dimension of a Box."""
     return spaces.Box(-1.0, 1.0, space.shape, np.float32) if isinstance(space, spaces.Box) else plain_space(space)
 
 
 def plain_space(space: Space) -> Space:
-    """The space of the converted values; a plain space is its own."""
+    """The space of converted values; a plain space is returned as it is."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict({key: plain_space(part) for key, part in space.spaces.items()})
     if isinstance(space, spaces.Tuple):
@@ -87,13 +87,13 @@ def plain_space(space: Space) -> Space:
         return spaces.MultiDiscrete(space.nvec.astype(np.int64))
     if isinstance(space, spaces.Box) and np.dtype(space.dtype) in _REPLACED:
         dtype = _REPLACED[np.dtype(space.dtype)]
-        with np.errstate(over="ignore"):  # a bound beyond float32 is no bound
+        with np.errstate(over="ignore"):  # a bound beyond float32 becomes infinite
             return spaces.Box(space.low.astype(dtype), space.high.astype(dtype), dtype=dtype.type)
     return space
 
 
 def observation_converter(space: Space) -> Callable[[Any], Tree]:
-    """From a batch of the env's observations to a tree of [B, ...]; copies only where a dtype or an order changes."""
+    """Build a converter from a batch of observations to a tree of [B, ...]; copies only if dtype or layout changes."""
     if isinstance(space, spaces.Dict):
         named = {key: observation_converter(part) for key, part in space.spaces.items()}
         return lambda batch: {key: convert(batch[key]) for key, convert in named.items()}
@@ -108,7 +108,7 @@ def observation_converter(space: Space) -> Callable[[Any], Tree]:
 
 
 def action_converter(space: Space) -> Callable[[NDArray], NDArray]:
-    """From a batch of the policy's actions [B, ...] to what the env takes."""
+    """Build a converter from a batch of the policy's actions [B, ...] to the env's actions."""
     if isinstance(space, spaces.Box):
         return _rescaler(space)
     dtype = np.dtype(space.dtype)
@@ -119,7 +119,7 @@ def action_converter(space: Space) -> Callable[[NDArray], NDArray]:
 
 
 def _rescaler(space: spaces.Box) -> Callable[[NDArray], NDArray]:
-    """From [-1, 1] to the bounds of a Box, exact at both ends; what lies outside is clipped, integers rounded."""
+    """Build a converter from [-1, 1] to the bounds of a Box, exact at both ends; clips, and rounds to integers."""
     dtype = np.dtype(space.dtype)
     half_low, half_high = 0.5 * space.low.astype(np.float64), 0.5 * space.high.astype(np.float64)
 
@@ -132,7 +132,7 @@ def _rescaler(space: spaces.Box) -> Callable[[NDArray], NDArray]:
 
 
 def leaves(space: Space, path: str = "") -> Iterator[tuple[str, Space]]:
-    """Every space within Dict and Tuple spaces with its path, `a/b/0`."""
+    """Yield every leaf of nested Dict and Tuple spaces with its path, e.g. `a/b/0`."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         for key, part in parts:
@@ -150,7 +150,7 @@ def _build(space: Space, leaf: Callable[[Space], Any]) -> Tree:
 
 
 def _start(space: Space) -> NDArray | None:
-    """Where a Discrete or MultiDiscrete counts from, or None when that is 0."""
+    """The `start` of a Discrete or MultiDiscrete space; None if it is 0, and for other spaces."""
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         start = np.asarray(space.start, np.int64)
         return start if start.any() else None

@@ -1,4 +1,4 @@
-"""Tiny problems that only a correct implementation solves; the right answers are known in closed form."""
+"""Tiny environments that only a correct implementation solves; the optimal values are known in closed form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Outcome = tuple[Tree, float, bool, bool, Info]
 
 
 class Identity(gymnasium.Env[NDArray, Any]):
-    """A one-hot observation [n] names the action that earns 1; `length` independent rounds an episode."""
+    """A one-hot observation [n] shows the action with reward 1; an episode has `length` independent steps."""
 
     def __init__(self, n: int = 4, length: int = 16) -> None:
         self.observation_space = spaces.Box(0, 1, (n,), np.float32)
@@ -41,10 +41,10 @@ class Identity(gymnasium.Env[NDArray, Any]):
 
 
 class Match(gymnasium.Env[NDArray, Any]):
-    """An observation [2] in [-1, 1] says where between its bounds each dimension of the action should lie.
+    """An observation [2] in [-1, 1] is the best action, relative to the bounds of each dimension.
 
-    A round earns 1 minus the mean distance in units of half the range: 1 at best, 1/3 by chance. The bounds are uneven,
-    so that only actions that are rescaled, and only once, earn it.
+    The reward is 1 minus the mean distance in units of half the range: at best 1, and 1/3 for random actions. The
+    bounds are uneven, so that actions must be rescaled exactly once.
     """
 
     LOW, HIGH = np.array([-3.0, 0.5], np.float32), np.array([1.0, 8.5], np.float32)
@@ -71,9 +71,9 @@ class Match(gymnasium.Env[NDArray, Any]):
 
 
 class Memory(gymnasium.Env[NDArray, Any]):
-    """A cue at the first step, `delay` blank steps, then GO: +1 for the cued action, -1 for the other.
+    """A cue at the first step, `delay` blank steps, then GO: reward +1 for the cued action, -1 for the other.
 
-    Observation [3] is (cue 0, cue 1, GO). Without memory the mean return is 0, with it 1.
+    The observation [3] is (cue 0, cue 1, GO). The mean return is 0 without memory and 1 with it.
     """
 
     def __init__(self, delay: int = 4) -> None:
@@ -102,10 +102,10 @@ class Memory(gymnasium.Env[NDArray, Any]):
 
 
 class Truncation(gymnasium.Env[NDArray, Any]):
-    """Reward 1 at every step and one observation; every step ends the episode with chance 1 / `limit`.
+    """Reward 1 at every step and a constant observation; every step ends the episode with probability 1 / `limit`.
 
-    What is done changes nothing. The chance has no memory, so the value is exact: 1 / (1 - g) where an end is a
-    truncation, and 1 / (1 - g (1 - 1 / limit)) where it is a termination. At g = 0.9 and limit 8 these are 10 and 4.7.
+    Actions have no effect. With discount g, the value is exactly 1 / (1 - g) if episodes are truncated, and
+    1 / (1 - g (1 - 1 / limit)) if they are terminated: 10 and 4.7 for g = 0.9 and limit 8.
     """
 
     def __init__(
@@ -127,28 +127,28 @@ class Truncation(gymnasium.Env[NDArray, Any]):
 
 
 TAGS = 1024
-"""The tag of a `toy/counting` row is its seed modulo this."""
+"""The tag of a `toy/counting` env is its seed modulo this."""
 
 
 def counting_reward(tag: int, episode: int, step: int, action: int) -> float:
-    """The reward of `action` in the observation (tag, episode, step): eighths, so exact in float32."""
+    """Reward of `action` in the observation (tag, episode, step): a multiple of 1/8, so exact in float32."""
     return ((31 * tag + 17 * episode + 5 * step + 3 * action) % 64) / 8
 
 
 def counting_length(tag: int, episode: int) -> int:
-    """Steps in an episode: 1 to 7."""
+    """Number of steps in an episode: 1 to 7."""
     return 1 + (tag + 3 * episode) % 7
 
 
 def counting_terminates(tag: int, episode: int) -> bool:
-    """Whether an episode is terminated or truncated: they alternate."""
+    """Return True if an episode is terminated, False if it is truncated; the two alternate."""
     return (tag + episode) % 2 == 0
 
 
 class Counting(gymnasium.Env[NDArray, Any]):
-    """Observation [3] is (tag, episode, step): it says whose it is and when it was made, so alignment can be proved.
+    """The observation [3] is (tag, episode, step): it identifies its env and time, so that tests can check alignment.
 
-    The tag comes from the last seed, episodes are counted from it; the action changes nothing but the reward.
+    The tag is derived from the last seed, and episodes are counted since then; actions affect only the reward.
     """
 
     def __init__(self) -> None:
@@ -176,10 +176,11 @@ class Counting(gymnasium.Env[NDArray, Any]):
 
 
 class Mixed(gymnasium.Env[dict[str, Any], Any]):
-    """A Dict of vector [4] float32, image [1, 8, 8] uint8 and index; the leaf called `answer` names the action for 1.
+    """A Dict of vector [4] float32, image [1, 8, 8] uint8, and index; the leaf `answer` shows the action with reward 1.
 
-    The other leaves are noise of the same form, so only a network that reads the right leaf earns more than 1/4. Where
-    it is `continuous`, the answers are places in [-1, 1], and a round earns 1 minus the distance to the right one.
+    The other leaves are noise of the same form, so that only a network that reads the right leaf gets a mean reward
+    above 1/4. If `continuous`, the answers are four points in [-1, 1], and the reward is 1 minus the distance to the
+    right one.
     """
 
     def __init__(
@@ -203,7 +204,7 @@ class Mixed(gymnasium.Env[dict[str, Any], Any]):
         return self._draw(), {}
 
     def step(self, action: Any) -> Outcome:
-        place = self._answer / 2 - 0.75  # of four in [-1, 1]
+        place = self._answer / 2 - 0.75  # one of four points in [-1, 1]
         reward = 1.0 - abs(float(action[0]) - place) if self._continuous else float(action == self._answer)
         self._step += 1
         return self._draw(), reward, self._step == self._length, False, {}

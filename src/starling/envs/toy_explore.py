@@ -1,4 +1,4 @@
-"""Tiny problems of exploration: almost every way of acting at random earns nothing."""
+"""Tiny exploration problems: random actions almost never find the reward."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ Outcome = tuple[NDArray, float, bool, bool, Info]
 class DeepSea(gymnasium.Env[NDArray, Any]):
     """Deep sea (Osband et al. 2020, bsuite, arXiv:1908.03568): only `size` moves right in a row reach the treasure.
 
-    A step sinks one row. Which of two actions is "right" is drawn once a column from `mapping_seed`. A move right costs
-    0.01 / size, the treasure in the last corner is worth 1: the best return is 0.99, acting at random finds it once in
-    2^size episodes. Observation [size * size] is the cell, all zero when the bottom is reached.
+    Every step moves down one row. For each column, `mapping_seed` determines which of the two actions is "right". A
+    move right costs 0.01 / size, and the treasure in the last corner is worth 1: the best return is 0.99, and random
+    actions find the treasure once in 2^size episodes. The observation [size * size] is one-hot for the current cell,
+    and zero after the last row.
     """
 
     def __init__(self, size: int = 8, mapping_seed: int = 0) -> None:
@@ -51,14 +52,15 @@ class DeepSea(gymnasium.Env[NDArray, Any]):
 
 
 class Rooms(gymnasium.Env[NDArray, Any]):
-    """A square of `rooms` x `rooms` rooms with doors between neighbours; the goal is in the corner opposite the start.
+    """A grid of `rooms` x `rooms` rooms with doors between neighbors; the goal is in the corner opposite the start.
 
-    Actions are up, right, down, left; walls stop. Reward 1 at the goal only, which terminates; truncated after `limit`
-    steps. Observation [side * side] is the cell, and behind it [tv] what a television in the first room shows whoever
-    is there: noise that nobody can foresee or change. `info["rooms"]` is how many rooms the episode has seen.
+    Actions are up, right, down, left; a move into a wall has no effect. The goal gives reward 1 and terminates the
+    episode; it is truncated after `limit` steps. The observation is one-hot for the current cell [side * side],
+    followed by the noisy TV [tv]: unpredictable noise in the first room, zeros elsewhere. `info["rooms"]` is the
+    number of rooms visited in this episode.
     """
 
-    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (gymnasium's own form)
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (as in Gymnasium)
     _MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 
     def __init__(
@@ -94,14 +96,14 @@ class Rooms(gymnasium.Env[NDArray, Any]):
         return self._observe(), float(found), found, self._step >= self._limit, {"rooms": len(self._seen)}
 
     def render(self) -> NDArray:
-        """The plan as a picture: floor white, goal green, agent red."""
+        """Render the floor plan: floor white, goal green, agent red."""
         picture = np.where(self._free[..., None], 255, 60).repeat(3, axis=-1).astype(np.uint8)
         picture[self._goal] = (0, 158, 115)
         picture[self._at] = (213, 94, 0)
         return picture.repeat(8, axis=0).repeat(8, axis=1)
 
     def _room(self) -> tuple[int, int]:
-        """The room one stands in; a door belongs to the room above or to the left of it."""
+        """The room of the current cell; a door belongs to the room above or to the left of it."""
         return (self._at[0] - 1) // self._pitch, (self._at[1] - 1) // self._pitch
 
     def _observe(self) -> NDArray:
@@ -113,14 +115,14 @@ class Rooms(gymnasium.Env[NDArray, Any]):
 
 
 def _check(env: str, longest: int, **lengths: Any) -> None:
-    """Refuse lengths that make no square: observations have about a million numbers at most."""
+    """Reject lengths other than integers from 1 to `longest`, to limit observations to about a million numbers."""
     for name, length in lengths.items():
         if type(length) is not int or not 1 <= length <= longest:
             raise UserError(f"{env}: {name} must be an integer from 1 to {longest:,}, not {quoted(length)}")
 
 
 def _floor_plan(rooms: int, size: int) -> NDArray:
-    """Which cells [side, side] can be stood on: rooms of `size` x `size`, and a door in the middle of every wall."""
+    """Mask [side, side] of free cells: rooms of `size` x `size`, and a door in the middle of every wall."""
     pitch = size + 1
     side = rooms * pitch + 1
     inside = np.arange(side) % pitch != 0

@@ -1,4 +1,4 @@
-"""An environment that misbehaves when it is told to, to try what becomes of a run then."""
+"""An environment that fails on demand, to test how a run handles it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ Fault = Literal[
 
 
 class Faulty(gymnasium.Wrapper[NDArray, Any, NDArray, Any]):
-    """`toy/identity` that does `what` after `when` good steps.
+    """`toy/identity` with the fault `what` after `when` good steps.
 
-    With `once`, a file's path, it does so only while there is no such file, and makes it: a second try goes well.
+    With `once`, the path of a file, the fault occurs only if the file does not exist, and creates it: a second attempt
+    succeeds.
     """
 
     def __init__(self, what: Fault = "raise_step", when: int = 0, once: str | None = None, length: int = 16) -> None:
@@ -59,7 +60,7 @@ class Faulty(gymnasium.Wrapper[NDArray, Any, NDArray, Any]):
         return obs, given, terminated, truncated, info
 
     def _is_due(self, *faults: str) -> bool:
-        """Whether it is time for the fault, and it is one of `faults`."""
+        """Return True if the fault is due now and is one of `faults`."""
         if self._what not in faults or self._good_steps > 0:
             return False
         if self._once is None:

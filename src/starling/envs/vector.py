@@ -1,4 +1,4 @@
-"""Rows of one environment, stepped together: the only face of an environment that the roles see."""
+"""`VectorEnv`: copies of one environment that are stepped together; actors and evaluators use no other interface."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from starling.errors import UserError
 from starling.types import EnvSpec, EnvStep, NDArray, StackSpec
 
 MOST_DROPPED = 10
-"""Episodes of one row that may be dropped one after another; more is no accident."""
+"""Episodes of one env that may be dropped in a row; more is an error."""
 RESETS_BY_ROW = "resets_by_row"
-"""In the metadata of a vector env: its `reset` heeds options["reset_mask"]."""
+"""Key in the metadata of a vector env: its `reset` supports options["reset_mask"]."""
 DEFAULT_PACE = 30.0
-"""Steps per second at which a person can follow an env that does not say how fast it is."""
+"""Steps per second at which to show an env that does not declare its `render_fps`."""
 GAME_OVER = "starling.game_over"
-"""Key of the infos of an env whose episodes are parts of a game (lives): [B] bool, the game itself has ended."""
+"""Key in the infos of an env whose episodes are single lives of a game: [B] bool, the game itself has ended."""
 
 
 class VectorEnv:
-    """A gymnasium vector env in NEXT_STEP autoreset mode as a stream of `EnvStep`.
+    """Wraps a Gymnasium vector env in NEXT_STEP autoreset mode; `reset` and `step` return an `EnvStep`.
 
-    After `reset(seeds)` the future is a pure function of the seeds and the actions. The observations of a step may be
-    the env's own buffers: they are good until the next step or reset, so who keeps them longer copies them. An env that
-    raises, or gives what its spaces do not allow, is an `EnvFault`; but where single rows can be reset, an episode in
-    which a row gives NaN or inf is dropped: that step never was, and the row begins anew.
+    After `reset(seeds)` everything is a pure function of the seeds and the actions. The observations of a step may be
+    the env's own buffers: they are valid until the next step or reset, so copy them to keep them longer.
+
+    An env that raises, or returns values that do not fit its spaces, raises an `EnvFault`. If single envs can be reset,
+    an episode in which an env returns NaN or inf is dropped instead: that step is discarded, and the env is reset.
     """
 
     def __init__(
@@ -54,21 +55,21 @@ class VectorEnv:
         self.spec = replace(raw, observation=plain_space(raw.observation), action=policy_space(raw.action))
         self.num = env.num_envs
         self.infos: dict[str, Any] = {}
-        self.game_over = np.zeros(self.num, np.bool_)  # [B] the end of a game; an episode's, where it is the same
+        self.game_over = np.zeros(self.num, np.bool_)  # [B] the game has ended; without lives, the episode
         self._env = env
         self._seeder = seeder or _seeder(env)
         self.encode = observation_converter(
             raw.observation
-        )  # a batch of the env's observations as the policy sees them
-        self.decode = action_converter(raw.action)  # a batch of the policy's actions as the env takes them
+        )  # batch of the env's observations -> batch of the policy's observations
+        self.decode = action_converter(raw.action)  # batch of the policy's actions -> batch of the env's actions
         self._check = observation_check(id, raw.observation, self.num)
         self._ended = self._done = self.cut_short = self.dropped = np.zeros(self.num, np.bool_)  # [B]
-        self._in_succession = np.zeros(self.num, np.int64)  # [B] episodes dropped since one came to its end
-        self.drops: list[EnvFault] = []  # why, for whoever reports it; they empty it
-        self._countdown = np.zeros(self.num, np.int64)  # [B] steps before an episode is cut short; 0: it is not
+        self._in_succession = np.zeros(self.num, np.int64)  # [B] episodes dropped since the last one that ended
+        self.drops: list[EnvFault] = []  # reasons of dropped episodes; emptied by the code that reports them
+        self._countdown = np.zeros(self.num, np.int64)  # [B] steps until `stagger` cuts an episode short; 0: never
 
     def reset(self, seeds: NDArray) -> EnvStep:
-        """Begin an episode in every row; `seeds` [B] int64, none below 0, one a row."""
+        """Begin an episode in every env, with one seed per env: `seeds` [B] int64, at least 0."""
         if seeds.shape != (self.num,) or seeds.min() < 0:
             raise ValueError(f"seeds must be {self.num} integers from 0 up, not {seeds}")
         seed = self._seeder(seeds)
@@ -86,20 +87,20 @@ class VectorEnv:
         return EnvStep(self.encode(obs), ~none, reward, none, none.copy(), none.copy(), none.copy())
 
     def stagger(self, steps: NDArray) -> None:
-        """Cut the present episode of each row short after so many steps [B], 0: not at all.
+        """Cut the current episode of each env short after `steps` [B] steps; 0: not at all.
 
-        Rows that begin together and end alike would play in step for a long time, and a batch of them would show one
-        moment of the game only.
+        Envs that start together and have episodes of similar length would otherwise stay in sync for a long time, and
+        a batch would show all of them at the same stage of an episode.
         """
         if steps.any() and not _resets_by_row(self._env):
             raise UserError(f"env {self.spec.id!r} cannot reset single rows; set env.stagger=0")
         self._countdown = steps.copy()
 
     def step(self, actions: NDArray) -> EnvStep:
-        """Take `actions` [B, ...]; a row that ended at the last step is reset instead."""
+        """Take `actions` [B, ...]; an env whose episode ended at the last step is reset instead."""
         obs, reward, terminated, truncated = self._take(self.decode(actions))
         self._look(obs, reward, terminated, truncated)
-        anew = self.cut_short | self.dropped  # rows that do not know that they ended
+        anew = self.cut_short | self.dropped  # envs to reset explicitly: their episode did not end by itself
         if anew.any():
             obs = self._begin_anew(anew)
             reward = np.where(anew, np.float32(0.0), reward)
@@ -110,7 +111,7 @@ class VectorEnv:
         self.cut_short = self._count_down(valid & ~self._ended)
         truncated = truncated | self.cut_short
         self._ended = self._ended | self.cut_short
-        # A row that ends both ways at once is terminated: nothing is to be bootstrapped.
+        # An env that is both terminated and truncated counts as terminated, so that nothing is bootstrapped.
         terminated = terminated & valid
         truncated = truncated & valid & ~terminated
         self._done = (terminated | truncated) & ~self.cut_short
@@ -119,7 +120,7 @@ class VectorEnv:
         return EnvStep(self.encode(obs), first, reward * valid, terminated, truncated, valid, self.cut_short)
 
     def _take(self, actions: NDArray) -> tuple[Any, NDArray, NDArray, NDArray]:
-        """The env's observations, rewards [B] float32 and ends [B]; its faults by their names."""
+        """Step the env: observations, rewards [B] float32, terminated [B], truncated [B]; errors become `EnvFault`."""
         try:
             obs, reward, terminated, truncated, self.infos = self._env.step(actions)
             check_rewards(self.spec.id, reward)
@@ -131,7 +132,7 @@ class VectorEnv:
         return obs, reward, np.asarray(terminated), np.asarray(truncated)
 
     def _look(self, obs: Any, reward: NDArray, terminated: NDArray, truncated: NDArray) -> None:
-        """Refuse what the spaces do not allow; rows that are only not finite are marked as dropped."""
+        """Reject values that do not fit the spaces; drop episodes with NaN or inf if single envs can be reset."""
         self.dropped = np.zeros(self.num, np.bool_)
         try:
             check_outcome(self.spec.id, self.num, reward, terminated, truncated)
@@ -139,11 +140,11 @@ class VectorEnv:
         except EnvFault as fault:
             if fault.finite or not _resets_by_row(self._env):
                 raise
-            with np.errstate(over="ignore"):  # a number beyond float32 is one of the reasons
+            with np.errstate(over="ignore"):  # values beyond float32 become inf
                 self._drop(fault, broken_rows(self.encode(obs), reward))
 
     def _drop(self, fault: EnvFault, rows: NDArray) -> None:
-        """Give up the episodes of these `rows` [B] bool, for which `fault` stands."""
+        """Drop the current episodes of `rows` [B] bool because of `fault`."""
         self._in_succession[rows] += 1
         if self._in_succession.max() > MOST_DROPPED:
             row = int(self._in_succession.argmax())
@@ -152,7 +153,7 @@ class VectorEnv:
         self.dropped = rows
 
     def _begin_anew(self, rows: NDArray) -> Any:
-        """Begin an episode in these `rows` [B] bool, without a seed; the observations of all."""
+        """Reset `rows` [B] bool without a seed; returns the observations of all envs."""
         try:
             obs, _ = self._env.reset(options={"reset_mask": rows})
         except (Exception, SystemExit) as error:
@@ -161,7 +162,7 @@ class VectorEnv:
         return obs
 
     def _count_down(self, played: NDArray) -> NDArray:
-        """The rows [B] bool whose time is over; an episode that ended by itself needs no cut."""
+        """Count down the steps of `stagger`; returns the envs [B] bool to cut short now."""
         if not self._countdown.any():
             return np.zeros(self.num, np.bool_)
         over = played & (self._countdown == 1)
@@ -169,32 +170,32 @@ class VectorEnv:
         return np.asarray(over)
 
     def episode_infos(self) -> dict[int, dict[str, Any]]:
-        """What the env says about each row whose episode ended at the last step, by row."""
+        """Infos of each env whose episode ended at the last step, by env."""
         return {int(row): row_infos(self.infos, int(row)) for row in np.flatnonzero(self._done)}
 
     @property
     def pace(self) -> float:
-        """Steps per second in real time: the env's `render_fps`, over the frames that a step takes; else 30."""
+        """Steps per second in real time: the env's `render_fps` divided by the frames per step; 30 if undeclared."""
         fps: Any = self._env.metadata.get("render_fps")
         known = isinstance(fps, int | float) and 0 < fps < math.inf
         return fps / self.spec.frames_per_step if known else DEFAULT_PACE
 
     def render(self) -> tuple[NDArray, ...]:
-        """A picture [H, W, 3] uint8 of every row; the env must have been made to be rendered."""
+        """Render every env to an image [H, W, 3] uint8; the env must have been made with `render=True`."""
         try:
             frames = self._env.render()
         except (NotImplementedError, gymnasium.error.Error) as error:
             raise UserError(
                 f"env {self.spec.id!r} cannot be rendered: {str(error) or 'it draws no pictures'}"
             ) from error
-        except Exception as error:  # what graphics drivers are missing is said in many ways
+        except Exception as error:  # missing graphics drivers raise errors of many types
             raise UserError(f"env {self.spec.id!r} cannot be rendered: {in_one_line(error)}") from error
         if frames is None or any(frame is None for frame in frames):
             raise UserError(f"env {self.spec.id!r} cannot be rendered: it was not made for pictures")
         return tuple(np.asarray(frame, np.uint8) for frame in frames)
 
     def close(self) -> None:
-        """Close the env; one that fails at it is a warning, so that it hides no error that came before."""
+        """Close the env; an error is only logged, so that it does not hide an earlier one."""
         try:
             self._env.close()
         except Exception as error:
@@ -202,7 +203,7 @@ class VectorEnv:
 
 
 def row_infos(infos: dict[str, Any], row: int) -> dict[str, Any]:
-    """One row of gymnasium's vector infos, whose `_key` masks say which rows have `key`."""
+    """Infos of one env from Gymnasium's vector infos, whose masks `_key` mark the envs that have `key`."""
     found: dict[str, Any] = {}
     for key, value in infos.items():
         mask = infos.get(f"_{key}")
@@ -213,7 +214,7 @@ def row_infos(infos: dict[str, Any], row: int) -> dict[str, Any]:
 
 
 def _resets_by_row(env: GymVectorEnv[Any, Any, Any]) -> bool:
-    """Whether `reset` heeds a mask of rows; gymnasium has no way to ask, and others would silently reset all."""
+    """Return True if `reset` supports a mask; Gymnasium cannot tell, and other envs would silently reset all."""
     return (
         env.metadata.get(RESETS_BY_ROW, False)
         or isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
@@ -228,10 +229,10 @@ def _seeder(env: GymVectorEnv[Any, Any, Any]) -> Callable[[NDArray], Any]:
 
 
 def joint_seed(seeds: NDArray) -> int:
-    """One seed, a function of all rows' seeds, for an env that draws for all its rows from one generator."""
+    """Hash the seeds [B] of all envs into one, for a vector env that has a single random generator."""
     return int(np.random.SeedSequence(seeds.tolist()).generate_state(1)[0] >> 1)
 
 
 def seeds_int32(seeds: NDArray) -> NDArray:
-    """Row seeds [B] hashed into what C++ envs take: int32 from 0 up (to the ALE a negative one is none)."""
+    """Hash each of the seeds [B] to a non-negative int32, as C++ envs need it (the ALE ignores negative seeds)."""
     return np.array([joint_seed(seeds[row : row + 1]) for row in range(len(seeds))])

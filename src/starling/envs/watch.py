@@ -1,4 +1,4 @@
-"""Looks at what an env gives: what does not fit its spaces, or is no number, is named and never reaches the policy."""
+"""Checks the outputs of an env: values that do not fit its spaces or are not finite never reach the policy."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from starling.envs.spaces import Space, leaves
 from starling.types import NDArray, Tree
 
 Check = Callable[[Any], None]
-"""Raises an `EnvFault` for what is wrong with a value."""
+"""Raises an `EnvFault` if a value is invalid."""
 
-_NEAR = 1e76  # a sum of squares below this: every value is finite, as float32 too
+_NEAR = 1e76  # if a sum of squares is below this, every value is finite, also as float32
 _TURNS = (SyncVectorEnv.reset.__code__, SyncVectorEnv.step.__code__)
 
 
 def observation_check(env: str, space: Space, rows: int | None = None, path: str = "") -> Check:
-    """A check of a batch [B, ...] of observations, or of a single one where `rows` is None."""
+    """Build a check of a batch [B, ...] of observations, or of a single observation if `rows` is None."""
     if isinstance(space, spaces.Dict):
         named = {key: observation_check(env, part, rows, f"{path}/{key}") for key, part in space.spaces.items()}
         return lambda batch: _check_dict(env, named, batch)
@@ -39,7 +39,7 @@ def observation_check(env: str, space: Space, rows: int | None = None, path: str
 
 @dataclass(frozen=True)
 class _Leaf:
-    """One array of an observation: whose it is, what it is called and its space; `rows` is None for a single env's."""
+    """One array of an observation: its env, name, and space; `rows` is None for a single env."""
 
     env: str
     name: str
@@ -62,7 +62,7 @@ def _check_tuple(env: str, parts: list[Check], batch: Any) -> None:
 
 
 def _leaf_check(leaf: _Leaf) -> Check:
-    """Its layout; that floats are finite and indices in range; nothing is asked of the values of other spaces."""
+    """Build a check of the shape and dtype; floats must also be finite, and indices in range."""
     space = leaf.space
     shape = (*(() if leaf.rows is None else (leaf.rows,)), *(space.shape or ()))
     dtype = np.dtype(space.dtype)
@@ -81,8 +81,8 @@ def _leaf_check(leaf: _Leaf) -> Check:
 
 
 def _squares(array: NDArray) -> float:
-    """The sum of all squares, which no NaN or inf survives: the cheapest look at every value, and it never warns."""
-    flat = array.ravel("K")  # as it lies in memory, so that nothing is copied
+    """Sum of squares, which is NaN or inf if any value is: the cheapest check of all values, without warnings."""
+    flat = array.ravel("K")  # in memory order, so that nothing is copied
     return float(np.vdot(flat, flat))
 
 
@@ -110,7 +110,7 @@ def _check_range(leaf: _Leaf, array: NDArray) -> None:
 
 
 def _refuse_infinite(env: str, name: str, array: NDArray, rows: int | None) -> None:
-    """Name NaN and inf in `array` [B, ...]; a sum of squares may be too large without them."""
+    """Raise an `EnvFault` if `array` [B, ...] has NaN or inf; its sum of squares may be large without them."""
     with np.errstate(over="ignore"):
         bad = ~np.isfinite(array.astype(np.float32))
     if bad.any():
@@ -119,7 +119,7 @@ def _refuse_infinite(env: str, name: str, array: NDArray, rows: int | None) -> N
 
 
 def broken_rows(obs: Tree, reward: NDArray) -> NDArray:
-    """The rows [B] bool in which an observation [B, ...] or a reward [B] is not finite, as float32."""
+    """Mask [B] of the envs whose observation [B, ...] or reward [B] is not finite as float32."""
     broken = np.zeros(len(reward), np.bool_)
     for leaf in (reward, *tree.leaves(obs)):
         if leaf.dtype.kind == "f":
@@ -132,7 +132,7 @@ def _first_row(bad: NDArray, rows: int | None) -> int | None:
 
 
 def check_outcome(env: str, rows: int, reward: NDArray, terminated: NDArray, truncated: NDArray) -> None:
-    """Refuse rewards and ends that are not one a row, and rewards that are no numbers."""
+    """Reject rewards, terminated, and truncated that are not of shape [B], and rewards that are not finite."""
     if not reward.shape == terminated.shape == truncated.shape == (rows,):
         shapes = f"{reward.shape}, {terminated.shape} and {truncated.shape}"
         raise EnvFault(env, f"gave rewards, terminated and truncated of shapes {shapes}, not ({rows},)")
@@ -141,7 +141,7 @@ def check_outcome(env: str, rows: int, reward: NDArray, terminated: NDArray, tru
 
 
 class RewardCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Refuse rewards of a single env that are not numbers: numpy would parse text, and take None for NaN."""
+    """Rejects rewards of a single env that are not numbers: NumPy would parse strings and convert None to NaN."""
 
     def __init__(self, name: str, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -155,7 +155,7 @@ class RewardCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def check_reward(env: str, reward: Any, row: int | None = None) -> None:
-    """Refuse a reward that is not one number."""
+    """Reject a reward that is not a single number."""
     found = np.asarray(reward)
     if found.dtype.kind not in "biuf" or found.size != 1:
         what = f"gave the reward {reprlib.repr(reward)}, a {type(reward).__name__}, which is not a number"
@@ -163,7 +163,7 @@ def check_reward(env: str, reward: Any, row: int | None = None) -> None:
 
 
 def check_rewards(env: str, rewards: Any) -> None:
-    """Refuse rewards of a vector env of which one is not a number."""
+    """Reject rewards of a vector env if one is not a number."""
     found = np.asarray(rewards)
     if found.dtype.kind not in "biuf":
         for row, reward in enumerate(found.ravel().tolist()):
@@ -171,13 +171,13 @@ def check_rewards(env: str, rewards: Any) -> None:
 
 
 LOOKS, LOOK_EVERY = 256, 64
-"""Steps at whose observations is looked first, and then every so many."""
+"""Observations are checked at the first `LOOKS` steps, then at every `LOOK_EVERY`-th step."""
 MARGIN = 0.01
-"""Share of a bound or of the range by which an observation may lie outside: bounds are often rounded."""
+"""Tolerance as a fraction of the range (absolute if it is infinite): bounds are often rounded."""
 
 
 class BoundsWatch:
-    """Looks now and then whether observations [B, ...] lie in the bounds of their space; tells of the first only."""
+    """Checks at some steps that observations [B, ...] lie within the bounds of their space; reports once."""
 
     def __init__(self, env: str, space: Space) -> None:
         bounded = [(path, leaf) for path, leaf in leaves(space) if isinstance(leaf, spaces.Box) and _says_more(leaf)]
@@ -185,7 +185,7 @@ class BoundsWatch:
         self._steps = 0
 
     def look(self, obs: Tree) -> tuple[str, int] | None:
-        """Describe the first fault of the observations, with its row; None if there is none, or none that is new."""
+        """Describe the first value out of bounds, with its env; None if there is none, or one was reported before."""
         self._steps += 1
         if not self._bounds or (self._steps > LOOKS and self._steps % LOOK_EVERY):
             return None
@@ -207,7 +207,7 @@ class BoundsWatch:
 
 
 def _says_more(space: spaces.Box) -> bool:
-    """Return True if the bounds of a Box say more than its dtype."""
+    """Return True if the bounds of a Box are tighter than those of its dtype."""
     dtype: Any = space.dtype
     if dtype.kind == "f":
         return bool(np.isfinite(space.low).any() or np.isfinite(space.high).any())
@@ -224,14 +224,14 @@ def _bounds(space: spaces.Box) -> tuple[NDArray, NDArray, NDArray, NDArray]:
 
 
 def fault_of(error: BaseException, env: str, doing: str, ended: NDArray) -> EnvFault:
-    """What an error in a vector env's step or reset says of the env; `ended` [B]: rows that a step resets."""
+    """Convert an error in a vector env's step or reset to an `EnvFault`; `ended` [B]: envs that a step resets."""
     turn = _turn(error)
     row = None if turn is None else turn.tb_frame.f_locals.get("i")
     if isinstance(error, EnvFault):
         return EnvFault(error.env, error.what, row if error.row is None else error.row)
     if row is not None and doing == "step" and ended[row]:
         doing = "reset"
-    ours = error.__traceback__ is not None and error.__traceback__.tb_next is None  # taking its answer apart
+    ours = error.__traceback__ is not None and error.__traceback__.tb_next is None  # unpacking its result
     if own_frames(error) is not None or not (turn or ours):
         return raised(env, doing, error, row)
     misfit = None
@@ -241,7 +241,7 @@ def fault_of(error: BaseException, env: str, doing: str, ended: NDArray) -> EnvF
 
 
 def _turn(error: BaseException) -> TracebackType | None:
-    """Where a `SyncVectorEnv` was stepping its rows in turns; whose turn it was is known at no cost beforehand."""
+    """Find the frame of `SyncVectorEnv` that was stepping single envs; its local `i` is the failing env."""
     at = error.__traceback__
     while at is not None and at.tb_frame.f_code not in _TURNS:
         at = at.tb_next
@@ -249,7 +249,7 @@ def _turn(error: BaseException) -> TracebackType | None:
 
 
 def _misfit(env: str, rows: SyncVectorEnv[Any, Any], row: int) -> EnvFault | None:
-    """The first row up to `row` whose observation cannot be joined with the others."""
+    """Find the first env, up to `row`, whose observation cannot be stacked with the others."""
     check = observation_check(env, rows.single_observation_space)
     for index, obs in enumerate(rows._env_obs[: row + 1]):
         try:

@@ -1,4 +1,4 @@
-"""Wrappers from the configuration: found by name or import path, put around single envs."""
+"""Loads the wrappers of a configuration by name or import path, and applies them to single envs."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ _REFUSED = {
     "NumpyToTorch": _TENSORS,
 }
 _EXTRAS = {"cv2": ("OpenCV", "starling-rl[opencv]"), "pygame": ("pygame", "starling-rl[video]")}
-"""Modules that wrappers of Gymnasium's import when they are made, by name and what installs them."""
+"""Module that a Gymnasium wrapper imports -> (name of the package, requirement that installs it)."""
 
 
 _HOLDS = {"MaxAndSkipObservation": ("skip", 4), "AtariPreprocessing": ("frame_skip", 4)}
-"""Wrappers that hold an action for several frames: the argument that says for how many, and its default."""
+"""Wrappers that repeat an action for several frames -> (argument with the number of frames, its default)."""
 
 WRAPPERS = Registry(
     "wrapper", {"HideFrames": Entry("starling.envs.hiding:HideFrames", "observations hidden at random")}
 )
-"""Wrappers beside those of gymnasium: built in, and the user's own."""
+"""Wrappers in addition to those of Gymnasium: built in, and registered by the user."""
 
 
 def load_wrapper(name: str) -> Any:
-    """The wrapper called `name`: a class in gymnasium.wrappers or a subclass of Wrapper or a function, given an env."""
+    """Load the wrapper `name`: a class in gymnasium.wrappers, a subclass of Wrapper, or a function of an env."""
     if name in WRAPPERS or ":" in name:
         wrapper = WRAPPERS.load(name)
         check_kind(wrapper, name, "wrapper", (gymnasium.Wrapper,))
@@ -61,7 +61,7 @@ def load_wrapper(name: str) -> Any:
 
 
 def wrap(env: gymnasium.Env[Any, Any], configs: Sequence[WrapperConfig]) -> gymnasium.Env[Any, Any]:
-    """`env` inside all the wrappers, the first of them innermost."""
+    """Apply all wrappers to `env`, the first one innermost."""
     for config in configs:
         wrapper = load_wrapper(config.name)
         try:
@@ -76,7 +76,7 @@ def wrap(env: gymnasium.Env[Any, Any], configs: Sequence[WrapperConfig]) -> gymn
 
 
 def _with_tuples(wrapper: Any, args: dict[str, Any]) -> dict[str, Any]:
-    """The arguments with tuples for lists, which YAML has alone, wherever the wrapper's annotations ask for tuples."""
+    """Convert lists to tuples, which YAML does not have, if the annotation of the wrapper's argument is a tuple."""
     declared = inspect.signature(wrapper).parameters
     wanted = [name for name in args if name in declared and "tuple" in str(declared[name].annotation).lower()]
     return {name: _as_tuple(value) if name in wanted else value for name, value in args.items()}
@@ -95,13 +95,13 @@ def _missing(error: gymnasium.error.DependencyNotInstalled) -> str:
 
 
 def frames_per_step(configs: Sequence[WrapperConfig]) -> int:
-    """Frames of the env that one step through these wrappers takes: those that gymnasium's own hold an action for."""
+    """Frames of the env per step through these wrappers; considers only those of Gymnasium that repeat actions."""
     held = (config.args.get(*_HOLDS[config.name]) for config in configs if config.name in _HOLDS)
     return math.prod(int(frames) for frames in held)
 
 
 def outer_stack(env: gymnasium.Env[Any, Any]) -> StackSpec | None:
-    """The stack that an outermost FrameStackObservation makes of a single array."""
+    """The stack of an outermost FrameStackObservation around an env with a Box observation; None otherwise."""
     if isinstance(env, wrappers.FrameStackObservation) and isinstance(env.observation_space, spaces.Box):
         return StackSpec("", 0, env.stack_size) if env.stack_size > 1 else None
     return None

@@ -1,4 +1,4 @@
-"""An array of a ring's cells, saved in segments: those that did not change since are not saved again."""
+"""An array of a ring's cells that is saved in segments; segments that did not change are not saved again."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from starling.types import NDArray
 
 BLOCK_BYTES = 2**22
 LEAST_BYTES = 2**26
-"""Bytes of a segment, and of an array from which on it is saved in segments: a smaller one is copied in a moment."""
+"""Bytes of a segment, and of the smallest array that is saved in segments; copying a smaller one is fast."""
 
 
 class Blocks:
-    """Blocks of consecutive cells of every ring, with those that were saved before and have not changed."""
+    """Blocks of consecutive cells of every ring; remembers those that have not changed since they were saved."""
 
     def __init__(self, values: NDArray, grid: Grid) -> None:
         self._values, self._grid = values, grid
-        self._length = max(1, BLOCK_BYTES // max(1, values.nbytes // len(values)))  # cells of a block
-        self._saved: dict[int, Block] = {}  # by their first cell
+        self._length = max(1, BLOCK_BYTES // max(1, values.nbytes // len(values)))  # cells per block
+        self._saved: dict[int, Block] = {}  # first cell -> block
 
     def touch(self, cells: NDArray) -> None:
-        """The values of `cells` [...] are about to change."""
+        """Must be called before the values of `cells` [...] change."""
         if self._saved:
             begins = cells - cells % self._grid.length % self._length
             for begin in set(begins.ravel().tolist()) & self._saved.keys():
                 self._saved.pop(begin).detach()
 
     def forget(self) -> None:
-        """All values are about to change."""
+        """Must be called before all values change."""
         for block in self._saved.values():
             block.detach()
         self._saved.clear()
 
     def get_state(self, used: int) -> dict[str, Any]:
-        """The first `used` cells of every ring; nothing is copied, see `Block`."""
+        """State of the first `used` cells of every ring; nothing is copied, see `Block`."""
         parts = tuple(self._block(begin, end).hold() for begin, end in self._ranges(used, self._length))
         return {"used": used, "length": self._length, "parts": Segmented(parts)}
 
@@ -53,7 +53,7 @@ class Blocks:
         return block
 
     def _ranges(self, used: int, length: int) -> Iterator[tuple[int, int]]:
-        """First and last cell, exclusive, of every block of `length` cells."""
+        """Yield the half-open range of cells of every block of `length` cells."""
         for ring in range(0, self._grid.cells, self._grid.length):
             for begin in range(0, used, length):
                 yield ring + begin, ring + min(begin + length, used)

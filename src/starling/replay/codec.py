@@ -1,4 +1,4 @@
-"""How the observations of a ring are kept in memory: as they are, or compressed a few steps at a time."""
+"""Storage of a ring's observations in memory: plain arrays, or chunks of a few steps compressed with zstd."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from starling.types import ArraySpec, NDArray
 
 CHUNK = 8
 LEVEL = 1
-"""Cells that are compressed together, and how hard. Measured on random play of six Atari games, GB a million frames and
-microseconds to write and to read a chunk: 4 cells 0.19, 29, 10; 8 cells 0.14, 55, 16; 16 cells 0.11, 82, 24 (and a
-window of seven frames then reads more than it needs). Levels 2 and 3 save 1 % and take up to a third longer."""
+"""Number of cells that are compressed together, and zstd's level. Measured on random play of six Atari games, in GB per
+million frames and microseconds to write and to read a chunk: 4 cells 0.19, 29, 10; 8 cells 0.14, 55, 16; 16 cells 0.11,
+82, 24 (and a sequence of seven frames then reads more than it needs). Levels 2 and 3 save 1 % and take up to a third
+longer."""
 GROUP_BYTES = 2**25
-"""Bytes, before they are compressed, of the chunks that a checkpoint keeps in one file."""
+"""Uncompressed bytes of the chunks that a checkpoint stores in one file."""
 SMALLEST = 1024
-"""Bytes of a value from which on compressing it pays: below, an object a chunk outweighs what is saved."""
+"""Smallest value in bytes that is worth compressing: below, the overhead of one object per chunk is larger."""
 
 
 class Cells(Protocol):
-    """One value for every cell of a grid."""
+    """Stores one value for every cell of a grid."""
 
     def write(self, cells: NDArray, values: NDArray) -> None:
-        """Set `cells` [T, B], each column in one ring and in order of time, to `values` [T, B, ...]."""
+        """Write `values` [T, B, ...] to `cells` [T, B]; each column lies in one ring and is ordered by time."""
         ...
 
     def take(self, cells: NDArray) -> NDArray:
-        """Copies of the values of `cells` [...]: [..., value]."""
+        """Copy the values of `cells` [...]: [..., value]."""
         ...
 
     def get_state(self, used: int) -> Any: ...
@@ -44,7 +45,7 @@ class Cells(Protocol):
 
 
 class Plain:
-    """An array."""
+    """Uncompressed values in one array."""
 
     def __init__(self, spec: ArraySpec, grid: Grid) -> None:
         self._grid = grid
@@ -74,20 +75,20 @@ class Plain:
 
 
 class Chunked:
-    """Chunks of consecutive cells of a ring, compressed; of every ring one chunk is open: as it is, to be written to.
+    """Compressed chunks of consecutive cells; one chunk per ring is open, that is uncompressed and writable.
 
-    When a ring comes round, the chunk that is opened still holds the steps of the last round that are not yet
-    overwritten, so it is unpacked first.
+    When a ring wraps around, a newly opened chunk still holds steps of the last round that are not overwritten yet, so
+    it is decompressed first.
     """
 
     def __init__(self, spec: ArraySpec, grid: Grid) -> None:
         self._grid, self._spec, self._packer = grid, spec, Packer()
-        self._chunks = -(-grid.length // CHUNK)  # in a ring
+        self._chunks = -(-grid.length // CHUNK)  # per ring
         self._closed = [b""] * (grid.rows * self._chunks)  # b"": never written, or open
         self._open = np.zeros((grid.rows, CHUNK, *spec.shape), spec.dtype)
-        self._which = np.arange(grid.rows) * self._chunks  # [rows] the chunk that is open
-        self._group = max(1, GROUP_BYTES // (CHUNK * spec.nbytes))  # chunks that are saved as one segment
-        self._saved: dict[int, Joined] = {}  # groups that were saved before and have not changed
+        self._which = np.arange(grid.rows) * self._chunks  # [rows] index of the open chunk
+        self._group = max(1, GROUP_BYTES // (CHUNK * spec.nbytes))  # chunks per saved segment
+        self._saved: dict[int, Joined] = {}  # groups that have not changed since they were saved
 
     def write(self, cells: NDArray, values: NDArray) -> None:
         rings, chunks, places = self._find(cells)
@@ -97,7 +98,7 @@ class Chunked:
             self._open[rings[t], places[t]] = values[t]
 
     def _find(self, cells: NDArray) -> tuple[NDArray, NDArray, NDArray]:
-        """The ring, the chunk and the place in the chunk of each of `cells` [...]."""
+        """Ring, chunk, and position in the chunk of each of `cells` [...]."""
         rings, steps = np.divmod(cells, self._grid.length)
         chunks, places = np.divmod(steps, CHUNK)
         return rings, rings * self._chunks + chunks, places
@@ -117,7 +118,7 @@ class Chunked:
     def take(self, cells: NDArray) -> NDArray:
         flat = cells.ravel()
         rings, chunks, places = self._find(flat)
-        order = np.argsort(chunks, kind="stable")  # every chunk is unpacked once
+        order = np.argsort(chunks, kind="stable")  # so that every chunk is decompressed once
         begins = np.nonzero(np.diff(chunks[order], prepend=-1))[0].tolist()
         out = np.empty((len(flat), *self._spec.shape), self._spec.dtype)
         for begin, end in itertools.pairwise([*begins, len(flat)]):
@@ -126,12 +127,12 @@ class Chunked:
         return out.reshape(*cells.shape, *self._spec.shape)
 
     def _chunk(self, ring: int, chunk: int) -> NDArray:
-        """The values [CHUNK, ...] of a chunk; of an unwritten cell whatever there is."""
+        """Values [CHUNK, ...] of a chunk; arbitrary for unwritten cells."""
         packed = self._closed[chunk]
         return self._unpack(packed) if packed else self._open[ring]
 
     def get_state(self, used: int) -> dict[str, Any]:
-        """The packed chunks in groups: all there are, since a chunk is written before it is closed."""
+        """Compressed chunks in groups, whatever `used` is: a chunk is only closed after it was written."""
         groups = -(-len(self._closed) // self._group)
         return {
             "closed": Segmented(tuple(self._segment(group) for group in range(groups))),
@@ -162,7 +163,7 @@ class Chunked:
         self._open[:], self._which[:] = state["open"], state["which"]
 
     def _check(self, state: dict[str, Any]) -> int:
-        """Refuse a state that is no state of these rings, before any segment is read; returns its chunks a segment."""
+        """Reject a state that does not fit these rings, before any segment is read; returns its chunks per segment."""
         group, sizes, which = to_count(state["group"]), _sizes(state["sizes"]), state["which"]
         if group < 1 or len(sizes) != self._grid.rows * self._chunks:
             raise _broken(f"{len(sizes)} chunks in groups of {group}, not {self._grid.rows * self._chunks} chunks")
@@ -179,10 +180,10 @@ class Chunked:
 
 
 class Packer:
-    """Arrays to compressed bytes and back; for one thread at a time."""
+    """Compresses arrays to bytes and back; not thread-safe."""
 
     def __init__(self) -> None:
-        import zstandard  # loaded only where something is compressed
+        import zstandard  # loaded only if something is compressed
 
         self._compressor = zstandard.ZstdCompressor(level=LEVEL)
         self._decompressor = zstandard.ZstdDecompressor()
@@ -190,10 +191,10 @@ class Packer:
 
     def pack(self, values: NDArray) -> bytes:
         packed = self._compressor.compress(np.ascontiguousarray(values).data)
-        return memoryview(packed).tobytes()  # what comes from the library was cut off room for the worst, which stays
+        return memoryview(packed).tobytes()  # a copy: zstandard's result keeps its worst-case buffer alive
 
     def unpack(self, packed: bytes, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray:
-        """What was packed, read-only; never more than an array of `shape` and `dtype` takes."""
+        """Decompress to a read-only array; never allocates more than `shape` and `dtype` need."""
         size = math.prod(shape) * dtype.itemsize
         self.check(packed, size)
         try:
@@ -203,7 +204,7 @@ class Packer:
         return np.frombuffer(found, dtype).reshape(shape)
 
     def check(self, packed: bytes, size: int) -> None:
-        """Refuse what does not say of itself that it unpacks to `size` bytes; this reads a few bytes only."""
+        """Reject data whose header does not declare a decompressed size of `size` bytes; reads only the header."""
         try:
             told = self._size_of(packed)
         except self._error as error:
@@ -213,12 +214,12 @@ class Packer:
 
 
 def joined(packed: list[bytes]) -> dict[str, NDArray]:
-    """Bytes of different lengths as arrays, for a state."""
+    """Join byte strings of different lengths into arrays, for a state."""
     return {"bytes": np.frombuffer(b"".join(packed), np.uint8), "sizes": np.array([*map(len, packed)], np.int32)}
 
 
 def parted(state: dict[str, NDArray]) -> list[bytes]:
-    """The bytes that `joined` made arrays of."""
+    """Split the arrays of `joined` into byte strings."""
     everything, sizes = state["bytes"].tobytes(), _sizes(state["sizes"])
     if sizes.sum() != len(everything):
         raise _broken(f"{sizes.sum():,} bytes in pieces, not {len(everything):,}")
@@ -227,14 +228,14 @@ def parted(state: dict[str, NDArray]) -> list[bytes]:
 
 
 def _sizes(saved: NDArray) -> NDArray:
-    """Saved sizes [n] as int64; refuses what is none."""
+    """Saved sizes [n] as int64; rejects anything but non-negative integers."""
     if saved.ndim != 1 or saved.dtype.kind not in "iu" or (saved.astype(np.int64) < 0).any():
         raise _broken("sizes that are none")
     return saved.astype(np.int64)
 
 
 def pays(codec: Codec, size: int) -> bool:
-    """Whether values of so many bytes are compressed."""
+    """Return True if values of `size` bytes are compressed."""
     return codec == "zstd" and size >= SMALLEST
 
 

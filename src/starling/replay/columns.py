@@ -1,4 +1,4 @@
-"""Columns of a ring: what it keeps of one observation leaf, every step of every env row."""
+"""Columns of a ring: each stores one observation leaf for every step of every env."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from starling.types import NDArray
 
 @dataclass(frozen=True)
 class Block:
-    """T steps and the row after them, of B env rows, as they enter the columns."""
+    """Position of T + 1 observations of B envs that are written to the columns."""
 
     cells: NDArray  # [T+1, B]
-    begins: NDArray  # [T+1, B] bool: a segment (an episode, or what is left of it after a loss) begins here
-    joins: NDArray  # [B] bool: row 0 repeats what its cell already holds
+    begins: NDArray  # [T+1, B] bool: a segment (an episode, or the rest of one after a lost fragment) begins here
+    joins: NDArray  # [B] bool: the first observation is already stored in its cell
 
 
 @dataclass(frozen=True)
 class Run:
-    """Windows of T steps, as they leave the columns."""
+    """Position of B sequences of T steps that are read from the columns."""
 
-    cells: NDArray  # [T+1, B]; after a window's end the cell of its final observation is repeated
-    steps: NDArray  # [B] valid ones, from 1 to T
-    unread: NDArray  # [B] bool: nobody looks at what follows the final observation
+    cells: NDArray  # [T+1, B]; after the end of a sequence, the cell of its final observation is repeated
+    steps: NDArray  # [B] number of valid steps, from 1 to T
+    unread: NDArray  # [B] bool: the loss does not read past the final observation
 
 
 class Column(Protocol):
@@ -37,15 +37,15 @@ class Column(Protocol):
     def write(self, block: Block, values: NDArray) -> None: ...
 
     def repeats(self, cells: NDArray, values: NDArray) -> NDArray:
-        """Whether `values` [B, ...] are, to the bit, what `cells` [B] hold (a stack: its newest frame)."""
+        """Mask [B]: `values` [B, ...] are bitwise equal to those in `cells` [B] (of a stack, the newest frame)."""
         ...
 
     def gather(self, run: Run) -> NDArray:
-        """The observations [T+1, B, ...] of windows; parts may share memory, so nobody writes into them."""
+        """Observations [T+1, B, ...] of sequences; they may share memory and must not be modified."""
         ...
 
     def check_valid(self, cells: NDArray) -> None:
-        """Every one of `cells` can be gathered."""
+        """Check that all `cells` can be gathered."""
         ...
 
     def get_state(self, used: int) -> dict[str, Any]: ...
@@ -54,13 +54,13 @@ class Column(Protocol):
 
 
 def as_words(values: NDArray, lead: int) -> NDArray:
-    """The bytes behind the first `lead` axes as one axis of words, for comparing to the bit (NaN equals NaN)."""
+    """View the axes after the first `lead` as one axis of words, for bitwise comparison (NaN equals NaN)."""
     flat = np.ascontiguousarray(values).reshape(*values.shape[:lead], -1).view(np.uint8)
     return flat.view(np.uint64) if flat.shape[-1] % 8 == 0 else flat
 
 
 class Dense:
-    """One value a cell."""
+    """One value per cell."""
 
     def __init__(self, values: Cells, grid: Grid) -> None:
         self._values, self._grid = values, grid
@@ -85,7 +85,7 @@ class Dense:
 
 
 def write_block(cells: Cells, block: Block, values: NDArray) -> None:
-    """Write `values` [T+1, B, ...], row 0 only where it is new."""
+    """Write `values` [T+1, B, ...]; the first observation only if it is not stored yet."""
     new = ~block.joins
     if new.any():
         cells.write(block.cells[:1, new], values[:1, new])

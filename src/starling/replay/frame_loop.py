@@ -1,4 +1,4 @@
-"""The loop behind `Stacked.gather`: in which cells the frames of windows lie."""
+"""The compiled loop of `Stacked.gather`, which locates the frames of sequences."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from starling.types import NDArray
 
 @njit(cache=True)
 def locate(
-    begin: NDArray,  # [B] the cells of the windows' first observations
-    steps: NDArray,  # [B] valid ones
-    unread: NDArray,  # [B] bool: nobody looks at what follows the final observation
-    since: NDArray,  # [cells] steps since a whole stack was kept, at most n-1
-    length: int,  # cells a ring
-    n: int,  # frames a stack
-    cells: NDArray,  # [B, T+n] to be filled
-    early: NDArray,  # [2, B * (n-1)] to be filled
-    apart: NDArray,  # [B] bool, to be filled
+    begin: NDArray,  # [B] cells of the first observations
+    steps: NDArray,  # [B] number of valid steps
+    unread: NDArray,  # [B] bool: the loss does not read past the final observation
+    since: NDArray,  # [cells] steps since a whole stack was stored, at most n-1
+    length: int,  # cells per ring
+    n: int,  # frames per stack
+    cells: NDArray,  # [B, T+n] output
+    early: NDArray,  # [2, B * (n-1)] output
+    apart: NDArray,  # [B] bool, output
 ) -> int:
-    """The cells of every frame of windows that slide, oldest first: those of the first stack and one a step.
+    """Write the cells of every frame of B sequences, oldest first: n frames of the first stack, then one per step.
 
-    Frames older than the last whole stack stand in that stack: which they are goes to `early`, as (frame, window), and
-    how many is given. A window is `apart` where a stack that somebody looks at does not slide.
+    Frames older than the last whole stack must be taken from that stack; they are written to `early` as (frame,
+    sequence), and their number is returned. A sequence is `apart` if a stack that the loss reads does not slide.
     """
     found = 0
     for b in range(len(begin)):
         ring = begin[b] // length * length
-        first, known, last = begin[b] - ring, max(since[begin[b]], 0), steps[b]  # `early` has no room for others
+        first, known, last = begin[b] - ring, max(since[begin[b]], 0), steps[b]  # below 0 would overflow `early`
         for frame in range(cells.shape[1]):
             step = frame - (n - 1)
             if step < -known:

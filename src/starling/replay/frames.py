@@ -1,4 +1,4 @@
-"""A sliding stack of frames, of which a ring keeps only the newest a step."""
+"""Frame stacks in a ring: only the newest frame of each step is stored."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from starling.types import ArraySpec, Layout, NDArray, StackSpec
 
 
 class Stacked:
-    """An observation leaf whose n frames slide: the newest is kept every step, all of them where a stack begins anew.
+    """An observation leaf that is a sliding stack of n frames.
 
-    A stack begins anew where a segment does (some envs pad with zeros there, others repeat the first frame) and
-    wherever it is not its predecessor shifted by one. What comes out is what went in, to the bit.
+    Each step stores its newest frame. The whole stack is stored at the start of a segment (some envs pad with zeros
+    there, others repeat the first frame) and wherever a stack is not its predecessor shifted by one. Observations are
+    restored exactly, bit for bit.
 
-    Every frame of a window is read once, and neighbouring stacks share it: they are views. Where nobody looks at what
-    follows the final observation, it slides on with the last frame instead of being repeated: that is a view as well.
+    `gather` reads every frame of a sequence once; neighboring stacks are views of the same frames. If the loss does not
+    read past the final observation, the stack slides on with the last frame there, which is a view too, instead of
+    being repeated.
     """
 
     def __init__(self, spec: ArraySpec, stack: StackSpec, grid: Grid, codec: Codec) -> None:
@@ -33,7 +35,7 @@ class Stacked:
         frame = ArraySpec((spec.shape[stack.axis] // stack.n, *rest), spec.dtype)
         self._shape, self._axis, self._n, self._grid = spec.shape, stack.axis, stack.n, grid
         self._newest = make_cells(codec, frame, grid)
-        self._since = np.zeros(grid.cells, np.int16)  # steps since a whole stack was kept, at most n-1
+        self._since = np.zeros(grid.cells, np.int16)  # steps since a whole stack was stored, at most n-1
         whole = ArraySpec((stack.n, *frame.shape), frame.dtype)
         self._whole = Packed(whole) if pays(codec, frame.nbytes) else Sparse(whole, grid)
         self._warned = False
@@ -52,7 +54,7 @@ class Stacked:
             self._whole.put(block.cells[whole], frames[whole])
 
     def _slides(self, frames: NDArray, begins: NDArray) -> NDArray:
-        """Whether every stack but the first is its predecessor shifted by one, bool [T, B]."""
+        """Mask [T, B]: stacks, but for the first, that are their predecessor shifted by one."""
         words = as_words(frames, 3)
         same = (words[1:, :, :-1] == words[:-1, :, 1:]).all(axis=(2, 3))
         if not self._warned and not (same | begins[1:]).all():
@@ -72,7 +74,7 @@ class Stacked:
         return np.asarray((as_words(self._newest.take(cells), 1) == as_words(newest, 1)).all(axis=1))
 
     def gather(self, run: Run) -> NDArray:
-        from starling.replay.frame_loop import locate  # numba is loaded only where there are stacks
+        from starling.replay.frame_loop import locate  # loads numba, which only frame stacks need
 
         n, rows = self._n, len(run.steps)
         cells, early = np.empty((rows, len(run.cells) + n - 1), np.int64), np.empty((2, rows * (n - 1)), np.int64)
@@ -87,31 +89,31 @@ class Stacked:
             frames,
             (*run.cells.shape, n, *frames.shape[2:]),
             (*frames.strides[:2], frames.strides[0], *frames.strides[2:]),
-        )  # [T+1, B, n, frame]: frame i of stack t is frame t + i of all
+        )  # [T+1, B, n, frame]: frame i of stack t is frames[t + i]
         if apart.any():
             stacks = stacks.copy()
             stacks[:, apart] = self._one_by_one(run.cells[:, apart])
         return self._join(stacks)
 
     def _one_by_one(self, cells: NDArray) -> NDArray:
-        """The stacks of `cells` [T+1, B], each by itself: [T+1, B, n, frame]."""
+        """Stacks [T+1, B, n, frame] of `cells` [T+1, B], each gathered separately."""
         since = self._since[cells][..., None]  # [T+1, B, 1]
         age = np.arange(self._n - 1, -1, -1)  # of each frame, oldest first
         back = np.minimum(age, since)  # [T+1, B, n]
         out = self._newest.take(self._grid.shift(cells[..., None], -back))  # [T+1, B, n, frame]
-        early = np.nonzero(age > since)  # older than the last whole stack, as above
+        early = np.nonzero(age > since)  # frames older than the last whole stack are taken from it
         if len(early[0]):
             owner = self._grid.shift(cells[early[:-1]], -back[early])
             out[early] = self._whole.get(owner, early[-1] + back[early])
         return out
 
     def _split(self, values: NDArray) -> NDArray:
-        """[T, B, leaf] to [T, B, n, frame]: the stacked axis first, in n parts."""
+        """Reshape [T, B, leaf] to [T, B, n, frame]: the stacked axis goes first and is split into n frames."""
         moved = np.moveaxis(values, 2 + self._axis, 2)
         return moved.reshape(*moved.shape[:2], self._n, moved.shape[2] // self._n, *moved.shape[3:])
 
     def _join(self, frames: NDArray) -> NDArray:
-        """[T, B, n, frame] back to [T, B, leaf]."""
+        """Reshape [T, B, n, frame] back to [T, B, leaf]."""
         merged = frames.reshape(*frames.shape[:2], self._n * frames.shape[3], *frames.shape[4:])
         return merged if self._axis == 0 else np.moveaxis(merged, 2, 2 + self._axis)
 
@@ -139,7 +141,7 @@ class Stacked:
 
 
 def observation_column(path: str, spec: ArraySpec, layout: Layout, grid: Grid, codec: Codec) -> Dense | Stacked:
-    """The column for one observation leaf: a stack where the layout names it."""
+    """Build the column of one observation leaf: `Stacked` if the layout declares it as a frame stack."""
     if layout.stack is not None and layout.stack.path == path:
         return Stacked(spec, layout.stack, grid, codec)
     return Dense(make_cells(codec, spec, grid), grid)

@@ -1,4 +1,4 @@
-"""Where the steps of a ring are: cells, numbered row by row."""
+"""Maps the steps of rings to cells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starling.types import NDArray
 
 @dataclass(frozen=True)
 class Grid:
-    """`rows` rings of `length` cells; cells are numbered row by row."""
+    """`rows` rings of `length` cells each; cells are numbered ring by ring."""
 
     rows: int
     length: int
@@ -21,16 +21,16 @@ class Grid:
         return self.rows * self.length
 
     def at(self, rows: NDArray, steps: NDArray) -> NDArray:
-        """The cells of absolute `steps` of `rows`."""
+        """Cells of the absolute `steps` of `rows`."""
         return np.asarray(rows * self.length + steps % self.length)
 
     def shift(self, cells: NDArray, by: NDArray) -> NDArray:
-        """The cells `by` steps later (earlier, where negative) in the same rings."""
+        """Cells `by` steps later (earlier if negative) in the same rings."""
         begin = cells // self.length * self.length
         return np.asarray(begin + (cells - begin + by) % self.length)
 
     def save(self, array: NDArray, used: int) -> NDArray:
-        """A copy of the first `used` cells of every ring, [rows, used, ...]."""
+        """Copy the first `used` cells of every ring: [rows, used, ...]."""
         return array.reshape(self.rows, self.length, *array.shape[1:])[:, :used].copy()
 
     def load(self, array: NDArray, saved: NDArray) -> None:

@@ -1,4 +1,4 @@
-"""A set of small integers kept dense, so that a uniform draw is one random number."""
+"""A set of small integers in a dense array, so that a uniform draw takes one random number."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from starling.types import NDArray
 
 
 class IndexSet:
-    """A subset of [0, capacity); adding, discarding and drawing are vectorised and take time in the batch alone."""
+    """A subset of [0, capacity); vectorized operations whose cost depends only on the batch size."""
 
     def __init__(self, capacity: int) -> None:
-        self._members = np.zeros(capacity, np.int64)  # the first `size` are the set, in an order of its own
-        self._position = np.full(capacity, -1, np.int64)  # where a member stands, -1: not a member
+        self._members = np.zeros(capacity, np.int64)  # the first `size` entries are the set, in arbitrary order
+        self._position = np.full(capacity, -1, np.int64)  # position of each member; -1: not a member
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
     def add(self, indices: NDArray) -> None:
-        """Add `indices` [n]; those already there stay where they are."""
+        """Add `indices` [n]; existing members keep their position."""
         new = _distinct(indices[self._position[indices] < 0])
         end = self._size + len(new)
         self._members[self._size : end] = new
@@ -30,7 +30,7 @@ class IndexSet:
         self._size = end
 
     def discard(self, indices: NDArray) -> None:
-        """Take out `indices` [n]; the last members move into the holes."""
+        """Remove `indices` [n]; the last members move into the gaps."""
         gone = _distinct(indices[self._position[indices] >= 0])
         kept = self._size - len(gone)
         holes = self._position[gone]
@@ -43,11 +43,11 @@ class IndexSet:
         self._size = kept
 
     def draw(self, n: int, rng: np.random.Generator) -> NDArray:
-        """`n` members, each drawn uniformly from all, int64 [n]."""
+        """Draw `n` members uniformly with replacement, int64 [n]."""
         return self._members[rng.integers(0, self._size, n)]
 
     def draw_distinct(self, n: int, rng: np.random.Generator) -> NDArray:
-        """`n` different members, every choice of them equally likely, int64 [n]."""
+        """Draw `n` members uniformly without replacement, int64 [n]."""
         return self._members[rng.choice(self._size, n, replace=False, shuffle=False)]
 
     def check_valid(self) -> None:
@@ -67,5 +67,5 @@ class IndexSet:
 
 
 def _distinct(indices: NDArray) -> NDArray:
-    """`indices` without duplicates; those in rising order, as most are, need no sorting."""
+    """Remove duplicates from `indices`; increasing ones, the common case, are returned without sorting."""
     return indices if (indices[1:] > indices[:-1]).all() else np.unique(indices)

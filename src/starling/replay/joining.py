@@ -1,4 +1,4 @@
-"""Samples joined on B, and parts of them."""
+"""Joins samples along B, and takes parts of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starling.types import NDArray, Sample
 
 
 def join(samples: Sequence[Sample]) -> Sample:
-    """Samples side by side on B."""
+    """Concatenate samples along B."""
     if len(samples) == 1:
         return samples[0]
     one, *more = [sample.trajectory for sample in samples]
@@ -24,7 +24,7 @@ def join(samples: Sequence[Sample]) -> Sample:
 
 
 def take_rows(sample: Sample, rows: slice | NDArray) -> Sample:
-    """These items of a sample."""
+    """Select items of a sample along B."""
 
     def by_row(leaf: NDArray) -> NDArray:
         return leaf[rows]

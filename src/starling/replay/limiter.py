@@ -1,7 +1,7 @@
-"""Who may go on, actors or learner: arithmetic over all tables of a mixture, and nothing else.
+"""Decides whether actors or the learner may continue: pure arithmetic over all tables of a mixture.
 
-An actor needs a credit to *begin* a fragment, so its data is never older than the rules allow; a learner needs enough
-items and, for replay, enough env steps. Nothing here waits: the answers are yes or no.
+An actor needs a credit to *begin* a fragment, so that its data is never older than the settings allow; a learner needs
+enough items and, for replay, enough env steps. Nothing here waits: every query returns at once.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from starling.replay.ring import ring_length
 from starling.replay.shares import split
 from starling.replay.spec import TableSpec
 
-_MOST_RATIO = 10**4  # batches for one env step; ten times what a configuration may ask for
+_MOST_RATIO = 10**4  # batches per env step; ten times the largest value that a configuration allows
 
 
 class Limiter:
-    """Credits of actors and batches of a learner, for tables that all take every fragment of `rows` env rows."""
+    """Limits the credits of actors and the batches of a learner, for tables that all receive every fragment.
+
+    `rows` is the number of envs that fill the tables.
+    """
 
     def __init__(self, specs: Sequence[TableSpec], rows: int) -> None:
         if len({(spec.fragment, spec.batch) for spec in specs}) != 1:
@@ -30,69 +33,69 @@ class Limiter:
         self._queues = [i for i, spec in enumerate(specs) if spec.sampler == "fifo"]
         self._replays = [i for i, spec in enumerate(specs) if spec.sampler != "fifo"]
         ratios = [exact_ratio(spec.updates_per_step) for spec in specs if spec.updates_per_step is not None]
-        self._ratios = [ratio.as_integer_ratio() for ratio in ratios]  # so many batches for so many steps
-        self._in_flight = 0  # env rows whose fragment has begun and is not inserted
+        self._ratios = [ratio.as_integer_ratio() for ratio in ratios]  # (batches, env steps)
+        self._in_flight = 0  # envs of all fragments that have begun and are not inserted
         self._steps = 0  # env steps inserted
-        self._start: int | None = None  # those when every table was first seen to have its min_size
+        self._start: int | None = None  # env steps inserted when every table first had its min_size
         self._sampled = 0  # batches
-        self._sizes = [0] * len(specs)  # items in each table, as `may_sample` was told; queues are counted on
-        self._unpublished: list[list[int]] = []  # a batch each: items it took from each queue
+        self._sizes = [0] * len(specs)  # items in each table at the last `see`; for queues, updated since
+        self._unpublished: list[list[int]] = []  # for each batch: items it took from each queue
 
     @property
     def in_flight(self) -> int:
-        """Env rows whose fragment has begun and is not inserted."""
+        """Number of envs of all fragments that have begun and are not inserted."""
         return self._in_flight
 
     def may_begin(self, rows: int) -> bool:
-        """Whether a fragment of so many env rows may begin now."""
+        """Return True if a fragment of `rows` envs may begin now."""
         if any(self._sizes[i] < self._specs[i].min_size for i in self._replays):
             return True
         return all(self._queue_has_room(i, rows) for i in self._queues) and self._learner_keeps_up()
 
     def _queue_has_room(self, i: int, rows: int) -> bool:
-        """Items begun, waiting or in batches that are not published yet must stay below the queue's limits."""
+        """Check that items begun, queued, or in unpublished batches stay within the limits of queue `i`."""
         spec, take = self._specs[i], self._takes[i]
         k = self._queues.index(i)
         outstanding = self._in_flight + self._sizes[i] + sum(batch[k] for batch in self._unpublished)
         room = spec.capacity if spec.max_lag is None else min(spec.capacity, take * (1 + spec.max_lag))
-        # What the next batch still lacks may always begin, but never more than one batch where no lag is allowed.
+        # Items that the next batch still lacks may always begin, except that max_lag=0 never allows more than a batch.
         return outstanding + rows <= room or (spec.max_lag != 0 and outstanding < take)
 
     def _learner_keeps_up(self) -> bool:
-        """The batches owed for steps already begun are at most those of one fragment of all env rows."""
+        """Check that the batches owed for steps already begun are at most those of one fragment of every env."""
         ahead = self._steps - (self._start or 0) + self._in_flight * self._fragment
         one_round = self._rows * self._fragment
         return all((ahead - one_round) * batches <= self._sampled * steps for batches, steps in self._ratios)
 
     def begin(self, rows: int) -> None:
-        """An actor has been given the credit for a fragment of so many env rows."""
+        """Count the credit for a fragment of `rows` envs."""
         self._in_flight += rows
 
     def inserted(self, env_steps: int, rows: int) -> None:
-        """A fragment of `rows` env rows came in with so many valid steps; a full queue drops its oldest."""
+        """Count a fragment of `rows` envs with `env_steps` valid steps; a full queue drops its oldest items."""
         self._in_flight -= rows
         self._steps += env_steps
         for i in self._queues:
             self._sizes[i] = min(self._sizes[i] + rows, self._specs[i].capacity)
 
     def lost(self, rows: int) -> None:
-        """An actor died with a fragment of so many env rows: its credit is dealt again."""
+        """Take back the credit for a fragment of `rows` envs whose actor died."""
         self._in_flight -= rows
 
     def abandon(self) -> None:
-        """All actors and the learner begin anew: no fragment is under way and no batch is being learned from."""
+        """Reset for new actors and a new learner: no fragment has begun and no batch is being learned from."""
         self._in_flight = 0
         self._unpublished.clear()
 
     def see(self, sizes: Sequence[int]) -> None:
-        """How many items each table holds now; from here on those of queues are counted on."""
+        """Set the number of items in each table; until the next call, only those of queues are updated."""
         self._sizes = list(sizes)
 
     def may_sample(self, sizes: Sequence[int]) -> bool:
-        """Whether the next batch may be drawn, given how many items each table holds.
+        """Return True if the next batch may be drawn, given the number of items in each table.
 
-        The first as soon as every table has its min_size, then `updates_per_step` for every step since:
-        after N steps 1 + floor(N * ratio) batches, exactly.
+        The first batch may be drawn as soon as every table has its min_size, then `updates_per_step` batches per env
+        step: after N more steps, exactly 1 + floor(N * updates_per_step) batches.
         """
         self.see(sizes)
         if not all(size >= spec.min_size for size, spec in zip(sizes, self._specs, strict=True)):
@@ -105,12 +108,12 @@ class Limiter:
         return all(self._sampled * steps <= fresh * batches for batches, steps in self._ratios)
 
     def owed(self) -> int:
-        """Batches that the steps inserted so far allow and that are not drawn yet; 1 where nothing sets a ratio."""
+        """Batches that the inserted steps allow and that are not drawn yet; 1 if no table sets `updates_per_step`."""
         fresh = self._steps - (self._start or 0)
         return min((fresh * batches // steps + 1 - self._sampled for batches, steps in self._ratios), default=1)
 
     def sampled(self) -> None:
-        """A batch was drawn: every `max_times_sampled`-th takes its items out of a queue."""
+        """Count a batch that was drawn; every `max_times_sampled`-th batch removes its items from a queue."""
         self._sampled += 1
         if not self._queues:
             return
@@ -121,7 +124,7 @@ class Limiter:
         self._unpublished.append(gone)
 
     def published(self) -> None:
-        """The weights that the oldest batch made are out."""
+        """Count the publication of the weights that were learned from the oldest unpublished batch."""
         del self._unpublished[:1]
 
     def check_valid(self) -> None:
@@ -152,7 +155,7 @@ class Limiter:
 
 
 def pace(specs: Sequence[TableSpec]) -> tuple[TableSpec, int]:
-    """The table that says how fast the learner goes, a queue or else the first, and its items in a batch."""
+    """The table that sets the learner's pace, a queue or else the first table, and its number of items in a batch."""
     takes = split(specs[0].batch, [spec.share for spec in specs])
     queues = [i for i, spec in enumerate(specs) if spec.sampler == "fifo"]
     leader = (queues or [0])[0]
@@ -160,12 +163,12 @@ def pace(specs: Sequence[TableSpec]) -> tuple[TableSpec, int]:
 
 
 def exact_ratio(value: float) -> Fraction:
-    """The simple fraction that a float stands for (1/3, not 0.333...3), so that nothing drifts."""
+    """Convert a float to the simple fraction it stands for (1/3, not 0.333...3), so that counts do not drift."""
     return Fraction(value).limit_denominator(10**9)
 
 
 def check(specs: Sequence[TableSpec], rows: int, groups: Sequence[int]) -> None:
-    """Refuse settings that can never move; `groups` are the env rows that each actor's fragments bring."""
+    """Reject settings that would deadlock; `groups` is the number of envs in the fragments of each actor."""
     Limiter(specs, rows)
     takes = split(specs[0].batch, [spec.share for spec in specs])
     for spec, take in zip(specs, takes, strict=True):

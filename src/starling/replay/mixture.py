@@ -1,4 +1,4 @@
-"""Several tables that feed one batch, each by its share."""
+"""Several tables that fill one batch, each by its share."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from starling.types import Fragment, Keys, NDArray, Sample
 
 @dataclass(frozen=True)
 class Candidates:
-    """A batch before its items are picked: what was drawn, a table each, and how many of it are wanted."""
+    """A batch before its items are selected; dicts are keyed by the index of the table."""
 
-    parts: dict[int, Sample]
-    takes: dict[int, int]
-    unranked: tuple[int, ...] = ()  # tables whose part is to be scored before it can be picked from
+    parts: dict[int, Sample]  # candidates
+    takes: dict[int, int]  # number of candidates to select
+    unranked: tuple[int, ...] = ()  # tables whose candidates must be scored before the selection
 
 
 class Mixture:
-    """Tables side by side: every fragment goes into all, every batch comes from all, joined on B."""
+    """A set of tables: every fragment is inserted into all of them, and every batch joins items of all along B."""
 
     def __init__(self, tables: Sequence[Table]) -> None:
         if [table.index for table in tables] != list(range(len(tables))):
@@ -36,33 +36,33 @@ class Mixture:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Items in each table."""
+        """Number of items in each table."""
         return tuple(table.size for table in self.tables)
 
     @property
     def steps(self) -> int:
-        """Valid env steps inserted so far."""
+        """Number of valid env steps inserted so far."""
         return self.tables[0].steps
 
     @property
     def duplicates(self) -> int:
-        """Fragments that came in again and were ignored."""
+        """Number of duplicate fragments that were ignored."""
         return self.tables[0].counters["duplicate"]
 
     def insert(self, fragment: Fragment) -> tuple[Keys, ...]:
-        """Copy a fragment into every table; gives the keys of the items now complete, a table each."""
+        """Copy a fragment into every table; returns, for each table, the keys of the items that are now complete."""
         return tuple(table.insert(fragment) for table in self.tables)
 
     def sample(self, n: int) -> Sample | None:
-        """`n` items by share, or None while a table has fewer than it takes (then none is touched).
+        """Sample `n` items by share; None, without any change, if a table has too few.
 
-        What should be ranked is picked from at random; see `draw_candidates`.
+        Candidates of ranked tables are selected at random; see `draw_candidates`.
         """
         drawn = self.draw_candidates(n)
         return None if drawn is None else self.select(drawn, {})
 
     def draw_candidates(self, n: int, fraction: float = 0.0) -> Candidates | None:
-        """What a batch of `n` items is to be picked from, when `fraction` of the run is over; None as for `sample`."""
+        """Draw the candidates for a batch of `n` items when `fraction` of the run is over; None as for `sample`."""
         takes = {i: take for i, take in enumerate(split(n, self._shares)) if take}
         if not all(self.tables[i].ready(take) for i, take in takes.items()):
             return None
@@ -71,19 +71,19 @@ class Mixture:
         return Candidates(parts, takes, unranked)
 
     def select(self, candidates: Candidates, distances: Mapping[int, NDArray]) -> Sample:
-        """The batch, given how far off the candidates [N] of tables are; where nothing is said, any will do."""
+        """Select the batch, given the distances [N] of candidates per table; without distances, the first ones."""
         picked = [
             self.tables[i].select(part, candidates.takes[i], distances.get(i)) for i, part in candidates.parts.items()
         ]
         return join(picked)
 
     def reprioritize(self, keys: Keys, priorities: NDArray) -> None:
-        """New priorities [B], each for the table its key names."""
+        """Set new priorities [B], each in the table of its key."""
         for table in self.tables:
             table.reprioritize(keys, priorities)
 
     def metrics(self) -> dict[str, int]:
-        """The metrics of every table, by its name."""
+        """Metrics of every table, prefixed with its name."""
         return {f"{table.spec.name}/{name}": n for table in self.tables for name, n in table.metrics().items()}
 
     def check_valid(self) -> None:

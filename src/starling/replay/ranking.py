@@ -1,4 +1,4 @@
-"""Which of many candidates to learn from, given how far off each is and how often it was picked before."""
+"""Selects among candidates, given their distances and how often each was selected before."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from starling.types import NDArray
 
 
 def choose(how: Selection, distances: NDArray, uses: NDArray, n: int) -> NDArray:
-    """`n` different candidates, int64 [n], nearest first where their order is that of distance; both inputs are [N].
+    """Select `n` different candidates, int64 [n], given their distances [N] and numbers of uses [N].
 
-    nearest: the first `n` of the ranking by distance. spread: evenly spaced over the ranking, from the nearest on.
-    least_sampled: those picked least often, among these the nearest. grouped: the ranking in `n` parts as equal as can
-    be, of each the one picked least often, among these the nearest.
+    nearest: the `n` smallest distances. spread: evenly spaced over the ranking by distance, starting with the nearest.
+    least_sampled: the fewest uses; ties go to the nearest. grouped: the ranking is split into `n` groups of nearly
+    equal size, and each contributes the candidate with the fewest uses; ties go to the nearest.
     """
     total = len(distances)
     ranking = np.argsort(distances, kind="stable")  # [N]
@@ -23,7 +23,7 @@ def choose(how: Selection, distances: NDArray, uses: NDArray, n: int) -> NDArray
         return ranking[np.arange(n) * total // n]
     if how == "least_sampled":
         return np.lexsort((distances, uses))[:n]
-    group = np.arange(total) * n // total  # [N] of the ranking
-    order = np.lexsort((uses[ranking], group))  # by group, then by uses, then by rank, as sorting is stable
-    first = np.searchsorted(group, np.arange(n))  # groups keep their places in this order
+    group = np.arange(total) * n // total  # [N] group of each rank
+    order = np.lexsort((uses[ranking], group))  # by group, then uses, then rank, since lexsort is stable
+    first = np.searchsorted(group, np.arange(n))  # `order` does not move items between groups
     return ranking[order[first]]

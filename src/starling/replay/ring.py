@@ -1,4 +1,4 @@
-"""A ring an env row: every step is kept once, items are windows that never cross an episode."""
+"""One ring buffer per env: every step is stored once; items are sequences that never cross the end of an episode."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from starling.replay.windows import Windows
 from starling.types import Fragment, Layout, NDArray, Trajectory, Tree
 
 _FIRST, _TERMINATED, _TRUNCATED = 1, 2, 4
-_MOST_ROWS = 2**20  # env rows of a run
+_MOST_ROWS = 2**20  # upper bound on the number of envs of a run
 
 
 def ring_length(spec: TableSpec, rows: int, stack: int = 1) -> int:
-    """Cells of one env row's ring: its part of the capacity, but room for a window, a fragment and a stack's past."""
+    """Cells in one env's ring: its share of the capacity, at least a sequence, a fragment, and a frame stack."""
     return max(spec.capacity // rows, spec.length + spec.fragment + stack)
 
 
 def _env_rows(saved: NDArray, most: int) -> NDArray:
-    """Global env rows [n] as they were saved; refuses more than `most`, twice the same, and numbers that no run has."""
+    """Check saved global env indices [n]: at most `most`, all different, and in range."""
     rows = np.array(saved)
     if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(rows) > most or len(np.unique(rows)) != len(rows):
         raise ValueError(f"saved env rows are not up to {most} different integers")
@@ -37,11 +37,11 @@ def _env_rows(saved: NDArray, most: int) -> NDArray:
 
 
 class Ring:
-    """Steps of `rows` env rows; a window's slot is the cell of its first step.
+    """Steps of `rows` envs; the slot of a sequence is the cell of its first step.
 
-    Each fragment ends with an observation that still waits for its action; the next fragment of that env row begins
-    with the same one. If it does not (an actor died, a fragment was lost), what came before is closed as if the
-    episode had been cut there, so a transition that never happened is never handed out.
+    Each fragment ends with an observation that has no action yet, and the next fragment of that env begins with the
+    same observation. If it does not (an actor died, a fragment was lost), the earlier steps are closed as if the
+    episode had been cut off there, so that a transition that never happened is never sampled.
     """
 
     def __init__(self, spec: TableSpec, layout: Layout, rows: int) -> None:
@@ -49,7 +49,7 @@ class Ring:
         grid = Grid(rows, ring_length(spec, rows, stack))
         paths = iter([path for path, _ in tree.items(layout.obs)])
         self._grid, self._length, self._reads_past_end = grid, spec.length, spec.reads_past_end
-        self._longest = grid.length - spec.length - stack  # fragment that overwrites no window it completes
+        self._longest = grid.length - spec.length - stack  # of a fragment that overwrites no sequence it completes
         self._windows = Windows(grid, spec.length, spec.period, spec.prefix, stack - 1)
         self._obs: Tree = tree.map(
             lambda leaf: observation_column(next(paths), leaf, layout, grid, spec.codec), layout.obs
@@ -63,9 +63,9 @@ class Ring:
         }
         self._carry = Sparse(layout.carry, grid) if tree.leaves(layout.carry) else None
         self._no_carry = layout.carry
-        self._waiting = np.zeros(rows, bool)  # a row of this ring is written and has no action yet
-        self._global = np.zeros(0, np.int64)  # global env rows in the order in which they were first seen
-        self._local = np.zeros(0, np.int64)  # of a global env row: its ring, -1: not seen
+        self._waiting = np.zeros(rows, bool)  # the newest observation of a ring has no action yet
+        self._global = np.zeros(0, np.int64)  # global env indices in the order in which they were first seen
+        self._local = np.zeros(0, np.int64)  # global env index -> ring; -1: not seen
         self._broken = 0
 
     @property
@@ -74,12 +74,12 @@ class Ring:
 
     @property
     def used(self) -> int:
-        """Cells in use, of `slots`: env steps, and the final observation of every episode."""
+        """Number of cells in use: env steps and the final observation of every episode."""
         return int(np.minimum(self._windows.head, self._grid.length).sum())
 
     @property
     def env_rows(self) -> NDArray:
-        """Global env rows [n] that have a ring here."""
+        """Global indices [n] of the envs that have a ring here."""
         return self._global
 
     @property
@@ -87,7 +87,7 @@ class Ring:
         return self._broken
 
     def append(self, fragment: Fragment, continues: bool) -> Change:
-        """Write a fragment; says which windows died and which are now complete."""
+        """Write a fragment; returns the sequences that were overwritten and those that are now complete."""
         new = fragment.trajectory
         if new.length > self._longest:
             raise ValueError(f"a fragment of {new.length} steps is too long for a ring of {self._grid.length} cells")
@@ -112,7 +112,7 @@ class Ring:
         return Change(np.concatenate([closed.dead, change.dead]), np.concatenate([closed.born, change.born]))
 
     def _rings(self, rows: NDArray) -> NDArray:
-        """The rings of global env rows [B]; a row seen for the first time gets the next one."""
+        """Rings of global env indices [B]; an env that is seen for the first time gets the next free ring."""
         missing = int(rows.max()) + 1 - len(self._local)
         if missing > 0:
             self._local = np.concatenate([self._local, np.full(missing, -1)])
@@ -126,7 +126,7 @@ class Ring:
         return self._local[rows]
 
     def _joins(self, rows: NDArray, new: Trajectory[NDArray], continues: bool) -> NDArray:
-        """Whether row 0 of a fragment is the row that each ring waits with, bool [B]."""
+        """Mask [B]: the first observation of the fragment equals the newest one of its ring, which has no action."""
         joins = self._waiting[rows] & continues
         if not joins.any():
             return joins
@@ -138,7 +138,7 @@ class Ring:
         return joins
 
     def _close(self, rows: NDArray) -> Change | None:
-        """End the segments of these rings with the row they wait with, as its final observation."""
+        """End the segments of these rings; their newest observation becomes the final one."""
         if len(rows) == 0:
             return None
         self._broken += len(rows)
@@ -158,7 +158,7 @@ class Ring:
         self._cells["policy_version"][taken] = new.policy_version
 
     def _write_carries(self, carry: Sparse, block: Block, wanted: NDArray, carries: Tree) -> None:
-        """Keep the carry where a window may begin (`wanted` [T, B]); it goes when its cell is used again."""
+        """Store the carry where a sequence may start (`wanted` [T, B]); it is dropped when its cell is reused."""
         if carries is None:
             raise ValueError("a ring of recurrent states needs Fragment.carries")
         carry.clear(block.cells)
@@ -166,9 +166,11 @@ class Ring:
         carry.put(block.cells[where], tree.map(lambda leaf: leaf[where], carries))
 
     def gather(self, slots: NDArray, with_obs: bool = True) -> Trajectory[NDArray]:
-        """Windows [T, B]; after a segment's end the final observation is repeated and all else is zero.
+        """Sequences [T, B] in `slots` [B].
 
-        Where nobody reads that after a termination, a stack slides on instead: see `Stacked`.
+        After the end of a segment, the final observation and its extras are repeated; actions, rewards, and flags are
+        zero. If the loss does not read observations after a termination, a frame stack slides on instead: see
+        `Stacked`.
         """
         length = self._windows.steps[slots]  # [B]
         step = np.arange(self._length + 1)[:, None]
@@ -184,7 +186,7 @@ class Ring:
 
         flags = take(self._cells["flags"])
         first = np.zeros(cells.shape, bool)
-        first[0] = (flags[0] & _FIRST) != 0  # only a window's first step can begin an episode
+        first[0] = (flags[0] & _FIRST) != 0  # only the first step of a sequence can begin an episode
         terminated, version = (flags & _TERMINATED) != 0, take(self._cells["policy_version"])
         run = Run(cells, length, terminated.any(axis=0) & (not self._reads_past_end))
         return Trajectory(
@@ -207,7 +209,7 @@ class Ring:
         return self._windows.alive(slots, generations)
 
     def items(self) -> Items:
-        """Every window there is."""
+        """All sequences in the ring."""
         slots = np.nonzero(self._windows.steps)[0]
         ring, cell = np.divmod(slots, self._grid.length)
         generation, rows = self.generation(slots), self._global[ring]

@@ -1,4 +1,4 @@
-"""In which order items leave a table: oldest first, uniformly, by priority, or as a score ranks them."""
+"""Samplers choose the items of a batch: oldest first, uniformly, by priority, or as candidates to be ranked."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from starling.replay.spec import TableSpec
 from starling.types import NDArray
 
 SMALLEST_PRIORITY = 1e-6
-"""What a priority that is not finite or not above this is replaced with: every item keeps a chance."""
+"""Replaces priorities that are smaller or not finite, so that every item can be drawn."""
 
 _NONE = np.zeros(0, np.int64)
 
 
 class Draw(NamedTuple):
-    """Slots that were drawn, the chance each had, and those that have had their last use."""
+    """Drawn slots with their probabilities, and the slots that were drawn for the last time."""
 
     slots: NDArray  # [n] int64
     probability: NDArray  # [n] float64
@@ -28,22 +28,32 @@ class Draw(NamedTuple):
 
 
 class Sampler(Protocol):
-    """Knows which slots can be drawn, nothing of what is in them."""
+    """Chooses among slots; it never sees their content."""
 
     @property
-    def size(self) -> int: ...
-
-    def ready(self, n: int) -> bool:
-        """Whether `draw(n)` would give anything."""
+    def size(self) -> int:
+        """Number of slots that can be drawn."""
         ...
 
-    def add(self, slots: NDArray, priorities: NDArray | None) -> None: ...
+    def ready(self, n: int) -> bool:
+        """Return True if `draw(n, rng)` would return slots."""
+        ...
 
-    def remove(self, slots: NDArray) -> None: ...
+    def add(self, slots: NDArray, priorities: NDArray | None) -> None:
+        """Add new items in `slots` [n], with priorities [n] if the algorithm computes initial ones."""
+        ...
 
-    def draw(self, n: int, rng: np.random.Generator) -> Draw | None: ...
+    def remove(self, slots: NDArray) -> None:
+        """Remove the items in `slots` [n]."""
+        ...
 
-    def update(self, slots: NDArray, priorities: NDArray) -> None: ...
+    def draw(self, n: int, rng: np.random.Generator) -> Draw | None:
+        """Draw `n` slots; None if the sampler is not `ready(n)`."""
+        ...
+
+    def update(self, slots: NDArray, priorities: NDArray) -> None:
+        """Set new priorities [n] of the items in `slots` [n]."""
+        ...
 
     def check_valid(self) -> None: ...
 
@@ -53,10 +63,11 @@ class Sampler(Protocol):
 
 
 class Fifo:
-    """Oldest first; every item is handed out `max_times_sampled` times and is then gone.
+    """Draws the oldest items first; every item is drawn `max_times_sampled` times and then removed.
 
-    The first `buffer` batches take turns (IMPACT's circular buffer, 1912.00167): one that has uses left goes behind the
-    others, and where one has had its last, the next in the queue takes part. With 1 a batch has all its uses in a row.
+    The first `buffer` batches take turns (IMPACT's circular buffer, 1912.00167): a batch that may be drawn again moves
+    behind the others, and the next batch in the queue replaces one that was drawn for the last time. With `buffer` 1,
+    a batch is drawn `max_times_sampled` times in a row.
     """
 
     def __init__(self, max_times_sampled: int, buffer: int = 1) -> None:
@@ -93,7 +104,7 @@ class Fifo:
         return Draw(drawn, probability, gone)
 
     def update(self, slots: NDArray, priorities: NDArray) -> None:
-        """Priorities mean nothing here."""
+        """Ignored: this sampler has no priorities."""
 
     def _keep(self, kept: NDArray) -> None:
         self._slots, self._uses = self._slots[kept], self._uses[kept]
@@ -111,7 +122,7 @@ class Fifo:
 
 
 class Uniform:
-    """Every item with the same chance, with replacement."""
+    """Draws every item with the same probability, with replacement."""
 
     def __init__(self, capacity: int) -> None:
         self._live = IndexSet(capacity)
@@ -135,7 +146,7 @@ class Uniform:
         return Draw(self._live.draw(n, rng), np.full(n, 1.0 / self.size), _NONE)
 
     def update(self, slots: NDArray, priorities: NDArray) -> None:
-        """Priorities mean nothing here."""
+        """Ignored: this sampler has no priorities."""
 
     def check_valid(self) -> None:
         self._live.check_valid()
@@ -148,14 +159,14 @@ class Uniform:
 
 
 class Prioritized:
-    """P(i) = p_i^a / sum_k p_k^a (prioritized experience replay, 1511.05952, eq. 1), stratified over the batch."""
+    """Draws with P(i) = p_i^a / sum_k p_k^a (prioritized replay, 1511.05952, eq. 1), stratified over the batch."""
 
     def __init__(self, capacity: int, exponent: float) -> None:
-        from starling.replay.sum_tree import SumTree  # numba is loaded only where priorities are used
+        from starling.replay.sum_tree import SumTree  # loads numba, which only this sampler needs
 
         self._tree = SumTree(capacity)
         self._exponent = exponent
-        self._largest = 1.0  # the largest priority seen, which items that come without one are given
+        self._largest = 1.0  # the largest priority so far; new items without a priority get it
         self._size = 0
 
     @property
@@ -193,7 +204,7 @@ class Prioritized:
         self._largest = max(self._largest, float(priorities.max()))
 
     def priorities(self, slots: NDArray) -> NDArray:
-        """The priorities p_i [n]; where the exponent is 0 they are forgotten, and 1."""
+        """Priorities p_i [n]; all 1 if the exponent is 0, since the tree stores p_i^a."""
         return np.asarray(self._tree.get(slots) ** (1.0 / self._exponent if self._exponent else 1.0))
 
     def check_valid(self) -> None:
@@ -211,12 +222,12 @@ class Prioritized:
 
 
 class Ranked:
-    """Hands out candidates, each at most once a draw; remembers how often each was picked and how far off it was."""
+    """Draws candidates uniformly without replacement; stores how often each was selected, and its last distance."""
 
     def __init__(self, capacity: int) -> None:
         self._live = IndexSet(capacity)
         self._uses = np.zeros(capacity, np.int64)
-        self._distance = np.zeros(capacity)  # when it was last measured; 0: not yet, it is new
+        self._distance = np.zeros(capacity)  # at the last scoring; 0: never scored
 
     @property
     def size(self) -> int:
@@ -238,22 +249,22 @@ class Ranked:
         return Draw(self._live.draw_distinct(n, rng), np.full(n, 1.0 / self.size), _NONE)
 
     def update(self, slots: NDArray, priorities: NDArray) -> None:
-        """Priorities mean nothing here."""
+        """Ignored: this sampler has no priorities."""
 
     def uses(self, slots: NDArray) -> NDArray:
-        """How often the items in `slots` [n] were picked, [n]."""
+        """Number of times [n] that the items in `slots` [n] were selected."""
         return self._uses[slots]
 
     def measured(self, slots: NDArray, distances: NDArray) -> None:
-        """How far off the items in `slots` [n] are, float [n]."""
+        """Store new distances [n] of the items in `slots` [n]."""
         self._distance[slots] = distances
 
     def picked(self, slots: NDArray) -> None:
-        """These items [n], all different, are learned from once more."""
+        """Count one more selection of the items in `slots` [n], all different."""
         self._uses[slots] += 1
 
     def farthest(self, n: int, contest: int, rng: np.random.Generator) -> NDArray:
-        """`n` items, each the farthest off among `contest` that no other is compared with: slots [n]."""
+        """Slots [n] of the farthest item in each of `n` disjoint random groups of at most `contest` items."""
         each = max(1, min(contest, self.size // n))
         drawn = self._live.draw_distinct(n * each, rng).reshape(n, each)
         return np.asarray(np.take_along_axis(drawn, self._distance[drawn].argmax(1)[:, None], axis=1)[:, 0])
@@ -281,13 +292,13 @@ BUILT_IN: dict[str, Callable[[TableSpec, int], Sampler]] = {
 
 
 def listed(state: dict[str, Any]) -> NDArray:
-    """The slots [n] that can be drawn, in the state of a built-in sampler."""
+    """Slots [n] that can be drawn, according to the state of a built-in sampler."""
     drawn = np.flatnonzero(state["tree"]["leaves"]) if "tree" in state else state.get("slots", state.get("members"))
     return np.asarray(drawn)
 
 
 def build(spec: TableSpec, slots: int) -> Sampler:
-    """The sampler a table asks for, over `slots` places; one's own is called with the same two arguments."""
+    """Build the sampler of a table with `slots` slots; a custom class is called with the same two arguments."""
     if spec.sampler in BUILT_IN:
         return BUILT_IN[spec.sampler](spec, slots)
     if ":" in spec.sampler:

@@ -1,4 +1,4 @@
-"""The tables of several learners: each has a shard of its own, filled by its own env rows and drawn from equally."""
+"""The tables of several learners: each learner has its own shard, filled by its own envs; batches are of equal size."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from starling.types import NDArray
 
 
 def shard_rows(rows: int, shards: int) -> list[NDArray]:
-    """The env rows of every shard, dealt as evenly as can be; whoever acts for them does not matter."""
+    """Env indices of every shard, split as evenly as possible, independently of the actors that run them."""
     return np.array_split(np.arange(rows), shards)
 
 
 def shard_specs(specs: Sequence[TableSpec], rows: int, shards: int) -> list[tuple[TableSpec, ...]]:
-    """What every shard keeps and hands out of `specs`, which are those of all `rows` env rows together.
+    """Tables of every shard, given the `specs` for all `rows` envs together.
 
-    Each batch of a learner is its part of one batch of all, so that the batches an env step allows are more, by the
-    share of the env rows that the others have.
+    A learner's batch is its part of one batch of all learners. A shard therefore allows more batches per env step of
+    its own: `updates_per_step` times the number of all envs over that of its envs.
     """
     if specs[0].batch % shards:
         raise UserError(

@@ -1,4 +1,4 @@
-"""How one batch is divided among several tables."""
+"""Divides a batch among several tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from starling.errors import UserError
 
 
 def split(n: int, shares: Sequence[float]) -> list[int]:
-    """`n` items by share, summing to `n`: whole parts first, then one each to the largest remainders, in order."""
+    """Split `n` items by share (largest remainder method; ties go to the first); the counts sum to `n`."""
     total = sum(shares)
     if not shares or min(shares) < 0 or not total > 0:
         raise UserError(f"shares must be at least 0 and not all 0, not {list(shares)}")

@@ -1,4 +1,4 @@
-"""How many bytes a table holds and a checkpoint of it takes, known before it is made."""
+"""Estimates the memory of a table and the size of its checkpoint before the table is built."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ from starling.replay.spec import TableSpec
 from starling.types import ArraySpec, Layout
 
 EPISODE = 100
-"""Steps between two begins of an episode, where nobody can know them: shorter episodes need more than is said here."""
+"""Assumed length of an episode, which is unknown in advance; shorter episodes need more than estimated."""
 
 PACKED = 1 / 12
-"""Share of their size that bytes are assumed to have after zstd, which nobody can know before they are seen: random
-play of Atari games has 1/100 to 1/32. Numbers of other kinds are assumed to stay as large as they are."""
+"""Assumed compression ratio of uint8 data with zstd; random play of Atari games has 1/100 to 1/32. Other dtypes are
+assumed not to compress."""
 MEANWHILE = 1 / 4
-"""Share of what goes to disk without a copy that is assumed to be overwritten, and so copied, before it is there."""
+"""Assumed fraction of the data written to disk without a copy that is overwritten, and so copied, in the meantime."""
 OBJECT = 64
-"""Bytes of memory around each compressed value; those in a dictionary have as much once more."""
+"""Memory overhead in bytes of each compressed value; twice as much for values in a dictionary."""
 
 
 @dataclass(frozen=True)
 class TableBytes:
-    """Exact, but for what is kept only at the beginnings of episodes and windows: there it is an upper bound.
+    """Bytes of a table: exact, except for an upper bound on data stored only at the starts of episodes and sequences.
 
-    Of what is compressed it is an estimate.
+    For compressed data it is an estimate.
     """
 
-    held: int  # in memory, from the start on
+    held: int  # in memory, from the start
     saved: int  # in a checkpoint
-    copied: int  # in memory, while it is saved
+    copied: int  # additional memory while saving
 
 
 def table_bytes(spec: TableSpec, layout: Layout, rows: int, steps: int) -> TableBytes:
-    """What the table of `rows` env rows needs in a run of so many env `steps`."""
+    """Estimate the bytes of a table for `rows` envs in a run of `steps` env steps."""
     return _ring(spec, layout, rows, steps) if spec.storage == "ring" else _slots(spec, layout)
 
 
 def most_saved(spec: TableSpec, layout: Layout, rows: int) -> int:
-    """Bytes of a table in a checkpoint, at the very most: every step begins an episode, and nothing compresses."""
-    books = 128  # a cell's share of flags, versions, windows, and the sampler
+    """Upper bound on the bytes of a table in a checkpoint: every step begins an episode, and nothing compresses."""
+    books = 128  # per cell: flags, versions, sequences, and the sampler
     if spec.storage == "slots":
         return spec.capacity * (tree.nbytes(layout.trajectory(spec.length, 1)) + books)
     kept_once = tree.nbytes((layout.action, layout.extras)) + 4 * len(layout.rewards) + books
-    cell = 4 * tree.nbytes(layout.obs) + 2 * tree.nbytes(layout.carry) + kept_once  # arrays that grow are half empty
+    cell = 4 * tree.nbytes(layout.obs) + 2 * tree.nbytes(layout.carry) + kept_once  # growing arrays may be half empty
     stack = layout.stack.n if layout.stack else 1
     return rows * (ring_length(spec, rows, stack) + CHUNK) * cell
 
 
 def _slots(spec: TableSpec, layout: Layout) -> TableBytes:
     item = tree.nbytes(layout.trajectory(spec.length, 1))
-    books = 3 * 8  # born, generation, and a slot is listed as free or as live
+    books = 3 * 8  # born, generation, and an entry in the list of free or live slots
     saved = spec.capacity * (item + books) + _saved_sampler(spec, spec.capacity, spec.capacity)
     return TableBytes(spec.capacity * (item + books) + _sampler(spec, spec.capacity), saved, copied=saved)
 
@@ -65,7 +65,7 @@ def _ring(spec: TableSpec, layout: Layout, rows: int, steps: int) -> TableBytes:
     used = min(length, steps * (EPISODE + 1) // (EPISODE * rows) + 1)  # a reset between two episodes is a step too
     cells, filled = rows * length, rows * used
     leaves = [_leaf(spec, layout, path, leaf, cells) for path, leaf in tree.items(layout.obs)]
-    cell, books = _cell(layout, leaves), rows * (8 + 8 + 1 + 8)  # head, start, waiting, global row
+    cell, books = _cell(layout, leaves), rows * (8 + 8 + 1 + 8)  # head, start, waiting, global env index
     books += rows * sum(leaf.opened for leaf in leaves)
     rare, rare_saved = (_now_and_then(spec, layout, leaves, count) for count in (cells, filled))
     saved = filled * cell + books + rare_saved + _saved_sampler(spec, cells, filled)
@@ -81,19 +81,19 @@ def _ring(spec: TableSpec, layout: Layout, rows: int, steps: int) -> TableBytes:
 class _Leaf:
     """Bytes of one observation leaf in a ring."""
 
-    cell: int  # of every step
-    whole: int  # where an episode begins
-    opened: int  # of every env row
-    in_segments: int  # of every step: goes to disk from where it is
+    cell: int  # per step
+    whole: int  # per start of an episode
+    opened: int  # per env
+    in_segments: int  # per step: written to disk without a copy
 
 
 def _leaf(spec: TableSpec, layout: Layout, path: str, leaf: ArraySpec, cells: int) -> _Leaf:
     n = layout.stack.n if layout.stack is not None and layout.stack.path == path else 0
-    size = leaf.nbytes // (n or 1)  # of a stack the newest frame
+    size = leaf.nbytes // (n or 1)  # only the newest frame of a stack
     age = 2 if n else 0
     if not pays(spec.codec, size):
-        owner = 4 if n else 0  # where the whole stack is, if it is there
-        whole = 2 * leaf.nbytes if n else 0  # an array that doubles when it is full
+        owner = 4 if n else 0  # index of the whole stack, if there is one
+        whole = 2 * leaf.nbytes if n else 0  # in an array that doubles when it is full
         return _Leaf(size + age + owner, whole, 0, size if size * cells >= LEAST_BYTES else 0)
     share = PACKED if leaf.dtype == np.uint8 else 1.0
     whole = int(leaf.nbytes * share) + 2 * OBJECT if n else 0
@@ -101,14 +101,14 @@ def _leaf(spec: TableSpec, layout: Layout, path: str, leaf: ArraySpec, cells: in
 
 
 def _cell(layout: Layout, leaves: list[_Leaf]) -> int:
-    """What a ring keeps of every step."""
+    """Bytes that a ring stores for every step."""
     taken = tree.nbytes((layout.action, layout.extras)) + 4 * len(layout.rewards)
-    carry = 4 if tree.leaves(layout.carry) else 0  # where its value is, if there is one
-    return sum(leaf.cell for leaf in leaves) + taken + carry + 1 + 8 + 4  # flags, version, steps of the window
+    carry = 4 if tree.leaves(layout.carry) else 0  # index of its value, if there is one
+    return sum(leaf.cell for leaf in leaves) + taken + carry + 1 + 8 + 4  # flags, version, steps of the sequence
 
 
 def _now_and_then(spec: TableSpec, layout: Layout, leaves: list[_Leaf], cells: int) -> int:
-    """Carries where windows begin, in an array that doubles when it is full, and whole stacks where episodes do."""
+    """Bytes of carries at starts of sequences, in an array that doubles, and of whole stacks at starts of episodes."""
     begins = cells // EPISODE + 1
     starts = min(cells, -(-cells // spec.period) + begins)
     return 2 * starts * tree.nbytes(layout.carry) + begins * sum(leaf.whole for leaf in leaves)
@@ -116,7 +116,7 @@ def _now_and_then(spec: TableSpec, layout: Layout, leaves: list[_Leaf], cells: i
 
 def _sampler(spec: TableSpec, slots: int) -> int:
     if spec.sampler == "prioritized":
-        return 8 * (slots * 8 // 7) + 1024  # a node for every 8 below it, and what fills up cache lines
+        return 8 * (slots * 8 // 7) + 1024  # one node per 8 children, and padding to cache lines
     if spec.sampler == "ranked":
         return 4 * 8 * slots  # members and positions, uses, distances
     return 2 * 8 * slots  # uniform: members and positions; fifo: slots and uses

@@ -1,4 +1,4 @@
-"""Whole fragments, one item an env row, evicted in any order."""
+"""Storage of whole fragments, one item per env; items can be evicted in any order."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from starling.types import Fragment, Layout, NDArray, Trajectory
 
 
 class Slots:
-    """`capacity` places for T steps of one env row; when all are taken, the oldest items give way."""
+    """`capacity` slots for T steps of one env each; new items replace the oldest when all slots are taken."""
 
     def __init__(self, spec: TableSpec, layout: Layout) -> None:
         self._capacity, self._length = spec.capacity, spec.length
         self._items: Trajectory[NDArray] = tree.zeros(layout.trajectory(spec.length, spec.capacity))
-        self._free = np.arange(spec.capacity)[::-1].copy()  # taken from its end
-        self._born = np.full(spec.capacity, -1, np.int64)  # how-manieth item it is, -1: free
+        self._free = np.arange(spec.capacity)[::-1].copy()  # a stack: slots are taken from its end
+        self._born = np.full(spec.capacity, -1, np.int64)  # insertion number of the item; -1: free
         self._generation = np.zeros(spec.capacity, np.int64)
         self._count = 0
 
@@ -31,10 +31,10 @@ class Slots:
 
     @property
     def broken(self) -> int:
-        return 0  # fragments stand alone
+        return 0  # fragments are independent
 
     def append(self, fragment: Fragment, continues: bool) -> Change:
-        """Copy a fragment into as many slots as it has env rows."""
+        """Copy a fragment into one slot per env."""
         new = fragment.trajectory
         if new.length != self._length or new.rows > self._capacity:
             raise ValueError(f"a fragment [{new.length}, {new.rows}] does not fit slots of {self._length} steps")
@@ -57,7 +57,7 @@ class Slots:
         )
 
     def _oldest(self, n: int) -> NDArray:
-        """The `n` items that were born first: slots [n]."""
+        """Slots [n] of the `n` oldest items."""
         if n <= 0:
             return np.zeros(0, np.int64)
         live = np.nonzero(self._born >= 0)[0]

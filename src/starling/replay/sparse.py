@@ -1,4 +1,4 @@
-"""Values for a few of the cells of a grid: in an array that grows, or compressed one by one."""
+"""Values for a few cells of a grid: in a growing array, or compressed one by one."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from starling.types import ArraySpec, NDArray, Tree
 
 
 class Sparse:
-    """Values for a few of the cells, in an array that grows; freed entries are used again."""
+    """Values for a few cells, in a growing array; freed entries are reused."""
 
     def __init__(self, specs: Tree, grid: Grid) -> None:
         self._grid = grid
         self._specs = specs
-        self._entry = np.full(grid.cells, -1, np.int32)  # of a cell: where its value is, -1: none
+        self._entry = np.full(grid.cells, -1, np.int32)  # cell -> index of its value; -1: none
         self._values = tree.zeros(specs, (0,))
         self._free = np.zeros(0, np.int32)
-        self._size = 0  # entries there are, used and free
+        self._size = 0  # number of entries, used and free
 
     def put(self, cells: NDArray, values: Tree) -> None:
-        """Give `cells` [n], which hold none, their values [n, ...]."""
+        """Set the values [n, ...] of `cells` [n], which have none yet."""
         if len(self._free) < len(cells):
             self._grow(len(cells) - len(self._free))
         entries, self._free = self._free[: len(cells)], self._free[len(cells) :]
@@ -33,7 +33,7 @@ class Sparse:
         tree.map(lambda mine, new: mine.__setitem__(entries, new), self._values, values)
 
     def clear(self, cells: NDArray) -> None:
-        """Take the values of `cells` [...] away, where there are any."""
+        """Remove the values of `cells` [...], if any."""
         held = self._entry[cells]
         held = held[held >= 0]
         if len(held):
@@ -44,7 +44,7 @@ class Sparse:
         return self._entry[cells] >= 0
 
     def get(self, cells: NDArray, *index: NDArray) -> Tree:
-        """The values of `cells` [...], at `index` of their own leading axes."""
+        """Values of `cells` [...], indexed with `index` along their own leading axes."""
         where = (self._entry[cells], *index)
         return tree.map(lambda mine: mine[where], self._values)
 
@@ -76,14 +76,14 @@ class Sparse:
 
 
 def _checked(saved: NDArray, spec: ArraySpec, size: int) -> NDArray:
-    """A copy of saved values [n, ...], of which there must be `size`."""
+    """Copy saved values [n, ...] after checking their shape, dtype, and that there are at least `size`."""
     if saved.shape[1:] != spec.shape or saved.dtype != spec.dtype or len(saved) < size:
         raise ValueError(f"saved values are {saved.dtype} {saved.shape}, not {size:,} of {spec}")
     return np.array(saved)
 
 
 class Packed:
-    """As `Sparse`, of a single array a cell, each of them compressed."""
+    """Like `Sparse`, but with one compressed array per cell."""
 
     def __init__(self, spec: ArraySpec) -> None:
         self._spec, self._packer = spec, Packer()
@@ -101,7 +101,7 @@ class Packed:
         return np.array([cell in self._values for cell in cells.ravel().tolist()], bool).reshape(cells.shape)
 
     def get(self, cells: NDArray, *index: NDArray) -> NDArray:
-        """The values of `cells` [n], at `index` [n] each of their own leading axes."""
+        """Values of `cells` [n], each indexed with `index` [n] along its own leading axes."""
         owners, which = np.unique(cells, return_inverse=True)
         values = [self._packer.unpack(self._values[i], self._spec.shape, self._spec.dtype) for i in owners.tolist()]
         return np.asarray(np.stack(values)[(which, *index)])

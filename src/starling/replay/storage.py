@@ -1,4 +1,4 @@
-"""What a table asks of the place where its steps are kept."""
+"""The interface between a table and its storage."""
 
 from __future__ import annotations
 
@@ -10,49 +10,53 @@ from starling.types import Fragment, NDArray, Trajectory
 
 @dataclass(frozen=True)
 class Change:
-    """What an insertion did to the items: first some die, then others are born (perhaps in the same slots)."""
+    """Effect of an insertion: some items are removed, then others are added, perhaps in the same slots."""
 
-    dead: NDArray  # [m] int64 slots
-    born: NDArray  # [n] int64 slots
+    dead: NDArray  # [m] int64 slots of removed items
+    born: NDArray  # [n] int64 slots of new items
 
 
 @dataclass(frozen=True)
 class Items:
-    """All items of a ring, by env row and, of a row, in the order of time."""
+    """All items of a ring, sorted by env and time."""
 
     slots: NDArray  # [n] int64
     generation: NDArray  # [n] int64
-    rows: NDArray  # [n] int64 global env rows
-    start: NDArray  # [n] int64: the how-manieth step of its row each begins with
-    steps: NDArray  # [n] valid ones
+    rows: NDArray  # [n] int64 global env indices
+    start: NDArray  # [n] int64: first step of the item, counted from 0 in its env
+    steps: NDArray  # [n] number of valid steps
 
 
 class Storage(Protocol):
-    """Keeps steps; an item is a slot and the generation of what is in it."""
+    """Stores steps; an item is identified by its slot and the generation of the slot's content."""
 
     @property
     def slots(self) -> int:
-        """Slots are numbered from 0 to this."""
+        """Number of slots."""
         ...
 
     @property
     def broken(self) -> int:
-        """How often an env row's fragment did not continue the one before."""
+        """Number of times that an env's fragment did not continue the previous one."""
         ...
 
-    def append(self, fragment: Fragment, continues: bool) -> Change: ...
+    def append(self, fragment: Fragment, continues: bool) -> Change:
+        """Write a fragment; `continues` is True if it directly follows the actor's previous fragment."""
+        ...
 
     def gather(self, slots: NDArray, with_obs: bool = True) -> Trajectory[NDArray]:
-        """Copies of the items in live `slots` [B], as [T, B]; without observations `obs` is None."""
+        """Copy the items in live `slots` [B], as [T, B]; `obs` is None if `with_obs` is False."""
         ...
 
     def generation(self, slots: NDArray) -> NDArray: ...
 
     def alive(self, slots: NDArray, generations: NDArray) -> NDArray:
-        """Whether these very items are still there, bool [B]."""
+        """Mask [B] of the items that still exist."""
         ...
 
-    def release(self, slots: NDArray) -> None: ...
+    def release(self, slots: NDArray) -> None:
+        """Remove the items in `slots` [n]."""
+        ...
 
     def check_valid(self) -> None: ...
 

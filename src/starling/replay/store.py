@@ -1,4 +1,4 @@
-"""All tables of an agent and the limiter over them: what actors insert into and learners sample from."""
+"""All tables of an agent and their limiter: actors insert fragments, learners sample batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from starling.types import Fragment, Keys, Layout, NDArray, Sample, Trajectory
 
 
 class Store:
-    """Never blocks: `begin` and `sample` say no when it is not the time."""
+    """Tables and limiter. Never blocks: if it is too early, `begin` returns False and `sample` returns None."""
 
     def __init__(
         self,
@@ -39,21 +39,21 @@ class Store:
         ]
         self.mixture = Mixture(tables)
         self._planned_steps = planned_env_steps
-        self.env_steps = 0  # valid ones inserted so far
+        self.env_steps = 0  # valid steps inserted so far
         self._candidates: deque[Candidates] = (
             deque()
-        )  # never outlives what is owed; inline empty whenever actors may go on
+        )  # drawn ahead, at most as many as the limiter owes; with runtime=inline empty whenever actors may continue
         self._most_ahead = _most_ahead(specs, layout)
 
     def begin(self, rows: int) -> bool:
-        """A credit to begin a fragment of so many rows."""
+        """Grant the credit for a fragment of `rows` envs; returns False if the limiter does not allow it now."""
         if not self.limiter.may_begin(rows):
             return False
         self.limiter.begin(rows)
         return True
 
     def insert(self, fragment: Fragment) -> None:
-        """Copy a fragment into every table; one that has come before changes nothing."""
+        """Copy a fragment into every table; a duplicate changes nothing."""
         before, copies = self.mixture.steps, self.mixture.duplicates
         self.mixture.insert(fragment)
         if self.mixture.duplicates > copies:
@@ -63,23 +63,23 @@ class Store:
         self.limiter.inserted(fresh, len(fragment.rows))
 
     def lost(self, rows: int) -> None:
-        """Fragments of so many rows in all, which had begun, will never come: their credits are dealt again."""
+        """Take back the credits of fragments, of `rows` envs in total, that have begun and will never arrive."""
         self.limiter.lost(rows)
 
     def abandon(self) -> None:
-        """Nobody holds a credit or a batch any more: whoever did is gone."""
+        """Take back all credits and batches: the processes that held them are gone."""
         self.limiter.abandon()
 
     def sample(self) -> Sample | None:
-        """One batch over all tables, by share; None until the limiter and every table allow it.
+        """Sample one batch from all tables, by share; None until the limiter and every table allow it.
 
-        What should be ranked is picked from at random; see `draw_candidates`.
+        Candidates of ranked tables are selected at random; see `draw_candidates`.
         """
         candidates = self.draw_candidates()
         return None if candidates is None else self.select(candidates, {})
 
     def draw_candidates(self) -> Candidates | None:
-        """What the next batch is to be picked from; None until the limiter and every table allow it."""
+        """Draw the candidates of the next batch; None until the limiter and every table allow it."""
         if not self.limiter.may_sample(self.mixture.sizes):
             return None
         if not self._candidates:
@@ -95,17 +95,17 @@ class Store:
         return self._candidates.popleft()
 
     def select(self, candidates: Candidates, distances: Mapping[int, NDArray]) -> Sample:
-        """The batch, given how far off the candidates [N] of tables that rank them are."""
+        """Select the batch, given the distances [N] of the candidates of each ranked table."""
         return self.mixture.select(candidates, distances)
 
     def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None:
-        """A batch has become new weights, which are published: credits return, priorities move."""
+        """Apply the new priorities [B] of a batch whose weights are published, and free its credits."""
         if priorities is not None:
             self.mixture.reprioritize(keys, priorities)
         self.limiter.published()
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of every table: items, fill, and how many were dropped, by reason."""
+        """Metrics of every table: size, fill, and number of dropped items by reason."""
         return {f"store/{name}": count for name, count in self.mixture.metrics().items()}
 
     def check_valid(self) -> None:
@@ -113,7 +113,7 @@ class Store:
         self.limiter.check_valid()
 
     def get_state(self, with_tables: bool) -> dict[str, Any]:
-        """Without the tables a resumed run fills them anew before it learns on."""
+        """State to save; without the tables, a resumed run fills them again before it continues to learn."""
         if not with_tables:
             return {"env_steps": self.env_steps}
         return {
@@ -130,11 +130,11 @@ class Store:
 
 
 AHEAD_BYTES = 2**16
-"""Small batches are drawn several at a time, up to this size: drawing is then mostly the cost of asking."""
+"""Small batches are drawn several at a time, up to this size, since the fixed cost of a draw dominates for them."""
 
 
 def _most_ahead(specs: Sequence[TableSpec], layout: Layout) -> int:
-    """How many batches may be drawn at once: more than one only where the next draw cannot depend on this batch."""
+    """Number of batches to draw at once; more than one only if a draw cannot depend on the batch before it."""
     if len(specs) > 1 or specs[0].sampler != "uniform":
         return 1
     step = sum(leaf.nbytes for leaf in tree.leaves((layout.obs, layout.action, layout.extras)))
@@ -142,6 +142,6 @@ def _most_ahead(specs: Sequence[TableSpec], layout: Layout) -> int:
 
 
 def _split(sample: Sample, parts: int) -> list[Candidates]:
-    """Batches of equal size, side by side in one sample of one table."""
+    """Split a sample of one table into `parts` batches of equal size."""
     size = len(sample.keys) // parts
     return [Candidates({0: take_rows(sample, slice(i * size, (i + 1) * size))}, {0: size}) for i in range(parts)]

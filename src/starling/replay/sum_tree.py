@@ -1,7 +1,7 @@
-"""A sum tree over many leaves: batched draws in proportion to the leaves, batched updates, compiled loops.
+"""A sum tree with batched sampling, in proportion to the leaves, and batched updates, both compiled by numba.
 
 A node has 8 children (one cache line), so a million leaves are seven levels deep. Parents are recomputed from their
-children and never incremented: the leaves alone are the state, whatever the order in which they came to be.
+children and never incremented: the tree depends on the leaves alone, not on the order of updates.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FANOUT = 8
 
 @njit(cache=True, inline="always")
 def _children_sum(tree: NDArray, first: int) -> float:
-    """The sum of one node's children, always in this order: rebuilt and updated trees agree to the bit."""
+    """Sum of a node's children, always in the same order, so that rebuilt and updated trees are bitwise equal."""
     a = b = c = d = 0.0
     for i in range(first, first + FANOUT, 4):
         a += tree[i]
@@ -31,7 +31,7 @@ def _children_sum(tree: NDArray, first: int) -> float:
 
 @njit(cache=True)
 def _set(tree: NDArray, offsets: NDArray, capacity: int, indices: NDArray, values: NDArray) -> bool:
-    """Write leaves and recompute the nodes above them, level by level; False (and nothing done) on a bad input."""
+    """Write leaves and recompute the nodes above them, level by level; returns False, changing nothing, if invalid."""
     for i in range(len(indices)):
         if not (0 <= indices[i] < capacity and 0.0 <= values[i] < np.inf):
             return False
@@ -42,7 +42,7 @@ def _set(tree: NDArray, offsets: NDArray, capacity: int, indices: NDArray, value
         nodes[i] = indices[i]
     count = len(nodes)
     for level in range(len(offsets) - 3, -1, -1):
-        # Neighbours in the batch often share a parent (stratified draws are sorted): recompute it once.
+        # Neighbors in the batch often share a parent (stratified draws are sorted): recompute it once.
         kept, previous = 0, np.int64(-1)
         for i in range(count):
             parent = nodes[i] // FANOUT
@@ -56,20 +56,20 @@ def _set(tree: NDArray, offsets: NDArray, capacity: int, indices: NDArray, value
 
 @njit(cache=True)
 def _sample(tree: NDArray, offsets: NDArray, fractions: NDArray, out: NDArray) -> None:
-    """The leaf at each fraction of the total mass; all draws descend a level together, so their loads overlap."""
+    """Find the leaf at each fraction of the total mass; draws descend level by level, so that their loads overlap."""
     mass = fractions * tree[0]
     out[:] = 0
     for level in range(1, len(offsets) - 1):
         for i in range(len(out)):
             first = offsets[level] + out[i] * FANOUT
             mass_i, sum_, before, chosen = mass[i], 0.0, 0.0, 0
-            for child in range(first, first + FANOUT):  # without a branch: which child it is cannot be predicted
+            for child in range(first, first + FANOUT):  # branch-free: the choice is unpredictable
                 sum_ += tree[child]
                 passed = sum_ <= mass_i
                 chosen += passed
                 before = sum_ if passed else before
             if chosen == FANOUT:
-                # Past the right edge by rounding: the last child with mass stands in, never a leaf of 0.
+                # Past the right edge by rounding: take the last child with mass, never a leaf of 0.
                 chosen -= 1
                 while chosen > 0 and tree[first + chosen] == 0.0:
                     chosen -= 1
@@ -87,29 +87,29 @@ def _rebuild(tree: NDArray, offsets: NDArray) -> None:
 
 
 def _level_sizes(capacity: int) -> list[int]:
-    """Nodes a level from the root down, each but the root padded to whole families."""
+    """Number of nodes per level from the root down, each padded to a multiple of FANOUT."""
     sizes = [-(-capacity // FANOUT) * FANOUT]
     while sizes[0] > FANOUT:
         sizes.insert(0, -(-(sizes[0] // FANOUT) // FANOUT) * FANOUT)
-    return [FANOUT, *sizes]  # the root's level holds one node and padding, which keeps families on cache lines
+    return [FANOUT, *sizes]  # the root's level is one node and padding, which aligns siblings to cache lines
 
 
 def _aligned_zeros(count: int) -> NDArray:
-    """Float64 zeros that begin on a cache line."""
+    """Float64 zeros, aligned to a cache line."""
     raw = np.zeros(count + 8, np.float64)
     skip = (-raw.ctypes.data % 64) // 8
     return raw[skip : skip + count]
 
 
 class SumTree:
-    """`capacity` leaves of float64 >= 0 and their sums; draws are in proportion to the leaves."""
+    """`capacity` leaves, float64 >= 0, and their sums; samples leaves in proportion to their values."""
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
             raise ValueError(f"capacity must be at least 1, not {capacity}")
         sizes = _level_sizes(capacity)
         self.capacity = capacity
-        self._offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)  # where a level begins, and the end
+        self._offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)  # start of each level, and the end
         self._tree = _aligned_zeros(sum(sizes))
         self._leaves = self._tree[self._offsets[-2] :][:capacity]
 
@@ -131,7 +131,7 @@ class SumTree:
             raise ValueError(f"an index is outside [0, {self.capacity}) or a value is negative or not finite")
 
     def sample(self, fractions: NDArray) -> NDArray:
-        """The leaves [n] in which these fractions of the total mass, in [0, 1), fall; a leaf of 0 is never one."""
+        """Indices [n] of the leaves at the given fractions [n], in [0, 1), of the total mass; never a leaf of 0."""
         if not self._tree[0] > 0.0:
             raise ValueError("an empty tree cannot be sampled")
         out = np.empty(len(fractions), np.int64)

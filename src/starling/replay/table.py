@@ -1,4 +1,4 @@
-"""A table: steps go in by the fragment, items come out by the batch; it never blocks."""
+"""A replay table or queue: fragments are inserted, batches of items are sampled; no call blocks."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from starling.types import Fragment, Keys, Layout, NDArray, Sample, Trajectory
 Priority = Callable[[Trajectory[NDArray]], NDArray | None]
 
 COUNTERS = ("inserted", "overwritten", "full", "evicted", "stale", "duplicate", "broken")
-"""inserted: items born; overwritten (ring), full (slots), evicted: items gone before their time; stale: keys of items
-that were gone; duplicate: fragments seen before; broken: env rows whose fragment did not continue the last."""
+"""inserted: items added; overwritten (ring) and full (slots): items removed to make room; evicted: items dropped
+otherwise; stale: keys of items that no longer exist; duplicate: fragments that had arrived before; broken: fragments
+that did not continue the previous one of their env."""
 
 
 _NONE = np.zeros(0, np.int64)
 
 
 def _check_slots(saved: NDArray, slots: int) -> None:
-    """Refuse a saved list of slots with one that is outside the table: what copies steps does not look again."""
+    """Reject saved slots outside the table: the code that copies steps does not check bounds."""
     if saved.ndim != 1 or saved.dtype.kind not in "iu":
         raise ValueError("saved slots are not integers")
     if len(saved) and not (saved.min() >= 0 and saved.max() < slots):
@@ -36,7 +37,7 @@ def _check_slots(saved: NDArray, slots: int) -> None:
 
 
 class Table:
-    """Storage and sampler of one `TableSpec`, for `rows` env rows."""
+    """Storage and sampler of one `TableSpec`, for `rows` envs."""
 
     def __init__(
         self,
@@ -57,18 +58,18 @@ class Table:
         self._ranked = self._sampler if isinstance(self._sampler, samplers.Ranked) else None
         self._priority = priority if spec.takes_priorities else None
         self._rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, shard, index])))
-        self._sequence: dict[int, int] = {}  # of each actor: the last fragment that came in
+        self._sequence: dict[int, int] = {}  # actor id -> sequence number of its last fragment
         self._steps = 0
         self._counters = dict.fromkeys(COUNTERS, 0)
 
     @property
     def size(self) -> int:
-        """Items that can be sampled."""
+        """Number of items that can be sampled."""
         return self._sampler.size
 
     @property
     def steps(self) -> int:
-        """Valid env steps inserted so far."""
+        """Number of valid env steps inserted so far."""
         return self._steps
 
     @property
@@ -76,14 +77,14 @@ class Table:
         return {**self._counters, "broken": self._storage.broken}
 
     def metrics(self) -> dict[str, int]:
-        """Items that can be sampled, the cells of a ring in use and in all, and the counters."""
+        """Number of items, used and total cells of a ring, and the counters."""
         room = {} if self.ring is None else {"cells": self.ring.used, "capacity": self.ring.slots}
         return {"size": self.size, **room, **self.counters}
 
     def insert(self, fragment: Fragment) -> Keys:
-        """Copy a fragment in; gives the keys of the items that are now complete.
+        """Copy a fragment into the storage; returns the keys of the items that are now complete.
 
-        A fragment that this actor has sent before, or one older than that, is ignored and counted.
+        A fragment that is not newer than the last one of the same actor is ignored and counted as a duplicate.
         """
         last = self._sequence.get(fragment.actor)
         if last is not None and fragment.sequence <= last:
@@ -104,9 +105,9 @@ class Table:
         return self._keys(change.born)
 
     def _make_room(self, n: int) -> None:
-        """Elite insertion: where `n` new items find no room, the farthest off of a few each give way, not the oldest.
+        """Elite insertion: if `n` new items do not fit, evict the farthest of `contest` random items for each.
 
-        They are compared by the distances last measured, which cost nothing; an item that was never a candidate is new.
+        Uses the distances of the last scoring, at no extra cost; an item that was never scored has distance 0.
         """
         lacking = n - (self._storage.slots - self.size)
         if self._ranked is None or not self.spec.contest or lacking <= 0:
@@ -114,7 +115,7 @@ class Table:
         self._drop(self._ranked.farthest(lacking, self.spec.contest, self._rng))
 
     def _check_layout(self, new: Trajectory[NDArray]) -> None:
-        """An actor's first fragment must be what the layout says: a silent cast would change what was recorded."""
+        """Check an actor's first fragment against the layout: a silent cast would change the recorded data."""
         rewards = dict.fromkeys(self._layout.rewards, np.dtype(np.float32))
         given = {name: leaf.dtype for name, leaf in new.rewards.items()}
         parts = [("obs", self._layout.obs, new.obs, 2), ("action", self._layout.action, new.action, 2)]
@@ -134,21 +135,21 @@ class Table:
 
     @property
     def ring(self) -> Ring | None:
-        """Where the steps of a replay are, for whoever reads all of them; None: whole fragments are kept."""
+        """The ring storage, for code that reads all of its steps; None if the table stores whole fragments."""
         return self._storage if isinstance(self._storage, Ring) else None
 
     def priorities(self, slots: NDArray) -> NDArray:
-        """By what the items in `slots` [n] are drawn; 1 where all are alike."""
+        """Priorities [n] of the items in `slots` [n]; ones unless the sampler is `Prioritized`."""
         if isinstance(self._sampler, samplers.Prioritized):
             return self._sampler.priorities(slots)
         return np.ones(len(slots))
 
     def ready(self, n: int) -> bool:
-        """Whether `sample(n)` would give a batch."""
+        """Return True if `sample(n)` would return a batch."""
         return self.size >= self.spec.min_size and self._sampler.ready(n)
 
     def sample(self, n: int) -> Sample | None:
-        """`n` items, or None while there are fewer than it takes."""
+        """Sample `n` items; None if the table is not `ready(n)`."""
         size = self.size
         draw = self._sampler.draw(n, self._rng) if self.ready(n) else None
         if draw is None:
@@ -159,18 +160,18 @@ class Table:
         return Sample(trajectory, keys, draw.probability, np.full(n, size, np.int64), keys.table)
 
     def draw_candidates(self, n: int, fraction: float) -> Sample:
-        """What `n` items are to be picked from, when `fraction` of the run is over; there must be `n` (`ready`)."""
+        """Draw the candidates for `n` items when `fraction` of the run is over; the table must be `ready(n)`."""
         many = n if self._ranked is None else min(self.size, self.spec.candidates_for(n, fraction))
         sample = self.sample(many)
         assert sample is not None, "a table is asked for candidates only when it is ready"
         return sample
 
     def ranks(self, candidates: int, n: int) -> bool:
-        """Whether so many candidates for `n` items must be scored: there is a choice, or insertion wants to know."""
+        """Return True if the candidates must be scored: there are more than `n`, or elite insertion needs distances."""
         return self._ranked is not None and (candidates > n or self.spec.contest > 0)
 
     def select(self, candidates: Sample, n: int, distances: NDArray | None) -> Sample:
-        """The `n` candidates that `TableSpec.selection` prefers by their distances [N]; without these, the first."""
+        """Select `n` candidates by `TableSpec.selection` and their distances [N]; without distances, the first `n`."""
         if self._ranked is None:
             return candidates
         live, slots = self._live(candidates.keys), candidates.keys.slot
@@ -183,7 +184,7 @@ class Table:
         return candidates if n == len(slots) else take_rows(candidates, chosen)
 
     def reprioritize(self, keys: Keys, priorities: NDArray) -> None:
-        """New priorities [B] for items; stale keys are ignored and counted."""
+        """Set new priorities [B]; stale keys are ignored and counted."""
         if not self.spec.takes_priorities:
             return
         live = self._live(keys)
@@ -200,7 +201,7 @@ class Table:
             self._counters["evicted"] += len(slots)
 
     def _live(self, keys: Keys) -> NDArray:
-        """Which of the keys [B] name an item of this table that is still there."""
+        """Mask [B] of the keys of items that are still in this table; counts stale keys."""
         mine = (keys.table == self.index) & (keys.shard == self.shard)
         live: NDArray = mine & self._storage.alive(np.where(mine, keys.slot, 0), keys.generation)
         self._counters["stale"] += int(np.count_nonzero(mine) - np.count_nonzero(live))
@@ -226,7 +227,7 @@ class Table:
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._storage.set_state(state["storage"])
-        for name in ("slots", "members"):  # a built-in sampler's list of what can be drawn
+        for name in ("slots", "members"):  # the slots that a built-in sampler can draw
             _check_slots(state["sampler"].get(name, _NONE), self._storage.slots)
         self._sampler.set_state(state["sampler"])
         self._rng.bit_generator.state = state["rng"]

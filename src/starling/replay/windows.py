@@ -1,4 +1,4 @@
-"""Which windows of a ring exist: born when complete, dead when their first steps are overwritten."""
+"""Tracks the sequences of a ring: added when complete, removed when their first steps are overwritten."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ _NEVER = np.iinfo(np.int64).max // 2
 
 
 class Windows:
-    """Windows of `length` steps, every `period` steps of a segment.
+    """Sequences of `length` steps, one every `period` steps of a segment.
 
-    But for a segment's first, they have a valid step after the first `prefix`.
-    A segment is what one env row did without a break: an episode, mostly. Steps have absolute numbers, counted from
-    0 in every env row; a window is named by the cell of its first step. `history` cells before a window must be there
-    for it to be whole (the frames of its first stack).
+    All but the first sequence of a segment have a valid step after the first `prefix` steps. A segment is an
+    uninterrupted run of steps of one env, usually an episode. Steps are numbered from 0 in each env; a sequence is
+    identified by the cell of its first step. The `history` cells before a sequence must be present too: they hold the
+    frames of its first stack.
     """
 
     def __init__(self, grid: Grid, length: int, period: int, prefix: int, history: int) -> None:
         self._grid, self._length, self._period, self._prefix, self._history = grid, length, period, prefix, history
-        self.head = np.zeros(grid.rows, np.int64)  # absolute step of the row that waits for its action
+        self.head = np.zeros(grid.rows, np.int64)  # absolute step of the newest observation, which has no action yet
         self._start = np.zeros(grid.rows, np.int64)  # first step of the segment that `head` belongs to
-        self.steps = np.zeros(grid.cells, np.int32)  # valid steps of the window that begins in a cell, 0: none does
+        self.steps = np.zeros(grid.cells, np.int32)  # valid steps of the sequence that starts in a cell; 0: none
 
     def advance(self, rows: NDArray, valid: NDArray, begins: NDArray) -> Change:
-        """Move `rows` [B] on by T steps, of which `valid` [T, B] were taken; segments begin at `begins` [T+1, B]."""
+        """Advance `rows` [B] by T steps; `valid` [T, B] marks real steps, `begins` [T+1, B] the starts of segments."""
         dead = self._overwrite(rows, len(valid))
         head = self.head[rows]  # [B]
         now = head + np.arange(len(valid))[:, None]  # [T, B]
         opened = np.where(begins[:-1], now, 0)
-        opened[0] = self._start[rows]  # it is `head` itself where a segment begins there
-        segment = np.maximum.accumulate(opened, axis=0)  # [T, B] first step of the segment that each is in
+        opened[0] = self._start[rows]  # equals `head` if a segment begins there
+        segment = np.maximum.accumulate(opened, axis=0)  # [T, B] first step of each step's segment
         ends = np.where(valid, _NEVER, now)
-        ends = np.minimum.accumulate(ends[::-1], axis=0)[::-1]  # [T, B] the next invalid step, from each on
+        ends = np.minimum.accumulate(ends[::-1], axis=0)[::-1]  # [T, B] the next invalid step at or after each
         born = self._complete(rows, head, segment, ends)
         self._start[rows] = np.where(begins[-1], head + len(valid), segment[-1])
         self.head[rows] = head + len(valid)
         return Change(dead, born)
 
     def _overwrite(self, rows: NDArray, count: int) -> NDArray:
-        """Kill the windows that lose a step of theirs or of their history when `count` steps follow: slots [m]."""
+        """Remove the sequences whose steps or history the next `count` steps overwrite; returns their slots [m]."""
         oldest = self.head[rows] - self._grid.length + 1 + self._history
         cells = self._grid.at(rows, oldest + np.arange(count)[:, None])
         dead = cells[self.steps[cells] > 0]
@@ -53,10 +53,10 @@ class Windows:
         return dead
 
     def _complete(self, rows: NDArray, head: NDArray, segment: NDArray, ends: NDArray) -> NDArray:
-        """Make the windows of which the last step, or the end of their segment, is among the new steps: slots [n]."""
-        earlier = self._length - 1  # so many starts before the new steps may still be incomplete
+        """Add the sequences whose last step, or end of segment, is among the new steps; returns their slots [n]."""
+        earlier = self._length - 1  # number of starts before the new steps that may be incomplete
         if earlier:
-            # They are in the segment of the first new step, or were ended with an earlier one.
+            # They are in the segment of the first new step, or ended with an earlier segment.
             segment = np.concatenate([np.broadcast_to(segment[:1], (earlier, len(rows))), segment])
             ends = np.concatenate([np.broadcast_to(ends[:1], (earlier, len(rows))), ends])
         start = head - earlier + np.arange(len(segment))[:, None]  # [T + length - 1, B]
@@ -70,13 +70,13 @@ class Windows:
         return cells
 
     def is_start(self, rows: NDArray, steps: NDArray, begins: NDArray) -> NDArray:
-        """Whether a window may begin at these `steps` [T, B], the next ones of `rows` [B]: bool [T, B]."""
+        """Mask [T, B]: a sequence may start at these `steps` [T, B], which are the next ones of `rows` [B]."""
         opened = np.where(begins, steps, 0)
         opened[0] = self._start[rows]
         return np.asarray((steps - np.maximum.accumulate(opened, axis=0)) % self._period == 0)
 
     def generation(self, slots: NDArray) -> NDArray:
-        """How often the ring had come round when the newest step in each slot was written."""
+        """Number of times the ring had wrapped around when the newest step in each slot was written."""
         head = self.head[slots // self._grid.length]
         start = head - (head - slots) % self._grid.length
         return np.asarray(start // self._grid.length)
@@ -85,9 +85,9 @@ class Windows:
         return np.asarray((self.steps[slots] > 0) & (self.generation(slots) == generations))
 
     def unfinished(self) -> tuple[NDArray, NDArray]:
-        """The cells of steps with which windows may begin that are not complete yet, and of those that wait: [n], [m].
+        """Cells [n] at which incomplete sequences start, and the newest cells [m] of open segments, up to T per ring.
 
-        There is none of a ring that was never written.
+        Rings that were never written have none.
         """
         step = self.head[:, None] - np.arange(self._length)  # [rows, T], the newest first
         own = (step >= self._start[:, None]) & (self.head[:, None] > 0)
