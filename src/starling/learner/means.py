@@ -16,7 +16,8 @@ class Means:
     """Collects numbers and scalar tensors by name.
 
     With `later`, tensors are read in `drain`, since reading them at once would wait for the GPU. Otherwise they are
-    read at once: small tensors that stay alive between the large ones of an update would fragment the memory.
+    read at once: small tensors that stay alive between the large ones of an update would fragment the heap, so that the
+    large ones could not reuse their memory in the next update.
     """
 
     def __init__(self, *, later: bool) -> None:

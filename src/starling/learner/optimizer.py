@@ -138,7 +138,7 @@ class FlatOptimizer:
         }
 
     def _schedule_state(self) -> dict[str, Any]:
-        """State without the milestones of MultiStepLR: they are settings, and their keys cannot be saved as numbers."""
+        """State without the milestones of MultiStepLR: they are settings, and checkpoints cannot have integer keys."""
         assert self._schedule is not None
         return {key: value for key, value in self._schedule.state_dict().items() if not isinstance(value, Counter)}
 

@@ -181,7 +181,7 @@ class Gaussian:
         return (0.5 * (torch.expm1(2.0 * log_ratio) + z.square()) - log_ratio).sum(-1)
 
     def params(self) -> dict[str, Tensor]:
-        """Both [..., D], so that they can be recorded a step."""
+        """Mean and log-std, both [..., D], so that they can be recorded per step."""
         return {"mean": self.mean, "log_std": self.log_std.expand_as(self.mean)}
 
     @classmethod
@@ -241,7 +241,7 @@ class TanhGaussian:
         return self.base.kl(other.base)
 
     def params(self) -> dict[str, Tensor]:
-        """Both [..., D], so that they can be recorded a step."""
+        """Mean and log-std, both [..., D], so that they can be recorded per step."""
         return self.base.params()
 
     @classmethod

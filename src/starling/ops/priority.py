@@ -17,7 +17,7 @@ def importance_weights(probability: Tensor, table_size: Tensor | int, beta: floa
 
 @torch.no_grad()
 def sequence_priority(abs_td_t: Tensor, valid_t: Tensor, eta: float = 0.9) -> Tensor:
-    """eta max + (1 - eta) mean of |delta| over valid steps [B], 0 if there are none (R2D2, section 2.3)."""
+    """eta max_t |delta_t| + (1 - eta) mean_t |delta_t| over valid steps [T, B], 0 if none: [B] (R2D2, section 2.3)."""
     check_shapes("sequence_priority", "T B", abs_td_t=abs_td_t, valid_t=valid_t)
     abs_td_t = torch.where(valid_t, abs_td_t, 0.0)
     mean = abs_td_t.sum(0) / valid_t.sum(0).clamp(min=1)
