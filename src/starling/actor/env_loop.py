@@ -1,4 +1,4 @@
-"""Steps a vector of environments: sends observations to a policy, gets actions back, keeps the score."""
+"""The env loop: sends observations of a vector env to a policy, steps it with the actions, and tracks returns."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from starling.errors import to_count
 from starling.types import EnvStep, Episode, NDArray, Tree
 
 NAMED = 10
-"""Dropped episodes of one loop that are named one by one."""
+"""Number of dropped episodes per loop that get their own notice."""
 
 
 class Acting(Protocol):
-    """Whoever acts for groups of rows: a policy beside the loop, or the way to one elsewhere."""
+    """Acts for groups of envs: a policy in the same process, or a channel to one elsewhere."""
 
     def observe(self, index: int, step: EnvStep) -> None: ...
 
     def act(self, indices: Sequence[int]) -> list[Tree | None]:
-        """Actions for these groups; None where there are none yet."""
+        """Actions of these groups; None for a group without actions yet."""
         ...
 
 
 class EnvLoop:
-    """One vector env and the rows it stands for."""
+    """Steps one vector env, whose envs have the global indices `rows`."""
 
     def __init__(
         self,
@@ -51,16 +51,16 @@ class EnvLoop:
         self._lengths = np.zeros(env.num, np.int64)
         self._finished: list[Episode] = []
         self._notices: list[str] = []
-        self.dropped = 0  # episodes in which an env gave no numbers
-        # All rows are rows of one env, and once is enough: one loop looks for all, when a run begins.
+        self.dropped = 0  # episodes in which an env returned values that are not finite
+        # All envs are of one kind, so it is enough if one loop checks the bounds at the start of a run.
         self._bounds = BoundsWatch(env.spec.id, env.spec.observation) if group == 0 and start == 0 else None
         self._cut = False
-        self._start = start  # where the seeds of this life begin
+        self._start = start  # step offset of the seeds of this incarnation
         self.env_steps = 0
         self._take_in(self._reset())
 
     def step(self) -> bool:
-        """One step of every row; False when there are no actions yet, or no leave to begin the next fragment."""
+        """Step every env; returns False if there are no actions yet, or no credit for the next fragment."""
         (actions,) = self.policy.act((self._group,))
         if actions is None:
             return False
@@ -70,21 +70,21 @@ class EnvLoop:
         return True
 
     def cut(self) -> None:
-        """Truncate all rows: the next step resets every env with a seed that is a function of (seed, row, step).
+        """Truncate all episodes: the next step resets every env with a seed that is a function of (seed, env, step).
 
-        What an env hides inside (its generator, its clock) then no longer matters, which makes resuming exact.
+        Hidden state of an env (its generator, its clock) then no longer matters, which makes resuming exact.
         """
         self._cut = True
         self._totals[:] = 0
         self._lengths[:] = 0
 
     def finished(self) -> list[Episode]:
-        """The episodes that ended since the last call."""
+        """Return the episodes that ended since the last call."""
         episodes, self._finished = self._finished, []
         return episodes
 
     def notices(self) -> list[str]:
-        """What a person should know of that happened since the last call."""
+        """Return the notices for the user since the last call."""
         notices, self._notices = self._notices, []
         return notices
 
@@ -96,10 +96,10 @@ class EnvLoop:
 
     def _take_in(self, step: EnvStep) -> None:
         self.env_steps += int(np.count_nonzero(step.valid))
-        self._usage.set("env_steps", self.env_steps)  # before anybody can have recorded them
+        self._usage.set("env_steps", self.env_steps)  # before any of them is recorded
         self._totals += step.reward
         self._lengths += step.valid
-        ended = self.env.game_over  # where a lost life ends an episode, the game and its score go on
+        ended = self.env.game_over  # if losing a life ends an episode, the game and its score continue
         if ended.any():
             for i in np.flatnonzero(ended):
                 self._finished.append(Episode(int(self._rows[i]), float(self._totals[i]), int(self._lengths[i])))
@@ -107,7 +107,7 @@ class EnvLoop:
             self._name_drops()
         if self._bounds is not None and (found := self._bounds.look(step.obs)) is not None:
             self._warn_of_bounds(*found)
-        ended = ended | self.env.cut_short | self.env.dropped  # what was cut short is nobody's score
+        ended = ended | self.env.cut_short | self.env.dropped  # these count in no score
         self._totals[ended] = 0
         self._lengths[ended] = 0
         self.policy.observe(self._group, step)
@@ -128,7 +128,7 @@ class EnvLoop:
         )
 
     def get_state(self) -> dict[str, Any]:
-        """State right after `cut`: what the envs hold inside is about to be reset and is not part of it."""
+        """State right after `cut`; it excludes the envs themselves, which are about to be reset."""
         assert self._cut, "an env loop is saved after its rows were cut"
         return {"env_steps": self.env_steps, "dropped": self.dropped}
 

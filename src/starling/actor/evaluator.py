@@ -1,4 +1,4 @@
-"""Plays whole episodes with a policy that does not explore, and says what came of them."""
+"""Evaluation: plays whole episodes without exploration and summarizes their returns."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ from starling.envs.vector import VectorEnv
 from starling.errors import did_you_mean
 
 MAX_ROWS = 8
-"""Envs that are stepped at once in an evaluation."""
+"""Maximum number of envs in an evaluation."""
 LONGEST = 108_000
-"""Steps after which a game counts as it stands: half an hour of Atari at a frame per step. Else one that never ends,
-as those of an env without a time limit may, would keep the evaluation, and a run that waits for it, indefinitely."""
+"""Maximum steps of a game, half an hour of Atari at one frame per step; longer games count with their score so far.
+
+Without a limit, a game that never ends would block the evaluation, and a run that waits for it, indefinitely.
+"""
 TRIALS = 0x7121A1
 """Seed offset of the envs and the noise of trials, so that no trial repeats a scored episode."""
 
 
 @dataclass(frozen=True)
 class Played:
-    """One whole game: its raw return, its length, what the env said at its end, and the policy that played it."""
+    """One whole game: its raw return, its length, the env's info at its end, and the policy that played it."""
 
     total: float
     length: int
@@ -39,7 +41,7 @@ class Played:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The row of metrics that an evaluation gives, and the state that the next one is to begin with."""
+    """Result of an evaluation: a row of metrics, and the state for the next evaluation."""
 
     row: dict[str, float]
     state: dict[str, Any]
@@ -57,16 +59,18 @@ def play_episodes(
 ) -> Iterator[list[Played]]:
     """Play `episodes` games to their end; yields the games that ended, after every step of the envs.
 
-    Every row plays its own share: taking whichever end first would favour short games. `reward_clip` only concerns what
-    a network that takes rewards as input is shown. `choose` names the policy of a game that begins, given those of the
-    games under way; without it all are played by `policy.arm`.
+    Every env plays a fixed share of the games: counting the first ones to end would favor short games.
+
+    Args:
+        reward_clip: Clips the rewards that are inputs of the network; returns stay raw.
+        choose: Returns the policy of a new game, given those of the running games; default is always `policy.arm`.
     """
     rows = np.arange(env.num)
     share = np.full(env.num, episodes // env.num) + (rows < episodes % env.num)
     group = policy.group(rows, seed, start)
     step = env.reset(noise.seeds(seed, rows, start))
     totals, lengths = np.zeros(env.num), np.zeros(env.num, np.int64)
-    begins = np.ones(env.num, np.bool_)  # rows whose next first observation begins a game, not only another life
+    begins = np.ones(env.num, np.bool_)  # envs whose next first observation begins a game, not just a life
     while share.any():
         if choose is not None:
             for i in np.flatnonzero(begins & step.first & (share > 0)):
@@ -80,7 +84,7 @@ def play_episodes(
         played: list[Played] = []
         totals += step.reward
         lengths += step.valid
-        totals[env.dropped] = lengths[env.dropped] = 0  # played again from its beginning
+        totals[env.dropped] = lengths[env.dropped] = 0  # a dropped game is played again from its beginning
         cut = lengths >= LONGEST
         if cut.any():
             _warn_of_cut(env)
@@ -103,7 +107,7 @@ def _warn_of_cut(env: VectorEnv) -> None:
 
 
 def _number(value: Any) -> float | None:
-    """A number of an env's info, also one in an array of one element; None: it is something else."""
+    """Convert a value of an env's info to float, also from an array with one element; None if it is not a number."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -111,14 +115,14 @@ def _number(value: Any) -> float | None:
 
 
 class Evaluator:
-    """Evaluates on envs of its own. The same seed every time: a score is a function of the weights and the policy."""
+    """Evaluates on its own envs, with the same seed every time: a score is a function of the weights and the policy."""
 
     def __init__(
         self, policy: Policy, env: VectorEnv, config: EvalConfig, *, seed: int, reward_clip: float | None
     ) -> None:
         self.env = env
         self._policy, self._config, self._seed, self._reward_clip = policy, config, seed, reward_clip
-        self._missing: set[str] = set()  # metrics that no episode had, and of which was told
+        self._missing: set[str] = set()  # metrics that no episode had; a warning was logged
 
     def play(self) -> Iterator[list[Played]]:
         """Play all episodes with `policy.arm`; yields the games that ended, after every step of the envs."""
@@ -131,10 +135,10 @@ class Evaluator:
         )
 
     def evaluate(self, state: dict[str, Any]) -> Iterator[Evaluation | None]:
-        """Play all episodes; yields None after every step of the envs, and the result last.
+        """Play all episodes; yields None after every step of the envs, and finally the result.
 
-        Where the algorithm has several policies, trials come first, and the policy that is best by them is scored.
-        `state` is that of the evaluation before, or {}. Whoever stops iterating drops the evaluation with its trials.
+        If the algorithm has several policies, trials come first, and the best policy by these is scored. `state` is the
+        one of the last evaluation, or {}. If the caller stops iterating, the evaluation and its trials are discarded.
         """
         trials = self._policy.algorithm.trials()
         if trials is not None:
@@ -153,7 +157,7 @@ class Evaluator:
             yield Evaluation({**row, **told}, trials.get_state())
 
     def _try_policies(self, trials: Trials) -> Iterator[None]:
-        """Play the trials that are due, in envs with other seeds than those of the score and of earlier trials."""
+        """Play the trials that are due, with other seeds than those of scored episodes and of earlier trials."""
         seed, start = self._seed ^ TRIALS, trials.played
         draws, chosen = noise.Noise(seed, np.zeros(1, np.int64)), 0
 
@@ -176,7 +180,7 @@ class Evaluator:
             yield None
 
     def _summarize(self, played: Sequence[Played]) -> dict[str, float]:
-        """Mean and standard deviation of raw returns, mean length, and the mean of every metric asked for."""
+        """Mean and std of raw returns, mean length, and the mean of every configured metric."""
         totals = [game.total for game in played]
         row = {
             "eval/return": fmean(totals),
@@ -192,7 +196,7 @@ class Evaluator:
         return row
 
     def _warn_of_missing(self, name: str, played: Sequence[Played]) -> None:
-        """Say once that no episode had a metric that is asked for, and which there were."""
+        """Warn once that no episode had a configured metric, and list those that exist."""
         if name in self._missing:
             return
         self._missing.add(name)

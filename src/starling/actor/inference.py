@@ -1,4 +1,4 @@
-"""Central inference: one policy for many env loops, in batches whose size follows from what waiting costs and saves."""
+"""Central inference: one policy for many env loops, with batch sizes that balance waiting time and call overhead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starling.types import EnvStep, Tree
 
 @dataclass(frozen=True)
 class Arrival:
-    """What an env loop's last actions led to; a incarnation that was not seen before means the loop begins anew."""
+    """The results of an env loop's last actions; a new incarnation means that the loop was restarted."""
 
     group: int
     incarnation: int
@@ -22,20 +22,21 @@ class Arrival:
 
 
 class Desk(Protocol):
-    """Where env loops leave what they see and find their actions."""
+    """The server's side of the channel between env loops and the inference server."""
 
     def arrivals(self) -> list[Arrival]:
-        """What has come since the last call."""
+        """Return the observations that arrived since the last call."""
         ...
 
     def answer(self, group: int, actions: Tree) -> None: ...
 
 
 class Batcher:
-    """When to stop waiting for more rows.
+    """Decides when to stop waiting for more observations.
 
-    One call costs about a + b x rows. Joining two calls saves a, so waiting longer than a for it cannot pay: the wait
-    budget is the measured a, unless it is given. The target is all rows that can still come, or the number given.
+    One call takes about a + b * rows seconds. Merging two calls saves a, so waiting longer than a cannot pay off: the
+    wait budget is the measured a, unless `budget` is given. The target batch size is the number of rows that can still
+    arrive, limited by `target` if given.
     """
 
     FORGET = 0.02
@@ -47,22 +48,22 @@ class Batcher:
 
     @property
     def budget(self) -> float:
-        """Seconds that a batch may wait for more rows."""
+        """Seconds that a batch may wait for more observations."""
         if self._fixed is not None:
             return self._fixed
         variance = self._rows_squared - self._rows**2
         if self._calls < 10 or variance < 1e-3 * self._rows**2:
-            return 0.0  # all batches alike: nothing is known about a yet
+            return 0.0  # all batches have about the same size: a cannot be estimated yet
         slope = max(0.0, (self._product - self._rows * self._seconds) / variance)
         return min(max(0.0, self._seconds - slope * self._rows), self._seconds)
 
     def due(self, rows: int, possible: int, waited: float) -> bool:
-        """Whether to act for `rows` rows now, where `possible` could come in all."""
+        """Return True if the policy should act now for `rows` rows, out of at most `possible`."""
         target = possible if self._target is None else min(self._target, possible)
         return rows >= target or waited >= self.budget
 
     def took(self, rows: int, seconds: float) -> None:
-        """Learn from one call."""
+        """Update the estimate with one call."""
         self._calls += 1
         share = max(self.FORGET, 1 / self._calls)
         self._rows += share * (rows - self._rows)
@@ -84,11 +85,11 @@ class InferenceServer:
     ) -> None:
         self.core, self._desk, self._batcher, self._usage = core, desk, batcher, usage
         self._groups = dict(groups)
-        self._pending: dict[int, float] = {}  # observed and not acted on, and since when
-        self._blocked: list[int] = []  # acted on, but without leave to begin the next fragment
+        self._pending: dict[int, float] = {}  # groups that wait for actions, and since when
+        self._blocked: list[int] = []  # groups without a credit for the next fragment
 
     def step(self) -> bool:
-        """Answer whoever can be answered now; False when there is nobody."""
+        """Send actions to all groups that can act now; returns False if there are none."""
         self._take_in()
         answered = self._act(self._blocked)
         if self._pending and self._due():
@@ -102,29 +103,29 @@ class InferenceServer:
         return answered > 0
 
     def forget(self, group: int) -> None:
-        """The group's env loop is gone: nothing that it left is acted on any more."""
+        """Discard the pending observations of a group whose env loop is gone."""
         self._pending.pop(group, None)
         self._blocked = [other for other in self._blocked if other != group]
         self.core.abandon(group)
 
     def get_state(self) -> dict[str, Any]:
-        """State between two rounds, when every loop has left what it sees."""
+        """State between two rounds, when the observations of every loop have arrived."""
         self._take_in()
         return self.core.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._take_in()  # what loops that have just begun left there: the state overrides it
+        self._take_in()  # the state overrides the first observations of new loops
         self.core.set_state(state)
         self._pending = dict.fromkeys(self._groups, time.monotonic())
 
     @property
     def blocked(self) -> bool:
-        """Whether groups wait for leave to begin a fragment and nobody else has come."""
+        """True if groups wait for credits and there is nothing else to do."""
         return bool(self._blocked) and not self._pending
 
     @property
     def patience(self) -> float | None:
-        """Seconds until something is to be done though nobody comes; None: nothing waits."""
+        """Seconds until the server must act even if nothing arrives; None if nothing is pending."""
         if not self._pending:
             return None
         return max(0.0, self._batcher.budget - (time.monotonic() - min(self._pending.values())))
@@ -133,7 +134,7 @@ class InferenceServer:
         for arrival in self._desk.arrivals():
             group, known = arrival.group, self._groups[arrival.group].incarnation
             if arrival.incarnation < known:
-                continue  # left by a loop that is gone
+                continue  # from an env loop that is gone
             if arrival.incarnation > known:
                 self._groups[group] = replace(self._groups[group], incarnation=arrival.incarnation)
                 self.core.start_incarnation(group, self._groups[group])
@@ -146,7 +147,7 @@ class InferenceServer:
         return self._batcher.due(self._rows(self._pending), possible, time.monotonic() - min(self._pending.values()))
 
     def _act(self, groups: list[int]) -> int:
-        """How many of these groups got their actions."""
+        """Act for these groups, and return how many of them got actions."""
         if not groups:
             return 0
         actions = self.core.act(groups)
@@ -168,7 +169,7 @@ class InferenceServer:
 
 
 class LocalInferenceChannel:
-    """A desk in one process: env loops and server take turns."""
+    """A channel within one process: env loops and server take turns."""
 
     def __init__(self) -> None:
         self._seen: list[Arrival] = []

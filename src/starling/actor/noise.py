@@ -1,6 +1,6 @@
-"""Randomness without a generator: uniform numbers that are a pure function of (seed, row, step).
+"""Stateless random numbers: uniform numbers that are a pure function of (seed, env, step).
 
-Nobody calls a global generator, so a policy acts the same wherever it runs and whatever shares its batch.
+No global generator is used, so a policy acts the same wherever it runs and whatever else is in its batch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _M2 = np.uint64(0x94D049BB133111EB)
 
 
 def _mix(x: NDArray) -> NDArray:
-    """The finaliser of SplitMix64: a bijection of 64 bits in which every input bit moves every output bit."""
+    """The finalizer of SplitMix64: a bijection on 64 bits in which every input bit affects every output bit."""
     x = (x ^ (x >> np.uint64(30))) * _M1
     x = (x ^ (x >> np.uint64(27))) * _M2
     mixed: NDArray = x ^ (x >> np.uint64(31))
@@ -23,27 +23,27 @@ def _mix(x: NDArray) -> NDArray:
 
 
 def _streams(seed: int, rows: NDArray) -> NDArray:
-    """A 64-bit stream id for every row, [B] uint64."""
+    """One 64-bit stream id per env, [B] uint64."""
     return _mix(_mix(np.full(1, seed, np.uint64) + _GOLDEN) + (rows.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
 
 
 def _words(streams: NDArray, steps: NDArray, n: int) -> NDArray:
-    """`n` random words for every step and stream, [K, B, n] uint64."""
+    """`n` random words per step and stream, [K, B, n] uint64."""
     counters = (steps.astype(np.uint64)[:, None] << np.uint64(16)) + np.arange(n, dtype=np.uint64)  # [K, n]
     return _mix(_mix(streams)[None, :, None] + counters[:, None, :] * _GOLDEN)
 
 
 class Noise:
-    """Uniform numbers for rows of envs; made for many steps at once, because one costs nearly as much as a block."""
+    """Uniform numbers per env, computed in blocks of steps, because one step costs nearly as much as a block."""
 
     BLOCK = 64
 
     def __init__(self, seed: int, rows: NDArray) -> None:
         self._streams = _streams(seed, rows)
-        self._blocks: dict[int, tuple[int, NDArray]] = {}  # by n: the first step of a block, [BLOCK, B, n]
+        self._blocks: dict[int, tuple[int, NDArray]] = {}  # by n: index of the block, and its numbers [BLOCK, B, n]
 
     def uniform(self, step: int, n: int) -> NDArray:
-        """`n` numbers in the open interval (0, 1) for every row at `step`, [B, n] float32."""
+        """`n` numbers per env in the open interval (0, 1) at `step`, [B, n] float32."""
         number, offset = divmod(step, self.BLOCK)
         known = self._blocks.get(n)
         if known is None or known[0] != number:
@@ -54,12 +54,12 @@ class Noise:
 
 
 def _open_interval(words: NDArray) -> NDArray:
-    """Words as float32 in (0, 1): 23 bits and a half, so that the largest is still below 1."""
+    """Convert words to float32 in (0, 1): (23 bits + 0.5) / 2^23, so that the largest is still below 1."""
     uniform: NDArray = ((words >> np.uint64(41)).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)
     return uniform
 
 
 def seeds(seed: int, rows: NDArray, step: int) -> NDArray:
-    """An environment seed for every row, [B] int64 below 2**31."""
-    streams = _streams(seed, rows) + _GOLDEN  # apart from those of `Noise`
+    """One environment seed per env, [B] int64 below 2**31."""
+    streams = _streams(seed, rows) + _GOLDEN  # different from those of `Noise`
     return (_words(streams, np.array([step]), 1)[0, :, 0] >> np.uint64(33)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Writes down what a group of env rows lives through, and hands it out as fragments."""
+"""Records the steps of a group of envs into fragments."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from starling.types import EXTRINSIC, ArraySpec, EnvStep, Fragment, Layout, NDAr
 
 @dataclass(frozen=True)
 class FragmentBuffer:
-    """Room for one fragment: where a recorder writes. Its leaves are arrays, or their `ArraySpec` before they exist."""
+    """Memory for one fragment, written by a recorder. Leaves are arrays, or `ArraySpec` before allocation."""
 
     steps: Trajectory[Any]
-    carries: Tree  # [T+1, B, ...] the carry before every obs; None where no ring keeps recurrent states
+    carries: Tree  # [T+1, B, ...] the carry before every obs; None if no ring stores recurrent states
 
 
 @dataclass(frozen=True)
 class FragmentShape:
-    """How long fragments are and what is in one step of them."""
+    """Length of fragments and layout of their steps."""
 
     layout: Layout
     length: int
     keep_carries: bool
 
     def buffer(self, rows: int) -> FragmentBuffer:
-        """The `ArraySpec` of everything a fragment of `rows` env rows holds."""
+        """The `ArraySpec` of all arrays in a fragment of `rows` envs."""
         lead = (self.length + 1, rows)
         wanted = self.keep_carries and bool(tree.leaves(self.layout.carry))
         carries = tree.map(lambda s: ArraySpec(lead + s.shape, s.dtype), self.layout.carry) if wanted else None
@@ -44,9 +44,9 @@ def _write(buffer: Tree, t: int, value: Tree) -> None:
 
 
 class Recorder:
-    """One fragment under way for one group of rows, written into a buffer that somebody lends.
+    """Records one fragment at a time of one group of envs, into a buffer that the caller lends.
 
-    The order of calls: `begin`, then `action` and `result` in turns until `full`, then `seal`.
+    Order of calls: `begin`, then `action` and `result` alternately until `full`, then `seal`.
     """
 
     def __init__(self, shape: FragmentShape, rows: NDArray, *, actor: int) -> None:
@@ -69,18 +69,18 @@ class Recorder:
         return self._buffer.steps
 
     def begin(self, buffer: FragmentBuffer, carry: Tree, policy_version: int) -> None:
-        """Open a fragment that begins with `carry` [B, ...] and is acted by the weights of `policy_version`."""
+        """Open a fragment that begins with `carry` [B, ...] and in which the weights of `policy_version` act."""
         self._buffer, self._t = buffer, 0
         buffer.steps.policy_version[:] = policy_version
         tree.map(np.copyto, buffer.steps.carry, carry)
 
     def action(self, obs: Tree, first: NDArray, carry: Tree, action: Tree, extras: Tree) -> None:
-        """What was seen and done at this step, [B, ...] each."""
+        """Record the observation, action, and extras of this step, [B, ...] each."""
         _write(self._steps.action, self._t, action)
         self._observation(obs, first, carry, extras)
 
     def result(self, step: EnvStep, rewards: dict[str, NDArray]) -> None:
-        """What came of the action; `rewards` are the streams as they are to be learned from."""
+        """Record the result of the action; `rewards` are those to learn from, per stream."""
         t, steps = self._t, self._steps
         steps.terminated[t] = step.terminated
         steps.truncated[t] = step.truncated
@@ -90,7 +90,7 @@ class Recorder:
         self._t += 1
 
     def seal(self, obs: Tree, first: NDArray, carry: Tree, extras: Tree) -> Fragment:
-        """Close the full fragment with the observation that follows its last step; its arrays are the buffer's."""
+        """Close a full fragment with the observation after its last step; its arrays are those of the buffer."""
         assert self._buffer is not None, "a fragment is sealed when it is full"
         assert self.full, "a fragment is sealed when it is full"
         self._observation(obs, first, carry, extras)
@@ -99,7 +99,7 @@ class Recorder:
         return Fragment(buffer.steps, self._rows, buffer.carries, self._actor, self._sequence)
 
     def abandon(self) -> None:
-        """Forget the fragment under way."""
+        """Discard the open fragment."""
         self._buffer = None
 
     def _observation(self, obs: Tree, first: NDArray, carry: Tree, extras: Tree) -> None:
@@ -122,10 +122,10 @@ class Recorder:
             self._buffer = tree.zeros(self._shape.buffer(len(self._rows)))
             for name, array in tree.items(self._buffer):
                 np.copyto(array, state["arrays"][name])
-            to_count(self._t, self._shape.length)  # one that is full is sealed before anything is saved
+            to_count(self._t, self._shape.length)  # a full fragment is sealed before anything is saved
 
 
 def learning_rewards(step: EnvStep, clip: float | None) -> dict[str, NDArray]:
-    """The extrinsic stream as it is learned from: clipped here, never in the env, so that scores stay raw."""
+    """The extrinsic rewards to learn from; they are clipped here and not in the env, so that scores stay raw."""
     reward = step.reward if clip is None else np.clip(step.reward, -clip, clip)
     return {EXTRINSIC: reward}

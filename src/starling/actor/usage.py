@@ -1,4 +1,4 @@
-"""Where a role's time goes: busy, waiting for input, waiting for leave to hand on its output."""
+"""Time accounting of a role: busy, waiting for input, or waiting until it may pass on its output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from starling.types import NDArray
 
 CELLS = ("beat", "busy", "wait_in", "wait_out", "env_steps", "calls", "rows", "waited", "budget", "stop")
-"""What a role tells about itself, an int64 each; times are nanoseconds. Only `stop` is written by somebody else."""
+"""Cells of a role, one int64 each; times are in nanoseconds. The role writes all of them except `stop`."""
 
 BUSY, WAIT_IN, WAIT_OUT = "busy", "wait_in", "wait_out"
 PHASES = (BUSY, WAIT_IN, WAIT_OUT)
@@ -18,7 +18,7 @@ _INDEX = {name: i for i, name in enumerate(CELLS)}
 
 
 class Usage:
-    """Cells that a role writes about itself; in shared memory, where another process watches them."""
+    """Counters that a role writes about itself, in shared memory if another process reads them."""
 
     def __init__(self, cells: NDArray | None = None) -> None:
         self.cells = np.zeros(len(CELLS), np.int64) if cells is None else cells
@@ -27,14 +27,14 @@ class Usage:
         self.cells[0] = self._since
 
     def enter(self, phase: str) -> None:
-        """From now on the role is in this phase; also a sign of life."""
+        """Enter a phase; also a heartbeat."""
         now = time.monotonic_ns()
         self.cells[self._phase] += now - self._since
         self._phase, self._since = _INDEX[phase], now
         self.cells[0] = now
 
     def beat(self) -> None:
-        """A sign of life, in the phase it is in."""
+        """Send a heartbeat without changing the phase."""
         now = time.monotonic_ns()
         self.cells[self._phase] += now - self._since
         self._since = self.cells[0] = now
@@ -51,18 +51,18 @@ class Usage:
 
 
 def read(cells: NDArray) -> dict[str, int]:
-    """The cells by name."""
+    """Return the cells by name."""
     return dict(zip(CELLS, cells.tolist(), strict=True))
 
 
 class Shares:
-    """What part of the time since the last look roles spent in each phase."""
+    """Shares of time that roles spent in each phase since the last look."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[int, dict[str, int]]] = {}
 
     def look(self, name: str, cells: NDArray) -> dict[str, float]:
-        """Shares of the phases in [0, 1] by name; empty at the first look."""
+        """Return the share of each phase in [0, 1]; empty at the first look."""
         now, values = time.monotonic_ns(), read(cells)
         then, old = self._before.get(name, (now, values))
         self._before[name] = now, values
@@ -70,6 +70,6 @@ class Shares:
 
 
 def mean(parts: list[dict[str, float]]) -> dict[str, Any]:
-    """The mean of every phase over several roles of one kind."""
+    """Mean share of every phase over several roles of one kind."""
     known = [part for part in parts if part]
     return {phase: sum(part[phase] for part in known) / len(known) for phase in PHASES} if known else {}

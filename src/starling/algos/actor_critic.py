@@ -1,4 +1,4 @@
-"""What policy-gradient algorithms share: a policy head beside a value head a stream, and fragments in a queue."""
+"""Parts shared by policy-gradient algorithms: a policy head, one value head per stream, V-trace, a fragment queue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POLICY = "policy"
 
 FINITE = (spaces.Discrete, spaces.MultiDiscrete)
 BEHAVIOUR = "behaviour"
-"""The recorded parameters of the policy that acted: the whole distribution, not only the action's probability."""
+"""Recorded parameters of the behavior policy: the full distribution, not only the probability of the action."""
 
 
 def build_actor_critic(
@@ -35,7 +35,7 @@ def build_actor_critic(
     policy: HeadSpec | None = None,
     normalise: bool = False,
 ) -> Network:
-    """The network of the algorithm called `name`; without a `policy` head, for choices out of finitely many actions."""
+    """Build the network of the algorithm `name`; without a `policy` head, the action space must be finite."""
     if policy is None and not isinstance(env.action, FINITE):
         raise UserError(f"{name} needs a Discrete or MultiDiscrete action space; {env.id} has {env.action}")
     heads = {POLICY: policy or HeadSpec("policy"), **{stream.name: HeadSpec("value") for stream in streams}}
@@ -43,31 +43,31 @@ def build_actor_critic(
 
 
 def choose(model: Network, inputs: ActInput) -> tuple[Any, Tree, Tree]:
-    """The policy of B rows, an action of it for each (the likeliest where nothing is to be explored), and the state."""
+    """Return the policy, actions [B, ...] sampled from it (its mode if not exploring), and the next recurrent state."""
     outputs, state = model.step(inputs.obs, inputs.first, inputs.carry, only=(POLICY,))
     policy = outputs[POLICY]
     return policy, choose_from(policy, inputs), state
 
 
 def choose_from(policy: Any, inputs: ActInput) -> Tensor:
-    """An action of the policy for each of B rows; the likeliest where nothing is to be explored."""
+    """Sample actions [B, ...] from the policy, or take its mode if not exploring."""
     action: Tensor = policy.sample(inputs.noise(policy.noise_size)) if inputs.explore else policy.mode()
     return action
 
 
 def policy_features(features: Tree) -> Tensor:
-    """What the policy head sees [..., F], of what `Network.encode` and `unroll` give."""
+    """Features [..., F] of the policy head, from the result of `Network.encode` or `unroll`."""
     seen: Tensor = features[POLICY] if isinstance(features, dict) else features
     return seen
 
 
 def behaviour_policy(policy: Distribution, steps: Trajectory[Tensor]) -> Distribution:
-    """The distribution [T, B] that chose the recorded actions, of the same kind as `policy`."""
+    """The recorded behavior policy [T, B], a distribution of the same class as `policy`."""
     return first_steps(type(policy).from_params(steps.extras[BEHAVIOUR]), steps.length)
 
 
 def first_steps(policy: Distribution, length: int) -> Distribution:
-    """A policy of T + 1 observations at the T where an action was taken, [T, B]; the last only bootstraps."""
+    """The policy [T, B] at the first T of T + 1 observations; the last one only bootstraps."""
     return tree.map(lambda leaf: leaf[:length], policy)
 
 
@@ -79,7 +79,7 @@ def stream_traces(
     config: VTraceConfig,
     keep: Tensor | None = None,  # [T, B] bool
 ) -> dict[str, VTrace]:
-    """V-trace's targets of values and advantages [T, B] of every stream."""
+    """V-trace value targets and advantages [T, B] per stream."""
 
     def trace(stream: StreamSpec) -> VTrace:
         terms, v = stream_terms(steps, stream), outputs[stream.name]
@@ -101,14 +101,14 @@ def stream_traces(
 
 
 def fragment_queue(name: str, length: int, batch: int, rows: int, max_lag: int, share: float = 1.0) -> TableSpec:
-    """Fragments of `length` steps, each learned from once, in the order they came; `rows` envs step in all."""
+    """A FIFO table of fragments of `length` steps, each learned from once; the run has `rows` envs."""
     return TableSpec(
         name=name,
         storage="slots",
         length=length,
         fragment=length,
         batch=batch,
-        capacity=batch * (1 + max_lag) + rows,  # what may be outstanding, and all rows for a batch that lacks one
+        capacity=batch * (1 + max_lag) + rows,  # all that may be outstanding, plus one per env
         sampler="fifo",
         min_size=int(batch * share) or 1,
         max_lag=max_lag,

@@ -1,4 +1,4 @@
-"""Ape-X (1803.00933): DQN whose env rows explore each in its own way and say themselves how surprising a step was."""
+"""Ape-X (1803.00933): DQN with a per-env epsilon and initial priorities computed by the actors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from starling.ops.value import take
 from starling.types import NDArray, Progress, Tensor, Trajectory, Tree
 
 TAKEN, BEST = "taken", "best"
-"""Recorded Q values, a stream each: of the action that was taken, and of the one the policy preferred."""
+"""Recorded Q values per stream: of the action taken, and of the greedy action."""
 
 
 class ApeX(DQN):
-    """Network, loss and tables are DQN's."""
+    """Network, loss, and tables are those of DQN."""
 
     def __init__(self, config: ApeXConfig, net: NetConfig) -> None:
         super().__init__(config, net)
@@ -33,7 +33,7 @@ class ApeX(DQN):
         }
 
     def priority(self, window: Trajectory[NDArray]) -> NDArray:
-        """The learner's error [B] as the actor saw it, from the Q values it acted with (section 3)."""
+        """Absolute n-step TD errors [B], computed from the Q values recorded when acting (section 3)."""
         steps = tree.to_torch(window)
         first = {name: q[0] for name, q in steps.extras[TAKEN].items()}
         last = {name: q[-1] for name, q in steps.extras[BEST].items()}

@@ -1,7 +1,7 @@
-"""Any algorithm with intrinsic rewards beside the environment's: each a stream with its own discount, head and weight.
+"""Add intrinsic rewards to any algorithm; each is a stream with its own discount, value head, and weight.
 
-Their networks are part of the model, so their weights travel with the policy's. Rewards are recorded as they were when
-acting; the learner divides them by the deviation of their discounted sum, as RND does (1810.12894).
+Their networks are part of the model, so their weights are published with the policy's. Rewards are recorded when
+acting; the learner divides them by the std of their discounted sum, as RND does (1810.12894).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor, Trajectory, Tree
 
 RETURN = "/return"
-"""Behind a stream's name: its rewards so far, discounted and summed over the ends of episodes."""
+"""Suffix of a stream's name: its running discounted sum of rewards, which continues across episodes."""
 
 
 KINDS = Registry(
@@ -45,29 +45,29 @@ KINDS = Registry(
 
 
 class Curiosity(Protocol):
-    """One intrinsic reward. Its `state` is kept an env row, wherever its policy acts."""
+    """One intrinsic reward. Its `state` has one entry per env and is kept next to the policy that acts."""
 
     def build(self, env: EnvSpec) -> Any: ...
 
     def initial_state(self, num_envs: int) -> dict[str, Tensor]: ...
 
     def reward(self, module: Any, seen: IntrinsicInput, state: dict[str, Tensor]) -> Tensor:
-        """How much B rows earn [B]; what is said where an episode begins does not count."""
+        """Compute the rewards [B] of B envs; values at the first observation of an episode are ignored."""
         ...
 
     def prepare(self, module: Any, steps: Trajectory[Tensor]) -> None:
-        """Once a batch, without gradient: statistics."""
+        """Update running statistics; called once per batch, without gradient."""
         ...
 
     def loss(self, module: Any, batch: Batch, next_obs: Tree) -> Tensor:
-        """What its optimizer makes smaller; next_obs [T, B, ...] follow the steps of the batch."""
+        """Compute the scalar loss of its optimizer; next_obs [T, B, ...] are the observations after each step."""
         ...
 
 
 class CuriousModel(nn.Module):
-    """The agent's network, those of its curiosity, and how large each intrinsic return usually is."""
+    """The agent's network, the networks of its intrinsic rewards, and running moments of each intrinsic return."""
 
-    agent: Any  # whatever module the algorithm builds
+    agent: Any  # the module that the algorithm builds
 
     def __init__(self, agent: nn.Module, curiosity: dict[str, nn.Module]) -> None:
         super().__init__()
@@ -80,18 +80,18 @@ class CuriousModel(nn.Module):
         return carry
 
     def step(self, obs: Tree, first: Tensor, carry: Tree) -> Any:
-        """What the agent's heads say, for whoever wants to look."""
+        """Outputs of the agent's heads, for inspection."""
         return self.agent.step(obs, first, carry)
 
     def scale(self, name: str) -> Tensor:
-        """The deviation of a stream's discounted sum."""
+        """The std of a stream's discounted sum of rewards."""
         moments = self.returns[name]
         assert isinstance(moments, Moments)
         return moments.std()
 
 
 def make_curiosity(config: CuriosityConfig) -> Curiosity:
-    """The intrinsic reward that a section of the configuration names."""
+    """Create the intrinsic reward described by a section of the configuration."""
     args = config.args if isinstance(config, OwnCuriosityConfig) else {}
     factory = KINDS.load(config.kind)
     check_kind(factory, config.kind, "curiosity", methods=("build", "initial_state", "reward", "prepare", "loss"))
@@ -100,7 +100,7 @@ def make_curiosity(config: CuriosityConfig) -> Curiosity:
 
 
 class Curious(Algorithm):
-    """An algorithm and its curiosity."""
+    """Wraps an algorithm and adds intrinsic rewards to it."""
 
     def __init__(self, agent: Algorithm, curiosity: Sequence[CuriosityConfig]) -> None:
         if agent.recorded_rewards():
@@ -111,7 +111,7 @@ class Curious(Algorithm):
             raise UserError(f"curiosity: {name!r} is a name that the algorithm uses itself; give the stream another")
         self._parts = {name: make_curiosity(config) for name, config in self._configs.items()}
         self._model: CuriousModel | None = None
-        self._no_action = torch.zeros(())  # of the env, once it is known
+        self._no_action = torch.zeros(())  # replaced in `build`, once the env is known
 
     def streams(self) -> tuple[StreamSpec, ...]:
         mine = (
@@ -155,7 +155,7 @@ class Curious(Algorithm):
         return {"own": own, "returns": {name: torch.zeros(num_envs) for name in self._parts}}
 
     def intrinsic_rewards(self, model: CuriousModel, seen: IntrinsicInput, state: dict[str, Any]) -> dict[str, Tensor]:
-        if seen.action is None:  # nothing was done yet
+        if seen.action is None:  # no action has been taken yet
             seen = replace(seen, action=self._no_action.expand(len(seen.first), *self._no_action.shape))
         rewards = {}
         for name, part in self._parts.items():
@@ -176,12 +176,12 @@ class Curious(Algorithm):
         scaled = replace(batch, trajectory=self._scaled(model, steps))
         ready = self._agent.prepare(model.agent, None if target_net is None else target_net.agent, scaled)
         prepared = {"agent": ready.prepared, "next_obs": tree.map(lambda leaf: leaf[1:], steps.obs)}
-        if ready.trajectory.obs is not steps.obs:  # the agent sees them in a form of its own
+        if ready.trajectory.obs is not steps.obs:  # the agent has transformed them
             prepared["obs"] = tree.map(lambda leaf: leaf[: steps.length], steps.obs)
         return replace(ready, prepared=prepared)
 
     def _scaled(self, model: CuriousModel, steps: Trajectory[Any]) -> Trajectory[Any]:
-        """The steps with intrinsic rewards as they are learned from."""
+        """The steps with intrinsic rewards divided by `CuriousModel.scale`."""
         rewards = {name: steps.rewards[name] / model.scale(name).to(steps.rewards[name]) for name in self._parts}
         return replace(steps, rewards={**steps.rewards, **rewards})
 
@@ -205,7 +205,7 @@ class Curious(Algorithm):
         return self._agent.score(model.agent, table, candidates, recent)
 
     def priority(self, window: Trajectory[NDArray]) -> NDArray | None:
-        """The agent's, by rewards as learned from, or as recorded where a table has no model beside it."""
+        """The agent's priorities, from scaled rewards, or from recorded ones if this process has no model."""
         if self._model is not None:
             scales = {name: np.float32(self._model.scale(name)) for name in self._parts}
             rewards = {name: window.rewards[name] / scale for name, scale in scales.items()}

@@ -1,5 +1,5 @@
-"""Deep Q-learning (Mnih 2015), with double (1509.06461), dueling (1511.06581), n-step and prioritized replay
-(1511.05952), each by one switch.
+"""DQN (Mnih 2015), with optional double Q-learning (1509.06461), dueling networks (1511.06581), n-step returns, and
+prioritized replay (1511.05952).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DQN(Algorithm):
         return network
 
     def heads(self, env: EnvSpec) -> dict[str, HeadSpec]:
-        """A Q head a stream, for one choice out of finitely many."""
+        """One Q head per stream; the action space must be Discrete."""
         if not isinstance(env.action, spaces.Discrete):
             raise UserError(f"{self.config.name} needs a Discrete action space; {env.id} has {env.action}")
         head = HeadSpec("dueling", hidden=tuple(self.config.dueling_hidden)) if self.config.dueling else HeadSpec("q")
@@ -70,20 +70,20 @@ class DQN(Algorithm):
         return ActOutput(action, self.record(q, combined_q, action))
 
     def epsilon(self, inputs: ActInput) -> Tensor | float:
-        """How likely a row acts at random: a number, or one a row [B]."""
+        """The probability of a random action: one number, or one per env [B]."""
         if not inputs.explore:
             return self.config.eval_epsilon
         return self.training_epsilon(inputs.progress, inputs.env_index, inputs.num_envs)
 
     def training_epsilon(self, progress: Progress, rows: Tensor, num_envs: int) -> Tensor | float:
-        """Epsilon of env rows [B] out of `num_envs` in training: one number for all, or one per row [B]."""
+        """Training epsilon of the envs with indices `rows` [B] out of `num_envs`: one number, or one per env [B]."""
         return self.config.epsilon.at(progress.env_steps, progress.fraction)
 
     def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
         return epsilon_metrics(self.training_epsilon(progress, torch.arange(num_envs), num_envs))
 
     def record(self, q: dict[str, Tensor], combined_q: Tensor, action: Tensor) -> dict[str, Tree]:
-        """What to keep beside an action [B]: of its Q values [B, A] a stream and their weighted sum [B, A], nothing."""
+        """Extras to record with an action [B], given Q values [B, A] per stream and their weighted sum; here none."""
         return {}
 
     def prepare(self, model: Network, target_net: Network, batch: Batch) -> Batch:
@@ -101,7 +101,7 @@ class DQN(Algorithm):
         return batch
 
     def _at_ends(self, model: Network, q: dict[str, Tensor], ended_t: Tensor) -> dict[str, Tensor]:
-        """Q values in which the observation after an end is worth, to non-episodic streams, what a new episode is."""
+        """For non-episodic streams, replace Q after the end of an episode by the mean value of a first observation."""
         values = {name: self._transform.apply(mean.value()) for name, mean in _reset_values(model)}
         return q | {name: bootstrap_from_reset(q[name], ended_t, value) for name, value in values.items()}
 
@@ -139,13 +139,13 @@ class DQN(Algorithm):
 
     @staticmethod
     def _q(network: Network, steps: Trajectory[Tensor], t: int) -> dict[str, Tensor]:
-        """Q values [B, A] a stream at the observations of row `t`."""
+        """Q values [B, A] per stream at obs[t]."""
         outputs, _ = network.step(tree.map(lambda leaf: leaf[t], steps.obs), steps.first[t], {})
         return outputs
 
 
 def _reset_values(model: Network) -> Iterator[tuple[str, MovingMean]]:
-    """The mean value of an episode's first observation, of every non-episodic stream by name."""
+    """Yield the name of each non-episodic stream and the mean value of first observations."""
     for name, mean in model.reset_values.items():
         assert isinstance(mean, MovingMean)
         yield name, mean

@@ -1,4 +1,4 @@
-"""IMPACT (1912.00167): a surrogate against a slow target policy, on a circular buffer of batches used several times."""
+"""IMPACT (1912.00167): PPO's surrogate relative to a target policy, on a circular buffer of batches that are reused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from starling.types import Batch, EnvSpec, StreamSpec, Tensor
 
 
 class IMPACT(Algorithm):
-    """A policy head and a value head a stream; the target network's policy is what ratios are taken against."""
+    """One policy head and one value head per stream; importance ratios are relative to the target network's policy."""
 
     def __init__(self, config: IMPACTConfig, net: NetConfig) -> None:
         self.config, self.net = config, net
@@ -52,7 +52,7 @@ class IMPACT(Algorithm):
     def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
         config = self.config
         queue = fragment_queue("unrolls", config.unroll, config.batch, num_envs, max_lag=config.queue_batches)
-        # What is in the buffer waits for nobody, so the queue's own room is what holds actors back.
+        # Batches in the buffer do not block actors, so only the capacity of the queue limits how far they run ahead.
         capacity = max((config.buffer + config.queue_batches) * config.batch, config.batch + num_envs)
         return (
             replace(
@@ -70,7 +70,7 @@ class IMPACT(Algorithm):
         return ActOutput(action, extras={BEHAVIOUR: policy.params()}, state=state)
 
     def prepare(self, model: Network, target_net: Network, batch: Batch) -> Batch:
-        """How likely the target policy makes the actions taken, log p [T, B]."""
+        """Compute log-probabilities [T, B] of the actions under the target and behavior policies, and add the clip."""
         steps = batch.trajectory
         outputs, _, _ = target_net.unroll_trajectory(steps, only=(POLICY,))
         policy = first_steps(outputs[POLICY], steps.length)
@@ -80,7 +80,7 @@ class IMPACT(Algorithm):
         return replace(batch, prepared=prepared | {"clip": torch.full_like(prepared["target"], clip)})
 
     def loss(self, model: Network, target_net: Network, batch: Batch) -> Loss:
-        """Algorithm 1: V-trace with ratios target / worker, and the surrogate on pi / max(target, worker / rho)."""
+        """Algorithm 1: V-trace with ratios target / worker; surrogate with ratios pi / max(target, worker / rho)."""
         steps, prepared, streams, config = batch.trajectory, batch.prepared, self._streams, self.config
         outputs, _, _ = model.unroll_trajectory(steps)
         policy = first_steps(outputs[POLICY], steps.length)

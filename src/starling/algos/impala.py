@@ -1,6 +1,6 @@
-"""IMPALA (1802.01561): actors run ahead of the learner and V-trace corrects for it, recurrent or not.
+"""IMPALA (1802.01561): actors run ahead of the learner, and V-trace corrects for the lag; recurrent or not.
 
-Batches may mix new unrolls with old ones; CLEAR (1811.11682) and LASER (1909.11583) are a switch each.
+Batches may mix new and replayed unrolls. CLEAR (1811.11682) and LASER (1909.11583) are optional.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory
 D = TypeVar("D", Categorical, MultiCategorical)
 
 VALUES = "values"
-"""What the value heads said when acting, a stream each: CLEAR clones them."""
+"""Values recorded when acting, per stream; CLEAR clones them."""
 
 
 @dataclass(frozen=True)
 class _Present:
-    """What the present network says about a batch of T steps and B rows."""
+    """Outputs of the current network for a batch of shape [T, B]."""
 
     outputs: dict[str, Any]  # [T+1, B, ...] of every head
-    policy: Any  # [T, B], a distribution
-    behaviour: Any  # [T, B], one of the same kind
+    policy: Any  # [T, B] distribution
+    behaviour: Any  # [T, B] distribution of the same class
     log_rho: Tensor  # [T, B]
-    keep: Tensor | None  # [T, B] bool: states to learn from; None: all
+    keep: Tensor | None  # [T, B] bool: states to learn from (LASER); None: all
 
 
 class IMPALA(Algorithm):
-    """A policy head and a value head a stream."""
+    """One policy head, and one value head per stream."""
 
     def __init__(self, config: IMPALAConfig, net: NetConfig) -> None:
         self.config, self.net = config, net
@@ -114,7 +114,10 @@ class IMPALA(Algorithm):
         return self._sources.distances(model, table, candidates, recent)
 
     def loss(self, model: Network, target_net: None, batch: Batch) -> Loss:
-        """Policy, value and entropy in one pass over T + 1 observations; the last one only bootstraps."""
+        """Sum over steps of: policy gradient loss + value_coef * value loss - entropy_coef * entropy.
+
+        Targets and advantages are V-trace's; the last of the T + 1 observations only bootstraps.
+        """
         steps, streams, config = batch.trajectory, self._streams, self.config
         outputs, _, _ = model.unroll_trajectory(steps)
         policy = first_steps(outputs[POLICY], steps.length)
@@ -134,7 +137,7 @@ class IMPALA(Algorithm):
         cost, clones = self._policy_cost(now, parts, batch)
         if self._prioritized:
             cost, value = cost * batch.weight, value * batch.weight
-        # Values need no mask: where a stream has no target, vs is the value itself.
+        # The value loss needs no mask: vs equals the value at steps without a target.
         loss = masked_sum(cost, steps.valid) + config.value_coef * value.sum()
 
         def metrics() -> dict[str, Tensor]:
@@ -146,7 +149,7 @@ class IMPALA(Algorithm):
         return Loss(losses={"impala": loss}, metrics=metrics, priorities=priorities)
 
     def _policy_cost(self, now: _Present, parts: dict[str, Tensor], batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the policy's part of the loss sums up [T, B], and what of it CLEAR adds before it is weighted."""
+        """Per-step policy loss [T, B] with entropy and CLEAR terms, and the CLEAR terms themselves before weighting."""
         entropy, keep, clear = parts["entropy"], now.keep, self.config.clear
         if keep is not None:
             entropy = torch.where(keep & ~self._replayed(batch), entropy, 0.0)
@@ -157,7 +160,7 @@ class IMPALA(Algorithm):
         return cost + clear.policy_cost * clones["policy_clone"] + clear.value_cost * clones["value_clone"], clones
 
     def _clones(self, now: _Present, batch: Batch) -> dict[str, Tensor]:
-        """CLEAR's losses [T, B] (1811.11682, section 3.2), 0 on new rows and where LASER leaves a state out."""
+        """CLEAR's cloning losses [T, B] (1811.11682, section 3.2); 0 on new rows and on states that LASER rejects."""
         steps = batch.trajectory
         cloned = self._replayed(batch) & (steps.valid if now.keep is None else steps.valid & now.keep)
         errors = [
@@ -167,7 +170,7 @@ class IMPALA(Algorithm):
         return {name: torch.where(cloned, loss, 0.0) for name, loss in losses.items()}
 
     def _replayed(self, batch: Batch) -> Tensor:
-        """Which rows [B] are old."""
+        """Mask [B] of rows that come from replay."""
         return batch.source != (0 if self._sources is None else self._sources.queue)
 
     @property
@@ -175,14 +178,14 @@ class IMPALA(Algorithm):
         return self._sources is not None and self._sources.importance_exponent is not None
 
     def _priorities(self, outputs: dict[str, Tensor], traces: dict[str, VTrace], valid: Tensor) -> Tensor:
-        """The mean size of each row's value errors [B]."""
+        """Priorities [B]: the mean absolute value error of each row."""
         errors = total([(traces[s.name].vs - outputs[s.name][:-1]).detach().abs() for s in self._streams])
         return torch.where(valid, errors, 0.0).sum(0) / valid.sum(0).clamp(min=1)
 
     def _means(self, parts: dict[str, Tensor], now: _Present, batch: Batch) -> dict[str, Tensor]:
-        """What is logged: means over all valid steps, and over those of every source."""
+        """Metrics: means over all valid steps, and also per source if `sources` is set."""
         steps, rho = batch.trajectory, now.log_rho.exp()
-        # The same policy's ratios are 1 but for rounding, which is no clipping.
+        # On-policy ratios are 1 up to rounding, which should not count as clipped.
         clipped = (rho > 1.001 * self.config.clip_rho).float()
         named = {**parts, "rho": rho, "clipped": clipped, "off_policy": total_variation(now.log_rho)}
         if now.keep is not None:
@@ -195,14 +198,14 @@ class IMPALA(Algorithm):
 
 
 def relevance(policy: D, behaviour: D, clip_rho: float, laser: LaserConfig) -> Tensor:
-    """LASER's test [T, B] bool: where what was recorded still says something about the present policy."""
+    """LASER's relevance mask, bool [T, B]: states whose recorded policy is close enough to the current one."""
     if laser.reference == "behaviour" or not isinstance(policy, Categorical):
         return relevant(policy, behaviour, laser.threshold)
     return relevant(policy, implied_policy(policy, behaviour, clip_rho), laser.threshold)
 
 
 def explained_variance(v_t: Tensor, goal_t: Tensor, valid_t: Tensor) -> Tensor:
-    """The share of the targets' variance that the values account for []: 1 at best, 0 for any constant; all [T, B]."""
+    """1 - Var(target - v) / Var(target) [] over valid steps: at best 1, and 0 for constant values; inputs [T, B]."""
     error_t = goal_t - v_t
 
     def variance(x: Tensor) -> Tensor:

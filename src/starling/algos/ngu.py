@@ -1,8 +1,8 @@
-"""NGU (2002.06038): R2D2 with a family of policies, one for every mixture of reward and novelty.
+"""NGU (2002.06038): R2D2 with a family of policies, each with its own weight of the novelty reward.
 
-By switch with two networks and a bandit that chooses the policy of an episode: the form of Agent57 (2003.13350). Each
-env row has a bandit over its own episodes, and so has the evaluator, over trial episodes (`intrinsic/trials.py`); its
-scores are those of the policy whose trials returned most.
+Agent57 (2003.13350) is the variant with separate networks and a bandit that chooses the policy of each episode. Every
+env has a bandit over its own episodes. The evaluator has one over trial episodes (`intrinsic/trials.py`) and scores the
+policy with the largest mean return in these trials.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from starling.ops.streams import StreamTerms
 from starling.types import EXTRINSIC, Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory, Tree
 
 SPEED = 0.01
-"""Rate of the moving averages of errors, per update."""
+"""Rate of the moving averages of prediction errors, per update."""
 NOVELTY = "novelty"
-"""The name of the intrinsic reward, and of its Q values where they are apart."""
+"""Name of the intrinsic reward, and of its Q head if networks are separate."""
 
 
 class NGUModel(nn.Module):
-    """The agent's network, the predictor of lifelong novelty, the embedding, and which errors are usual."""
+    """The agent's network, the lifelong novelty module (RND), the embedding, and running moments of RND's errors."""
 
     error: Tensor  # [3]
 
     def __init__(self, agent: Network, lifelong: Distillation, embedding: InverseModel, *, told: bool) -> None:
         super().__init__()
         self.agent, self.lifelong, self.embedding = agent, lifelong, embedding
-        self._told = told  # whether the network knows which policy it is
-        # Moving averages from 0 of 1, of the predictor's errors and of their squares: the first says what others lack.
+        self._told = told  # the network gets the index of its policy as input
+        # Moving averages of (1, error, error^2), all starting at 0; the first one corrects the bias of the other two.
         self.register_buffer("error", torch.zeros(3))
 
     def initial_carry(self, rows: int) -> dict[str, Tree]:
@@ -54,7 +54,7 @@ class NGUModel(nn.Module):
         return {**carry, "arm": torch.zeros(rows, dtype=torch.int64, device=next(self.parameters()).device)}
 
     def modulation(self, error: Tensor) -> Tensor:
-        """How unusual errors [B] are: 1 + (error - mean) / deviation; 1 while too little was seen to say."""
+        """Lifelong novelty modulator [B]: 1 + (error - mean) / std; 1 until statistics have warmed up."""
         usual = self.error / self.error[0].clamp(min=1e-12)
         mean, square = usual[1], usual[2]
         unusual = 1.0 + (error - mean) / (square - mean.square()).clamp(min=1e-12).sqrt()
@@ -62,28 +62,28 @@ class NGUModel(nn.Module):
 
     @torch.no_grad()
     def update(self, error: Tensor) -> None:
-        """Update the moving means with errors [n]; old errors decay, since those of an untrained predictor are huge."""
-        error = error.to(self.error)  # mixed precision has it in bfloat16
+        """Update the moving averages with errors [n]; they forget the huge errors of the untrained predictor."""
+        error = error.to(self.error)  # bfloat16 under mixed precision
         self.error.lerp_(torch.stack([torch.ones_like(error), error, error.square()]).mean(1), SPEED)
 
     def beside(self, obs: Tree, arm: Tensor) -> dict[str, Tree]:
-        """What the network sees: obs [..., B, *shape], and the policy [..., B] that it is."""
+        """Network input: obs [..., B, *shape] and the index of the policy [..., B]."""
         return {"obs": obs, "arm": arm if self._told else torch.zeros_like(arm)}
 
     def step(self, obs: Tree, first: Tensor, carry: dict[str, Tree]) -> Any:
-        """What the agent's heads say, for whoever wants to look."""
+        """Outputs of the agent's heads, for inspection."""
         return self.agent.step(self.beside(obs, carry["arm"]), first, carry)
 
 
 class NGU(R2D2):
-    """The network sees which policy it is; acting and learning are R2D2's, with the reward that this policy follows."""
+    """R2D2 conditioned on the index of a policy, whose reward is extrinsic + beta_i * novelty with discount gamma_i."""
 
     config: NGUConfig
 
     def __init__(self, config: NGUConfig, net: NetConfig) -> None:
         super().__init__(config, net.model_copy(update={"shared": net.shared and not config.separate_networks}))
         self.config = config
-        self._apart = config.arm_varies == "novelty"  # policies want different things
+        self._apart = config.arm_varies == "novelty"  # policies differ in rewards and discounts, not only in epsilon
         self._beta = novelty_weights(config.policies, config.novelty if self._apart else 0.0)  # [N]
         self._gamma = self._discounts()  # [N]
         self._lifelong, self._episodic = RND(config.lifelong), Episodic(config.episodic)
@@ -133,12 +133,12 @@ class NGU(R2D2):
         return {
             "carry": {"arm": torch.zeros(num_envs, dtype=torch.int64)},
             "episode": self._episodic.initial_state(num_envs),
-            "total": torch.zeros(num_envs),  # the env's rewards in this episode
+            "total": torch.zeros(num_envs),  # extrinsic return of the current episode
             "bandit": {} if self._bandit is None else self._bandit.state(num_envs),
         }
 
     def intrinsic_rewards(self, model: NGUModel, seen: IntrinsicInput, state: dict[str, Any]) -> dict[str, Tensor]:
-        """Episodic novelty, up to L times as much where the observation is new in all of training (eq. 1)."""
+        """Episodic novelty * min(max(alpha, 1), L), with the lifelong modulator alpha (eq. 1)."""
         self._change_arms(seen, state)
         episodic = self._episodic.reward(model.embedding, seen, state["episode"])
         error = model.lifelong(seen.obs)
@@ -146,10 +146,10 @@ class NGU(R2D2):
         return {NOVELTY: novelty.masked_fill(seen.first, 0.0)}
 
     def _change_arms(self, seen: IntrinsicInput, state: dict[str, Any]) -> None:
-        """Give the bandits the returns of episodes that ended, and choose the policies of those that begin.
+        """Update the bandits with the returns of ended episodes, and choose the policies of new episodes.
 
-        An episode that was cut off (by a checkpoint, `env.stagger`, a fault of the env) begins anew without an end: no
-        bandit learns from it.
+        An episode that was interrupted (by a checkpoint, `env.stagger`, or a fault of the env) has no end: no bandit
+        learns from it.
         """
         arm, total = state["carry"]["arm"], state["total"]
         total += seen.reward.float().masked_fill(seen.first, 0.0)
@@ -168,7 +168,7 @@ class NGU(R2D2):
         total[rows] = 0.0
 
     def trials(self) -> Trials | None:
-        """The evaluator's bandit, where there is a meta; policies that differ in epsilon alone are one to it."""
+        """The evaluator's bandit if there is a meta-controller and policies differ in more than epsilon, else None."""
         meta = self.config.meta
         if meta is None or not self._apart:
             return None
@@ -178,13 +178,13 @@ class NGU(R2D2):
         return super().act(model.agent, replace(inputs, obs=model.beside(inputs.obs, inputs.carry["arm"])))
 
     def epsilon(self, inputs: ActInput) -> Tensor | float:
-        """Its own for every env row, or for every policy where these differ in nothing else."""
+        """One epsilon per env, or one per policy if policies differ in nothing else."""
         if self._apart or not inputs.explore:
             return super().epsilon(inputs)
         return self.training_epsilon(inputs.progress, inputs.carry["arm"], self.config.policies)
 
     def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
-        """Epsilon over env rows; where it belongs to policies that a bandit chooses, over policies."""
+        """Epsilon over envs, or over policies if it belongs to policies that a bandit chooses."""
         if self._apart:
             return super().exploration(progress, num_envs)
         policies = self.config.policies
@@ -194,7 +194,7 @@ class NGU(R2D2):
     # Learning.
 
     def prepare(self, model: Any, target_net: Any, batch: Batch) -> Batch:
-        """Update the statistics of what the predictor sees and of its errors."""
+        """Update the statistics of the predictor's observations and of its errors."""
         steps = batch.trajectory
         learnt_t = self._curious(steps)
         after = tree.map(lambda leaf: leaf[1:][learnt_t], steps.obs)
@@ -227,12 +227,12 @@ class NGU(R2D2):
         return Loss({**loss.losses, **curious}, metrics, loss.priorities)
 
     def _curious(self, steps: Trajectory[Tensor]) -> Tensor:
-        """The last few valid steps of every sequence, bool [T, B]."""
+        """Mask, bool [T, B], of steps that train the novelty modules: the last `predictor_steps` of each sequence."""
         step = torch.arange(steps.length, device=steps.valid.device)[:, None]
         return steps.valid & (step >= steps.valid.sum(0) - self.config.predictor_steps)
 
     def combine_q(self, q: Values, carry: dict[str, Tree]) -> Tensor:
-        """Q of the env's reward, and where it is apart that of novelty by the weight of each row's policy."""
+        """Q_extrinsic, plus beta * Q_novelty if networks are separate; beta belongs to the policy of each row."""
         if not self.config.separate_networks:
             return q[EXTRINSIC]
         return q[EXTRINSIC] + self._of_arm(self._beta, carry)[:, None] * q[NOVELTY]
@@ -252,12 +252,12 @@ class NGU(R2D2):
         return {name: (weight * error.sum(0)).mean() for name, error in errors_t.items()}
 
     def _of_arm(self, values: Tensor, carry: dict[str, Tree]) -> Tensor:
-        """The value [B] of each row's policy."""
+        """Look up `values` [N] by the policy of each row: [B]."""
         return values.to(carry["arm"].device)[carry["arm"]]
 
 
 def make_bandit(policies: int, meta: MetaConfig) -> Bandit:
-    """The bandit over `policies` that the settings describe."""
+    """Create the bandit over `policies` from the settings."""
     return Bandit(policies, meta.window, kind=meta.kind, epsilon=meta.epsilon, bonus=meta.bonus)
 
 
@@ -267,7 +267,7 @@ def _part(model: nn.Module) -> NGUModel:
 
 
 def _of_head(name: str) -> Any:
-    """The parameters of one of two networks that share nothing."""
+    """Return a function that collects the parameters of one of two separate networks."""
 
     def parameters(model: nn.Module) -> Any:
         agent = _part(model).agent

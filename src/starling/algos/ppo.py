@@ -1,6 +1,6 @@
-"""Proximal policy optimisation (1707.06347) with generalised advantage estimation (1506.02438), recurrent or not.
+"""Proximal policy optimization (1707.06347) with generalized advantage estimation (1506.02438), recurrent or not.
 
-Asynchronous with `max_lag` above 0: actors run ahead, and the advantages are corrected by V-trace (1802.01561).
+With `max_lag` above 0 it is asynchronous: actors run ahead, and V-trace (1802.01561) corrects the advantages.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory
 
 LOG_PROB = "log_prob"
-"""How likely the policy that acted made an action: recorded where actors run ahead, else as likely as it is now."""
+"""Log-probability of an action under the behavior policy; recorded only if actors run ahead, else recomputed."""
 
 
 class PPO(Algorithm):
-    """A policy head and a value head a stream."""
+    """One policy head, and one value head per stream."""
 
     def __init__(self, config: PPOConfig, net: NetConfig) -> None:
         self.config, self.net = config, net
@@ -62,7 +62,7 @@ class PPO(Algorithm):
         return model
 
     def _policy_head(self, env: EnvSpec) -> HeadSpec:
-        """A categorical policy for finitely many actions, a normal one for a Box."""
+        """A categorical policy for a finite action space, a Gaussian one for a Box."""
         wanted, box = self.config.policy, isinstance(env.action, spaces.Box)
         if wanted == "gaussian" and not box:
             raise UserError(
@@ -94,9 +94,9 @@ class PPO(Algorithm):
         return ActOutput(action, extras, state)
 
     def prepare(self, model: Network, target_net: None, batch: Batch) -> Batch:
-        """Values of the present network in one pass, then advantages and targets a stream, [T, B] each.
+        """Compute values with the current network, then advantages and value targets [T, B] per stream.
 
-        Unless actors run ahead, the present policy is the one that acted.
+        Unless actors run ahead, the current policy is the behavior policy.
         """
         steps = _normalised(model, batch.trajectory)
         outputs, _, _ = model.unroll_trajectory(steps)
@@ -113,11 +113,11 @@ class PPO(Algorithm):
             advantages[stream.name], targets[stream.name] = _estimates(scaled, stream, v, log_rho)
         advantage = weighted_total(advantages, self._streams)
         if self.config.normalize_advantages and self.config.minibatches == 1:
-            advantage = normalise(advantage, steps.valid)  # the one minibatch is the same in every epoch
+            advantage = normalise(advantage, steps.valid)  # here, since the single minibatch is the same in all epochs
         clip = torch.full_like(advantage, self.config.clip.at(batch.progress.env_steps, batch.progress.fraction))
         prepared = {"advantage": advantage, "values": values, "targets": targets, LOG_PROB: log_prob, "clip": clip}
         if log_rho is not None:
-            prepared["off_policy"] = total_variation(log_rho)  # before this batch moves the policy any further
+            prepared["off_policy"] = total_variation(log_rho)  # before this update changes the policy
         return replace(batch, trajectory=steps, prepared=prepared)
 
     def loss(self, model: Network, target_net: None, batch: Batch) -> Loss:
@@ -155,9 +155,9 @@ class PPO(Algorithm):
 
 
 def _normalised(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
-    """The trajectory with observations as the policy saw them that acted, by the statistics before this batch.
+    """Normalize observations with the statistics that the behavior policy used, then update these with this batch.
 
-    A ratio of policies then begins at 1; the statistics take in this batch only after it.
+    The order makes importance ratios start at 1.
     """
     if model.normaliser is None:
         return steps
@@ -167,7 +167,7 @@ def _normalised(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]
 
 
 def _scaled(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
-    """The trajectory with rewards as they are learned from; a network that takes rewards as input sees the raw ones."""
+    """Update the reward scales and apply them; a network that takes rewards as input gets the raw ones."""
     rewards = dict(steps.rewards)
     for name, scale in model.reward_scales.items():
         assert isinstance(scale, RewardScale)
@@ -179,10 +179,10 @@ def _scaled(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
 def _estimates(
     steps: Trajectory[Tensor], stream: StreamSpec, v: Tensor, log_rho: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Advantages and targets of values [T, B] of one stream from its values [T+1, B]: GAE, or V-trace given log ratios.
+    """Advantages and value targets [T, B] of one stream from its values [T+1, B]: GAE, or V-trace if given log ratios.
 
-    V-trace's advantage leaves its own step unweighted, because the surrogate weights it with the same ratio; where all
-    ratios are 1 it is GAE.
+    The V-trace advantage omits the ratio of its own step, because the surrogate multiplies by it. If all ratios are 1,
+    it equals GAE.
     """
     terms = stream_terms(steps, stream)
     v_t, v_tp1 = v[:-1], v[1:]

@@ -1,6 +1,6 @@
-"""PQN (2407.04811): Q(lambda) on-policy from parallel envs, without replay and without a target network.
+"""PQN (2407.04811): on-policy Q(lambda) with parallel envs, without replay or target network.
 
-Layer normalization in the network (net.torso.norm=layer) is what keeps it stable.
+Layer normalization in the network (net.torso.norm=layer) stabilizes training.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class PQN(Algorithm):
         return self.config.epsilon.at(progress.env_steps, progress.fraction)
 
     def prepare(self, model: Network, target_net: None, batch: Batch) -> Batch:
-        """Compute targets [T, B] per stream with the present network, once for all epochs.
+        """Compute targets [T, B] per stream with the current network, once for all epochs.
 
         G_t = r_t + gamma ((1 - lambda) max_a Q(s_{t+1}, a) + lambda G_{t+1})
         """
@@ -94,16 +94,16 @@ class PQN(Algorithm):
 
     @staticmethod
     def _next_values(reset_value: Any, steps: Trajectory[Tensor], v: Tensor) -> Tensor:
-        """Values [T, B] of next observations to a non-episodic stream, from those of all observations [T+1, B].
+        """Values [T, B] of the next observations for a non-episodic stream, from values [T+1, B] of all observations.
 
-        A final observation is worth what an episode's first one is: it gets no target itself.
+        The value of a final observation, which never gets a target, is replaced by the mean value at reset.
         """
         firsts = v[steps.first]
         reset_value.update(firsts, torch.ones_like(firsts))
         return torch.where(steps.terminated | steps.truncated, reset_value.value().to(v), v[1:])
 
     def loss(self, model: Network, target_net: None, batch: Batch) -> Loss:
-        """Mean over valid steps of 1/2 (G_t - Q(s_t, a_t))^2, or its Huber form, summed over streams."""
+        """Mean over valid steps of 1/2 (G_t - Q(s_t, a_t))^2, or the Huber loss, summed over streams."""
         steps, length = batch.trajectory, batch.trajectory.length
         obs = tree.map(lambda leaf: leaf[:length], steps.obs)
         q, _, _ = model.unroll(obs, steps.first[:length], steps.action, steps.rewards, steps.carry)

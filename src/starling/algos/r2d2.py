@@ -1,7 +1,7 @@
-"""R2D2 (Kapturowski 2019): Ape-X with memory, learned from replayed sequences with stored recurrent states and burn-in.
+"""R2D2 (Kapturowski 2019): recurrent Ape-X, trained on replayed sequences with stored states and burn-in.
 
-A window of the ring is `burn_in` steps and then `unroll` steps that are trained. Where it begins an episode its true
-state is known to be zero: no burn-in is needed, so all of its steps are trained and no episode is too short to learn.
+A sequence has `burn_in` steps, followed by `unroll` steps with a loss. If a sequence starts an episode, its initial
+state is known to be zero and needs no burn-in: all its steps have a loss, so no episode is too short to learn from.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from starling.replay.spec import TableSpec
 from starling.types import Batch, NDArray, StreamSpec, Tensor, Trajectory, Tree
 
 Q, MU, FEATURES = "q", "mu", "features"
-"""What acting records: Q values [A] a stream, how likely the action was, and what the core gave to the heads."""
+"""Extras: Q values [A] per stream, the probability of the action, and the features (output of the core)."""
 
 Values = dict[str, Tensor]
-"""Q values, a stream each."""
+"""One tensor per stream, such as Q values."""
 
 
 class R2D2(ApeX):
-    """Exploration and optimisation are Ape-X's; tables, acting and loss are those of sequences."""
+    """Exploration and optimizers are those of Ape-X; tables, acting, and loss work on sequences."""
 
     config: R2D2Config
 
@@ -49,7 +49,7 @@ class R2D2(ApeX):
         self._transform = RESCALED if config.rescale else IDENTITY
 
     def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
-        """Overlapping windows, each with something to learn from."""
+        """A replay of overlapping sequences, each with at least one step that has a loss."""
         (replay,) = super().tables(num_envs)
         burn_in, unroll, period = self.config.burn_in, self.config.unroll, self.config.period
         return (replace(replay, length=burn_in + unroll, period=period, prefix=burn_in),)
@@ -67,7 +67,7 @@ class R2D2(ApeX):
         return ActOutput(action, extras, state)
 
     def loss(self, model: Network, target_net: Network, batch: Batch) -> Loss:
-        """Squared (Huber) errors, summed over a sequence's trained steps, a mean over sequences by their weight."""
+        """Huber loss of TD errors, summed over the unmasked steps of each sequence; weighted mean over sequences."""
         steps = self._begun(model, batch.trajectory)
         q = unroll_burnt_in(model, steps, self.config.burn_in)
         with torch.no_grad():
@@ -86,7 +86,7 @@ class R2D2(ApeX):
         )
 
     def combine_q(self, q: Values, carry: dict[str, Tree]) -> Tensor:
-        """What the policy is greedy in, [..., B, A], from Q values a stream; the carry is that of the rows [B]."""
+        """Combine the Q values of all streams into those that the policy is greedy in [..., B, A]; carry [B, ...]."""
         return weighted_total(q, self._streams)
 
     def terms(self, steps: Trajectory[Tensor], stream: StreamSpec) -> StreamTerms:
@@ -94,23 +94,23 @@ class R2D2(ApeX):
         return stream_terms(steps, stream, whole=False)
 
     def losses(self, errors_t: Values, weight: Tensor) -> Values:
-        """A scalar an optimizer: penalties [T, B] a stream, summed over a sequence, a mean by weight [B]."""
+        """Reduce per-step losses [T, B] per stream to one scalar per optimizer, with importance weights [B]."""
         return {"q": (weight * total([*errors_t.values()]).sum(0)).mean()}
 
     def priority(self, window: Trajectory[NDArray]) -> NDArray:
-        """The learner's priority [B] as the actor would have said it, from the Q values it acted with."""
+        """Initial priorities [B], computed like the learner's from the Q values recorded when acting."""
         steps = tree.to_torch(window)
         trained_t = self._trained(steps)
         errors = self._td_errors(steps, steps.extras[Q], steps.extras[Q], trained_t)
         return sequence_priority(self.td_priority(errors), trained_t, self.config.eta).numpy()
 
     def _trained(self, steps: Trajectory[Tensor]) -> Tensor:
-        """Which steps have a target, bool [T, B]: those after the burn-in, or all where a window begins an episode."""
+        """Loss mask, bool [T, B]: valid steps after burn-in, or all valid ones if the sequence starts an episode."""
         after = torch.arange(steps.length, device=steps.valid.device) >= self.config.burn_in  # [T]
         return steps.valid & (after.unsqueeze(1) | steps.first[0])
 
     def _td_errors(self, steps: Trajectory[Tensor], q: Values, q_target: Values, trained_t: Tensor) -> Values:
-        """Target less Q of the action taken [T, B] a stream, 0 where nothing is trained; q, q_target: [T+1, B, A]."""
+        """TD errors target - Q(s_t, a_t) [T, B] per stream, 0 on masked steps; q, q_target: [T+1, B, A]."""
         selector = self.combine_q(q if self.config.double else q_target, steps.carry)
         errors = {}
         for stream in self._streams:
@@ -119,7 +119,7 @@ class R2D2(ApeX):
         return errors
 
     def _td_target(self, steps: Trajectory[Tensor], stream: StreamSpec, selector: Tensor, q_target: Tensor) -> Tensor:
-        """Targets of the Q taken [T, B], inside h, for the policy that prefers what `selector` [T+1, B, A] does."""
+        """Rescaled targets h(G_t) [T, B] for the policy that is greedy in `selector` [T+1, B, A]: n-step or Retrace."""
         terms, transform = self.terms(steps, stream), self._transform
         if self.config.retrace is None:
             v = take(q_target, selector.argmax(-1))  # [T+1, B]
@@ -138,15 +138,16 @@ class R2D2(ApeX):
         )
 
     def _begun(self, model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
-        """The steps, from a zero state where that is wanted."""
+        """The steps, with a zero initial state unless stored states are used."""
         if self.config.state == "stored":
             return steps
         return replace(steps, carry={**steps.carry, "state": model.initial_carry(steps.rows)["state"]})
 
     def _drift(self, model: Network, steps: Trajectory[Tensor], q: Tensor, trained_t: Tensor) -> Values:
-        """delta-Q at the first step after the burn-in and at the last, of sequences that reach so far; q: [T+1, B, A].
+        """Delta-Q at the first step after burn-in and at the last step, over sequences that are long enough.
 
-        Both states are valued with the present weights, so this is what replay costs and not what was learned since.
+        Both states are evaluated with the current weights, so this measures stale states and not learning progress.
+        q: [T+1, B, A].
         """
         count = steps.valid.sum(0)  # [B]
         reaches = (count > self.config.burn_in).nonzero().flatten()  # [b]

@@ -1,5 +1,5 @@
-"""Soft actor-critic (1801.01290) with a learned temperature (1812.05905), for continuous actions or discrete ones
-(1910.07207); n-step returns and prioritized replay (1511.05952) by one switch each.
+"""Soft actor-critic (1801.01290) with a learned temperature (1812.05905), for continuous or discrete (1910.07207)
+actions; n-step returns and prioritized replay (1511.05952) are optional.
 """
 
 from __future__ import annotations
@@ -31,13 +31,16 @@ from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory, Tree
 
 POLICY, ENTROPY = "policy", "entropy"
 WIDTHS = [256, 256]
-"""Of the hidden layers where the configuration names none."""
+"""Default widths of the hidden layers."""
 WORTH_A_THREAD = 2_000_000
-"""Multiplications between hidden layers a batch: two threads are slower at 64 x 64 x 256, faster at twice the width."""
+"""Multiplications between hidden layers per batch from which a second thread pays off.
+
+Two threads are slower at 64 x 64 x 256, and faster at twice that width.
+"""
 
 
 class SoftActorCritic(nn.Module):
-    """A policy, two critics and the logarithm of the temperature."""
+    """A policy, two critics, and the log of the temperature."""
 
     def __init__(self, actor: Network, critics: Critics, temperature: float) -> None:
         super().__init__()
@@ -52,14 +55,14 @@ class SoftActorCritic(nn.Module):
         return self.actor.step(obs, first, {})[0][POLICY]
 
     def step(self, obs: Tree, first: Tensor, _carry: Tree) -> tuple[dict[str, Any], None]:
-        """The policy, and the critics' Q values [B, 2] of what it does at best, or of all actions [B, 2, A]."""
+        """The policy, and the critics' Q values: of the policy's mode [B, 2], or of all discrete actions [B, 2, A]."""
         policy = self.policy(obs, first)
         action = None if isinstance(policy, Categorical) else policy.mode()
         return {POLICY: policy, "q": self.critics(self.critics.encode(obs), action).transpose(0, 1)}, None
 
 
 class Continuous:
-    """Actions in a Box: expectations are samples through which the gradient flows (1812.05905)."""
+    """Box actions: expectations are estimated with reparameterized samples (1812.05905)."""
 
     def __init__(self, dimensions: int) -> None:
         self.head, self.noise_size = "tanh_gaussian", dimensions
@@ -80,19 +83,19 @@ class Continuous:
         return q
 
     def draw(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Standard normal numbers [B, D], a sample of what `value` needs."""
+        """Standard normal noise [B, D] for `value`."""
         return torch.randn(rows, self.noise_size, generator=generator, device=generator.device)
 
     def value(
         self, policy: TanhGaussian, critics: Critics, features: Tensor, alpha: Tensor, drawn: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The soft value [B] by the lower of the critics, and the entropy [B], a sample of both."""
+        """Sample estimates of the soft value [B], with the minimum of the critics, and of the entropy [B]."""
         action, log_prob = policy.from_normal(drawn)
         return soft_value(critics.lowest(features, action), log_prob, alpha), -log_prob
 
 
 class Discrete:
-    """Finitely many actions: expectations are exact (1910.07207)."""
+    """Discrete actions: expectations are exact (1910.07207)."""
 
     def __init__(self, actions: int) -> None:
         self.head, self.noise_size = "categorical", 1
@@ -113,18 +116,18 @@ class Discrete:
         return take(every, action.expand(every.shape[:-1]))
 
     def draw(self, rows: int, generator: torch.Generator) -> Tensor:
-        """Nothing [B, 0]: `value` samples nothing."""
+        """An empty tensor [B, 0]: `value` needs no noise."""
         return torch.empty(rows, 0, device=generator.device)
 
     def value(
         self, policy: Categorical, critics: Critics, features: Tensor, alpha: Tensor, drawn: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The soft value [B] by the lower of the critics, and the entropy [B], both exact."""
+        """The exact soft value [B], with the minimum of the critics, and the exact entropy [B]."""
         return expected_soft_value(torch.minimum(*critics(features)), policy, alpha), policy.entropy()
 
 
 class SAC(Algorithm):
-    """The critics learn the soft value of the policy, the policy climbs it, the temperature steers its entropy."""
+    """Critics learn the soft Q of the policy, the policy maximizes it, and the temperature controls the entropy."""
 
     def __init__(self, config: SACConfig, net: NetConfig) -> None:
         if net.core.kind != "none" or net.inputs:
@@ -132,7 +135,7 @@ class SAC(Algorithm):
         torso = net.torso.model_copy(update={"hidden": WIDTHS if net.torso.hidden is None else net.torso.hidden})
         self.config, self.net = config, net.model_copy(update={"torso": torso})
         (self._stream,) = self.streams()
-        self._form: Continuous | Discrete = Discrete(1)  # until the env is known
+        self._form: Continuous | Discrete = Discrete(1)  # replaced in `build`, once the env is known
 
     def streams(self) -> tuple[StreamSpec, ...]:
         return (StreamSpec(discount=self.config.discount),)
@@ -171,12 +174,12 @@ class SAC(Algorithm):
         )
 
     def _takes_long(self) -> bool:
-        """Whether an update's products are worth a second thread, which has costs of its own."""
+        """Return True if an update is large enough for a second thread to pay off."""
         layers = pairwise(self.net.torso.hidden or [])
         return self.config.batch * sum(inputs * outputs for inputs, outputs in layers) >= WORTH_A_THREAD
 
     def act(self, model: SoftActorCritic, inputs: ActInput) -> ActOutput:
-        """What the policy likes best when nothing is explored; anything at all before the first update."""
+        """Sample from the policy, or take its mode if not exploring; uniform actions before the first update."""
         noise, records_entropy = inputs.noise(self._form.noise_size), self.config.n_step > 1
         if inputs.explore and inputs.progress.updates == 0:
             action, entropy = self._form.choose_blindly(noise)
@@ -194,7 +197,7 @@ class SAC(Algorithm):
     def parts(
         self, model: SoftActorCritic, target_net: SoftActorCritic, batch: Batch
     ) -> tuple[Callable[[], Loss], Callable[[], Loss]]:
-        """The critics' loss, and that of the policy and the temperature: half of the work each."""
+        """The loss of the critics, and that of policy and temperature; each is about half of the work."""
         steps, alpha = batch.trajectory, model.log_alpha.detach().exp()
         obs = tree.map(lambda leaf: leaf[0], steps.obs)
         features = model.critics.encode(obs)  # [B, F]
@@ -230,9 +233,9 @@ class SAC(Algorithm):
         alpha: Tensor,
         drawn: Tensor,
     ) -> Tensor:
-        """What the critics are to say [B]: the window's rewards, then the target critics' soft value of its last state.
+        """Critic targets [B]: the sequence's discounted rewards plus the target critics' soft value of its last state.
 
-        The entropy of a step between first and last counts as a reward, as it was when that action was chosen.
+        Entropies of intermediate steps, as recorded when acting, are added to the rewards.
         """
         last = tree.map(lambda leaf: leaf[-1], steps.obs)
         policy = model.policy(last, steps.first[-1])

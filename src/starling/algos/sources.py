@@ -1,4 +1,4 @@
-"""What an actor-critic mixes its batches from: the tables, what they want recorded, how their items are ranked."""
+"""Batches that mix a queue with replays: their tables, recorded features, and distances for ranking."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from starling.replay.spec import TableSpec
 from starling.types import EnvSpec, Tensor, Trajectory
 
 FEATURES = "features"
-"""The recorded features that the policy head saw when it acted."""
+"""Features of the policy head, recorded when acting."""
 SAMPLERS = {"attentive": "ranked", "elite": "ranked"}
-"""Kinds whose sampler has another name."""
+"""Samplers of the kinds whose sampler has another name."""
 
 
 class Sources:
-    """A queue of new unrolls and any number of replays of old ones."""
+    """One queue of new unrolls and any number of replays of old ones."""
 
     def __init__(self, sources: Sequence[SourceConfig], net: NetConfig) -> None:
         self._sources = tuple(sources)
         self.names = _names([source.kind for source in sources])
         self.queue = next(i for i, source in enumerate(sources) if source.kind == "queue")
-        self._states: StateFeatures | None = None  # known with the observations
+        self._states: StateFeatures | None = None  # built in `meet`, once the env is known
         encoded = [i for i, source in enumerate(sources) if source.kind == "elite" or source.features == "network"]
         if (net.core.kind != "none" or net.inputs) and any(sources[i].every > 1 for i in encoded):
             raise UserError("sources: every above 1 skips states, which a network with a memory or inputs has to see")
 
     @property
     def records_features(self) -> bool:
-        """Whether the features of the network that acts are to be kept."""
+        """True if actors must record the features of the policy head."""
         return any(source.kind == "elite" and source.distance != "kl" for source in self._sources)
 
     @property
     def importance_exponent(self) -> float | None:
-        """The beta of prioritized replay, where there is one."""
+        """The beta of prioritized replay, or None without one."""
         return next((source.beta for source in self._sources if source.kind == "prioritized"), None)
 
     def tables(self, length: int, batch: int, rows: int, max_lag: int) -> tuple[TableSpec, ...]:
-        """Tables of unrolls of `length` steps for batches of `batch`, where `rows` envs step in all."""
+        """One table of unrolls of `length` steps per source, for batches of `batch`; the run has `rows` envs."""
 
         def table(name: str, source: SourceConfig) -> TableSpec:
             if source.kind == "queue":
@@ -73,14 +73,14 @@ class Sources:
         return tuple(table(name, source) for name, source in zip(self.names, self._sources, strict=True))
 
     def meet(self, env: EnvSpec) -> None:
-        """Get to know the observations."""
+        """Prepare for the observations of this env."""
         if any(source.kind == "attentive" and source.features == "state" for source in self._sources):
             self._states = StateFeatures(env.observation)
 
     def distances(
         self, model: Network, table: int, candidates: Trajectory[Tensor], recent: Trajectory[Tensor]
     ) -> Tensor:
-        """How far off the candidates [B] of a table are; `recent` are unrolls that have just come in."""
+        """Distances [B] of the candidates of a table; `recent` are the newest unrolls."""
         source = self._sources[table]
         seen = _every(candidates, source.every)
         if source.kind == "elite":
@@ -90,7 +90,7 @@ class Sources:
         return sequence_mean(distance_t, seen.valid)
 
     def _elite(self, model: Network, source: SourceConfig, seen: Trajectory[Tensor]) -> Tensor:
-        """How differently the present network sees the states than the one that acted [T, B]."""
+        """Distance [T, B] between the current and the recorded policies or features."""
         outputs, features, _ = model.unroll_trajectory(seen, only=(POLICY,))
         if source.distance == "kl":
             policy = outputs[POLICY]
@@ -102,7 +102,7 @@ class Sources:
     def _attentive(
         self, model: Network, source: SourceConfig, seen: Trajectory[Tensor], recent: Trajectory[Tensor]
     ) -> Tensor:
-        """How far the states are from the nearest of those that actors see now [T, B]."""
+        """Distance [T, B] to the nearest of the last states in `recent`."""
         if self._states is None or source.features == "network":
             x, now = _features(model, seen), _features(model, recent)[-1]
         else:
@@ -113,13 +113,13 @@ class Sources:
 
 
 def _features(model: Network, steps: Trajectory[Tensor]) -> Tensor:
-    """What the policy head sees of all observations of a trajectory [T, B, F] (T + 1, where it has its last one)."""
+    """Features of the policy head at all observations of a trajectory: [T, B, F], or [T+1, B, F] with the last one."""
     _, features, _ = model.unroll_trajectory(steps, only=(POLICY,))
     return policy_features(features)
 
 
 def _every(steps: Trajectory[Tensor], stride: int) -> Trajectory[Tensor]:
-    """Every so-manieth state on which an action was taken; the last observation, which only bootstraps, falls away."""
+    """Every `stride`-th state; the last observation, which only bootstraps, is dropped."""
     length = steps.length
     return tree.map_trajectory(steps, lambda leaf: leaf[:length:stride], lambda leaf: leaf)
 
@@ -127,7 +127,7 @@ def _every(steps: Trajectory[Tensor], stride: int) -> Trajectory[Tensor]:
 def means_by_source(
     named: Mapping[str, Tensor], valid: Tensor, source: Tensor, names: Sequence[str]
 ) -> dict[str, Tensor]:
-    """The mean of every tensor [T, B] over the valid steps [T, B] of each source's rows [B], as `source/name`."""
+    """Mean of every tensor [T, B] over the valid steps [T, B] of each source's rows, named `source/name`."""
     rows = one_hot(source, len(names)).float()  # [B, S]
     sums = torch.where(valid, torch.stack(list(named.values())), 0.0).sum(1) @ rows  # [M, S]
     means = sums / (valid.sum(0).float() @ rows).clamp(min=1)
@@ -135,6 +135,6 @@ def means_by_source(
 
 
 def _names(kinds: Sequence[str]) -> tuple[str, ...]:
-    """A name each: the kind, with a number from its second on."""
+    """Unique names: the kind, with a number appended from its second occurrence on."""
     before = [kinds[:i].count(kind) for i, kind in enumerate(kinds)]
     return tuple(f"{kind}-{n + 1}" if n else kind for kind, n in zip(kinds, before, strict=True))

@@ -1,4 +1,4 @@
-"""What algorithms share that learn from replayed transitions: the table, and how its priorities are corrected for."""
+"""Parts shared by algorithms that learn from replayed transitions: the table and its importance exponent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starling.types import Progress
 
 
 def replay(config: DQNConfig | SACConfig) -> TableSpec:
-    """Windows of `n_step` steps, drawn uniformly or by priority."""
+    """A replay table of `n_step`-step sequences, sampled uniformly or by priority."""
     prioritized = config.prioritized
     return TableSpec(
         name="replay",
@@ -31,5 +31,5 @@ def replay(config: DQNConfig | SACConfig) -> TableSpec:
 
 
 def importance_exponent(prioritized: PrioritizedConfig | None) -> Callable[[Progress], float] | None:
-    """PER's beta by progress; None where nothing is prioritized."""
+    """PER's beta as a function of progress, or None without priorities."""
     return None if prioritized is None else lambda p: prioritized.beta.at(p.env_steps, p.fraction)

@@ -1,6 +1,6 @@
-"""A bandit an env row that chooses which of several policies plays the next episode (2003.13350, section 3.2).
+"""Per-env bandits that choose the policy of the next episode (2003.13350, section 3.2).
 
-Its state is tensors [B, ...] that are changed in place, so it is saved and moved with everything else a row has.
+Their state is a dict of tensors [B, ...] that are changed in place, so it is saved with the rest of an env's state.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ State = dict[str, Tensor]
 
 
 class Bandit:
-    """N arms; only the last `window` episodes of a row count.
+    """Sliding-window bandit with N arms: only the last `window` episodes of an env count.
 
-    `ucb`: with chance `epsilon` any arm, else the largest mean + bonus / sqrt(n), n the plays within the window.
-    `ucb_tuned`: UCB1-tuned (Auer 2002), mean + sqrt(log(t) / n min(1/4, variance + sqrt(2 log(t) / n))), for which
-    returns are scaled to [0, 1] by the extremes in the window. An arm without a play comes first in both.
+    `ucb`: with probability `epsilon` a random arm, else argmax of mean + bonus / sqrt(n), n the plays in the window.
+    `ucb_tuned`: UCB1-tuned (Auer 2002), mean + sqrt(log(t) / n min(1/4, variance + sqrt(2 log(t) / n))), with returns
+    scaled to [0, 1] by the extremes in the window. Both play arms without a play in the window first.
     """
 
     def __init__(
@@ -35,21 +35,21 @@ class Bandit:
         self._kind, self._epsilon, self._bonus = kind, epsilon, bonus
 
     def state(self, rows: int) -> State:
-        """No episode was played yet."""
+        """Initial state for `rows` envs, before any episode."""
         return {
-            "arm": torch.full((rows, self.window), -1, dtype=torch.int64),  # of an episode, -1: there was none
+            "arm": torch.full((rows, self.window), -1, dtype=torch.int64),  # of each episode; -1: none yet
             "value": torch.zeros(rows, self.window),
             "played": torch.zeros(rows, dtype=torch.int64),
         }
 
     def learn(self, state: State, rows: Tensor, arms: Tensor, returns: Tensor) -> None:
-        """Take in the returns [n] of the arms [n] that `rows` [n] have played."""
+        """Add the returns [n] of the arms [n] that the envs `rows` [n] have played."""
         place = state["played"][rows] % self.window
         state["arm"][rows, place], state["value"][rows, place] = arms, returns.to(state["value"])
         state["played"][rows] += 1
 
     def choose(self, state: State, rows: Tensor, noise: Tensor) -> Tensor:
-        """The arms [n] that `rows` [n] play next, given noise [n, 2] in (0, 1)."""
+        """Choose the next arms [n] of the envs `rows` [n], given noise [n, 2] in (0, 1)."""
         count, mean, variance = self._statistics(state, rows)
         log_played = count.sum(1, keepdim=True).clamp(min=1.0).log()
         bonus = self._bonus / count.sqrt() if self._kind == "ucb" else _tuned_bonus(count, variance, log_played)
@@ -63,12 +63,12 @@ class Bandit:
         return torch.where(explores, at_random, best)
 
     def best(self, state: State, rows: Tensor) -> Tensor:
-        """The arms [n] with the largest means in the windows of `rows` [n]; 0 where no arm has a play."""
+        """The arms [n] with the largest mean returns for the envs `rows` [n]; 0 if no arm was played."""
         count, mean, _ = self._statistics(state, rows)
         return torch.where(count > 0, mean, -torch.inf).argmax(1)
 
     def _statistics(self, state: State, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Plays, mean and variance [n, N] of every arm within the window."""
+        """Number of plays, mean, and variance [n, N] of every arm within the window."""
         arm, value = state["arm"][rows], state["value"][rows]  # [n, W]
         if self._kind == "ucb_tuned":
             value = _scaled(value, arm >= 0)
@@ -86,7 +86,7 @@ def _tuned_bonus(count: Tensor, variance: Tensor, log_played: Tensor) -> Tensor:
 
 
 def _scaled(value: Tensor, known: Tensor) -> Tensor:
-    """Values [n, W] to [0, 1] by the extremes of those that are known [n, W]."""
+    """Scale values [n, W] to [0, 1] by the extremes of the known [n, W] ones."""
     low = torch.where(known, value, torch.inf).amin(1, keepdim=True)
     high = torch.where(known, value, -torch.inf).amax(1, keepdim=True)
     return torch.where(known & (high > low), (value - low) / (high - low), 0.0)

@@ -1,4 +1,4 @@
-"""Episodic novelty (2002.06038, section 2): an observation is new where nothing like it was seen in its episode."""
+"""Episodic novelty (2002.06038, section 2): an observation is novel if nothing similar occurred in its episode."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from starling.types import Batch, EnvSpec, Tensor, Trajectory, Tree
 
 
 class Episodic:
-    """The reward falls with the similarity of an embedding to its nearest neighbours in the episode so far."""
+    """The reward decreases with the similarity of an embedding to its nearest neighbors in the episode so far."""
 
     def __init__(self, config: EpisodicConfig) -> None:
         self.config = config
 
     def build(self, env: EnvSpec) -> InverseModel:
-        """The embedding sees the newest frame of a stack alone: the paper has no stacks."""
+        """Build the embedding, which sees only the newest frame of a stack: the paper does not stack frames."""
         config = self.config
         return InverseModel("episodic", env, config.torso, config.hidden, config.features, newest=True)
 
@@ -30,8 +30,8 @@ class Episodic:
             "count": torch.zeros(
                 num_envs, dtype=torch.int64
             ),  # entries written in this episode, overwritten ones included
-            "distance": torch.zeros(num_envs),  # sum of the distances to neighbours, over all episodes
-            "queries": torch.zeros(num_envs),  # that it is the sum of
+            "distance": torch.zeros(num_envs),  # sum of mean squared distances to neighbors, over all episodes
+            "queries": torch.zeros(num_envs),  # number of terms in this sum
         }
 
     def reward(self, module: InverseModel, seen: Any, state: dict[str, Tensor]) -> Tensor:
@@ -42,13 +42,13 @@ class Episodic:
         return novelty
 
     def novelty(self, query: Tensor, state: dict[str, Tensor]) -> Tensor:
-        """How new embeddings [B, F] are [B]; 0 while an episode has fewer entries than neighbours are wanted."""
-        from starling.intrinsic.nearest import novelty_of  # numba is loaded only where something is looked for
+        """Novelty [B] of embeddings [B, F]; 0 while an episode has fewer entries than `neighbours`."""
+        from starling.intrinsic.nearest import novelty_of  # loads numba only if needed
 
         config = self.config
         count = state["count"].clamp(max=config.capacity)
         near, reward = self._nearest(query, state, count).cpu(), torch.empty(len(query))
-        distance, queries = state["distance"].cpu(), state["queries"].cpu()  # themselves, where they are there
+        distance, queries = state["distance"].cpu(), state["queries"].cpu()  # not copied if on the CPU
         known = (count >= config.neighbours).cpu()
         novelty_of(
             near.numpy(),
@@ -63,8 +63,8 @@ class Episodic:
         return reward.to(query.device)
 
     def _nearest(self, query: Tensor, state: dict[str, Tensor], count: Tensor) -> Tensor:
-        """Squared distances [B, k] to the nearest entries; inf where there are fewer."""
-        query = query.half().float()  # as it will be remembered: what is seen again has a distance of 0
+        """Squared distances [B, k] to the nearest entries, filled up with inf."""
+        query = query.half().float()  # rounded like stored entries, so that a repeated observation has distance 0
         if query.device.type == "cpu":
             from starling.intrinsic.nearest import nearest
 
@@ -76,14 +76,14 @@ class Episodic:
         return distance.topk(self.config.neighbours, dim=1, largest=False).values
 
     def remember(self, embedding: Tensor, state: dict[str, Tensor]) -> None:
-        """Keep embeddings [B, F]; the oldest of an episode make room."""
+        """Store embeddings [B, F], overwriting the oldest of an episode."""
         rows = torch.arange(len(embedding), device=embedding.device)
         place = state["count"] % self.config.capacity
         state["entries"][rows, place] = embedding.half()
         state["count"] += 1
 
     def prepare(self, module: InverseModel, steps: Trajectory[Tensor]) -> None:
-        """There are no statistics."""
+        """Do nothing: there are no statistics."""
 
     def loss(self, module: InverseModel, batch: Batch, next_obs: Tree) -> Tensor:
         steps = batch.trajectory

@@ -1,4 +1,4 @@
-"""Intrinsic curiosity module (1705.05363): an observation is new where a model of the world did not expect it."""
+"""Intrinsic curiosity module (1705.05363): an observation is novel if a forward model did not predict it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starling.types import Batch, EnvSpec, Tensor, Trajectory, Tree
 
 
 class World(nn.Module):
-    """Features, the inverse model that shapes them, and the forward model that expects them."""
+    """The inverse model, which trains the features, and the forward model, which predicts them."""
 
     def __init__(self, env: EnvSpec, config: ICMConfig) -> None:
         super().__init__()
@@ -27,21 +27,21 @@ class World(nn.Module):
         )
 
     def forward_error(self, before: Tensor, action: Tensor, after: Tensor) -> Tensor:
-        """Half the squared error [...] of the features expected after an action, summed over features [..., F]."""
+        """1/2 ||predicted - after||^2 [...] for features before and after an action, [..., F]."""
         taken = functional.one_hot(action, self.inverse.actions).to(before.dtype)
         expected: Tensor = self.forward_model(torch.cat((before, taken), dim=-1))
         return 0.5 * (expected - after).square().sum(-1)
 
 
 class ICM:
-    """The reward is the forward model's error; only the inverse model shapes the features.
+    """The reward is the forward model's error; only the inverse model trains the features.
 
-    The paper's factor eta would be divided out again: rewards are learned from by their deviation.
+    The paper's factor eta is left out: it would cancel, since rewards are divided by the std of their return.
     """
 
     def __init__(self, config: ICMConfig) -> None:
         self.config = config
-        self._size = 1  # until the env is known
+        self._size = 1  # replaced in `build`
 
     def build(self, env: EnvSpec) -> World:
         world = World(env, self.config)
@@ -49,7 +49,7 @@ class ICM:
         return world
 
     def initial_state(self, num_envs: int) -> dict[str, Tensor]:
-        """The features of the observation before, as the weights of that moment gave them."""
+        """Features of the previous observation, computed with the weights at that time."""
         return {"features": torch.zeros(num_envs, self._size)}
 
     def reward(self, module: World, seen: Any, state: dict[str, Tensor]) -> Tensor:
@@ -59,7 +59,7 @@ class ICM:
         return forward_error
 
     def prepare(self, module: World, steps: Trajectory[Tensor]) -> None:
-        """There are no statistics."""
+        """Do nothing: there are no statistics."""
 
     def loss(self, module: World, batch: Batch, next_obs: Tree) -> Tensor:
         steps, valid = batch.trajectory, batch.trajectory.valid

@@ -1,4 +1,4 @@
-"""Features of observations that an inverse model shapes: what can be told of the action between two of them."""
+"""Features trained by an inverse model, which predicts the action between two observations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from starling.types import EnvSpec, Tensor, Tree
 
 
 class InverseModel(nn.Module):
-    """Features of observations, and which action leads from one to the next (1705.05363)."""
+    """Encoder of observations, and a classifier of the action that leads from one to the next (1705.05363)."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class InverseModel(nn.Module):
         hidden: int,
         features: int | None = None,
         *,
-        newest: bool = False,  # of a stack of frames only the last is seen
+        newest: bool = False,  # use only the newest frame of a stack
     ) -> None:
         super().__init__()
         if not isinstance(env.action, spaces.Discrete):
@@ -52,7 +52,7 @@ class InverseModel(nn.Module):
         return self.encode(tree.map(lambda leaf: leaf.flatten(0, 1), obs)).view(*lead, self.size)
 
     def loss(self, before: Tensor, after: Tensor, action: Tensor, valid: Tensor) -> Tensor:
-        """Cross-entropy of the actions [T, B] taken between features before and after [T, B, F], where valid [T, B]."""
+        """Cross-entropy of actions [T, B] given features before and after [T, B, F], a mean over valid [T, B] steps."""
         logits = self.guess(torch.cat((before, after), dim=-1))  # [T, B, A]
         error = functional.cross_entropy(logits.flatten(0, 1), action.flatten(), reduction="none")
         return masked_mean(error.view(valid.shape), valid)

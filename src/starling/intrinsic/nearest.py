@@ -1,6 +1,6 @@
-"""The nearest of many entries, and how new it makes what was looked for: compiled, without an array on the way.
+"""Nearest-neighbor search and episodic novelty, compiled with numba and without intermediate arrays.
 
-The search is one pass over numbers of half precision, which is half as much to read as whole ones.
+The search is a single pass over float16 entries, which halves the memory traffic of float32.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from starling.types import NDArray
 
 
 def _from_half(_context: Any, _bits: Any) -> Any:
-    """The float32 that the bits of a float16 stand for: numba knows no float16, processors do, eight at a time."""
+    """Convert the bits of a float16 to float32: numba has no float16, but CPUs convert eight at a time."""
 
     def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
@@ -29,7 +29,7 @@ _single: Any = intrinsic(_from_half)
 
 @njit(cache=True, fastmath={"reassoc", "contract"})
 def _distance(a: NDArray, bits: NDArray) -> float:
-    """The squared distance of a [F] to the vector [F] with these bits."""
+    """Squared distance of a [F] to the float16 vector [F] with these bits."""
     total = np.float32(0.0)
     for i in range(len(a)):
         apart = a[i] - _single(bits[i])
@@ -57,7 +57,7 @@ def _nearest(query: NDArray, entries: NDArray, count: NDArray, best: NDArray) ->
 def nearest(query: NDArray, entries: NDArray, count: NDArray, best: NDArray) -> None:
     """Fill `best` [B, k] with the smallest squared distances, in order, of query [B, F] to entries [B, N, F] float16.
 
-    Only the first count [B] of the entries are there; where these are fewer than k, the rest is inf.
+    Only the first count [B] entries are used; if these are fewer than k, the rest of `best` is inf.
     """
     _nearest(query, entries.view(np.uint16), count, best)
 
@@ -65,13 +65,13 @@ def nearest(query: NDArray, entries: NDArray, count: NDArray, best: NDArray) -> 
 @njit(cache=True)
 def novelty_of(
     near: NDArray,  # [B, k] squared distances to the nearest entries
-    known: NDArray,  # [B] bool: whether an episode has so many
-    distance: NDArray,  # [B] sum of the mean distances of all queries so far, and how many these are: both go on here
-    queries: NDArray,  # [B]
-    settings: tuple[float, float, float, float],  # cluster, kernel, constant and most similarity of the configuration
-    reward: NDArray,  # [B] filled
+    known: NDArray,  # [B] bool: the episode has at least k entries
+    distance: NDArray,  # [B] sum of the mean squared distances of all queries so far; updated
+    queries: NDArray,  # [B] number of these queries; updated
+    settings: tuple[float, float, float, float],  # cluster, kernel, constant, and most of the configuration
+    reward: NDArray,  # [B] output
 ) -> None:
-    """One over the similarity to the nearest entries (2002.06038, algorithm 1); 0 while these are too few."""
+    """Fill `reward` with 1 / similarity to the nearest entries (2002.06038, algorithm 1), or 0 if these are too few."""
     cluster, kernel, constant, most = settings
     for b in range(len(near)):
         reward[b] = 0.0

@@ -1,4 +1,4 @@
-"""Random network distillation (1810.12894): an observation is new where a fixed random network cannot be predicted."""
+"""Random network distillation (1810.12894): novelty is the error of predicting a fixed random network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from starling.types import Batch, EnvSpec, Tensor, Trajectory, Tree
 
 
 class Distillation(nn.Module):
-    """The random network, its predictor, and the statistics of what they see."""
+    """The random network, its predictor, and statistics that normalize their observations."""
 
     def __init__(self, env: EnvSpec, config: RNDConfig) -> None:
         super().__init__()
@@ -31,21 +31,21 @@ class Distillation(nn.Module):
         self.predictor = _features(space, config.torso, config.features)
 
     def forward(self, obs: Tree) -> Tensor:
-        """The squared error [N] at obs [N, ...], a mean over features."""
+        """Squared prediction error [N] at obs [N, ...], a mean over features."""
         seen = self._normalised(self.newest(obs, lead=1))
         error: Tensor = self.predictor(seen) - self.random(seen).detach()  # [N, F]
         return error.square().mean(-1)
 
     @torch.no_grad()
     def update(self, obs: Tree, valid: Tensor) -> None:
-        """Take obs [T, B, ...] into the statistics where valid [T, B]."""
+        """Update the statistics with the valid [T, B] steps of obs [T, B, ...]."""
         leaves = dict(tree.items(self.newest(obs, lead=2)))
         for path, moments in zip(self._boxes, self._all_moments, strict=True):
             moments.update(leaves[path], valid)
 
     @property
     def warm(self) -> Tensor:
-        """Whether enough was seen for errors to mean something, bool []."""
+        """True after `warm_up` observations, when normalization is reliable; bool []."""
         counts = [moments.count for moments in self._all_moments]
         return counts[0] >= self._warm_up if counts else torch.tensor(True)
 
@@ -74,7 +74,7 @@ def _features(space: Any, config: TorsoConfig, size: int) -> nn.Module:
 
 
 class RND:
-    """The reward is the predictor's error at the observation that an action led to."""
+    """The reward of a step is the predictor's error at the observation after it."""
 
     def __init__(self, config: RNDConfig) -> None:
         self.config = config
@@ -93,7 +93,7 @@ class RND:
         module.update(tree.map(lambda leaf: leaf[1:], steps.obs), steps.valid)
 
     def loss(self, module: Distillation, batch: Batch, next_obs: Tree) -> Tensor:
-        """The mean error of a share of the steps [T, B]."""
+        """Mean prediction error of a random share of the valid steps []."""
         valid = batch.trajectory.valid
         error = module(tree.map(lambda leaf: leaf.flatten(0, 1), next_obs)).view(valid.shape)
         if self.config.share < 1:

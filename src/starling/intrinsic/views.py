@@ -1,4 +1,4 @@
-"""What an intrinsic reward looks at of an observation."""
+"""Views of observations for intrinsic rewards: the newest frame, and spaces of normalized values."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from starling.types import EnvSpec, Tensor, Tree
 
 
 class Newest:
-    """Observations with a stack of frames cut down to its newest."""
+    """Reduces a stack of frames in an observation to its newest frame."""
 
     def __init__(self, env: EnvSpec) -> None:
         self._stack = env.stack
 
     def __call__(self, obs: Tree, lead: int) -> Tree:
-        """obs [..., *shape] with `lead` axes in front."""
+        """Apply to obs [..., *shape] with `lead` leading axes."""
         stack = self._stack
         if stack is None:
             return obs
@@ -36,7 +36,7 @@ class Newest:
 
 
 def newest_space(env: EnvSpec) -> spaces.Space[Any]:
-    """The space of what `Newest` leaves."""
+    """The observation space after `Newest`."""
 
     def newest(path: Path, leaf: spaces.Box) -> spaces.Box:
         stack = env.stack
@@ -50,14 +50,14 @@ def newest_space(env: EnvSpec) -> spaces.Space[Any]:
 
 
 def as_floats(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    """The same with numbers that may be any, since they will be normalised."""
+    """The space with every Box as unbounded float32, since its values will be normalized."""
     return _rebuilt(space, lambda _, leaf: spaces.Box(-np.inf, np.inf, leaf.shape, np.float32), ())
 
 
 def _rebuilt(
     space: spaces.Space[Any], change: Callable[[Path, spaces.Box], spaces.Box], path: Path
 ) -> spaces.Space[Any]:
-    """The space with every Box in it changed."""
+    """Apply `change` to every Box of a space."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict({key: _rebuilt(part, change, (*path, key)) for key, part in space.spaces.items()})
     if isinstance(space, spaces.Tuple):
@@ -66,7 +66,7 @@ def _rebuilt(
 
 
 def boxes(space: spaces.Space[Any]) -> dict[str, tuple[int, ...]]:
-    """The shape of every leaf of numbers, by its path."""
+    """The shape of every Box leaf by its path."""
     return {
         "/".join(map(str, path)): tuple(leaf.shape)
         for path, leaf in space_leaves(space)

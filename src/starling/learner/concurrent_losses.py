@@ -1,4 +1,4 @@
-"""Several functions at the same time, each in a thread of its own; torch lets go of Python's lock while it computes."""
+"""Run several functions at the same time in threads; torch releases the GIL while it computes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Result = TypeVar("Result")
 
 
 class ConcurrentLosses:
-    """At most `threads` functions at once, the first of them in the thread that calls.
+    """Runs at most `threads` functions at once, the first of them in the calling thread.
 
-    Parameters that several of them differentiate are `shared`. The first use of one makes torch's node for its
-    gradient, for which a thread waits for Python's lock while it has the parameter's; one that has Python's and indexes
-    the parameter would wait for the other indefinitely. While a view of it is kept, the node is there.
+    `shared` are the parameters that several functions differentiate. The first use of a parameter creates torch's node
+    that accumulates its gradient; a thread that does so holds the parameter's lock and waits for the GIL, so it would
+    deadlock with a thread that holds the GIL and indexes the parameter. A view of each parameter keeps its node alive.
     """
 
     def __init__(self, threads: int, shared: Iterable[Tensor] = ()) -> None:
@@ -26,7 +26,7 @@ class ConcurrentLosses:
         self._others = ThreadPoolExecutor(threads - 1, "concurrent_losses", _flush_denormals) if threads > 1 else None
 
     def __call__(self, functions: Sequence[Callable[[], Result]]) -> list[Result]:
-        """Their results, once all have ended; the first exception, if there was one."""
+        """Return the results once all functions have ended, or raise the first exception."""
         if self._others is None:
             return [function() for function in functions]
         first, *rest = functions
@@ -39,5 +39,5 @@ class ConcurrentLosses:
 
 
 def _flush_denormals() -> None:
-    """As in the process's first thread; the number of torch's threads is the same in all, but this is not."""
+    """Set the flag as in the main thread: unlike the number of torch's threads, it is set per thread."""
     torch.set_flush_denormal(True)

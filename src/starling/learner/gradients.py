@@ -1,4 +1,4 @@
-"""The gradients of a loss: one operation after the other, or by code that is compiled for it."""
+"""Gradients of a loss, eager or compiled."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from starling.errors import UserError
 from starling.types import Tensor
 
 Part = Callable[[], Loss]
-"""A loss, or the part of one that has optimizers of its own."""
+"""A function that computes a loss, or the part of one that has its own optimizers."""
 Gradients = dict[str, tuple[Tensor | None, ...]]
-"""Of every optimizer's parameters; None for those that the loss does not depend on."""
+"""Gradients of every optimizer's parameters; None if the loss does not depend on a parameter."""
 Parameters = dict[str, list[nn.Parameter]]
 Precision = Callable[[], AbstractContextManager[Any]]
 Evaluated = tuple[dict[str, Tensor], dict[str, Tensor], Tensor | None, Gradients]
-"""Losses, metrics, priorities and gradients."""
+"""Losses, metrics, priorities, and gradients."""
 
 
 def differentiate(part: Part, parameters: Parameters, precision: Precision) -> tuple[Loss, Gradients]:
-    """The part, each of its losses differentiated for its own optimizer alone."""
+    """Evaluate a part, and differentiate each of its losses with respect to its own optimizer's parameters."""
     with precision():
         loss = part()
     last = list(loss.losses)[-1]
@@ -36,24 +36,24 @@ def differentiate(part: Part, parameters: Parameters, precision: Precision) -> t
 
 
 def as_one(parts: Sequence[Part]) -> Part:
-    """All parts of a loss, one after the other."""
+    """A single part that evaluates all parts in order."""
     return lambda: together([part() for part in parts])
 
 
 class Compiled:
-    """`differentiate` in one piece of code, from the first operation of the loss to its last gradient.
+    """`differentiate` compiled as a single graph, forward and backward.
 
-    Were only the loss compiled, its backward pass would compute the gradients of all parameters that it depends on, and
-    for every optimizer again. A loss that is not one piece (recurrent networks, sizes that depend on numbers) would
-    lose by it as well, and is differentiated as it is: then it does not `pay`.
+    If only the loss were compiled, its backward pass would compute the gradients of all parameters that it depends on,
+    again for every optimizer. A loss with graph breaks (recurrent networks, data-dependent shapes) would also become
+    slower; it runs eagerly, and `pays` is False.
     """
 
     def __init__(self) -> None:
         import torch._dynamo.config as dynamo
 
-        if hasattr(dynamo, "trace_autograd_ops"):  # which older versions of torch have not, and pay nothing then
+        if hasattr(dynamo, "trace_autograd_ops"):  # older versions of torch lack it; there `pays` becomes False
             dynamo.trace_autograd_ops = True
-        dynamo.capture_dynamic_output_shape_ops = True  # rows that a condition picks
+        dynamo.capture_dynamic_output_shape_ops = True  # rows selected by a mask
         self._code: Callable[..., Evaluated] | None = None
         self.pays = True
 
@@ -67,23 +67,23 @@ class Compiled:
             except BackendCompilerFailed as error:
                 reason = " ".join(str(error).strip().splitlines()[:2])
                 raise UserError(f"torch cannot compile the loss here ({reason}); use compile=false") from error
-            except Exception:  # of any kind; a mistake of the loss itself will be raised again below
+            except Exception:  # of any kind; an error of the loss itself is raised again below
                 self.pays = False
         return differentiate(part, parameters, precision)
 
     def _compile(self, *args: Any) -> Evaluated:
-        """The first evaluation by the code."""
-        _evaluate(*args)  # for nothing: whatever the loss remembers is not to be found out while it is compiled
+        """Compile, and return the first result."""
+        _evaluate(*args)  # fills caches of the loss, which must not happen during compilation
         code = torch.compile(_evaluate, fullgraph=True)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's compiler has much to say, and all of it to itself
+            warnings.simplefilter("ignore")  # those of the compiler do not concern the user
             found = code(*args)
         self._code = code
         return found
 
 
 def _evaluate(part: Part, parameters: Parameters, precision: Precision) -> Evaluated:
-    """All that a loss says, and its gradients: metrics cannot wait, what they are made of does not outlive the code."""
+    """Losses, metrics, priorities, and gradients; metrics are computed here, as their inputs stay inside the graph."""
     loss, gradients = differentiate(part, parameters, precision)
     priorities = None if loss.priorities is None else loss.priorities.detach()
     return _detached(loss.losses), _detached(loss.metrics()), priorities, gradients

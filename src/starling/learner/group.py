@@ -1,4 +1,4 @@
-"""What a learner needs of the other learners that train the same agent; alone it needs nothing of anybody."""
+"""Collective operations of the learners that train the same agent, and their trivial form for a single learner."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starling.types import Tensor
 
 
 class RankLostError(RuntimeError):
-    """Another rank is gone, or does not answer in time (`late`): nothing more can be done together with these."""
+    """Another rank is gone or did not answer in time (`late`); the group can no longer be used."""
 
     def __init__(self, message: str, late: bool) -> None:
         super().__init__(message)
@@ -17,37 +17,38 @@ class RankLostError(RuntimeError):
 
 
 class LearnerGroup(Protocol):
-    """Learners that take every step together. All of them call the same methods in the same order.
+    """Learners that take every optimizer step together. All of them call the same methods in the same order.
 
-    Raises `RankLostError` where another rank is gone; this learner is then as it was before its present optimizer step.
+    Methods raise `RankLostError` if another rank is gone; this learner is then in the state before its current
+    optimizer step.
     """
 
     @property
     def size(self) -> int: ...
 
     def sync_env_steps(self, ready: bool, env_steps: int) -> int | None:
-        """The env steps of all ranks together, once every one is ready; else None."""
+        """The env steps of all ranks in total once every rank is ready, else None."""
         ...
 
     def total(self, env_steps: int) -> int:
-        """The env steps of all ranks together, when they last agreed; `env_steps` are those of this one."""
+        """The env steps of all ranks in total at the last `sync_env_steps`; `env_steps` are those of this rank."""
         ...
 
     def all_reduce_sum(self, tensor: Tensor) -> None:
-        """Put the sum of the ranks' tensors in its place, the same bits in each."""
+        """All-reduce (sum) in place; the result is bitwise identical on all ranks."""
         ...
 
     def all_reduce_min(self, value: float) -> float:
-        """The smallest of the ranks' values."""
+        """The minimum of the value over all ranks."""
         ...
 
     def all_equal(self, fingerprint: Callable[[], int]) -> bool:
-        """Whether the number, which must be below 2**63, is the same in all ranks."""
+        """Return True if the fingerprint, a number below 2**63, is the same on all ranks."""
         ...
 
 
 class SingleLearner:
-    """One learner by itself."""
+    """A group of one learner."""
 
     size = 1
 

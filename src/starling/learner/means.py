@@ -1,4 +1,4 @@
-"""Means of what happened since they were last asked for."""
+"""Means of metrics since they were last read."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from starling.types import Tensor
 class Means:
     """Collects numbers and scalar tensors by name.
 
-    Tensors are read `later`, when asked for, where reading would wait for a GPU. Else they are read at once: small ones
-    that stay behind would lie between the large ones of an update, which then move on from one update to the next.
+    With `later`, tensors are read in `drain`, since reading them at once would wait for the GPU. Otherwise they are
+    read at once: small tensors that stay alive between the large ones of an update would fragment the heap, so that the
+    large ones could not reuse their memory in the next update.
     """
 
     def __init__(self, *, later: bool) -> None:
@@ -33,11 +34,11 @@ class Means:
             self._numbers[name].append(value.item())
 
     def __contains__(self, name: str) -> bool:
-        """Whether a number of this name was added since."""
+        """Return True if a number of this name was added since the last `drain`."""
         return name in self._numbers
 
     def drain(self) -> dict[str, float]:
-        """The mean of every name, exact whatever the order; then begin anew."""
+        """Return the mean of every name, independent of the order of values, and start anew."""
         self._read()
         means = {name: fmean(values) for name, values in sorted(self._numbers.items())}
         self._numbers.clear()

@@ -1,4 +1,4 @@
-"""Parts of a batch: its rows in random order, a few at a time."""
+"""Minibatches: the rows of a batch in random order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starling.types import Batch, Tensor
 
 
 def minibatches(batch: Batch, parts: int, rng: np.random.Generator) -> Iterator[tuple[Any, Batch]]:
-    """So many parts of the batch, in random order, with the rows they stand for."""
+    """Yield `parts` random minibatches of the batch, each with the indices of its rows."""
     if parts == 1:
         yield slice(None), batch
         return
@@ -26,7 +26,7 @@ def minibatches(batch: Batch, parts: int, rng: np.random.Generator) -> Iterator[
 
 
 def steps_as_rows(batch: Batch) -> Batch:
-    """Every step of every row as a row of length 1; the last observation, which only bootstraps, falls away."""
+    """Turn every step of every row into a row of length 1; the last observation, which only bootstraps, is dropped."""
     length = batch.trajectory.length
     if tree.leaves(batch.trajectory.carry):
         raise ValueError("a recurrent batch cannot be split by step")
@@ -41,12 +41,12 @@ def steps_as_rows(batch: Batch) -> Batch:
 
 
 def _take_rows(batch: Batch, rows: Tensor) -> Batch:
-    """The batch of these rows alone; `index_select` copies images 15 times as fast as `leaf[:, rows]`."""
+    """Select rows; `index_select` copies images 15 times as fast as `leaf[:, rows]`."""
     return _map(batch, lambda leaf: leaf.index_select(1, rows), lambda leaf: leaf.index_select(0, rows))
 
 
 def _narrow_rows(batch: Batch, begin: int, count: int) -> Batch:
-    """The batch of `count` rows from `begin` on, a view."""
+    """A view of `count` rows from `begin` on."""
     return _map(batch, lambda leaf: leaf.narrow(1, begin, count), lambda leaf: leaf.narrow(0, begin, count))
 
 

@@ -1,7 +1,7 @@
-"""One optimizer over one flat buffer: parameters and gradients of many tensors are views of two arrays.
+"""An optimizer over flat buffers: all parameters are views of one tensor, and all gradients views of another.
 
-Clipping, the finite check, the optimizer's arithmetic, an all-reduce and a target's copy are then one operation each
-instead of one a tensor, which on small networks is most of a step.
+Clipping, the finite check, the optimizer's arithmetic, an all-reduce, and the copy to a target network are then one
+operation each instead of one per tensor, which saves most of the time of a step on small networks.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from starling.types import Tensor
 ELEMENTWISE = {
     "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "RMSpropTF", "Rprop", "SGD",
 }  # fmt: skip
-"""Optimizers that treat every number alone, so that one flat tensor and many small ones are the same to them."""
+"""Optimizers that treat every element separately, so that one flat tensor is equivalent to many small ones."""
 WHOLE_RUN = "run"
-"""In a schedule's arguments: the whole run."""
+"""Placeholder in a schedule's arguments for the planned number of updates of the whole run."""
 FUSED = {"Adagrad", "Adam", "AdamW", "SGD"}
-_TRIAL_STEPS = 3  # the first of some optimizers and schedules is unlike the others
+_TRIAL_STEPS = 3  # the first step of some optimizers and schedules differs from the others
 
 
 def flatten(parameters: list[nn.Parameter]) -> Tensor:
-    """Move the parameters into one new buffer, each staying a view with its own shape and strides."""
+    """Copy the parameters into one new flat buffer and make each a view of it, with its own shape and strides."""
     flat = parameters[0].detach().new_empty(sum(p.numel() for p in parameters))
     offset = 0
     for parameter in parameters:
@@ -46,7 +46,7 @@ def flatten(parameters: list[nn.Parameter]) -> Tensor:
 
 
 class FlatOptimizer:
-    """A torch optimizer by name, with its schedule and clipping, over the parameters it alone moves."""
+    """A torch optimizer by name with its schedule and clipping; no other optimizer has its parameters."""
 
     def __init__(self, config: OptimizerConfig, parameters: Iterable[nn.Parameter], planned_updates: int) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
@@ -54,7 +54,7 @@ class FlatOptimizer:
             raise ValueError("an optimizer needs at least one parameter")
         self.flat = flatten(self.parameters)
         self.gradient = torch.zeros_like(self.flat)
-        self._gradients: list[Tensor] = []  # a view of it a parameter
+        self._gradients: list[Tensor] = []  # one view of it per parameter
         offset = 0
         for parameter in self.parameters:
             parameter.grad = self.gradient.as_strided(parameter.shape, parameter.stride(), offset)
@@ -68,7 +68,7 @@ class FlatOptimizer:
         over_run = config.schedule is not None and WHOLE_RUN in config.schedule.args.values()
         self._planned = planned_updates if over_run else None
         kept = {} if self._schedule is None else vars(self._schedule)
-        self._schedule_settings = {key: kept[key] for key in args if key in kept}  # in the schedule's own form
+        self._schedule_settings = {key: kept[key] for key in args if key in kept}  # as the schedule stores them
 
     def _moved(self, name: str) -> list[nn.Parameter]:
         if name not in ELEMENTWISE:
@@ -78,7 +78,7 @@ class FlatOptimizer:
         return [whole]
 
     def take(self, gradients: Sequence[Tensor | None]) -> None:
-        """Have these gradients of the parameters; None are 0."""
+        """Set the gradients of the parameters; None means 0."""
         if any(gradient is None for gradient in gradients):
             self.gradient.zero_()
         pairs = [(mine, new) for mine, new in zip(self._gradients, gradients, strict=True) if new is not None]
@@ -88,7 +88,7 @@ class FlatOptimizer:
         return float(torch.linalg.vector_norm(self.gradient))
 
     def apply(self, norm: float) -> None:
-        """Move the parameters along the gradient, clipped."""
+        """Clip the gradient, given its norm, and take an optimizer step."""
         if self._clip is not None and norm > self._clip:
             self.gradient.mul_(self._clip / norm)
         if self._kernel is None or not self._optimizer.state:
@@ -97,7 +97,7 @@ class FlatOptimizer:
             _fused_step(self._kernel, self._optimizer)
 
     def apply_settings(self) -> None:
-        """Put the configured arguments in place of restored ones; a schedule goes on from where it is."""
+        """Replace restored arguments by the configured ones; a schedule continues from its position."""
         (group,) = self._optimizer.param_groups
         group.update({key: value for key, value in self._args.items() if key != "lr"})
         wanted = float(self._args.get("lr", group["lr"]))
@@ -111,10 +111,10 @@ class FlatOptimizer:
             (group["lr"],) = closed_form()
 
     def end_update(self, fraction: float) -> None:
-        """Advance the schedule by one update, or to this `fraction` of the run where it is given over the run.
+        """Advance the schedule by one update, or to this `fraction` of the run if its arguments refer to the whole run.
 
-        There may be more updates in a run than were planned, because resets are part of batches and no env steps.
-        One that has an end (OneCycleLR) stays there, where torch would raise.
+        A run may have more updates than planned, because resets are part of batches but are not env steps. A schedule
+        with an end (OneCycleLR) then stays there, while torch would raise.
         """
         if self._schedule is None:
             return
@@ -138,7 +138,7 @@ class FlatOptimizer:
         }
 
     def _schedule_state(self) -> dict[str, Any]:
-        """Without the milestones of MultiStepLR: they are settings, and numbers cannot be keys in a checkpoint."""
+        """State without the milestones of MultiStepLR: they are settings, and checkpoints cannot have integer keys."""
         assert self._schedule is not None
         return {key: value for key, value in self._schedule.state_dict().items() if not isinstance(value, Counter)}
 
@@ -153,11 +153,11 @@ class FlatOptimizer:
             self._schedule.load_state_dict(_known(self._schedule_state(), state["schedule"]))
 
     def _check_moments(self, moments: Mapping[int, Mapping[str, Any]]) -> None:
-        """Refuse moments of other shapes than their parameters, which a fused kernel does not check."""
+        """Raise ValueError if shapes of moments and parameters differ, which a fused kernel does not check."""
         parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         if any(not 0 <= i < len(parameters) for i in moments):
             raise ValueError("saved moments of a parameter that there is not")
-        if isinstance(self._optimizer, torch.optim.Adafactor):  # has means of rows and columns
+        if isinstance(self._optimizer, torch.optim.Adafactor):  # its moments are means of rows and columns
             return
         for i, values in moments.items():
             for name, value in values.items():
@@ -166,9 +166,9 @@ class FlatOptimizer:
 
 
 def _known(mine: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The saved settings that there are here; torch would take any, as attributes of its own.
+    """Select the saved entries that exist in `mine`; torch would accept any and set them as attributes.
 
-    A value of another kind is refused; None and numbers may change places.
+    Raises ValueError if a value has another type; None and numbers are interchangeable.
     """
     known = {name: value for name, value in saved.items() if name in mine}
     for name, value in known.items():
@@ -186,7 +186,7 @@ def _kind(value: Any) -> Any:
 
 
 def moment_names(config: OptimizerConfig) -> frozenset[str]:
-    """The names of the moments that an optimizer keeps for a parameter."""
+    """Names of the moments that an optimizer keeps per parameter."""
     parameter = nn.Parameter(torch.zeros(1, 1))
     parameter.grad = torch.zeros(1, 1)
     optimizer = _make_optimizer(config, [parameter])
@@ -195,14 +195,14 @@ def moment_names(config: OptimizerConfig) -> frozenset[str]:
 
 
 def _without_compiler(make: Callable[[], torch.optim.Optimizer]) -> torch.optim.Optimizer:
-    """An optimizer that does not load torch's compiler, which takes two seconds; it would only say not to compile it.
+    """Create an optimizer without importing torch's compiler, which takes two seconds only to disable compilation.
 
-    What torch wraps around `step` besides are hooks, which nobody here uses, and `no_grad`.
+    The other wrappers that torch adds to `step` are hooks, which are not used here, and `no_grad`.
     """
     base = torch.optim.Optimizer
     for method in (base.add_param_group, base.state_dict, base.load_state_dict, base.zero_grad):
         plain: Any = inspect.unwrap(method)
-        plain.__dynamo_disable = plain  # where torch keeps the method as it is once it has said so
+        plain.__dynamo_disable = plain  # torch's cache of the uncompiled method
     optimizer = make()
     step = torch.no_grad()(inspect.unwrap(type(optimizer).step))
     optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]
@@ -210,7 +210,7 @@ def _without_compiler(make: Callable[[], torch.optim.Optimizer]) -> torch.optim.
 
 
 def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
-    """The optimizer called `name`: of torch.optim, or of our own."""
+    """The optimizer class called `name`: from torch.optim, or `RMSpropTF`."""
     found: type[torch.optim.Optimizer] = RMSpropTF if name == RMSpropTF.__name__ else getattr(torch.optim, name)
     return found
 
@@ -224,16 +224,16 @@ def _make_optimizer(config: OptimizerConfig, parameters: list[nn.Parameter]) -> 
 
 
 def _fused_kernel(optimizer: torch.optim.Optimizer) -> Callable[..., None] | None:
-    """The kernel behind a fused Adam in its usual form; None for any other."""
+    """The fused kernel of Adam or AdamW without amsgrad and maximize; None for any other optimizer."""
     kernel = {torch.optim.Adam: torch._fused_adam_, torch.optim.AdamW: torch._fused_adamw_}.get(type(optimizer))
     settings = optimizer.defaults
     return kernel if kernel and settings["fused"] and not (settings["amsgrad"] or settings["maximize"]) else None
 
 
 def _fused_step(kernel: Callable[..., None], optimizer: torch.optim.Optimizer) -> None:
-    """`optimizer.step()` for one flat tensor, without the search for groups, devices and hooks.
+    """`optimizer.step()` for one flat tensor, without torch's handling of groups, devices, and hooks.
 
-    On a network of a few thousand parameters that search takes twice as long as the kernel.
+    For a network of a few thousand parameters, that overhead takes twice as long as the kernel.
     """
     (group,) = optimizer.param_groups
     (parameter,) = group["params"]
@@ -258,7 +258,7 @@ def _fused_step(kernel: Callable[..., None], optimizer: torch.optim.Optimizer) -
 
 
 def _schedule_args(config: ScheduleConfig | None, planned_updates: int) -> dict[str, Any]:
-    """A schedule's arguments, with the planned number of updates for the whole run."""
+    """Arguments of a schedule, with `WHOLE_RUN` replaced by the planned number of updates."""
     given = {} if config is None else config.args
     return {key: planned_updates if value == WHOLE_RUN else value for key, value in given.items()}
 
@@ -277,7 +277,7 @@ def _make_schedule(
 
 @contextmanager
 def _mendable(kind: str, config: OptimizerConfig | ScheduleConfig) -> Iterator[None]:
-    """Turn whatever torch says to the arguments of an optimizer or a schedule into a `UserError` of one line."""
+    """Turn any exception about the arguments of an optimizer or a schedule into a `UserError` of one line."""
     try:
         yield
     except Exception as error:
@@ -286,7 +286,7 @@ def _mendable(kind: str, config: OptimizerConfig | ScheduleConfig) -> Iterator[N
 
 
 def check_optimizer(config: OptimizerConfig, planned_updates: int) -> None:
-    """Refuse settings with which training would fail: takes a few steps with a small layer."""
+    """Raise `UserError` for settings with which training would fail, by taking a few steps with a small layer."""
     layer = [nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2))]
     trial = FlatOptimizer(config, layer, planned_updates)
     for step in range(1, _TRIAL_STEPS + 1):

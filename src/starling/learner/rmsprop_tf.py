@@ -1,4 +1,4 @@
-"""RMSprop by TensorFlow's rule, to which the settings of the DQN, Ape-X and IMPALA papers belong."""
+"""RMSprop with TensorFlow's update rule, for which the DQN, Ape-X, and IMPALA papers give their settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 
 class RMSpropTF(torch.optim.Optimizer):
-    """Epsilon is inside the root, and the mean square starts at 1, so that the first steps are small.
+    """RMSprop with epsilon inside the square root and a mean square that starts at 1, so the first steps are small.
 
         ms <- alpha ms + (1 - alpha) g^2                    ms_0 = 1
         mg <- alpha mg + (1 - alpha) g                      if centered, else 0
@@ -21,12 +21,12 @@ class RMSpropTF(torch.optim.Optimizer):
     are 10 to 60 times larger.
 
     Args:
-        params: parameters, or groups of them.
-        lr: learning rate.
-        alpha: decay of the moving averages.
-        eps: added to the mean square before the root is taken.
-        momentum: share of the last step that is taken again.
-        centered: subtract the square of the mean gradient from the mean square.
+        params: Parameters or parameter groups.
+        lr: Learning rate.
+        alpha: Decay of the moving averages.
+        eps: Term added to the mean square inside the square root.
+        momentum: Momentum factor.
+        centered: Subtract the square of the mean gradient from the mean square.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class RMSpropTF(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Move every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         if closure is not None:
             raise ValueError("RMSpropTF takes no closure")
         for group in self.param_groups:

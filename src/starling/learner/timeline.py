@@ -1,4 +1,4 @@
-"""When each version of the weights was made, in env steps: how old experience is."""
+"""The env steps at which each version of the weights was created, to compute the age of experience."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MOST = 2048
 
 
 class Timeline:
-    """Env steps that had come in at every `stride`-th version; when it is full every second point goes."""
+    """Env steps at every `stride`-th version; if it is full, every second point is dropped."""
 
     def __init__(self, most: int = MOST) -> None:
-        self._points = np.zeros((2, most + 1))  # versions and env steps; after `size` points comes the present
-        self._size, self._stride = 1, 1  # version 0 was there before any step
+        self._points = np.zeros((2, most + 1))  # versions and env steps; the current one follows `size` points
+        self._size, self._stride = 1, 1  # version 0 is at 0 env steps
 
     def add(self, version: int, env_steps: int) -> None:
-        """Weights of this `version`, one more than the last, were made after so many env steps."""
+        """Record that `version`, the last one plus 1, was created after `env_steps` env steps."""
         if version % self._stride == 0:
             self._points[:, self._size] = version, env_steps
             self._size += 1
@@ -33,7 +33,7 @@ class Timeline:
         self._points[:, : self._size] = kept
 
     def at(self, versions: NDArray) -> NDArray:
-        """Env steps [B] at which these `versions` [B] were made, between known points by a straight line."""
+        """Env steps [B] at which these `versions` [B] were created, linearly interpolated between points."""
         return np.interp(versions, *self._points[:, : self._size + 1])
 
     def get_state(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A network from its configuration: which torso, core and heads, shared or not, and how the weights begin."""
+"""Build a network from its configuration: torso, core, and heads, shared or separate, and their initialization."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def build_network(
     streams: tuple[str, ...] = (EXTRINSIC,),
     normalise: bool = False,
 ) -> Network:
-    """The network that `net` describes, with `heads` by name; `streams` are the rewards that may enter it."""
+    """Build the network that `net` describes, with `heads` by name; `streams` are rewards it may take as input."""
     if not heads or SHARED in heads:
         raise ValueError(f"a network needs heads, none of them called {SHARED!r}")
     previous = _previous(env.action, net, streams)
@@ -47,7 +47,7 @@ def _trunk(env: EnvSpec, net: NetConfig, extra: int) -> Trunk:
     core = build_core(torso.size + extra, net.core)
     if net.init == "orthogonal":
         orthogonal(core)
-        if isinstance(torso, Torso):  # a torso of the user's own begins as it was made
+        if isinstance(torso, Torso):  # a user's own torso keeps its own initialization
             orthogonal(torso)
     return Trunk(torso, core)
 
@@ -60,7 +60,7 @@ def _previous(space: spaces.Space[Any], net: NetConfig, streams: tuple[str, ...]
 
 
 def _action_encoder(space: spaces.Space[Any]) -> Flat | OneHot:
-    """The encoder of actions in the policy's own units: integers from 0, or floats that are not rescaled."""
+    """Encoder of previous actions as the policy emits them: integers from 0, or floats that are not rescaled."""
     if isinstance(space, spaces.Discrete):
         return OneHot(spaces.Discrete(int(space.n)))
     if isinstance(space, spaces.MultiDiscrete):

@@ -1,4 +1,4 @@
-"""Outputs over replayed sequences whose recurrent state is stale: the first steps only bring it up to date."""
+"""Burn-in: the first steps of a replayed sequence only refresh its stale recurrent state."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from starling.types import Tensor, Trajectory, Tree
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a network reads of a trajectory."""
+    """The part of a trajectory that a network takes as input."""
 
     obs: Tree  # [T', B, ...]
     first: Tensor  # [T', B]
     action: Tree  # [T' - 1 or more, B, ...]
-    rewards: dict[str, Tensor]  # [T' - 1 or more, B] a stream
+    rewards: dict[str, Tensor]  # [T' - 1 or more, B] per stream
     carry: dict[str, Tree]  # [B, ...] before obs[0]
 
     def cut(self, at: int) -> tuple[Inputs, Inputs]:
-        """The observations before `at`, and those from there on, which lack the recurrent state."""
+        """Split into the observations before `at` and those from `at` on; the latter still lack the recurrent state."""
         carry = dict(self.carry)
         if "action" in carry:
             carry["action"] = tree.map(lambda leaf: leaf[at - 1], self.action)
@@ -33,20 +33,20 @@ class Inputs:
         return before, Inputs(*tree.map(lambda leaf: leaf[at:], steps), carry)
 
     def rows(self, index: Tensor) -> Inputs:
-        """Those of some env rows [b] alone."""
+        """Select rows by index [b]."""
         steps = tree.map(lambda leaf: leaf.index_select(1, index), (self.obs, self.first, self.action, self.rewards))
         return Inputs(*steps, tree.map(lambda leaf: leaf.index_select(0, index), self.carry))
 
     def unroll(self, model: Network) -> tuple[Outputs, Tree]:
-        """Outputs [T', B, ...] and the state after the last observation."""
+        """Return outputs [T', B, ...] and the recurrent state after the last observation."""
         outputs, _, state = model.unroll(self.obs, self.first, self.action, self.rewards, self.carry)
         return outputs, state
 
 
 def unroll_burnt_in(model: Network, steps: Trajectory[Tensor], burn_in: int) -> Outputs:
-    """Outputs [T+1, B, ...] of which the first `burn_in` have no gradient.
+    """Compute outputs [T+1, B, ...], the first `burn_in` of them without gradient.
 
-    Where a window begins an episode its state is known, not stale: there gradients go back to its first step.
+    If a sequence starts an episode, its state is not stale: gradients then flow back to its first step.
     """
     inputs = Inputs(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
     if burn_in == 0:
@@ -57,7 +57,7 @@ def unroll_burnt_in(model: Network, steps: Trajectory[Tensor], burn_in: int) -> 
 
 
 def _prefix(model: Network, prefix: Inputs, begins: Tensor) -> tuple[Outputs, Tree]:
-    """Outputs [burn_in, B, ...] and state [B, ...], with a gradient in the rows that begin an episode [B] alone."""
+    """Outputs [burn_in, B, ...] and state [B, ...], with a gradient only in rows that start an episode [B]."""
     others = ~begins
     if others.all():
         with torch.no_grad():

@@ -1,7 +1,7 @@
-"""Cores: memory over time, [T, B, F] to [T, B, size], reset inside a sequence wherever an episode begins.
+"""Recurrent cores: [T, B, F] to [T, B, size].
 
-A core has `size`, `initial_state(rows)` (a tree of [B, ...]), `forward` over a sequence and `step` for one moment. The
-state is zeroed before every t with `first[t]`, so a sequence may cross episodes.
+A core has `size`, `initial_state(rows)` (a tree of [B, ...]), `forward` for a sequence, and `step` for one time step.
+The state is zeroed before every t with `first[t]`, so a sequence may contain several episodes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Run = Callable[[Tensor, State], tuple[Tensor, State]]
 
 
 def _reset(state: State, first: Tensor) -> State:
-    """The state [B, H] with rows that begin an episode set to 0, even where it was not finite."""
+    """Zero the state [B, H] of rows that begin an episode, even if it is not finite."""
     mask = first.unsqueeze(-1)
     return {name: value.masked_fill(mask, 0.0) for name, value in state.items()}
 
 
 def _segments(run: Run, x: Tensor, first: Tensor, state: State) -> tuple[Tensor, State]:
-    """`run` over the stretches between resets: one call where no episode begins after t = 0."""
+    """Call `run` on each segment between resets: a single call if no episode begins after t = 0."""
     cuts = (first[1:].any(dim=1).nonzero().flatten() + 1).tolist()
     parts = []
     for start, end in pairwise([0, *cuts, len(x)]):
@@ -39,7 +39,7 @@ def _segments(run: Run, x: Tensor, first: Tensor, state: State) -> tuple[Tensor,
 
 
 class NoCore(nn.Module):
-    """No memory: features pass through and there is no state."""
+    """No recurrence: features pass through, and there is no state."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class LSTM(nn.Module):
         return {"h": weight.new_zeros(rows, self.size), "c": weight.new_zeros(rows, self.size)}
 
     def step(self, x: Tensor, first: Tensor, state: State) -> tuple[Tensor, State]:
-        """One moment: x [B, F], first [B] to y [B, size]; the bare cell costs half of a sequence of one."""
+        """One time step: x [B, F], first [B] to y [B, size]; the cell takes half the time of a sequence of length 1."""
         return self._cell(x, _reset(state, first))
 
     def forward(self, x: Tensor, first: Tensor, state: State) -> tuple[Tensor, State]:
@@ -98,7 +98,7 @@ class GRU(nn.Module):
         return {"h": next(self.gru.parameters()).new_zeros(rows, self.size)}
 
     def step(self, x: Tensor, first: Tensor, state: State) -> tuple[Tensor, State]:
-        """One moment: x [B, F], first [B] to y [B, size]."""
+        """One time step: x [B, F], first [B] to y [B, size]."""
         return self._cell(x, _reset(state, first))
 
     def forward(self, x: Tensor, first: Tensor, state: State) -> tuple[Tensor, State]:
@@ -127,7 +127,7 @@ CORES = Registry(
 
 
 def build_core(inputs: int, config: CoreConfig) -> Any:
-    """The core that `config` names; a class of your own is made with (inputs, size)."""
+    """Build the core that `config` names; a user's own class is constructed with (inputs, size)."""
     if config.kind == "none":
         return NoCore(inputs)
     factory = CORES.load(config.kind)

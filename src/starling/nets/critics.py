@@ -1,4 +1,4 @@
-"""Several critics of one shape as one network: each of their layers is one batched product over all of them."""
+"""An ensemble of critics with the same architecture, evaluated with one batched matrix product per layer."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from starling.types import EnvSpec, Tensor, Tree
 
 
 class Layer(nn.Module):
-    """One dense layer of E networks; weights begin as torch's own do."""
+    """One dense layer of E networks, initialized like `nn.Linear`."""
 
     def __init__(self, members: int, inputs: int, outputs: int, norm: str = "none") -> None:
         super().__init__()
         bound = 1.0 / math.sqrt(inputs)
         self.weight = nn.Parameter(torch.empty(members, inputs, outputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
-        self.scale = self.shift = None  # of LayerNorm, a member's own
+        self.scale = self.shift = None  # of LayerNorm, separate for each member
         if norm != "none":
             self.scale = nn.Parameter(torch.ones(members, 1, outputs))
             self.shift = nn.Parameter(torch.zeros(members, 1, outputs))
 
     def orthogonal(self, gain: float) -> None:
-        """Orthogonal weights and zero biases in every member, as `layers.orthogonal` does it for one network."""
+        """Initialize every member like `layers.orthogonal`: orthogonal weights and zero biases."""
         for member in self.weight:
             nn.init.orthogonal_(member, gain)
         nn.init.zeros_(self.bias)
 
 
 class Ensemble(nn.Module):
-    """E stacks of dense layers that share nothing: [N, F] to [E, N, outputs].
+    """E independent MLPs: [N, F] to [E, N, outputs].
 
-    It calls functions, not modules, as `Dense` does: half of the time of a small network is spent between products.
+    Like `Dense`, it calls functions, not modules: a small network spends half of its time between the products.
     """
 
     def __init__(self, members: int, sizes: Sequence[int], activation: str, norm: str = "none") -> None:
@@ -51,7 +51,7 @@ class Ensemble(nn.Module):
         *hidden, last = pairwise(sizes)
         self.members = members
         self.activation = ACTIVATIONS[activation]
-        self.rectified = activation == "relu" and norm == "none" and len(sizes) > 2  # what `lowest` can do
+        self.rectified = activation == "relu" and norm == "none" and len(sizes) > 2  # required by `lowest`
         self.hidden = nn.ModuleList(Layer(members, inputs, outputs, norm) for inputs, outputs in hidden)
         self.last = Layer(members, *last)
 
@@ -61,18 +61,18 @@ class Ensemble(nn.Module):
         x = x.expand(self.members, *x.shape)
         layer: Any
         for layer in self.hidden:
-            x = torch.bmm(x, layer.weight).add_(layer.bias)  # baddbmm first copies the bias, and is slower for it
+            x = torch.bmm(x, layer.weight).add_(layer.bias)  # faster than baddbmm, which first copies the bias
             if layer.scale is not None:
                 x = torch.addcmul(layer.shift, layer_norm(x, x.shape[-1:]), layer.scale)
             x = self.activation(x)
-        if self.last.weight.shape[-1] == 1:  # a sum a row: as a product it takes eight times as long
+        if self.last.weight.shape[-1] == 1:  # as a matrix product it takes eight times as long
             return (x * self.last.weight.transpose(1, 2)).sum(-1, keepdim=True).add_(self.last.bias)
         return torch.bmm(x, self.last.weight).add_(self.last.bias)
 
     def _member(self, x: Tensor, i: int) -> Tensor:
-        """The same of the member i alone, [N, F] to [N, outputs].
+        """Forward pass of member i only, [N, F] to [N, outputs].
 
-        A member's layer fits a cache that all of them together do not; only compiled code has the time for it.
+        A layer of one member fits into a cache that is too small for all members; only compiled code benefits.
         """
         layer: Any
         for layer in self.hidden:
@@ -86,9 +86,10 @@ class Ensemble(nn.Module):
 
     @torch.no_grad()
     def lowest(self, x: Tensor, last: int) -> tuple[Tensor, Tensor]:
-        """The lowest member of rectified ones with one output [N] at x [N, F], and its slope in the `last` inputs.
+        """Minimum [N] over members with ReLUs and one output at x [N, F], and its gradient in the `last` inputs.
 
-        A row goes back through the member that is its lowest alone: half of the products that `backward` needs for two.
+        Each row is differentiated only through the member that attains its minimum: half the products of `backward`
+        for two members.
         """
         active, outputs = [], []  # [E][layers] [N, size], [E] [N]
         layers: Any = self.hidden
@@ -111,7 +112,7 @@ class Ensemble(nn.Module):
         return lowest, slope
 
     def orthogonal(self) -> None:
-        """Orthogonal weights, as a value head and what lies before it have them."""
+        """Orthogonal initialization, with the gains of a value head and its hidden layers."""
         for layer in self.hidden:
             assert isinstance(layer, Layer)
             layer.orthogonal(HIDDEN_GAIN)
@@ -119,9 +120,9 @@ class Ensemble(nn.Module):
 
 
 class Critics(nn.Module):
-    """Q of E critics, of an action that is given, [E, N], or of every discrete action, [E, N, A].
+    """Q values of E critics: of a given action, [E, N], or of all discrete actions, [E, N, A].
 
-    Encoders of images are one for all critics; every layer after them is a critic's own.
+    All critics share the image encoders; every layer after them is separate for each critic.
     """
 
     def __init__(self, torso: nn.Module, ensemble: Ensemble) -> None:
@@ -129,19 +130,19 @@ class Critics(nn.Module):
         self.torso, self.ensemble = torso, ensemble
 
     def encode(self, obs: Tree) -> Tensor:
-        """What all critics see of obs [N, ...]: [N, F]."""
+        """Shared features [N, F] of obs [N, ...]."""
         features: Tensor = self.torso(obs)
         return features
 
     def forward(self, features: Tensor, action: Tensor | None = None) -> Tensor:
-        """Q for features [N, F], and for action [N, D] in the policy's own units unless actions are discrete."""
+        """Q for features [N, F] and, unless actions are discrete, actions [N, D] as the policy emits them."""
         q: Tensor = self.ensemble(features if action is None else torch.cat((features, action), dim=-1))
         return q if action is None else q.squeeze(-1)
 
     def lowest(self, features: Tensor, action: Tensor) -> Tensor:
-        """The lowest Q [N] of action [N, D], for a gradient of the action alone.
+        """The minimum Q [N] over critics of action [N, D], to be differentiated with respect to the action only.
 
-        Compiled there is no other: the critics' own parameters and the features have none then.
+        In compiled code the critics' parameters and the features get no gradient.
         """
         if not (self.ensemble.rectified and torch.is_grad_enabled() and torch.compiler.is_compiling()):
             lowest: Tensor = reduce(torch.minimum, self(features, action))
@@ -152,7 +153,7 @@ class Critics(nn.Module):
 
 
 def build_critics(env: EnvSpec, net: NetConfig, members: int) -> Critics:
-    """Critics whose dense layers are those of `net.torso.hidden`, for Discrete actions or a Box with one axis."""
+    """Build critics with hidden layers `net.torso.hidden`, for Discrete actions or a Box with one axis."""
     config = net.torso
     torso: Any = build_torso(env.observation, config.model_copy(update={"hidden": []}))
     if isinstance(env.action, spaces.Discrete):
@@ -164,6 +165,6 @@ def build_critics(env: EnvSpec, net: NetConfig, members: int) -> Critics:
     ensemble = Ensemble(members, [inputs, *(config.hidden or ()), outputs], config.activation, config.norm)
     if net.init == "orthogonal":
         ensemble.orthogonal()
-        if isinstance(torso, Torso):  # a torso of the user's own begins as it was made
+        if isinstance(torso, Torso):  # a user's own torso keeps its own initialization
             orthogonal(torso)
     return Critics(torso, ensemble)

@@ -1,4 +1,4 @@
-"""One leaf of an observation (or an action) as a float vector: flat, one-hot, or through convolutions."""
+"""Encoders of one leaf of an observation (or an action) as a float vector: flat, one-hot, or convolutional."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from starling.nets.layers import Activation, conv_norm
 from starling.types import Tensor
 
 SMALLEST_IMAGE = 8
-"""Sides from which a uint8 Box with two axes is an image; a thinner one is a stack of vectors, such as RAM."""
+"""Minimum side of a two-dimensional uint8 Box to be treated as an image, not as a stack of vectors such as RAM."""
 
 
 COLORS = (1, 3, 4)
-"""Channels of a frame in a stack: gray, RGB, or RGB and alpha."""
+"""Possible channels of a frame in a stack: gray, RGB, or RGBA."""
 
 
 @dataclass(frozen=True)
 class ImageShape:
-    """Channels, height and width of an image, and where its channels are (None: there is no such axis).
+    """Channels, height, and width of an image, and its channel axis (None: it has no such axis).
 
-    A stack of frames is one image with the channels of all of them, those of the oldest first.
+    A stack of frames is one image with the channels of all frames, oldest first.
     """
 
     channels: int
@@ -43,9 +43,9 @@ class ImageShape:
 
 
 def image_shape(space: spaces.Box) -> ImageShape:
-    """Find the channel axis of an image: the shorter of the first and the last.
+    """Infer the layout of an image; the channel axis is the shorter of the first and the last.
 
-    With four axes the first one counts frames of a stack, [n, H, W, C] or [n, C, H, W].
+    With four axes, the first is the number of stacked frames: [n, H, W, C] or [n, C, H, W].
     """
     if len(space.shape) == 2:
         return ImageShape(1, *space.shape, axis=None)
@@ -73,7 +73,7 @@ def _is_stack(shape: Sequence[int]) -> bool:
 
 
 def is_image(space: spaces.Space[Any]) -> bool:
-    """Return True for leaves for convolutions: three axes, a stack of color frames, or bytes in two or more."""
+    """Return True for a Box with three axes, a stack of gray or color frames, or uint8 values in two or more axes."""
     if not isinstance(space, spaces.Box):
         return False
     is_byte = space.dtype == np.uint8
@@ -85,7 +85,7 @@ def is_image(space: spaces.Space[Any]) -> bool:
 
 
 def byte_scale(space: spaces.Space[Any]) -> float | None:
-    """What uint8 values are multiplied with to lie in [0, 1]; None where nothing is to be done."""
+    """Factor that scales uint8 values to [0, 1]; None if no scaling is needed."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
         return None
     high = float(space.high.max())
@@ -93,7 +93,7 @@ def byte_scale(space: spaces.Space[Any]) -> float | None:
 
 
 class Flat(nn.Module):
-    """A Box or MultiBinary as one vector: [..., *shape] to [..., size]."""
+    """Flatten a Box or MultiBinary: [..., *shape] to [..., size]."""
 
     def __init__(self, space: spaces.Box | spaces.MultiBinary) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class Flat(nn.Module):
 
 
 class OneHot(nn.Module):
-    """A Discrete or MultiDiscrete as joined one-hot vectors: [..., *shape] to [..., size]."""
+    """Encode a Discrete or MultiDiscrete as concatenated one-hot vectors: [..., *shape] to [..., size]."""
 
     column: Tensor
     value: Tensor
@@ -121,7 +121,7 @@ class OneHot(nn.Module):
         values = [np.arange(n) + start for n, start in zip(counts, starts, strict=True)]
         self.axes = 0 if isinstance(space, spaces.Discrete) else space.nvec.ndim
         self.size = int(counts.sum())
-        # Which component each output looks at, and the value it answers to.
+        # Output i is 1 if component `column[i]` has the value `value[i]`.
         column = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
         self.register_buffer("column", column, persistent=False)  # [size]
         self.register_buffer("value", torch.from_numpy(np.concatenate(values)), persistent=False)  # [size]
@@ -134,9 +134,9 @@ class OneHot(nn.Module):
 
 
 class Image(nn.Module):
-    """An image through convolutions: [N, C, H, W], [N, H, W, C] or [N, H, W], bytes or floats, to [N, size].
+    """Apply convolutions to images [N, C, H, W], [N, H, W, C], or [N, H, W], uint8 or float: to [N, size].
 
-    Stacks of frames, [N, n, H, W, C] or [N, n, C, H, W], become images of n * C channels.
+    Stacks of frames, [N, n, H, W, C] or [N, n, C, H, W], become images with n * C channels.
     """
 
     def __init__(self, space: spaces.Box, convs: Callable[[ImageShape], nn.Sequential]) -> None:
@@ -159,7 +159,7 @@ class Image(nn.Module):
         return self._convolve(self._floats(x)).flatten(1)
 
     def _convolve(self, x: Tensor) -> Tensor:
-        """Bytes are scaled by scaling the first kernels, which are a thousandth as many numbers."""
+        """Apply the convolutions; scales the first kernels instead of the pixels, which are a thousand times more."""
         first, *rest = self.convs
         assert isinstance(first, nn.Conv2d)
         kernels = first.weight if self.scale is None else first.weight * self.scale
@@ -169,19 +169,19 @@ class Image(nn.Module):
         return x
 
     def _floats(self, x: Tensor) -> Tensor:
-        # On a CPU the gradient of the first kernels is what channels-last makes fast (benchmarks/cnn_cpu.py); the
-        # forward pass alone is quicker without. Only the input is laid out anew, so weights stay plainly contiguous.
+        # On a CPU, channels-last speeds up the gradient of the first kernels (benchmarks/cnn_cpu.py) but slows down the
+        # forward pass. Only the input is converted, so weights stay contiguous.
         last = self.channels_last and torch.is_grad_enabled() and x.device.type == "cpu"
-        whole = x.stride()[-2:] == (x.shape[-1], 1)  # channels may lie anywhere: stacks of a replay share their frames
+        whole = x.stride()[-2:] == (x.shape[-1], 1)  # channels may be strided: stacks in replay share frames
         if last and x.dtype == torch.uint8 and whole and not torch.compiler.is_compiling():
-            from starling.nets.pixels import channels_last_floats  # numba is loaded only where images are learned from
+            from starling.nets.pixels import channels_last_floats  # loads numba only if needed
 
             return channels_last_floats(x)
         return x.to(torch.float32, memory_format=torch.channels_last if last else torch.contiguous_format)
 
 
 def convolved_size(convs: nn.Sequential, shape: ImageShape) -> int:
-    """Numbers that convolutions and pools, one after the other, make of an image; nothing is computed for it."""
+    """Number of outputs of a sequence of convolutions and poolings for one image, from their settings alone."""
     channels, sides = shape.channels, [shape.height, shape.width]
     for layer in convs.modules():
         if isinstance(layer, nn.Conv2d | nn.MaxPool2d):
@@ -199,7 +199,7 @@ def _pair(value: Any) -> tuple[int, int]:
 def plain_convs(
     shape: ImageShape, channels: Sequence[int], kernels: Sequence[int], strides: Sequence[int], act: str, norm: str
 ) -> nn.Sequential:
-    """Convolutions without padding, each normalised if asked and followed by the non-linearity."""
+    """Convolutions without padding, each followed by an optional norm and the activation."""
     layers: list[nn.Module] = []
     inputs, height, width = shape.channels, shape.height, shape.width
     for i, (outputs, kernel, stride) in enumerate(zip(channels, kernels, strides, strict=True), start=1):
@@ -215,12 +215,12 @@ def plain_convs(
 
 
 class Residual(nn.Module):
-    """x + two convolutions of x, each after a non-linearity: [N, C, H, W] to the same."""
+    """Residual block: x + two convolutions of x, each preceded by the activation: [N, C, H, W] to the same shape."""
 
     def __init__(self, channels: int, act: str, norm: str) -> None:
         super().__init__()
         self.inner = nn.Sequential(
-            Activation(act, keep=True),  # x itself is added below
+            Activation(act, keep=True),  # not in place: `forward` adds x
             nn.Conv2d(channels, channels, 3, padding=1),
             *conv_norm(norm, channels),
             Activation(act),
@@ -234,7 +234,7 @@ class Residual(nn.Module):
 
 
 def impala_convs(shape: ImageShape, channels: Sequence[int], act: str, norm: str) -> nn.Sequential:
-    """IMPALA's deep network (1802.01561, figure 3): convolution, pooling and two residual blocks a stage."""
+    """IMPALA's deep network (1802.01561, figure 3): each stage is a convolution, a pooling, and two residual blocks."""
     layers: list[nn.Module] = []
     inputs = shape.channels
     for outputs in channels:
@@ -247,7 +247,7 @@ def impala_convs(shape: ImageShape, channels: Sequence[int], act: str, norm: str
 def build_encoder(
     path: str, space: spaces.Space[Any], convs: Callable[[ImageShape], nn.Sequential] | None
 ) -> Flat | OneHot | Image:
-    """The encoder of one leaf; images go through `convs` where there are some."""
+    """Build the encoder of one leaf; images use `convs` if given."""
     if isinstance(space, spaces.Box):
         return Image(space, convs) if convs is not None and is_image(space) else Flat(space)
     if isinstance(space, spaces.MultiBinary):

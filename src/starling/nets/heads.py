@@ -1,4 +1,4 @@
-"""Heads: features [..., F] to Q-values, values or a distribution over actions; leading axes are kept."""
+"""Heads: features [..., F] to Q values, values, or an action distribution; leading axes are kept."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from starling.registry import Entry, Registry, check_kind
 from starling.types import Tensor
 
 GRADIENT_SCALE = 0.5**0.5
-"""Of the gradient that a dueling head sends back: two streams end in one torso (1511.06581, section 4.2)."""
+"""Scale of the gradient from a dueling head, since two branches share one torso (1511.06581, section 4.2)."""
 
 
 @dataclass(frozen=True)
 class HeadSpec:
-    """What a head is: its kind, the actions it speaks of, and how its weights begin."""
+    """Description of a head: its kind, its action space, its layers, and their initialization."""
 
     kind: str  # q, dueling, value, policy (by the action space), categorical, gaussian, tanh_gaussian
-    space: spaces.Space[Any] | None = None  # actions; None: the environment's
-    hidden: tuple[int, ...] = ()  # widths of layers of the head's own, before the last; a dueling stream each
-    activation: str = "relu"  # between those
-    gain: float | None = None  # of the last layer's orthogonal weights; None: 0.01 for policies, 1 for values
-    log_std: float = 0.0  # gaussian: where the parameter begins
-    log_std_range: tuple[float, float] = (-20.0, 2.0)  # tanh_gaussian: limits of what the network says
+    space: spaces.Space[Any] | None = None  # action space; None: the environment's
+    hidden: tuple[int, ...] = ()  # widths of the head's hidden layers, for each branch of a dueling head
+    activation: str = "relu"  # of the hidden layers
+    gain: float | None = None  # of orthogonal weights in the last layer; None: 0.01 for policies, 1 for values
+    log_std: float = 0.0  # gaussian: initial value of the parameter
+    log_std_range: tuple[float, float] = (-20.0, 2.0)  # tanh_gaussian: the output is clamped to it
 
     @property
     def last_gain(self) -> float:
@@ -90,7 +90,7 @@ class DuelingHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.requires_grad:
-            x = torch.lerp(x.detach(), x, GRADIENT_SCALE)  # equal to x to the bit, with a scaled gradient
+            x = torch.lerp(x.detach(), x, GRADIENT_SCALE)  # bitwise equal to x, with a scaled gradient
         advantage: Tensor = self.advantage(x)  # [..., A]
         v: Tensor = self.value(x)  # [..., 1]
         return v + advantage - advantage.mean(dim=-1, keepdim=True)
@@ -108,7 +108,7 @@ class CategoricalHead(nn.Module):
 
 
 class MultiCategoricalHead(nn.Module):
-    """A policy over MultiDiscrete or MultiBinary actions: independent categoricals, their logits joined."""
+    """A policy over MultiDiscrete or MultiBinary actions: independent categoricals from one layer of logits."""
 
     def __init__(self, inputs: int, space: spaces.Space[Any], spec: HeadSpec) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class MultiCategoricalHead(nn.Module):
 
 
 class GaussianHead(nn.Module):
-    """A normal policy whose log-std is a parameter of its own, the same in every state."""
+    """A Gaussian policy with a state-independent log-std parameter."""
 
     def __init__(self, inputs: int, space: spaces.Space[Any], spec: HeadSpec) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class GaussianHead(nn.Module):
 
 
 class TanhGaussianHead(nn.Module):
-    """SAC's policy (1801.01290, appendix C): mean and clamped log-std of every state, squashed by tanh."""
+    """SAC's policy (1801.01290, appendix C): state-dependent mean and clamped log-std, squashed by tanh."""
 
     def __init__(self, inputs: int, space: spaces.Space[Any], spec: HeadSpec) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class TanhGaussianHead(nn.Module):
 
 
 def policy_head(inputs: int, space: spaces.Space[Any], spec: HeadSpec) -> nn.Module:
-    """The plainest policy for the action space."""
+    """Build the default policy head for the action space."""
     if isinstance(space, spaces.Discrete):
         return CategoricalHead(inputs, space, spec)
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
@@ -176,7 +176,7 @@ HEADS = Registry(
 
 
 def build_head(inputs: int, space: spaces.Space[Any], spec: HeadSpec) -> nn.Module:
-    """The head that `spec` names, over the env's action `space` unless it has its own."""
+    """Build the head that `spec` names, for the env's action `space` unless `spec` has its own."""
     factory = HEADS.load(spec.kind)
     check_kind(factory, spec.kind, "head", (nn.Module,))
     head: nn.Module = factory(inputs, space if spec.space is None else spec.space, spec)
@@ -184,7 +184,7 @@ def build_head(inputs: int, space: spaces.Space[Any], spec: HeadSpec) -> nn.Modu
 
 
 def orthogonal_head(head: nn.Module, gain: float) -> None:
-    """Orthogonal weights with `gain` in the last layer of every branch, sqrt 2 before it."""
+    """Orthogonal initialization with `gain` in the last layer of every branch and sqrt(2) in hidden layers."""
     orthogonal(head)
     for branch in head.children():
         orthogonal(branch[-1] if isinstance(branch, nn.Sequential) else branch, gain)

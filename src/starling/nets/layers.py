@@ -1,4 +1,4 @@
-"""The layers that torsos and heads are made of, and how their weights begin."""
+"""Layers of torsos and heads, and orthogonal initialization."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "elu": functional.elu_,
     "gelu": functional.gelu,
 }
-"""Non-linearities by name, in place where they can be: for outputs of a layer, which nobody else wants."""
+"""Activations by name, in place if possible: for layer outputs that are not used elsewhere."""
 
 
 KEEPING: dict[str, Callable[[Tensor], Tensor]] = {
@@ -30,11 +30,11 @@ KEEPING: dict[str, Callable[[Tensor], Tensor]] = {
     "elu": functional.elu,
     "gelu": functional.gelu,
 }
-"""The same for inputs that are wanted again."""
+"""Out-of-place activations, for inputs that are used again."""
 
 
 class Activation(nn.Module):
-    """A non-linearity as a layer; `keep` leaves its input as it was."""
+    """An activation as a module; `keep` leaves its input unchanged."""
 
     def __init__(self, name: str, keep: bool = False) -> None:
         super().__init__()
@@ -45,10 +45,10 @@ class Activation(nn.Module):
 
 
 class Dense(nn.Module):
-    """Linear layers, each with LayerNorm if asked and the non-linearity: [..., F] to [..., size].
+    """An MLP of linear layers, each followed by an optional LayerNorm and the activation: [..., F] to [..., size].
 
-    Without widths it is the identity. It calls functions, not modules, because acting with a small network takes as
-    long in a module's call as in its arithmetic.
+    Without widths it is the identity. It calls functions, not modules, because a module call of a small network takes
+    as long as its arithmetic.
     """
 
     def __init__(self, inputs: int, widths: Sequence[int], activation: str, norm: str = "none") -> None:
@@ -68,10 +68,10 @@ class Dense(nn.Module):
 
 
 class OutputLinear(nn.Linear):
-    """A linear layer in float32, under autocast too, for values, logits and what else leaves the network.
+    """A linear layer for outputs such as values and logits that computes in float32 even under autocast.
 
-    bfloat16 has 8 significant bits: values near 1 would be rounded to multiples of 0.004 to 0.008, and TD errors,
-    which are differences of neighboring values, are often no larger than that.
+    bfloat16 has 8 significant bits: values near 1 would be rounded to multiples of 0.004 to 0.008, and TD errors, as
+    differences of such values, are often no larger than that.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -83,19 +83,19 @@ class OutputLinear(nn.Linear):
 
 
 def conv_norm(name: str, channels: int) -> list[nn.Module]:
-    """GroupNorm (1803.08494) for [N, C, H, W]; `layer` is one group of all channels."""
+    """GroupNorm (1803.08494) for [N, C, H, W]; `layer` uses one group of all channels, `none` no norm."""
     if name == "none":
         return []
-    # Groups of one channel would erase how strongly each channel answers, hence at least two where there are two.
+    # A group of a single channel would erase the strength of its response, so groups have at least two if possible.
     fitting = (g for g in (8, 4, 2, 1) if channels % g == 0 and channels // g >= min(2, channels))
     return [nn.GroupNorm(1 if name == "layer" else next(fitting), channels)]
 
 
 def orthogonal(module: nn.Module, gain: float = HIDDEN_GAIN) -> None:
-    """Orthogonal weights (1312.6120) and zero biases; recurrent weights have gain 1.
+    """Orthogonal weights (1312.6120) and zero biases, in place; recurrent weights have gain 1.
 
-    The units of an LSTM forget more and more slowly, half within 1 to 38 steps: with zeros there, gradients of what
-    lies 20 steps back would be a millionth (1804.11188).
+    The forget gate biases of an LSTM are spread from 0 to 4, which gives its units half-lives of 1 to 38 steps. With
+    zeros, gradients from 20 steps back would shrink to a millionth (1804.11188).
     """
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
@@ -106,6 +106,6 @@ def orthogonal(module: nn.Module, gain: float = HIDDEN_GAIN) -> None:
             for name, parameter in layer.named_parameters():
                 nn.init.zeros_(parameter) if "bias" in name else nn.init.orthogonal_(parameter)
             if isinstance(layer, nn.LSTM):
-                gates = layer.get_parameter("bias_ih_l0").view(4, layer.hidden_size)  # the second one forgets
+                gates = layer.get_parameter("bias_ih_l0").view(4, layer.hidden_size)  # gates[1] is the forget gate
                 with torch.no_grad():
                     gates[1] = torch.linspace(0.0, 4.0, layer.hidden_size, device="cpu")

@@ -1,4 +1,4 @@
-"""The network an agent acts and learns with: torso, core and heads, one moment or a sequence at a time."""
+"""The network of an agent: torso, core, and heads, applied to one time step or to a sequence."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from starling.nets.normalisers import Normalised, ObservationNormaliser
 from starling.types import Tensor, Trajectory, Tree
 
 Outputs = dict[str, Any]
-"""What every head said: a tensor or a distribution."""
+"""Output of every head by name: a tensor or a distribution."""
 
 SHARED = "shared"
-"""The name of the one trunk that all heads share."""
+"""Name of the trunk if all heads share one."""
 
 Run = Callable[..., tuple[Tensor, Tree]]
 
 
 class Trunk(nn.Module):
-    """Torso and core: observations, and what else enters the core, to features."""
+    """Torso and core: maps observations and extra inputs of the core to features."""
 
     def __init__(self, torso: nn.Module, core: Any) -> None:
         super().__init__()
@@ -32,13 +32,13 @@ class Trunk(nn.Module):
         self.core = core
 
     def step(self, obs: Tree, extra: Tensor | None, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """One moment: obs [B, ...], extra [B, E], first [B] to features [B, F]."""
+        """One time step: obs [B, ...], extra [B, E], first [B] to features [B, F] and the next state."""
         x = self.torso(obs)
         y, state = self.core.step(x if extra is None else torch.cat((x, extra), dim=-1), first, state)
         return y, state
 
     def unroll(self, obs: Tree, extra: Tensor | None, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """A sequence: obs [T, B, ...], extra [T, B, E], first [T, B] to features [T, B, F]."""
+        """A sequence: obs [T, B, ...], extra [T, B, E], first [T, B] to features [T, B, F] and the last state."""
         flat = tree.map(lambda leaf: leaf.flatten(0, 1), obs)  # [T * B, ...]
         x = self.torso(flat).unflatten(0, first.shape)  # [T, B, F]
         y, state = self.core(x if extra is None else torch.cat((x, extra), dim=-1), first, state)
@@ -46,18 +46,18 @@ class Trunk(nn.Module):
 
 
 class PreviousInputs(nn.Module):
-    """The previous action (one-hot where discrete) and rewards as one vector, zero where an episode begins."""
+    """Encode the previous action (one-hot if discrete) and rewards as one vector, zero when an episode begins."""
 
     def __init__(self, space: spaces.Space[Any], encoder: Flat | OneHot | None, streams: tuple[str, ...]) -> None:
         super().__init__()
         self.shape = space.shape or ()
         self.dtype = torch.float32 if isinstance(space, spaces.Box) else torch.int64
-        self.encoder = encoder  # None: the action is not asked for
-        self.streams = streams  # empty: the rewards are not asked for
+        self.encoder = encoder  # None: the action is not an input
+        self.streams = streams  # empty: rewards are not an input
         self.size = (0 if encoder is None else encoder.size) + len(streams)
 
     def initial(self, rows: int, device: torch.device) -> dict[str, Tree]:
-        """What the carry holds before anything was done: action [B, ...], rewards [B] a stream."""
+        """Entries of the carry before the first step, all zero: action [B, ...], rewards [B] per stream."""
         carry: dict[str, Tree] = {}
         if self.encoder is not None:
             carry["action"] = torch.zeros(rows, *self.shape, dtype=self.dtype, device=device)
@@ -66,7 +66,7 @@ class PreviousInputs(nn.Module):
         return carry
 
     def forward(self, first: Tensor, action: Tensor | None, rewards: dict[str, Tensor] | None) -> Tensor:
-        """first, rewards [...] and action [..., *shape], all of the step before, to [..., size]."""
+        """Encode the previous action [..., *shape] and rewards [...] as [..., size]; zero if first [...]."""
         parts = []
         if self.encoder is not None:
             parts.append(self.encoder(action))
@@ -77,14 +77,14 @@ class PreviousInputs(nn.Module):
 
 
 def _shifted(before: Tensor, rows: Tensor, length: int) -> Tensor:
-    """[T', B, ...] of what preceded each row: `before` [B, ...], then the first T' - 1 of `rows`."""
+    """Shift in time: `before` [B, ...], then the first T' - 1 of `rows`: [T', B, ...]."""
     if len(rows) < length - 1:
         raise ValueError(f"{length} observations need {length - 1} previous actions and rewards, not {len(rows)}")
     return torch.cat((before.unsqueeze(0).to(rows.dtype), rows[: length - 1]))
 
 
 class Network(nn.Module):
-    """Trunks and heads. `step` acts for one moment, `unroll` trains over a sequence; both give the same outputs."""
+    """Trunks and heads. `step` is for acting, `unroll` for training on a sequence; both compute the same outputs."""
 
     def __init__(
         self,
@@ -95,8 +95,8 @@ class Network(nn.Module):
     ) -> None:
         super().__init__()
         self.normaliser = normaliser
-        self.reward_scales = nn.ModuleDict()  # a stream each, where an algorithm puts them; nothing here reads them
-        self.reset_values = nn.ModuleDict()  # per non-episodic stream, where Q-learning puts them
+        self.reward_scales = nn.ModuleDict()  # per stream, added and used by an algorithm
+        self.reset_values = nn.ModuleDict()  # per non-episodic stream, added by Q-learning
         self.trunks = nn.ModuleDict(trunks)
         self.heads = nn.ModuleDict(heads)
         self.previous = previous
@@ -104,28 +104,28 @@ class Network(nn.Module):
         self.recurrent = bool(tree.leaves(self._initial_state(1)))
 
     def initial_carry(self, rows: int) -> dict[str, Tree]:
-        """Zeros before the first observation: "state" with a core, "action" and "rewards" if they are inputs."""
+        """The carry before the first observation, all zero: "state" if recurrent, "action" and "rewards" if inputs."""
         device = next(self.parameters()).device
         carry = {} if self.previous is None else self.previous.initial(rows, device)
         return {"state": self._initial_state(rows), **carry} if self.recurrent else carry
 
     def step(self, obs: Tree, first: Tensor, carry: dict[str, Tree], only: Sequence[str] = ()) -> tuple[Outputs, Tree]:
-        """Outputs [B, ...] for obs [B, ...], and the state after it (None where there is none).
+        """Compute outputs [B, ...] for obs [B, ...] and the next recurrent state (None without one).
 
-        With `only`, other heads are left out, and their trunks where these have no state to keep.
+        `only` selects heads; the trunks of the others are skipped too, unless the network is recurrent.
         """
         features, state = self.encode(obs, first, carry, only)
         return self.decode(features, only), state
 
     def encode(self, obs: Tree, first: Tensor, carry: dict[str, Tree], only: Sequence[str] = ()) -> tuple[Tree, Tree]:
-        """The features [B, F] that the heads see, a dict by head where they share nothing, and the next state."""
+        """Compute the features [B, F] of the heads (a dict by head if trunks are separate) and the next state."""
         extra = None
         if self.previous is not None:
             extra = self.previous(first, carry.get("action"), carry.get("rewards"))
         return self._through(Trunk.step, obs, extra, first, carry, () if self.recurrent else only)
 
     def decode(self, features: Tree, only: Sequence[str] = ()) -> Outputs:
-        """What the heads (all, or `only` these) say to `features` [..., F], as `encode` and `unroll` give them."""
+        """Apply all heads, or `only` these, to `features` [..., F] as returned by `encode` or `unroll`."""
         heads = {name: self.heads[name] for name in only or self.heads}
         if self.shared:
             return {name: head(features) for name, head in heads.items()}
@@ -140,17 +140,18 @@ class Network(nn.Module):
         carry: dict[str, Tree],
         only: Sequence[str] = (),
     ) -> tuple[Outputs, Tree, Tree]:
-        """Outputs [T', B, ...], features [T', B, F] and the last state, for obs [T', B, ...] and first [T', B].
+        """Compute outputs [T', B, ...], features [T', B, F], and the last state for obs [T', B, ...], first [T', B].
 
-        Row 0 has its previous action and rewards from the carry, row t those of rows t - 1 of `action` and `rewards`
-        [T' - 1 or more, B, ...], so a trajectory's own fields fit with T + 1 or T observations. `only` as in `step`.
+        The previous action and rewards of step 0 come from the carry, those of step t from step t - 1 of `action` and
+        `rewards` [T' - 1 or more, B, ...]: the fields of a trajectory fit with T + 1 or T observations. `only` is as in
+        `step`.
         """
         extra = self._extra(first, action, rewards, carry)
         features, state = self._through(Trunk.unroll, obs, extra, first, carry, () if self.recurrent else only)
         return self.decode(features, only), features, state
 
     def unroll_trajectory(self, steps: Trajectory[Tensor], only: Sequence[str] = ()) -> tuple[Outputs, Tree, Tree]:
-        """`unroll` over all observations that a trajectory has."""
+        """`unroll` over all observations of a trajectory."""
         return self.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry, only)
 
     def _through(
@@ -162,7 +163,7 @@ class Network(nn.Module):
         carry: dict[str, Tree],
         only: Sequence[str],
     ) -> tuple[Tree, Tree]:
-        """Features and state of the one trunk, or a dict of each by head."""
+        """Features and state of the shared trunk, or dicts of them by head."""
         if isinstance(obs, Normalised):
             obs = obs.obs
         elif self.normaliser is not None:

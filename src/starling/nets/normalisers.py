@@ -1,6 +1,6 @@
-"""Running statistics of observations and rewards as buffers of the model: they travel and are saved with its weights.
+"""Running statistics of observations and rewards as buffers of the model, published and saved with its weights.
 
-Only `update` moves them, and only a learner calls it, so that they are frozen wherever a model merely acts.
+Only `update` changes them, and only a learner calls it, so they are constant in actors.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from starling.ops.returns import backward_recursion
 from starling.types import Tensor, Tree
 
 LIMIT = 10.0
-"""Normalised numbers are held within +- this many deviations."""
+"""Normalized values are clipped to +- this many stds."""
 _EPSILON = 1e-8
 
 
 class Moments(nn.Module):
-    """Mean and deviation of all numbers so far; the buffers are sums, so those of several learners can be added up."""
+    """Mean and std of all values so far; the buffers are sums, so those of several learners can be added."""
 
     count: Tensor  # []
     total: Tensor  # [*shape]
@@ -35,36 +35,36 @@ class Moments(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         self.register_buffer("total", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("squares", torch.zeros(shape, dtype=torch.float64))
-        self._sums = b""  # what `_known` was worked out from
+        self._sums = b""  # the sums from which `_known` was computed
         self._known: tuple[Tensor, Tensor] | None = None
 
     @torch.no_grad()
     def update(self, x: Tensor, valid: Tensor) -> None:
-        """Take in x [..., *shape] where valid [...]."""
+        """Add the valid [...] entries of x [..., *shape]."""
         seen = x[valid].double()  # [n, *shape]
         self.count += len(seen)
         self.total += seen.sum(0)
         self.squares += seen.square().sum(0)
 
     def mean(self) -> Tensor:
-        """[*shape], 0 before anything was seen."""
+        """Mean [*shape], 0 before the first update."""
         return self.mean_and_std()[0]
 
     def std(self) -> Tensor:
-        """[*shape], 1 before anything was seen."""
+        """Std [*shape], 1 before the first update."""
         return self.mean_and_std()[1]
 
     def mean_and_std(self) -> tuple[Tensor, Tensor]:
-        """Both [*shape]; on a CPU they are worked out only when the sums have changed.
+        """Mean and std [*shape]; on a CPU they are recomputed only if the sums have changed.
 
-        Acting asks at every step, and comparing bytes takes a tenth as long as the dozen operations they would need.
-        The sums themselves are looked at because weights may arrive in them from anywhere.
+        Acting needs them at every step, and comparing bytes takes a tenth of the time of recomputing them. The sums are
+        compared because loading weights changes them without a call of `update`.
         """
         if self.total.device.type != "cpu" or torch.compiler.is_compiling():
             return self._mean_and_std()
         sums = b"".join(part.numpy().tobytes() for part in (self.count, self.total, self.squares))
         if self._known is None or sums != self._sums:
-            with torch.inference_mode(False), torch.no_grad():  # what acting works out, learning may use
+            with torch.inference_mode(False), torch.no_grad():  # no inference tensors: learning may use them too
                 self._sums, self._known = sums, self._mean_and_std()
         return self._known
 
@@ -78,13 +78,13 @@ class Moments(nn.Module):
 
 @dataclass(frozen=True)
 class Normalised:
-    """Observations that a network takes as they are, because they have been normalised before."""
+    """Marks observations that are already normalized."""
 
     obs: Tree
 
 
 class ObservationNormaliser(nn.Module):
-    """(x - mean) / deviation of every vector of floats in an observation; images and indices stay as they are."""
+    """(x - mean) / std for every float leaf of an observation; images and integers are unchanged."""
 
     def __init__(self, space: spaces.Space[Any]) -> None:
         super().__init__()
@@ -92,12 +92,12 @@ class ObservationNormaliser(nn.Module):
         self.moments = nn.ModuleDict({name: Moments(leaf.shape or ()) for name, leaf in named.items() if _scales(leaf)})
 
     def forward(self, obs: Tree) -> Tree:
-        """obs [..., *shape] a leaf, with any axes in front."""
+        """Normalize obs, whose leaves are [..., *shape] with any leading axes."""
         return self._each(obs, ())
 
     @torch.no_grad()
     def update(self, obs: Tree, valid: Tensor) -> None:
-        """Take in obs [..., *shape] where valid [...]."""
+        """Update the statistics with the valid [...] entries of obs [..., *shape]."""
         for path, leaf in _leaves(obs, ()):
             if _name(path) in self.moments:
                 self._moments(path).update(leaf, valid)
@@ -119,10 +119,10 @@ class ObservationNormaliser(nn.Module):
 
 
 class MovingMean(nn.Module):
-    """The mean of what was recently seen, weighted; sums decay, so that several learners can add up their changes."""
+    """Exponential moving weighted mean, kept as decaying sums so that the changes of several learners can be added."""
 
     SPEED = 0.02
-    sums: Tensor  # [2] of the weights and of the weighted values
+    sums: Tensor  # [2]: of weights, and of weighted values
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,20 +130,20 @@ class MovingMean(nn.Module):
 
     @torch.no_grad()
     def update(self, values: Tensor, weight: Tensor) -> None:
-        """Take in values [n] with their weight [n]; nothing happens where there are none."""
+        """Add values [n] with weights [n]; does nothing if n is 0."""
         if len(values):
             seen = torch.stack([weight.sum(), (weight * values).sum()]) / len(values)
             self.sums.lerp_(seen.to(self.sums), self.SPEED)
 
     def value(self) -> Tensor:
-        """The mean [], 0 before anything was seen."""
+        """The mean [], 0 before the first update."""
         return self.sums[1] / self.sums[0].clamp(min=torch.finfo(self.sums.dtype).tiny)
 
 
 class RewardScale(nn.Module):
-    """Rewards divided by the deviation of the discounted return up to each step; no mean is subtracted.
+    """Divide rewards by the std of the discounted return up to each step; no mean is subtracted.
 
-    Where a batch begins within an episode, what was earned before is not known: the mean return stands for it.
+    If a batch begins within an episode, the return before it is unknown and the mean return is used instead.
     """
 
     def __init__(self, discount: float) -> None:
@@ -152,15 +152,15 @@ class RewardScale(nn.Module):
 
     @torch.no_grad()
     def update(self, r_t: Tensor, first: Tensor, valid_t: Tensor) -> None:
-        """Take in rewards [T, B], 0 where they are not valid [T, B]; first [T+1, B] says where episodes begin."""
+        """Update the return statistics with rewards [T, B], which are 0 on invalid steps; first [T+1, B]."""
         goes_on_t = ~first[: len(r_t)]
         before = self.returns.mean().expand_as(r_t[0])
-        # The same recursion as for returns to come, with time reversed.
+        # The backward recursion on reversed time runs forward.
         returns = backward_recursion(r_t.flip(0), (self.discount * goes_on_t).flip(0), before).flip(0)
         self.returns.update(returns, valid_t)
 
     def forward(self, r_t: Tensor) -> Tensor:
-        """Rewards [T, B] in deviations."""
+        """Rewards [T, B] divided by the std of returns, clipped."""
         return (r_t / self.returns.std()).clamp_(-LIMIT, LIMIT)
 
 

@@ -1,4 +1,4 @@
-"""Observations as plain vectors that nobody trains, to be compared with each other."""
+"""Observations as vectors from a fixed encoding, for distances between states."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from starling.nets.torsos import Torso, space_leaves
 from starling.types import Tensor, Tree
 
 EMBEDDED = 64
-"""Features of the random embedding."""
+"""Number of features of the random embedding."""
 
 
 class StateFeatures(nn.Module):
-    """All leaves joined, [..., F]; with an image among them, in a fixed random embedding of `EMBEDDED` features."""
+    """All leaves concatenated, [..., F]; if one is an image, a fixed random projection to `EMBEDDED` features."""
 
     embedding: Tensor | None  # [size, EMBEDDED]
 
@@ -34,7 +34,7 @@ class StateFeatures(nn.Module):
 
     @torch.no_grad()
     def forward(self, obs: Tree, shape: torch.Size) -> Tensor:
-        """Observations whose axes in front are `shape`, as vectors [*shape, F]."""
+        """Features [*shape, F] of observations with leading axes `shape`."""
         flat = tree.map(lambda leaf: leaf.flatten(0, len(shape) - 1), obs)
         x: Tensor = self.joined(flat)
         return (x if self.embedding is None else x @ self.embedding).view(*shape, -1)

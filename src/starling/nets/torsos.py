@@ -1,4 +1,4 @@
-"""Torsos: one observation [N, ...] to features [N, F], by name or as `package.module:Class`."""
+"""Torsos: observations [N, ...] to features [N, F], chosen by name or as `package.module:Class`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Convs = Callable[[ImageShape], nn.Sequential]
 Path = tuple[str | int, ...]
 
 SMALLEST_NATURE = 36
-"""The shortest side that leaves the Nature network one pixel."""
+"""Smallest image side for the Nature network: its output is then a single pixel."""
 
 
 def space_leaves(space: spaces.Space[Any], path: Path = ()) -> Iterator[tuple[Path, spaces.Space[Any]]]:
-    """Every leaf of nested Dict and Tuple spaces, with the keys that lead to it."""
+    """Yield every leaf of nested Dict and Tuple spaces with its path of keys."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         children = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         for key, child in children:
@@ -43,7 +43,7 @@ def _pick(tree: Tree, path: Path) -> Tensor:
 
 
 class Torso(nn.Module):
-    """Every leaf encoded (images by `convs`), joined, then dense layers: [N, ...] to [N, size]."""
+    """Encode every leaf (images with `convs`), concatenate, and apply dense layers: [N, ...] to [N, size]."""
 
     def __init__(
         self, space: spaces.Space[Any], convs: Convs | None, hidden: Sequence[int], activation: str, norm: str
@@ -72,7 +72,7 @@ def _images(space: spaces.Space[Any]) -> list[spaces.Box]:
 
 def _with_images(kind: str, space: spaces.Space[Any], convs: Convs, *dense_args: Any) -> Torso:
     if not _images(space):
-        shown = " ".join(str(space).split())  # a Box of several axes fills several lines
+        shown = " ".join(str(space).split())  # the repr of a Box may have several lines
         raise UserError(f"net.torso.kind={kind} needs an image, and {shown} has none; use net.torso.kind=mlp or auto")
     return Torso(space, convs, *dense_args)
 
@@ -85,14 +85,14 @@ def _refuse_no_layers(kind: str, channels: Sequence[int]) -> None:
 def mlp(
     space: spaces.Space[Any], hidden: Sequence[int] = (64, 64), activation: str = "relu", norm: str = "none"
 ) -> Torso:
-    """Dense layers over all leaves, images flattened."""
+    """Dense layers over all leaves; images are flattened."""
     return Torso(space, None, hidden, activation, norm)
 
 
 def nature(
     space: spaces.Space[Any], hidden: Sequence[int] = (512,), activation: str = "relu", norm: str = "none"
 ) -> Torso:
-    """The convolutions of DQN (Mnih 2015): 32 of 8x8 by 4, 64 of 4x4 by 2, 64 of 3x3 by 1."""
+    """The convolutions of DQN (Mnih 2015): 32 8x8 stride 4, 64 4x4 stride 2, 64 3x3 stride 1."""
     convs = partial(plain_convs, channels=(32, 64, 64), kernels=(8, 4, 3), strides=(4, 2, 1), act=activation, norm=norm)
     return _with_images("nature", space, convs, hidden, activation, norm)
 
@@ -104,7 +104,7 @@ def impala(
     activation: str = "relu",
     norm: str = "none",
 ) -> Torso:
-    """The residual network of IMPALA (1802.01561), a stage for each of `channels`."""
+    """The residual network of IMPALA (1802.01561), one stage per entry of `channels`."""
     _refuse_no_layers("impala", channels)
     convs = partial(impala_convs, channels=channels, act=activation, norm=norm)
     return _with_images("impala", space, convs, hidden, activation, norm)
@@ -119,7 +119,7 @@ def cnn(
     activation: str = "relu",
     norm: str = "none",
 ) -> Torso:
-    """Plain convolutions, a layer for each of `channels`, `kernels` and `strides`: for small images."""
+    """Plain convolutions for small images, one layer per entry of `channels`, `kernels`, and `strides`."""
     _refuse_no_layers("cnn", channels)
     if not len(channels) == len(kernels) == len(strides):
         raise UserError(
@@ -146,11 +146,11 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "impala": ("channels",),
     "cnn": ("channels", "kernels", "strides"),
 }
-"""What each built-in torso takes from the configuration besides `hidden`, `activation` and `norm`."""
+"""Fields of the configuration that each built-in torso takes besides `hidden`, `activation`, and `norm`."""
 
 
 def automatic(space: spaces.Space[Any]) -> str:
-    """The torso that `auto` stands for: by whether there are images, and how large the smallest is."""
+    """Resolve `auto`: mlp without images, nature if all images are large enough, else cnn."""
     images = _images(space)
     if not images:
         return "mlp"
@@ -158,7 +158,7 @@ def automatic(space: spaces.Space[Any]) -> str:
 
 
 def build_torso(space: spaces.Space[Any], config: TorsoConfig) -> nn.Module:
-    """The torso that `config` names; a class of your own is made with (space, **args) and must have `size`."""
+    """Build the torso that `config` names; a user's own class is constructed with (space, **args) and needs `size`."""
     kind = automatic(space) if config.kind == "auto" else config.kind
     factory = TORSOS.load(kind)
     if kind not in _FIELDS:

@@ -1,4 +1,4 @@
-"""Families of policies that explore more or less: how much novelty counts for each, and how far it looks ahead."""
+"""Families of exploration policies (NGU, Agent57): the novelty weight and the discount of each policy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starling.types import Tensor
 
 
 def novelty_weights(policies: int, most: float) -> Tensor:
-    """beta_i [N]: 0 for the first policy, `most` for the last, along a sigmoid in between (2002.06038, appendix A)."""
+    """beta_i [N]: 0 for the first policy, `most` for the last, a sigmoid in between (2002.06038, appendix A)."""
     if policies == 1:
         return torch.zeros(1)
     inner = [most * _sigmoid(10 * (2 * i - (policies - 2)) / (policies - 2)) for i in range(1, policies - 1)]
@@ -18,14 +18,14 @@ def novelty_weights(policies: int, most: float) -> Tensor:
 
 
 def discounts(policies: int, high: float, low: float) -> Tensor:
-    """gamma_i [N] from `high`, for the policy that exploits, to `low`: 1 - gamma in equal ratios (2002.06038)."""
+    """gamma_i [N] from `high`, for the exploitative policy, to `low`; log(1 - gamma) is evenly spaced (2002.06038)."""
     return torch.tensor(_spaced(policies, high, low))
 
 
 def long_discounts(policies: int) -> Tensor:
-    """gamma_i [N] of Agent57 (2003.13350, appendix G): up to 0.9999 for the first eight, then from 0.997 to 0.99.
+    """gamma_i [N] of Agent57 (2003.13350, appendix G): from 0.9999 to 0.997 for the first eight, then down to 0.99.
 
-    The printed formula of the second to the seventh rises with i; here they fall, as all others do.
+    In the paper's formula the second to the seventh increase with i; here they decrease, like all others.
     """
     if policies < 10:
         raise ValueError(f"the family of Agent57 has at least 10 policies, not {policies}")

@@ -1,7 +1,7 @@
-"""Action distributions: a few tensor ops a method, since `sample` runs once an env step.
+"""Action distributions with few tensor ops per method, since `sample` runs at every env step.
 
-Noise comes from outside, uniform in (0, 1), so that a sample is a pure function of its parameters and its noise.
-Every shape is [...] for the batch axes, A for the actions to choose from, D for the dimensions of a continuous action.
+The caller passes noise, uniform in (0, 1), so a sample is a pure function of its parameters and its noise.
+Shapes: [...] are batch axes, A the number of discrete actions, D the dimensions of a continuous action.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _LOG_TWO = math.log(2.0)
 
 
 def _open_interval(noise: Tensor) -> Tensor:
-    """Noise kept off 0 and 1, which rounding can reach."""
+    """Clamp noise to the open interval (0, 1), since rounding can yield 0 or 1."""
     half_ulp = torch.finfo(noise.dtype).eps / 2
     return noise.clamp(half_ulp, 1.0 - half_ulp)
 
 
 def _log_probabilities(logits: Tensor) -> Tensor:
-    """log p [..., A], finite also where p = 0 (a logit of -inf): 0 x log 0 is 0 then, and not NaN."""
+    """log p [..., A], finite even for p = 0 (a logit of -inf), so that 0 * log 0 is 0 and not NaN."""
     return logits.log_softmax(-1).clamp(min=torch.finfo(logits.dtype).min)
 
 
 def _log_slope(x: Tensor) -> Tensor:
-    """log(1 - tanh^2 x) = 2 (log 2 - x - softplus(-2 x)) [...], which does not underflow."""
+    """log(1 - tanh^2 x) [...], computed as 2 (log 2 - x - softplus(-2 x)), which does not underflow."""
     return 2.0 * (_LOG_TWO - x - softplus(-2.0 * x))
 
 
 @dataclass(frozen=True)
 class Categorical:
-    """One choice out of A; logits need no normalisation, -inf forbids an action."""
+    """A distribution over A discrete actions; logits may be unnormalized, and -inf masks an action."""
 
     logits: Tensor  # [..., A]
 
@@ -51,16 +51,16 @@ class Categorical:
 
     @torch.no_grad()
     def sample(self, noise: Tensor) -> Tensor:
-        """Actions [...] int64 by the inverse of the cumulative distribution; noise [..., 1]."""
+        """Sample actions [...] int64 by inverting the cumulative distribution; noise [..., 1]."""
         check_shapes("Categorical.sample", logits=(self.logits, "... A"), noise=(noise, "... 1"))
         cumulative = self.logits.softmax(-1).cumsum(-1)
-        # Scaled by the real total, the threshold stays below it: rounding never picks an action out of range or
-        # one of probability 0.
+        # Scaling by the actual total keeps the threshold below it: rounding never selects an action out of range or one
+        # of probability 0.
         threshold = _open_interval(noise) * cumulative[..., -1:]
         return (cumulative <= threshold).sum(-1)
 
     def mode(self) -> Tensor:
-        """The likeliest action [...] int64."""
+        """The most likely action [...] int64."""
         return self.logits.argmax(-1)
 
     def log_prob(self, action: Tensor) -> Tensor:
@@ -69,8 +69,8 @@ class Categorical:
 
     @property
     def _log_p(self) -> Tensor:
-        """log p [..., A], computed once: a loss asks for both the probability and the entropy."""
-        if torch.compiler.is_compiling():  # which finds that out by itself, and cannot follow how it is kept
+        """log p [..., A], computed once, since a loss needs both log-probabilities and entropy."""
+        if torch.compiler.is_compiling():  # the compiler shares the result itself, and cannot trace `cached_property`
             return self.logits.log_softmax(-1)
         return self._kept_log_p
 
@@ -80,11 +80,11 @@ class Categorical:
 
     def entropy(self) -> Tensor:
         """-sum p log p [...]."""
-        log_p = self._log_p.clamp(min=torch.finfo(self.logits.dtype).min)  # 0 x log 0 is 0 then, and not NaN
+        log_p = self._log_p.clamp(min=torch.finfo(self.logits.dtype).min)  # so that 0 * log 0 is 0 and not NaN
         return -(log_p.exp() * log_p).sum(-1)
 
     def kl(self, other: Categorical) -> Tensor:
-        """KL(self || other) [...]; very large, not infinite, where `other` forbids what self allows."""
+        """KL(self || other) [...]; very large but finite if `other` masks an action that `self` allows."""
         check_shapes("Categorical.kl", "... A", logits=self.logits, other=other.logits)
         log_p, log_q = _log_probabilities(self.logits), _log_probabilities(other.logits)
         return (log_p.exp() * (log_p - log_q)).sum(-1)
@@ -99,7 +99,7 @@ class Categorical:
 
 @dataclass(frozen=True)
 class MultiCategorical:
-    """K independent choices, each out of its own number of actions."""
+    """K independent categorical distributions, each with its own number of actions."""
 
     logits: tuple[Tensor, ...]  # K of [..., A_k]
 
@@ -109,16 +109,16 @@ class MultiCategorical:
 
     @property
     def parts(self) -> tuple[Categorical, ...]:
-        """The choices one by one."""
+        """The K categorical distributions."""
         return tuple(Categorical(logits) for logits in self.logits)
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Actions [..., K] int64; noise [..., K]."""
+        """Sample actions [..., K] int64; noise [..., K]."""
         each = zip(self.parts, noise.unbind(-1), strict=True)
         return torch.stack([part.sample(one.unsqueeze(-1)) for part, one in each], dim=-1)
 
     def mode(self) -> Tensor:
-        """The likeliest action [..., K] int64."""
+        """The most likely action [..., K] int64."""
         return torch.stack([part.mode() for part in self.parts], dim=-1)
 
     def log_prob(self, action: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ class MultiCategorical:
         return torch.stack([part.log_prob(one) for part, one in each]).sum(0)
 
     def entropy(self) -> Tensor:
-        """The entropies summed [...]."""
+        """Sum of the K entropies [...]."""
         return torch.stack([part.entropy() for part in self.parts]).sum(0)
 
     def kl(self, other: MultiCategorical) -> Tensor:
@@ -145,7 +145,7 @@ class MultiCategorical:
 
 @dataclass(frozen=True)
 class Gaussian:
-    """Independent normal dimensions; a log-std [D] is shared by all states."""
+    """A normal distribution with diagonal covariance; a log-std [D] is shared by all states."""
 
     mean: Tensor  # [..., D]
     log_std: Tensor  # [..., D] or [D]
@@ -170,7 +170,7 @@ class Gaussian:
         return -(0.5 * z.square() + self.log_std + _HALF_LOG_TWO_PI).sum(-1)
 
     def entropy(self) -> Tensor:
-        """Sum of log std + log(2 pi e) / 2 [...]."""
+        """Sum over dimensions of log std + log(2 pi e) / 2 [...]."""
         return (self.log_std.expand_as(self.mean) + (0.5 + _HALF_LOG_TWO_PI)).sum(-1)
 
     def kl(self, other: Gaussian) -> Tensor:
@@ -181,7 +181,7 @@ class Gaussian:
         return (0.5 * (torch.expm1(2.0 * log_ratio) + z.square()) - log_ratio).sum(-1)
 
     def params(self) -> dict[str, Tensor]:
-        """Both [..., D], so that they can be recorded a step."""
+        """Mean and log-std, both [..., D], so that they can be recorded per step."""
         return {"mean": self.mean, "log_std": self.log_std.expand_as(self.mean)}
 
     @classmethod
@@ -191,7 +191,7 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class TanhGaussian:
-    """tanh of a Gaussian: actions within (-1, 1) (1801.01290, appendix C); its entropy has no closed form."""
+    """tanh of a Gaussian, with actions in (-1, 1) (1801.01290, appendix C); the entropy has no closed form."""
 
     mean: Tensor  # [..., D] before tanh
     log_std: Tensor  # [..., D] or [D]
@@ -210,13 +210,13 @@ class TanhGaussian:
         return self.base.sample(noise).tanh()
 
     def sample_with_log_prob(self, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions [..., D] and their log p [...] for uniform noise [..., D]."""
+        """Sample actions [..., D] and their log p [...] for uniform noise [..., D]."""
         return self.from_normal(torch.special.ndtri(_open_interval(noise)))
 
     def from_normal(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions [..., D] and their log p [...] for standard normal z [..., D], exact also where tanh has saturated.
+        """Actions [..., D] and their log p [...] for standard normal z [..., D]; exact even if tanh saturates.
 
-        z itself gives the density of the Gaussian: nothing is to be divided by the deviation again.
+        The density of the Gaussian follows from z itself, without dividing by the std again.
         """
         check_shapes("TanhGaussian.from_normal", "... D", mean=self.mean, z=z)
         pre_tanh = torch.addcmul(self.mean, self.log_std.exp(), z)
@@ -228,7 +228,7 @@ class TanhGaussian:
         return self.mean.tanh()
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """log p(action) [...]; action [..., D], taken as just inside -1 and 1 where it has saturated."""
+        """log p(action) [...]; action [..., D]; saturated actions are clamped to just inside (-1, 1)."""
         edge = 1.0 - torch.finfo(action.dtype).eps / 2
         return self.log_prob_pre_tanh(action.clamp(-edge, edge).atanh())
 
@@ -237,11 +237,11 @@ class TanhGaussian:
         return self.base.log_prob(pre_tanh) - _log_slope(pre_tanh).sum(-1)
 
     def kl(self, other: TanhGaussian) -> Tensor:
-        """KL(self || other) [...]: that of the Gaussians, since tanh is one to one."""
+        """KL(self || other) [...], equal to that of the Gaussians, since tanh is a bijection."""
         return self.base.kl(other.base)
 
     def params(self) -> dict[str, Tensor]:
-        """Both [..., D], so that they can be recorded a step."""
+        """Mean and log-std, both [..., D], so that they can be recorded per step."""
         return self.base.params()
 
     @classmethod
@@ -250,4 +250,4 @@ class TanhGaussian:
 
 
 Distribution = TypeVar("Distribution", Categorical, MultiCategorical, Gaussian, TanhGaussian)
-"""Any of these, and the same one throughout a signature."""
+"""Any of these classes, the same one throughout a signature."""

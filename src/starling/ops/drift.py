@@ -1,4 +1,4 @@
-"""How far the recurrent states of a replay have drifted from what the present network would make of them."""
+"""Delta-Q: the effect of stale recurrent states in replay on Q values."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from starling.ops.shapes import check_shapes
 from starling.types import Tensor
 
 SMALLEST_Q = 1e-3
-"""Below this a sequence's largest Q is taken for this: a ratio to nothing says nothing."""
+"""Lower bound of the denominator, since a ratio to a Q near 0 is meaningless."""
 
 
 @torch.no_grad()
 def delta_q(q: Tensor, q_recorded: Tensor, q_t: Tensor, valid_t: Tensor) -> Tensor:
-    """|q - q_recorded| over |max q_t| [N, B] (R2D2, section 3): of Q values [N, B, A] at N moments of a sequence, by
-    the recomputed state and by the one recorded when acting, and those of all its valid steps [T, B, A], [T, B].
+    """||q - q_recorded||_2 / |max_{t, a} q_t| [N, B] (R2D2, section 3).
+
+    Args:
+        q: Q values at N steps of each sequence, from the recomputed recurrent state, [N, B, A].
+        q_recorded: The same from the state recorded when acting, [N, B, A].
+        q_t: Q values at all steps, [T, B, A].
+        valid_t: Steps over which the maximum is taken, bool [T, B].
     """
     check_shapes(
         "delta_q", q=(q, "N B A"), q_recorded=(q_recorded, "N B A"), q_t=(q_t, "T B A"), valid_t=(valid_t, "T B")

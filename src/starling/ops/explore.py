@@ -1,4 +1,4 @@
-"""Epsilon-greedy behaviour: each row's epsilon, the action, and how likely it was."""
+"""Epsilon-greedy exploration: per-env epsilons, actions, and their probabilities."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from starling.types import Tensor
 
 
 def ladder(rows: Tensor, total: int, base: float = 0.4, alpha: float = 7.0) -> Tensor:
-    """Ape-X's epsilons base^(1 + alpha i / (N - 1)) (1803.00933, section 4.1) [B], for rows i [B] of N; N = 1: base."""
+    """Ape-X's epsilons base^(1 + alpha i / (N - 1)) [B] for envs i [B] of N (1803.00933, section 4.1); N = 1: base."""
     exponent = 1.0 + rows.to(torch.float32) * (alpha / max(total - 1, 1))
     return torch.pow(base, exponent)
 
 
 def epsilon_metrics(epsilon: Tensor | float) -> dict[str, float]:
-    """Metrics of an epsilon: its mean over env rows [B], and its extremes where rows differ."""
+    """Metrics of an epsilon: its mean over envs [B], and its extremes if envs differ."""
     values = torch.as_tensor(epsilon, dtype=torch.float64)
     low, high = float(values.min()), float(values.max())
     extremes = {"epsilon_min": low, "epsilon_max": high} if low < high else {}
@@ -25,7 +25,7 @@ def epsilon_metrics(epsilon: Tensor | float) -> dict[str, float]:
 
 @torch.no_grad()
 def epsilon_greedy(q: Tensor, epsilon: Tensor | float, noise: Tensor) -> Tensor:
-    """Actions [B] int64 from q [B, A], epsilon [B] or a number, noise [B, 2] in (0, 1): any action, or the best."""
+    """Sample epsilon-greedy actions [B] int64 from q [B, A], epsilon [B] or a number, and noise [B, 2] in (0, 1)."""
     check_shapes("epsilon_greedy", q=(q, "B A"), epsilon=(epsilon, "B"), noise=(noise, "B 2"))
     actions = q.shape[-1]
     uniform = (noise[:, 1] * actions).long().clamp(max=actions - 1)
@@ -34,7 +34,7 @@ def epsilon_greedy(q: Tensor, epsilon: Tensor | float, noise: Tensor) -> Tensor:
 
 @torch.no_grad()
 def epsilon_greedy_policy(q: Tensor, epsilon: Tensor | float) -> Tensor:
-    """The probability of every action [..., A], from q [..., A] and epsilon [...] or a number."""
+    """Epsilon-greedy probabilities of all actions [..., A], from q [..., A] and epsilon [...] or a number."""
     check_shapes("epsilon_greedy_policy", q=(q, "... A"), epsilon=(epsilon, "..."))
     epsilon = epsilon.unsqueeze(-1) if isinstance(epsilon, Tensor) else torch.full_like(q[..., :1], epsilon)
     uniform = (epsilon / q.shape[-1]).expand_as(q)
@@ -42,5 +42,5 @@ def epsilon_greedy_policy(q: Tensor, epsilon: Tensor | float) -> Tensor:
 
 
 def epsilon_greedy_probability(q: Tensor, epsilon: Tensor | float, action: Tensor) -> Tensor:
-    """How likely `action` [...] was, for the mu of Retrace [...]; q [..., A], epsilon [...] or a number."""
+    """Epsilon-greedy probability [...] of `action` [...], Retrace's mu; q [..., A], epsilon [...] or a number."""
     return take(epsilon_greedy_policy(q, epsilon), action)

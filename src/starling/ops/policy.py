@@ -1,6 +1,6 @@
-"""Policy and value losses a step, their masked reductions, and what is logged about them.
+"""Per-step policy and value losses, masked reductions, and metrics.
 
-Losses are elementwise [...]: PPO takes their `masked_mean`, IMPALA their `masked_sum`.
+Losses are elementwise [...]; PPO reduces them with `masked_mean`, IMPALA with `masked_sum`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from starling.types import Tensor
 
 
 def masked_sum(x: Tensor, valid: Tensor) -> Tensor:
-    """The sum over valid steps []; x and valid are [...]."""
+    """Sum over valid steps []; x and valid are [...]."""
     check_shapes("masked_sum", "...", x=x, valid=valid)
     return torch.where(valid, x, 0.0).sum()
 
 
 def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
-    """The mean over valid steps [], 0 if there are none; x and valid are [...]."""
+    """Mean over valid steps [], 0 if there are none; x and valid are [...]."""
     check_shapes("masked_mean", "...", x=x, valid=valid)
     return torch.where(valid, x, 0.0).sum() / valid.sum().clamp(min=1)
 
 
 @torch.no_grad()
 def masked_means(named: Mapping[str, Tensor], valid: Tensor) -> dict[str, Tensor]:
-    """`masked_mean` of several tensors [...] at once, without gradient: what is logged."""
+    """`masked_mean` of several tensors [...] at once, without gradient, for metrics."""
     values = torch.stack(list(named.values()))
     check_shapes("masked_means", "...", values=values[0], valid=valid)
     sums = torch.where(valid, values, 0.0).flatten(1).sum(1)
@@ -49,16 +49,16 @@ def policy_gradient_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
 
 
 def log_ratio(log_prob: Tensor, behaviour_log_prob: Tensor) -> Tensor:
-    """log pi(a) - log mu(a) [...]; gradient through `log_prob` alone."""
+    """log pi(a) - log mu(a) [...]; the gradient flows through `log_prob` only."""
     check_shapes("log_ratio", "...", log_prob=log_prob, behaviour_log_prob=behaviour_log_prob)
-    # An infinite ratio on a masked row would turn its gradient, 0 x inf, into NaN.
+    # An infinite ratio on a masked step would make its gradient 0 * inf = NaN.
     return (log_prob - behaviour_log_prob.detach()).clamp(max=80.0)
 
 
 def ppo_surrogate(log_rho: Tensor, advantage: Tensor, clip: Tensor) -> Tensor:
-    """The negated clipped surrogate (1707.06347, eq. 7) [...], a loss, from log ratios and advantages [...].
+    """The negated clipped surrogate (1707.06347, eq. 7) [...] from log ratios and advantages [...].
 
-    `clip` [...] or [] is a tensor because it may change with time, and what is compiled takes a number for a constant.
+    `clip` [...] or [] is a tensor because it may follow a schedule, and compiled code treats a number as a constant.
     """
     check_shapes("ppo_surrogate", "...", log_rho=log_rho, advantage=advantage)
     rho, advantage = log_rho.exp(), advantage.detach()
@@ -72,7 +72,7 @@ def value_loss(v: Tensor, target: Tensor) -> Tensor:
 
 
 def clipped_value_loss(v: Tensor, v_old: Tensor, target: Tensor, clip: float) -> Tensor:
-    """The larger of `value_loss` at v and at v held within `clip` of v_old (2005.12729, section 3) [...]."""
+    """The maximum of `value_loss` at v and at v clipped to v_old +- clip (2005.12729, section 3) [...]."""
     check_shapes("clipped_value_loss", "...", v=v, v_old=v_old, target=target)
     v_old = v_old.detach()
     v_held = v_old + (v - v_old).clamp(-clip, clip)
@@ -81,18 +81,17 @@ def clipped_value_loss(v: Tensor, v_old: Tensor, target: Tensor, clip: float) ->
 
 @torch.no_grad()
 def kl_estimate(log_rho: Tensor) -> Tensor:
-    """ratio - 1 - log ratio [...]: over the behaviour's own actions its mean is KL(behaviour || pi), never negative."""
+    """ratio - 1 - log ratio [...]: non-negative; its mean over actions of the behavior policy mu is KL(mu || pi)."""
     return torch.expm1(log_rho) - log_rho
 
 
 @torch.no_grad()
 def is_clipped(log_rho: Tensor, clip: Tensor) -> Tensor:
-    """1 where the ratio lies outside 1 +- clip, else 0 [...]."""
+    """1 if the ratio lies outside 1 +- clip, else 0 [...]."""
     return (torch.expm1(log_rho).abs() > clip).to(log_rho.dtype)
 
 
 @torch.no_grad()
 def total_variation(log_rho: Tensor) -> Tensor:
-    """1 - min(1, ratio) [...]: over the behaviour's own actions its mean is the total variation between the policies,
-    the share of choices in which they differ."""
+    """1 - min(1, ratio) [...]: its mean over actions of the behavior policy is the total variation distance."""
     return -torch.expm1(log_rho.clamp(max=0.0))

@@ -1,4 +1,4 @@
-"""Retrace: safe off-policy returns for Q (1606.02647), also under a rescaling of values (2002.06038)."""
+"""Retrace: off-policy returns for Q (1606.02647), optionally with value rescaling (2002.06038)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from starling.types import Tensor
 def retrace(
     r_t: Tensor,  # [T, B]
     discount_t: Tensor,  # [T, B]
-    q: Tensor,  # [T+1, B, A] of the target network, inside the transform
+    q: Tensor,  # [T+1, B, A] of the target network, transformed
     action_t: Tensor,  # [T, B] int
-    pi: Tensor,  # [T+1, B, A] probabilities of the policy that is evaluated
+    pi: Tensor,  # [T+1, B, A] probabilities of the target policy
     mu_t: Tensor,  # [T, B] recorded probability of the action taken
     valid_t: Tensor,  # [T, B] bool
     *,
     lambda_t: Tensor | float = 1.0,  # [T, B]
     transform: Transform = IDENTITY,
-) -> Tensor:  # [T, B] inside the transform; an invalid row's own Q
+) -> Tensor:  # [T, B] transformed; Q itself on invalid steps
     """Q targets h(G_t), G_t = r_t + discount_t (V_{t+1} + c_{t+1} (G_{t+1} - Q_{t+1})) (1606.02647, eq. 3).
 
-    V = sum_a pi(a) h^-1(Q(a)) and c_{t+1} = lambda_t min(1, pi / mu) at t + 1: the first step is not weighted.
+    V = sum_a pi(a) h^-1(Q(a)), and c_{t+1} = lambda_t min(1, pi / mu) at t + 1: the first step has no weight.
     """
     check_shapes(
         "retrace",

@@ -1,8 +1,8 @@
-"""Returns and advantages of sequences that may hold several episodes.
+"""Returns and advantages of sequences that may contain several episodes.
 
-Row t goes from obs[t] to obs[t+1]; `discount_t` is already 0 at termination. The row after an episode's end is a reset
-and invalid: its obs is the final observation. There delta and trace are 0 and the target is the row's own value, which
-is how a truncated episode bootstraps from V(final obs) and nothing leaks from the next one.
+Step t goes from obs[t] to obs[t+1]; `discount_t` is already 0 at termination. The step after the end of an episode is
+a reset and invalid: its obs is the final observation. There, delta and trace are 0 and the target is the value itself,
+so a truncated episode bootstraps from V(final obs) and nothing leaks from the next episode.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from starling.types import Tensor
 
 
 def backward_recursion(base_t: Tensor, weight_t: Tensor, x_last: Tensor) -> Tensor:
-    """x_t = base_t + weight_t x_{t+1} for every t, from x_T = x_last: one op a step."""
+    """Solve x_t = base_t + weight_t x_{t+1} backward from x_T = x_last, with one op per step."""
     # base_t, weight_t: [T, B]; x_last: [B]; returns [T, B]
     x, xs = x_last, []
     for base, weight in zip(reversed(base_t.unbind()), reversed(weight_t.unbind()), strict=True):
@@ -32,7 +32,7 @@ def gae(
     lambda_t: Tensor | float,  # [T, B]
     valid_t: Tensor,  # [T, B] bool
 ) -> Tensor:  # [T, B]
-    """Generalised advantage estimates (1506.02438, eq. 16), 0 on invalid rows."""
+    """Generalized advantage estimates (1506.02438, eq. 16), 0 on invalid steps."""
     check_shapes("gae", "T B", r_t=r_t, discount_t=discount_t, v_t=v_t, v_tp1=v_tp1, lambda_t=lambda_t, valid_t=valid_t)
     delta_t = torch.where(valid_t, r_t + discount_t * v_tp1 - v_t, 0.0)
     trace_t = torch.where(valid_t, discount_t * lambda_t, 0.0)
@@ -43,7 +43,7 @@ def gae(
 def lambda_return(
     r_t: Tensor,  # [T, B]
     discount_t: Tensor,  # [T, B]
-    v_t: Tensor,  # [T, B] values at obs[t]: the targets of invalid rows
+    v_t: Tensor,  # [T, B] values at obs[t]; the targets of invalid steps
     v_tp1: Tensor,  # [T, B] values at obs[t+1]
     lambda_t: Tensor | float,  # [T, B]
     valid_t: Tensor,  # [T, B] bool
@@ -63,12 +63,12 @@ def lambda_return(
 def n_step_return(
     r_t: Tensor,  # [T, B]
     discount_t: Tensor,  # [T, B]
-    v_t: Tensor,  # [T, B] values at obs[t]: the targets of invalid rows
+    v_t: Tensor,  # [T, B] values at obs[t]; the targets of invalid steps
     v_tp1: Tensor,  # [T, B] values at obs[t+1]
     n: int,
     valid_t: Tensor,  # [T, B] bool
 ) -> Tensor:  # [T, B]
-    """For every t the return of the next m <= n steps, as many as the window and the episode really have."""
+    """n-step returns for every t, with fewer steps if the sequence or the episode ends before."""
     check_shapes("n_step_return", "T B", r_t=r_t, discount_t=discount_t, v_t=v_t, v_tp1=v_tp1, valid_t=valid_t)
     if n < 1:
         raise ValueError(f"n_step_return: n must be at least 1, not {n}")
@@ -87,9 +87,10 @@ def window_return(
     v_last: Tensor,  # [B] value at obs[T]
     valid_t: Tensor,  # [T, B] bool
 ) -> Tensor:  # [B]
-    """The return of a whole window: discounted rewards, then the last observation's value; padding passes through.
+    """Return of a whole sequence: discounted rewards plus the discounted value of the last observation.
 
-    A window lies in one episode and its padded tail repeats the final observation, so `v_last` follows the last step.
+    A sequence lies within one episode, and its padding repeats the final observation, so `v_last` follows the last
+    valid step.
     """
     check_shapes("window_return", "T B", r_t=r_t, discount_t=discount_t, valid_t=valid_t, v_last=(v_last, "B"))
     r_t, discount_t = torch.where(valid_t, r_t, 0.0), torch.where(valid_t, discount_t, 1.0)

@@ -1,4 +1,4 @@
-"""Shapes, checked first in every op: a wrong broadcast is a silent bug, a wrong shape is a clear line."""
+"""Shape checks at the start of every op: a wrong broadcast would be a silent bug."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ import torch
 from starling.types import Tensor
 
 Shaped = Tensor | float | None
-"""What is checked; a plain number or None fits anything."""
+"""A value to check; a plain number or None fits any shape."""
 
 _Shape = tuple[int, ...]
-_Axis = tuple[str, int]  # its letter, and what is added to it: "T+1" is ("T", 1)
+_Axis = tuple[str, int]  # its letter and the number added to it: "T+1" is ("T", 1)
 
 
 def check_shapes(op: str, axes: str = "", /, **named: Shaped | tuple[Shaped, str]) -> None:
-    """Raise ValueError unless every tensor fits `axes`, or those that come with it.
+    """Raise ValueError unless every tensor fits `axes`, or its own axes if given as (tensor, axes).
 
-    Axes are `T`, one more `T+1`, a number `2`, and `...` in front: `"T B"`, `"... A"`.
+    An axis is a letter `T`, a letter plus a number `T+1`, or a number `2`; a leading `...` stands for any axes.
+    Examples: `"T B"`, `"... A"`.
     """
-    if torch.compiler.is_compiling():  # which checks shapes as well, and cannot follow how they are remembered here
+    if torch.compiler.is_compiling():  # the compiler checks shapes itself, and cannot trace the cache
         return
     shapes = []
     for name, value in named.items():
         tensor, own = value if isinstance(value, tuple) else (value, axes)
         if isinstance(tensor, Tensor):
             shapes.append((name, tensor.shape, own))
-    complaint = _complaint(tuple(shapes))  # remembered by shapes, so that a call that was right before is a look-up
+    complaint = _complaint(tuple(shapes))  # cached by shapes, so a repeated call is only a lookup
     if complaint is not None:
         raise ValueError(f"{op}: {complaint}")
 
 
 @lru_cache(maxsize=1024)
 def _complaint(named: tuple[tuple[str, _Shape, str], ...]) -> str | None:
-    """What is wrong with the first tensor that does not fit those before it, or None."""
-    sizes: dict[str, _Shape] = {}  # of every axis seen; one number, or any many of them for `...`
-    owners: dict[str, str] = {}  # which tensor it was seen in first
+    """Describe the first tensor that does not fit the ones before it; None if all fit."""
+    sizes: dict[str, _Shape] = {}  # of every axis seen; one number, or several for `...`
+    owners: dict[str, str] = {}  # the tensor in which each axis was seen first
     for name, shape, words in named:
         axes = _parse(words)
         found = _split(shape, axes)
@@ -54,7 +55,7 @@ def _parse(words: str) -> tuple[_Axis, ...]:
 
 
 def _split(shape: _Shape, axes: tuple[_Axis, ...]) -> list[tuple[str, _Shape]] | None:
-    """Every axis with its size, less what is added; None if there are too few or too many."""
+    """Every axis with its size, minus the number added to it; None if the number of axes does not match."""
     leading = axes[:1] == (("...", 0),)
     named = axes[leading:]
     front = len(shape) - len(named)
@@ -69,7 +70,7 @@ def _expected(letter: str, sizes: dict[str, _Shape]) -> _Shape | None:
 
 
 def _wanted(words: str, axes: tuple[_Axis, ...], sizes: dict[str, _Shape], owners: dict[str, str]) -> str:
-    """The axes, and what they should be and because of whom, as far as that is known."""
+    """Describe the expected axes, with their known sizes and the tensors that determined them."""
     numbers: list[str] = []
     for letter, extra in axes:
         size = _expected(letter, sizes)

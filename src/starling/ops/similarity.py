@@ -1,4 +1,4 @@
-"""How far old experience is from the present: distances of features, and of whole sequences."""
+"""Distances between old and current experience, per state and per sequence."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ def lp_distance(x: Tensor, y: Tensor, p: float) -> Tensor:
 
 @torch.no_grad()
 def cosine_distance(x: Tensor, y: Tensor) -> Tensor:
-    """1 - the cosine of the angle between x and y, [...]: 0 where they point the same way; both [..., F]."""
+    """1 - cosine similarity of x and y, [...]; both [..., F]."""
     check_shapes("cosine_distance", "... F", x=x, y=y)
     return 1.0 - (normalize(x, dim=-1) * normalize(y, dim=-1)).sum(-1)
 
 
 @torch.no_grad()
 def nearest_lp(x: Tensor, others: Tensor, p: float) -> Tensor:
-    """The smallest `lp_distance` of x [..., F] to any of `others` [R, F], [...]."""
+    """Smallest `lp_distance` [...] of x [..., F] to any of `others` [R, F]."""
     return torch.cdist(x.flatten(0, -2), others, p=p).amin(-1).view(x.shape[:-1])
 
 
 @torch.no_grad()
 def nearest_cosine(x: Tensor, others: Tensor) -> Tensor:
-    """The smallest `cosine_distance` of x [..., F] to any of `others` [R, F], [...]."""
+    """Smallest `cosine_distance` [...] of x [..., F] to any of `others` [R, F]."""
     return 1.0 - (normalize(x, dim=-1) @ normalize(others, dim=-1).T).amax(-1)
 
 
 @torch.no_grad()
 def sequence_mean(distance_t: Tensor, valid_t: Tensor) -> Tensor:
-    """The mean distance over the valid states of each sequence [B], infinite where there is none; both [T, B]."""
+    """Mean distance over the valid states of each sequence [B], inf if there are none; inputs [T, B]."""
     check_shapes("sequence_mean", "T B", distance_t=distance_t, valid_t=valid_t)
     count = valid_t.sum(0)
     mean = torch.where(valid_t, distance_t, 0.0).sum(0) / count.clamp(min=1)

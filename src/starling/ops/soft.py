@@ -1,6 +1,6 @@
-"""Maximum-entropy values and temperature (SAC: 1801.01290, 1812.05905; with discrete actions 1910.07207).
+"""Soft values and temperature of SAC (1801.01290, 1812.05905; discrete actions 1910.07207).
 
-Critics learn these values, a policy climbs them: whoever wants no gradient says so.
+Values keep their gradient, because the policy maximizes them; detach them for critic targets.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from starling.types import Tensor
 
 
 def soft_value(q: Tensor, log_prob: Tensor, alpha: Tensor | float) -> Tensor:
-    """q - alpha log pi(a) [...] for a sampled action (1812.05905, eq. 3); q is the lower of the two critics."""
+    """q - alpha log pi(a) [...] for a sampled action (1812.05905, eq. 3); q is the minimum of the two critics."""
     check_shapes("soft_value", "...", q=q, log_prob=log_prob)
     return q - alpha * log_prob
 
@@ -23,5 +23,8 @@ def expected_soft_value(q: Tensor, policy: Categorical, alpha: Tensor | float) -
 
 
 def temperature_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:
-    """alpha (entropy - target) [...] (1812.05905, eq. 18), gradient into alpha alone; -log pi(a) samples entropy."""
+    """alpha (entropy - target) [...] (1812.05905, eq. 18), with a gradient for alpha only.
+
+    For continuous actions, -log pi(a) is a sample of the entropy.
+    """
     return log_alpha.exp() * (entropy.detach() - target_entropy)

@@ -1,4 +1,4 @@
-"""What the recursions need of one reward stream of a trajectory."""
+"""Rewards, discounts, and masks of one reward stream, and sums over streams."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from starling.types import StreamSpec, Tensor, Trajectory
 
 @dataclass(frozen=True)
 class StreamTerms:
-    """Rewards, discounts, lambdas and masks of one stream, as every op of `starling.ops` takes them.
+    """Rewards, discounts, lambdas, and masks of one stream, in the form that the ops of `starling.ops` take.
 
-    `valid_t` says where the recursion runs and where the stream's value has a target; `acted_t` where an action was
-    taken, so a policy's loss is masked by it. They differ only where a non-episodic stream passes through a reset.
+    `valid_t` marks steps of the recursion, at which the stream's value has a target. `acted_t` marks steps at which an
+    action was taken; it masks the policy loss. They differ only at resets within a non-episodic stream.
     """
 
-    r_t: Tensor  # [T, B] float, 0 on resets that the stream passes through
+    r_t: Tensor  # [T, B] float, 0 on resets within a non-episodic stream
     discount_t: Tensor  # [T, B] float, 0 at termination if the stream is episodic
     lambda_t: Tensor | float  # [T, B] float
     valid_t: Tensor  # [T, B] bool
@@ -29,10 +29,10 @@ class StreamTerms:
 
 
 def stream_terms(trajectory: Trajectory[Tensor], stream: StreamSpec, *, whole: bool = True) -> StreamTerms:
-    """The terms of `stream`; a non-episodic one passes through resets: reward 0, discount 1, lambda 1.
+    """Compute the terms of `stream`; a non-episodic one continues through resets: reward 0, discount 1, lambda 1.
 
-    A window that ends with its episode is not `whole`: there is no next episode to pass to, so the value of the last
-    observation stands for all that would come, as it does where an episode is cut.
+    A sequence that ends with its episode is not `whole`: it does not contain the next episode, so a non-episodic stream
+    bootstraps from the last observation, as at a truncation.
     """
     if stream.name not in trajectory.rewards:
         raise ValueError(f"stream_terms: no rewards of stream {stream.name!r}, only {sorted(trajectory.rewards)}")
@@ -52,10 +52,10 @@ def stream_terms(trajectory: Trajectory[Tensor], stream: StreamSpec, *, whole: b
 
 
 def bootstrap_from_reset(q: Tensor, ended_t: Tensor, value: Tensor) -> Tensor:
-    """Q values [T+1, B, A] or [B, A] in which observations that an end [T, B] or [B] led to are worth `value` [].
+    """Replace Q values [T+1, B, A] or [B, A] of final observations (after `ended_t` [T, B] or [B]) by `value` [].
 
-    A non-episodic stream goes on with the next episode's first observation, which a window that ends with its episode
-    does not hold. The final observation itself never gets a target, because no action follows it.
+    A non-episodic stream continues with the first observation of the next episode, which a sequence that ends with its
+    episode does not contain. The final observation itself never gets a target, because no action follows it.
     """
     if ended_t.dim() == 2:
         ended_t = torch.cat([torch.zeros_like(ended_t[:1]), ended_t])  # [T+1, B]
@@ -63,19 +63,20 @@ def bootstrap_from_reset(q: Tensor, ended_t: Tensor, value: Tensor) -> Tensor:
 
 
 def total(parts: Sequence[Tensor]) -> Tensor:
-    """The sum of what every stream says, all of one shape; of one stream it is that tensor itself."""
+    """Sum of tensors of the same shape, one per stream; a single tensor is returned as is."""
     return reduce(torch.add, parts)
 
 
 def weighted_total(parts: Mapping[str, Tensor], streams: Sequence[StreamSpec]) -> Tensor:
-    """The streams' parts by weight; of one stream with weight 1 it is that tensor itself."""
+    """Weighted sum over streams; a single stream with weight 1 is returned as is."""
     return total([parts[s.name] if s.weight == 1 else s.weight * parts[s.name] for s in streams])
 
 
 def loss_at_ends(errors: Mapping[str, Tensor], streams: Sequence[StreamSpec], valid_t: Tensor) -> Tensor | float:
-    """What value losses [T, B] of non-episodic streams add [] on resets to a mean over valid steps [T, B].
+    """Value losses [T, B] of non-episodic streams on resets, divided by the number of valid steps: [].
 
-    Their returns go on behind an end, so V(final obs), which is bootstrapped from there, has a target too.
+    Add it to a mean over valid steps. Returns of these streams continue after the end of an episode, so V(final obs),
+    from which they bootstrap, needs a target too.
     """
     endless = [errors[stream.name] for stream in streams if not stream.episodic]
     return masked_sum(total(endless), ~valid_t) / valid_t.sum().clamp(min=1) if endless else 0.0

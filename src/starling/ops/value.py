@@ -1,4 +1,4 @@
-"""Building blocks of Q-learning: values of actions, targets under a rescaling, errors."""
+"""Building blocks of Q-learning: values of actions, rescaled targets, TD errors."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def take(q: Tensor, action: Tensor) -> Tensor:
 def n_step_target(
     r_t: Tensor,  # [T, B]
     discount_t: Tensor,  # [T, B]
-    v_t: Tensor,  # [T, B] inside the transform: the targets of invalid rows
-    v_tp1: Tensor,  # [T, B] inside the transform
+    v_t: Tensor,  # [T, B] transformed; the targets of invalid steps
+    v_tp1: Tensor,  # [T, B] transformed
     n: int,
     valid_t: Tensor,  # [T, B] bool
     transform: Transform = IDENTITY,
 ) -> Tensor:  # [T, B]
-    """`n_step_return` for values inside a transform: rewards and bootstraps outside h, the target inside."""
+    """Transformed n-step targets h(r_t + ... + discount^n h^-1(v_{t+n})), for values predicted under a transform h."""
     inverse = transform.inverse
     return_t = n_step_return(r_t, discount_t, inverse(v_t), inverse(v_tp1), n, valid_t)
     return torch.where(valid_t, transform.apply(return_t), v_t)
 
 
 def td_error(v_t: Tensor, target_t: Tensor, valid_t: Tensor) -> Tensor:
-    """target - v [...], 0 on invalid rows; the gradient flows into v alone."""
+    """target - v [...], 0 on invalid steps; the gradient flows into v only."""
     check_shapes("td_error", "...", v_t=v_t, target_t=target_t, valid_t=valid_t)
     return torch.where(valid_t, target_t.detach() - v_t, 0.0)
 
 
 def huber(x: Tensor, delta: float = 1.0) -> Tensor:
-    """x^2 / 2 up to |x| = delta, then a line of slope delta; [...]."""
+    """Huber loss [...]: x^2 / 2 if |x| <= delta, else delta (|x| - delta / 2)."""
     return huber_loss(x, torch.zeros_like(x), reduction="none", delta=delta)

@@ -1,4 +1,4 @@
-"""V-trace: off-policy values and policy gradients by truncated importance weights (1802.01561)."""
+"""V-trace: off-policy value targets and policy gradients with truncated importance weights (1802.01561)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from starling.types import Tensor
 class VTrace:
     """Value targets and policy-gradient advantages, both without gradient."""
 
-    vs: Tensor  # [T, B] eq. 1; an invalid row's own value
-    pg_advantage: Tensor  # [T, B] rho_t (r_t + discount_t q_{t+1} - v_t), section 4.2; 0 on invalid rows
+    vs: Tensor  # [T, B] eq. 1; the value itself on invalid steps
+    pg_advantage: Tensor  # [T, B] rho_t (r_t + discount_t q_{t+1} - v_t), section 4.2; 0 on invalid steps
 
 
 @torch.no_grad()
@@ -32,14 +32,14 @@ def vtrace(
     clip_rho: float = 1.0,
     clip_c: float = 1.0,
     keep_t: Tensor | None = None,  # [T, B] bool: False cuts the trace, rho = c = 0 (LASER, 1909.11583)
-    acted_t: Tensor | None = None,  # [T, B] bool: False where a stream passes through a reset, rho = c = 1
+    acted_t: Tensor | None = None,  # [T, B] bool: False on resets within a non-episodic stream, rho = c = 1
 ) -> VTrace:
     """Compute V-trace targets and policy-gradient advantages (1802.01561, remark 1 and section 4.2).
 
         vs_t = v_t + delta_t + discount_t c_t (vs_{t+1} - v_tp1),  c_t = lambda_t min(clip_c, pi / mu)
         q_{t+1} = lambda_t vs_{t+1} + (1 - lambda_t) v_tp1
 
-    The paper has lambda = 1. For less, the advantage bootstraps from q, as in rlax: on-policy it is GAE.
+    The paper has lambda = 1. With lambda < 1 the advantage bootstraps from q, as in rlax, and equals GAE on-policy.
     """
     check_shapes(
         "vtrace",
@@ -61,14 +61,14 @@ def vtrace(
     trace_t = torch.where(valid_t, discount_t * c_t, 0.0)
     zero = torch.zeros_like(delta_t[0])
     error_t = backward_recursion(delta_t, trace_t, zero)  # vs - v
-    # vs_{t+1} is v_tp1 + error_{t+1}: the last row of an episode or of the rollout bootstraps from its own v_tp1.
+    # vs_{t+1} is v_tp1 + error_{t+1}: the last step of an episode or of the rollout bootstraps from its own v_tp1.
     q_tp1 = v_tp1 + lambda_t * torch.cat([error_t[1:], zero[None]])
     pg_advantage = torch.where(valid_t, rho_t * (r_t + discount_t * q_tp1 - v_t), 0.0)
     return VTrace(v_t + error_t, pg_advantage)
 
 
 def _weight(ratio_t: Tensor, clip: float, keep_t: Tensor | None, acted_t: Tensor | None) -> Tensor:
-    """min(clip, pi / mu) [T, B]; 0 where not kept, 1 where no action was taken."""
+    """min(clip, pi / mu) [T, B]; 0 if not kept, 1 if no action was taken."""
     weight_t = ratio_t.clamp(max=clip)
     if keep_t is not None:
         weight_t = torch.where(keep_t, weight_t, 0.0)
