@@ -86,7 +86,7 @@ class _View:
 
     def __init__(self, shared_weights: SharedWeights, model: nn.Module) -> None:
         self.headers: list[NDArray] = []
-        self.sizes: list[list[Tensor]] = []
+        self.copies: list[list[Tensor]] = []
         self.mine = _state(model)
         for number in range(2):
             offset = ALIGN + number * shared_weights.size
@@ -96,7 +96,7 @@ class _View:
             for tensor in self.mine:
                 tensors.append(shared_weights.shared_memory.tensor(tensor, offset))
                 offset += _room(tensor)
-            self.sizes.append(tensors)
+            self.copies.append(tensors)
 
 
 class WeightWriter:
