@@ -1,4 +1,4 @@
-"""What is forgotten of a first task while a second is learned: IMPALA, with replay, and with CLEAR's cloning on top.
+"""Forgetting of a first task while a second is learned: IMPALA, with replay, and with CLEAR's cloning on top.
 
 The share of right answers is exact: the policy's own probabilities, over all symbols.
 

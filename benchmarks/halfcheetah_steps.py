@@ -1,4 +1,4 @@
-"""What an env step of HalfCheetah takes with all that is learned from it, against Stable-Baselines3: SAC and PPO.
+"""Time per env step of HalfCheetah, training included, against Stable-Baselines3: SAC and PPO.
 
 The presets as they come against the peer with its tuned settings (`halfcheetah.py`, which trains both to the end), with
 as many threads as each takes by itself. Each has a process of its own, and they take turns; what counts is the ratio.

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Settings:
-    """How the work is laid out on the machine; what is learned stands in the functions below."""
+    """Settings of workers and threads; the functions below have those of the algorithms."""
 
     env_runners: int
     envs_per_runner: int

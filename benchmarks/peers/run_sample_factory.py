@@ -32,7 +32,7 @@ QUIET = {
 
 @dataclass(frozen=True)
 class Settings:
-    """How the work is laid out on the machine; what is learned stands in the functions below."""
+    """Settings of workers and threads; the functions below have those of the algorithms."""
 
     workers: int
     envs_per_worker: int

@@ -25,7 +25,7 @@ FOREVER = 10**9
 
 @dataclass(frozen=True)
 class Settings:
-    """How the work is laid out on the machine; what is learned stands in the functions below."""
+    """Settings of workers and threads; the functions below have those of the algorithms."""
 
     envs: int
     env_processes: bool

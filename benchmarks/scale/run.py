@@ -85,7 +85,7 @@ def measure(nodes: int, env_seconds: float, seconds: float) -> tuple[float, Cost
             runtime.close()
     return speed, Costs(
         actor_s=actors * row["time/actors/busy"] / speed,
-        driver_s=row["time/loader/busy"] / speed,
+        driver_s=row["time/hub/busy"] / speed,
         train_s=row["time/learner/busy"] / speed,
         step_bytes=tree.nbytes(fragment) / (ROWS * run_plan.tables[0].fragment),
         weights_bytes=sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values()),

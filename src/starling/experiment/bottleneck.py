@@ -54,7 +54,7 @@ class _Shares:
     loading: float
     acting: float
     lacks_action: float  # an actor waits for central inference
-    lacks_leave: float  # an actor, or the inference server for it, waits for a credit
+    lacks_credit: float  # an actor, or the inference server for it, waits for a credit
     inferring: float
 
     @classmethod
@@ -69,7 +69,7 @@ class _Shares:
             loading=share("hub/busy"),
             acting=share("actors/busy"),
             lacks_action=share("actors/wait_in"),
-            lacks_leave=max(share("actors/wait_out"), share("inference/wait_out")),
+            lacks_credit=max(share("actors/wait_out"), share("inference/wait_out")),
             inferring=share("inference/busy"),
         )
 
@@ -119,8 +119,8 @@ def _saturated(now: _Shares, row: Mapping[str, Any], config: Config) -> str | No
 
 def _waiting(now: _Shares, row: Mapping[str, Any], config: Config) -> str:
     """Return the line for a run in which no part is always busy: which part waits for which."""
-    if now.lacks_batch >= WAITS and now.lacks_leave >= WAITS:
-        return f"limited by {_rule(config)}: {_idle(now)}, actors wait {now.lacks_leave:.0%}; both wait for each other"
+    if now.lacks_batch >= WAITS and now.lacks_credit >= WAITS:
+        return f"limited by {_rule(config)}: {_idle(now)}, actors wait {now.lacks_credit:.0%}; both wait for each other"
     if now.lacks_action >= WAITS:
         wait = row.get("time/inference/wait_ms")
         gathers = "" if wait is None else f" and gathers rows for {wait:.1f} ms"
@@ -128,7 +128,7 @@ def _waiting(now: _Shares, row: Mapping[str, Any], config: Config) -> str:
             f"actors wait {now.lacks_action:.0%} for actions, inference busy {now.inferring:.0%}{gathers}:"
             " more actors or a shorter batching.wait_ms would help"
         )
-    if now.lacks_leave >= WAITS:
+    if now.lacks_credit >= WAITS:
         return _learner(now, config)
     if now.lacks_batch >= WAITS:
         return _actors(now)

@@ -81,7 +81,7 @@ class _Store(_Strict):
     shards: dict[str, _Store] | None = None
 
 
-class _Births(_Strict):
+class _Incarnations(_Strict):
     incarnations: dict[Annotated[str, StringConstraints(pattern=r"^\d{1,9}$")], Annotated[int, Field(ge=0, lt=2**16)]]
 
 
@@ -131,7 +131,7 @@ def state_check(*needed: str) -> Callable[[dict[str, Any]], None]:
                     value = {**value, "skipped": tuple(value["skipped"])}
                 _validate(form, value, f"{part}: ")
         if "incarnations" in state:
-            _validate(_Births, {"incarnations": state["incarnations"]})
+            _validate(_Incarnations, {"incarnations": state["incarnations"]})
 
     return check
 
