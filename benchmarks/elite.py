@@ -20,7 +20,7 @@ import torch
 from machine import describe, spread
 
 from starling import tree
-from starling.algos.impala import IMPALA
+from starling.algos.impala.mixed import MixedIMPALA
 from starling.config.load import load
 from starling.hardware import set_up_torch
 from starling.launch.build import build_runtime
@@ -87,11 +87,11 @@ def correlations(updates: int, draws: int) -> dict[int, dict[str, float]]:
     }
 
 
-def _agent(runtime: Any, stride: int) -> IMPALA:
-    """The same agent, comparing every so-manieth state."""
+def _agent(runtime: Any, stride: int) -> MixedIMPALA:
+    """The same agent, comparing every `stride`-th state."""
     algorithm = runtime.learner.algorithm
     sources = [source.model_copy(update={"every": stride}) for source in algorithm.config.sources]
-    return IMPALA(algorithm.config.model_copy(update={"sources": sources}), algorithm.net)
+    return MixedIMPALA(algorithm.config.model_copy(update={"sources": sources}), algorithm.net)
 
 
 def spearman(one: Any, other: Any) -> float:

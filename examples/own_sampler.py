@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 import starling
-from starling.algos.dqn import DQN
-from starling.config.algo.dqn import DQNConfig
+from starling.algos.dqn.config import DQNConfig
+from starling.algos.dqn.dqn import DQN
 from starling.replay.samplers import Draw, Uniform
 
 

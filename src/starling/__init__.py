@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         resume,
         train,
     )
-    from starling.config.algo.base import AlgoConfig
+    from starling.config.algorithms import AlgoConfig
     from starling.config.parts import Linear, NetConfig, OptimizerConfig
     from starling.errors import UserError
     from starling.nets.build import HeadSpec, Network, build_network
@@ -41,7 +41,7 @@ _HOMES = {
     "starling.algos.base": (
         "ActInput", "ActOutput", "Algorithm", "LearnSpec", "Loss", "OptimizerSpec", "TargetSpec",
     ),
-    "starling.config.algo.base": ("AlgoConfig",),
+    "starling.config.algorithms": ("AlgoConfig",),
     "starling.config.parts": ("Linear", "NetConfig", "OptimizerConfig"),
     "starling.errors": ("UserError",),
     "starling.nets.build": ("HeadSpec", "Network", "build_network"),

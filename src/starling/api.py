@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from starling import tree
-from starling.config.algo import ALGORITHMS
+from starling.config.algorithms import ALGORITHMS
 from starling.config.load import from_dict
 from starling.config.load import load as load_config
 from starling.config.schema import Config

@@ -6,9 +6,9 @@ import torch
 from gymnasium import spaces
 
 from starling import tree
-from starling.algos.apex import ApeX
+from starling.algos.apex.apex import ApeX
+from starling.algos.apex.config import ApeXConfig
 from starling.algos.base import ActInput
-from starling.config.algo.apex import ApeXConfig
 from starling.config.load import load
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError

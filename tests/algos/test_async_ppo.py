@@ -18,8 +18,8 @@ from support.policy_batches import (
 
 from starling.algos.actor_critic import choose
 from starling.algos.base import ActOutput
-from starling.algos.ppo import LOG_PROB, PPO
-from starling.config.algo.ppo import PPOConfig
+from starling.algos.ppo.config import PPOConfig
+from starling.algos.ppo.ppo import LOG_PROB, PPO
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.ops.returns import gae
 
@@ -141,7 +141,7 @@ class Recording(PPO):
     "settings", [["env.id=Pendulum-v1", "algo.normalize_observations=true"], ["net.core.kind=lstm"]]
 )
 def test_without_lag_the_policy_that_learns_is_the_one_that_acted(monkeypatch, settings):
-    monkeypatch.setattr("starling.algos.ppo.PPO", Recording)
+    monkeypatch.setattr("starling.algos.ppo.ppo.PPO", Recording)
     monkeypatch.setattr(Recording, "compared", 0)
     short = ["env.num=4", "algo.rollout=16", "algo.epochs=2", "algo.minibatches=2"]
     run("ppo-cartpole", 5 * 4 * 16, *short, *settings)

@@ -9,13 +9,12 @@ import torch
 from gymnasium import spaces
 from support.policy_batches import RESETS, env_spec, make_batch, marked
 
-from starling.algos.impala import IMPALA
-from starling.config.algo.impala import IMPALAConfig
+from starling.algos.impala.config import IMPALAConfig
 from starling.config.load import load
 from starling.config.parts import NetConfig, TorsoConfig
 from starling.errors import UserError
 from starling.launch.build import build_runtime
-from starling.launch.plan import RunPlan
+from starling.launch.plan import RunPlan, make_algorithm
 from starling.types import Batch, EnvSpec, Progress, Trajectory
 
 SOURCES = [{"kind": "queue", "share": 0.5}, {"kind": "uniform", "share": 0.5}]
@@ -31,7 +30,7 @@ def choice(settings, length, mu=MU, terminated=True):
     env = EnvSpec("choice", spaces.Box(0, 1, (1,)), spaces.Discrete(2))
     net = NetConfig(torso=TorsoConfig(hidden=[]), shared=False)
     base = {"entropy_coef": 0.0, "value_coef": 0.0, "discount": 0.5, "sources": SOURCES}
-    algorithm = IMPALA(IMPALAConfig(name="impala", **{**base, **settings}), net)
+    algorithm = make_algorithm(IMPALAConfig(name="impala", **{**base, **settings}), net)
     model = algorithm.build(env, algorithm.streams())
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
@@ -145,10 +144,10 @@ def test_laser_rewards_entropy_on_new_rows_alone():
 
 
 def test_the_implied_policy_of_several_choices_is_refused():
-    algorithm = IMPALA(IMPALAConfig(name="impala", laser={}), NetConfig())
+    algorithm = make_algorithm(IMPALAConfig(name="impala", laser={}), NetConfig())
     with pytest.raises(UserError, match=r"algo\.laser\.reference=behaviour"):
         algorithm.build(env_spec("multi"), algorithm.streams())
-    other = IMPALA(IMPALAConfig(name="impala", laser={"reference": "behaviour"}), NetConfig())
+    other = make_algorithm(IMPALAConfig(name="impala", laser={"reference": "behaviour"}), NetConfig())
     model = other.build(env_spec("multi"), other.streams())
     extras = {"behaviour": {"logits_0": torch.zeros(9, 4, 3), "logits_1": torch.zeros(9, 4, 2)}}
     assert other.loss(model, None, make_batch(model, lambda *_: extras, "multi")).losses["impala"].isfinite()
@@ -156,7 +155,7 @@ def test_the_implied_policy_of_several_choices_is_refused():
 
 def test_garbage_on_reset_rows_is_not_cloned():
     settings = {"sources": SOURCES, "clear": {"policy_cost": 1.0, "value_cost": 1.0}}
-    algorithm = IMPALA(IMPALAConfig(name="impala", **settings), NetConfig())
+    algorithm = make_algorithm(IMPALAConfig(name="impala", **settings), NetConfig())
     model = algorithm.build(env_spec(), algorithm.streams())
 
     def recorded(shape, random):

@@ -27,16 +27,16 @@ from support.slow_losses import (
 from support.transition_batches import make_transitions
 
 from starling.algos.curious import RETURN, Curious
-from starling.algos.dqn import DQN
-from starling.algos.impact import IMPACT
-from starling.algos.impala import IMPALA
-from starling.algos.ppo import PPO
-from starling.algos.r2d2 import R2D2
-from starling.config.algo.dqn import DQNConfig
-from starling.config.algo.impact import IMPACTConfig
-from starling.config.algo.impala import IMPALAConfig
-from starling.config.algo.ppo import PPOConfig
-from starling.config.algo.r2d2 import R2D2Config
+from starling.algos.dqn.config import DQNConfig
+from starling.algos.dqn.dqn import DQN
+from starling.algos.impact.config import IMPACTConfig
+from starling.algos.impact.impact import IMPACT
+from starling.algos.impala.config import IMPALAConfig
+from starling.algos.impala.impala import IMPALA
+from starling.algos.ppo.config import PPOConfig
+from starling.algos.ppo.ppo import PPO
+from starling.algos.r2d2.config import R2D2Config
+from starling.algos.r2d2.r2d2 import R2D2
 from starling.config.curiosity import ICMConfig, RNDConfig
 from starling.types import Progress, StreamSpec
 

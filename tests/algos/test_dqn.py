@@ -6,11 +6,11 @@ from support.policy_batches import env_spec
 from support.slow_losses import assert_losses_match, build, build_target, float64_net, in_float64, slow_dqn
 from support.transition_batches import make_transitions
 
-from starling.algos.apex import ApeX
-from starling.algos.dqn import DQN
-from starling.config.algo.apex import ApeXConfig
-from starling.config.algo.dqn import DQNConfig
-from starling.config.algo.transitions import PrioritizedConfig
+from starling.algos.apex.apex import ApeX
+from starling.algos.apex.config import ApeXConfig
+from starling.algos.dqn.config import DQNConfig
+from starling.algos.dqn.dqn import DQN
+from starling.algos.settings import PrioritizedConfig
 from starling.nets.heads import DuelingHead
 from starling.types import StreamSpec
 

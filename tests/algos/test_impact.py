@@ -8,8 +8,8 @@ import torch
 from support.policy_batches import RESETS, env_spec, gradient_at_resets, make_batch, marked
 from support.slow_losses import assert_losses_match, build, build_target, float64_net, in_float64, slow_impact
 
-from starling.algos.impact import IMPACT
-from starling.config.algo.impact import IMPACTConfig
+from starling.algos.impact.config import IMPACTConfig
+from starling.algos.impact.impact import IMPACT
 from starling.config.load import load
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.launch.build import build_runtime

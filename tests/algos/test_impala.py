@@ -9,13 +9,13 @@ from gymnasium import spaces
 from support.policy_batches import ACTIONS, RESETS, ROWS, env_spec, make_batch, marked
 from support.slow_losses import assert_losses_match, build, float64_net, in_float64, slow_impala
 
-from starling.algos.impala import IMPALA, explained_variance
-from starling.config.algo.impala import IMPALAConfig
+from starling.algos.impala.config import IMPALAConfig
 from starling.config.load import load
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
 from starling.launch.build import build_runtime
-from starling.launch.plan import RunPlan
+from starling.launch.plan import RunPlan, make_algorithm
+from starling.ops.policy import explained_variance
 from starling.replay.limiter import Limiter, check
 from starling.tree import map_trajectory
 from starling.types import EnvSpec, StreamSpec
@@ -30,13 +30,15 @@ def make(core="none", actions="discrete", inputs=(), **settings):
     """The algorithm and its network."""
     torch.manual_seed(3)
     net = NetConfig(torso=TorsoConfig(hidden=[16]), core=CoreConfig(kind=core, size=8), inputs=list(inputs))
-    algorithm = IMPALA(IMPALAConfig(name="impala", **{**SETTINGS, **settings}), net)
+    algorithm = make_algorithm(IMPALAConfig(name="impala", **{**SETTINGS, **settings}), net)
     return algorithm, algorithm.build(env_spec(actions), algorithm.streams())
 
 
 def make_float64(core="none", actions="discrete", net=None, **settings):
     """The algorithm, its network, and a batch of new and old rows."""
-    algorithm = IMPALA(IMPALAConfig(name="impala", **{**SETTINGS, **settings}), float64_net(core, **(net or {})))
+    algorithm = make_algorithm(
+        IMPALAConfig(name="impala", **{**SETTINGS, **settings}), float64_net(core, **(net or {}))
+    )
     model = build(algorithm, env_spec(actions))
     source = torch.ones(ROWS, dtype=torch.int64)  # the queue is the second source
     source[REPLAYED] = 0

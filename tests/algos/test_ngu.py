@@ -17,8 +17,8 @@ from support.slow_losses import TORSO, assert_losses_match, build, build_target,
 import starling
 from starling import tree
 from starling.algos.base import ActInput, IntrinsicInput
-from starling.algos.ngu import NGU, NOVELTY
-from starling.config.algo.ngu import NGUConfig
+from starling.algos.ngu.config import NGUConfig
+from starling.algos.ngu.ngu import NGU, NOVELTY
 from starling.config.load import load
 from starling.errors import UserError
 from starling.experiment.run_folder import checkpoint

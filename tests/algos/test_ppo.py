@@ -9,8 +9,8 @@ import torch
 from support.policy_batches import ROWS, SPACES, env_spec, make_batch
 from support.slow_losses import assert_losses_match, build, float64_net, in_float64, slow_ppo
 
-from starling.algos.ppo import PPO
-from starling.config.algo.ppo import PPOConfig
+from starling.algos.ppo.config import PPOConfig
+from starling.algos.ppo.ppo import PPO
 from starling.learner.minibatches import minibatches, steps_as_rows
 from starling.types import Progress, StreamSpec
 

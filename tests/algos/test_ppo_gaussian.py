@@ -6,9 +6,9 @@ import torch
 from gymnasium import spaces
 from support.inline_runs import run
 
-from starling.algos.ppo import PPO
+from starling.algos.ppo.config import PPOConfig
+from starling.algos.ppo.ppo import PPO
 from starling.api import train
-from starling.config.algo.ppo import PPOConfig
 from starling.config.parts import NetConfig, TorsoConfig
 from starling.errors import UserError
 from starling.experiment.run_folder import checkpoint

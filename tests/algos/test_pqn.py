@@ -8,8 +8,8 @@ from support.policy_batches import env_spec, episodes, make_batch, outputs_step_
 from support.slow_losses import assert_losses_match, build, float64_net, in_float64, slow_huber, valid_cells
 
 from starling.algos.base import ActInput
-from starling.algos.pqn import PQN
-from starling.config.algo.pqn import PQNConfig
+from starling.algos.pqn.config import PQNConfig
+from starling.algos.pqn.pqn import PQN
 from starling.config.load import load
 from starling.config.parts import NetConfig
 from starling.errors import UserError

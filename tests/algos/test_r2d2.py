@@ -11,8 +11,8 @@ from support.slow_losses import assert_losses_match
 
 from starling import tree
 from starling.algos.base import ActInput
-from starling.algos.r2d2 import R2D2
-from starling.config.algo.r2d2 import R2D2Config
+from starling.algos.r2d2.config import R2D2Config
+from starling.algos.r2d2.r2d2 import R2D2
 from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.ops.explore import ladder

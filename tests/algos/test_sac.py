@@ -12,9 +12,9 @@ from support.slow_losses import TORSO, assert_losses_match, build, build_target,
 from support.transition_batches import make_transitions
 
 from starling.algos.base import ActInput
-from starling.algos.sac import SAC
-from starling.config.algo.sac import SACConfig
-from starling.config.algo.transitions import PrioritizedConfig
+from starling.algos.sac.config import SACConfig
+from starling.algos.sac.sac import SAC
+from starling.algos.settings import PrioritizedConfig
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
 from starling.learner.gradients import differentiate

@@ -9,14 +9,13 @@ from gymnasium import spaces
 from support.policy_batches import env_spec, make_batch
 
 from starling import tree
-from starling.algos.impala import IMPALA
-from starling.algos.sources import means_by_source
-from starling.config.algo.impala import IMPALAConfig
+from starling.algos.impala.config import IMPALAConfig
+from starling.algos.impala.sources import means_by_source
 from starling.config.load import from_dict, load, to_dict
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
 from starling.launch.build import build_runtime
-from starling.launch.plan import RunPlan, layout_of
+from starling.launch.plan import RunPlan, layout_of, make_algorithm
 from starling.nets.states import EMBEDDED, StateFeatures
 
 ELITE = "{kind: elite, share: 0.5, capacity: 200, distance: lp}"
@@ -85,7 +84,7 @@ def make(core="none", **source):
     torch.manual_seed(3)
     net = NetConfig(torso=TorsoConfig(hidden=[16]), core=CoreConfig(kind=core, size=8))
     sources = [{"kind": "queue", "share": 0.5}, {"share": 0.5, **source}]
-    algorithm = IMPALA(IMPALAConfig(name="impala", sources=sources), net)
+    algorithm = make_algorithm(IMPALAConfig(name="impala", sources=sources), net)
     return algorithm, algorithm.build(env_spec(), algorithm.streams())
 
 

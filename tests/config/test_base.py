@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from starling.config.algo.base import config_class
+from starling.config.algorithms import config_class
 from starling.config.load import load, preset_names, preset_text, to_dict, to_yaml
 from starling.config.parts import Linear, OptimizerConfig
 from starling.errors import UserError

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from pydantic import Field
 
-from starling.config.algo.base import AlgoConfig
+from starling.config.algorithms import AlgoConfig
 from starling.config.describe import child, file_schema, find, forms, json_schema, markdown, walk, wording
 from starling.config.limits import BECAUSE
 from starling.config.load import check, load, preset_names, preset_text, to_dict

@@ -8,10 +8,10 @@ from gymnasium import spaces
 from support.trained import load
 
 import starling
-from starling.algos.dqn import DQN
-from starling.algos.ppo import PPO
-from starling.config.algo.dqn import DQNConfig
-from starling.config.algo.ppo import PPOConfig
+from starling.algos.dqn.config import DQNConfig
+from starling.algos.dqn.dqn import DQN
+from starling.algos.ppo.config import PPOConfig
+from starling.algos.ppo.ppo import PPO
 
 LENGTH, DISCOUNT = 5, 0.9
 ENDLESS = np.full(LENGTH, 1 / (1 - DISCOUNT))

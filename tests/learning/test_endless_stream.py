@@ -7,12 +7,12 @@ import torch
 from gymnasium import spaces
 
 import starling
-from starling.algos.apex import ApeX
-from starling.algos.dqn import DQN
-from starling.algos.r2d2 import R2D2
-from starling.config.algo.apex import ApeXConfig
-from starling.config.algo.dqn import DQNConfig
-from starling.config.algo.r2d2 import R2D2Config
+from starling.algos.apex.apex import ApeX
+from starling.algos.apex.config import ApeXConfig
+from starling.algos.dqn.config import DQNConfig
+from starling.algos.dqn.dqn import DQN
+from starling.algos.r2d2.config import R2D2Config
+from starling.algos.r2d2.r2d2 import R2D2
 from starling.config.load import load
 from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan

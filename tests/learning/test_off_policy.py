@@ -5,8 +5,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from starling.algos.impala import IMPALA
-from starling.config.algo.impala import IMPALAConfig
+from starling.algos.impala.config import IMPALAConfig
+from starling.algos.impala.impala import IMPALA
 from starling.config.parts import NetConfig, TorsoConfig
 from starling.types import Batch, EnvSpec, Progress, Trajectory
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from starling.config.algo import ALGORITHMS
+from starling.config.algorithms import ALGORITHMS
 from starling.config.load import load
 from starling.experiment.run_folder.metrics import Scoreboard
 from starling.launch.build import build_runtime

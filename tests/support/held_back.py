@@ -7,8 +7,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from starling.algos.impala import IMPALA
-from starling.config.algo.impala import IMPALAConfig
+from starling.algos.impala.config import IMPALAConfig
+from starling.algos.impala.impala import IMPALA
 
 
 class HeldConfig(IMPALAConfig):

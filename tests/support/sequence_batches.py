@@ -7,8 +7,8 @@ from functools import partial
 import torch
 
 from starling import tree
-from starling.algos.r2d2 import R2D2
-from starling.config.algo.r2d2 import R2D2Config
+from starling.algos.r2d2.config import R2D2Config
+from starling.algos.r2d2.r2d2 import R2D2
 from starling.types import Batch, Progress, Trajectory
 from support.policy_batches import env_spec
 from support.slow_losses import CORE_SIZE, build, build_target, float64_net, in_float64, slow_huber

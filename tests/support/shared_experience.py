@@ -5,15 +5,15 @@ from dataclasses import replace
 import torch
 
 from starling.algos.actor_critic import BEHAVIOUR, choose_from
-from starling.algos.impala import IMPALA
-from starling.config.algo.impala import IMPALAConfig
+from starling.algos.impala.config import IMPALAConfig
+from starling.algos.impala.mixed import MixedIMPALA
 from starling.ops.distributions import Categorical
 
 OTHER = torch.tensor([0.95, 0.05])
 """The other agent's probability of each of two actions, whatever it observes."""
 
 
-class Shared(IMPALA):
+class Shared(MixedIMPALA):
     """Acts in one eighth of the envs; in all others the other agent acts, and what it records says so."""
 
     Config = IMPALAConfig

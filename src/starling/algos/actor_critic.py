@@ -1,4 +1,4 @@
-"""Parts shared by policy-gradient algorithms: a policy head, one value head per stream, V-trace, a fragment queue."""
+"""Parts shared by policy-gradient algorithms: a policy head, one value head per stream, V-trace."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from gymnasium import spaces
 
 from starling import tree
 from starling.algos.base import ActInput
-from starling.config.algo.vtrace import VTraceConfig
+from starling.algos.settings import VTraceConfig
 from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network, build_network
 from starling.ops.distributions import Distribution
 from starling.ops.streams import stream_terms
 from starling.ops.vtrace import VTrace, vtrace
-from starling.replay.spec import TableSpec
 from starling.types import EnvSpec, StreamSpec, Tensor, Trajectory, Tree
 
 POLICY = "policy"
@@ -98,19 +97,3 @@ def stream_traces(
         )
 
     return {stream.name: trace(stream) for stream in streams}
-
-
-def fragment_queue(name: str, length: int, batch: int, rows: int, max_lag: int, share: float = 1.0) -> TableSpec:
-    """A FIFO table of fragments of `length` steps, each learned from once; the run has `rows` envs."""
-    return TableSpec(
-        name=name,
-        storage="slots",
-        length=length,
-        fragment=length,
-        batch=batch,
-        capacity=batch * (1 + max_lag) + rows,  # all that may be outstanding, plus one per env
-        sampler="fifo",
-        min_size=int(batch * share) or 1,
-        max_lag=max_lag,
-        share=share,
-    )

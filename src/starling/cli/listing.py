@@ -49,7 +49,7 @@ def algos(as_json: AsJson = False) -> None:
 
     Example: starling algos --json
     """
-    from starling.config.algo import ALGORITHMS
+    from starling.config.algorithms import ALGORITHMS
 
     _print([{"name": name, "summary": entry.summary} for name, entry in ALGORITHMS], as_json)
     if not as_json:

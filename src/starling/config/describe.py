@@ -16,8 +16,7 @@ import yaml
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from pydantic_core import core_schema
 
-from starling.config.algo import ALGORITHMS
-from starling.config.algo.base import AlgoConfig, config_class
+from starling.config.algorithms import ALGORITHMS, AlgoConfig, config_class
 from starling.config.limits import BECAUSE
 from starling.config.parts import Linear, Part
 from starling.config.schema import Config

@@ -11,8 +11,7 @@ from typing import Any
 from pydantic import ValidationError, create_model
 
 from starling.config import describe, secrets
-from starling.config.algo import ALGORITHMS
-from starling.config.algo.base import AlgoConfig, config_class
+from starling.config.algorithms import ALGORITHMS, AlgoConfig, config_class
 from starling.config.dialect import MAX_CHARACTERS, dump, on_one_line, parse, show
 from starling.config.merging import Settings, schema_for
 from starling.config.mistakes import explain, keys_to, nearest_choice

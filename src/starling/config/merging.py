@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from starling.config import describe
-from starling.config.algo.base import AlgoConfig, config_class
+from starling.config.algorithms import AlgoConfig, config_class
 from starling.config.dialect import MAX_DEPTH, MAX_DIGITS, MAX_TEXT, parse, show
 from starling.config.parts import REPLACES
 from starling.config.secrets import hide_override

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
-from starling.config.algo.base import AlgoConfig
+from starling.config.algorithms import AlgoConfig
 from starling.config.cluster import RayConfig
 from starling.config.curiosity import AnyCuriosity
 from starling.config.env import EnvConfig

@@ -15,7 +15,8 @@ from starling.actor.core import GroupSpec
 from starling.actor.recorder import FragmentShape
 from starling.algos.base import ActInput, Algorithm
 from starling.algos.curious import Curious
-from starling.config.algo.base import algorithm_class
+from starling.config.algorithms import AlgoConfig, algorithm_class
+from starling.config.parts import NetConfig
 from starling.config.schema import Config
 from starling.envs.registry import check_stagger, env_spec
 from starling.envs.spaces import check_spaces, observation_layout
@@ -66,9 +67,7 @@ class RunPlan:
         env = env or env_spec(config.env)
         check_spaces(env)
         config.algo.check_actions(env.id, env.action)
-        agent = algorithm_class(config.algo.name)
-        check_kind(agent, config.algo.name, "algorithm", (Algorithm,), functions=False)
-        algorithm: Algorithm = agent(config.algo, config.net)
+        algorithm = make_algorithm(config.algo, config.net)
         if config.curiosity:
             algorithm = Curious(algorithm, config.curiosity)
         run_plan = cls(config, env, algorithm, algorithm.streams(), algorithm.tables(config.env.num))
@@ -320,3 +319,11 @@ def layout_of(run_plan: RunPlan, model: Any) -> Layout:
         carry=tree.spec(carry, lead=1),
         stack=run_plan.env.stack,
     )
+
+
+def make_algorithm(config: AlgoConfig, net: NetConfig) -> Algorithm:
+    """Create the algorithm with these settings."""
+    found = algorithm_class(config)
+    check_kind(found, config.name, "algorithm", (Algorithm,), functions=False)
+    algorithm: Algorithm = found(config, net)
+    return algorithm

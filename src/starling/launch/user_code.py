@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from starling.config.algo import ALGORITHMS
+from starling.config.algorithms import ALGORITHMS
 from starling.envs.catalog import ENVIRONMENTS
 from starling.envs.wrappers import WRAPPERS
 from starling.errors import UserError

@@ -95,3 +95,13 @@ def is_clipped(log_rho: Tensor, clip: Tensor) -> Tensor:
 def total_variation(log_rho: Tensor) -> Tensor:
     """1 - min(1, ratio) [...]: its mean over actions of the behavior policy is the total variation distance."""
     return -torch.expm1(log_rho.clamp(max=0.0))
+
+
+def explained_variance(v_t: Tensor, target_t: Tensor, valid_t: Tensor) -> Tensor:
+    """1 - Var(target - v) / Var(target) [] over valid steps: at best 1, and 0 for constant values; inputs [T, B]."""
+    error_t = target_t - v_t
+
+    def variance(x: Tensor) -> Tensor:
+        return masked_mean((x - masked_mean(x, valid_t)).square(), valid_t)
+
+    return 1.0 - variance(error_t) / variance(target_t).clamp(min=1e-8)

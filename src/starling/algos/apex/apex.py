@@ -1,0 +1,42 @@
+"""Ape-X (1803.00933): DQN with a per-env epsilon and initial priorities computed by the actors."""
+
+from __future__ import annotations
+
+from starling import tree
+from starling.algos.apex.config import ApeXConfig
+from starling.algos.dqn.dqn import DQN
+from starling.algos.q_learning import Values, td_priority
+from starling.ops.explore import ladder
+from starling.ops.value import take
+from starling.types import NDArray, Progress, Tensor, Trajectory, Tree
+
+TAKEN, BEST = "taken", "best"
+"""Recorded Q values per stream: of the action taken, and of the greedy action."""
+
+
+class ApeX(DQN):
+    """Network, loss, and tables are those of DQN."""
+
+    config: ApeXConfig
+
+    def training_epsilon(self, progress: Progress, env_index: Tensor, num_envs: int) -> Tensor:
+        return ladder_epsilon(self.config, progress, env_index, num_envs)
+
+    def record(self, q: Values, combined_q: Tensor, action: Tensor) -> dict[str, Tree]:
+        best = combined_q.argmax(-1)
+        return {
+            TAKEN: {name: take(values, action) for name, values in q.items()},
+            BEST: {name: take(values, best) for name, values in q.items()},
+        }
+
+    def priority(self, window: Trajectory[NDArray]) -> NDArray:
+        """Absolute n-step TD errors [B], computed from the Q values recorded when acting (section 3)."""
+        steps = tree.to_torch(window)
+        first = {name: q[0] for name, q in steps.extras[TAKEN].items()}
+        last = {name: q[-1] for name, q in steps.extras[BEST].items()}
+        return td_priority(self.td_errors(steps, first, last), self._streams).numpy()
+
+
+def ladder_epsilon(config: ApeXConfig, progress: Progress, index: Tensor, count: int) -> Tensor:
+    """Epsilons [B] of the envs (or policies) with these indices [B] out of `count`: eps^(1 + ladder * i / (N - 1))."""
+    return ladder(index, count, config.epsilon.at(progress.env_steps, progress.fraction), config.ladder)

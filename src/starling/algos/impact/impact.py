@@ -1,0 +1,113 @@
+"""IMPACT (1912.00167): PPO's surrogate relative to a target policy, on a circular buffer of batches that are reused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+
+from starling.algos.actor_critic import (
+    BEHAVIOUR,
+    POLICY,
+    behaviour_policy,
+    build_actor_critic,
+    choose,
+    first_steps,
+    stream_traces,
+)
+from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec, TargetSpec
+from starling.algos.impact.config import IMPACTConfig
+from starling.algos.tables import rollout_table
+from starling.config.parts import NetConfig
+from starling.nets.build import Network
+from starling.ops.policy import (
+    is_clipped,
+    log_ratio,
+    masked_mean,
+    masked_means,
+    ppo_surrogate,
+    total_variation,
+    value_loss,
+)
+from starling.ops.streams import loss_at_ends, total, weighted_total
+from starling.replay.spec import TableSpec
+from starling.types import Batch, EnvSpec, StreamSpec, Tensor
+
+
+class IMPACT(Algorithm):
+    """One policy head and one value head per stream; importance ratios are relative to the target network's policy."""
+
+    def __init__(self, config: IMPACTConfig, net: NetConfig) -> None:
+        self.config, self.net = config, net
+        self._streams = self.streams()
+
+    def streams(self) -> tuple[StreamSpec, ...]:
+        return (StreamSpec(discount=self.config.discount, lambda_=self.config.trace_lambda),)
+
+    def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> Network:
+        self._streams = streams
+        return build_actor_critic("impact", env, self.net, streams)
+
+    def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
+        config = self.config
+        queue = rollout_table(
+            name="unrolls", length=config.unroll, num_envs=num_envs, batch=config.batch, max_lag=config.queue_batches
+        )
+        # Batches in the buffer do not block actors, so only the capacity of the queue limits how far they run ahead.
+        capacity = max((config.buffer + config.queue_batches) * config.batch, config.batch + num_envs)
+        return (
+            replace(
+                queue, capacity=capacity, max_lag=None, max_times_sampled=config.max_times_sampled, buffer=config.buffer
+            ),
+        )
+
+    def learning(self) -> LearnSpec:
+        return LearnSpec(
+            optimizers={"impact": OptimizerSpec(self.config.optimizer)}, target=TargetSpec(self.config.target_every)
+        )
+
+    def act(self, model: Network, inputs: ActInput) -> ActOutput:
+        policy, action, state = choose(model, inputs)
+        return ActOutput(action, extras={BEHAVIOUR: policy.params()}, state=state)
+
+    def prepare(self, model: Network, target_net: Network, batch: Batch) -> Batch:
+        """Compute log-probabilities [T, B] of the actions under the target and behavior policies, and add the clip."""
+        steps = batch.trajectory
+        outputs, _, _ = target_net.unroll_trajectory(steps, only=(POLICY,))
+        policy = first_steps(outputs[POLICY], steps.length)
+        acted = behaviour_policy(policy, steps)
+        prepared = {"target": policy.log_prob(steps.action), "behaviour": acted.log_prob(steps.action)}
+        clip = self.config.clip.at(batch.progress.env_steps, batch.progress.fraction)
+        return replace(batch, prepared=prepared | {"clip": torch.full_like(prepared["target"], clip)})
+
+    def loss(self, model: Network, target_net: Network, batch: Batch) -> Loss:
+        """Algorithm 1: V-trace with ratios target / worker; surrogate with ratios pi / max(target, worker / rho)."""
+        steps, prepared, streams, config = batch.trajectory, batch.prepared, self._streams, self.config
+        outputs, _, _ = model.unroll_trajectory(steps)
+        policy = first_steps(outputs[POLICY], steps.length)
+        log_rho = log_ratio(prepared["target"], prepared["behaviour"])  # [T, B]
+        traces = stream_traces(outputs, log_rho, steps, streams, config)
+        advantage = weighted_total({name: trace.pg_advantage for name, trace in traces.items()}, streams)
+        reference = torch.maximum(prepared["target"], prepared["behaviour"] - math.log(config.target_ratio_clip))
+        log_pi = policy.log_prob(steps.action)
+        ratio = log_ratio(log_pi, reference)
+        clip = prepared["clip"]
+        errors = {s.name: value_loss(outputs[s.name][:-1], traces[s.name].vs) for s in streams}
+        terms = {
+            "policy": ppo_surrogate(ratio, advantage, clip),
+            "value": total(list(errors.values())),
+            "entropy": policy.entropy(),
+        }  # [T, B] each
+        loss = terms["policy"] + config.value_coef * terms["value"] - config.entropy_coef * terms["entropy"]
+        mean = masked_mean(loss, steps.valid) + config.value_coef * loss_at_ends(errors, streams, steps.valid)
+
+        def metrics() -> dict[str, Tensor]:
+            stale = {
+                "rho": log_rho.exp(),
+                "clipped": is_clipped(ratio, clip),
+                "off_policy": total_variation(log_pi - prepared["behaviour"]),
+            }
+            return masked_means({**terms, **stale}, steps.valid)
+
+        return Loss(losses={"impact": mean}, metrics=metrics)

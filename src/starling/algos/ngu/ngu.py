@@ -1,0 +1,280 @@
+"""NGU (2002.06038): R2D2 with a family of policies, each with its own weight of the novelty reward.
+
+Agent57 (2003.13350) is the variant with separate networks and a bandit that chooses the policy of each episode. Every
+env has a bandit over its own episodes. The evaluator has one over trial episodes (`intrinsic/trials.py`) and scores the
+policy with the largest mean return in these trials.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from starling import tree
+from starling.algos.apex.apex import ladder_epsilon
+from starling.algos.base import ActInput, ActOutput, IntrinsicInput, LearnSpec, Loss, OptimizerSpec, Trials
+from starling.algos.ngu.config import MetaConfig, NGUConfig
+from starling.algos.q_learning import Values, q_heads
+from starling.algos.r2d2.r2d2 import R2D2
+from starling.config.parts import NetConfig
+from starling.errors import UserError
+from starling.intrinsic.bandit import Bandit
+from starling.intrinsic.episodic import Episodic
+from starling.intrinsic.inverse import InverseModel
+from starling.intrinsic.rnd import RND, Distillation
+from starling.intrinsic.trials import BanditTrials
+from starling.nets.build import Network, build_network
+from starling.ops.arms import discounts, long_discounts, novelty_weights
+from starling.ops.explore import epsilon_metrics
+from starling.ops.streams import StreamTerms
+from starling.types import EXTRINSIC, Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory, Tree
+
+SPEED = 0.01
+"""Rate of the moving averages of prediction errors, per update."""
+NOVELTY = "novelty"
+"""Name of the intrinsic reward, and of its Q head if networks are separate."""
+
+
+class NGUModel(nn.Module):
+    """The agent's network, the lifelong novelty module (RND), the embedding, and running moments of RND's errors."""
+
+    error: Tensor  # [3]
+
+    def __init__(self, agent: Network, lifelong: Distillation, embedding: InverseModel, *, told: bool) -> None:
+        super().__init__()
+        self.agent, self.lifelong, self.embedding = agent, lifelong, embedding
+        self._told = told  # the network gets the index of its policy as input
+        # Moving averages of (1, error, error^2), all starting at 0; the first one corrects the bias of the other two.
+        self.register_buffer("error", torch.zeros(3))
+
+    def initial_carry(self, rows: int) -> dict[str, Tree]:
+        carry = self.agent.initial_carry(rows)
+        return {**carry, "arm": torch.zeros(rows, dtype=torch.int64, device=next(self.parameters()).device)}
+
+    def modulation(self, error: Tensor) -> Tensor:
+        """Lifelong novelty modulator [B]: 1 + (error - mean) / std; 1 until statistics have warmed up."""
+        usual = self.error / self.error[0].clamp(min=1e-12)
+        mean, square = usual[1], usual[2]
+        unusual = 1.0 + (error - mean) / (square - mean.square()).clamp(min=1e-12).sqrt()
+        return torch.where((self.error[0] > 0) & self.lifelong.warm, unusual, 1.0)
+
+    @torch.no_grad()
+    def update(self, error: Tensor) -> None:
+        """Update the moving averages with errors [n]; they forget the huge errors of the untrained predictor."""
+        error = error.to(self.error)  # bfloat16 under mixed precision
+        self.error.lerp_(torch.stack([torch.ones_like(error), error, error.square()]).mean(1), SPEED)
+
+    def beside(self, obs: Tree, arm: Tensor) -> dict[str, Tree]:
+        """Network input: obs [..., B, *shape] and the index of the policy [..., B]."""
+        return {"obs": obs, "arm": arm if self._told else torch.zeros_like(arm)}
+
+    def step(self, obs: Tree, first: Tensor, carry: dict[str, Tree]) -> Any:
+        """Outputs of the agent's heads, for inspection."""
+        return self.agent.step(self.beside(obs, carry["arm"]), first, carry)
+
+
+class NGU(R2D2):
+    """R2D2 conditioned on the index of a policy, whose reward is extrinsic + beta_i * novelty with discount gamma_i."""
+
+    config: NGUConfig
+
+    def __init__(self, config: NGUConfig, net: NetConfig) -> None:
+        super().__init__(config, net.model_copy(update={"shared": net.shared and not config.separate_networks}))
+        self.config = config
+        self._apart = config.arm_varies == "novelty"  # policies differ in rewards and discounts, not only in epsilon
+        self._beta = novelty_weights(config.policies, config.novelty if self._apart else 0.0)  # [N]
+        self._gamma = self._discounts()  # [N]
+        self._lifelong, self._episodic = RND(config.lifelong), Episodic(config.episodic)
+        self._bandit = None if config.meta is None else make_bandit(config.policies, config.meta)
+
+    def _discounts(self) -> Tensor:
+        config = self.config
+        if not self._apart:
+            return torch.full((config.policies,), config.discount)
+        if config.family == "ngu":
+            return discounts(config.policies, config.discount, config.min_discount)
+        try:
+            return long_discounts(config.policies)
+        except ValueError as error:
+            raise UserError(f"algo.family=agent57: {error}") from None
+
+    def streams(self) -> tuple[StreamSpec, ...]:
+        novelty = (StreamSpec(NOVELTY, self.config.discount),) if self.config.separate_networks else ()
+        return (StreamSpec(discount=self.config.discount), *novelty)
+
+    def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> Any:
+        self._streams = streams
+        seen = spaces.Dict({"obs": env.observation, "arm": spaces.Discrete(self.config.policies)})
+        agent = build_network(
+            replace(env, observation=seen), self.net, q_heads(env, streams, self.config), (EXTRINSIC, NOVELTY)
+        )
+        return NGUModel(agent, self._lifelong.build(env), self._episodic.build(env), told=self._apart)
+
+    def learning(self) -> LearnSpec:
+        config, spec = self.config, super().learning()
+        if config.separate_networks:
+            optimizers = {s.name: OptimizerSpec(config.optimizer, _of_head(s.name)) for s in self._streams}
+        else:
+            optimizers = {"q": OptimizerSpec(config.optimizer, lambda model: _part(model).agent.parameters())}
+        optimizers["lifelong"] = OptimizerSpec(
+            config.lifelong.optimizer, lambda model: _part(model).lifelong.predictor.parameters()
+        )
+        optimizers["embedding"] = OptimizerSpec(
+            config.episodic.optimizer, lambda model: _part(model).embedding.parameters()
+        )
+        return replace(spec, optimizers=optimizers)
+
+    # Acting.
+
+    def recorded_rewards(self) -> tuple[str, ...]:
+        return (NOVELTY,)
+
+    def intrinsic_state(self, num_envs: int) -> dict[str, Any]:
+        return {
+            "carry": {"arm": torch.zeros(num_envs, dtype=torch.int64)},
+            "episode": self._episodic.initial_state(num_envs),
+            "total": torch.zeros(num_envs),  # extrinsic return of the current episode
+            "bandit": {} if self._bandit is None else self._bandit.state(num_envs),
+        }
+
+    def intrinsic_rewards(self, model: NGUModel, seen: IntrinsicInput, state: dict[str, Any]) -> dict[str, Tensor]:
+        """Episodic novelty * min(max(alpha, 1), L), with the lifelong modulator alpha (eq. 1)."""
+        self._change_arms(seen, state)
+        episodic = self._episodic.reward(model.embedding, seen, state["episode"])
+        error = model.lifelong(seen.obs)
+        novelty = episodic * model.modulation(error).clamp(1.0, self.config.lifelong_limit)
+        return {NOVELTY: novelty.masked_fill(seen.first, 0.0)}
+
+    def _change_arms(self, seen: IntrinsicInput, state: dict[str, Any]) -> None:
+        """Update the bandits with the returns of ended episodes, and choose the policies of new episodes.
+
+        An episode that was interrupted (by a checkpoint, `env.stagger`, or a fault of the env) has no end: no bandit
+        learns from it.
+        """
+        arm, total = state["carry"]["arm"], state["total"]
+        total += seen.reward.float().masked_fill(seen.first, 0.0)
+        if self._bandit is not None and seen.explore:
+            ended = seen.ended.nonzero().flatten()
+            self._bandit.learn(state["bandit"], ended, arm[ended], total[ended])
+        rows = seen.first.nonzero().flatten()
+        if len(rows) == 0:
+            return
+        if not seen.explore:
+            arm[rows] = seen.arm[rows]
+        elif self._bandit is None:
+            arm[rows] = seen.env_index[rows] % self.config.policies
+        else:
+            arm[rows] = self._bandit.choose(state["bandit"], rows, seen.noise(2)[rows])
+        total[rows] = 0.0
+
+    def trials(self) -> Trials | None:
+        """The evaluator's bandit if there is a meta-controller and policies differ in more than epsilon, else None."""
+        meta = self.config.meta
+        if meta is None or not self._apart:
+            return None
+        return BanditTrials(make_bandit(self.config.policies, meta), meta.trials)
+
+    def act(self, model: Any, inputs: ActInput) -> ActOutput:
+        return super().act(model.agent, replace(inputs, obs=model.beside(inputs.obs, inputs.carry["arm"])))
+
+    def epsilon(self, inputs: ActInput) -> Tensor | float:
+        """One epsilon per env, or one per policy if policies differ in nothing else."""
+        if self._apart or not inputs.explore:
+            return super().epsilon(inputs)
+        return ladder_epsilon(self.config, inputs.progress, inputs.carry["arm"], self.config.policies)
+
+    def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
+        """Epsilon over envs, or over policies if it belongs to policies that a bandit chooses."""
+        if self._apart:
+            return super().exploration(progress, num_envs)
+        policies = self.config.policies
+        arms = torch.arange(num_envs if self._bandit is None else policies) % policies
+        return epsilon_metrics(ladder_epsilon(self.config, progress, arms, policies))
+
+    # Learning.
+
+    def prepare(self, model: Any, target_net: Any, batch: Batch) -> Batch:
+        """Update the statistics of the predictor's observations and of its errors."""
+        steps = batch.trajectory
+        learnt_t = self._curious(steps)
+        after = tree.map(lambda leaf: leaf[1:][learnt_t], steps.obs)
+        model.lifelong.update(tree.map(lambda leaf: leaf.unsqueeze(0), after), learnt_t[learnt_t].unsqueeze(0))
+        model.update(model.lifelong(after))
+        return batch
+
+    def loss(self, model: Any, target_net: Any, batch: Batch) -> Loss:
+        steps = batch.trajectory
+        arm = steps.carry["arm"].expand(steps.length + 1, -1)  # [T+1, B]
+        seen = replace(batch, trajectory=replace(steps, obs=model.beside(steps.obs, arm)))
+        loss = super().loss(model.agent, target_net.agent, seen)
+        learnt_t = self._curious(steps)
+        before = tree.map(lambda leaf: leaf[:-1][learnt_t], steps.obs)  # [n, ...]
+        after = tree.map(lambda leaf: leaf[1:][learnt_t], steps.obs)
+        curious = {
+            "lifelong": model.lifelong(after).mean(),
+            "embedding": model.embedding.loss(
+                model.embedding.encode(before)[None],
+                model.embedding.encode(after)[None],
+                steps.action[learnt_t][None],
+                learnt_t[learnt_t][None],
+            ),
+        }
+
+        def metrics() -> dict[str, Tensor]:
+            novelty = steps.rewards[NOVELTY][steps.valid].mean()
+            return {**loss.metrics(), **curious, "novelty": novelty}
+
+        return Loss({**loss.losses, **curious}, metrics, loss.priorities)
+
+    def _curious(self, steps: Trajectory[Tensor]) -> Tensor:
+        """Mask, bool [T, B], of steps that train the novelty modules: the last `predictor_steps` of each sequence."""
+        step = torch.arange(steps.length, device=steps.valid.device)[:, None]
+        return steps.valid & (step >= steps.valid.sum(0) - self.config.predictor_steps)
+
+    def combine_q(self, q: Values, carry: dict[str, Tree]) -> Tensor:
+        """Q_extrinsic, plus beta * Q_novelty if networks are separate; beta belongs to the policy of each row."""
+        if not self.config.separate_networks:
+            return q[EXTRINSIC]
+        return q[EXTRINSIC] + self._of_arm(self._beta, carry)[:, None] * q[NOVELTY]
+
+    def terms(self, steps: Trajectory[Tensor], stream: StreamSpec) -> StreamTerms:
+        terms = super().terms(steps, stream)
+        gamma = self._of_arm(self._gamma, steps.carry)  # [B]
+        discount_t = torch.where(steps.terminated, 0.0, gamma)
+        if self.config.separate_networks:
+            return replace(terms, discount_t=discount_t)
+        r_t = terms.r_t + self._of_arm(self._beta, steps.carry) * steps.rewards[NOVELTY]
+        return replace(terms, r_t=r_t, discount_t=discount_t)
+
+    def losses(self, errors_t: Values, weight: Tensor) -> Values:
+        if not self.config.separate_networks:
+            return super().losses(errors_t, weight)
+        return {name: (weight * error.sum(0)).mean() for name, error in errors_t.items()}
+
+    def _of_arm(self, values: Tensor, carry: dict[str, Tree]) -> Tensor:
+        """Look up `values` [N] by the policy of each row: [B]."""
+        return values.to(carry["arm"].device)[carry["arm"]]
+
+
+def make_bandit(policies: int, meta: MetaConfig) -> Bandit:
+    """Create the bandit over `policies` from the settings."""
+    return Bandit(policies, meta.window, kind=meta.kind, epsilon=meta.epsilon, bonus=meta.bonus)
+
+
+def _part(model: nn.Module) -> NGUModel:
+    assert isinstance(model, NGUModel), "the model that build() made"
+    return model
+
+
+def _of_head(name: str) -> Any:
+    """Return a function that collects the parameters of one of two separate networks."""
+
+    def parameters(model: nn.Module) -> Any:
+        agent = _part(model).agent
+        return [*agent.trunks[name].parameters(), *agent.heads[name].parameters()]
+
+    return parameters

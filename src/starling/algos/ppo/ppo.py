@@ -1,0 +1,197 @@
+"""Proximal policy optimization (1707.06347) with generalized advantage estimation (1506.02438), recurrent or not.
+
+With `max_lag` above 0 it is asynchronous: actors run ahead, and V-trace (1802.01561) corrects the advantages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from gymnasium import spaces
+
+from starling import tree
+from starling.algos.actor_critic import FINITE, POLICY, build_actor_critic, choose, first_steps
+from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec
+from starling.algos.ppo.config import PPOConfig
+from starling.algos.tables import rollout_table
+from starling.config.parts import NetConfig
+from starling.errors import UserError
+from starling.nets.build import HeadSpec, Network
+from starling.nets.normalisers import Normalised, RewardScale
+from starling.ops.policy import (
+    clipped_value_loss,
+    is_clipped,
+    kl_estimate,
+    log_ratio,
+    masked_mean,
+    masked_means,
+    normalise,
+    ppo_surrogate,
+    total_variation,
+    value_loss,
+)
+from starling.ops.returns import gae
+from starling.ops.streams import loss_at_ends, stream_terms, total, weighted_total
+from starling.ops.vtrace import vtrace
+from starling.replay.spec import TableSpec
+from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory
+
+LOG_PROB = "log_prob"
+"""Log-probability of an action under the behavior policy; recorded only if actors run ahead, else recomputed."""
+
+
+class PPO(Algorithm):
+    """One policy head, and one value head per stream."""
+
+    def __init__(self, config: PPOConfig, net: NetConfig) -> None:
+        self.config, self.net = config, net
+        self._streams = self.streams()
+        self._sequential = net.core.kind != "none" or bool(net.inputs)
+
+    def streams(self) -> tuple[StreamSpec, ...]:
+        return (StreamSpec(discount=self.config.discount, lambda_=self.config.gae_lambda),)
+
+    def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> Network:
+        self._streams = streams
+        policy = self._policy_head(env)
+        model = build_actor_critic(
+            "ppo", env, self.net, streams, policy=policy, normalise=self.config.normalize_observations
+        )
+        if self.config.normalize_rewards:
+            model.reward_scales.update({stream.name: RewardScale(stream.discount) for stream in streams})
+        return model
+
+    def _policy_head(self, env: EnvSpec) -> HeadSpec:
+        """A categorical policy for a finite action space, a Gaussian one for a Box."""
+        wanted, box = self.config.policy, isinstance(env.action, spaces.Box)
+        if wanted == "gaussian" and not box:
+            raise UserError(
+                f"algo.policy=gaussian needs a Box action space; {env.id} has {env.action}: set algo.policy=auto"
+            )
+        if not box and not isinstance(env.action, FINITE):
+            raise UserError(f"ppo needs a Discrete, MultiDiscrete or Box action space; {env.id} has {env.action}")
+        return HeadSpec("policy", log_std=self.config.log_std)
+
+    def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
+        batch, rollout = self.config.rows or num_envs, self.config.rollout
+        parts = batch if self._sequential else batch * rollout
+        if self.config.minibatches > parts:
+            what = "env rows (a recurrent batch is split by row)" if self._sequential else "steps"
+            raise UserError(f"algo.minibatches={self.config.minibatches} is more than the batch's {parts} {what}")
+        return (rollout_table(length=rollout, num_envs=num_envs, batch=batch, max_lag=self.config.max_lag),)
+
+    def learning(self) -> LearnSpec:
+        return LearnSpec(
+            optimizers={"ppo": OptimizerSpec(self.config.optimizer)},
+            epochs=self.config.epochs,
+            minibatches=self.config.minibatches,
+            split="env" if self._sequential else "step",
+        )
+
+    def act(self, model: Network, inputs: ActInput) -> ActOutput:
+        policy, action, state = choose(model, inputs)
+        extras = {LOG_PROB: policy.log_prob(action)} if self.config.max_lag else {}
+        return ActOutput(action, extras, state)
+
+    def prepare(self, model: Network, target_net: None, batch: Batch) -> Batch:
+        """Compute values with the current network, then advantages and value targets [T, B] per stream.
+
+        Unless actors run ahead, the current policy is the behavior policy.
+        """
+        steps = _normalised(model, batch.trajectory)
+        outputs, _, _ = model.unroll_trajectory(steps)
+        log_prob = first_steps(outputs[POLICY], steps.length).log_prob(steps.action)
+        log_rho = None
+        if self.config.max_lag:
+            behaviour = steps.extras[LOG_PROB][: steps.length]
+            log_prob, log_rho = behaviour, log_ratio(log_prob, behaviour)
+        scaled = _scaled(model, steps)
+        advantages, values, targets = {}, {}, {}
+        for stream in self._streams:
+            v = outputs[stream.name]
+            values[stream.name] = v[:-1]
+            advantages[stream.name], targets[stream.name] = _estimates(scaled, stream, v, log_rho)
+        advantage = weighted_total(advantages, self._streams)
+        if self.config.normalize_advantages and self.config.minibatches == 1:
+            advantage = normalise(advantage, steps.valid)  # here, since the single minibatch is the same in all epochs
+        clip = torch.full_like(advantage, self.config.clip.at(batch.progress.env_steps, batch.progress.fraction))
+        prepared = {"advantage": advantage, "values": values, "targets": targets, LOG_PROB: log_prob, "clip": clip}
+        if log_rho is not None:
+            prepared["off_policy"] = total_variation(log_rho)  # before this update changes the policy
+        return replace(batch, trajectory=steps, prepared=prepared)
+
+    def loss(self, model: Network, target_net: None, batch: Batch) -> Loss:
+        steps, prepared, valid = batch.trajectory, batch.prepared, batch.trajectory.valid
+        length = steps.length
+        obs = tree.map(lambda leaf: leaf[:length], steps.obs)
+        outputs, _, _ = model.unroll(obs, steps.first[:length], steps.action, steps.rewards, steps.carry)
+        policy = outputs[POLICY]
+        log_rho = log_ratio(policy.log_prob(steps.action), prepared[LOG_PROB])
+        advantage = prepared["advantage"]
+        if self.config.normalize_advantages and self.config.minibatches > 1:
+            advantage = normalise(advantage, valid)
+        clip = prepared["clip"]
+        errors = {s.name: self._value_loss(outputs[s.name], prepared, s.name) for s in self._streams}
+        terms = {
+            "policy": ppo_surrogate(log_rho, advantage, clip),
+            "value": total(list(errors.values())),
+            "entropy": policy.entropy(),
+        }  # [T, B] each
+        loss = terms["policy"] + self.config.value_coef * terms["value"] - self.config.entropy_coef * terms["entropy"]
+        mean = masked_mean(loss, valid) + self.config.value_coef * loss_at_ends(errors, self._streams, valid)
+
+        def metrics() -> dict[str, Tensor]:
+            drift = {"kl": kl_estimate(log_rho), "clipped": is_clipped(log_rho, clip)}
+            stale = {name: prepared[name] for name in ("off_policy",) if name in prepared}
+            return masked_means({**terms, **drift, **stale}, valid)
+
+        return Loss(losses={"ppo": mean}, metrics=metrics)
+
+    def _value_loss(self, v: Tensor, prepared: dict[str, dict[str, Tensor]], stream: str) -> Tensor:
+        target, clip = prepared["targets"][stream], self.config.value_clip
+        return (
+            value_loss(v, target) if clip is None else clipped_value_loss(v, prepared["values"][stream], target, clip)
+        )
+
+
+def _normalised(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
+    """Normalize observations with the statistics that the behavior policy used, then update these with this batch.
+
+    The order makes importance ratios start at 1.
+    """
+    if model.normaliser is None:
+        return steps
+    seen = Normalised(model.normaliser(steps.obs))
+    model.normaliser.update(tree.map(lambda leaf: leaf[: steps.length], steps.obs), steps.valid)
+    return replace(steps, obs=seen)
+
+
+def _scaled(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
+    """Update the reward scales and apply them; a network that takes rewards as input gets the raw ones."""
+    rewards = dict(steps.rewards)
+    for name, scale in model.reward_scales.items():
+        assert isinstance(scale, RewardScale)
+        scale.update(rewards[name], steps.first, steps.valid)
+        rewards[name] = scale(rewards[name])
+    return replace(steps, rewards=rewards)
+
+
+def _estimates(
+    steps: Trajectory[Tensor], stream: StreamSpec, v: Tensor, log_rho: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Advantages and value targets [T, B] of one stream from its values [T+1, B]: GAE, or V-trace if given log ratios.
+
+    The V-trace advantage omits the ratio of its own step, because the surrogate multiplies by it. If all ratios are 1,
+    it equals GAE.
+    """
+    terms = stream_terms(steps, stream)
+    v_t, v_tp1 = v[:-1], v[1:]
+    if log_rho is None:
+        advantage = gae(terms.r_t, terms.discount_t, v_t, v_tp1, terms.lambda_t, terms.valid_t)
+        return advantage, advantage + v_t
+    what = (terms.r_t, terms.discount_t, v_t, v_tp1, terms.valid_t)
+    vs_t = vtrace(log_rho, *what, lambda_t=terms.lambda_t, acted_t=terms.acted_t).vs
+    error_tp1 = torch.cat([vs_t[1:] - v_t[1:], torch.zeros_like(v_t[:1])])
+    advantage = terms.r_t + terms.discount_t * (v_tp1 + terms.lambda_t * error_tp1) - v_t
+    return torch.where(terms.valid_t, advantage, 0.0), vs_t

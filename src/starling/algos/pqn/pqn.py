@@ -1,0 +1,118 @@
+"""PQN (2407.04811): on-policy Q(lambda) with parallel envs, without replay or target network.
+
+Layer normalization in the network (net.torso.norm=layer) stabilizes training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from gymnasium import spaces
+
+from starling import tree
+from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec
+from starling.algos.pqn.config import PQNConfig
+from starling.algos.tables import rollout_table
+from starling.config.parts import NetConfig
+from starling.errors import UserError
+from starling.nets.build import HeadSpec, Network, build_network
+from starling.nets.normalisers import MovingMean
+from starling.ops.explore import epsilon_greedy, epsilon_metrics
+from starling.ops.policy import masked_mean
+from starling.ops.returns import lambda_return
+from starling.ops.streams import stream_terms, total, weighted_total
+from starling.ops.value import huber, take
+from starling.replay.spec import TableSpec
+from starling.types import Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory
+
+
+class PQN(Algorithm):
+    """One Q head per stream; the policy is epsilon-greedy in their weighted sum."""
+
+    def __init__(self, config: PQNConfig, net: NetConfig) -> None:
+        self.config, self.net = config, net
+        self._streams = self.streams()
+        self._sequential = net.core.kind != "none" or bool(net.inputs)
+
+    def streams(self) -> tuple[StreamSpec, ...]:
+        return (StreamSpec(discount=self.config.discount, lambda_=self.config.q_lambda),)
+
+    def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> Network:
+        if not isinstance(env.action, spaces.Discrete):
+            raise UserError(f"{self.config.name} needs a Discrete action space; {env.id} has {env.action}")
+        self._streams = streams
+        heads = {stream.name: HeadSpec("q") for stream in streams}
+        network = build_network(env, self.net, heads, tuple(stream.name for stream in streams))
+        network.reset_values.update({stream.name: MovingMean() for stream in streams if not stream.episodic})
+        return network
+
+    def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
+        parts = num_envs if self._sequential else num_envs * self.config.rollout
+        if self.config.minibatches > parts:
+            what = "envs (a recurrent batch is split by env)" if self._sequential else "steps"
+            raise UserError(f"algo.minibatches={self.config.minibatches} is more than the batch's {parts} {what}")
+        return (rollout_table(length=self.config.rollout, num_envs=num_envs),)
+
+    def learning(self) -> LearnSpec:
+        return LearnSpec(
+            optimizers={"q": OptimizerSpec(self.config.optimizer)},
+            epochs=self.config.epochs,
+            minibatches=self.config.minibatches,
+            split="env" if self._sequential else "step",
+        )
+
+    def act(self, model: Network, inputs: ActInput) -> ActOutput:
+        q, state = model.step(inputs.obs, inputs.first, inputs.carry)
+        epsilon = self._epsilon(inputs.progress) if inputs.explore else self.config.eval_epsilon
+        action = epsilon_greedy(weighted_total(q, self._streams), epsilon, inputs.noise(2))
+        return ActOutput(action, {}, state)
+
+    def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
+        return epsilon_metrics(self._epsilon(progress))
+
+    def _epsilon(self, progress: Progress) -> float:
+        return self.config.epsilon.at(progress.env_steps, progress.fraction)
+
+    def prepare(self, model: Network, target_net: None, batch: Batch) -> Batch:
+        """Compute targets [T, B] per stream with the current network, once for all epochs.
+
+        G_t = r_t + gamma ((1 - lambda) max_a Q(s_{t+1}, a) + lambda G_{t+1})
+        """
+        steps = batch.trajectory
+        q, _, _ = model.unroll_trajectory(steps)
+        greedy = weighted_total(q, self._streams).argmax(-1)  # [T+1, B]
+        targets = {}
+        for stream in self._streams:
+            v, terms = take(q[stream.name], greedy), stream_terms(steps, stream)
+            v_tp1 = v[1:] if stream.episodic else self._next_values(model.reset_values[stream.name], steps, v)
+            targets[stream.name] = lambda_return(
+                terms.r_t, terms.discount_t, v[:-1], v_tp1, terms.lambda_t, terms.valid_t
+            )
+        return replace(batch, prepared=targets)
+
+    @staticmethod
+    def _next_values(reset_value: Any, steps: Trajectory[Tensor], v: Tensor) -> Tensor:
+        """Values [T, B] of the next observations for a non-episodic stream, from values [T+1, B] of all observations.
+
+        The value of a final observation, which never gets a target, is replaced by the mean value at reset.
+        """
+        firsts = v[steps.first]
+        reset_value.update(firsts, torch.ones_like(firsts))
+        return torch.where(steps.terminated | steps.truncated, reset_value.value().to(v), v[1:])
+
+    def loss(self, model: Network, target_net: None, batch: Batch) -> Loss:
+        """Mean over valid steps of 1/2 (G_t - Q(s_t, a_t))^2, or the Huber loss, summed over streams."""
+        steps, length = batch.trajectory, batch.trajectory.length
+        obs = tree.map(lambda leaf: leaf[:length], steps.obs)
+        q, _, _ = model.unroll(obs, steps.first[:length], steps.action, steps.rewards, steps.carry)
+        values = {stream.name: take(q[stream.name], steps.action) for stream in self._streams}  # [T, B]
+        errors = [batch.prepared[name] - value for name, value in values.items()]
+        delta = self.config.huber
+        penalty = total([error.square() / 2 if delta is None else huber(error, delta) for error in errors])
+        loss = masked_mean(penalty, steps.valid)
+        return Loss(
+            losses={"q": loss},
+            metrics=lambda: {"q": loss, "value": masked_mean(weighted_total(values, self._streams), steps.valid)},
+        )

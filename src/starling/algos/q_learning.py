@@ -1,0 +1,95 @@
+"""Parts shared by Q-learners with a replay: Q heads, replay table, exploration, and non-episodic reward streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from gymnasium import spaces
+
+from starling import tree
+from starling.algos.dqn.config import DQNConfig
+from starling.algos.sac.config import SACConfig
+from starling.algos.settings import PrioritizedConfig
+from starling.algos.tables import replay_table
+from starling.errors import UserError
+from starling.nets.build import HeadSpec, Network
+from starling.nets.normalisers import MovingMean
+from starling.ops.streams import bootstrap_from_reset, weighted_total
+from starling.ops.transforms import Transform
+from starling.ops.value import take
+from starling.replay.spec import TableSpec
+from starling.types import Batch, EnvSpec, Progress, StreamSpec, Tensor
+
+Values = dict[str, Tensor]
+"""One tensor per stream, such as Q values."""
+
+
+def q_heads(env: EnvSpec, streams: tuple[StreamSpec, ...], config: DQNConfig) -> dict[str, HeadSpec]:
+    """One Q head per stream; the action space must be Discrete."""
+    if not isinstance(env.action, spaces.Discrete):
+        raise UserError(f"{config.name} needs a Discrete action space; {env.id} has {env.action}")
+    head = HeadSpec("dueling", hidden=tuple(config.dueling_hidden)) if config.dueling else HeadSpec("q")
+    return dict.fromkeys((stream.name for stream in streams), head)
+
+
+def n_step_table(config: DQNConfig | SACConfig) -> TableSpec:
+    """A replay of `n_step`-step sequences, sampled uniformly or by priority."""
+    return replay_table(
+        batch=config.batch,
+        capacity=config.capacity,
+        updates_per_step=config.updates_per_step,
+        learning_starts=config.learning_starts,
+        length=config.n_step,
+        fragment=config.fragment,
+        priority_exponent=None if config.prioritized is None else config.prioritized.alpha,
+        codec=config.codec,
+    )
+
+
+def importance_exponent(prioritized: PrioritizedConfig | None) -> Callable[[Progress], float] | None:
+    """PER's beta as a function of progress, or None without priorities."""
+    return None if prioritized is None else lambda p: prioritized.beta.at(p.env_steps, p.fraction)
+
+
+def td_priority(td_errors: Values, streams: tuple[StreamSpec, ...]) -> Tensor:
+    """Priorities, of the shape of the TD errors: their absolute values, weighted over streams."""
+    return weighted_total({name: error.detach().abs() for name, error in td_errors.items()}, streams)
+
+
+# A non-episodic stream continues after the end of an episode with the value of the next first observation. A sampled
+# sequence does not contain that observation, so the mean value of first observations stands in for it.
+
+
+def add_reset_values(network: Network, streams: tuple[StreamSpec, ...]) -> None:
+    """Give the network a running mean of the value of first observations, for each non-episodic stream."""
+    network.reset_values.update({stream.name: MovingMean() for stream in streams if not stream.episodic})
+
+
+def update_reset_values(
+    model: Network, target_net: Network, batch: Batch, streams: tuple[StreamSpec, ...], transform: Transform
+) -> None:
+    """Update the means with max_a Q_target(s_0, a) of the sequences in the batch that start an episode."""
+    steps = batch.trajectory
+    starts = steps.first[0].nonzero().flatten() if model.reset_values else ()  # [n]
+    if len(starts) == 0:
+        return
+    obs, first, carry = tree.map(
+        lambda leaf: leaf[starts], (tree.map(lambda leaf: leaf[0], steps.obs), steps.first[0], steps.carry)
+    )
+    q, _ = target_net.step(obs, first, carry)
+    best = weighted_total(q, streams).argmax(-1)
+    for name, mean in _reset_values(model):
+        mean.update(transform.inverse(take(q[name], best)), batch.weight[starts])
+
+
+def bootstrap_at_resets(model: Network, q: Values, ended_t: Tensor, transform: Transform) -> Values:
+    """For non-episodic streams, replace Q after the end of an episode by the mean value of a first observation."""
+    values = {name: transform.apply(mean.value()) for name, mean in _reset_values(model)}
+    return q | {name: bootstrap_from_reset(q[name], ended_t, value) for name, value in values.items()}
+
+
+def _reset_values(model: Network) -> Iterator[tuple[str, MovingMean]]:
+    """Yield the name of each non-episodic stream and the mean value of first observations."""
+    for name, mean in model.reset_values.items():
+        assert isinstance(mean, MovingMean)
+        yield name, mean

@@ -1,0 +1,89 @@
+"""Algorithms by name: their settings, which are checked without importing torch, and their classes."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, TypeGuard
+
+from pydantic import ConfigDict, Field
+
+from starling.config.parts import Part
+from starling.errors import UserError
+from starling.registry import Entry, Registry, import_path
+
+ALGORITHMS = Registry(
+    "algorithm",
+    {
+        "apex": Entry(
+            "starling.algos.apex.config:ApeXConfig", "DQN whose env rows have their own epsilons and priorities"
+        ),
+        "dqn": Entry("starling.algos.dqn.config:DQNConfig", "deep Q-learning; double, dueling, n-step, prioritized"),
+        "impact": Entry(
+            "starling.algos.impact.config:IMPACTConfig", "PPO against a target policy, each batch used several times"
+        ),
+        "impala": Entry(
+            "starling.algos.impala.config:IMPALAConfig",
+            "V-trace behind actors that run ahead, recurrent or not; mixes in old unrolls",
+        ),
+        "ngu": Entry(
+            "starling.algos.ngu.config:NGUConfig", "R2D2 with a family of policies that follow novelty more or less"
+        ),
+        "ppo": Entry("starling.algos.ppo.config:PPOConfig", "proximal policy optimisation, recurrent or not"),
+        "pqn": Entry(
+            "starling.algos.pqn.config:PQNConfig", "Q(lambda) from parallel envs, without replay and target network"
+        ),
+        "r2d2": Entry(
+            "starling.algos.r2d2.config:R2D2Config", "Ape-X with memory: replayed sequences, burn-in, Retrace"
+        ),
+        "sac": Entry("starling.algos.sac.config:SACConfig", "soft actor-critic, for continuous or discrete actions"),
+    },
+)
+"""Built-in names refer to a config class, which names its algorithm; user-defined names refer to an algorithm class,
+whose attribute `Config` is its config class."""
+
+
+class AlgoConfig(Part):
+    """Settings of one algorithm; a subclass adds its own."""
+
+    implementation: ClassVar[str] = ""  # import path of the algorithm's class
+    actions: ClassVar[tuple[str, ...]] = ()  # names of supported action space classes; empty: any
+    name: str = Field(description="algorithm: a built-in name or package.module:Class")
+
+    def algorithm_path(self) -> str:
+        """The import path of the algorithm for these settings; override it if they choose among several classes."""
+        return self.implementation
+
+    def check_actions(self, env: str, space: object) -> None:
+        """Raise `UserError` if the algorithm does not support the action space of the env."""
+        kind = type(space).__name__
+        if self.actions and kind not in self.actions:
+            raise UserError(f"{self.name} needs a {' or '.join(self.actions)} action space; {env} has a {kind}")
+
+
+class UnknownConfig(AlgoConfig):
+    """Settings of an algorithm that is not imported: any keys are accepted."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def config_class(name: str, *, imports: bool = True) -> type[AlgoConfig]:
+    """Return the settings class of the algorithm `name`; does not import torch for built-ins.
+
+    With `imports=False`, an algorithm that is neither built in nor registered has `UnknownConfig`.
+    """
+    if not imports and ":" in name and name not in ALGORITHMS:
+        return UnknownConfig
+    found = ALGORITHMS.load(name)
+    settings = found if _is_settings(found) else getattr(found, "Config", None)
+    if not _is_settings(settings):
+        raise UserError(f"algorithm {name!r} needs an attribute Config, a subclass of starling.AlgoConfig")
+    return settings
+
+
+def algorithm_class(config: AlgoConfig) -> Any:
+    """Return the class of the algorithm with these settings; imports torch."""
+    found = ALGORITHMS.load(config.name)
+    return import_path(config.algorithm_path()) if _is_settings(found) else found
+
+
+def _is_settings(found: Any) -> TypeGuard[type[AlgoConfig]]:
+    return isinstance(found, type) and issubclass(found, AlgoConfig)
