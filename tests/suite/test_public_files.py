@@ -1,0 +1,125 @@
+"""Files that GitHub and visitors read: workflows, issue forms, citation, and indexes of benchmarks and examples."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+GITHUB = ROOT / ".github"
+TEMPLATES = GITHUB / "ISSUE_TEMPLATE"
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.y*ml"))
+FORMS = sorted(path for path in TEMPLATES.glob("*.y*ml") if path.stem != "config")
+ELEMENTS = {"markdown", "input", "textarea", "dropdown", "checkboxes"}
+
+
+def read(path):
+    return yaml.safe_load(path.read_text())
+
+
+def links(readme):
+    """Relative paths that a page links to."""
+    return {path for path in re.findall(r"\]\(([^)#]+)\)", readme.read_text()) if "://" not in path}
+
+
+def made(text):
+    """Targets that commands `make TARGET` in a text name."""
+    return set(re.findall(r"(?:^|`)make ([\w-]+)", text, re.MULTILINE))
+
+
+def targets():
+    """Targets that the Makefile has."""
+    return set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_there_are_workflows_and_issue_forms():
+    assert [path.name for path in WORKFLOWS] == ["test.yml"]
+    assert [path.name for path in FORMS] == ["bug.yml", "feature.yml"]
+    assert (GITHUB / "PULL_REQUEST_TEMPLATE.md").read_text().strip()
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_have_the_keys_that_github_demands(path):
+    workflow = read(path)
+    triggers = workflow.get("on", workflow.get(True))  # YAML 1.1 reads the bare key `on` as true
+    assert set(triggers) == {"push", "pull_request"}
+    assert workflow["jobs"]
+    for name, job in workflow["jobs"].items():
+        assert job["runs-on"], name
+        assert job["steps"], name
+        for step in job["steps"]:
+            assert len({"uses", "run"} & set(step)) == 1, f"{name}: {step}"
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_may_only_read_and_have_a_time_limit(path):
+    workflow = read(path)
+    assert workflow["permissions"] == {"contents": "read"}
+    for name, job in workflow["jobs"].items():
+        assert "permissions" not in job, name
+        assert 0 < job["timeout-minutes"] <= 120, name
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_call_targets_of_the_makefile(path):
+    steps = [step for job in read(path)["jobs"].values() for step in job["steps"]]
+    called = set().union(*(made(step.get("run", "")) for step in steps))
+    assert called == {"test", "quick"}
+    assert called <= targets()
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
+def test_issue_forms_have_the_keys_that_github_demands(path):
+    form = read(path)
+    assert isinstance(form["name"], str)
+    assert isinstance(form["description"], str)
+    assert {element["type"] for element in form["body"]} <= ELEMENTS
+    fields = [element for element in form["body"] if element["type"] != "markdown"]
+    assert fields
+    for element in form["body"]:
+        assert element["attributes"]["value" if element["type"] == "markdown" else "label"]
+        assert ("options" in element["attributes"]) == (element["type"] in {"dropdown", "checkboxes"})
+    for names in ([field["id"] for field in fields], [field["attributes"]["label"] for field in fields]):
+        assert len(names) == len(set(names)), "ids and labels are unique"
+
+
+def test_the_bug_form_asks_for_what_a_bug_is_reproduced_with():
+    ids = {element.get("id") for element in read(TEMPLATES / "bug.yml")["body"]}
+    assert {"command", "config", "log", "version", "machine"} <= ids
+
+
+def test_the_chooser_of_issues_is_configured():
+    chooser = read(TEMPLATES / "config.yml")
+    assert set(chooser) <= {"blank_issues_enabled", "contact_links"}
+    assert isinstance(chooser["blank_issues_enabled"], bool)
+    for link in chooser.get("contact_links", []):
+        assert set(link) == {"name", "url", "about"}
+
+
+def test_the_citation_is_of_this_version():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = read(ROOT / "CITATION.cff")
+    assert {"cff-version", "message", "title", "authors", "date-released"} <= set(citation)
+    assert citation["version"] == project["version"]
+    assert citation["license"] == project["license"]
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples"])
+def test_an_index_links_every_file_and_none_that_is_missing(folder):
+    here = ROOT / folder
+    files = [path for path in here.rglob("*") if path.suffix in {".py", ".yaml"} and "__pycache__" not in path.parts]
+    linked = links(here / "README.md")
+    assert files
+    assert {str(path.relative_to(here)) for path in files} - linked == set(), "not in the index"
+    assert {path for path in linked if not (here / path).exists()} == set(), "linked but missing"
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples"])
+def test_commands_in_an_index_name_files_and_targets_that_exist(folder):
+    text = (ROOT / folder / "README.md").read_text()
+    named = set(re.findall(rf"\b{folder}/[\w/-]+\.(?:py|yaml)", text))
+    assert named
+    assert {path for path in named if not (ROOT / path).exists()} == set()
+    assert made(text) <= targets()
