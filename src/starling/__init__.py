@@ -14,9 +14,12 @@ if TYPE_CHECKING:
         Algorithm,
         LearnSpec,
         Loss,
+        LossPart,
         OptimizerSpec,
         TargetSpec,
+        merge_losses,
     )
+    from starling.algos.tables import replay_table, rollout_table
     from starling.api import (
         Agent,
         load,
@@ -39,8 +42,10 @@ _HOMES = {
         "Agent", "load", "register_algorithm", "register_env", "register_torso", "register_wrapper", "resume", "train",
     ),
     "starling.algos.base": (
-        "ActInput", "ActOutput", "Algorithm", "LearnSpec", "Loss", "OptimizerSpec", "TargetSpec",
+        "ActInput", "ActOutput", "Algorithm", "LearnSpec", "Loss", "LossPart", "OptimizerSpec", "TargetSpec",
+        "merge_losses",
     ),
+    "starling.algos.tables": ("replay_table", "rollout_table"),
     "starling.config.algorithms": ("AlgoConfig",),
     "starling.config.parts": ("Linear", "NetConfig", "OptimizerConfig"),
     "starling.errors": ("UserError",),
@@ -62,6 +67,7 @@ __all__ = [
     "LearnSpec",
     "Linear",
     "Loss",
+    "LossPart",
     "NetConfig",
     "Network",
     "OptimizerConfig",
@@ -73,11 +79,14 @@ __all__ = [
     "UserError",
     "build_network",
     "load",
+    "merge_losses",
     "register_algorithm",
     "register_env",
     "register_torso",
     "register_wrapper",
+    "replay_table",
     "resume",
+    "rollout_table",
     "train",
 ]
 

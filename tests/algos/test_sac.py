@@ -125,7 +125,7 @@ def test_a_part_of_the_loss_has_optimizers_of_its_own():
     specs = algorithm.learning().optimizers
     parameters = {name: list(spec.parameters(model)) for name, spec in specs.items()}
     moved = [
-        differentiate(part, parameters, nullcontext)[1]
+        differentiate(part.compute, parameters, nullcontext)[1]
         for part in algorithm.parts(model, target, in_float64(make_transitions("box", 1)))
     ]
     assert [set(gradients) for gradients in moved] == [{"critic"}, {"actor", "temperature"}]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from starling.algos.base import Algorithm, LearnSpec, Loss, OptimizerSpec, TargetSpec
+from starling.algos.base import Algorithm, LearnSpec, Loss, LossPart, OptimizerSpec, TargetSpec, merge_losses
 from starling.config.parts import OptimizerConfig
 from starling.learner.learner import AGE_EVERY, MAX_SKIPPED, DivergedError, Learner
 from starling.types import Keys, Sample, Trajectory
@@ -233,3 +233,62 @@ def test_a_restored_learner_goes_on_to_the_bit():
     assert torch.equal(mine["target"]["a.weight"], theirs["target"]["a.weight"])
     assert mine["rng"] == theirs["rng"]
     assert one.drain_metrics() == other.drain_metrics()
+
+
+class Pair(nn.Module):
+    """A critic and an actor of one number each."""
+
+    def __init__(self):
+        super().__init__()
+        self.critic, self.actor = nn.Parameter(torch.tensor([5.0])), nn.Parameter(torch.tensor([1.0]))
+
+
+class InTurns(Probe):
+    """The critic moves towards 3, and the actor towards the critic."""
+
+    computed = ()
+
+    def learning(self):
+        optimizers = {
+            "critic": OptimizerSpec(sgd(), lambda model: [model.critic]),
+            "actor": OptimizerSpec(sgd(), lambda model: [model.actor], every=self.spec["every"]),
+        }
+        return LearnSpec(optimizers, sequential=self.spec["sequential"])
+
+    def parts(self, model, target_net, batch):
+        def critic():
+            self.computed += ("critic",)
+            return Loss({"critic": (model.critic - 3.0).square().sum()})
+
+        def actor():
+            self.computed += ("actor",)
+            return Loss({"actor": (model.actor - model.critic).square().sum()})
+
+        if self.spec["whole"]:  # one part for both optimizers
+            return (LossPart(lambda: merge_losses([critic(), actor()])),)
+        return LossPart(critic, ("critic",)), LossPart(actor, ("actor",))
+
+
+@pytest.mark.parametrize(("sequential", "whole"), [(True, False), (False, False), (False, True)])
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_parts_are_stepped_in_turns_and_with_delays_as_the_algorithm_asks(sequential, whole, every):
+    algorithm = InTurns(sequential=sequential, whole=whole, every=every)
+    learner = Learner(algorithm, Pair(), seed=0, planned_env_steps=100, planned_updates=100)
+    critic, actor, computed = 5.0, 1.0, ()
+    for update in range(1, 8):
+        learn(learner)
+        old, critic = critic, critic - 0.1 * 2 * (critic - 3.0)
+        due = update % every == 0
+        if due:
+            actor -= 0.1 * 2 * (actor - (critic if sequential else old))
+        computed += ("critic", "actor") if due or whole else ("critic",)
+        assert learner.model.critic.item() == pytest.approx(critic)
+        assert learner.model.actor.item() == pytest.approx(actor)
+    assert algorithm.computed == computed
+
+
+def test_an_update_in_which_no_optimizer_steps_is_refused():
+    with pytest.raises(ValueError, match="at least one optimizer must step in every update"):
+        LearnSpec({"all": OptimizerSpec(sgd(), every=2)})
+    with pytest.raises(ValueError, match="at least 1"):
+        LearnSpec({"all": OptimizerSpec(sgd(), every=0)})

@@ -101,7 +101,7 @@ def test_the_chooser_of_issues_is_configured():
 def test_the_citation_is_of_this_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = read(ROOT / "CITATION.cff")
-    assert {"cff-version", "message", "title", "authors", "date-released"} <= set(citation)
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
     assert citation["version"] == project["version"]
     assert citation["license"] == project["license"]
 

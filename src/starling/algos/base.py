@@ -75,6 +75,7 @@ class OptimizerSpec:
     config: OptimizerConfig
     parameters: Callable[[nn.Module], Iterable[nn.Parameter]] = lambda model: model.parameters()
     summed: bool = False  # its loss is a sum over the batch, not a mean
+    every: int = 1  # delayed updates: it steps in every n-th update; its schedule advances in all
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,13 @@ class LearnSpec:
     split: Literal["env", "step"] = "env"  # minibatches of whole sequences (recurrent networks) or of single steps
     importance_exponent: Callable[[Progress], float] | None = None  # PER's beta
     concurrent_losses: int = 1  # how many of `Algorithm.parts` are worth a core each
+    sequential: bool = False  # each of `Algorithm.parts` is computed after the optimizer steps of the parts before it
+
+    def __post_init__(self) -> None:
+        if any(spec.every < 1 for spec in self.optimizers.values()):
+            raise ValueError("OptimizerSpec.every must be at least 1")
+        if all(spec.every > 1 for spec in self.optimizers.values()):
+            raise ValueError("at least one optimizer must step in every update: leave its OptimizerSpec.every at 1")
 
 
 @dataclass(frozen=True)
@@ -96,8 +104,9 @@ class Loss:
 
     Attributes:
         losses: One scalar per optimizer. Each is differentiated with respect to the parameters of its own optimizer,
-            all at the same parameters: no optimizer steps before every gradient is computed. An optimizer that is left
-            out is not stepped in this minibatch; its schedule advances all the same.
+            all at the same parameters: no optimizer steps before every gradient is computed, unless
+            `LearnSpec.sequential` is set. An optimizer that is left out is not stepped in this minibatch; its schedule
+            advances all the same.
         metrics: Called without gradient for the last minibatch of an update only; the values are logged as `loss/NAME`.
         priorities: New priorities [B] of the sampled items, for a prioritized table.
     """
@@ -107,7 +116,15 @@ class Loss:
     priorities: Tensor | None = None  # [B]
 
 
-def together(losses: Sequence[Loss]) -> Loss:
+@dataclass(frozen=True)
+class LossPart:
+    """A part of the loss: a function that computes it, and the optimizers that it has losses for (None: all)."""
+
+    compute: Callable[[], Loss]
+    optimizers: tuple[str, ...] | None = None
+
+
+def merge_losses(losses: Sequence[Loss]) -> Loss:
     """Merge the parts of a loss; at most one of them has priorities."""
     if len(losses) == 1:
         return losses[0]
@@ -191,13 +208,15 @@ class Algorithm(ABC):
     def loss(self, model: Any, target_net: Any, batch: Batch) -> Loss:
         """Compute the losses of a (mini)batch: one scalar per optimizer, metrics, and optional new priorities."""
 
-    def parts(self, model: Any, target_net: Any, batch: Batch) -> Sequence[Callable[[], Loss]]:
-        """The loss as functions that may run at the same time on several cores; by default one function.
+    def parts(self, model: Any, target_net: Any, batch: Batch) -> Sequence[LossPart]:
+        """The loss in parts, each with its own optimizers; by default a single part, which computes `loss`.
 
-        Each part has its own optimizers, whose parameters the others only read. Draw random numbers here, not in a
-        part, so that results do not depend on the order of the parts.
+        By default all parts are computed at the same parameters, possibly at the same time on several cores: draw
+        random numbers here, not in a part, so that results do not depend on the order. With `LearnSpec.sequential`
+        they are computed in order, each after the optimizer steps of those before it ("critic first, then actor").
+        A part is skipped in updates in which none of its optimizers steps (`OptimizerSpec.every`).
         """
-        return (lambda: self.loss(model, target_net, batch),)
+        return (LossPart(lambda: self.loss(model, target_net, batch)),)
 
     def prepare(self, model: Any, target_net: Any, batch: Batch) -> Batch:
         """Called once per batch, without gradient, before all epochs: e.g. compute advantages into `batch.prepared`.

@@ -105,6 +105,8 @@ class Curious(Algorithm):
     def __init__(self, agent: Algorithm, curiosity: Sequence[CuriosityConfig]) -> None:
         if agent.recorded_rewards():
             raise UserError(f"{type(agent).__name__} has intrinsic rewards of its own: leave out curiosity")
+        if agent.learning().sequential:
+            raise UserError(f"{type(agent).__name__} updates its networks one after another: leave out curiosity")
         self._agent = agent
         self._configs = {config.stream: config for config in curiosity}
         for name in {*agent.learning().optimizers, POLICY, SHARED} & self._configs.keys():

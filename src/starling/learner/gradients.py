@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from starling.algos.base import Loss, together
+from starling.algos.base import Loss, merge_losses
 from starling.errors import UserError
 from starling.types import Tensor
 
@@ -37,7 +37,7 @@ def differentiate(part: Part, parameters: Parameters, precision: Precision) -> t
 
 def as_one(parts: Sequence[Part]) -> Part:
     """A single part that evaluates all parts in order."""
-    return lambda: together([part() for part in parts])
+    return lambda: merge_losses([part() for part in parts])
 
 
 class Compiled:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import zlib
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from starling import tree
-from starling.algos.base import Algorithm, Loss, together
+from starling.algos.base import Algorithm, Loss, LossPart, merge_losses
 from starling.learner.concurrent_losses import ConcurrentLosses
 from starling.learner.gradients import Compiled, Part, as_one, differentiate
 from starling.learner.group import LearnerGroup, RankLostError, SingleLearner
@@ -231,11 +232,36 @@ class Learner:
         return torch.autocast(self._device.type, dtype=torch.bfloat16) if self._mixed else nullcontext()
 
     def _optimise(self, batch: Batch) -> Loss:
-        """One step of every optimizer, all losses taken at the same parameters; returns the loss before it."""
+        """One step of every optimizer that is due; returns the loss before it.
+
+        All losses are computed at the same parameters, or part after part if the algorithm is `sequential`.
+        """
         with self._precision():
-            parts = self.algorithm.parts(self.model, self._target, batch)
+            parts = self._due_parts(self.algorithm.parts(self.model, self._target, batch))
+        if self._learning.sequential:
+            return merge_losses([self._step_parts([part], batch) for part in parts])
+        return self._step_parts(parts, batch)
+
+    def _due_parts(self, parts: Sequence[LossPart]) -> list[Part]:
+        """The parts with an optimizer that steps in this update, without the losses of other optimizers."""
+        specs = self._learning.optimizers
+        if all(spec.every == 1 for spec in specs.values()):
+            return [part.compute for part in parts]
+        due = {name for name, spec in specs.items() if (self.updates + 1) % spec.every == 0}
+
+        def only_due(part: LossPart) -> Part:
+            def compute() -> Loss:
+                loss = part.compute()
+                return replace(loss, losses={name: value for name, value in loss.losses.items() if name in due})
+
+            return compute
+
+        return [only_due(part) for part in parts if part.optimizers is None or due.intersection(part.optimizers)]
+
+    def _step_parts(self, parts: Sequence[Part], batch: Batch) -> Loss:
+        """Compute parts of the loss at the current parameters, then step their optimizers."""
         pieces = parts if self._compiled is None else [as_one(parts)]  # compiled, all parts are one function
-        loss = together(self._concurrent_losses([partial(self._work_out, piece) for piece in pieces]))
+        loss = merge_losses(self._concurrent_losses([partial(self._work_out, piece) for piece in pieces]))
         if not self._compiled_everywhere:  # compiling may take longer than the timeout of a reduction
             self.group.all_reduce_min(0.0)
             self._compiled_everywhere = True

@@ -23,7 +23,7 @@ GRADIENT_SCALE = 0.5**0.5
 class HeadSpec:
     """Description of a head: its kind, its action space, its layers, and their initialization."""
 
-    kind: str  # q, dueling, value, policy (by the action space), categorical, gaussian, tanh_gaussian
+    kind: str  # q, dueling, value, policy (by the action space), categorical, gaussian, tanh_gaussian, deterministic
     space: spaces.Space[Any] | None = None  # action space; None: the environment's
     hidden: tuple[int, ...] = ()  # widths of the head's hidden layers, for each branch of a dueling head
     activation: str = "relu"  # of the hidden layers
@@ -151,6 +151,18 @@ class TanhGaussianHead(nn.Module):
         return TanhGaussian(mean, log_std.clamp(*self.range))
 
 
+class DeterministicHead(nn.Module):
+    """A deterministic policy (TD3, DDPG): actions in (-1, 1), the tanh of a linear layer."""
+
+    def __init__(self, inputs: int, space: spaces.Space[Any], spec: HeadSpec) -> None:
+        super().__init__()
+        self.action = _layers(inputs, _continuous(spec.kind, space), spec)
+
+    def forward(self, x: Tensor) -> Tensor:
+        action: Tensor = self.action(x)
+        return action.tanh()
+
+
 def policy_head(inputs: int, space: spaces.Space[Any], spec: HeadSpec) -> nn.Module:
     """Build the default policy head for the action space."""
     if isinstance(space, spaces.Discrete):
@@ -171,6 +183,7 @@ HEADS = Registry(
         "multi_categorical": Entry(MultiCategoricalHead, "a policy over MultiDiscrete actions"),
         "gaussian": Entry(GaussianHead, "a normal policy, log-std a parameter"),
         "tanh_gaussian": Entry(TanhGaussianHead, "a squashed normal policy, log-std by state"),
+        "deterministic": Entry(DeterministicHead, "an action in (-1, 1), without a distribution"),
     },
 )
 

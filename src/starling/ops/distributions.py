@@ -23,7 +23,7 @@ _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 _LOG_TWO = math.log(2.0)
 
 
-def _open_interval(noise: Tensor) -> Tensor:
+def open_interval(noise: Tensor) -> Tensor:
     """Clamp noise to the open interval (0, 1), since rounding can yield 0 or 1."""
     half_ulp = torch.finfo(noise.dtype).eps / 2
     return noise.clamp(half_ulp, 1.0 - half_ulp)
@@ -56,7 +56,7 @@ class Categorical:
         cumulative = self.logits.softmax(-1).cumsum(-1)
         # Scaling by the actual total keeps the threshold below it: rounding never selects an action out of range or one
         # of probability 0.
-        threshold = _open_interval(noise) * cumulative[..., -1:]
+        threshold = open_interval(noise) * cumulative[..., -1:]
         return (cumulative <= threshold).sum(-1)
 
     def mode(self) -> Tensor:
@@ -157,7 +157,7 @@ class Gaussian:
     def sample(self, noise: Tensor) -> Tensor:
         """Actions [..., D]; noise [..., D]; the gradient flows into mean and log-std."""
         check_shapes("Gaussian.sample", "... D", mean=self.mean, noise=noise)
-        return torch.addcmul(self.mean, self.log_std.exp(), torch.special.ndtri(_open_interval(noise)))
+        return torch.addcmul(self.mean, self.log_std.exp(), torch.special.ndtri(open_interval(noise)))
 
     def mode(self) -> Tensor:
         """The mean [..., D]."""
@@ -211,7 +211,7 @@ class TanhGaussian:
 
     def sample_with_log_prob(self, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Sample actions [..., D] and their log p [...] for uniform noise [..., D]."""
-        return self.from_normal(torch.special.ndtri(_open_interval(noise)))
+        return self.from_normal(torch.special.ndtri(open_interval(noise)))
 
     def from_normal(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Actions [..., D] and their log p [...] for standard normal z [..., D]; exact even if tanh saturates.

@@ -1,9 +1,10 @@
-"""Epsilon-greedy exploration: per-env epsilons, actions, and their probabilities."""
+"""Exploration: epsilon-greedy actions with per-env epsilons and their probabilities, and Gaussian noise."""
 
 from __future__ import annotations
 
 import torch
 
+from starling.ops.distributions import open_interval
 from starling.ops.shapes import check_shapes
 from starling.ops.value import take
 from starling.types import Tensor
@@ -39,6 +40,14 @@ def epsilon_greedy_policy(q: Tensor, epsilon: Tensor | float) -> Tensor:
     epsilon = epsilon.unsqueeze(-1) if isinstance(epsilon, Tensor) else torch.full_like(q[..., :1], epsilon)
     uniform = (epsilon / q.shape[-1]).expand_as(q)
     return uniform.scatter_add(-1, q.argmax(-1, keepdim=True), 1.0 - epsilon)
+
+
+@torch.no_grad()
+def gaussian_exploration(action: Tensor, std: float, noise: Tensor) -> Tensor:
+    """Add Gaussian noise to actions [B, D] and clip them to [-1, 1]; noise [B, D] uniform in (0, 1)."""
+    check_shapes("gaussian_exploration", "B D", action=action, noise=noise)
+    noisy: Tensor = action + std * torch.special.ndtri(open_interval(noise))
+    return noisy.clamp(-1.0, 1.0)
 
 
 def epsilon_greedy_probability(q: Tensor, epsilon: Tensor | float, action: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ actions; n-step returns and prioritized replay (1511.05952) are optional.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +13,17 @@ from gymnasium import spaces
 from torch import nn
 
 from starling import tree
-from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec, TargetSpec, together
+from starling.algos.base import (
+    ActInput,
+    ActOutput,
+    Algorithm,
+    LearnSpec,
+    Loss,
+    LossPart,
+    OptimizerSpec,
+    TargetSpec,
+    merge_losses,
+)
 from starling.algos.q_learning import importance_exponent, n_step_table
 from starling.algos.sac.config import SACConfig
 from starling.config.parts import NetConfig
@@ -192,11 +201,9 @@ class SAC(Algorithm):
         return ActOutput(action if inputs.explore else policy.mode(), extras)
 
     def loss(self, model: SoftActorCritic, target_net: SoftActorCritic, batch: Batch) -> Loss:
-        return together([part() for part in self.parts(model, target_net, batch)])
+        return merge_losses([part.compute() for part in self.parts(model, target_net, batch)])
 
-    def parts(
-        self, model: SoftActorCritic, target_net: SoftActorCritic, batch: Batch
-    ) -> tuple[Callable[[], Loss], Callable[[], Loss]]:
+    def parts(self, model: SoftActorCritic, target_net: SoftActorCritic, batch: Batch) -> tuple[LossPart, LossPart]:
         """The loss of the critics, and that of policy and temperature; each is about half of the work."""
         steps, alpha = batch.trajectory, model.log_alpha.detach().exp()
         obs = tree.map(lambda leaf: leaf[0], steps.obs)
@@ -223,7 +230,7 @@ class SAC(Algorithm):
             }
             return Loss(losses, lambda: {"actor": losses["actor"], "temperature": alpha, "entropy": entropy.mean()})
 
-        return critic, actor
+        return LossPart(critic, ("critic",)), LossPart(actor, ("actor", "temperature"))
 
     def _td_target(
         self,
