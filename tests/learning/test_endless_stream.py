@@ -16,6 +16,7 @@ from starling.algos.r2d2.r2d2 import R2D2
 from starling.config.load import load
 from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.ops.transforms import IDENTITY, RESCALED
 from starling.types import StreamSpec
 
 pytestmark = pytest.mark.slow
@@ -96,6 +97,7 @@ def test_every_state_of_a_chain_is_worth_ten(name):
     nothing = torch.zeros(LENGTH, 1)
     with torch.no_grad():
         outputs, _, _ = model.unroll(obs, nothing.bool(), nothing.long(), {}, model.initial_carry(1))
-    values = run_plan.algorithm._transform.inverse(outputs["bonus"].max(-1).values).flatten()
+    transform = RESCALED if getattr(run_plan.config.algo, "rescale", False) else IDENTITY
+    values = transform.inverse(outputs["bonus"].max(-1).values).flatten()
     runtime.close()
     assert values.numpy() == pytest.approx(np.full(LENGTH, 10.0), abs=0.8)

@@ -135,7 +135,8 @@ def test_a_shard_is_lost_and_the_run_goes_on_without_it_until_it_is_back():
         for blow, said in ((signal.SIGKILL, "its process died"), (signal.SIGSTOP, "hung: no answer")):
             updates = runtime.updates
             os.kill(mine("ray::Shard", before), blow)
-            with impatient(*runtime.hub.supervisor.workers.values()):
+            hurry = impatient(*runtime.hub.supervisor.workers.values()) if blow == signal.SIGSTOP else nullcontext()
+            with hurry:  # of a death Ray tells, on a busy machine after seconds
                 notices = until_notice(runtime, "begins empty")  # nothing was saved
             assert any(line.startswith("shard ") and f"died ({said})" in line for line in notices), notices
             go_on(runtime, 300)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, FailFast, Field, StringConstraints, ValidationError
 
 from starling.errors import printable
 
@@ -44,7 +44,7 @@ class CheckpointManifest(_Strict):
 
     env_steps: Count
     files: Annotated[dict[FileName, FileEntry], Field(max_length=1000)]
-    segments: dict[str, list[tuple[Sha256, SegmentSize]]] = {}
+    segments: dict[str, Annotated[list[tuple[Sha256, SegmentSize]], FailFast()]] = {}
 
 
 class _Scores(_Strict):
