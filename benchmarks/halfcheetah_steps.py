@@ -31,11 +31,11 @@ def ours(algorithm: str) -> Callable[[int], object]:
     from starling.config.load import load
     from starling.hardware import set_up_torch
     from starling.launch.build import build_runtime
-    from starling.launch.plan import RunPlan, torch_threads
+    from starling.launch.plan import RunPlan, plan_threads
 
     settings = [f"algo.learning_starts={STARTS}"] if algorithm == "sac" else []
     run_plan = RunPlan.from_config(load(f"{algorithm}-halfcheetah", [*settings, "eval.every=null"]))
-    set_up_torch(torch_threads(run_plan))
+    set_up_torch(plan_threads(run_plan))
     runtime: Any = build_runtime(run_plan)
     going = runtime.run()
 

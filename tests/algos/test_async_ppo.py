@@ -68,9 +68,9 @@ def test_with_lag_values_and_advantages_are_vtraces(core, actions):
     v = np.array([outputs["extrinsic"].tolist() for outputs in outputs_step_by_step(model, steps)])
     vs, _ = slow_vtrace(steps, ratio, v, DISCOUNT, LAMBDA)
     valid = steps.valid.numpy()
-    np.testing.assert_allclose(prepared["targets"]["extrinsic"].numpy()[valid], vs[valid], atol=1e-5)
+    np.testing.assert_allclose(prepared.value_target["extrinsic"].numpy()[valid], vs[valid], atol=1e-5)
     advantage = np.stack([_with_own_step_unweighted(steps, ratio, v, t) for t in range(LENGTH)])
-    np.testing.assert_allclose(prepared["advantage"].numpy()[valid], advantage[valid], atol=1e-5)
+    np.testing.assert_allclose(prepared.advantage.numpy()[valid], advantage[valid], atol=1e-5)
     assert ratio[valid].max() > 1.1 > 0.9 > ratio[valid].min()  # clipped and not
 
 
@@ -82,8 +82,8 @@ def test_with_lag_but_the_same_policy_it_is_gae(core, actions):
     extras = {"log_prob": torch.cat([present, present[:1]])}
     batch = replace(batch, trajectory=replace(batch.trajectory, extras=extras))
     mine, theirs = prepare(ahead, model, batch), prepare(synchronous, model, batch)
-    torch.testing.assert_close(mine["advantage"], theirs["advantage"], rtol=1e-5, atol=2e-6)
-    torch.testing.assert_close(mine["targets"], theirs["targets"], rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(mine.advantage, theirs.advantage, rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(mine.value_target, theirs.value_target, rtol=1e-5, atol=2e-6)
 
 
 def test_without_lag_it_is_gae_to_the_bit_whatever_was_recorded():
@@ -95,8 +95,8 @@ def test_without_lag_it_is_gae_to_the_bit_whatever_was_recorded():
         v = model.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)[0]["extrinsic"]
     discount = torch.where(steps.terminated, 0.0, DISCOUNT)
     expected = gae(steps.rewards["extrinsic"], discount, v[:-1], v[1:], LAMBDA, steps.valid)
-    assert torch.equal(prepared["advantage"], expected)
-    assert torch.equal(prepared["targets"]["extrinsic"], expected + v[:-1])
+    assert torch.equal(prepared.advantage, expected)
+    assert torch.equal(prepared.value_target["extrinsic"], expected + v[:-1])
 
 
 @pytest.mark.parametrize("max_lag", [0, 2])
@@ -111,7 +111,7 @@ def test_the_surrogate_is_against_the_policy_that_acted(max_lag):
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
         loss = algorithm.loss(model, None, batch).losses["ppo"].item()
-    advantage, surrogates = batch.prepared["advantage"], []
+    advantage, surrogates = batch.prepared.advantage, []
     ratio = (present_log_prob(model, steps) - behaviour).exp()
     for t, b in steps.valid.nonzero().tolist():
         r, a = ratio[t, b].item(), advantage[t, b].item()
@@ -132,7 +132,7 @@ class Recording(PPO):
     def prepare(self, model, target_net, batch):
         prepared, steps = super().prepare(model, target_net, batch), batch.trajectory
         recorded = steps.extras[LOG_PROB][: steps.length]
-        torch.testing.assert_close(prepared.prepared[LOG_PROB][steps.valid], recorded[steps.valid])
+        torch.testing.assert_close(prepared.prepared.log_prob[steps.valid], recorded[steps.valid])
         Recording.compared += 1
         return prepared
 

@@ -84,7 +84,7 @@ def test_a_worker_far_from_the_target_does_not_make_the_ratio_explode():
     sure[:-1].scatter_(-1, action[..., None], 30.0)
     batch = replace(batch, trajectory=replace(batch.trajectory, extras={"behaviour": {"logits": sure}}))
     prepared = algorithm.prepare(model, target, batch)
-    prepared.prepared["target"].fill_(-60.0)
+    prepared.prepared.target.fill_(-60.0)
     assert loss_of(algorithm, model, target, batch).losses["impact"].isfinite()
     assert algorithm.loss(model, target, prepared).losses["impact"].abs() < 10
 

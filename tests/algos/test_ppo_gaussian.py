@@ -68,7 +68,7 @@ def test_the_learner_sees_rewards_in_deviations_of_the_return():
     assert scale > 3.0
     raw, valid = batch.trajectory.rewards["extrinsic"], batch.trajectory.valid
     expected = torch.where(valid, raw / scale + 0.98 * v[1:], v[:-1])
-    torch.testing.assert_close(prepared["targets"]["extrinsic"], expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(prepared.value_target["extrinsic"], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_statistics_are_in_the_checkpoint_and_stay_as_they_are_when_evaluated(tmp_path):

@@ -8,7 +8,7 @@ from starling.config.load import load, preset_names
 from starling.envs.registry import env_spec
 from starling.errors import UserError
 from starling.hardware import cores
-from starling.launch.plan import NetworkSize, RunPlan, build_model, validate
+from starling.launch.plan import NetworkSize, RunPlan, build_model, plan_threads, validate
 
 CORES = [*range(1, 17), 24, 32, 48, 64, 96, 127, 128]
 TOPOLOGIES = [
@@ -129,3 +129,20 @@ def test_many_envs_are_dealt_out_or_refused_quickly(preset, num):
         refused = str(error)
         assert "\n" not in refused
     assert time.process_time() - began < 5
+
+
+def test_a_learner_has_as_many_threads_as_its_network_keeps_busy(monkeypatch):
+    monkeypatch.setattr("starling.launch.plan.cores", lambda: 4)
+
+    def threads(preset, *settings):
+        return plan_threads(RunPlan.from_config(load(preset, list(settings))))
+
+    assert threads("sac-pendulum", "net.torso.hidden=[64,64]") == 1, "a second one takes longer to wake than to work"
+    assert threads("sac-pendulum", "net.torso.hidden=[128,128]") == 2
+    assert threads("sac-halfcheetah") == 2, "hidden layers of 256 by default"
+    assert threads("sac-halfcheetah", "threads=1") == 1
+    assert threads("sac-halfcheetah", "runtime=processes", "env.num=3", "actors=3") == 1, "actors have the others"
+    assert threads("dqn-cartpole") == 1
+    assert threads("dqn-cartpole", "threads=2") == 2
+    assert threads("impala-cartpole", "net.core.kind=lstm") == 1
+    assert threads("dqn-pong") == 4, "images keep all of them busy"

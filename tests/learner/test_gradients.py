@@ -17,7 +17,7 @@ from starling.config.load import load
 from starling.errors import UserError
 from starling.hardware import check_compiler, compiles
 from starling.launch.build import build_runtime
-from starling.launch.plan import RunPlan, parts_abreast, torch_threads
+from starling.launch.plan import RunPlan
 from starling.learner.gradients import Compiled, differentiate
 
 CAN_COMPILE = compiles(load("sac-pendulum", ["compile=auto"]))
@@ -139,13 +139,6 @@ def test_what_a_loss_remembers_is_not_in_the_way(parameters):
     loss, _ = compiled(part, parameters, nullcontext)
     assert loss.losses["first"].item() == 13.0
     assert compiled.pays
-
-
-def test_what_is_compiled_is_one_and_has_all_threads():
-    large = RunPlan.from_config(load("sac-halfcheetah", ["threads=2", "compile=true"]))
-    assert (parts_abreast(large), torch_threads(large)) == (1, 2)
-    large = RunPlan.from_config(load("sac-halfcheetah", ["threads=2", "compile=false"]))
-    assert (parts_abreast(large), torch_threads(large)) == (2, 1)
 
 
 def test_without_a_compiler_auto_does_without_and_true_is_refused(monkeypatch):

@@ -88,7 +88,6 @@ class LearnSpec:
     minibatches: int = 1
     split: Literal["env", "step"] = "env"  # minibatches of whole sequences (recurrent networks) or of single steps
     importance_exponent: Callable[[Progress], float] | None = None  # PER's beta
-    concurrent_losses: int = 1  # how many of `Algorithm.parts` are worth a core each
     sequential: bool = False  # each of `Algorithm.parts` is computed after the optimizer steps of the parts before it
 
     def __post_init__(self) -> None:
@@ -211,10 +210,10 @@ class Algorithm(ABC):
     def parts(self, model: Any, target_net: Any, batch: Batch) -> Sequence[LossPart]:
         """The loss in parts, each with its own optimizers; by default a single part, which computes `loss`.
 
-        By default all parts are computed at the same parameters, possibly at the same time on several cores: draw
-        random numbers here, not in a part, so that results do not depend on the order. With `LearnSpec.sequential`
-        they are computed in order, each after the optimizer steps of those before it ("critic first, then actor").
-        A part is skipped in updates in which none of its optimizers steps (`OptimizerSpec.every`).
+        By default all parts are computed at the same parameters. With `LearnSpec.sequential` they are computed in
+        order, each after the optimizer steps of those before it ("critic first, then actor"). A part is skipped in
+        updates in which none of its optimizers steps (`OptimizerSpec.every`); so draw random numbers here, not in a
+        part.
         """
         return (LossPart(lambda: self.loss(model, target_net, batch)),)
 

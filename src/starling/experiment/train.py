@@ -22,7 +22,7 @@ from starling.experiment.session import Display, Logged, Result, Session
 from starling.experiment.signals import Interrupts
 from starling.hardware import set_up_torch
 from starling.launch.build import Runtime, build_runtime
-from starling.launch.plan import RunPlan, build_model, load_weights, torch_threads, validate
+from starling.launch.plan import RunPlan, build_model, load_weights, plan_threads, validate
 from starling.launch.room import find_room
 from starling.launch.sizes import checkpoint_limits
 from starling.replay.shards import shard_rows
@@ -33,7 +33,7 @@ from starling.runtime.prewarm import prewarm
 def train(config: Config, runs: Path, display: Display) -> Result:
     """Start a new run in a folder under `runs`."""
     run_plan = _prepare(config)
-    set_up_torch(torch_threads(run_plan))
+    set_up_torch(plan_threads(run_plan))
     runtime = build_runtime(run_plan, find_room(runs))
     with ExitStack() as held:
         interrupts = held.enter_context(Interrupts())  # from here on there is something to save
@@ -78,7 +78,7 @@ def _resume(place: folder.RunFolder, display: Display, which: str) -> Result:
     if problem := checkpoint.best_problem(place.checkpoints):
         display.message(f"warning: {problem}: which checkpoint is the best is found out anew")
     source, state = _load(place, which, run_plan, limits, display.message)
-    set_up_torch(torch_threads(run_plan))
+    set_up_torch(plan_threads(run_plan))
     runtime = build_runtime(run_plan, find_room(place.path))
     with _closing_if_it_fails(runtime):
         _restore(runtime, run_plan, state, source)
@@ -108,7 +108,7 @@ def branch(
     kept = without_tables(state["store"]) if plan.refill else state["store"]
     with checkpoint.fitting(source):
         state["store"] = reshard(old, new, kept)
-    set_up_torch(torch_threads(new))
+    set_up_torch(plan_threads(new))
     runtime = build_runtime(new, find_room(runs))
     with ExitStack() as held:
         interrupts = held.enter_context(Interrupts())  # from here on there is something to save

@@ -13,7 +13,7 @@ from starling.actor.usage import Usage
 from starling.config.schema import Config, EvalConfig
 from starling.envs.registry import make_env
 from starling.hardware import compiles
-from starling.launch.plan import RunPlan, parts_abreast
+from starling.launch.plan import RunPlan
 from starling.learner.learner import Learner
 from starling.replay.shards import shard_rows
 from starling.replay.store import Store
@@ -73,7 +73,6 @@ def build_learner(run_plan: RunPlan, model: nn.Module) -> Learner:
         planned_updates=run_plan.planned_updates,
         mixed=run_plan.config.precision == "bfloat16",
         compiled=compiles(run_plan.config),
-        concurrent_losses=parts_abreast(run_plan),
     )
 
 

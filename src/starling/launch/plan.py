@@ -21,7 +21,7 @@ from starling.config.schema import Config
 from starling.envs.registry import check_stagger, env_spec
 from starling.envs.spaces import check_spaces, observation_layout
 from starling.errors import UserError, printable
-from starling.hardware import available_memory, check_compiler, compiles, cores, device, settle_precision
+from starling.hardware import available_memory, check_compiler, cores, device, settle_precision
 from starling.learner.optimizer import check_optimizer
 from starling.registry import check_kind
 from starling.replay.limiter import check as check_moves
@@ -35,6 +35,13 @@ SLOTS = 2
 
 ACTORS_TRIED = 256
 """Numbers of actors above one per core to try if the tables refuse that; each try divides all envs again."""
+
+WORTH_A_SECOND_THREAD = 6_000_000
+"""Multiplications of one forward pass over a minibatch of vectors from which a learner uses two threads.
+
+SAC with batches of 256 is slower with a second thread for hidden layers of 64 x 64 (3.4 million), and faster for
+128 x 128 (13 million). More than two threads were not measured.
+"""
 
 PREFETCH = 2
 """Batches that are ready before the learner asks for them."""
@@ -67,9 +74,7 @@ class RunPlan:
         env = env or env_spec(config.env)
         check_spaces(env)
         config.algo.check_actions(env.id, env.action)
-        algorithm = make_algorithm(config.algo, config.net)
-        if config.curiosity:
-            algorithm = Curious(algorithm, config.curiosity)
+        algorithm = _algorithm_with_curiosity(config)
         run_plan = cls(config, env, algorithm, algorithm.streams(), algorithm.tables(config.env.num))
         if config.learners > config.env.num:
             raise UserError(f"learners={config.learners} are more than the env.num={config.env.num} envs they share")
@@ -118,7 +123,8 @@ class RunPlan:
         """The size of the network, counted on the meta device; None if a custom network cannot be built there."""
         try:
             with torch.random.fork_rng(devices=[]), torch.device("meta"):
-                model = self.algorithm.build(self.env, self.streams)
+                # By another instance, because some keep parts of what they have built.
+                model = _algorithm_with_curiosity(self.config).build(self.env, self.streams)
         except Exception:  # a real mistake is reported when the model is built
             return None
         tensors = [*model.state_dict().values()]
@@ -200,6 +206,11 @@ class RunPlan:
         return max(1, steps * table.max_times_sampled // (take * table.length))
 
 
+def _algorithm_with_curiosity(config: Config) -> Algorithm:
+    algorithm = make_algorithm(config.algo, config.net)
+    return Curious(algorithm, config.curiosity) if config.curiosity else algorithm
+
+
 def validate(config: Config) -> RunPlan:
     """Return the plan of a run that is about to train on this machine; raise `UserError` if it cannot run here.
 
@@ -270,7 +281,7 @@ def load_weights(model: nn.Module, weights: dict[str, Any], source: str) -> None
 
 
 def plan_threads(run_plan: RunPlan) -> int:
-    """Threads of a learner: every core that no actor uses for images, else one per concurrent loss."""
+    """torch's intra-op threads of a learner: the cores that no actor uses, as far as its updates can keep them busy."""
     config = run_plan.config
     if config.threads is not None:
         return config.threads
@@ -279,19 +290,13 @@ def plan_threads(run_plan: RunPlan) -> int:
     free = max(1, (cores() - taken) // run_plan.learners)
     specs: list[ArraySpec] = tree.leaves(observation_layout(run_plan.env.observation))
     images = any(len(spec.shape) >= 3 and sorted(spec.shape)[-2] >= 36 for spec in specs)
-    return free if images else min(free, run_plan.algorithm.learning().concurrent_losses)
+    return free if images else min(free, 2 if _products(run_plan) >= WORTH_A_SECOND_THREAD else 1)
 
 
-def parts_abreast(run_plan: RunPlan) -> int:
-    """Number of losses to compute concurrently; 1 if the loss is compiled."""
-    if device(run_plan.config).type != "cpu" or compiles(run_plan.config):
-        return 1
-    return min(plan_threads(run_plan), run_plan.algorithm.learning().concurrent_losses)
-
-
-def torch_threads(run_plan: RunPlan) -> int:
-    """torch's intra-op threads: the learner's threads, divided among concurrent losses."""
-    return plan_threads(run_plan) // parts_abreast(run_plan)
+def _products(run_plan: RunPlan) -> int:
+    """Estimate the multiplications of one forward pass over a minibatch of vectors: parameters times sequences."""
+    size, table = run_plan.network_size, run_plan.shards()[0][0]
+    return 0 if size is None else size.parameters * table.batch // run_plan.algorithm.learning().minibatches
 
 
 def layout_of(run_plan: RunPlan, model: Any) -> Layout:

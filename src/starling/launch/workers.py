@@ -13,7 +13,7 @@ from starling.config.load import from_dict, to_dict
 from starling.config.schema import Config
 from starling.hardware import set_up_torch
 from starling.launch.builders import build_env_loop, build_evaluator, build_learner, build_policy, evaluation_seed
-from starling.launch.plan import SLOTS, RunPlan, build_model, torch_threads
+from starling.launch.plan import SLOTS, RunPlan, build_model, plan_threads
 from starling.launch.user_code import Part, parts_of
 from starling.runtime.batch_buffer import BatchPort
 from starling.runtime.credits import ActorSlots
@@ -159,7 +159,7 @@ class LearnerArgs:
 
     def build(self, link: Link, usage: Usage) -> LearnerRank:
         run_plan = self.run.run_plan()
-        set_up_torch(torch_threads(run_plan))
+        set_up_torch(plan_threads(run_plan))
         model = build_model(run_plan, self.rank)
         learner = build_learner(run_plan, model)
         learner.set_state(unpack(self.latest.read()))

@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from torch import nn
 
 from starling import tree
 from starling.algos.base import Algorithm, Loss, LossPart, merge_losses
-from starling.learner.concurrent_losses import ConcurrentLosses
 from starling.learner.gradients import Compiled, Part, as_one, differentiate
 from starling.learner.group import LearnerGroup, RankLostError, SingleLearner
 from starling.learner.means import Means
@@ -74,7 +72,6 @@ class Learner:
         planned_updates: int,
         mixed: bool = False,  # mixed precision: bfloat16 where autocast finds it safe
         compiled: bool = False,
-        concurrent_losses: int = 1,  # number of losses computed at the same time
     ) -> None:
         self.algorithm, self.model = algorithm, model
         self.group: LearnerGroup = SingleLearner()
@@ -87,8 +84,6 @@ class Learner:
             for name, spec in self._learning.optimizers.items()
         }
         self._parameters = {name: optimizer.parameters for name, optimizer in self._optimizers.items()}
-        # Only now: the optimizers have moved the parameters into their flat buffers.
-        self._concurrent_losses = ConcurrentLosses(concurrent_losses, model.parameters())
         self._compiled = Compiled() if compiled else None
         self._compiled_everywhere = True  # no rank still compiles its loss
         self._target_flat = self._flatten_target()
@@ -260,8 +255,9 @@ class Learner:
 
     def _step_parts(self, parts: Sequence[Part], batch: Batch) -> Loss:
         """Compute parts of the loss at the current parameters, then step their optimizers."""
-        pieces = parts if self._compiled is None else [as_one(parts)]  # compiled, all parts are one function
-        loss = merge_losses(self._concurrent_losses([partial(self._work_out, piece) for piece in pieces]))
+        loss, gradients = (self._compiled or differentiate)(as_one(parts), self._parameters, self._precision)
+        for name, found in gradients.items():
+            self._optimizers[name].take(found)
         if not self._compiled_everywhere:  # compiling may take longer than the timeout of a reduction
             self.group.all_reduce_min(0.0)
             self._compiled_everywhere = True
@@ -276,13 +272,6 @@ class Learner:
     def _weights_finite(self) -> bool:
         """True if the sum of all weights is finite: a NaN or an infinity anywhere makes it non-finite."""
         return math.isfinite(sum(optimizer.flat.sum() for optimizer in self._optimizers.values()))
-
-    def _work_out(self, part: Part) -> Loss:
-        """Compute a loss and give its gradients to the optimizers."""
-        loss, gradients = (self._compiled or differentiate)(part, self._parameters, self._precision)
-        for name, found in gradients.items():
-            self._optimizers[name].take(found)
-        return loss
 
     def _shared_norm(self, name: str) -> float:
         """All-reduce a gradient over the ranks; returns its norm."""

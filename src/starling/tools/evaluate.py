@@ -19,7 +19,7 @@ from starling.experiment.run_folder import checkpoint, folder
 from starling.experiment.run_folder.checkpoint_schema import state_check
 from starling.hardware import on_device_here, set_up_torch
 from starling.launch.builders import build_evaluator
-from starling.launch.plan import RunPlan, build_model, check_network, load_weights, torch_threads
+from starling.launch.plan import RunPlan, build_model, check_network, load_weights, plan_threads
 from starling.launch.sizes import checkpoint_limits
 from starling.types import Progress
 
@@ -130,7 +130,7 @@ def evaluate_run(
         raise UserError(f"{algo.name} has no distribution to sample from; give --epsilon, e.g. --epsilon 0.05")
     if epsilon is not None:
         agent = agent.with_epsilon(epsilon)
-    set_up_torch(torch_threads(agent.run_plan))
+    set_up_torch(plan_threads(agent.run_plan))
     settings = EvalConfig(episodes=episodes)
     evaluator = build_evaluator(
         agent.run_plan, agent.model, settings, seed, agent.progress, explore=sample, arm=agent.arm

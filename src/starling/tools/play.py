@@ -22,7 +22,7 @@ from starling.envs.registry import make_env
 from starling.envs.vector import VectorEnv
 from starling.errors import UserError
 from starling.hardware import set_up_torch
-from starling.launch.plan import torch_threads
+from starling.launch.plan import plan_threads
 from starling.tools.evaluate import load_agent
 from starling.tools.video import PartialFile, as_shown, write_video
 from starling.tools.video_strip import Strip
@@ -68,7 +68,7 @@ def play_run(
     if demand.video or not demand.log:
         _draw_without_a_screen()  # before the first env is made, which may import the renderer
     agent = load_agent(run, which=demand.checkpoint, protocol="as-trained", warn=warn, allow=demand.allow)
-    set_up_torch(torch_threads(agent.run_plan))
+    set_up_torch(plan_threads(agent.run_plan))
     settings, name = agent.run_plan.config.env, agent.checkpoint.name
     film = demand.video or (None if demand.log else run / "videos" / f"{name}.mp4")
     env = make_env(settings, 1, render=film is not None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -33,6 +33,15 @@ from starling.ops.policy import (
 from starling.ops.streams import loss_at_ends, total, weighted_total
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, StreamSpec, Tensor
+
+
+@dataclass(frozen=True)
+class LogProbs:
+    """What `IMPACT.prepare` computes for all epochs, each [T, B]: log-probabilities of the actions, and the clip."""
+
+    target: Tensor  # under the target network's policy
+    behavior: Tensor  # under the policy of the worker that acted
+    clip: Tensor  # epsilon of the clipped surrogate, the same everywhere
 
 
 class IMPACT(Algorithm):
@@ -77,25 +86,26 @@ class IMPACT(Algorithm):
         outputs, _, _ = target_net.unroll_trajectory(steps, only=(POLICY,))
         policy = first_steps(outputs[POLICY], steps.length)
         acted = behaviour_policy(policy, steps)
-        prepared = {"target": policy.log_prob(steps.action), "behaviour": acted.log_prob(steps.action)}
+        target = policy.log_prob(steps.action)
         clip = self.config.clip.at(batch.progress.env_steps, batch.progress.fraction)
-        return replace(batch, prepared=prepared | {"clip": torch.full_like(prepared["target"], clip)})
+        prepared = LogProbs(target, acted.log_prob(steps.action), torch.full_like(target, clip))
+        return replace(batch, prepared=prepared)
 
     def loss(self, model: Network, target_net: Network, batch: Batch) -> Loss:
         """Algorithm 1: V-trace with ratios target / worker; surrogate with ratios pi / max(target, worker / rho)."""
-        steps, prepared, streams, config = batch.trajectory, batch.prepared, self._streams, self.config
+        steps, streams, config = batch.trajectory, self._streams, self.config
+        prepared: LogProbs = batch.prepared
         outputs, _, _ = model.unroll_trajectory(steps)
         policy = first_steps(outputs[POLICY], steps.length)
-        log_rho = log_ratio(prepared["target"], prepared["behaviour"])  # [T, B]
+        log_rho = log_ratio(prepared.target, prepared.behavior)  # [T, B]
         traces = stream_traces(outputs, log_rho, steps, streams, config)
         advantage = weighted_total({name: trace.pg_advantage for name, trace in traces.items()}, streams)
-        reference = torch.maximum(prepared["target"], prepared["behaviour"] - math.log(config.target_ratio_clip))
+        reference = torch.maximum(prepared.target, prepared.behavior - math.log(config.target_ratio_clip))
         log_pi = policy.log_prob(steps.action)
         ratio = log_ratio(log_pi, reference)
-        clip = prepared["clip"]
         errors = {s.name: value_loss(outputs[s.name][:-1], traces[s.name].vs) for s in streams}
         terms = {
-            "policy": ppo_surrogate(ratio, advantage, clip),
+            "policy": ppo_surrogate(ratio, advantage, prepared.clip),
             "value": total(list(errors.values())),
             "entropy": policy.entropy(),
         }  # [T, B] each
@@ -105,8 +115,8 @@ class IMPACT(Algorithm):
         def metrics() -> dict[str, Tensor]:
             stale = {
                 "rho": log_rho.exp(),
-                "clipped": is_clipped(ratio, clip),
-                "off_policy": total_variation(log_pi - prepared["behaviour"]),
+                "clipped": is_clipped(ratio, prepared.clip),
+                "off_policy": total_variation(log_pi - prepared.behavior),
             }
             return masked_means({**terms, **stale}, steps.valid)
 

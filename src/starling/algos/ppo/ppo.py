@@ -5,7 +5,7 @@ With `max_lag` above 0 it is asynchronous: actors run ahead, and V-trace (1802.0
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from gymnasium import spaces
@@ -39,6 +39,18 @@ from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory
 
 LOG_PROB = "log_prob"
 """Log-probability of an action under the behavior policy; recorded only if actors run ahead, else recomputed."""
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """What `PPO.prepare` computes once per batch for all epochs, each [T, B]; dicts have one entry per stream."""
+
+    advantage: Tensor  # weighted sum over the streams
+    value: dict[str, Tensor]  # v(s) before the update, around which `value_clip` clips
+    value_target: dict[str, Tensor]
+    log_prob: Tensor  # of the action under the behavior policy
+    clip: Tensor  # epsilon of the clipped surrogate, the same everywhere
+    off_policy: Tensor | None  # total variation between behavior and current policy; only if actors run ahead
 
 
 class PPO(Algorithm):
@@ -107,34 +119,39 @@ class PPO(Algorithm):
             behaviour = steps.extras[LOG_PROB][: steps.length]
             log_prob, log_rho = behaviour, log_ratio(log_prob, behaviour)
         scaled = _scaled(model, steps)
-        advantages, values, targets = {}, {}, {}
-        for stream in self._streams:
-            v = outputs[stream.name]
-            values[stream.name] = v[:-1]
-            advantages[stream.name], targets[stream.name] = _estimates(scaled, stream, v, log_rho)
-        advantage = weighted_total(advantages, self._streams)
+        value = {stream.name: outputs[stream.name] for stream in self._streams}  # [T+1, B]
+        estimates = {stream.name: _estimates(scaled, stream, value[stream.name], log_rho) for stream in self._streams}
+        advantage = weighted_total({name: advantage for name, (advantage, _) in estimates.items()}, self._streams)
         if self.config.normalize_advantages and self.config.minibatches == 1:
             advantage = normalise(advantage, steps.valid)  # here, since the single minibatch is the same in all epochs
-        clip = torch.full_like(advantage, self.config.clip.at(batch.progress.env_steps, batch.progress.fraction))
-        prepared = {"advantage": advantage, "values": values, "targets": targets, LOG_PROB: log_prob, "clip": clip}
-        if log_rho is not None:
-            prepared["off_policy"] = total_variation(log_rho)  # before this update changes the policy
+        clip = self.config.clip.at(batch.progress.env_steps, batch.progress.fraction)
+        prepared = Estimates(
+            advantage=advantage,
+            value={name: v[:-1] for name, v in value.items()},
+            value_target={name: target for name, (_, target) in estimates.items()},
+            log_prob=log_prob,
+            clip=torch.full_like(advantage, clip),
+            off_policy=None if log_rho is None else total_variation(log_rho),  # before this update changes the policy
+        )
         return replace(batch, trajectory=steps, prepared=prepared)
 
     def loss(self, model: Network, target_net: None, batch: Batch) -> Loss:
-        steps, prepared, valid = batch.trajectory, batch.prepared, batch.trajectory.valid
+        steps, valid = batch.trajectory, batch.trajectory.valid
+        prepared: Estimates = batch.prepared
         length = steps.length
         obs = tree.map(lambda leaf: leaf[:length], steps.obs)
         outputs, _, _ = model.unroll(obs, steps.first[:length], steps.action, steps.rewards, steps.carry)
         policy = outputs[POLICY]
-        log_rho = log_ratio(policy.log_prob(steps.action), prepared[LOG_PROB])
-        advantage = prepared["advantage"]
+        log_rho = log_ratio(policy.log_prob(steps.action), prepared.log_prob)
+        advantage = prepared.advantage
         if self.config.normalize_advantages and self.config.minibatches > 1:
             advantage = normalise(advantage, valid)
-        clip = prepared["clip"]
-        errors = {s.name: self._value_loss(outputs[s.name], prepared, s.name) for s in self._streams}
+        errors = {
+            s.name: self._value_loss(outputs[s.name], prepared.value[s.name], prepared.value_target[s.name])
+            for s in self._streams
+        }
         terms = {
-            "policy": ppo_surrogate(log_rho, advantage, clip),
+            "policy": ppo_surrogate(log_rho, advantage, prepared.clip),
             "value": total(list(errors.values())),
             "entropy": policy.entropy(),
         }  # [T, B] each
@@ -142,17 +159,15 @@ class PPO(Algorithm):
         mean = masked_mean(loss, valid) + self.config.value_coef * loss_at_ends(errors, self._streams, valid)
 
         def metrics() -> dict[str, Tensor]:
-            drift = {"kl": kl_estimate(log_rho), "clipped": is_clipped(log_rho, clip)}
-            stale = {name: prepared[name] for name in ("off_policy",) if name in prepared}
+            drift = {"kl": kl_estimate(log_rho), "clipped": is_clipped(log_rho, prepared.clip)}
+            stale = {} if prepared.off_policy is None else {"off_policy": prepared.off_policy}
             return masked_means({**terms, **drift, **stale}, valid)
 
         return Loss(losses={"ppo": mean}, metrics=metrics)
 
-    def _value_loss(self, v: Tensor, prepared: dict[str, dict[str, Tensor]], stream: str) -> Tensor:
-        target, clip = prepared["targets"][stream], self.config.value_clip
-        return (
-            value_loss(v, target) if clip is None else clipped_value_loss(v, prepared["values"][stream], target, clip)
-        )
+    def _value_loss(self, v: Tensor, old_v: Tensor, target: Tensor) -> Tensor:
+        clip = self.config.value_clip
+        return value_loss(v, target) if clip is None else clipped_value_loss(v, old_v, target, clip)
 
 
 def _normalised(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:

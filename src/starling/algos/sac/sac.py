@@ -5,7 +5,6 @@ actions; n-step returns and prioritized replay (1511.05952) are optional.
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -41,11 +40,6 @@ from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory, Tree
 POLICY, ENTROPY = "policy", "entropy"
 WIDTHS = [256, 256]
 """Default widths of the hidden layers."""
-WORTH_A_THREAD = 2_000_000
-"""Multiplications between hidden layers per batch from which a second thread pays off.
-
-Two threads are slower at 64 x 64 x 256, and faster at twice that width.
-"""
 
 
 class SoftActorCritic(nn.Module):
@@ -179,13 +173,7 @@ class SAC(Algorithm):
             },
             target=TargetSpec(tau=config.tau),
             importance_exponent=importance_exponent(config.prioritized),
-            concurrent_losses=2 if self._takes_long() else 1,
         )
-
-    def _takes_long(self) -> bool:
-        """Return True if an update is large enough for a second thread to pay off."""
-        layers = pairwise(self.net.torso.hidden or [])
-        return self.config.batch * sum(inputs * outputs for inputs, outputs in layers) >= WORTH_A_THREAD
 
     def act(self, model: SoftActorCritic, inputs: ActInput) -> ActOutput:
         """Sample from the policy, or take its mode if not exploring; uniform actions before the first update."""
@@ -204,7 +192,7 @@ class SAC(Algorithm):
         return merge_losses([part.compute() for part in self.parts(model, target_net, batch)])
 
     def parts(self, model: SoftActorCritic, target_net: SoftActorCritic, batch: Batch) -> tuple[LossPart, LossPart]:
-        """The loss of the critics, and that of policy and temperature; each is about half of the work."""
+        """The loss of the critics, and that of policy and temperature."""
         steps, alpha = batch.trajectory, model.log_alpha.detach().exp()
         obs = tree.map(lambda leaf: leaf[0], steps.obs)
         features = model.critics.encode(obs)  # [B, F]
