@@ -12,7 +12,6 @@ from starling.errors import require, to_count
 from starling.segments import Block, Segmented
 from starling.types import NDArray
 
-
 BLOCK_BYTES = 2**22
 LEAST_BYTES = 2**26
 """Bytes of a segment, and of the smallest array that is saved in segments; copying a smaller one is fast."""

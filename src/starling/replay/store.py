@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from starling import tree
-from starling.replay.joining import take_rows
+from starling.replay.batching import take_rows
 from starling.replay.limiter import Limiter
 from starling.replay.mixture import Candidates, Mixture
 from starling.replay.spec import TableSpec

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from starling import tree
-from starling.replay.joining import join
+from starling.replay.batching import join
 from starling.replay.limiter import Limiter
 from starling.replay.mixture import Candidates
 from starling.replay.spec import TableSpec
