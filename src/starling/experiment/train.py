@@ -25,8 +25,7 @@ from starling.launch.build import Runtime, build_runtime
 from starling.launch.plan import RunPlan, build_model, load_weights, plan_threads, validate
 from starling.launch.room import find_room
 from starling.launch.sizes import checkpoint_limits
-from starling.replay.shards import shard_rows
-from starling.replay.store import Store
+from starling.replay.store import Store, shard_rows
 from starling.runtime.prewarm import prewarm
 
 
