@@ -1,11 +1,11 @@
-"""All tables of an agent and their limiter: actors insert fragments, learners sample batches."""
+"""All tables of an agent, or of one of several learners, and their limiter: actors insert, learners sample batches."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,6 +17,32 @@ from starling.replay.mixture import Candidates, Mixture
 from starling.replay.spec import TableSpec
 from starling.replay.table import Table
 from starling.types import Fragment, Keys, Layout, NDArray, Sample, Trajectory
+
+
+class Tables(Protocol):
+    """What a hub needs of the tables, wherever they are; `Store` is all of this in one process."""
+
+    env_steps: int
+
+    def begin(self, rows: int) -> bool: ...
+
+    def insert(self, fragment: Fragment) -> None: ...
+
+    def lost(self, rows: int) -> None: ...
+
+    def abandon(self) -> None: ...
+
+    def draw_candidates(self) -> Candidates | None: ...
+
+    def select(self, candidates: Candidates, distances: Mapping[int, NDArray]) -> Sample: ...
+
+    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None: ...
+
+    def metrics(self) -> dict[str, float]: ...
+
+    def get_state(self, with_tables: bool) -> dict[str, Any]: ...
+
+    def set_state(self, state: dict[str, Any]) -> None: ...
 
 
 class Store:
