@@ -7,7 +7,7 @@ from support.store_streams import Stream, make_layout, make_rows
 from starling.experiment.run_folder import checkpoint
 from starling.experiment.run_folder.checkpoint import Retention
 from starling.experiment.run_folder.saving import Saver
-from starling.replay import codec, grid, sizes
+from starling.replay import codec, grid, table_bytes
 from starling.replay.codec import Chunked, Plain
 from starling.replay.grid import Grid
 from starling.replay.spec import TableSpec
@@ -201,9 +201,9 @@ def test_what_is_copied_while_saving_is_known_beforehand(monkeypatch):
     layout = make_layout(carry=False)
     layout.obs["vector"] = ArraySpec((100,), np.dtype(np.float32))
     spec = TableSpec("replay", "ring", length=3, batch=8, capacity=4000, fragment=16)
-    monkeypatch.setattr(sizes, "LEAST_BYTES", 0)
-    segmented = sizes.table_bytes(spec, layout, 4, 10_000)
-    monkeypatch.setattr(sizes, "LEAST_BYTES", 2**30)
-    whole = sizes.table_bytes(spec, layout, 4, 10_000)
+    monkeypatch.setattr(table_bytes, "LEAST_BYTES", 0)
+    segmented = table_bytes.table_bytes(spec, layout, 4, 10_000)
+    monkeypatch.setattr(table_bytes, "LEAST_BYTES", 2**30)
+    whole = table_bytes.table_bytes(spec, layout, 4, 10_000)
     assert whole.copied == whole.saved == segmented.saved
-    assert whole.saved - segmented.copied == 4000 * 400 * (1 - sizes.MEANWHILE)
+    assert whole.saved - segmented.copied == 4000 * 400 * (1 - table_bytes.MEANWHILE)
