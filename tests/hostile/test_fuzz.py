@@ -32,8 +32,7 @@ from starling.launch.builders import build_stores
 from starling.launch.plan import RunPlan, build_model, layout_of
 from starling.replay.spec import TableSpec
 from starling.replay.table import Table
-from starling.segments import Joined
-from starling.state_io import FrozenPart, freeze, thaw
+from starling.state_io import FrozenPart, Joined, freeze, thaw
 
 EXAMPLES = int(os.environ.get("STARLING_FUZZ", "60"))
 fuzz = settings(

@@ -12,7 +12,7 @@ from starling.errors import UserError, to_count
 from starling.replay.copying import take
 from starling.replay.grid import LEAST_BYTES, Blocks, Grid
 from starling.replay.spec import Codec
-from starling.segments import Joined, Segmented
+from starling.state_io import Joined, Segmented
 from starling.types import ArraySpec, NDArray
 
 CHUNK = 8

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from starling.errors import require, to_count
-from starling.segments import Block, Segmented
+from starling.state_io import Block, Segmented
 from starling.types import NDArray
 
 BLOCK_BYTES = 2**22

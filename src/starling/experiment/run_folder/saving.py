@@ -13,8 +13,7 @@ from typing import Any
 from starling.experiment.run_folder import checkpoint
 from starling.experiment.run_folder.checkpoint import Retention
 from starling.experiment.run_folder.metrics import TIMING
-from starling.segments import SegmentLostError
-from starling.state_io import Frozen, freeze
+from starling.state_io import Frozen, SegmentLostError, freeze
 
 
 class Saver:
