@@ -23,7 +23,6 @@ from starling.experiment.run_folder import checkpoint, folder
 from starling.experiment.run_folder.metrics import TIMING, MetricsFile, Scoreboard
 from starling.experiment.run_folder.saving import Saver
 from starling.experiment.run_folder.tensorboard import TensorBoardFile
-from starling.experiment.signals import Interrupts
 from starling.experiment.status import Status
 from starling.experiment.warnings import KEY as WARNINGS
 from starling.experiment.warnings import Watch
@@ -31,6 +30,7 @@ from starling.hardware import compiles
 from starling.launch.build import Runtime
 from starling.launch.plan import RunPlan
 from starling.learner.learner import DivergedError
+from starling.process_exit import Interrupts
 from starling.runtime.processes import ProcessesRuntime
 from starling.runtime.supervisor import RunFailedError
 
