@@ -16,7 +16,7 @@ from starling.algos.r2d2.r2d2 import R2D2
 from starling.config.load import load
 from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
-from starling.ops.transforms import IDENTITY, RESCALED
+from starling.ops.value import IDENTITY, RESCALED
 from starling.types import StreamSpec
 
 pytestmark = pytest.mark.slow

@@ -35,8 +35,7 @@ from starling.ops.policy import masked_mean
 from starling.ops.priority import sequence_priority
 from starling.ops.retrace import retrace
 from starling.ops.streams import StreamTerms, stream_terms, total, weighted_total
-from starling.ops.transforms import IDENTITY, RESCALED
-from starling.ops.value import huber, n_step_target, take, td_error
+from starling.ops.value import IDENTITY, RESCALED, huber, n_step_target, take, td_error
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor, Trajectory, Tree
 
