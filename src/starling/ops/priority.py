@@ -1,4 +1,4 @@
-"""Prioritized and recurrent replay: importance weights, priorities of sequences, drift of recurrent states (delta-Q)."""
+"""Prioritized and recurrent replay: importance weights, priorities of sequences, delta-Q of stale recurrent states."""
 
 from __future__ import annotations
 
