@@ -16,12 +16,11 @@ from starling.config.load import secret_values
 from starling.config.secrets import hide_in
 from starling.envs.faults import EnvFault
 from starling.errors import UserError, escaped
-from starling.experiment import divergence
 from starling.experiment.bottleneck import KEY, Limits
 from starling.experiment.display import Display, Status
 from starling.experiment.run_folder import checkpoint, folder
 from starling.experiment.run_folder.metrics import TIMING, MetricsFile, Scoreboard
-from starling.experiment.run_folder.saving import Saver
+from starling.experiment.run_folder.saving import Saver, write_dump
 from starling.experiment.run_folder.tensorboard import TensorBoardFile
 from starling.experiment.warnings import KEY as WARNINGS
 from starling.experiment.warnings import Watch
@@ -168,7 +167,7 @@ class Session:
         dump = self.place.path / "diverged"
         counts = {"env_steps": self.runtime.env_steps, "updates": self.runtime.updates}
         try:
-            divergence.write_dump(dump, reason=str(error), norms=error.norms, batch=error.batch, **counts)
+            write_dump(dump, reason=str(error), norms=error.norms, batch=error.batch, **counts)
         except OSError as problem:
             self.display.message(f"cannot write {dump}: {problem.strerror}")
         saved = checkpoint.newest_sound(self.place.checkpoints)
