@@ -28,7 +28,7 @@ from starling.runtime.messages import (
     Message,
 )
 from starling.runtime.process_worker import processes
-from starling.runtime.ray.node_status import (
+from starling.runtime.ray.messages import (
     Credit,
     FragmentInfo,
     FragmentResult,
