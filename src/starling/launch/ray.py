@@ -44,8 +44,8 @@ try:
     from starling.runtime.ray.remote_node import RayWeights, RemoteNode
     from starling.runtime.ray.remote_rank import RemoteBatches, RemoteRank
     from starling.runtime.ray.remote_shard import RemoteShard
+    from starling.runtime.ray.remote_store import ShardedStore
     from starling.runtime.ray.shard import Empty
-    from starling.runtime.ray.sharded import ShardedStore
 except ModuleNotFoundError as error:
     raise UserError("runtime=ray needs Ray: pip install 'starling-rl[ray]'") from error
 
