@@ -25,8 +25,8 @@ from starling.experiment.run_folder.tensorboard import TensorBoardFile
 from starling.experiment.warnings import KEY as WARNINGS
 from starling.experiment.warnings import Watch
 from starling.hardware import compiles
-from starling.launch.build import Runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import Runtime
 from starling.learner.learner import DivergedError
 from starling.process_exit import Interrupts
 from starling.runtime.processes import ProcessesRuntime

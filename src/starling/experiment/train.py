@@ -21,8 +21,8 @@ from starling.experiment.saved_replay.resharding import reshard, without_tables
 from starling.experiment.saved_replay.start import begin_with_replay
 from starling.experiment.session import Result, Session
 from starling.hardware import find_room, set_up_torch
-from starling.launch.build import Runtime, build_runtime
 from starling.launch.plan import RunPlan, build_model, load_weights, plan_threads, validate
+from starling.launch.runtime import Runtime, build_runtime
 from starling.launch.sizes import checkpoint_limits
 from starling.process_exit import Interrupts
 from starling.replay.store import Store, shard_rows

@@ -19,8 +19,8 @@ from starling.experiment.saved_replay.from_checkpoint import refuse_queues
 from starling.experiment.saved_replay.manifest import Manifest, Stack, TableEntry, read_manifest, read_part
 from starling.experiment.saved_replay.step_columns import check_columns, from_columns, step_specs
 from starling.experiment.saved_replay.steps import Steps
-from starling.launch.build import Runtime
 from starling.launch.plan import RunPlan, build_model, layout_of
+from starling.launch.runtime import Runtime
 from starling.replay.spec import TableSpec
 from starling.replay.store import Store
 from starling.replay.table import Table
