@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starling.runtime.credits import ActorSlots, Credits, Ledger
-from starling.runtime.workers import Restarts
+from starling.runtime.worker import Restarts
 
 
 class Room:

@@ -17,7 +17,7 @@ from starling.runtime.ray.rank_relay import RankRelay
 from starling.runtime.ray.remote_node import RemoteNode
 from starling.runtime.ray.remote_rank import RemoteRank
 from starling.runtime.ray.token import MODE, PATH, TOKEN, check_token_file, ensure_token, token_file
-from starling.runtime.workers import WorkerSpec
+from starling.runtime.worker import WorkerSpec
 
 
 def test_a_need_is_the_sum_of_its_parts():

@@ -31,7 +31,7 @@ from starling.runtime.processes import ProcessesRuntime
 from starling.runtime.rank_hub import LEARNER, Event, RankHub
 from starling.runtime.shared_memory import SharedBytes, size_of
 from starling.runtime.shared_weights import SharedWeights, WeightWriter, copy_size
-from starling.runtime.workers import Worker, WorkerSpec
+from starling.runtime.worker import Worker, WorkerSpec
 from starling.types import Layout
 
 try:

@@ -41,7 +41,7 @@ from starling.runtime.messages import (
     StepsStored,
 )
 from starling.runtime.supervisor import ACTING, Supervisor
-from starling.runtime.workers import Worker
+from starling.runtime.worker import Worker
 from starling.types import Episode, Fragment, NDArray, Sample
 
 R = TypeVar("R")

@@ -13,7 +13,7 @@ from starling.runtime.credits import ActorSlots
 from starling.runtime.event_queue import EventQueue
 from starling.runtime.hub import Hub
 from starling.runtime.messages import BatchLearned, BatchReady, Message, RankGone, RendezvousValue
-from starling.runtime.workers import Worker
+from starling.runtime.worker import Worker
 from starling.types import Sample
 
 LEARNER = "learner"

@@ -24,7 +24,7 @@ from starling.runtime.event_queue import Post
 from starling.runtime.messages import Fault, Message, Notice
 from starling.runtime.ray.line import Line
 from starling.runtime.ray.placement import Place
-from starling.runtime.workers import Worker, WorkerSpec
+from starling.runtime.worker import Worker, WorkerSpec
 
 PLACE_SECONDS = 30.0
 """Seconds without a first answer after which the driver asks, repeatedly, whether the part has been placed."""

@@ -43,7 +43,7 @@ from starling.runtime.ray.node import Node
 from starling.runtime.ray.placement import Place
 from starling.runtime.ray.remote import RemoteWorker
 from starling.runtime.shared_weights import SharedWeights
-from starling.runtime.workers import Member, WorkerSpec
+from starling.runtime.worker import Member, WorkerSpec
 
 
 class RayWeights:
