@@ -23,8 +23,8 @@ from machine import describe, spread
 
 from starling.config.load import load
 from starling.hardware import set_up_torch
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 from starling.runtime.prewarm import prewarm
 from starling.runtime.process_worker import ProcessWorker
 from starling.runtime.processes import ProcessesRuntime

@@ -18,8 +18,8 @@ from machine import describe, spread
 
 from starling.config.load import load
 from starling.hardware import set_up_torch
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan, plan_threads
+from starling.launch.runtime import build_runtime
 
 STEPS = {"ppo": 25_600, "dqn": 12_800}
 SETTINGS = {

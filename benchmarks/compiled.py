@@ -20,8 +20,8 @@ from turns import repeated, serve, take_turns
 
 from starling.config.load import load
 from starling.hardware import set_up_torch
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 
 EARLY = "algo.learning_starts=300"
 PRESETS: dict[str, list[str]] = {

@@ -23,8 +23,8 @@ from starling import tree
 from starling.algos.impala.mixed import MixedIMPALA
 from starling.config.load import load
 from starling.hardware import set_up_torch
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan, plan_threads
+from starling.launch.runtime import build_runtime
 from starling.runtime.prewarm import prewarm
 
 BATCH = ["algo.batch=32", "algo.unroll=20", "algo.max_lag=2"]

@@ -30,8 +30,8 @@ def ours(algorithm: str) -> Callable[[int], object]:
     """A run without what is around it: no evaluation, no files."""
     from starling.config.load import load
     from starling.hardware import set_up_torch
-    from starling.launch.build import build_runtime
     from starling.launch.plan import RunPlan, plan_threads
+    from starling.launch.runtime import build_runtime
 
     settings = [f"algo.learning_starts={STARTS}"] if algorithm == "sac" else []
     run_plan = RunPlan.from_config(load(f"{algorithm}-halfcheetah", [*settings, "eval.every=null"]))

@@ -26,8 +26,8 @@ from machine import describe, spread
 from starling import tree
 from starling.config.load import load
 from starling.hardware import set_up_torch
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 from starling.learner.learner import Learner, LearnResult
 from starling.nets.burn_in import unroll_burnt_in
 from starling.types import Sample

@@ -28,8 +28,8 @@ def steps_per_s(preset: str, runtime: str, settings: list[str], seconds: float) 
     """Of a fresh run, from its first update on and a second of warming up."""
     from starling.config.load import load
     from starling.hardware import set_up_torch
-    from starling.launch.build import build_runtime
     from starling.launch.plan import RunPlan, plan_threads
+    from starling.launch.runtime import build_runtime
 
     run_plan = RunPlan.from_config(load(preset, [*SETTINGS, *settings, f"runtime={runtime}"]))
     set_up_torch(plan_threads(run_plan))

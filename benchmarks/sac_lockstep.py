@@ -37,8 +37,8 @@ from torch.nn.functional import softplus
 
 from starling.config.load import load
 from starling.hardware import set_up_torch
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 from starling.types import Batch, Tensor
 
 Weights = dict[str, Tensor]

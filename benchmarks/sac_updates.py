@@ -29,8 +29,8 @@ from turns import repeated, serve, take_turns
 from starling.config.load import load
 from starling.envs.registry import register_env
 from starling.hardware import set_up_torch
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 
 OBSERVATIONS, ACTIONS, BATCH, WIDTH = 17, 6, 256, 256
 FILLED = 5_000

@@ -58,8 +58,8 @@ def measure(nodes: int, env_seconds: float, seconds: float) -> tuple[float, Cost
     from starling import tree
     from starling.config.load import load
     from starling.hardware import set_up_torch
-    from starling.launch.build import build_runtime
     from starling.launch.plan import RunPlan, layout_of, plan_threads
+    from starling.launch.runtime import build_runtime
 
     with cluster(nodes) as address:
         actors = nodes * ACTORS

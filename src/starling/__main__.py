@@ -3,8 +3,8 @@
 import signal
 import sys
 
-from starling.current_folder import kept_off_path
 from starling.process_exit import exit_on_signals
+from starling.runtime.current_folder import kept_off_path
 
 
 def main() -> None:

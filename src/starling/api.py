@@ -18,9 +18,9 @@ from starling.envs.registry import make_env
 from starling.envs.registry import register_env as register_env
 from starling.envs.wrappers import WRAPPERS
 from starling.experiment import train as training
+from starling.experiment.display import Display, Status
 from starling.experiment.run_folder.folder import of_config
-from starling.experiment.session import Display, Result
-from starling.experiment.status import Status
+from starling.experiment.session import Result
 from starling.nets.torsos import TORSOS
 from starling.tools import evaluate as evaluation
 from starling.types import EnvStep, Tree

@@ -1,4 +1,4 @@
-"""Cores, memory, and devices of this machine, and torch's settings for this process."""
+"""Cores, memory, disk, and devices of this machine, and torch's settings for this process."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -75,6 +76,36 @@ def _left(place: Path, limit: str, used: str) -> int | None:
         return None
     cache = int(cached.get("total_inactive_file", cached.get("inactive_file", 0)))
     return int(most) - max(0, now - cache) if most.isdigit() else None
+
+
+@dataclass(frozen=True)
+class Room:
+    """Free bytes."""
+
+    memory: int  # private and shared: shared memory does not come from /dev/shm
+    disk: int
+
+
+def find_room(runs: Path) -> Room:
+    """Measure what is free now for a run whose folder will be in `runs`."""
+    existing = next(path for path in (runs, *runs.absolute().parents) if path.exists())
+    return Room(available_memory(), shutil.disk_usage(existing).free)
+
+
+def resident_memory() -> int:
+    """Resident memory of this process in bytes; 0 if the system does not report it."""
+    return _status("VmRSS:")
+
+
+def peak_memory() -> int:
+    """Peak resident memory of this process in bytes; 0 if the system does not report it."""
+    return _status("VmHWM:")
+
+
+def _status(key: str) -> int:
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
 
 
 def device(config: Config) -> torch.device:

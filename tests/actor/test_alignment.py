@@ -7,8 +7,8 @@ import pytest
 
 from starling.config.load import load
 from starling.envs.toy import counting_length, counting_reward, counting_terminates
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 
 ROWS = 3
 

@@ -6,8 +6,8 @@ import pytest
 from starling import tree
 from starling.actor.inference import Batcher
 from starling.config.load import load
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 from starling.types import Fragment
 
 

@@ -12,8 +12,8 @@ from starling.algos.base import ActInput
 from starling.config.load import load
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 from starling.types import Batch, EnvSpec, Progress, Trajectory
 
 DISCOUNT, ACTIONS, ROWS = 0.9, 3, 4

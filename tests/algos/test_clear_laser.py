@@ -13,8 +13,8 @@ from starling.algos.impala.config import IMPALAConfig
 from starling.config.load import load
 from starling.config.parts import NetConfig, TorsoConfig
 from starling.errors import UserError
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan, make_algorithm
+from starling.launch.runtime import build_runtime
 from starling.types import Batch, EnvSpec, Progress, Trajectory
 
 SOURCES = [{"kind": "queue", "share": 0.5}, {"kind": "uniform", "share": 0.5}]

@@ -10,8 +10,8 @@ from support.inline_runs import run, windows
 from starling.config.load import load
 from starling.errors import UserError
 from starling.experiment.run_folder.metrics import Scoreboard
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 
 SMALL = ["env={id: toy/counting}", "env.num=3", "net.torso.hidden=[8]", "stop.return=null"]
 DQN = [*SMALL, "algo.learning_starts=5000", "algo.capacity=20000", "algo.fragment=4"]

@@ -12,8 +12,8 @@ from starling.algos.impact.config import IMPACTConfig
 from starling.algos.impact.impact import IMPACT
 from starling.config.load import load
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 from starling.types import Progress, StreamSpec
 
 SETTINGS = {

@@ -13,8 +13,8 @@ from starling.algos.impala.config import IMPALAConfig
 from starling.config.load import load
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan, make_algorithm
+from starling.launch.runtime import build_runtime
 from starling.ops.policy import explained_variance
 from starling.replay.limiter import Limiter, check
 from starling.tree import map_trajectory

@@ -14,8 +14,8 @@ from starling.algos.impala.sources import means_by_source
 from starling.config.load import from_dict, load, to_dict
 from starling.config.parts import CoreConfig, NetConfig, TorsoConfig
 from starling.errors import UserError
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan, layout_of, make_algorithm
+from starling.launch.runtime import build_runtime
 from starling.nets.states import EMBEDDED, StateFeatures
 
 ELITE = "{kind: elite, share: 0.5, capacity: 200, distance: lp}"

@@ -9,10 +9,10 @@ import torch
 from starling import tree
 from starling.config.load import load
 from starling.errors import UserError
-from starling.launch.build import build_runtime
+from starling.hardware import Room
 from starling.launch.fitting import in_words, refuse
 from starling.launch.plan import RunPlan, build_model, layout_of
-from starling.launch.room import Room
+from starling.launch.runtime import build_runtime
 from starling.launch.sizes import learning_bytes, predict_sizes
 from starling.runtime.shared_memory import AnonymousSharedMemory
 from starling.tools.benchmark.costs import Cost, Costs

@@ -10,7 +10,7 @@ import pytest
 
 from starling.config.load import load, to_dict
 from starling.errors import UserError
-from starling.experiment.status import Status
+from starling.experiment.display import Status
 from starling.launch.plan import RunPlan
 from starling.tools.benchmark import throughput, tuning
 from starling.tools.benchmark.costs import Cost, Costs

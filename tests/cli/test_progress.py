@@ -12,7 +12,7 @@ import pytest
 
 from starling.cli.progress import Progress
 from starling.config.load import load
-from starling.experiment.status import Status
+from starling.experiment.display import Status
 
 
 def a_row(env_steps, score=200.0, **more):

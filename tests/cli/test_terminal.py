@@ -8,8 +8,8 @@ import pytest
 from starling.cli.progress import Progress
 from starling.config.load import load
 from starling.errors import UserError, escaped, printable
+from starling.experiment.display import Logged
 from starling.experiment.run_folder.folder import create
-from starling.experiment.session import Logged
 
 EVIL = "a\x1b[2J\nerror: forged\x9b1m\u202e"
 SHOWN = r"a\x1b[2J\nerror: forged\x9b1m\u202e"

@@ -7,7 +7,7 @@ from starling.actor.usage import CELLS, Usage
 from starling.config.load import load
 from starling.experiment.bottleneck import ROWS, Limits, bottleneck
 from starling.runtime.supervisor import batching
-from starling.runtime.workers import Member
+from starling.runtime.worker import Member
 
 QUEUE = ["runtime=processes", "algo.max_lag=1"]
 REPLAY = ["runtime=processes", "algo.updates_per_step=0.25"]

@@ -14,7 +14,7 @@ from support.traced_disk import TracedDisk
 from starling.experiment.run_folder import checkpoint
 from starling.experiment.run_folder.checkpoint import Retention
 from starling.experiment.run_folder.saving import Saver
-from starling.segments import Joined, Segmented
+from starling.state_io import Joined, Segmented
 
 
 class Gate(Joined):

@@ -7,7 +7,7 @@ from support.saved import flip, save, truncate
 from starling.errors import UserError
 from starling.experiment.run_folder import checkpoint
 from starling.experiment.run_folder.checkpoint import Retention
-from starling.segments import Block, Joined, Segmented, SegmentLostError
+from starling.state_io import Block, Joined, Segmented, SegmentLostError
 
 KEEP = Retention(newest=2)
 

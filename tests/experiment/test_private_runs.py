@@ -8,8 +8,8 @@ import pytest
 import starling
 from starling.config.load import load
 from starling.errors import UserError
+from starling.experiment.display import Logged
 from starling.experiment.run_folder.folder import RunFolder
-from starling.experiment.session import Logged
 
 SECRET = "tr0ub4dor&3"
 ENV = """

@@ -12,8 +12,8 @@ from starling.config.load import load
 from starling.experiment.run_folder import checkpoint, folder
 from starling.experiment.run_folder.metrics import read_rows
 from starling.experiment.session import Session
-from starling.experiment.signals import Interrupts
 from starling.launch.plan import RunPlan
+from starling.process_exit import Interrupts
 from starling.types import Episode
 
 SECONDS = 0.5

@@ -12,7 +12,7 @@ import pytest
 from starling.experiment.run_folder import checkpoint
 from starling.experiment.run_folder.folder import RunFolder
 from starling.experiment.run_folder.metrics import read_rows
-from starling.experiment.signals import Interrupts
+from starling.process_exit import Interrupts
 
 pytestmark = pytest.mark.slow
 PATIENCE = 120

@@ -26,14 +26,13 @@ from starling.experiment.run_folder.checkpoint import BrokenCheckpointError
 from starling.experiment.run_folder.checkpoint_schema import state_check
 from starling.experiment.run_folder.rows import Rows
 from starling.experiment.run_folder.segments import Stored, what_is_wrong, write_segments
-from starling.experiment.saved_replay.load import load_replay
+from starling.experiment.saved_replay.from_checkpoint import load_replay
 from starling.experiment.saved_replay.start import _read, check_replay
 from starling.launch.builders import build_stores
 from starling.launch.plan import RunPlan, build_model, layout_of
 from starling.replay.spec import TableSpec
 from starling.replay.table import Table
-from starling.segments import Joined
-from starling.state_io import FrozenPart, freeze, thaw
+from starling.state_io import FrozenPart, Joined, freeze, thaw
 
 EXAMPLES = int(os.environ.get("STARLING_FUZZ", "60"))
 fuzz = settings(

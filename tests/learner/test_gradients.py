@@ -16,8 +16,8 @@ from starling.algos.base import Loss
 from starling.config.load import load
 from starling.errors import UserError
 from starling.hardware import check_compiler, compiles
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 from starling.learner.gradients import Compiled, differentiate
 
 CAN_COMPILE = compiles(load("sac-pendulum", ["compile=auto"]))

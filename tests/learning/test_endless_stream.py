@@ -14,9 +14,9 @@ from starling.algos.dqn.dqn import DQN
 from starling.algos.r2d2.config import R2D2Config
 from starling.algos.r2d2.r2d2 import R2D2
 from starling.config.load import load
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
-from starling.ops.transforms import IDENTITY, RESCALED
+from starling.launch.runtime import build_runtime
+from starling.ops.value import IDENTITY, RESCALED
 from starling.types import StreamSpec
 
 pytestmark = pytest.mark.slow

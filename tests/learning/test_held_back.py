@@ -4,8 +4,8 @@ import pytest
 
 from starling.config.load import load
 from starling.experiment.run_folder.metrics import Scoreboard
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 
 SETTINGS = [
     *["env={id: support.held_back:Corridor, num: 8}", "net.torso.hidden=[]", "stop.return=null", "algo.entropy_coef=0"],

@@ -6,8 +6,8 @@ import torch
 
 from starling.config.load import load
 from starling.experiment.run_folder.metrics import Scoreboard
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 
 SMALL = ["net.torso.hidden=[32]", "net.torso.activation=tanh", "stop.return=null"]
 PPO = [*SMALL, "env.num=8", "algo.rollout=32", "algo.epochs=6", "algo.minibatches=4", "algo.optimizer.args.lr=0.005"]

@@ -13,8 +13,8 @@ import pytest
 from starling.config.algorithms import ALGORITHMS
 from starling.config.load import load
 from starling.experiment.run_folder.metrics import Scoreboard
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 
 SMALL = ["env.id=toy/identity", "env.num=8", "net.torso.activation=tanh", "net.torso.hidden=[32]", "stop.return=null"]
 LSTM = ["net.core={kind: lstm, size: 16}", "net.shared=true"]

@@ -7,8 +7,7 @@ import torch
 from starling.ops.explore import epsilon_greedy_policy
 from starling.ops.retrace import retrace
 from starling.ops.returns import n_step_return
-from starling.ops.transforms import IDENTITY, RESCALED, Transform
-from starling.ops.value import take
+from starling.ops.value import IDENTITY, RESCALED, Transform, take
 
 SEEDS = [0, 1, 2]
 ACTIONS = 3

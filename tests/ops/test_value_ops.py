@@ -3,8 +3,7 @@ import pytest
 import torch
 
 from starling.ops.returns import n_step_return
-from starling.ops.transforms import RESCALED
-from starling.ops.value import huber, n_step_target, take, td_error
+from starling.ops.value import RESCALED, huber, n_step_target, take, td_error
 
 
 def random_q(seed, *shape):

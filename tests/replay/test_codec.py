@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from starling.errors import UserError
 from starling.replay.codec import CHUNK, Chunked, Packer, Plain, joined, make_cells, parted
 from starling.replay.grid import Grid
-from starling.segments import Joined, Segmented
+from starling.state_io import Joined, Segmented
 from starling.types import ArraySpec
 
 SPEC = ArraySpec((2, 3), np.dtype(np.float32))

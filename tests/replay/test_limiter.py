@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from starling.errors import UserError
+from starling.replay.batching import split
 from starling.replay.limiter import Limiter, check
-from starling.replay.shares import split
 from starling.replay.spec import TableSpec
 
 

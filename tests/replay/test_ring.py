@@ -11,7 +11,7 @@ from support.store_streams import RingModel, Stream, assert_same, column, make_l
 
 from starling import tree
 from starling.replay import codec
-from starling.replay.frame_loop import locate
+from starling.replay.kernels import locate
 from starling.replay.ring import Ring
 from starling.replay.spec import TableSpec
 from starling.types import ArraySpec, Fragment, Layout, StackSpec

@@ -9,8 +9,8 @@ import torch
 
 from starling import tree
 from starling.config.load import load
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 
 ELITE = (
     "algo.sources=[{kind: queue, share: 0.5}, {kind: elite, share: 0.25, capacity: 40, selection: grouped, contest: 5},"

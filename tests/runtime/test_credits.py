@@ -4,9 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starling.runtime.credits import ActorSlots, Credits
-from starling.runtime.ledger import Ledger
-from starling.runtime.workers import Restarts
+from starling.runtime.credits import ActorSlots, Credits, Ledger
+from starling.runtime.worker import Restarts
 
 
 class Room:

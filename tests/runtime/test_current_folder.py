@@ -10,7 +10,7 @@ import yaml
 from support.ray_support import cluster
 
 import starling
-from starling.current_folder import kept_off_path
+from starling.runtime.current_folder import kept_off_path
 
 COMMAND = Path(sys.executable).with_name("starling")
 SOURCE = str(Path(starling.__file__).parents[1])

@@ -20,8 +20,8 @@ from starling.actor.usage import Usage
 from starling.algos.base import Algorithm, LearnSpec, Loss, OptimizerSpec
 from starling.config.load import load
 from starling.config.parts import OptimizerConfig
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 from starling.learner.group import RankLostError
 from starling.learner.learner import CHECKED_EVERY, DivergedError, Learner
 from starling.runtime.distributed_learners import DistributedLearners, RendezvousInfo

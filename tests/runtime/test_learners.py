@@ -10,8 +10,8 @@ from support.driving import FAMILY, PATIENCE, evaluate, evaluate_family, go_on_u
 
 from starling.config.load import load
 from starling.errors import UserError
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 from starling.runtime.messages import StateRequest, StateWritten
 from starling.runtime.supervisor import RunFailedError
 from starling.state_io import unpack

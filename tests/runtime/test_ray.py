@@ -17,8 +17,8 @@ import starling
 from starling.api import Quiet
 from starling.config.load import load
 from starling.errors import UserError
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 from starling.runtime.supervisor import RunFailedError
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here")]

@@ -11,14 +11,13 @@ from starling.config.load import load
 from starling.errors import UserError
 from starling.runtime.event_queue import EventQueue
 from starling.runtime.messages import SlotFreed, StepsLost, StepsStored
-from starling.runtime.ray.node_status import Credit, FragmentInfo, FragmentResult, GroupStatus, NodeStatus
+from starling.runtime.ray.messages import Credit, FragmentInfo, FragmentResult, GroupStatus, NodeStatus, Reorder
 from starling.runtime.ray.placement import Need, Place, check, need
 from starling.runtime.ray.rank_relay import RankRelay
 from starling.runtime.ray.remote_node import RemoteNode
 from starling.runtime.ray.remote_rank import RemoteRank
-from starling.runtime.ray.reorder import Reorder
 from starling.runtime.ray.token import MODE, PATH, TOKEN, check_token_file, ensure_token, token_file
-from starling.runtime.workers import WorkerSpec
+from starling.runtime.worker import WorkerSpec
 
 
 def test_a_need_is_the_sum_of_its_parts():

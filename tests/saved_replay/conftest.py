@@ -3,7 +3,7 @@
 import pytest
 
 from starling.experiment.saved_replay import export as export_module
-from starling.experiment.saved_replay.load import load_replay
+from starling.experiment.saved_replay.from_checkpoint import load_replay
 
 RUNS = {
     "cartpole": [

@@ -6,7 +6,7 @@ import pytest
 from starling import tree
 from starling.experiment.saved_replay import steps as steps_module
 from starling.experiment.saved_replay.steps import read_steps
-from starling.replay.sizes import table_bytes
+from starling.replay.table_bytes import table_bytes
 from starling.tools.replay.info import describe, held_bytes, histogram
 
 

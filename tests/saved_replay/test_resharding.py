@@ -9,9 +9,9 @@ from starling import tree
 from starling.config.load import load
 from starling.experiment.saved_replay.resharding import reshard, without_tables
 from starling.experiment.saved_replay.steps import read_steps
-from starling.launch.build import build_runtime
 from starling.launch.builders import build_stores
 from starling.launch.plan import RunPlan, build_model, layout_of
+from starling.launch.runtime import build_runtime
 
 TOY = ["env.id=toy/identity", "env.num=5", "net.torso.hidden=[8]", "stop.return=null"]
 DQN = ["algo.learning_starts=50", "algo.fragment=4", "algo.batch=4", "algo.capacity=600", "algo.prioritized.alpha=0.6"]

@@ -12,8 +12,8 @@ from starling.config.load import load
 from starling.errors import UserError
 from starling.experiment.saved_replay.start import begin_with_replay
 from starling.experiment.saved_replay.steps import read_steps
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 
 FULL = ("wrapped", "pong", "memory")
 SAME = ("obs", "first", "action", "rewards", "terminated", "truncated", "valid", "extras", "carry")

@@ -10,7 +10,7 @@ from support.store_streams import RingModel, Stream, assert_same, make_layout, m
 
 from starling import tree
 from starling.experiment.saved_replay import steps as steps_module
-from starling.experiment.saved_replay.columns import from_columns, step_specs, to_columns
+from starling.experiment.saved_replay.step_columns import from_columns, step_specs, to_columns
 from starling.experiment.saved_replay.steps import read_steps
 from starling.replay.spec import TableSpec
 from starling.replay.table import Table

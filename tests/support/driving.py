@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from starling.config.load import load
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 
 PATIENCE = 240.0
 """Seconds that anything may take on a machine that has much else to do."""

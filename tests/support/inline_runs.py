@@ -3,8 +3,8 @@
 import numpy as np
 
 from starling.config.load import load
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 
 
 def build(preset, *overrides):

@@ -3,8 +3,7 @@
 import numpy as np
 
 from starling.experiment.run_folder import checkpoint
-from starling.segments import Joined, Segmented
-from starling.state_io import freeze
+from starling.state_io import Joined, Segmented, freeze
 
 RING = 4
 """Segments of `changing_state`, of which every save changes one."""

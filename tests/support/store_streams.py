@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from starling.segments import Segmented
+from starling.state_io import Segmented
 from starling.types import ArraySpec, Fragment, Layout, StackSpec, Trajectory
 
 

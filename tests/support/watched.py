@@ -5,8 +5,8 @@ import time
 import torch
 
 from starling.config.load import load
-from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import build_runtime
 
 
 class Stopwatch:

@@ -15,8 +15,7 @@ from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network
 from starling.nets.normalisers import MovingMean
 from starling.ops.streams import bootstrap_from_reset, weighted_total
-from starling.ops.transforms import Transform
-from starling.ops.value import take
+from starling.ops.value import Transform, take
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, Progress, StreamSpec, Tensor
 

@@ -34,9 +34,8 @@ def metrics(
 
     Example: starling metrics runs/mine --csv mine.csv
     """
-    from starling.experiment.run_folder.export import FIRST, finished_rows
     from starling.experiment.run_folder.folder import find
-    from starling.experiment.run_folder.rows import damage_line
+    from starling.experiment.run_folder.rows import FIRST, damage_line, finished_rows
 
     file = find(run).metrics_file
     rows = finished_rows(file)
@@ -56,7 +55,7 @@ def metrics(
 
 def _export(rows: Rows, count: int, names: Sequence[str], target: str) -> None:
     from starling.errors import UserError
-    from starling.experiment.run_folder.export import MOST_CELLS, write_csv
+    from starling.experiment.run_folder.rows import MOST_CELLS, write_csv
 
     if count * len(names) > MOST_CELLS:
         raise UserError(

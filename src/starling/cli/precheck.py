@@ -61,9 +61,9 @@ def _check_actions(config: Config) -> None:
         return
     import gymnasium
 
-    from starling.envs.mujoco import log_warnings
+    from starling.envs.catalog import log_mujoco_warnings
 
-    log_warnings(gymnasium.spec(env.id))
+    log_mujoco_warnings(gymnasium.spec(env.id))
     try:
         made = gymnasium.make(env.id)
     except Exception:

@@ -20,7 +20,7 @@ from starling.cli.show import Fact, counts, duration, learning, progress_line, t
 from starling.config.schema import Config
 from starling.errors import escaped
 from starling.experiment.bottleneck import KEY as BOTTLENECK
-from starling.experiment.status import Status
+from starling.experiment.display import Status
 
 GAP = "   "
 NARROWEST = 10

@@ -14,7 +14,7 @@ from starling.cli.show import number, say
 from starling.errors import UserError
 
 if TYPE_CHECKING:
-    from starling.experiment.saved_replay.load import SavedReplay
+    from starling.experiment.saved_replay.from_checkpoint import SavedReplay
     from starling.tools.replay.drawn import Drawn
     from starling.tools.replay.info import Histogram, TableInfo
 
@@ -105,7 +105,7 @@ def _load(run: Path, checkpoint: str, allow: list[str] | None) -> SavedReplay:
 
     find(run, allow or ()).config()  # reports errors before torch is imported
 
-    from starling.experiment.saved_replay.load import load_replay
+    from starling.experiment.saved_replay.from_checkpoint import load_replay
 
     return load_replay(run, which=checkpoint, warn=say, allow=allow or ())
 

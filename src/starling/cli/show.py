@@ -9,8 +9,8 @@ from starling.errors import escaped
 
 if TYPE_CHECKING:
     from starling.config.schema import Config
+    from starling.experiment.display import Status
     from starling.experiment.session import Result
-    from starling.experiment.status import Status
 
 Fact = tuple[str, str]
 """A name and its formatted value."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from importlib.util import find_spec
 
 import gymnasium
@@ -119,3 +120,17 @@ def _need(spec: EnvSpec) -> tuple[str, str] | None:
     entry = str(spec.entry_point)
     needs = (need for module, need in _GYMNASIUM.items() if entry.startswith(module))
     return next((need for need in needs if find_spec(need[0]) is None), None)
+
+
+def log_mujoco_warnings(spec: EnvSpec) -> None:
+    """Redirect MuJoCo's warnings to Python's logging; by default they go to a file in the working directory.
+
+    Nothing happens if `spec` is not a MuJoCo env, or if the package is missing, which making the env reports.
+    """
+    if "mujoco" not in str(spec.entry_point):
+        return
+    try:
+        import mujoco
+    except ImportError:
+        return
+    mujoco.set_mju_user_warning(logging.getLogger("mujoco").info)

@@ -17,9 +17,8 @@ from gymnasium.vector import VectorEnv as GymVectorEnv
 
 from starling.config.env import EnvConfig
 from starling.envs import atari, envpool, minatar
-from starling.envs.catalog import ALE, ENVIRONMENTS, ENVPOOL, MINATAR, check_id
+from starling.envs.catalog import ALE, ENVIRONMENTS, ENVPOOL, MINATAR, check_id, log_mujoco_warnings
 from starling.envs.faults import EnvFault, in_one_line, raised
-from starling.envs.mujoco import log_warnings
 from starling.envs.vector import VectorEnv, seeds_int32
 from starling.envs.watch import RewardCheck
 from starling.envs.wrappers import frames_per_step, load_wrapper, outer_stack, wrap
@@ -144,7 +143,7 @@ def _gymnasium(config: EnvConfig) -> _Family:
     if module != config.id:
         _import(config.id, module)
     spec = gymnasium.spec(config.id.rpartition(":")[2])
-    log_warnings(spec)
+    log_mujoco_warnings(spec)
 
     def single(mode: str | None) -> gymnasium.Env[Any, Any]:
         args = config.args if mode is None else {"render_mode": mode, **config.args}

@@ -1,4 +1,4 @@
-"""Loads the wrappers of a configuration by name or import path, and applies them to single envs."""
+"""Loads the wrappers of a configuration by name or import path, and applies them to single envs; `HideFrames`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium import spaces, wrappers
 
 from starling.config.env import WrapperConfig
 from starling.errors import UserError, did_you_mean, quoted
 from starling.registry import Entry, Registry, check_kind
-from starling.types import StackSpec
+from starling.types import NDArray, StackSpec
 
 _STATISTICS = "keeps statistics of its own in every row, which neither a checkpoint nor an evaluation would share"
 _FUNCTION = "needs a function, which a configuration cannot hold: write a wrapper of your own, package.module:Class"
@@ -38,7 +39,7 @@ _HOLDS = {"MaxAndSkipObservation": ("skip", 4), "AtariPreprocessing": ("frame_sk
 """Wrappers that repeat an action for several frames -> (argument with the number of frames, its default)."""
 
 WRAPPERS = Registry(
-    "wrapper", {"HideFrames": Entry("starling.envs.hiding:HideFrames", "observations hidden at random")}
+    "wrapper", {"HideFrames": Entry("starling.envs.wrappers:HideFrames", "observations hidden at random")}
 )
 """Wrappers in addition to those of Gymnasium: built in, and registered by the user."""
 
@@ -105,3 +106,27 @@ def outer_stack(env: gymnasium.Env[Any, Any]) -> StackSpec | None:
     if isinstance(env, wrappers.FrameStackObservation) and isinstance(env.observation_space, spaces.Box):
         return StackSpec("", 0, env.stack_size) if env.stack_size > 1 else None
     return None
+
+
+class HideFrames(gymnasium.ObservationWrapper[NDArray, Any, NDArray]):
+    """Replaces each observation by zeros with probability `chance`, independently of the others."""
+
+    def __init__(self, env: gymnasium.Env[NDArray, Any], chance: float = 0.5) -> None:
+        super().__init__(env)
+        if not isinstance(env.observation_space, spaces.Box):
+            raise TypeError(f"only a Box can be hidden, not {env.observation_space}")
+        if not 0 <= chance <= 1:
+            raise ValueError(f"chance must be between 0 and 1, not {chance}")
+        self._chance = chance
+        self._random = np.random.default_rng()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray, dict[str, Any]]:
+        if seed is not None:
+            self._random = np.random.default_rng([seed, 1])  # independent of the env's own random numbers
+        return super().reset(seed=seed, options=options)
+
+    def observation(self, observation: NDArray) -> NDArray:
+        """Return the observation, or zeros of the same shape and dtype."""
+        return np.zeros_like(observation) if self._random.random() < self._chance else observation

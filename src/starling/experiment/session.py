@@ -8,56 +8,31 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from starling.config.load import secret_values
-from starling.config.schema import Config
 from starling.config.secrets import hide_in
 from starling.envs.faults import EnvFault
 from starling.errors import UserError, escaped
-from starling.experiment import divergence
 from starling.experiment.bottleneck import KEY, Limits
+from starling.experiment.display import Display, Status
 from starling.experiment.run_folder import checkpoint, folder
 from starling.experiment.run_folder.metrics import TIMING, MetricsFile, Scoreboard
-from starling.experiment.run_folder.saving import Saver
+from starling.experiment.run_folder.saving import Saver, write_dump
 from starling.experiment.run_folder.tensorboard import TensorBoardFile
-from starling.experiment.signals import Interrupts
-from starling.experiment.status import Status
 from starling.experiment.warnings import KEY as WARNINGS
 from starling.experiment.warnings import Watch
 from starling.hardware import compiles
-from starling.launch.build import Runtime
 from starling.launch.plan import RunPlan
+from starling.launch.runtime import Runtime
 from starling.learner.learner import DivergedError
+from starling.process_exit import Interrupts
 from starling.runtime.processes import ProcessesRuntime
 from starling.runtime.supervisor import RunFailedError
 
 TICK_SECONDS = 0.25
-
-
-class Display(Protocol):
-    """Receives the progress of a run: status, rows of metrics, and messages."""
-
-    def tick(self, status: Status) -> None: ...
-
-    def row(self, row: dict[str, Any]) -> None: ...
-
-    def message(self, line: str) -> None: ...
-
-
-class Logged:
-    """Display that also writes messages to the run's log; the secrets of the configuration are hidden in both."""
-
-    def __init__(self, display: Display, place: folder.RunFolder, config: Config) -> None:
-        self.tick, self.row = display.tick, display.row
-        self._display, self._place, self._secrets = display, place, secret_values(config)
-
-    def message(self, line: str) -> None:
-        line = escaped(hide_in(line, self._secrets))
-        self._place.log(line)
-        self._display.message(line)
 
 
 @dataclass(frozen=True)
@@ -192,7 +167,7 @@ class Session:
         dump = self.place.path / "diverged"
         counts = {"env_steps": self.runtime.env_steps, "updates": self.runtime.updates}
         try:
-            divergence.write_dump(dump, reason=str(error), norms=error.norms, batch=error.batch, **counts)
+            write_dump(dump, reason=str(error), norms=error.norms, batch=error.batch, **counts)
         except OSError as problem:
             self.display.message(f"cannot write {dump}: {problem.strerror}")
         saved = checkpoint.newest_sound(self.place.checkpoints)

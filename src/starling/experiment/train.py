@@ -13,20 +13,19 @@ from starling.config.load import secrets_warning
 from starling.config.schema import Config
 from starling.errors import UserError
 from starling.experiment.branch import check_branch
+from starling.experiment.display import Display, Logged
 from starling.experiment.run_folder import checkpoint, folder
 from starling.experiment.run_folder.checkpoint_schema import state_check
 from starling.experiment.run_folder.lock import locked
 from starling.experiment.saved_replay.resharding import reshard, without_tables
 from starling.experiment.saved_replay.start import begin_with_replay
-from starling.experiment.session import Display, Logged, Result, Session
-from starling.experiment.signals import Interrupts
-from starling.hardware import set_up_torch
-from starling.launch.build import Runtime, build_runtime
+from starling.experiment.session import Result, Session
+from starling.hardware import find_room, set_up_torch
 from starling.launch.plan import RunPlan, build_model, load_weights, plan_threads, validate
-from starling.launch.room import find_room
+from starling.launch.runtime import Runtime, build_runtime
 from starling.launch.sizes import checkpoint_limits
-from starling.replay.shards import shard_rows
-from starling.replay.store import Store
+from starling.process_exit import Interrupts
+from starling.replay.store import Store, shard_rows
 from starling.runtime.prewarm import prewarm
 
 

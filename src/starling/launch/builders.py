@@ -15,8 +15,7 @@ from starling.envs.registry import make_env
 from starling.hardware import compiles
 from starling.launch.plan import RunPlan
 from starling.learner.learner import Learner
-from starling.replay.shards import shard_rows
-from starling.replay.store import Store
+from starling.replay.store import Store, shard_rows
 from starling.types import Layout, Progress
 
 EVALUATION_SEED = 1_000_003

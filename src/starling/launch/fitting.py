@@ -7,8 +7,8 @@ from typing import Any, TypeGuard
 from starling.config.curiosity import EpisodicConfig
 from starling.config.schema import Config
 from starling.errors import UserError
+from starling.hardware import Room
 from starling.launch.plan import RunPlan
-from starling.launch.room import Room
 from starling.launch.sizes import MAIN, SERVER, Sizes
 
 

@@ -23,7 +23,7 @@ from starling.launch.builders import (
 from starling.launch.plan import PREFETCH, RunPlan, build_model, plan_threads
 from starling.launch.workers import LearnerArgs, RunSpec, Specs, acting_specs, evaluator_spec, learner_spec
 from starling.runtime.batch_buffer import BatchBuffer, BatchPort, batch_spec
-from starling.runtime.candidate_scorer import CandidateScorer
+from starling.runtime.candidate_scorer import CandidateScorer, ScoringThread
 from starling.runtime.credits import ActorSlots
 from starling.runtime.distributed_learners import LOOPBACK
 from starling.runtime.event_queue import EventQueue
@@ -33,7 +33,6 @@ from starling.runtime.learners import LatestState, LearnersRuntime
 from starling.runtime.process_worker import processes
 from starling.runtime.processes import ProcessesRuntime
 from starling.runtime.rank_hub import Event, RankHub
-from starling.runtime.scoring import ScoringThread
 from starling.runtime.shared_memory import SharedBytes
 from starling.runtime.shared_weights import SharedWeights, WeightReader, WeightWriter, copy_size
 from starling.types import Layout

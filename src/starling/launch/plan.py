@@ -26,8 +26,8 @@ from starling.learner.optimizer import check_optimizer
 from starling.registry import check_kind
 from starling.replay.limiter import check as check_moves
 from starling.replay.limiter import pace
-from starling.replay.shards import shard_rows, shard_specs
 from starling.replay.spec import TableSpec
+from starling.replay.store import shard_rows, shard_specs
 from starling.types import ArraySpec, EnvSpec, Layout, NDArray, Progress, StreamSpec
 
 SLOTS = 2

@@ -31,7 +31,7 @@ from starling.runtime.processes import ProcessesRuntime
 from starling.runtime.rank_hub import LEARNER, Event, RankHub
 from starling.runtime.shared_memory import SharedBytes, size_of
 from starling.runtime.shared_weights import SharedWeights, WeightWriter, copy_size
-from starling.runtime.workers import Worker, WorkerSpec
+from starling.runtime.worker import Worker, WorkerSpec
 from starling.types import Layout
 
 try:
@@ -41,17 +41,16 @@ try:
     from starling.runtime.ray.placement import Need, Place, Reservation, check, need
     from starling.runtime.ray.rank_relay import RankWorker
     from starling.runtime.ray.relay import NodeWorkers
-    from starling.runtime.ray.remote_node import RemoteNode
+    from starling.runtime.ray.remote_node import RayWeights, RemoteNode
     from starling.runtime.ray.remote_rank import RemoteBatches, RemoteRank
     from starling.runtime.ray.remote_shard import RemoteShard
+    from starling.runtime.ray.remote_store import ShardedStore
     from starling.runtime.ray.shard import Empty
-    from starling.runtime.ray.sharded import ShardedStore
-    from starling.runtime.ray.weights import RayWeights
 except ModuleNotFoundError as error:
     raise UserError("runtime=ray needs Ray: pip install 'starling-rl[ray]'") from error
 
 if TYPE_CHECKING:
-    from starling.runtime.ray.node_status import FragmentInfo, OnStored
+    from starling.runtime.ray.messages import FragmentInfo, OnStored
 
 MIN_OBJECT_STORE = 120 * 2**20
 WEIGHTS_KEPT = 4

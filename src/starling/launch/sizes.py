@@ -14,9 +14,9 @@ from starling.algos.base import OptimizerSpec
 from starling.config.schema import Config
 from starling.launch.plan import PREFETCH, SLOTS, RunPlan, layout_of
 from starling.learner.optimizer import FlatOptimizer
-from starling.replay.shards import shard_rows
-from starling.replay.shares import split
-from starling.replay.sizes import TableBytes, most_saved, table_bytes
+from starling.replay.batching import split
+from starling.replay.store import shard_rows
+from starling.replay.table_bytes import TableBytes, most_saved, table_bytes
 from starling.runtime.batch_buffer import batch_spec
 from starling.runtime.shared_memory import size_of
 from starling.types import Layout, Tensor

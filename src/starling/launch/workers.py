@@ -26,9 +26,9 @@ from starling.runtime.rank_hub import LEARNER
 from starling.runtime.rendezvous import RankLine
 from starling.runtime.shared_memory import AnonymousSharedMemory, SharedBytes, size_of
 from starling.runtime.shared_weights import SharedWeights, WeightReader, WeightWriter
-from starling.runtime.worker_process import WorkerArgs
+from starling.runtime.worker import WorkerSpec
+from starling.runtime.worker_main import WorkerArgs
 from starling.runtime.worker_roles import EvaluatorWorker, InferenceWorker, LoopWorker
-from starling.runtime.workers import WorkerSpec
 from starling.state_io import unpack
 from starling.types import EnvSpec, Layout
 

@@ -1,6 +1,9 @@
-"""Per-step policy and value losses, masked reductions, and metrics.
+"""Per-step policy and value losses, masked reductions, metrics, and the soft values and temperature of SAC.
 
 Losses are elementwise [...]; PPO reduces them with `masked_mean`, IMPALA with `masked_sum`.
+
+SAC: 1801.01290, 1812.05905; discrete actions 1910.07207. Soft values keep their gradient, because the policy maximizes
+them; detach them for critic targets.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from collections.abc import Mapping
 
 import torch
 
+from starling.ops.distributions import Categorical
 from starling.ops.shapes import check_shapes
 from starling.types import Tensor
 
@@ -77,6 +81,26 @@ def clipped_value_loss(v: Tensor, v_old: Tensor, target: Tensor, clip: float) ->
     v_old = v_old.detach()
     v_held = v_old + (v - v_old).clamp(-clip, clip)
     return torch.maximum(value_loss(v, target), value_loss(v_held, target))
+
+
+def soft_value(q: Tensor, log_prob: Tensor, alpha: Tensor | float) -> Tensor:
+    """q - alpha log pi(a) [...] for a sampled action (1812.05905, eq. 3); q is the minimum of the two critics."""
+    check_shapes("soft_value", "...", q=q, log_prob=log_prob)
+    return q - alpha * log_prob
+
+
+def expected_soft_value(q: Tensor, policy: Categorical, alpha: Tensor | float) -> Tensor:
+    """sum_a pi(a) (q(a) - alpha log pi(a)) [...] (1910.07207, eq. 10); q [..., A]."""
+    check_shapes("expected_soft_value", "... A", q=q, logits=policy.logits)
+    return (policy.logits.softmax(-1) * q).sum(-1) + alpha * policy.entropy()
+
+
+def temperature_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:
+    """alpha (entropy - target) [...] (1812.05905, eq. 18), with a gradient for alpha only.
+
+    For continuous actions, -log pi(a) is a sample of the entropy.
+    """
+    return log_alpha.exp() * (entropy.detach() - target_entropy)
 
 
 @torch.no_grad()

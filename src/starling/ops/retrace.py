@@ -6,8 +6,7 @@ import torch
 
 from starling.ops.returns import backward_recursion
 from starling.ops.shapes import check_shapes
-from starling.ops.transforms import IDENTITY, Transform
-from starling.ops.value import take
+from starling.ops.value import IDENTITY, Transform, take
 from starling.types import Tensor
 
 

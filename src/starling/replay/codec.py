@@ -9,11 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from starling.errors import UserError, to_count
-from starling.replay.blocks import LEAST_BYTES, Blocks
 from starling.replay.copying import take
-from starling.replay.grid import Grid
+from starling.replay.grid import LEAST_BYTES, Blocks, Grid
 from starling.replay.spec import Codec
-from starling.segments import Joined, Segmented
+from starling.state_io import Joined, Segmented
 from starling.types import ArraySpec, NDArray
 
 CHUNK = 8

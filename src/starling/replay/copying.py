@@ -35,7 +35,7 @@ def take(values: NDArray, index: NDArray) -> NDArray:
 
         _by_two(copy, len(windows))
         return pieces.swapaxes(0, 1)
-    from starling.replay.copy_loop import copy_columns  # loads numba, which only large copies need
+    from starling.replay.kernels import copy_columns  # loads numba, which only large copies need
 
     into = np.empty((*index.shape, *values.shape[1:]), values.dtype)
     columns = np.ascontiguousarray(index.reshape(len(index), -1))

@@ -74,7 +74,7 @@ class Stacked:
         return np.asarray((as_words(self._newest.take(cells), 1) == as_words(newest, 1)).all(axis=1))
 
     def gather(self, run: Run) -> NDArray:
-        from starling.replay.frame_loop import locate  # loads numba, which only frame stacks need
+        from starling.replay.kernels import locate  # loads numba, which only frame stacks need
 
         n, rows = self._n, len(run.steps)
         cells, early = np.empty((rows, len(run.cells) + n - 1), np.int64), np.empty((2, rows * (n - 1)), np.int64)

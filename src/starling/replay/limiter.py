@@ -11,8 +11,8 @@ from fractions import Fraction
 from typing import Any
 
 from starling.errors import UserError, require, to_count
+from starling.replay.batching import split
 from starling.replay.ring import ring_length
-from starling.replay.shares import split
 from starling.replay.spec import TableSpec
 
 _MOST_RATIO = 10**4  # batches per env step; ten times the largest value that a configuration allows

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starling.errors import UserError
-from starling.replay.joining import join
-from starling.replay.shares import split
+from starling.replay.batching import join, split
 from starling.replay.table import Table
 from starling.types import Fragment, Keys, NDArray, Sample
 

@@ -1,20 +1,48 @@
-"""All tables of an agent and their limiter: actors insert fragments, learners sample batches."""
+"""All tables of an agent, or of one of several learners, and their limiter: actors insert, learners sample batches."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
 
 from starling import tree
-from starling.replay.joining import take_rows
-from starling.replay.limiter import Limiter
+from starling.errors import UserError
+from starling.replay.batching import take_rows
+from starling.replay.limiter import Limiter, exact_ratio
 from starling.replay.mixture import Candidates, Mixture
 from starling.replay.spec import TableSpec
 from starling.replay.table import Table
 from starling.types import Fragment, Keys, Layout, NDArray, Sample, Trajectory
+
+
+class Tables(Protocol):
+    """What a hub needs of the tables, wherever they are; `Store` is all of this in one process."""
+
+    env_steps: int
+
+    def begin(self, rows: int) -> bool: ...
+
+    def insert(self, fragment: Fragment) -> None: ...
+
+    def lost(self, rows: int) -> None: ...
+
+    def abandon(self) -> None: ...
+
+    def draw_candidates(self) -> Candidates | None: ...
+
+    def select(self, candidates: Candidates, distances: Mapping[int, NDArray]) -> Sample: ...
+
+    def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None: ...
+
+    def metrics(self) -> dict[str, float]: ...
+
+    def get_state(self, with_tables: bool) -> dict[str, Any]: ...
+
+    def set_state(self, state: dict[str, Any]) -> None: ...
 
 
 class Store:
@@ -145,3 +173,37 @@ def _split(sample: Sample, parts: int) -> list[Candidates]:
     """Split a sample of one table into `parts` batches of equal size."""
     size = len(sample.keys) // parts
     return [Candidates({0: take_rows(sample, slice(i * size, (i + 1) * size))}, {0: size}) for i in range(parts)]
+
+
+def shard_rows(rows: int, shards: int) -> list[NDArray]:
+    """Env indices of every shard, split as evenly as possible, independently of the actors that run them."""
+    return np.array_split(np.arange(rows), shards)
+
+
+def shard_specs(specs: Sequence[TableSpec], rows: int, shards: int) -> list[tuple[TableSpec, ...]]:
+    """Tables of every shard, given the `specs` for all `rows` envs together.
+
+    A learner's batch is its part of one batch of all learners. A shard therefore allows more batches per env step of
+    its own: `updates_per_step` times the number of all envs over that of its envs.
+    """
+    if specs[0].batch % shards:
+        raise UserError(
+            f"a batch of {specs[0].batch} cannot be dealt to learners={shards} in equal parts: make it a multiple of"
+            f" {shards}"
+        )
+    if rows < shards:
+        raise UserError(f"learners={shards} are more than the env.num={rows} rows they share")
+    return [tuple(_shard(spec, len(mine), rows, shards) for spec in specs) for mine in shard_rows(rows, shards)]
+
+
+def _shard(spec: TableSpec, mine: int, rows: int, shards: int) -> TableSpec:
+    if shards == 1:
+        return spec
+    ratio = spec.updates_per_step
+    return replace(
+        spec,
+        batch=spec.batch // shards,
+        capacity=-(-spec.capacity * mine // rows),
+        min_size=-(-spec.min_size * mine // rows),
+        updates_per_step=None if ratio is None else float(exact_ratio(ratio) * rows / mine),
+    )

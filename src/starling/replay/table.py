@@ -9,8 +9,8 @@ import numpy as np
 
 from starling import tree
 from starling.errors import UserError, require, to_count
-from starling.replay import ranking, samplers
-from starling.replay.joining import take_rows
+from starling.replay import samplers
+from starling.replay.batching import choose, take_rows
 from starling.replay.ring import Ring
 from starling.replay.slots import Slots
 from starling.replay.spec import TableSpec
@@ -179,7 +179,7 @@ class Table:
             chosen = np.arange(n)
         else:
             self._ranked.measured(slots[live], distances[live])
-            chosen = ranking.choose(self.spec.selection, distances, np.where(live, self._ranked.uses(slots), 0), n)
+            chosen = choose(self.spec.selection, distances, np.where(live, self._ranked.uses(slots), 0), n)
         self._ranked.picked(slots[chosen][live[chosen]])
         return candidates if n == len(slots) else take_rows(candidates, chosen)
 

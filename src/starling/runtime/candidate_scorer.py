@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import queue
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from starling.algos.base import Algorithm
 from starling.replay.mixture import Candidates
 from starling.replay.spec import TableSpec
 from starling.replay.store import Store
+from starling.runtime.shared_weights import WeightReader
 from starling.types import NDArray, Sample
 
 
@@ -57,3 +60,38 @@ class CandidateScorer:
             return {}
         each = (now[BUSY] - busy) / (now["calls"] - calls) / 1e6
         return {"time/scoring/busy": round(shares[BUSY], 3), "time/scoring/ms": round(each, 2)}
+
+
+Scored = Callable[[Candidates, dict[int, NDArray]], None]
+
+
+class ScoringThread:
+    """Runs a `CandidateScorer` in its own thread of the process that holds the store, so candidates are not copied."""
+
+    def __init__(self, candidate_scorer: CandidateScorer, weights: WeightReader) -> None:
+        self._candidate_scorer, self._weights = candidate_scorer, weights
+        self._candidates: queue.SimpleQueue[Candidates | None] = queue.SimpleQueue()  # None: no more will come
+        self._thread: threading.Thread | None = None
+        self.metrics = candidate_scorer.metrics
+
+    def start(self, scored: Scored, failed: Callable[[BaseException], None]) -> None:
+        """Start the thread. It calls `scored` for all candidates in the order of `put`, or `failed` once."""
+
+        def serve() -> None:
+            try:
+                while (candidates := self._candidates.get()) is not None:
+                    self._weights.refresh()
+                    scored(candidates, self._candidate_scorer.score(candidates))
+            except BaseException as error:
+                failed(error)
+
+        self._thread = threading.Thread(target=serve, name="scoring", daemon=True)
+        self._thread.start()
+
+    def put(self, candidates: Candidates) -> None:
+        self._candidates.put(candidates)
+
+    def stop(self) -> None:
+        self._candidates.put(None)
+        if self._thread is not None:
+            self._thread.join()

@@ -1,14 +1,16 @@
-"""Credits: slots of shared memory that are lent to groups of envs, one fragment each, as the limiter allows."""
+"""Credits: slots of shared memory that are lent to groups of envs, one fragment each, as the limiter allows.
+
+The ledger balances what comes of them: env steps produced = inserted + open + lost.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from starling.actor.core import GroupSpec
 from starling.actor.recorder import FragmentBuffer
-from starling.runtime.ledger import Ledger
 from starling.types import NDArray
 
 
@@ -106,3 +108,31 @@ class Credits:
         self.actor_slots[group].lent.discard(slot)
         if group not in self._paused:  # else `go_on` finds it
             self._free.append((group, slot))
+
+
+class Ledger:
+    """Env steps by actor id, i.e. per incarnation of a group."""
+
+    def __init__(self) -> None:
+        self._inserted: dict[int, int] = defaultdict(int)  # of each life
+        self._lost: dict[int, int] = defaultdict(int)  # of what came in
+        self._produced: dict[int, int] = {}  # of lives that have ended
+
+    def inserted(self, life: int, steps: int) -> None:
+        self._inserted[life] += steps
+
+    def lost(self, life: int, steps: int) -> None:
+        """Steps of an actor that arrived were lost before they were inserted."""
+        self._lost[life] += steps
+
+    def ended(self, life: int, produced: int) -> None:
+        """An incarnation has ended after so many steps: those that were not inserted are lost."""
+        self._produced[life] = produced
+
+    def row(self, living: dict[int, int]) -> dict[str, int]:
+        """The balance, given the steps of all running actors: produced = inserted + open + lost."""
+        produced = sum(self._produced.values()) + sum(living.values())
+        inserted = sum(self._inserted.values())
+        lost = sum(count - self._inserted[life] for life, count in self._produced.items())
+        lost += sum(steps for life, steps in self._lost.items() if life not in self._produced)
+        return {"produced": produced, "inserted": inserted, "lost": lost, "open": produced - inserted - lost}

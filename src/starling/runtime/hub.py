@@ -17,6 +17,8 @@ from starling.actor.recorder import FragmentBuffer
 from starling.actor.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.config.schema import SupervisionConfig
 from starling.replay.mixture import Candidates
+from starling.replay.store import Tables
+from starling.runtime.candidate_scorer import ScoringThread
 from starling.runtime.credits import ActorSlots, Credits
 from starling.runtime.event_queue import EventQueue, drain
 from starling.runtime.messages import (
@@ -38,10 +40,8 @@ from starling.runtime.messages import (
     StepsLost,
     StepsStored,
 )
-from starling.runtime.scoring import ScoringThread
 from starling.runtime.supervisor import ACTING, Supervisor
-from starling.runtime.tables import Tables
-from starling.runtime.workers import Worker
+from starling.runtime.worker import Worker
 from starling.types import Episode, Fragment, NDArray, Sample
 
 R = TypeVar("R")

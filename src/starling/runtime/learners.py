@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from starling.actor.core import next_incarnation
 from starling.config.schema import SupervisionConfig
 from starling.learner.learner import Learner
+from starling.replay.store import Tables
 from starling.runtime.event_queue import drain
 from starling.runtime.lease import Lease, close_hubs, lease_metrics
 from starling.runtime.messages import (
@@ -35,7 +36,6 @@ from starling.runtime.rank_hub import Event, RankHub
 from starling.runtime.regroup import Regroup
 from starling.runtime.shared_memory import SharedBytes
 from starling.runtime.shared_weights import WeightWriter
-from starling.runtime.tables import Tables
 from starling.state_io import pack, unpack
 from starling.types import Episode
 

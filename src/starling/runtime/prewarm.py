@@ -6,9 +6,9 @@ import signal
 import sys
 from multiprocessing import current_process, forkserver, resource_tracker
 
-from starling.current_folder import kept_off_path
 from starling.errors import UserError
 from starling.process_exit import ENDING
+from starling.runtime.current_folder import kept_off_path
 
 PRELOADED = ["torch", "numpy", "gymnasium", "starling.launch.workers"]
 

@@ -19,8 +19,8 @@ from starling.runtime.link import Link, link
 from starling.runtime.messages import BrokenMessageError, Fault, Message
 from starling.runtime.prewarm import prewarm
 from starling.runtime.shared_memory import AnonymousSharedMemory, size_of
-from starling.runtime.worker_process import WorkerArgs, WorkerProcessArgs, main
-from starling.runtime.workers import Member, Worker, WorkerSpec
+from starling.runtime.worker import Member, Worker, WorkerSpec
+from starling.runtime.worker_main import WorkerArgs, WorkerProcessArgs, main
 from starling.types import ArraySpec, NDArray
 
 

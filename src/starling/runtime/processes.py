@@ -9,10 +9,10 @@ from typing import Any
 from starling.actor.core import next_incarnation
 from starling.actor.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.learner.learner import Learner
+from starling.replay.store import Tables
 from starling.runtime.hub import Hub
 from starling.runtime.lease import Lease, close_hubs, lease_metrics
 from starling.runtime.shared_weights import WeightWriter
-from starling.runtime.tables import Tables
 from starling.types import Episode
 
 PATIENCE = 0.05

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from starling.config.schema import SupervisionConfig
 from starling.replay.store import Store
 from starling.runtime.batch_buffer import Batches
+from starling.runtime.candidate_scorer import ScoringThread
 from starling.runtime.credits import ActorSlots
 from starling.runtime.event_queue import EventQueue
 from starling.runtime.hub import Hub
 from starling.runtime.messages import BatchLearned, BatchReady, Message, RankGone, RendezvousValue
-from starling.runtime.scoring import ScoringThread
-from starling.runtime.workers import Worker
+from starling.runtime.worker import Worker
 from starling.types import Sample
 
 LEARNER = "learner"

@@ -11,7 +11,7 @@ from starling.actor.usage import Shares, mean
 from starling.config.schema import SupervisionConfig
 from starling.learner.learner import DivergedError
 from starling.runtime.messages import Fault, Message, Notice, Ready
-from starling.runtime.workers import Member, Worker, stop_all
+from starling.runtime.worker import Member, Worker, stop_all
 
 ACTING = ("actor", "env", "node")
 """Kinds of workers that step envs."""

@@ -1,6 +1,6 @@
 """The roles of worker processes that act: one step of each, the messages it sends, and the events it waits for.
 
-The role of a learner is in `rank.py`; `worker_process.py` is the process around any of them.
+The role of a learner is in `rank.py`; `worker_main.py` is the process around any of them.
 """
 
 from __future__ import annotations

@@ -25,8 +25,7 @@ from starling.nets.build import Network, build_network
 from starling.ops.explore import epsilon_greedy, epsilon_metrics
 from starling.ops.returns import window_return
 from starling.ops.streams import stream_terms, total, weighted_total
-from starling.ops.transforms import IDENTITY
-from starling.ops.value import huber, take
+from starling.ops.value import IDENTITY, huber, take
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory, Tree
 

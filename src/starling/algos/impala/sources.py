@@ -16,7 +16,7 @@ from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.build import Network
 from starling.nets.states import StateFeatures
-from starling.ops.similarity import cosine_distance, lp_distance, nearest_cosine, nearest_lp, sequence_mean
+from starling.ops.relevance import cosine_distance, lp_distance, nearest_cosine, nearest_lp, sequence_mean
 from starling.replay.spec import TableSpec
 from starling.types import EnvSpec, Tensor, Trajectory
 

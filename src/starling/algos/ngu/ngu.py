@@ -28,8 +28,7 @@ from starling.intrinsic.inverse import InverseModel
 from starling.intrinsic.rnd import RND, Distillation
 from starling.intrinsic.trials import BanditTrials
 from starling.nets.build import Network, build_network
-from starling.ops.arms import discounts, long_discounts, novelty_weights
-from starling.ops.explore import epsilon_metrics
+from starling.ops.explore import discounts, epsilon_metrics, long_discounts, novelty_weights
 from starling.ops.streams import StreamTerms
 from starling.types import EXTRINSIC, Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory, Tree
 

@@ -29,14 +29,12 @@ from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.build import Network, build_network
 from starling.nets.burn_in import unroll_burnt_in
-from starling.ops.drift import delta_q
 from starling.ops.explore import epsilon_greedy, epsilon_greedy_policy, epsilon_greedy_probability, epsilon_metrics
 from starling.ops.policy import masked_mean
-from starling.ops.priority import sequence_priority
+from starling.ops.priority import delta_q, sequence_priority
 from starling.ops.retrace import retrace
 from starling.ops.streams import StreamTerms, stream_terms, total, weighted_total
-from starling.ops.transforms import IDENTITY, RESCALED
-from starling.ops.value import huber, n_step_target, take, td_error
+from starling.ops.value import IDENTITY, RESCALED, huber, n_step_target, take, td_error
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor, Trajectory, Tree
 

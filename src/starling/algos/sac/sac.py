@@ -30,8 +30,8 @@ from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network, build_network
 from starling.nets.critics import Critics, build_critics
 from starling.ops.distributions import Categorical, TanhGaussian
+from starling.ops.policy import expected_soft_value, soft_value, temperature_loss
 from starling.ops.returns import window_return
-from starling.ops.soft import expected_soft_value, soft_value, temperature_loss
 from starling.ops.streams import stream_terms
 from starling.ops.value import take
 from starling.replay.spec import TableSpec

@@ -38,8 +38,7 @@ from starling.experiment.run_folder.disk import (
 )
 from starling.experiment.run_folder.rows import to_json
 from starling.experiment.run_folder.segments import Stored, sweep, what_is_wrong, write_segments
-from starling.segments import Segmented
-from starling.state_io import Frozen, FrozenPart, thaw
+from starling.state_io import Frozen, FrozenPart, Segmented, thaw
 
 FORMAT = 2
 READABLE = (1, FORMAT)

@@ -1,17 +1,18 @@
-"""Rows of metrics as JSON lines: strict JSON is written, and damaged lines are skipped when reading.
+"""Rows of metrics as JSON lines, and as CSV: strict JSON is written, and damaged lines are skipped when reading.
 
 Does not import torch, for commands that only inspect a run.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from starling.config.bounded_json import parse_json
 from starling.errors import UserError
@@ -21,6 +22,10 @@ Row = dict[str, Any]
 MOST_BYTES, LONGEST_LINE = 2**27, 2**20
 MOST_LINES, MOST_KEYS = 500_000, 2_000
 """Limits of a file of rows. A run writes a hundred rows of about a kilobyte each, unless log.every is set."""
+MOST_CELLS = 50_000_000
+"""Limit of rows times columns of a CSV file."""
+FIRST = ("env_steps", "updates", "return")
+"""First columns of a CSV file."""
 _LARGEST = 2**200  # absolute value of a number
 _TEXTS = ("time/bottleneck", "warnings")
 """Keys whose values are strings."""
@@ -128,3 +133,17 @@ def read_content(path: Path) -> bytes:
 def damage_line(path: Path, damaged: int) -> str:
     """Format a message about damaged rows."""
     return f"{path}: {damaged} damaged {'row is' if damaged == 1 else 'rows are'} left out"
+
+
+def finished_rows(path: Path) -> Rows:
+    """Return the rows of a file that may still be growing: an incomplete last line is ignored."""
+    if not path.is_file():
+        raise UserError(f"{path} does not exist: nothing has been written yet")
+    return Rows(path, finished=True)
+
+
+def write_csv(rows: Iterable[Row], names: Sequence[str], stream: TextIO) -> None:
+    """Write a header and one line per row; missing values are empty."""
+    writer = csv.DictWriter(stream, names, restval="", extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)

@@ -1,20 +1,28 @@
-"""Asynchronous checkpoints: training pauses to freeze its state, and continues while a thread writes it."""
+"""Saves a run: asynchronous checkpoints, and the last batch of training that diverged.
+
+Training pauses to freeze its state, and continues while a thread writes it.
+"""
 
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from starling.experiment.run_folder import checkpoint
+from starling.experiment.run_folder.arrays import write_arrays
 from starling.experiment.run_folder.checkpoint import Retention
+from starling.experiment.run_folder.disk import write_synced
 from starling.experiment.run_folder.metrics import TIMING
-from starling.segments import SegmentLostError
-from starling.state_io import Frozen, freeze
+from starling.state_io import Frozen, SegmentLostError, freeze
+from starling.types import NDArray
 
 
 class Saver:
@@ -109,3 +117,22 @@ def _explain(error: OSError, root: Path, frozen: Frozen) -> str:
     segments = sum(leaf.size for part in frozen.values() for leaf in part.segments.values())
     free = shutil.disk_usage(root.parent).free
     return f"{line} (it takes up to {(arrays + segments) / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are free)"
+
+
+def write_dump(
+    folder: Path, *, reason: str, env_steps: int, updates: int, norms: Mapping[str, float], batch: Mapping[str, NDArray]
+) -> None:
+    """Dump a diverged run: write `report.json` and, if the batch is known, `batch.safetensors` into `folder`."""
+    folder.mkdir(exist_ok=True)
+    non_finite = {name: int(np.size(array) - np.isfinite(array).sum()) for name, array in batch.items()}
+    report = {
+        "reason": reason,
+        "env_steps": env_steps,
+        "updates": updates,
+        "gradient_norms": {name: str(norm) for name, norm in norms.items()},  # JSON has no NaN
+        "non_finite_in_batch": {name: count for name, count in non_finite.items() if count},
+        "settings": "../config.yaml",
+    }
+    write_synced(folder / "report.json", json.dumps(report, indent=1).encode())
+    if batch:
+        write_arrays(folder / "batch.safetensors", {name: np.ascontiguousarray(a) for name, a in batch.items()})

@@ -20,7 +20,7 @@ from starling.experiment.run_folder.disk import (
     sync,
     write_synced,
 )
-from starling.segments import Segment
+from starling.state_io import Segment
 
 _FOLDER = "segments"
 _PARTIAL = ".unfinished"

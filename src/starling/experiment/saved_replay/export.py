@@ -15,9 +15,9 @@ from safetensors.numpy import save
 from starling import tree
 from starling.errors import UserError
 from starling.experiment.run_folder.disk import write_synced
-from starling.experiment.saved_replay.columns import step_specs, to_columns
-from starling.experiment.saved_replay.load import SavedReplay
+from starling.experiment.saved_replay.from_checkpoint import SavedReplay
 from starling.experiment.saved_replay.manifest import FORMAT, MANIFEST, Column, Manifest, PartFile, Stack, TableEntry
+from starling.experiment.saved_replay.step_columns import step_specs, to_columns
 from starling.experiment.saved_replay.steps import Steps, read_steps
 from starling.replay.table import Table
 from starling.types import Layout, StackSpec

@@ -10,7 +10,7 @@ import numpy as np
 from starling import tree
 from starling.experiment.saved_replay.steps import Steps
 from starling.replay.ring import ring_length
-from starling.replay.shards import shard_rows
+from starling.replay.store import shard_rows
 from starling.replay.table import Table
 from starling.types import Fragment, Keys, Layout, NDArray, Trajectory
 

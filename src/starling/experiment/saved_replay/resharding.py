@@ -13,8 +13,7 @@ from starling.experiment.saved_replay.feed import feed_all, take_over
 from starling.experiment.saved_replay.steps import read_steps
 from starling.launch.builders import build_stores
 from starling.launch.plan import RunPlan, build_model, layout_of
-from starling.replay.shards import shard_rows
-from starling.replay.store import Store
+from starling.replay.store import Store, shard_rows
 from starling.replay.table import Table
 from starling.types import Fragment, Layout
 

@@ -13,14 +13,14 @@ from gymnasium import spaces
 from starling import tree
 from starling.envs.spaces import leaves
 from starling.errors import UserError, printable
-from starling.experiment.saved_replay.columns import check_columns, from_columns, step_specs
 from starling.experiment.saved_replay.export import PART_BYTES
 from starling.experiment.saved_replay.feed import Feed, feed_all, take_over
-from starling.experiment.saved_replay.load import refuse_queues
+from starling.experiment.saved_replay.from_checkpoint import refuse_queues
 from starling.experiment.saved_replay.manifest import Manifest, Stack, TableEntry, read_manifest, read_part
+from starling.experiment.saved_replay.step_columns import check_columns, from_columns, step_specs
 from starling.experiment.saved_replay.steps import Steps
-from starling.launch.build import Runtime
 from starling.launch.plan import RunPlan, build_model, layout_of
+from starling.launch.runtime import Runtime
 from starling.replay.spec import TableSpec
 from starling.replay.store import Store
 from starling.replay.table import Table

@@ -22,10 +22,10 @@ from ray.exceptions import RayError
 from ray.job_config import JobConfig
 
 from starling.config.cluster import RayConfig
-from starling.current_folder import is_on_path, kept_off_path
 from starling.errors import UserError
 from starling.hardware import cores
 from starling.process_exit import leave_at_once
+from starling.runtime.current_folder import is_on_path, kept_off_path
 from starling.runtime.distributed_learners import LOOPBACK
 from starling.runtime.ray.placement import Need
 from starling.runtime.ray.token import MODE, PATH, TOKEN, check_token_file, ensure_token

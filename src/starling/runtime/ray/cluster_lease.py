@@ -9,7 +9,7 @@ from starling.runtime.hub import Hub
 from starling.runtime.ray.cluster import Cluster
 from starling.runtime.ray.placement import Reservation
 from starling.runtime.ray.remote import RemoteWorker
-from starling.runtime.ray.weights import RayWeights
+from starling.runtime.ray.remote_node import RayWeights
 from starling.runtime.supervisor import RunFailedError
 
 

@@ -8,21 +8,52 @@ torch.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+import threading
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from starling.runtime.prewarm import prewarm
-from starling.runtime.ray.output import Output
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from starling.actor.recorder import FragmentBuffer
-    from starling.runtime.ray.node_status import Credit, FragmentResult, NodeSpec, NodeStatus
+    from starling.runtime.ray.messages import Credit, FragmentResult, NodeSpec, NodeStatus
 
 BEAT_SECONDS = 0.5
 """Interval at which a node answers if nothing happened."""
+MOST_LINES = 200
+"""Lines kept between two calls of `Output.lines`; further ones are only counted."""
+
+
+class Output:
+    """Captures what this process and those that it starts from now on print, for the driver's run folder."""
+
+    def __init__(self) -> None:
+        reading, writing = os.pipe()
+        os.dup2(writing, 1)
+        os.dup2(writing, 2)
+        os.close(writing)
+        self._lines: deque[str] = deque()
+        self._dropped = 0
+        threading.Thread(target=self._read, args=(reading,), name="output", daemon=True).start()
+
+    def lines(self) -> list[str]:
+        """The lines since the last call."""
+        found = [self._lines.popleft() for _ in range(len(self._lines))]
+        dropped, self._dropped = self._dropped, 0
+        return found + ([f"({dropped} more lines)"] if dropped else [])
+
+    def _read(self, reading: int) -> None:
+        with os.fdopen(reading, errors="replace") as source:
+            for line in source:
+                if len(self._lines) < MOST_LINES:
+                    self._lines.append(line.rstrip())
+                else:
+                    self._dropped += 1
 
 
 def prepare_process() -> Output:

@@ -15,11 +15,11 @@ from starling.runtime.batch_buffer import BatchSlot, fill
 from starling.runtime.event_queue import EventQueue, drain
 from starling.runtime.messages import BatchLearned, BatchReady, Fault, Message, Ready, StateWritten
 from starling.runtime.process_worker import processes
-from starling.runtime.ray.reorder import Reorder
+from starling.runtime.ray.messages import Reorder
 from starling.runtime.shared_memory import SharedBytes
 from starling.runtime.shared_weights import SharedWeights
-from starling.runtime.worker_process import WorkerArgs
-from starling.runtime.workers import ENDED, WorkerSpec
+from starling.runtime.worker import ENDED, WorkerSpec
+from starling.runtime.worker_main import WorkerArgs
 from starling.types import NDArray, Sample
 
 CHECK_SECONDS = 0.25

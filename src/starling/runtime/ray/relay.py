@@ -28,7 +28,7 @@ from starling.runtime.messages import (
     Message,
 )
 from starling.runtime.process_worker import processes
-from starling.runtime.ray.node_status import (
+from starling.runtime.ray.messages import (
     Credit,
     FragmentInfo,
     FragmentResult,
@@ -39,8 +39,8 @@ from starling.runtime.ray.node_status import (
 )
 from starling.runtime.shared_weights import SharedWeights
 from starling.runtime.supervisor import ACTING, RunFailedError, Supervisor
-from starling.runtime.worker_process import WorkerArgs
-from starling.runtime.workers import Worker, WorkerSpec
+from starling.runtime.worker import Worker, WorkerSpec
+from starling.runtime.worker_main import WorkerArgs
 from starling.types import Episode
 
 CHECK_SECONDS = 0.25

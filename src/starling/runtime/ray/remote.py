@@ -10,15 +10,21 @@ from contextlib import suppress
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    GetTimeoutError,
+    ObjectLostError,
+    RayError,
+    RayTaskError,
+)
 
 from starling.config.schema import Config
 from starling.runtime.event_queue import Post
 from starling.runtime.messages import Fault, Message, Notice
-from starling.runtime.ray.faults import fault_of, reason_of
 from starling.runtime.ray.line import Line
 from starling.runtime.ray.placement import Place
-from starling.runtime.workers import Worker, WorkerSpec
+from starling.runtime.worker import Worker, WorkerSpec
 
 PLACE_SECONDS = 30.0
 """Seconds without a first answer after which the driver asks, repeatedly, whether the part has been placed."""
@@ -137,3 +143,31 @@ class RemoteWorker(Worker):
         with suppress(RayError):
             ray.wait([self._stopping], timeout=seconds)
         self.reap()
+
+
+def reason_of(error: BaseException | None) -> str:
+    """Describe why a Ray actor no longer answers."""
+    if error is None:
+        return "no reason is known"
+    text = str(error)
+    if isinstance(error, RayTaskError):
+        return text.strip().splitlines()[-1]
+    if isinstance(error, ActorDiedError):
+        return "its node was lost" if _of_node(text) else "its process died"
+    if isinstance(error, ActorUnavailableError | GetTimeoutError):
+        return "it cannot be reached"
+    if isinstance(error, ObjectLostError):
+        return "what it sent was lost with its node"
+    return text.strip().splitlines()[0]
+
+
+def _of_node(text: str) -> bool:
+    return "node" in text and any(word in text for word in ("NODE_DIED", "node died", "node has died", "node is dead"))
+
+
+def fault_of(error: BaseException) -> Fault | None:
+    """Return the exception that our code raised in an actor, for `Worker.fault`; None if the error is Ray's."""
+    if not isinstance(error, RayTaskError) and not getattr(error, "actor_init_failed", False):
+        return None
+    text = str(error).strip()
+    return Fault(text.splitlines()[-1].strip(), "RunFailedError", text)

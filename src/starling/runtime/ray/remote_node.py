@@ -28,8 +28,7 @@ from starling.runtime.messages import (
     StepsStored,
 )
 from starling.runtime.ray.line import Line
-from starling.runtime.ray.node import Node
-from starling.runtime.ray.node_status import (
+from starling.runtime.ray.messages import (
     Credit,
     FragmentInfo,
     FragmentResult,
@@ -38,12 +37,36 @@ from starling.runtime.ray.node_status import (
     NodeSpec,
     NodeStatus,
     OnStored,
+    Reorder,
 )
+from starling.runtime.ray.node import Node
 from starling.runtime.ray.placement import Place
 from starling.runtime.ray.remote import RemoteWorker
-from starling.runtime.ray.reorder import Reorder
-from starling.runtime.ray.weights import RayWeights
-from starling.runtime.workers import Member, WorkerSpec
+from starling.runtime.shared_weights import SharedWeights
+from starling.runtime.worker import Member, WorkerSpec
+
+
+class RayWeights:
+    """The newest weights as a Ray object, which each node fetches once."""
+
+    def __init__(self, shared_weights: SharedWeights) -> None:
+        self._shared_weights = shared_weights
+        self._number = 0
+        self._reference: Any = None
+        self.puts = 0
+
+    def newest(self) -> Any:
+        """Return a reference to (number, bytes of a copy), see `SharedWeights.bytes_of`."""
+        shared_weights = self._shared_weights
+        put = shared_weights.newest(
+            self._number, lambda number: (number, ray.put((number, shared_weights.bytes_of(number))))
+        )
+        if put is not None:
+            self._number, self._reference = put
+            self.puts += 1
+        assert self._reference is not None, "weights are published before anybody acts"
+        return self._reference
+
 
 Deposit = Callable[[int, FragmentInfo, Any, OnStored], None]
 """Stores a group's fragment, given a reference to its arrays."""

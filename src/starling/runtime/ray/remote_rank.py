@@ -20,7 +20,7 @@ from starling.runtime.ray.rank_relay import LearnerMessage, RankNews
 from starling.runtime.ray.remote import RemoteWorker
 from starling.runtime.shared_memory import SharedBytes
 from starling.runtime.shared_weights import SharedWeights
-from starling.runtime.workers import Member, WorkerSpec
+from starling.runtime.worker import Member, WorkerSpec
 from starling.types import Keys, NDArray, Sample
 
 CALLS = 64

@@ -16,8 +16,8 @@ from starling.runtime.ray.line import Line
 from starling.runtime.ray.placement import Place
 from starling.runtime.ray.remote import RemoteWorker
 from starling.runtime.ray.shard import Empty, Holds, Listed, Shard, ShardArgs, ShardSpec, attached, sendable
-from starling.runtime.workers import Member, WorkerSpec
-from starling.segments import Segment, SegmentLostError
+from starling.runtime.worker import Member, WorkerSpec
+from starling.state_io import Segment, SegmentLostError
 from starling.types import Keys, NDArray, Sample
 
 BEAT_SECONDS = 1.0

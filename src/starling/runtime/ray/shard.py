@@ -9,7 +9,7 @@ import numpy as np
 
 from starling.actor.recorder import FragmentBuffer
 from starling.replay.mixture import Mixture
-from starling.segments import Joined, Segment, Segmented
+from starling.state_io import Joined, Segment, Segmented
 from starling.types import Fragment, Keys, NDArray, Sample
 
 

@@ -23,9 +23,8 @@ import torch
 from starling.config.load import from_dict, to_dict
 from starling.config.schema import Config
 from starling.errors import UserError
-from starling.hardware import cores, set_up_torch
+from starling.hardware import cores, peak_memory, set_up_torch
 from starling.launch.plan import RunPlan
-from starling.launch.room import peak_memory
 from starling.tools.benchmark.helpers import helper, last_words
 from starling.tools.benchmark.workload import Work
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from starling.hardware import Room, find_room
 from starling.launch.fitting import refuse
 from starling.launch.plan import RunPlan, build_model, layout_of
-from starling.launch.room import Room, find_room
 from starling.launch.sizes import MAIN, Sizes, predict_sizes
 from starling.tools.benchmark.costs import Costs, measure
 

@@ -18,7 +18,7 @@ from subprocess import run
 import numpy as np
 
 from starling.errors import UserError
-from starling.launch.room import resident_memory
+from starling.hardware import resident_memory
 from starling.replay.spec import Codec, TableSpec
 from starling.replay.table import Table
 from starling.tools.benchmark.random_play import FRAGMENT, LAYOUT, record

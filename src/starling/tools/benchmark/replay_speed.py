@@ -21,8 +21,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from starling.errors import UserError
-from starling.hardware import keep_memory, set_up_torch
-from starling.launch.room import resident_memory
+from starling.hardware import keep_memory, resident_memory, set_up_torch
 from starling.tools.benchmark.helpers import helper, last_words
 from starling.tools.benchmark.random_play import Recording
 from starling.tools.benchmark.replay_memory import BATCH, N_STEP, table_of

@@ -15,8 +15,8 @@ from typing import Any
 from starling.config.schema import Config, EvalConfig, LogConfig, StopConfig
 from starling.errors import UserError
 from starling.experiment import train as training
+from starling.experiment.display import Status
 from starling.experiment.run_folder.metrics import TIMING
-from starling.experiment.status import Status
 from starling.hardware import set_up_torch
 from starling.launch.plan import RunPlan
 from starling.tools.benchmark.costs import Cost, Costs, measure

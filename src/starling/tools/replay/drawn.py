@@ -8,7 +8,7 @@ import numpy as np
 
 from starling import tree
 from starling.errors import UserError
-from starling.experiment.saved_replay.load import SavedReplay
+from starling.experiment.saved_replay.from_checkpoint import SavedReplay
 from starling.types import EXTRINSIC, NDArray, Sample, Trajectory
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from starling.experiment.saved_replay.load import SavedReplay
+from starling.experiment.saved_replay.from_checkpoint import SavedReplay
 from starling.experiment.saved_replay.steps import Steps, read_steps
 from starling.replay.table import Table
 from starling.types import EXTRINSIC, NDArray

@@ -11,7 +11,7 @@ import numpy as np
 
 from starling import tree
 from starling.errors import UserError
-from starling.experiment.saved_replay.columns import newest_frames
+from starling.experiment.saved_replay.step_columns import newest_frames
 from starling.tools.replay.drawn import Drawn
 from starling.tools.video import PartialFile
 from starling.types import Layout, NDArray

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from starling import tree
-from starling.replay.joining import join
+from starling.replay.batching import join
 from starling.replay.limiter import Limiter
 from starling.replay.mixture import Candidates
 from starling.replay.spec import TableSpec
-from starling.runtime.ray.node_status import OnStored
+from starling.runtime.ray.messages import OnStored
 from starling.runtime.ray.remote_shard import RemoteShard
 from starling.runtime.ray.shard import Empty, Holds
 from starling.types import Fragment, Keys, NDArray, Sample

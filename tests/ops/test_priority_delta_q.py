@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from starling.ops.drift import SMALLEST_Q, delta_q
+from starling.ops.priority import SMALLEST_Q, delta_q
 
 
 def test_delta_q_is_the_distance_over_the_sequences_largest_q():

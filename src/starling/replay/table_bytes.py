@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from starling import tree
-from starling.replay.blocks import LEAST_BYTES
 from starling.replay.codec import CHUNK, pays
+from starling.replay.grid import LEAST_BYTES
 from starling.replay.ring import ring_length
 from starling.replay.spec import TableSpec
 from starling.types import ArraySpec, Layout

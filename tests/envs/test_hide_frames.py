@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 from starling.config.env import EnvConfig
-from starling.envs.hiding import HideFrames
 from starling.envs.minatar import make
 from starling.envs.registry import make_env
+from starling.envs.wrappers import HideFrames
 from starling.errors import UserError
 
 BREAKOUT = "MinAtar/Breakout-v1"

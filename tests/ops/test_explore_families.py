@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from starling.ops.arms import discounts, long_discounts, novelty_weights
+from starling.ops.explore import discounts, long_discounts, novelty_weights
 
 
 def test_the_first_policy_ignores_novelty_and_the_last_follows_it_most():

@@ -7,7 +7,7 @@ from support.store_streams import Stream, make_layout, make_rows
 from starling.experiment.run_folder import checkpoint
 from starling.experiment.run_folder.checkpoint import Retention
 from starling.experiment.run_folder.saving import Saver
-from starling.replay import blocks, codec, sizes
+from starling.replay import codec, grid, table_bytes
 from starling.replay.codec import Chunked, Plain
 from starling.replay.grid import Grid
 from starling.replay.spec import TableSpec
@@ -22,7 +22,7 @@ FRAME = ArraySpec((40, 30), np.dtype(np.uint8))
 @pytest.fixture(autouse=True)
 def _small_segments(monkeypatch):
     """A few cells a segment, so that a small ring has many."""
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 7 * FRAME.nbytes)
+    monkeypatch.setattr(grid, "BLOCK_BYTES", 7 * FRAME.nbytes)
     monkeypatch.setattr(codec, "LEAST_BYTES", 0)
     monkeypatch.setattr(codec, "SMALLEST", 8)
     monkeypatch.setattr(codec, "GROUP_BYTES", 2 * codec.CHUNK * FRAME.nbytes)
@@ -161,7 +161,7 @@ def test_a_ring_takes_segments_of_another_size(monkeypatch, kind):
     ring = Ring(kind)
     ring.write(60)
     state = ring.state()
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 11 * FRAME.nbytes)
+    monkeypatch.setattr(grid, "BLOCK_BYTES", 11 * FRAME.nbytes)
     monkeypatch.setattr(codec, "GROUP_BYTES", 3 * codec.CHUNK * FRAME.nbytes)
     again = Ring(kind)
     again.cells.set_state(state)
@@ -201,9 +201,9 @@ def test_what_is_copied_while_saving_is_known_beforehand(monkeypatch):
     layout = make_layout(carry=False)
     layout.obs["vector"] = ArraySpec((100,), np.dtype(np.float32))
     spec = TableSpec("replay", "ring", length=3, batch=8, capacity=4000, fragment=16)
-    monkeypatch.setattr(sizes, "LEAST_BYTES", 0)
-    segmented = sizes.table_bytes(spec, layout, 4, 10_000)
-    monkeypatch.setattr(sizes, "LEAST_BYTES", 2**30)
-    whole = sizes.table_bytes(spec, layout, 4, 10_000)
+    monkeypatch.setattr(table_bytes, "LEAST_BYTES", 0)
+    segmented = table_bytes.table_bytes(spec, layout, 4, 10_000)
+    monkeypatch.setattr(table_bytes, "LEAST_BYTES", 2**30)
+    whole = table_bytes.table_bytes(spec, layout, 4, 10_000)
     assert whole.copied == whole.saved == segmented.saved
-    assert whole.saved - segmented.copied == 4000 * 400 * (1 - sizes.MEANWHILE)
+    assert whole.saved - segmented.copied == 4000 * 400 * (1 - table_bytes.MEANWHILE)

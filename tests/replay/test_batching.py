@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from starling.replay.ranking import choose
+from starling.replay.batching import choose
 
 
 def by_distance(distances):

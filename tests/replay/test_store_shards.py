@@ -5,8 +5,8 @@ import pytest
 
 from starling.errors import UserError
 from starling.replay.limiter import Limiter
-from starling.replay.shards import shard_rows, shard_specs
 from starling.replay.spec import TableSpec
+from starling.replay.store import shard_rows, shard_specs
 
 REPLAY = TableSpec("replay", "ring", length=1, batch=32, capacity=1000, min_size=100, updates_per_step=0.25)
 

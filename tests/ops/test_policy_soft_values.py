@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from starling.ops.distributions import Categorical
-from starling.ops.soft import expected_soft_value, soft_value, temperature_loss
+from starling.ops.policy import expected_soft_value, soft_value, temperature_loss
 
 
 def test_soft_values_read_as_the_papers():

@@ -1,4 +1,4 @@
-"""The compiled loop of `Stacked.gather`, which locates the frames of sequences."""
+"""Loops of the replay that numba compiles; imported only when one of them is needed, since loading numba takes long."""
 
 from __future__ import annotations
 
@@ -44,3 +44,13 @@ def locate(
             apart[b] |= now != min(known + 1, n - 1)
             known = now
     return found
+
+
+@njit(cache=True, nogil=True)
+def copy_columns(source: NDArray, index: NDArray, into: NDArray, begin: int, end: int) -> None:
+    """Compute `into[:, b] = source[index[:, b]]` for b in [begin, end); into [T, B, n], source [N, n], index [T, B]."""
+    for b in range(begin, end):
+        for t in range(index.shape[0]):
+            value, place = source[index[t, b]], into[t, b]
+            for i in range(len(value)):
+                place[i] = value[i]

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starling.ops.transforms import IDENTITY, RESCALED, h, h_inverse
+from starling.ops.value import IDENTITY, RESCALED, h, h_inverse
 
 MAGNITUDES = np.geomspace(1e-6, 1e6, 241)
 BOTH_SIGNS = np.concatenate([-MAGNITUDES[::-1], [0.0], MAGNITUDES])

@@ -2,8 +2,7 @@
 
 import pytest
 
-from starling.hardware import available_memory
-from starling.launch.room import find_room, peak_memory
+from starling.hardware import available_memory, find_room, peak_memory
 
 GIB = 2**30
 

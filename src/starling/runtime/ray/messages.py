@@ -1,4 +1,4 @@
-"""Messages between the driver and a Ray actor that holds workers."""
+"""Messages between the driver and a Ray actor that holds workers, and their order, which Ray does not preserve."""
 
 from __future__ import annotations
 
@@ -96,3 +96,18 @@ class FragmentResult:
     credit: Credit
     made: FragmentInfo | None
     news: NodeStatus
+
+
+class Reorder:
+    """Handles numbered messages in order; those with arrays may arrive after later ones without."""
+
+    def __init__(self) -> None:
+        self._taken = 0
+        self._early: dict[int, Callable[[], None]] = {}
+
+    def came(self, number: int, take: Callable[[], None]) -> None:
+        """Call `take` once all messages with smaller numbers have been handled; the first number is 1."""
+        self._early[number] = take
+        while (next_one := self._early.pop(self._taken + 1, None)) is not None:
+            self._taken += 1
+            next_one()

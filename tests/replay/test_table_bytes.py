@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from support.store_streams import Row, Stream, make_layout, make_rows
 
-from starling.replay.sizes import table_bytes
 from starling.replay.spec import TableSpec
 from starling.replay.table import Table
+from starling.replay.table_bytes import table_bytes
 from starling.types import ArraySpec, StackSpec
 
 RING = TableSpec("replay", "ring", length=3, batch=8, capacity=4000, fragment=16)

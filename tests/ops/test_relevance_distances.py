@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from starling.ops.similarity import cosine_distance, lp_distance, nearest_cosine, nearest_lp, sequence_mean
+from starling.ops.relevance import cosine_distance, lp_distance, nearest_cosine, nearest_lp, sequence_mean
 
 
 def random(*shape, seed=0):

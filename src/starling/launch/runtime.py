@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from starling.hardware import Room
 from starling.launch import local
 from starling.launch.fitting import refuse
 from starling.launch.plan import RunPlan, build_model, layout_of
-from starling.launch.room import Room
 from starling.launch.sizes import predict_sizes
 from starling.runtime.inline import InlineRuntime
 from starling.runtime.learners import LearnersRuntime
