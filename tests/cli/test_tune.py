@@ -33,7 +33,7 @@ def test_the_fastest_settings_are_a_file_that_can_be_trained(tmp_path, monkeypat
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     found = json.loads(lines[-1])
-    assert lines[0].split() == ["runtime", "inference", "actors", "threads", "rows", "steps/s"]
+    assert lines[0].split() == ["runtime", "inference", "actors", "threads", "envs", "steps/s"]
     assert lines[len(found["trials"]) + 1] == ""  # a line a trial
     assert f"use:     starling train {out}" in lines
     kinds = {(trial["runtime"], trial["inference"]) for trial in found["trials"]}

@@ -31,7 +31,7 @@ def test_a_run_really_killed_and_resumed_equals_one_in_one_go(in_process):
         "one run of 800 env steps",
         "the same run, killed after its checkpoint at 400",
         "resuming it",
-        "equal to the bit: 400 steps + kill -9 + resume + 400 steps = 800 steps in one go",
+        "equal bit for bit: 400 steps + kill -9 + resume + 400 steps = 800 steps in one run",
     ]
 
 
