@@ -91,7 +91,7 @@ REFUSED = [
     ("ppo-cartpole", ["env.stagger=10"], "env 'CartPole-v1' cannot reset single rows; set env.stagger=0"),
     ("dqn-cartpole", ["algo.capacity=10"], "table 'replay': "),
     ("dqn-cartpole", ["net.core.kind=lstm"], "dqn learns from single transitions"),
-    ("r2d2-cartpole", ["net.core.kind=none"], "r2d2 learns what to remember"),
+    ("r2d2-cartpole", ["net.core.kind=none"], "r2d2 is recurrent: set net.core"),
     # environments, networks, the machine
     ("ppo-cartpole", ["env.id=CartPool-v1"], "unknown environment 'CartPool-v1'; did you mean 'CartPole-v1'"),
     ("ppo-cartpole", ["env.id=Ant-v2"], "env 'Ant-v2' cannot be made with the packages that are installed"),
