@@ -243,7 +243,7 @@ def test_an_env_that_loses_its_numbers_once_only_loses_its_episode(tmp_path):
     faulty = ["env.id=toy/faulty", f"env.args={{what: nan_obs, when: 30, once: {tmp_path / 'done'}}}"]
     with running(*IMPALA, *faulty, "eval.every=null") as runtime:
         (said,) = [line for line in until_notice(runtime, "its episode was dropped") if "dropped" in line]
-        assert said.startswith("env 'toy/faulty' gave NaN in its observation (row ")
+        assert said.startswith("env 'toy/faulty' gave NaN in its observation (env ")
         go_on(runtime, 300)
         assert runtime.drain_metrics()["envs/dropped"] == 1
 

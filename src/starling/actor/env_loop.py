@@ -118,12 +118,12 @@ class EnvLoop:
             row = self._rows[fault.row]
             more = "; further ones are only counted" if self.dropped == NAMED else ""
             if self.dropped <= NAMED:
-                self._notices.append(f"env {fault.env!r} {fault.what} (row {row}): its episode was dropped{more}")
+                self._notices.append(f"env {fault.env!r} {fault.what} (env {row}): its episode was dropped{more}")
         self.env.drops.clear()
 
     def _warn_of_bounds(self, what: str, row: int) -> None:
         self._notices.append(
-            f"warning: env {self.env.spec.id!r} {what} (row {self._rows[row]}): widen the bounds of the space, or scale"
+            f"warning: env {self.env.spec.id!r} {what} (env {self._rows[row]}): widen the bounds of the space, or scale"
             " what the env gives to them; it is learned from as it is"
         )
 
