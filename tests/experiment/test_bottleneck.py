@@ -47,17 +47,17 @@ def line(preset, overrides, **shares):
         ),
         (
             {"learner__busy": 0.5, "actors__busy": 0.3, "actors__wait_in": 0.7, "inference__busy": 0.95},
-            "inference busy 95%: more env rows, a smaller network or inference=local would help",
+            "inference busy 95%: more envs, a smaller network, or inference=local would help",
         ),
         (
             {"learner__busy": 0.5, "actors__busy": 0.3, "inference__busy": 0.95, "inference__batch": 11.6},
-            "inference busy 95% with batches of 12 rows:"
-            " more env rows, a smaller network or inference=local would help",
+            "inference busy 95% with batches of 12 envs:"
+            " more envs, a smaller network, or inference=local would help",
         ),
         (
             {"learner__busy": 0.3, "learner__wait_in": 0.7, "actors__busy": 0.4, "actors__wait_in": 0.6,
              "inference__busy": 0.35, "inference__wait_ms": 2.0},
-            "actors wait 60% for actions, inference busy 35% and gathers rows for 2.0 ms:"
+            "actors wait 60% for actions, inference busy 35% and waits 2.0 ms per batch:"
             " more actors or a shorter batching.wait_ms would help",
         ),
         (
@@ -124,7 +124,7 @@ def test_a_wait_is_told_in_milliseconds_from_the_servers_own_nanoseconds():
         "time/actors/wait_in": 0.6,
     }
     said = bottleneck({**shares, **found}, load("ppo-cartpole", QUEUE))
-    assert said.startswith("actors wait 60% for actions, inference busy 0% and gathers rows for 2.5 ms: ")
+    assert said.startswith("actors wait 60% for actions, inference busy 0% and waits 2.5 ms per batch: ")
 
 
 def test_an_algorithm_with_replay_is_told_of_its_ratio():

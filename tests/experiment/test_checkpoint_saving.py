@@ -108,7 +108,7 @@ def test_checkpoints_that_cannot_be_written_are_warned_of_once_and_the_last_one_
     saver.save(lambda: (10, {"learner": {}}), None)
     check_until_written(saver)
     assert saver.failure is None
-    assert said[1:] == ["checkpoints are written again"]
+    assert said[1:] == ["checkpoints can be written again"]
     assert steps_of(tmp_path) == [7, 10]
     saver.save(lambda: (11, {"learner": {"large": large}}), None)
     saver.save(lambda: (12, {"learner": {}}), None)

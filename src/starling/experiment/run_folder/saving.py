@@ -88,7 +88,7 @@ class Saver:
         if self.failure is not None and not self._warned:
             self._warn(f"warning: {self.failure}; training goes on and tries again at the next checkpoint: make room")
         elif self.failure is None and self._warned:
-            self._warn("checkpoints are written again")
+            self._warn("checkpoints can be written again")
         self._warned = self.failure is not None
 
     def metrics(self) -> dict[str, float]:
