@@ -47,7 +47,7 @@ def test_what_cannot_fit_is_one_line_and_code_2(plan):
     code, printed, complaint = plan("dqn-cartpole", "algo.capacity=1000000000000", "--json")
     assert (code, printed) == (2, "")
     assert len(complaint.splitlines()) == 1
-    assert "of them for the tables" in complaint
+    assert "of it for the tables" in complaint
     assert "lower algo.capacity from 1000000000000 to " in complaint
 
 

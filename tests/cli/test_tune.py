@@ -88,7 +88,7 @@ def test_ctrl_c_ends_with_the_best_so_far():
         (["nothing"], "unknown preset"),
         (["impala-cartpole", "--out", "tuned.txt"], "must end in .yaml"),
         (["impala-cartpole", "--out", "nowhere/tuned.yaml"], "nowhere is not a folder"),
-        (["impala-cartpole", "actors=99"], "actors=99 is more than the env.num=16 rows"),
+        (["impala-cartpole", "actors=99"], "actors=99 is more than the env.num=16 envs"),
     ],
 )
 def test_bad_input_is_told_before_anything_is_tried(arguments, message):

@@ -124,12 +124,12 @@ class EnvLoop:
     def _warn_of_bounds(self, what: str, row: int) -> None:
         self._notices.append(
             f"warning: env {self.env.spec.id!r} {what} (env {self._rows[row]}): widen the bounds of the space, or scale"
-            " what the env gives to them; it is learned from as it is"
+            " its values to them; training uses them as they are"
         )
 
     def get_state(self) -> dict[str, Any]:
         """State right after `cut`; it excludes the envs themselves, which are about to be reset."""
-        assert self._cut, "an env loop is saved after its rows were cut"
+        assert self._cut, "an env loop is saved after its episodes were cut"
         return {"env_steps": self.env_steps, "dropped": self.dropped}
 
     def set_state(self, state: dict[str, Any]) -> None:
