@@ -108,4 +108,4 @@ def _explain(error: OSError, root: Path, frozen: Frozen) -> str:
     arrays = sum(array.nbytes for part in frozen.values() for array in part.arrays.values())
     segments = sum(leaf.size for part in frozen.values() for leaf in part.segments.values())
     free = shutil.disk_usage(root.parent).free
-    return f"{line} (it takes up to {(arrays + segments) / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are free)"
+    return f"{line} (it takes up to {(arrays + segments) / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB is free)"
