@@ -40,6 +40,13 @@ def rows_of(count=ROWS, **keys):
             " (last 10 rows): lower algo.max_lag (8 now), env.num (16 now) or the learning rate",
         ),
         (
+            ("impact-cartpole", []),
+            {"loss__off_policy": 0.25, "loss__clipped": 0.72},
+            0,
+            "actors and learner disagree in 25% of all actions and 72% of importance ratios are clipped"
+            " (last 10 rows): lower algo.max_times_sampled (2 now), algo.buffer (4 now) or the learning rate",
+        ),
+        (
             QUEUE,
             {"learner__lag": 41.2},
             0,
