@@ -18,7 +18,7 @@ class ReinforceConfig(starling.AlgoConfig):
     """Settings; they are checked, documented and overridden like any built-in's."""
 
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
-    rollout: int = Field(64, ge=1, description="steps every env takes for one update")
+    rollout: int = Field(64, ge=1, description="steps of every env per update")
     entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
     optimizer: starling.OptimizerConfig = Field(
         starling.OptimizerConfig(name="Adam", args={"lr": 0.005}, clip_norm=1.0), description="of policy and value"

@@ -37,7 +37,7 @@ def require(condition: object, problem: str) -> None:
 def to_count(value: object, below: int = 2**62) -> int:
     """Return `value`, a count from a file, if it is an integer in [0, below); raise ValueError otherwise."""
     if type(value) is not int or not 0 <= value < below:
-        raise ValueError(f"a count of {printable(value)}, which is no integer in [0, {below:,})")
+        raise ValueError(f"a count of {printable(value)}, which is not an integer in [0, {below:,})")
     return value
 
 

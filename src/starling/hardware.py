@@ -142,10 +142,10 @@ def _known_device(config: Config) -> torch.device:
         chosen = torch.device(config.device)
     except RuntimeError:
         raise UserError(
-            f"device={config.device} is no device that torch knows; use auto, cpu, cuda or cuda:1"
+            f"device={config.device} is not a device that torch knows; use auto, cpu, cuda or cuda:1"
         ) from None
     if chosen.type not in DEVICES:
-        raise UserError(f"device={config.device} is no device to train on; use auto, cpu, cuda or cuda:1")
+        raise UserError(f"device={config.device} is not a device to train on; use auto, cpu, cuda or cuda:1")
     return chosen
 
 
@@ -200,7 +200,7 @@ def check_compiler(config: Config) -> None:
     """Raise `UserError` if `compile=true` would fail at the first update."""
     missing = _missing_to_compile(config) if config.compile is True else None
     if missing is not None:
-        raise UserError(f"compile=true needs {missing}, which is not here; install it or use compile=false")
+        raise UserError(f"compile=true needs {missing}, which is missing; install it or use compile=false")
 
 
 def _missing_to_compile(config: Config) -> str | None:

@@ -111,7 +111,7 @@ def runtime_config():
         ("[{kind: nowhere.at:All}]", "cannot import 'nowhere.at:All'"),
         ("[{kind: rnd, name: ppo}]", "curiosity: 'ppo' is a name that the algorithm uses itself"),
         ("[{kind: rnd, name: policy}]", "curiosity: 'policy' is a name that the algorithm uses itself"),
-        ("[{kind: episodic, capacity: 5}]", "capacity=5 holds fewer than neighbours=10"),
+        ("[{kind: episodic, capacity: 5}]", "capacity=5 is less than neighbours=10"),
     ],
 )
 def test_mistakes_are_one_clear_line(curiosity, message):

@@ -164,9 +164,9 @@ def test_policies_may_differ_in_epsilon_alone():
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("algo.meta={window: 3}", "meta.window=3 forgets policies before policies=4 have played"),
-        ("algo.lifelong={weight: 2}", "lifelong.weight means nothing here"),
-        ("algo.episodic={lambda: 0.5}", "episodic.lambda means nothing here"),
+        ("algo.meta={window: 3}", "meta.window=3 is less than policies=4: raise it"),
+        ("algo.lifelong={weight: 2}", "lifelong.weight has no effect here"),
+        ("algo.episodic={lambda: 0.5}", "episodic.lambda has no effect here"),
     ],
 )
 def test_settings_without_a_use_are_refused(setting, message):

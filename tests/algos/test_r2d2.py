@@ -173,7 +173,7 @@ def test_windows_overlap_and_those_shorter_than_the_burn_in_are_kept():
 
 
 def test_bad_settings_are_one_clear_line():
-    with pytest.raises(UserError, match=r"r2d2 learns what to remember: set net.core.kind=lstm or gru"):
+    with pytest.raises(UserError, match=r"r2d2 is recurrent: set net.core.kind=lstm or gru"):
         R2D2(R2D2Config(name="r2d2"), NetConfig())
     with pytest.raises(ValueError, match="period=6 would skip steps; set it to at most unroll=5"):
         R2D2Config(name="r2d2", unroll=5, period=6)

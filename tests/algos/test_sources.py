@@ -34,9 +34,9 @@ def configured(*sources, more=()):
         ([QUEUE, QUEUE], "exactly one must be a queue"),
         ([QUEUE, "{kind: elite, share: 0.5, selection: farthest}"], "selection: must be 'nearest' or 'spread' or"),
         ([QUEUE, "{kind: elite, share: 0.5, distance: l2}"], "distance: must be 'lp' or 'cosine' or 'kl'"),
-        ([QUEUE, "{kind: attentive, share: 0.5, distance: kl}"], "attentive compares states, which are no distrib"),
-        ([QUEUE, "{kind: uniform, share: 0.5, lambda: 3}"], "lambda means nothing to a source of kind uniform"),
-        (["{kind: queue, share: 1, capacity: 5}"], "capacity means nothing to a source of kind queue"),
+        ([QUEUE, "{kind: attentive, share: 0.5, distance: kl}"], "attentive compares states, which are not distrib"),
+        ([QUEUE, "{kind: uniform, share: 0.5, lambda: 3}"], "lambda has no effect on a source of kind uniform"),
+        (["{kind: queue, share: 1, capacity: 5}"], "capacity has no effect on a source of kind queue"),
     ],
 )
 def test_sources_that_are_no_mixture_are_refused_in_one_line(sources, line):
@@ -51,7 +51,7 @@ def test_a_capacity_below_lambda_times_its_items_is_refused():
 
 
 def test_cloning_without_anything_to_clone_is_refused():
-    with pytest.raises(UserError, match="clear clones replayed unrolls, but there are none"):
+    with pytest.raises(UserError, match="clear needs replayed sequences, but there are none"):
         load("impala-cartpole", ["algo.clear={}"])
 
 

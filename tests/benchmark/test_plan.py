@@ -143,7 +143,7 @@ def test_memory_the_advice_is_enough_and_not_too_much(arguments, key):
     room = replace(PLENTY, memory=6 * 10**9)
     line = refused(room, *arguments)
     assert line.startswith("this run needs ")
-    assert "and 6.0 GB are free" in line
+    assert "and 6.0 GB is free" in line
     run_plan, sizes = sizes_of(*arguments, advised(line, key))
     refuse(run_plan, sizes, room)
     assert sizes.memory > 0.8 * room.memory

@@ -180,4 +180,4 @@ def test_what_cannot_run_is_passed_over_with_its_reason():
     uneven = Choice("processes", "local", actors=2, threads=1, rows=3)
     trial = tuning.attempt(load("ppo-cartpole"), uneven, 60.0, pytest.fail)
     assert trial.steps_per_s == 0.0
-    assert "equally many env rows" in trial.refused
+    assert "equally many envs" in trial.refused

@@ -146,7 +146,7 @@ def test_resume_of_a_finished_run_ends_at_once_and_says_so(trained, in_process):
         (["train", "dqn-cartpole", "net.core.kind=lstm"], "dqn learns from single transitions"),
         (["train", "ppo-cartpole", "algo.minibatches=1000"], "algo.minibatches=1000 is more than"),
         (["train", "ppo-cartpole", "run=.."], "run: '..' cannot be used (name of the run's folder"),
-        (["train", "ppo-cartpole", "device=abacus"], "device=abacus is no device that torch knows"),
+        (["train", "ppo-cartpole", "device=abacus"], "device=abacus is not a device that torch knows"),
         (["train", "ppo-cartpole", "env.args.m=1"], "keyword argument 'm'; change or clear them"),
         (["train"], "missing argument 'PRESET|FILE' (see "),
         (["trian", "ppo-cartpole"], "no such command 'trian'; did you mean 'train'? (see "),

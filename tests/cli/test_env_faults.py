@@ -30,7 +30,7 @@ def test_an_env_that_raises_ends_the_run_and_what_was_saved_stays(train, in_proc
     code, _, complaint = train("raise_step", when=120, once=tmp_path / "done")
     assert code == 1, complaint
     *traceback, line = complaint.splitlines()
-    fault = "env 'toy/faulty' raised in step: RuntimeError: told to raise in step (row 0)"
+    fault = "env 'toy/faulty' raised in step: RuntimeError: told to raise in step (env 0)"
     assert line == f"error: {fault}{ADVICE}"
     assert traceback[0] == "Traceback (most recent call last):"
     assert traceback[-1] == "RuntimeError: told to raise in step"
@@ -50,14 +50,14 @@ def test_an_env_that_raises_ends_the_run_and_what_was_saved_stays(train, in_proc
 def test_numbers_that_stay_away_end_the_run_without_a_traceback(train):
     code, _, complaint = train("nan_reward", when=20)
     assert code == 1
-    what = f"gave NaN in its reward, in {MOST_DROPPED} episodes one after another"
-    assert complaint == f"error: env 'toy/faulty' {what} (row 0){ADVICE}\n"
+    what = f"gave NaN in its reward, in {MOST_DROPPED} consecutive episodes"
+    assert complaint == f"error: env 'toy/faulty' {what} (env 0){ADVICE}\n"
 
 
 def test_an_episode_that_loses_its_numbers_once_is_dropped_named_and_counted(train, tmp_path):
     code, printed, complaint = train("nan_obs", when=20, once=tmp_path / "done")
     assert code == 0, complaint
-    line = "env 'toy/faulty' gave NaN in its observation (row 0): its episode was dropped"
+    line = "env 'toy/faulty' gave NaN in its observation (env 0): its episode was dropped"
     assert printed.count(line) == 1
     place = RunFolder(tmp_path / "mine")
     assert line in place.log_file.read_text()
@@ -69,14 +69,14 @@ def test_an_episode_that_loses_its_numbers_once_is_dropped_named_and_counted(tra
 def test_a_reward_that_is_text_ends_the_run_in_one_line(train):
     code, _, complaint = train("text_reward", when=20)
     assert code == 1
-    assert complaint == f"error: env 'toy/faulty' gave the reward '1.5', a str, which is not a number (row 0){ADVICE}\n"
+    assert complaint == f"error: env 'toy/faulty' gave the reward '1.5', a str, which is not a number (env 0){ADVICE}\n"
 
 
 def test_observations_far_outside_their_space_are_warned_of_once(train, in_process, tmp_path):
     code, printed, complaint = train("far_obs", when=20)
     assert code == 0, complaint
     line = (
-        "warning: env 'toy/faulty' gave 1000 in its observation, where its space has 0 to 1 (row 0): widen the bounds"
+        "warning: env 'toy/faulty' gave 1000 in its observation, where its space has 0 to 1 (env 0): widen the bounds"
     )
     assert printed.count(line) == printed.count("warning:") == 1
     place = RunFolder(tmp_path / "mine")
@@ -89,7 +89,7 @@ def test_an_env_that_cannot_be_made_leaves_no_run_behind(train, tmp_path):
     code, _, complaint = train("raise_construct")
     assert code == 1
     assert complaint.splitlines()[-1] == (
-        f"error: env 'toy/faulty' raised in construction: RuntimeError: told to raise in construction (row 0){ADVICE}"
+        f"error: env 'toy/faulty' raised in construction: RuntimeError: told to raise in construction (env 0){ADVICE}"
     )
     assert not (tmp_path / "mine").exists()
 

@@ -40,14 +40,14 @@ def test_the_table_for_people(plan):
 def test_the_folder_of_the_runs_is_where_the_disk_must_have_room(plan):
     code, printed, complaint = plan(*SMALL, "--runs", "/proc")
     assert (code, printed) == (2, "")
-    assert "of disk for 5 checkpoints, and 0.0 kB are free: choose another disk with --runs" in complaint
+    assert "of disk for 5 checkpoints, and 0.0 kB is free: choose another disk with --runs" in complaint
 
 
 def test_what_cannot_fit_is_one_line_and_code_2(plan):
     code, printed, complaint = plan("dqn-cartpole", "algo.capacity=1000000000000", "--json")
     assert (code, printed) == (2, "")
     assert len(complaint.splitlines()) == 1
-    assert "of them for the tables" in complaint
+    assert "of it for the tables" in complaint
     assert "lower algo.capacity from 1000000000000 to " in complaint
 
 

@@ -251,7 +251,7 @@ def test_a_game_is_played_over_its_lives_and_cut_off_where_asked(runs, read_mp4,
     [
         ("nothing", {}, "no such run"),
         ("cartpole", {"video": "out.avi"}, "does not end in .mp4 or .gif"),
-        ("cartpole", {"fps": -1.0}, "-1 frames a second"),
+        ("cartpole", {"fps": -1.0}, "-1 frames per second"),
         ("cartpole", {"video": "/proc/out.mp4"}, "cannot write /proc/out.mp4"),
         ("cartpole", {"log": "/proc/steps.json"}, "cannot write /proc/steps.json"),
         ("cartpole", {"video": "no/such/x.gif"}, "there is no folder no/such; make it first"),

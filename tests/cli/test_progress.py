@@ -80,7 +80,7 @@ def test_a_terminal_gets_a_bar_with_the_numbers_beneath(terminal):
     assert re.fullmatch(r"CartPole-v1 dqn   ━+─+  50%   5,000 of 10,000 steps   elapsed 0:00:0\d   left 0:00:02", bar)
     assert len(bar) == 120
     assert counts.split("   ") == [
-        "return 200.0 (goal 475)",
+        "return 200.0 (target 475)",
         "episodes 12",
         "updates 500",
         "steps/s 2,000",

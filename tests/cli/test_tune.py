@@ -33,7 +33,7 @@ def test_the_fastest_settings_are_a_file_that_can_be_trained(tmp_path, monkeypat
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     found = json.loads(lines[-1])
-    assert lines[0].split() == ["runtime", "inference", "actors", "threads", "rows", "steps/s"]
+    assert lines[0].split() == ["runtime", "inference", "actors", "threads", "envs", "steps/s"]
     assert lines[len(found["trials"]) + 1] == ""  # a line a trial
     assert f"use:     starling train {out}" in lines
     kinds = {(trial["runtime"], trial["inference"]) for trial in found["trials"]}
@@ -88,7 +88,7 @@ def test_ctrl_c_ends_with_the_best_so_far():
         (["nothing"], "unknown preset"),
         (["impala-cartpole", "--out", "tuned.txt"], "must end in .yaml"),
         (["impala-cartpole", "--out", "nowhere/tuned.yaml"], "nowhere is not a folder"),
-        (["impala-cartpole", "actors=99"], "actors=99 is more than the env.num=16 rows"),
+        (["impala-cartpole", "actors=99"], "actors=99 is more than the env.num=16 envs"),
     ],
 )
 def test_bad_input_is_told_before_anything_is_tried(arguments, message):

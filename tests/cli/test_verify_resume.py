@@ -31,7 +31,7 @@ def test_a_run_really_killed_and_resumed_equals_one_in_one_go(in_process):
         "one run of 800 env steps",
         "the same run, killed after its checkpoint at 400",
         "resuming it",
-        "equal to the bit: 400 steps + kill -9 + resume + 400 steps = 800 steps in one go",
+        "equal bit for bit: 400 steps + kill -9 + resume + 400 steps = 800 steps in one run",
     ]
 
 
@@ -80,8 +80,8 @@ def test_a_counter_that_does_not_add_up_is_found():
     for name, value in [("env_steps", 149), ("inserted", (149,)), ("updates", 30), ("drawn", (30,))]:
         assert len(compare_counters(before, replace(after, **{name: value}), rows, more)) == 1, name
     assert compare_counters(before, after, [], more) == [
-        "metrics.jsonl: env_steps went back",
-        "metrics.jsonl: updates went back",
+        "metrics.jsonl: env_steps decreased",
+        "metrics.jsonl: updates decreased",
     ]
     assert compare_counters(before, after, [more[1]], more)
     assert compare_counters(before, after, rows, [rows[0], {**more[1], "ledger/lost": 1}])

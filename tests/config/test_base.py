@@ -179,10 +179,10 @@ def test_overrides_drop_what_belongs_to_another_kind_in_the_same_way(preset, ove
         ),
         ({"a.yaml": "base: b.yaml\n"}, "{a.yaml}: base names a file that is not there: {b.yaml}"),
         ({"a.yaml": "base: b.yaml\n", "b.yaml": "base: nothing\n"}, "{b.yaml}: base names an unknown preset 'nothing'"),
-        ({"a.yaml": "base: a.yaml\n"}, "{a.yaml}: base={a.yaml} leads back to where it began: {a.yaml} -> {a.yaml}"),
+        ({"a.yaml": "base: a.yaml\n"}, "{a.yaml}: base={a.yaml} is circular: {a.yaml} -> {a.yaml}"),
         (
             {"a.yaml": "base: b.yaml\n", "b.yaml": "base: ./a.yaml\n"},
-            "{b.yaml}: base={a.yaml} leads back to where it began: {a.yaml} -> {b.yaml} -> {a.yaml}",
+            "{b.yaml}: base={a.yaml} is circular: {a.yaml} -> {b.yaml} -> {a.yaml}",
         ),
         ({"a.yaml": "base: [ppo-atari]\n"}, "{a.yaml}: base must be a preset's name or a YAML file, not [ppo-atari]"),
         ({"a.yaml": "base: null\n"}, "{a.yaml}: base must be a preset's name or a YAML file, not null"),
@@ -218,7 +218,7 @@ def test_mistakes_in_the_file_itself_and_in_overrides_name_no_file(write):
 
 
 def test_base_is_no_override():
-    with pytest.raises(UserError, match=r"^'base=ppo-atari': base stands in a file; give another preset"):
+    with pytest.raises(UserError, match=r"^'base=ppo-atari': base belongs in a file; give another preset"):
         load("ppo-pong", ["base=ppo-atari"])
 
 

@@ -43,7 +43,7 @@ BOMBS = {
     "many values": "a: [" + "1," * 100_000 + "]",
     "many keys": "\n".join(f"k{i}: 1" for i in range(20_000)),
     "a large file": "# \n" * 1_000_000,
-    "no integer": "seed: !!int abc",
+    "not an integer": "seed: !!int abc",
     "an empty integer": "seed: !!int ''",
     "no boolean": "compile: !!bool maybe",
     "an object": "!!python/object/apply:os.system [ls]",

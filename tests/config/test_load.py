@@ -83,7 +83,7 @@ def test_all_mistakes_are_reported_at_once_with_the_nearest_key():
         ("ppo-cartpole", ["seed.x=3"], "'seed.x=3': seed is 0 here, which has no keys"),
         ("ppo-minatar-breakout", ["algo.clip.end=0"], "algo.clip is 0.2 here, which has no keys; give algo.clip as a"),
         ("ppo-cartpole", ["algo..clip=1"], "'algo..clip=1' is not an override"),
-        ("ppo-cartpole", ["env.args={a: 1, a: 2}"], "the key 'a' is there twice"),
+        ("ppo-cartpole", ["env.args={a: 1, a: 2}"], "the key 'a' occurs twice"),
         ("ppo-cartpole", ["algo.clip.steps=5", "algo.clip.fraction=1"], "give either steps or fraction"),
     ],
 )
@@ -174,7 +174,7 @@ def test_elements_of_a_list_can_be_overridden():
 def test_a_key_stands_once_in_a_file_but_may_be_merged(tmp_path):
     file = tmp_path / "my.yaml"
     file.write_text("algo: {name: ppo}\nenv: {id: CartPole-v1}\nseed: 1\nseed: 2\n")
-    with pytest.raises(UserError, match=r"my.yaml is not valid YAML: the key 'seed' is there twice \(line 4\)"):
+    with pytest.raises(UserError, match=r"my.yaml is not valid YAML: the key 'seed' occurs twice \(line 4\)"):
         load(str(file))
     file.write_text("algo: {name: ppo}\nenv: {id: CartPole-v1, args: {a: &a {x: 1, y: 1}, b: {<<: *a, x: 2}}}\n")
     assert load(str(file)).env.args["b"] == {"x": 2, "y": 1}

@@ -159,5 +159,5 @@ def test_a_row_depends_on_its_own_seed_and_on_no_other(name, env, acts, steps):
 @pytest.mark.parametrize("seeds", [np.array([1, 2, 3]), np.array([1, -2])])
 def test_seeds_are_one_a_row_and_never_negative(seeds):
     env = make_env(EnvConfig(id="CartPole-v1"), ROWS)
-    with pytest.raises(ValueError, match="2 integers from 0 up"):
+    with pytest.raises(ValueError, match="2 integers of at least 0"):
         env.reset(seeds)

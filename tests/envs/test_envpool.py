@@ -50,9 +50,9 @@ def test_rows_that_are_cut_short_begin_anew_and_the_others_go_on():
     ("settings", "words"),
     [
         ({"id": "envpool/CartPole-v2"}, "envpool has no env 'CartPole-v2'.*CartPole-v1"),
-        ({"id": "envpool/CartPole-v1", "args": {"seed": 3}}, "env.args.seed is not for you to set"),
+        ({"id": "envpool/CartPole-v1", "args": {"seed": 3}}, "env.args.seed is set by the run; remove it"),
         ({"id": "envpool/CartPole-v1", "args": {"nonsense": 3}}, "does not accept env.args"),
-        ({"id": "envpool/CartPole-v1", "vectorize": "sync"}, "makes its rows itself"),
+        ({"id": "envpool/CartPole-v1", "vectorize": "sync"}, "is a vector env: it takes no wrappers"),
     ],
 )
 def test_what_cannot_be_made_is_said_in_one_line(settings, words):

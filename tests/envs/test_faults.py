@@ -84,25 +84,25 @@ def fault(env, steps=1):
         (outcome(np.zeros(1, np.float32)), VECTOR, "gave an observation of shape (1,), not (4,) as its space says"),
         (outcome(0.5), VECTOR, "gave an observation of shape (), not (4,) as its space says"),
         (outcome(None), VECTOR, "gave an observation of shape (), not (4,) as its space says"),
-        (outcome([[1.0], 2.0]), VECTOR, "gave an observation that is no array"),
+        (outcome([[1.0], 2.0]), VECTOR, "gave an observation that is not an array"),
         (outcome(np.zeros(4, complex)), VECTOR, "gave an observation of dtype complex128, not float32"),
         (outcome(np.zeros((1, 2, 2))), IMAGE, "gave an observation of dtype float64, not uint8 as its space says"),
         (outcome(np.full((1, 2, 2), 300)), IMAGE, "gave an observation of dtype int64, not uint8 as its space says"),
-        (outcome(np.zeros(4), "much"), VECTOR, "gave what cannot be used from step: ValueError: could not convert"),
-        ((np.zeros(4), 0.0, False, {}), VECTOR, "gave what cannot be used from step: ValueError: not enough values"),
-        ((np.zeros(4), 0.0, False, False, None), VECTOR, "gave what cannot be used from step: AttributeError"),
+        (outcome(np.zeros(4), "much"), VECTOR, "gave unusable values from step: ValueError: could not convert"),
+        ((np.zeros(4), 0.0, False, {}), VECTOR, "gave unusable values from step: ValueError: not enough values"),
+        ((np.zeros(4), 0.0, False, False, None), VECTOR, "gave unusable values from step: AttributeError"),
         (outcome(np.zeros(4)), NESTED, "gave an observation that is not a dict of image, pair as its space says"),
         (outcome({"image": 1}), NESTED, "gave an observation that is not a dict of image, pair as its space says"),
         (outcome({**GOOD, "pair": (1,)}), NESTED, "gave an observation that is not a tuple of 2 as its space says"),
         (outcome({**GOOD, "pair": (np.zeros(3), 1)}), NESTED, "gave an observation 'pair/0' of shape (3,), not (4,)"),
-        (outcome({**GOOD, "pair": (np.zeros(4), 0)}), NESTED, "gave 0 in its observation 'pair/1', which its space"),
-        (outcome({**GOOD, "pair": (np.zeros(4), 4)}), NESTED, "gave 4 in its observation 'pair/1', which its space"),
+        (outcome({**GOOD, "pair": (np.zeros(4), 0)}), NESTED, "gave 0 in its observation 'pair/1', which is not in"),
+        (outcome({**GOOD, "pair": (np.zeros(4), 4)}), NESTED, "gave 4 in its observation 'pair/1', which is not in"),
     ],
 )
 def test_what_a_step_may_not_do(answer, space, what):
     found = fault(in_row_two(answer, space))
     assert str(found).startswith(f"env 'mine/Env-v0' {what}")
-    assert str(found).endswith(" (row 2)")
+    assert str(found).endswith(" (env 2)")
     assert found.row == 2
 
 
@@ -128,9 +128,9 @@ def test_an_episode_without_numbers_is_dropped_and_its_row_begins_anew(answer, s
     assert not (step.terminated | step.truncated | env.game_over).any()
     assert step.reward.tolist() == [0, 0, 0]
     assert all(np.isfinite(leaf).all() for leaf in tree.leaves(step.obs))
-    assert [str(drop) for drop in env.drops] == [f"env 'mine/Env-v0' {what} (row 2)"]
+    assert [str(drop) for drop in env.drops] == [f"env 'mine/Env-v0' {what} (env 2)"]
     found = fault(env, steps=MOST_DROPPED + 1)
-    assert found.what == f"{what}, in {MOST_DROPPED} episodes one after another"
+    assert found.what == f"{what}, in {MOST_DROPPED} consecutive episodes"
     assert found.row == 2
 
 
@@ -155,7 +155,7 @@ def test_episodes_that_come_to_their_end_excuse_dropped_ones():
         (divide, "raised in reset: ZeroDivisionError: division by zero"),
         (lambda: (np.zeros(5), {}), "gave an observation of shape (5,), not (4,)"),
         (lambda: (np.full(4, np.nan), {}), "gave NaN in its observation"),
-        (lambda: np.zeros(4), "gave what cannot be used from reset: ValueError: too many values"),
+        (lambda: np.zeros(4), "gave unusable values from reset: ValueError: too many values"),
     ],
 )
 def test_what_a_reset_may_not_do(start, what):
@@ -168,7 +168,7 @@ def test_rows_whose_turn_has_not_come_are_not_blamed():
     good = outcome(np.zeros(4))
     envs = [lambda: Scripted(good, start=lambda: (np.zeros(4), None)), lambda: Scripted(good)]
     found = fault(VectorEnv(SyncVectorEnv(envs), "rows"), steps=0)
-    assert found.what.startswith("gave what cannot be used from reset: AttributeError")
+    assert found.what.startswith("gave unusable values from reset: AttributeError")
     assert found.row == 0
 
 
@@ -263,7 +263,7 @@ def of_rewards(*rewards):
 )
 def test_a_reward_that_is_not_a_number_is_named_though_numpy_might_make_one_of_it(reward, named):
     found = fault(of_rewards(0.5, 0.5, reward))
-    assert str(found) == f"env 'mine/Env-v0' gave the reward {named}, which is not a number (row 2)"
+    assert str(found) == f"env 'mine/Env-v0' gave the reward {named}, which is not a number (env 2)"
     assert not found.details
 
 
@@ -348,17 +348,17 @@ def rows(obs=ZEROS, reward=REWARD, terminated=NO):
     ("step", "space", "message"),
     [
         (divide, VECTOR, "raised in step: ZeroDivisionError: division by zero"),
-        (lambda: (ZEROS, REWARD, NO, {}), VECTOR, "gave what cannot be used from step: ValueError: not enough"),
+        (lambda: (ZEROS, REWARD, NO, {}), VECTOR, "gave unusable values from step: ValueError: not enough"),
         (rows(np.zeros((2, 5))), VECTOR, "gave an observation of shape (2, 5), not (2, 4)"),
         (rows(np.zeros((1, 4))), VECTOR, "gave an observation of shape (1, 4), not (2, 4)"),
         (rows(np.zeros((2, 1, 2, 2))), IMAGE, "gave an observation of dtype float64"),
         (rows(reward=np.zeros((2, 1))), VECTOR, "gave rewards, terminated and truncated of shapes (2, 1)"),
         (rows(reward=1.0), VECTOR, "gave rewards, terminated and truncated of shapes ()"),
         (rows(terminated=NO[:1]), VECTOR, "gave rewards, terminated and truncated of shapes (2,), (1,)"),
-        (rows(reward=np.array(["0", "1"])), VECTOR, "gave the reward '0', a str, which is not a number (row 0)"),
-        (rows(reward=np.array([0.5, None])), VECTOR, "gave the reward None, a NoneType, which is not a number (row 1)"),
-        (rows(reward=np.array([0, np.nan])), VECTOR, "gave NaN in its reward (row 1)"),
-        (rows(ZEROS + np.array([[0], [np.inf]])), VECTOR, "gave inf in its observation (row 1)"),
+        (rows(reward=np.array(["0", "1"])), VECTOR, "gave the reward '0', a str, which is not a number (env 0)"),
+        (rows(reward=np.array([0.5, None])), VECTOR, "gave the reward None, a NoneType, which is not a number (env 1)"),
+        (rows(reward=np.array([0, np.nan])), VECTOR, "gave NaN in its reward (env 1)"),
+        (rows(ZEROS + np.array([[0], [np.inf]])), VECTOR, "gave inf in its observation (env 1)"),
     ],
 )
 def test_envs_that_make_their_rows_themselves_are_watched_too(step, space, message):
@@ -387,7 +387,7 @@ def test_construction_names_the_row():
     with pytest.raises(EnvFault) as caught:
         make_env(EnvConfig(id="faults/third"), 4)
     assert str(caught.value) == (
-        "env 'faults/third' raised in construction: ZeroDivisionError: division by zero (row 2)"
+        "env 'faults/third' raised in construction: ZeroDivisionError: division by zero (env 2)"
     )
     assert "in divide" in caught.value.details
     assert "registry.py" not in caught.value.details
@@ -403,9 +403,9 @@ def test_an_env_that_cannot_be_closed_is_only_a_warning(caplog):
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("raise_step", "raised in step: RuntimeError: told to raise in step (row 0)"),
-        ("raise_reset", "raised in reset: RuntimeError: told to raise in reset (row 0)"),
-        ("shape", "gave an observation of shape (5,), not (4,) as its space says (row 0)"),
+        ("raise_step", "raised in step: RuntimeError: told to raise in step (env 0)"),
+        ("raise_reset", "raised in reset: RuntimeError: told to raise in reset (env 0)"),
+        ("shape", "gave an observation of shape (5,), not (4,) as its space says (env 0)"),
     ],
 )
 def test_the_toy_misbehaves_after_its_good_steps_and_only_once_where_told(tmp_path, what, message):
@@ -425,7 +425,7 @@ def test_the_toy_loses_its_numbers_once(tmp_path, what):
 
 def test_the_toy_fails_to_be_made_and_refuses_unknown_faults(tmp_path):
     args = {"what": "raise_construct", "once": str(tmp_path / "done")}
-    with pytest.raises(EnvFault, match=r"raised in construction: RuntimeError: told to raise .*\(row 0\)"):
+    with pytest.raises(EnvFault, match=r"raised in construction: RuntimeError: told to raise .*\(env 0\)"):
         make_env(EnvConfig(id="toy/faulty", args=args), 2)
     make_env(EnvConfig(id="toy/faulty", args=args), 2)
     with pytest.raises(UserError, match=r"what must be raise_step, .*not 'explode'"):

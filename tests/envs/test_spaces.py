@@ -131,7 +131,7 @@ FINE = spaces.Discrete(2)
         (spaces.Dict({"a": spaces.Tuple([FINE, BAD])}), FINE, "observation 'a/1' is a Sequence"),
         (spaces.Dict({"deep": spaces.Dict({"g": GRAPH})}), FINE, "observation 'deep/g' is a Graph"),
         (ONE_OF, FINE, "observation 'space' is a OneOf"),
-        (spaces.Dict({}), FINE, "has no arrays"),
+        (spaces.Dict({}), FINE, "contains no arrays"),
         (FINE, spaces.Dict({"a": FINE}), "the action space is a Dict"),
         (FINE, spaces.Tuple([FINE]), "the action space is a Tuple"),
         (FINE, spaces.Text(2), "the action space is a Text"),

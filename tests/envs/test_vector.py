@@ -134,7 +134,7 @@ def test_an_env_may_say_when_the_game_is_over():
 def test_an_env_without_pictures_says_so():
     env = VectorEnv(SyncVectorEnv([Identity]), "toy/identity")
     env.reset(np.array([0]))
-    with pytest.raises(UserError, match="'toy/identity' cannot be rendered: it draws no pictures"):
+    with pytest.raises(UserError, match="'toy/identity' cannot be rendered: it renders no images"):
         env.render()
 
 
@@ -206,5 +206,5 @@ def test_rows_that_cannot_be_reset_alone_are_not_staggered():
     env = VectorEnv(Rows([]), "rows")
     env.reset(np.array([0, 0]))
     env.stagger(np.array([0, 0]))
-    with pytest.raises(UserError, match=r"env 'rows' cannot reset single rows; set env.stagger=0"):
+    with pytest.raises(UserError, match=r"env 'rows' cannot reset single envs; set env.stagger=0"):
         env.stagger(np.array([0, 1]))

@@ -23,7 +23,7 @@ def line(preset, overrides, **shares):
     [
         (
             {"learner__busy": 0.98, "actors__busy": 0.4, "actors__wait_out": 0.6},
-            "learner busy 98%: more actors will not help; a smaller network, a larger batch or more threads would",
+            "learner busy 98%: more actors will not help; a smaller network, a larger batch, or more threads would",
         ),
         (
             {"learner__busy": 0.6, "learner__wait_in": 0.4, "actors__busy": 0.97},
@@ -47,17 +47,17 @@ def line(preset, overrides, **shares):
         ),
         (
             {"learner__busy": 0.5, "actors__busy": 0.3, "actors__wait_in": 0.7, "inference__busy": 0.95},
-            "inference busy 95%: more env rows, a smaller network or inference=local would help",
+            "inference busy 95%: more envs, a smaller network, or inference=local would help",
         ),
         (
             {"learner__busy": 0.5, "actors__busy": 0.3, "inference__busy": 0.95, "inference__batch": 11.6},
-            "inference busy 95% with batches of 12 rows:"
-            " more env rows, a smaller network or inference=local would help",
+            "inference busy 95% with batches of 12 envs:"
+            " more envs, a smaller network, or inference=local would help",
         ),
         (
             {"learner__busy": 0.3, "learner__wait_in": 0.7, "actors__busy": 0.4, "actors__wait_in": 0.6,
              "inference__busy": 0.35, "inference__wait_ms": 2.0},
-            "actors wait 60% for actions, inference busy 35% and gathers rows for 2.0 ms:"
+            "actors wait 60% for actions, inference busy 35% and waits 2.0 ms per batch:"
             " more actors or a shorter batching.wait_ms would help",
         ),
         (
@@ -67,7 +67,7 @@ def line(preset, overrides, **shares):
         ),
         (
             {"learner__busy": 0.8, "learner__wait_in": 0.1, "actors__busy": 0.5, "actors__wait_out": 0.5},
-            "learner busy 80%: more actors will not help; a smaller network, a larger batch or more threads would",
+            "learner busy 80%: more actors will not help; a smaller network, a larger batch, or more threads would",
         ),
         (
             {"learner__busy": 0.6, "learner__wait_in": 0.4, "actors__busy": 0.8, "actors__wait_out": 0.1},
@@ -85,7 +85,7 @@ def test_what_learners_spend_on_each_other_is_part_of_the_learning_and_named():
     shares = {"learner__busy": 0.6, "learner__reduction": 0.32, "actors__busy": 0.4, "actors__wait_out": 0.6}
     assert line("ppo-cartpole", together, **shares) == (
         "learner busy 92% (32% all-reduce): more actors will not help;"
-        " a smaller network, a larger batch or more threads would"
+        " a smaller network, a larger batch, or more threads would"
     )
     assert line("ppo-cartpole", together, **{**shares, "actors__busy": 0.9}).startswith(
         "learner busy 92% (32% all-reduce), actors busy 90%: balanced;"
@@ -124,13 +124,13 @@ def test_a_wait_is_told_in_milliseconds_from_the_servers_own_nanoseconds():
         "time/actors/wait_in": 0.6,
     }
     said = bottleneck({**shares, **found}, load("ppo-cartpole", QUEUE))
-    assert said.startswith("actors wait 60% for actions, inference busy 0% and gathers rows for 2.5 ms: ")
+    assert said.startswith("actors wait 60% for actions, inference busy 0% and waits 2.5 ms per batch: ")
 
 
 def test_an_algorithm_with_replay_is_told_of_its_ratio():
     assert line("dqn-cartpole", REPLAY, learner__busy=0.98, actors__busy=0.4) == (
         "learner busy 98%: more actors will not help;"
-        " a smaller network, a lower algo.updates_per_step or more threads would"
+        " a smaller network, a lower algo.updates_per_step, or more threads would"
     )
     both = {"learner__busy": 0.3, "learner__wait_in": 0.7, "actors__busy": 0.5, "actors__wait_out": 0.5}
     assert line("dqn-cartpole", REPLAY, **both).startswith("limited by algo.updates_per_step=0.25: ")
@@ -142,7 +142,7 @@ def test_an_algorithm_with_replay_is_told_of_its_ratio():
         (0.62, 0.38, "one process: 62% learning, 38% acting; runtime=processes overlaps them"),
         (0.31, 0.19, "one process: 62% learning, 38% acting; runtime=processes overlaps them"),
         (0.95, 0.05, "one process: 95% learning, 5% acting;"
-                     " a smaller network, a larger batch or more threads would help"),
+                     " a smaller network, a larger batch, or more threads would help"),
         (0.05, 0.9, "one process: 5% learning, 95% acting;"
                     " runtime=processes with several actors, or cheaper envs, would help"),
         (0.0, 0.0, None),

@@ -21,7 +21,7 @@ SETTINGS = [
     "log.every=100",
     "algo.optimizer={name: Adam, args: {lr: 0.001}}",
 ]
-ANEW = "the saved moments do not fit and start anew: optimizer q"
+ANEW = "the saved moments do not fit and are reset: optimizer q"
 
 
 class Listening(Quiet):

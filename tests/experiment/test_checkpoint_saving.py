@@ -108,7 +108,7 @@ def test_checkpoints_that_cannot_be_written_are_warned_of_once_and_the_last_one_
     saver.save(lambda: (10, {"learner": {}}), None)
     check_until_written(saver)
     assert saver.failure is None
-    assert said[1:] == ["checkpoints are written again"]
+    assert said[1:] == ["checkpoints can be written again"]
     assert steps_of(tmp_path) == [7, 10]
     saver.save(lambda: (11, {"learner": {"large": large}}), None)
     saver.save(lambda: (12, {"learner": {}}), None)
@@ -120,7 +120,7 @@ def test_of_a_full_disk_it_says_how_much_room_is_missing(saver, tmp_path, monkey
     large = {"array": np.zeros(200_000, np.uint8), "ring": Segmented((Joined((bytes(300_000),)),))}
     saver.save(lambda: (7, {"learner": large}), None)
     saver.finish()
-    assert re.search(r"No space left on device \(it takes up to 0\.5 MB, and .* MB are free\)$", saver.failure)
+    assert re.search(r"No space left on device \(it takes up to 0\.5 MB, and .* MB is free\)$", saver.failure)
 
 
 def test_the_end_of_a_run_hears_of_its_last_checkpoint_and_nobody_is_told_that_training_goes_on(saver, said, tmp_path):

@@ -32,7 +32,7 @@ def test_a_run_in_use_is_refused_with_the_name_of_its_user_after_some_patience(t
         assert said == []
         with pytest.raises(UserError) as refused, locked(tmp_path, said.append):
             pass
-    assert str(refused.value) == f"{user}; wait for its end or stop it, or add run=NAME to go on in a new folder"
+    assert str(refused.value) == f"{user}; wait for its end, stop it, or add run=NAME to continue in a new folder"
     assert said == [f"{user}; waiting up to 0.2 s for its end"]
     with locked(tmp_path, said.append):
         assert len(said) == 1

@@ -119,13 +119,13 @@ def test_rows_wait_for_room_on_a_full_disk_and_none_is_torn_or_lost(path, monkey
         metrics.write({"env_steps": step})
         assert steps_in(path) == [10, 11][: step - 9]
     assert metrics.failure == f"cannot write to {path}: No space left on device"
-    assert said == [f"warning: {metrics.failure}; training goes on, and what is to be written waits in memory"]
+    assert said == [f"warning: {metrics.failure}; training goes on, and unwritten data waits in memory"]
     traced.room = None
     metrics.write({"env_steps": 15})
     assert steps_in(path) == list(range(10, 16))
     assert metrics.rows == 6
     assert metrics.failure is None
-    assert said[1:] == [f"{path} is written again, and nothing of it is missing"]
+    assert said[1:] == [f"{path} can be written again, and nothing is missing"]
 
 
 def test_rows_that_still_wait_at_the_end_are_tried_once_more(path, monkeypatch):

@@ -80,7 +80,7 @@ def test_a_branch_goes_on_with_other_settings_and_leaves_its_parent_alone(parent
 def test_a_branch_with_another_table_fills_it_anew_and_says_so(parent, tmp_path):
     heard = Listening()
     result = branch(parent, changed(parent, "stop.env_steps=1200", "algo.n_step=3"), tmp_path, heard)
-    assert any("filled anew" in str(line) for line in heard.lines)
+    assert any("filled again" in str(line) for line in heard.lines)
     assert read_rows(result.folder / "metrics.jsonl")[-1]["store/replay/size"] < 600
 
 

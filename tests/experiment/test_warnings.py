@@ -36,14 +36,21 @@ def rows_of(count=ROWS, **keys):
             QUEUE,
             {"loss__off_policy": 0.25, "loss__clipped": 0.72},
             0,
-            "actors and learner disagree in 25% of all choices and 72% of importance ratios are clipped"
+            "actors and learner disagree in 25% of all actions and 72% of importance ratios are clipped"
             " (last 10 rows): lower algo.max_lag (8 now), env.num (16 now) or the learning rate",
+        ),
+        (
+            ("impact-cartpole", []),
+            {"loss__off_policy": 0.25, "loss__clipped": 0.72},
+            0,
+            "actors and learner disagree in 25% of all actions and 72% of importance ratios are clipped"
+            " (last 10 rows): lower algo.max_times_sampled (2 now), algo.buffer (4 now) or the learning rate",
         ),
         (
             QUEUE,
             {"learner__lag": 41.2},
             0,
-            "what is learned from is 41 updates old (last 10 rows):"
+            "training data is 41 updates old (last 10 rows):"
             " lower algo.max_lag (8 now), env.num (16 now) or raise the batch",
         ),
         (
@@ -58,21 +65,21 @@ def rows_of(count=ROWS, **keys):
             {},
             49,
             "no episode fills a sequence of 49 steps: the last ones took 30 on average, 48 at most;"
-            " let algo.n_step be no more than that",
+            " lower algo.n_step to at most that",
         ),
         (
             ("dqn-cartpole", ["algo.name=r2d2", "net.core.kind=lstm"]),
             {},
             120,
             "no episode fills a sequence of 120 steps: the last ones took 30 on average, 48 at most;"
-            " let algo.burn_in + algo.unroll be no more than that",
+            " lower algo.burn_in + algo.unroll to at most that",
         ),
         (
             REPLAY,
             {"learner__compiled": 0.0},
             1,
             "torch cannot compile this loss as a whole, so it is computed as with compile=false"
-            " (TORCH_LOGS=graph_breaks says what is in the way)",
+            " (TORCH_LOGS=graph_breaks shows why)",
         ),
     ],
 )

@@ -120,4 +120,4 @@ def test_checks_hold_where_python_leaves_out_asserts(place):
     command = [sys.executable, "-O", "-m", "starling", *place.command("resume")]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=place.root, check=False)
     assert ended.returncode == 2, ended.stderr
-    assert "a window is too long" in ended.stderr
+    assert "a sequence is too long" in ended.stderr

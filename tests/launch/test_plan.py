@@ -69,7 +69,7 @@ def test_more_actors_than_cores_where_fewer_cannot_fill_a_batch(monkeypatch):
 
 
 def test_a_number_of_actors_that_is_asked_for_is_taken_or_refused():
-    with pytest.raises(UserError, match="equally many env rows"):
+    with pytest.raises(UserError, match="equally many envs"):
         RunPlan.from_config(load("ppo-cartpole", ["runtime=processes", "env.num=8", "actors=3"]))
 
 

@@ -257,7 +257,7 @@ def test_own_torso_by_import_path_and_by_registered_name():
         ({"kind": "nature"}, VECTOR, r"nature needs an image"),
         ({"kind": "nature"}, MINATAR, r"kernel of convolution 2 \(4x4\) is larger than its input \(1x1\).*10x10"),
         ({"kind": "cnn", "kernels": [3, 9, 3]}, MINATAR, r"convolution 2 \(9x9\).*\(8x8\)"),
-        ({"kind": "cnn", "kernels": [3, 3]}, MINATAR, r"equally long, not 3, 2 and 3"),
+        ({"kind": "cnn", "kernels": [3, 3]}, MINATAR, r"equal lengths, not 3, 2 and 3"),
         ({}, spaces.Text(5), r"observation has the space Text"),
         ({}, spaces.Dict(a=VECTOR, b=spaces.Sequence(VECTOR)), r"observation/b has the space Sequence"),
         ({}, spaces.Dict(), r"no leaves"),

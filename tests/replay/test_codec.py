@@ -85,7 +85,7 @@ def test_a_chunk_that_unpacks_to_more_than_its_size_is_refused_before_it_is_unpa
     stream = zstandard.ZstdCompressor().compressobj()  # does not know its size when it begins
     unknown = stream.compress(bytes(2**26)) + stream.flush()
     for broken in (unknown, b"", b"zstd", bomb[:-1], packer.pack(np.zeros(100, np.uint8))[:-1]):
-        with pytest.raises(UserError, match="broken"):
+        with pytest.raises(UserError, match="damaged"):
             packer.unpack(broken, (100,), kind)
     assert not packer.unpack(packer.pack(np.zeros(100, np.uint8)), (100,), kind).any()
 
@@ -105,7 +105,7 @@ def test_a_damaged_state_is_refused_when_it_is_loaded(damage):
         state["sizes"] = state["sizes"][:-1]
     else:
         state["which"] = state["which"][::-1].copy()
-    with pytest.raises(UserError, match="broken"):
+    with pytest.raises(UserError, match="damaged"):
         Chunked(SPEC, grid).set_state(state)
 
 
@@ -149,6 +149,6 @@ def test_a_state_with_impossible_chunks_is_refused_before_a_segment_is_read(chan
 
 @pytest.mark.parametrize("sizes", [[1, 10**6, -(10**6)] * 300, [-1, 4], [1], [4], [[3]]])
 def test_pieces_of_other_sizes_than_their_bytes_are_refused(sizes):
-    with pytest.raises(UserError, match="broken"):
+    with pytest.raises(UserError, match="damaged"):
         parted({"bytes": np.zeros(3, np.uint8), "sizes": np.array(sizes, np.int32)})
     assert parted(joined([b"ab", b"", b"c"])) == [b"ab", b"", b"c"]

@@ -224,10 +224,10 @@ def test_a_lost_actors_credits_are_dealt_again():
         ([queue(max_lag=0)], (4, 2, 2), "equally many"),
         ([queue(max_lag=0, max_times_sampled=2)], (4,), "one use"),
         ([queue(max_lag=1, min_size=9)], (4,), "never reached"),
-        ([queue(min_size=17)], (4,), "waits for 17 items, and 16 have room"),
+        ([queue(min_size=17)], (4,), "waits for 17 items, and 16 fit"),
         ([queue(updates_per_step=1.0)], (4,), "pace"),
         ([queue(storage="ring")], (4,), "fifo needs storage slots"),
-        ([replay(capacity=10, length=5)], (2,), "too small for windows"),
+        ([replay(capacity=10, length=5)], (2,), "too small for sequences"),
         ([replay(min_size=1001)], (2,), "waits for 1,001 items, and about"),
         ([replay(capacity=39, batch=40, min_size=1)], (2,), "smaller than a batch of 40 items"),
         ([replay(period=10, length=10, min_size=200)], (2,), "waits for 200 items, and about"),
@@ -236,7 +236,7 @@ def test_a_lost_actors_credits_are_dealt_again():
         ([queue(share=0.5), circular(share=0.5, batch=5)], (2,), "one batch"),
         ([queue(share=0.5), circular(share=0.5, updates_per_step=1.0)], (2,), "pace"),
         ([queue("a", share=0.75), queue("b", share=0.25)], (2,), "equally fast"),
-        ([queue(share=0.99), circular(share=0.01)], (2,), "is no item"),
+        ([queue(share=0.99), circular(share=0.01)], (2,), "is below one item"),
     ],
 )
 def test_settings_that_never_move_are_refused(specs, groups, says):

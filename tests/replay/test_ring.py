@@ -233,7 +233,7 @@ def test_too_many_env_rows_and_too_long_fragments_are_refused():
     ring = Ring(ring_spec(capacity=8), layout, 1)
     with pytest.raises(ValueError, match="too long"):
         ring.append(Stream(make_rows(0, 1, layout), np.arange(1), layout).fragment(9), continues=False)
-    with pytest.raises(ValueError, match="env rows"):
+    with pytest.raises(ValueError, match="more envs"):
         ring.append(Stream(make_rows(0, 2, layout), np.arange(2), layout).fragment(2), continues=False)
 
 

@@ -53,7 +53,7 @@ def test_together_shards_allow_as_many_batches_as_one_table_does(rows, shards):
 
 
 def test_what_cannot_be_dealt_is_refused():
-    with pytest.raises(UserError, match="a batch of 32 cannot be dealt to learners=3"):
+    with pytest.raises(UserError, match="a batch of 32 cannot be divided equally among learners=3"):
         shard_specs([REPLAY], 6, 3)
     with pytest.raises(UserError, match="learners=4 are more than"):
         shard_specs([REPLAY], 2, 4)

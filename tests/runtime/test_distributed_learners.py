@@ -285,7 +285,7 @@ def test_what_is_done_just_after_a_wait_for_it_ended_is_done(tmp_path):
 
 
 def test_ranks_that_do_not_come_are_not_waited_for_for_ever(tmp_path):
-    with pytest.raises(RankLostError, match="did not meet"):
+    with pytest.raises(RankLostError, match="did not connect"):
         meet(tmp_path, 0, 2, timeout=1.0)
 
 

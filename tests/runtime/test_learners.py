@@ -42,11 +42,11 @@ def test_a_rank_is_lost_and_all_go_on_from_where_they_were():
             updates(runtime, 50)
             before, steps = runtime.updates, runtime.env_steps
             os.kill(rank(runtime, victim).process.pid, blow)
-            notices = until_notice(runtime, "go on together")
+            notices = until_notice(runtime, "continue together")
             died = f"learner {victim} died ({'killed by SIGKILL' if blow == signal.SIGKILL else 'hung'}"
             assert any(died in line for line in notices)
             assert any(f"learner {1 - victim} lost the others" in line for line in notices)
-            (line,) = [line for line in notices if "go on together" in line]
+            (line,) = [line for line in notices if "continue together" in line]
             assert int(line.rsplit(" ", 1)[1].replace(",", "")) >= before - 1, "no more than one update is lost"
             updates(runtime, 50)
             row = runtime.drain_metrics()
@@ -130,7 +130,7 @@ def test_what_cannot_be_is_refused():
     for settings, what in [
         (["runtime=inline"], "set runtime=processes"),
         (["actors=1"], "actors=1 is less than learners=2"),
-        (["algo.rows=3"], "cannot be dealt"),
+        (["algo.rows=3"], "cannot be divided equally"),
         (["net.core.kind=lstm", "net.shared=true", "algo.minibatches=4"], "lower algo.minibatches"),
     ]:
         with pytest.raises(UserError, match=what):

@@ -325,7 +325,7 @@ def test_an_actor_that_writes_noise_is_named_and_started_again(data, words):
         with open(f"/proc/self/fd/{worker.link.fileno()}", "wb", buffering=0) as pipe:
             pipe.write(framed(data))
         notices = until_notice(runtime, "actor 0 died")
-        assert any(f"actor 0 died (BrokenMessageError: sent what is no message ({words}" in line for line in notices), (
+        assert any(f"actor 0 died (BrokenMessageError: sent an invalid message ({words}" in line for line in notices), (
             notices
         )
         updates = runtime.updates

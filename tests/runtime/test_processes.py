@@ -57,7 +57,7 @@ def test_workers_are_lost_and_the_run_goes_on(inference, victims, blow):
                 notices = until_notice(runtime, f"{victim} died")
             said = next(line for line in notices if f"{victim} died" in line)
             assert ("killed by SIGKILL" if blow == signal.SIGKILL else "hung") in said
-            assert "again in 0.5 s" in said
+            assert "restarting it in 0.5 s" in said
             go_on(runtime, 600)
             assert runtime.updates > before
         assert balance(runtime)["lost"] <= len(victims) * 2 * 4 * 6, "at most what was under way"

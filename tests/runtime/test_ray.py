@@ -70,7 +70,7 @@ def test_an_actor_and_then_its_host_are_killed_and_the_run_goes_on():
             updates = runtime.updates
             os.kill(mine(name, before[name]), signal.SIGKILL)
             notices = until_notice(runtime, "died")
-            assert any(f"{said}: starting it again in 0.5 s" in line for line in notices), notices
+            assert any(f"{said}: restarting it in 0.5 s" in line for line in notices), notices
             later = go_on(runtime, 600)
             assert runtime.updates > updates
             balance(runtime)
@@ -79,7 +79,7 @@ def test_an_actor_and_then_its_host_are_killed_and_the_run_goes_on():
 
 def test_a_server_is_killed_it_and_then_its_host_hang_all_are_replaced_and_an_evaluation_comes_back():
     blows = [
-        ("starling infere", signal.SIGKILL, "inference died (killed by SIGKILL): starting it again in 0.5 s"),
+        ("starling infere", signal.SIGKILL, "inference died (killed by SIGKILL): restarting it in 0.5 s"),
         ("starling infere", signal.SIGSTOP, "inference died (hung"),
         ("ray::Node", signal.SIGSTOP, " died (hung: no answer)"),
     ]
@@ -121,7 +121,7 @@ def test_a_host_that_hangs_before_its_first_answer_is_replaced(monkeypatch):
             next(runtime.rounds)
         assert runtime.env_steps == 0
         with impatient(*runtime.hub.supervisor.workers.values()):
-            until_notice(runtime, "node 0 died (hung: no answer): starting it again in")
+            until_notice(runtime, "node 0 died (hung: no answer): restarting it in")
         go_on(runtime, 400)
 
 
@@ -164,7 +164,7 @@ class KillsAShard(Quiet):
             self.since = row["env_steps"] - int(max(saved).name.removeprefix("step-"))
 
     def message(self, line) -> None:
-        self._told = self._told or "begins with what the newest checkpoint holds of it" in line
+        self._told = self._told or "starts from the newest checkpoint" in line
 
 
 def test_a_shard_that_is_lost_begins_with_what_was_saved_of_it(tmp_path):
@@ -190,7 +190,7 @@ def test_a_learner_of_two_is_lost_and_both_go_on_from_where_they_were():
             updates = runtime.updates
             assert updates > 0
             os.kill(mine(name, before[name]), blow)
-            notices = until_notice(runtime, "the learners go on together")
+            notices = until_notice(runtime, "the learners continue together")
             assert any(said in line for line in notices), notices
             go_on(runtime, 200)
             assert runtime.updates >= updates
@@ -243,7 +243,7 @@ def test_an_env_that_loses_its_numbers_once_only_loses_its_episode(tmp_path):
     faulty = ["env.id=toy/faulty", f"env.args={{what: nan_obs, when: 30, once: {tmp_path / 'done'}}}"]
     with running(*IMPALA, *faulty, "eval.every=null") as runtime:
         (said,) = [line for line in until_notice(runtime, "its episode was dropped") if "dropped" in line]
-        assert said.startswith("env 'toy/faulty' gave NaN in its observation (row ")
+        assert said.startswith("env 'toy/faulty' gave NaN in its observation (env ")
         go_on(runtime, 300)
         assert runtime.drain_metrics()["envs/dropped"] == 1
 

@@ -78,7 +78,7 @@ def test_a_value_may_come_before_a_rank_knows_of_the_rendezvous_and_earlier_ones
 def test_who_does_not_come_is_not_waited_for_longer_than_said():
     with ranks(2) as (_, lines):
         began = time.monotonic()
-        with pytest.raises(RuntimeError, match=r"did not come within 0\.3 s"):
+        with pytest.raises(RuntimeError, match=r"did not arrive within 0\.3 s"):
             lines[0].rendezvous(1, 0.3).get("a")
         assert time.monotonic() - began < PATIENCE / 4
 
@@ -112,5 +112,5 @@ def test_gloo_meets_over_it_again_and_again_and_only_on_loopback(size):
 
 
 def test_a_rank_that_does_not_come_is_lost():
-    with ranks(2) as (_, lines), pytest.raises(RankLostError, match="did not meet: the other learners did not come"):
+    with ranks(2) as (_, lines), pytest.raises(RankLostError, match="did not connect: the other learners did not"):
         DistributedLearners(RendezvousInfo(lines[0].rendezvous(1, 1.0), 0, 2, 1.0), torch.device("cpu"), Usage())

@@ -76,7 +76,7 @@ def test_old_unrolls_that_cannot_be_dealt_to_two_learners_are_named():
     blueprints = [
         RunPlan.from_config(load("impala-clear-cartpole", [*after, "actors=2"])) for after in ([], ["learners=2"])
     ]
-    assert check_branch(*blueprints).lines()[-1] == "old unrolls are not dealt to other learners: uniform begin empty"
+    assert check_branch(*blueprints).lines()[-1] == "old sequences do not move to other learners: uniform start empty"
 
 
 def goes_on(first, runs, after):

@@ -137,7 +137,7 @@ def test_a_stretch_without_an_end_is_refused(exported, settings_of, tmp_path):
         (folder / part["file"]).write_bytes(content)
         part |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match="whose last observation is said to be valid"):
+    with pytest.raises(UserError, match="whose last observation is marked as valid"):
         begin(folder, settings_of("cartpole"))
 
 

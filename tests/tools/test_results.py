@@ -183,6 +183,6 @@ def test_every_family_has_its_table_and_an_old_preset_too():
     gone = replace(ONE, preset="ppo-that-was-removed", minutes=None)
     page = markdown([ONE, atari, other, gone])
     titles = [line for line in page.splitlines() if line.startswith("## ")]
-    assert titles == ["## Atari (ALE)", "## Toy problems", "## Gymnasium", "## Presets that are no more"]
+    assert titles == ["## Atari (ALE)", "## Toy problems", "## Gymnasium", "## Removed presets"]
     assert "`env.id=toy/memory` `x='a\\|b'` |" in page
     assert [env_of(summary) for summary in summarize([atari, other, gone])] == ["ALE/Pong-v5", "toy/memory", None]

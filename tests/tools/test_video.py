@@ -152,8 +152,8 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path, name, length):
     [
         ("a.avi", 30, r"a.avi does not end in .mp4 or .gif"),
         ("a", 30, r"does not end in .mp4 or .gif"),
-        ("a.mp4", 0, "0 frames a second cannot be shown"),
-        ("a.mp4", float("nan"), "nan frames a second cannot be shown"),
+        ("a.mp4", 0, "0 frames per second cannot be shown"),
+        ("a.mp4", float("nan"), "nan frames per second cannot be shown"),
         ("folder.gif", 30, "folder.gif is a folder"),
         ("file/a.gif", 30, "cannot write .*file/a.gif: "),
         ("/proc/a.mp4", 30, "cannot write /proc/a.mp4: "),
@@ -174,10 +174,10 @@ def test_what_cannot_be_written_is_told_before_the_first_frame_is_asked_for(tmp_
 @pytest.mark.parametrize(
     ("frames", "message"),
     [
-        ([], "at least one picture"),
-        ([np.zeros((8, 8, 3), np.float32)], r"shape \(8, 8, 3\), float32 cannot be filmed"),
-        ([np.zeros((8, 8, 2), np.uint8)], r"shape \(8, 8, 2\), uint8 cannot be filmed"),
-        ([np.zeros((300, 8, 3), np.uint8), np.zeros((300, 9, 3), np.uint8)], "pictures of two sizes"),
+        ([], "at least one image"),
+        ([np.zeros((8, 8, 3), np.float32)], r"shape \(8, 8, 3\), float32 cannot be recorded"),
+        ([np.zeros((8, 8, 2), np.uint8)], r"shape \(8, 8, 2\), uint8 cannot be recorded"),
+        ([np.zeros((300, 8, 3), np.uint8), np.zeros((300, 9, 3), np.uint8)], "images of two sizes"),
     ],
 )
 @pytest.mark.parametrize("name", ["a.mp4", "a.gif"])

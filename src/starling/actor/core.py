@@ -85,7 +85,7 @@ class RowGroup:
         restored = [(leaf, saved.get(name, leaf)) for name, leaf in tree.items((self.carry, self.seen))]
         for leaf, array in restored:
             same = array.shape == leaf.shape and array.dtype.kind == leaf.dtype.kind
-            require(same, f"{array.dtype} {array.shape} of env rows that have {leaf.dtype} {leaf.shape}")
+            require(same, f"{array.dtype} {array.shape} of envs that have {leaf.dtype} {leaf.shape}")
         arrays = iter(array for _, array in restored)
         self.carry, self.seen = tree.map(lambda _: next(arrays), (self.carry, self.seen))
         for name, tensor in tree.items(self.intrinsic_state):
@@ -322,7 +322,7 @@ class PolicyCore:
     def set_state(self, state: dict[str, Any]) -> None:
         progress = Progress(**state["progress"])
         to_count(progress.env_steps), to_count(progress.updates)
-        require(0.0 <= progress.fraction <= 1.0, "a run that is more than over")
+        require(0.0 <= progress.fraction <= 1.0, "a run beyond its end")
         self.policy.progress = progress
         for index in self._groups:
             self._groups[index].set_state(state["groups"][str(index)])

@@ -118,18 +118,18 @@ class EnvLoop:
             row = self._rows[fault.row]
             more = "; further ones are only counted" if self.dropped == NAMED else ""
             if self.dropped <= NAMED:
-                self._notices.append(f"env {fault.env!r} {fault.what} (row {row}): its episode was dropped{more}")
+                self._notices.append(f"env {fault.env!r} {fault.what} (env {row}): its episode was dropped{more}")
         self.env.drops.clear()
 
     def _warn_of_bounds(self, what: str, row: int) -> None:
         self._notices.append(
-            f"warning: env {self.env.spec.id!r} {what} (row {self._rows[row]}): widen the bounds of the space, or scale"
-            " what the env gives to them; it is learned from as it is"
+            f"warning: env {self.env.spec.id!r} {what} (env {self._rows[row]}): widen the bounds of the space, or scale"
+            " its values to them; training uses them as they are"
         )
 
     def get_state(self) -> dict[str, Any]:
         """State right after `cut`; it excludes the envs themselves, which are about to be reset."""
-        assert self._cut, "an env loop is saved after its rows were cut"
+        assert self._cut, "an env loop is saved after its episodes were cut"
         return {"env_steps": self.env_steps, "dropped": self.dropped}
 
     def set_state(self, state: dict[str, Any]) -> None:

@@ -101,7 +101,7 @@ def play_episodes(
 def _warn_of_cut(env: VectorEnv) -> None:
     limit = "env.wrappers='[{name: TimeLimit, args: {max_episode_steps: 1000}}]'"
     logging.getLogger(__name__).warning(
-        f"an evaluation episode of env {env.spec.id!r} had not ended after {LONGEST:,} steps and counts as it stands:"
+        f"an evaluation episode of env {env.spec.id!r} had not ended after {LONGEST:,} steps and counts as it is:"
         f" if the env has no time limit, give it one, e.g. {limit}"
     )
 
@@ -203,5 +203,5 @@ class Evaluator:
         there = sorted({str(key) for game in played for key, value in game.info.items() if _number(value) is not None})
         logging.getLogger(__name__).warning(
             f"eval.metrics: no episode of env {self.env.spec.id!r} ended with a number called {name!r} in its info"
-            f"{did_you_mean(name, there)} (there {'were: ' + ', '.join(there[:20]) if there else 'was none'})"
+            f"{did_you_mean(name, there)} (found: {', '.join(there[:20]) or 'none'})"
         )

@@ -259,4 +259,4 @@ class Algorithm(ABC):
             candidates: Items of that table, [T, B].
             recent: The newest fragments, which this batch takes from the queue.
         """
-        raise NotImplementedError(f"{type(self).__name__} has a ranked table, but no score")
+        raise NotImplementedError(f"{type(self).__name__} has a ranked table, but no method score")

@@ -14,9 +14,9 @@ from starling.config.parts import Linear, LinearShare, Part
 class PrioritizedConfig(Part):
     """Prioritized replay (1511.05952)."""
 
-    alpha: float = Field(0.6, ge=0, le=1, description="how far priorities shape sampling; 0 is uniform")
+    alpha: float = Field(0.6, ge=0, le=1, description="exponent of the priorities; 0 is uniform")
     beta: LinearShare = Field(
-        Linear(start=0.4, end=1.0, fraction=1.0), description="importance correction; 1 is a full correction"
+        Linear(start=0.4, end=1.0, fraction=1.0), description="exponent of importance weights; 1 is a full correction"
     )
 
 
@@ -28,7 +28,7 @@ class TransitionsConfig(AlgoConfig):
     prioritized: PrioritizedConfig | None = Field(None, description="prioritized replay; null: uniform")
     capacity: Capacity = Field(1_000_000, ge=1, description="env steps kept in replay, over all envs")
     codec: Literal["none", "zstd"] = Field(
-        "none", description="how replay keeps observations: zstd needs a small part of the memory of none"
+        "none", description="compression of observations in replay; zstd takes a small fraction of the memory"
     )
 
 
@@ -38,11 +38,13 @@ class VTraceConfig(AlgoConfig):
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete")
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
     trace_lambda: float = Field(
-        1.0, ge=0, le=1, description="lambda of V-trace (1802.01561, remark 2); 1: to the unroll's end"
+        1.0, ge=0, le=1, description="lambda of V-trace (1802.01561, remark 2); 1: to the end of the sequence"
     )
-    clip_rho: Magnitude = Field(1.0, gt=0, description="largest importance weight of a step: which policy is valued")
+    clip_rho: Magnitude = Field(
+        1.0, gt=0, description="largest importance weight of a step, which sets the policy that is valued"
+    )
     clip_c: Magnitude = Field(
-        1.0, ge=0, description="largest importance weight of a trace: how far a value looks ahead"
+        1.0, ge=0, description="largest importance weight of a trace, which limits how far a value looks ahead"
     )
     value_coef: Weight = Field(0.5, ge=0, description="weight of the value loss, half the squared error")
     entropy_coef: Weight = Field(0.01, ge=0, description="weight of the entropy bonus")

@@ -16,10 +16,10 @@ Allow = Annotated[
     typer.Option(
         "--allow",
         metavar="PACKAGE",
-        help="Let a run that somebody else made import this package; may be given several times.",
+        help="Allow a run made by somebody else to import this package; may be repeated.",
         show_default="your own runs only",
     ),
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The run's folder.")]
-Checkpoint = Annotated[str, typer.Option(help="Which one: newest, best, or its env steps.")]
+Checkpoint = Annotated[str, typer.Option(help="Checkpoint to use: newest, best, or its env steps.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on the last line.")]

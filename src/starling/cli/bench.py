@@ -23,13 +23,13 @@ KINDS = ("env_step", "inference", "training")
 def throughput(
     preset: Annotated[str, typer.Option(metavar="PRESET|FILE", help="A preset's name or a YAML file.")],
     overrides: Overrides = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure; warming up comes on top.")] = 60.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds to measure, after the warm-up.")] = 60.0,
     allow: Allow = None,
     as_json: AsJson = False,
 ) -> None:
-    """Env steps a second of real training, beside what this machine's cores allow.
+    """Measure env steps per second of real training, and the limit that this machine's cores allow.
 
-    What an env step costs is measured too, with all cores busy; efficiency is the speed divided by cores / cost.
+    The cost of an env step is measured too, with all cores busy; efficiency is the speed divided by cores / cost.
 
     Example: starling bench throughput --preset impala-pong runtime=processes --seconds 60
     """
@@ -52,21 +52,21 @@ def replay(
     games: Annotated[
         list[str] | None,
         typer.Option(
-            "--games", metavar="GAME", help="An Atari game, e.g. Pong; may be given again.", show_default="six games"
+            "--games", metavar="GAME", help="An Atari game, e.g. Pong; may be repeated.", show_default="six games"
         ),
     ] = None,
     observations: Annotated[
         int, typer.Option(min=10_000, help="Observations in the replay whose memory is measured.")
     ] = 1_000_000,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure speed; filling comes on top.")] = 30.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds to measure speed, after filling.")] = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Memory of a million compressed observations, and items a second beside replays of other libraries.
+    """Measure memory per million compressed observations, and items per second compared with other libraries.
 
-    Every library has a process of its own, as it comes; then the same where freed memory is kept, as in our processes.
+    Each library runs in its own process with its defaults, then again with freed memory kept, as in our processes.
 
-    Real frames of random play: some are recorded and inserted over and over until a replay is full and partly
-    overwritten. The default games take some minutes each.
+    The data is recorded from random play and inserted repeatedly until a replay is full and partly overwritten. Each of
+    the default games takes some minutes.
 
     Example: starling bench replay --games Pong --games Breakout --json
     """
@@ -105,7 +105,7 @@ def replay_values(found: Found, setting: Setting) -> dict[str, Any]:
         "seconds": {
             game: {"small": asdict(full.small), "full": asdict(full.large)} for game, full in found.games.items()
         },
-        "data": "real frames of random play, recorded once and inserted over and over",
+        "data": "real frames of random play, recorded once and inserted repeatedly",
         "settings": {**asdict(setting), **more},
         **describe("starling-rl", "numpy", "numba", "zstandard", "ale-py", "tianshou", "cpprb", "stable-baselines3"),
     }
@@ -113,13 +113,13 @@ def replay_values(found: Found, setting: Setting) -> dict[str, Any]:
 
 def replay_table(found: Found) -> str:
     """Format the measurement as a table of name, value, and explanation."""
-    rows = [(name, f"{size:.3f}", "GB a million observations") for name, size in found.gigabytes_per_million.items()]
+    rows = [(name, f"{size:.3f}", "GB per million observations") for name, size in found.gigabytes_per_million.items()]
     for name, speed in found.speeds.items():
-        held = f"{speed.kept:,.0f} where memory is kept; {speed.bytes_per_item:,.0f} bytes an item"
+        held = f"{speed.kept:,.0f} if freed memory is kept; {speed.bytes_per_item:,.0f} bytes per item"
         rows.append((name, f"{speed.items_per_s:,.0f}", f"items/s, {held}"))
     ratios = {"ratio": found.ratio_to_best_peer, "memory kept": found.ratio_where_memory_is_kept}
     for name, ratio in ratios.items():
-        rows.append((name, "-" if ratio is None else f"{ratio:.2f}", "to the fastest other library that is installed"))
+        rows.append((name, "-" if ratio is None else f"{ratio:.2f}", "times the fastest other installed library"))
     for name, growth in found.growth.items():
         rows.append((name, f"{growth:.2f}", "times as long as in a replay of 10,000 items"))
     return "\n".join(f"{name:<18} {value:>12}  {about}" for name, value, about in rows)
@@ -175,8 +175,8 @@ def as_table(found: Throughput, run_plan: RunPlan) -> str:
         ("speed", f"{reading.steps_per_s:,.0f}", f"steps/s, {found.frames_per_s:,.0f} frames/s: {settings}"),
         ("limit", f"{costs.limit:,.0f}", f"steps/s if {costs.cores} cores did nothing else (measured: {limits})"),
         ("efficiency", f"{found.efficiency:.2f}", "of the limit"),
-        ("lag", "-" if reading.lag is None else f"{reading.lag:.2f}", "versions between acting and learning"),
+        ("lag", "-" if reading.lag is None else f"{reading.lag:.2f}", "updates between acting and learning"),
         *((role, f"{share:.0%}", "of the time busy") for role, share in reading.busy.items()),
-        *((name, micro(c.median), f"us of a core a step ({micro(c.low)} to {micro(c.high)})") for name, c in kinds),
+        *((name, micro(c.median), f"us of one core per step ({micro(c.low)} to {micro(c.high)})") for name, c in kinds),
     ]
     return "\n".join(f"{name:<10} {value:>12}  {about}" for name, value, about in rows)

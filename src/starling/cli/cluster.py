@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from starling.launch.ray import ClusterPlan
     from starling.runtime.ray.check import NodeFacts
 
-cluster_app = typer.Typer(help="Look at a Ray cluster.", no_args_is_help=True)
+cluster_app = typer.Typer(help="Inspect a Ray cluster.", no_args_is_help=True)
 
 
 @cluster_app.callback()
@@ -30,9 +30,9 @@ def check(
     overrides: Overrides = None,
     allow: Allow = None,
 ) -> None:
-    """Find out whether a cluster is fit for a run: versions, resources, token, object store, bandwidth.
+    """Check whether a cluster is fit for a run: versions, resources, token, object store, bandwidth.
 
-    Ends with code 2 and one line for everything that is wrong.
+    Exits with code 2 and one line per problem.
 
     Example: starling cluster check impala-pong ray.address=auto actors=32
     """

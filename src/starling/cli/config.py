@@ -16,9 +16,9 @@ from starling.errors import escaped
 if TYPE_CHECKING:
     from starling.experiment.run_folder.folder import RunFolder
 
-config_app = typer.Typer(help="Look at configurations, check and compare them.", no_args_is_help=True)
+config_app = typer.Typer(help="Show, check, and compare configurations.", no_args_is_help=True)
 
-Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A preset's name, a YAML file or a run's folder.")]
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A preset's name, a YAML file, or a run's folder.")]
 
 
 @config_app.command("show")
@@ -27,10 +27,10 @@ def show(
     overrides: Overrides = None,
     plain: Annotated[bool, typer.Option("--plain", help="Leave out the comments.")] = False,
 ) -> None:
-    """Print every setting as YAML, with what it is.
+    """Print every setting as YAML, with its description.
 
-    Nothing that is named there is imported, so that a stranger's file may be looked at. Of an algorithm of one's own
-    only the settings that are given are shown.
+    Nothing named in the file is imported, so a stranger's file is safe to show. For your own algorithm, only the
+    settings that the file gives are shown.
 
     Example: starling config show ppo-cartpole > my.yaml
     """
@@ -45,9 +45,9 @@ def show(
 
 @config_app.command("check")
 def check(source: Source, overrides: Overrides = None, allow: Allow = None) -> None:
-    """Print ok, or what `starling train` would refuse on any machine; `starling plan` looks at memory and disk.
+    """Print ok, or what `starling train` would refuse on any machine; `starling plan` checks memory and disk.
 
-    The env and the network are made once, so that also what does not fit them is found.
+    The env and the network are built once, so that settings that do not fit them are found too.
 
     Example: starling config check my.yaml algo.batch=64
     """
@@ -80,7 +80,7 @@ def schema(
         str | None, typer.Option(metavar="NAME", help="Only the settings of this algorithm.", show_default="all")
     ] = None,
 ) -> None:
-    """Print the JSON Schema that editors check and complete with.
+    """Print the JSON Schema, with which editors check and complete files.
 
     Example: starling config schema > starling.json
     """
@@ -91,10 +91,10 @@ def schema(
 
 @config_app.command("diff")
 def diff(
-    one: Annotated[str, typer.Argument(metavar="A", help="A preset's name, a YAML file or a run's folder.")],
-    other: Annotated[str, typer.Argument(metavar="B", help="What it is compared with.")],
+    one: Annotated[str, typer.Argument(metavar="A", help="A preset's name, a YAML file, or a run's folder.")],
+    other: Annotated[str, typer.Argument(metavar="B", help="The one to compare it with.")],
 ) -> None:
-    """Print the settings that differ; nothing that is named there is imported.
+    """Print the settings that differ; nothing named in the files is imported.
 
     Example: starling config diff ppo-cartpole runs/mine
     """

@@ -20,19 +20,19 @@ def evaluate(
         str, typer.Option(help="as-trained; for ALE also noop (up to 30 no-ops) and sticky (25% sticky actions).")
     ] = "as-trained",
     sample: Annotated[
-        bool, typer.Option("--sample", help="Sample actions from the policy, as in training, instead of the likeliest.")
+        bool, typer.Option("--sample", help="Sample actions from the policy, as in training; else the likeliest.")
     ] = False,
     epsilon: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Chance of a random action of a Q-learner.", show_default="algo.eval_epsilon"),
+        typer.Option(min=0, max=1, help="Chance of a random action, for Q-learning.", show_default="algo.eval_epsilon"),
     ] = None,
     allow: Allow = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score a run's agent: without exploration, or by the protocol that a published score has.
+    """Evaluate a run's agent: without exploration, or with the protocol of a published score.
 
-    Papers differ: most Atari scores of Q-learners have an epsilon of 0.001 to 0.05, those of policy gradients are
-    sampled.
+    Papers differ: most Atari scores use an epsilon of 0.001 to 0.05 for Q-learning, and sampled actions for policy
+    gradients.
 
     Example: starling eval runs/mine --episodes 100 --json
     """

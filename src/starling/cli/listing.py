@@ -23,9 +23,9 @@ _NARROWEST = 32  # minimum columns for the text; with fewer it goes below the ot
 
 
 def presets(as_json: AsJson = False) -> None:
-    """List the presets, which `starling train` takes by name, with the score that was measured.
+    """List the presets, which `starling train` takes by name, with their measured scores.
 
-    The score is the median over seeds; in JSON it is null where none was measured.
+    A score is the median over seeds; in JSON it is null if none was measured.
 
     Example: starling presets --json
     """
@@ -57,7 +57,7 @@ def algos(as_json: AsJson = False) -> None:
 
 
 def envs(
-    part: Annotated[str, typer.Argument(metavar="FILTER", help="Only ids with this in them.")] = "",
+    part: Annotated[str, typer.Argument(metavar="FILTER", help="Only ids that contain this.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """List the environments that can be made here, which `env.id` takes.

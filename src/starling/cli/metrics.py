@@ -28,7 +28,7 @@ def metrics(
     csv: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write every row as CSV; - is stdout.", show_default="a table")
     ] = None,
-    last: Annotated[int, typer.Option(min=1, help="Rows of the table.")] = 10,
+    last: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 10,
 ) -> None:
     """Show a run's last rows, or write all of them as CSV.
 
@@ -59,7 +59,7 @@ def _export(rows: Rows, count: int, names: Sequence[str], target: str) -> None:
 
     if count * len(names) > MOST_CELLS:
         raise UserError(
-            f"{count:,} rows of {len(names):,} columns are too much for one CSV file; read metrics.jsonl by itself"
+            f"{count:,} rows of {len(names):,} columns are too many for one CSV file; read metrics.jsonl instead"
         )
     if target == "-":
         shown = ({escaped(key): escaped(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows)

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 def plan(
     source: Source,
     overrides: Overrides = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure, about.")] = 5.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds to measure, roughly.")] = 5.0,
     runs: Annotated[Path, typer.Option(help="Folder that would hold the run.")] = Path("runs"),
     allow: Allow = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict a run's memory, disk and time from a short measurement.
+    """Predict a run's memory, disk, and time from a short measurement.
 
-    What cannot fit is refused with code 2 and one line that says which setting to lower, and to what.
+    A run that cannot fit is refused with code 2 and one line that says which setting to lower, and to what.
 
     Example: starling plan dqn-minatar-breakout algo.capacity=1000000
     """
@@ -73,15 +73,15 @@ def as_table(plan: Plan) -> str:
     sizes, room, costs = plan.sizes, plan.room, plan.costs
     parts = ", ".join(f"{name} {in_words(getattr(sizes, name))}" for name in MEMORY if getattr(sizes, name))
     kinds = (("env step", costs.env_step), ("inference", costs.inference), ("training", costs.training))
-    learning = f"parameters; {in_words(sizes.learning)} with target, gradients, moments and the copies of actors"
+    learning = f"parameters; {in_words(sizes.learning)} with target, gradients, moments, and the actors' copies"
     rows = [
         ("network", f"{plan.parameters:,}", learning),
         ("memory", in_words(sizes.memory), f"of {in_words(room.memory)} free: {parts}"),
-        ("shared", in_words(sizes.shared), "of that between processes"),
+        ("shared", in_words(sizes.shared), "of it shared by processes"),
         ("disk", in_words(sizes.disk), f"of {in_words(room.disk)} free: {sizes.checkpoints} checkpoints at most"),
-        *((name, micro(c.median), f"us of a core a step ({micro(c.low)} to {micro(c.high)})") for name, c in kinds),
+        *((name, micro(c.median), f"us of one core per step ({micro(c.low)} to {micro(c.high)})") for name, c in kinds),
         ("speed", f"{plan.steps_per_s:,.0f}", f"steps/s; {costs.limit:,.0f} if {costs.cores} cores did nothing else"),
-        ("time", duration(plan.seconds), "at that speed; evaluations and checkpoints come on top"),
+        ("time", duration(plan.seconds), "at that speed, plus evaluations and checkpoints"),
     ]
     return "\n".join(f"{name:<10} {value:>12}  {about}" for name, value, about in rows)
 

@@ -21,26 +21,26 @@ def play(
     checkpoint: Checkpoint = "newest",
     video: Annotated[
         Path | None,
-        typer.Option(help="Film it: out.mp4 or out.gif.", show_default="into RUN/videos, unless there is --log"),
+        typer.Option(help="Record a video: out.mp4 or out.gif.", show_default="in RUN/videos, unless --log is given"),
     ] = None,
     log: Annotated[
         Path | None,
-        typer.Option(help="Write every step with all outputs of the network: steps.json.", show_default="no log"),
+        typer.Option(help="Write every step with all network outputs: steps.json.", show_default="no log"),
     ] = None,
     fps: Annotated[
         float | None,
-        typer.Option(help="Frames per second.", show_default="real time, by the env's render_fps; else 30"),
+        typer.Option(help="Frames per second.", show_default="the env's render_fps, else 30"),
     ] = None,
     max_steps: Annotated[
-        int | None, typer.Option(min=1, help="Cut episodes off after so many steps.", show_default="never")
+        int | None, typer.Option(min=1, help="Cut episodes off after this many steps.", show_default="never")
     ] = None,
     explore: Annotated[bool, typer.Option("--explore/--no-explore", help="Act as in training.")] = False,
     streams: Annotated[
-        bool, typer.Option("--streams/--no-streams", help="Show every reward stream below the pictures.")
+        bool, typer.Option("--streams/--no-streams", help="Show every reward stream below the frames.")
     ] = False,
     allow: Allow = None,
 ) -> None:
-    """Film a run's agent, or log what it does and thinks step by step.
+    """Record a video of a run's agent, or log its actions and network outputs step by step.
 
     Example: starling play runs/mine --episodes 2 --video mine.gif --log steps.json
     """

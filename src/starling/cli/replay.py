@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from starling.tools.replay.drawn import Drawn
     from starling.tools.replay.info import Histogram, TableInfo
 
-replay_app = typer.Typer(help="Look into a run's replay, export it, draw from it.", no_args_is_help=True)
+replay_app = typer.Typer(help="Inspect, export, and sample a run's replay.", no_args_is_help=True)
 BAR = 40
 """Width of the longest bar in characters."""
 
 
 @replay_app.command("info")
 def info(run: Run, checkpoint: Checkpoint = "newest", allow: Allow = None, as_json: AsJson = False) -> None:
-    """Show how much is in a replay, how old and how good it is, and how priorities are spread.
+    """Show the size, age, returns, and priorities of a run's replay.
 
     Example: starling replay info runs/mine --json
     """
@@ -34,7 +34,7 @@ def info(run: Run, checkpoint: Checkpoint = "newest", allow: Allow = None, as_js
     from starling.tools.replay.info import describe
 
     tables = describe(replay)
-    say(f"{run}, {replay.checkpoint}: {replay.env_steps:,} env steps came in, {replay.updates:,} updates")
+    say(f"{run}, {replay.checkpoint}: {replay.env_steps:,} env steps, {replay.updates:,} updates")
     for table in tables:
         for line in ("", *_lines(table)):
             say(line)
@@ -46,7 +46,7 @@ def info(run: Run, checkpoint: Checkpoint = "newest", allow: Allow = None, as_js
 @replay_app.command("export")
 def export(
     run: Run,
-    out: Annotated[Path, typer.Option(help="The folder to make; one that exists is refused.")],
+    out: Annotated[Path, typer.Option(help="Folder to create; it must not exist yet.")],
     checkpoint: Checkpoint = "newest",
     allow: Allow = None,
 ) -> None:
@@ -73,20 +73,22 @@ def export(
 @replay_app.command("sample")
 def sample(
     run: Run,
-    n: Annotated[int, typer.Option("--n", min=1, help="Items to draw.")] = 16,
-    out: Annotated[Path | None, typer.Option(help="Show images too: sheet.png.", show_default="no picture")] = None,
+    n: Annotated[int, typer.Option("--n", min=1, help="Items to sample.")] = 16,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the items as one image: sheet.png.", show_default="no image")
+    ] = None,
     checkpoint: Checkpoint = "newest",
     allow: Allow = None,
 ) -> None:
-    """Draw items as the run's own sampler would, the likeliest first.
+    """Sample items as the run's own sampler would, the likeliest first.
 
-    The picture has a numbered strip an item, in the order of the table: its first observation, its last, and some
-    between them. The longer the bar above it, the likelier the item is drawn.
+    The image has one numbered strip per item, in the order of the table: its first observation, its last, and some
+    between them. The bar above a strip shows the item's probability.
 
     Example: starling replay sample runs/mine --n 32 --out sheet.png
     """
     if out is not None and out.suffix.lower() != ".png":
-        raise UserError(f"{out} does not end in .png, the kind of picture that can be written")
+        raise UserError(f"{out} does not end in .png, the only image format that can be written")
     replay = _load(run, checkpoint, allow)
 
     from starling.tools.replay.drawn import draw_items
@@ -119,23 +121,23 @@ def _lines(table: TableInfo) -> list[str]:
         f"  items     {table.items:,}, made of {table.steps:,} steps",
         f"  capacity  {table.capacity:,} steps, {used:.0%} used",
         f"  memory    {in_words(table.bytes)}, codec {table.codec}",
-        f"  episodes  {table.episodes:,} whole ones, mean return {number(table.mean_return)}"
+        f"  episodes  {table.episodes:,} complete, mean return {number(table.mean_return)}"
         f" (as learned from), mean length {number(table.mean_length)}",
     ]
     if table.age is not None:
         age = table.age
         lines.append(
             f"  age       mean {age.mean:,.0f} updates, median {age.median:,.0f},"
-            f" nine of ten below {age.ninety:,.0f}, oldest {age.most:,.0f}"
+            f" 90% below {age.ninety:,.0f}, oldest {age.most:,.0f}"
         )
-    lines.append(f"  sampler   {table.sampler}" + ("" if table.priorities else ": all items have the same chance"))
+    lines.append(f"  sampler   {table.sampler}" + ("" if table.priorities else ": all items are equally likely"))
     return lines + ([] if table.priorities is None else _bars(table.priorities))
 
 
 def _bars(histogram: Histogram) -> list[str]:
     most = max(histogram.counts)
     edges = zip(histogram.edges[:-1], histogram.edges[1:], histogram.counts, strict=True)
-    header = "  priorities, from ... to, and how many items have them"
+    header = "  priorities: from, to, number of items"
     return [
         header,
         *(f"    {a:9.3g} {b:9.3g} {count:>11,} {'#' * -(-BAR * count // most)}" for a, b, count in edges),

@@ -13,17 +13,17 @@ from starling.cli.arguments import Allow, Checkpoint, Run
 def resume(
     run: Run,
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change: the run is branched.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, in a branch of the run.")
     ] = None,
     checkpoint: Checkpoint = "newest",
-    runs: Annotated[Path | None, typer.Option(help="Folder for a branch.", show_default="beside the run")] = None,
+    runs: Annotated[Path | None, typer.Option(help="Folder for the branch.", show_default="beside the run")] = None,
     allow: Allow = None,
 ) -> None:
-    """Go on with a run from a checkpoint.
+    """Resume a run from a checkpoint.
 
-    Without settings it goes on in its own folder, from the newest checkpoint; envs start new episodes, unless the run
-    has checkpoint.exact=true, which resumes bit for bit. With settings it branches: a new run
-    begins where the checkpoint is, says what changed, and the old one stays as it is; run=NAME alone is enough.
+    Without settings it continues in its own folder, from the newest checkpoint; envs start new episodes, unless the run
+    has checkpoint.exact=true, which resumes bit for bit. With settings it branches: a new run starts from the
+    checkpoint and prints what changed, and the old run stays as it is. The setting run=NAME alone is enough.
 
     Example: starling resume runs/mine
 

@@ -26,10 +26,10 @@ COLUMNS = {"return": 7, "eval": 7, "episodes": 6, "steps/s": 6, "left": 7, "epsi
 """The first facts of a progress line after its steps, with the width of each value."""
 
 
-def counts(status: Status, goal: float | None = None) -> list[Fact]:
+def counts(status: Status, target: float | None = None) -> list[Fact]:
     """Return, counts, and speed of a run; the return includes the target if one is given."""
     facts = [
-        ("return", number(status.score) + ("" if goal is None else f" (goal {goal:g})")),
+        ("return", number(status.score) + ("" if target is None else f" (target {target:g})")),
         ("episodes", f"{status.episodes:,}"),
         ("updates", f"{status.updates:,}"),
         ("steps/s", f"{status.steps_per_s:,.0f}"),

@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from starling.config.schema import Config
     from starling.tools.benchmark.tuning import Choice, Trial
 
-COLUMNS = ("runtime", "inference", "actors", "threads", "rows")
+COLUMNS = {"runtime": "runtime", "inference": "inference", "actors": "actors", "threads": "threads", "rows": "envs"}
+"""Attributes of a choice, each with its heading."""
 
 
 def tune_throughput(
     source: Source,
     overrides: Overrides = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long each trial is measured.")] = 10.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds to measure each trial.")] = 10.0,
     rows: Annotated[
-        bool, typer.Option("--rows", help="Vary env.num too, which may change what an on-policy batch is made of.")
+        bool, typer.Option("--rows", help="Also vary env.num, which may change the batches of on-policy algorithms.")
     ] = False,
     out: Annotated[
         Path | None,
@@ -38,10 +39,10 @@ def tune_throughput(
     allow: Allow = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the runtime, actors, threads and inference that make a run fastest on this machine.
+    """Find the runtime, actors, threads, and inference that make a run fastest on this machine.
 
-    At most 12 short runs, one setting varied at a time; batches, unrolls and updates stay as they are. Ctrl-C ends
-    with the best so far.
+    Makes at most 12 short runs that vary one setting at a time; batches, fragments, and updates stay as they are.
+    Ctrl-C stops with the best so far.
 
     Example: starling tune-throughput impala-pong --out tuned.yaml && starling train tuned.yaml
     """
@@ -57,7 +58,7 @@ def tune_throughput(
     found = tune(run_plan, seconds, lambda line: print(line, file=sys.stderr), rows=rows)
     trials = _shown(found)
     if not any(trial.steps_per_s for trial in trials):
-        raise UserError(trials[0].refused if trials else "stopped before the first trial was over")
+        raise UserError(trials[0].refused if trials else "stopped before the first trial ended")
     best = fastest(trials)
     if out is not None:
         _write(out, best.choice.apply(config))
@@ -72,14 +73,16 @@ def _check_out(out: Path | None) -> None:
         return
     if out.suffix not in (".yaml", ".yml"):
         raise UserError(f"--out {out}: the name must end in .yaml, or starling train would take it for a preset")
-    if not out.parent.is_dir() or out.is_dir():
-        raise UserError(f"--out {out}: {out.parent} is not a folder" if not out.is_dir() else f"--out {out}: a folder")
+    if out.is_dir():
+        raise UserError(f"--out {out}: this is a folder; name a file")
+    if not out.parent.is_dir():
+        raise UserError(f"--out {out}: {out.parent} is not a folder")
 
 
 def _shown(found: Iterator[Trial]) -> list[Trial]:
     """Print each trial as it ends and return all of them; Ctrl-C stops early."""
     trials: list[Trial] = []
-    print(" ".join(f"{name:>9}" for name in COLUMNS) + f" {'steps/s':>10}", flush=True)
+    print(" ".join(f"{heading:>9}" for heading in COLUMNS.values()) + f" {'steps/s':>10}", flush=True)
     try:
         for trial in found:
             trials.append(trial)

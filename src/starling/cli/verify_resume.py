@@ -15,9 +15,9 @@ def verify_resume(
     steps: Annotated[int, typer.Option(min=1, help="N: env steps before and after the kill.")] = 5000,
     allow: Allow = None,
 ) -> None:
-    """Prove that N steps, kill -9, resume and N more equal 2N.
+    """Prove that N steps, kill -9, resume, and N more steps equal 2N steps.
 
-    With runtime=inline it sets checkpoint.exact=true and compares every byte, with others every counter.
+    With runtime=inline it sets checkpoint.exact=true and compares every byte; with the others, every counter.
 
     Example: starling verify-resume dqn-cartpole --steps 2000
     """
@@ -32,5 +32,5 @@ def verify_resume(
         for line in differences:
             print(f"DIFFERENT: {line}")
         raise typer.Exit(1)
-    how = "equal to the bit" if to_the_bit(config) else "every counter adds up"
-    print(f"{how}: {steps:,} steps + kill -9 + resume + {steps:,} steps = {2 * steps:,} steps in one go")
+    how = "equal bit for bit" if to_the_bit(config) else "every counter adds up"
+    print(f"{how}: {steps:,} steps + kill -9 + resume + {steps:,} steps = {2 * steps:,} steps in one run")

@@ -14,26 +14,24 @@ ALGORITHMS = Registry(
     "algorithm",
     {
         "apex": Entry(
-            "starling.algos.apex.config:ApeXConfig", "DQN whose env rows have their own epsilons and priorities"
+            "starling.algos.apex.config:ApeXConfig", "DQN with per-env epsilons and actors' initial priorities"
         ),
         "dqn": Entry("starling.algos.dqn.config:DQNConfig", "deep Q-learning; double, dueling, n-step, prioritized"),
         "impact": Entry(
-            "starling.algos.impact.config:IMPACTConfig", "PPO against a target policy, each batch used several times"
+            "starling.algos.impact.config:IMPACTConfig", "PPO with a target policy; uses each batch several times"
         ),
         "impala": Entry(
             "starling.algos.impala.config:IMPALAConfig",
-            "V-trace behind actors that run ahead, recurrent or not; mixes in old unrolls",
+            "V-trace with actors that run ahead, recurrent or not; can mix in replay",
         ),
         "ngu": Entry(
-            "starling.algos.ngu.config:NGUConfig", "R2D2 with a family of policies that follow novelty more or less"
+            "starling.algos.ngu.config:NGUConfig", "R2D2 with a family of policies with different weights of novelty"
         ),
-        "ppo": Entry("starling.algos.ppo.config:PPOConfig", "proximal policy optimisation, recurrent or not"),
+        "ppo": Entry("starling.algos.ppo.config:PPOConfig", "proximal policy optimization, recurrent or not"),
         "pqn": Entry(
-            "starling.algos.pqn.config:PQNConfig", "Q(lambda) from parallel envs, without replay and target network"
+            "starling.algos.pqn.config:PQNConfig", "Q(lambda) from parallel envs, without replay or a target network"
         ),
-        "r2d2": Entry(
-            "starling.algos.r2d2.config:R2D2Config", "Ape-X with memory: replayed sequences, burn-in, Retrace"
-        ),
+        "r2d2": Entry("starling.algos.r2d2.config:R2D2Config", "recurrent Ape-X: replayed sequences, burn-in, Retrace"),
         "sac": Entry("starling.algos.sac.config:SACConfig", "soft actor-critic, for continuous or discrete actions"),
     },
 )

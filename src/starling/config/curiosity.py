@@ -16,10 +16,10 @@ class CuriosityConfig(Part):
     model_config = ConfigDict(populate_by_name=True)
     kind: str = Field(description="rnd, icm, episodic, or package.module:Class")
     name: str | None = Field(None, pattern=r"^\w+$", description="name of the reward stream; null: its kind")
-    weight: Weight = Field(1.0, ge=0, description="weight of the stream in what the policy follows")
+    weight: Weight = Field(1.0, ge=0, description="weight of the stream in the policy's objective")
     discount: float = Field(0.99, ge=0, lt=1, description="gamma of the stream")
-    lambda_: float = Field(0.95, ge=0, le=1, alias="lambda", description="trace of the stream (PPO, IMPALA, IMPACT)")
-    episodic: bool = Field(False, description="whether the stream ends with the episode")
+    lambda_: float = Field(0.95, ge=0, le=1, alias="lambda", description="lambda of the stream (PPO, IMPALA, IMPACT)")
+    episodic: bool = Field(False, description="whether the stream's return ends with the episode")
     optimizer: OptimizerConfig = Field(
         OptimizerConfig(name="Adam", args={"lr": 1e-4}), description="optimizer of its networks"
     )
@@ -34,41 +34,41 @@ class RNDConfig(CuriosityConfig):
     """Random network distillation (1810.12894)."""
 
     kind: Literal["rnd"] = Field("rnd", description="random network distillation")
-    features: Width = Field(64, ge=1, description="numbers that the fixed random network gives")
-    torso: TorsoConfig = Field(default_factory=TorsoConfig, description="of the predictor and of the random network")
+    features: Width = Field(64, ge=1, description="number of outputs of the random network")
+    torso: TorsoConfig = Field(default_factory=TorsoConfig, description="of the predictor and the random network")
     share: float = Field(1.0, gt=0, le=1, description="share of steps that the predictor learns from")
-    clip: Magnitude = Field(5.0, gt=0, description="normalised observations are held within +- this")
-    warm_up: Steps = Field(500, ge=0, description="observations to learn from before the first reward is given")
+    clip: Magnitude = Field(5.0, gt=0, description="normalized observations are clipped to +- this")
+    warm_up: Steps = Field(500, ge=0, description="observations seen before the first reward is given")
 
 
 class ICMConfig(CuriosityConfig):
     """Intrinsic curiosity module (1705.05363)."""
 
     kind: Literal["icm"] = Field("icm", description="intrinsic curiosity module")
-    torso: TorsoConfig = Field(default_factory=TorsoConfig, description="of the features that the inverse model shapes")
-    hidden: Width = Field(256, ge=1, description="width of the forward and of the inverse model")
+    torso: TorsoConfig = Field(default_factory=TorsoConfig, description="of the features, trained by the inverse model")
+    hidden: Width = Field(256, ge=1, description="hidden width of the forward and inverse models")
     beta: float = Field(0.2, ge=0, le=1, description="weight of the forward model's loss against the inverse model's")
 
 
 class EpisodicConfig(CuriosityConfig):
-    """How new an observation is in its episode (2002.06038, section 2)."""
+    """Novelty of an observation within its episode (2002.06038, section 2)."""
 
     kind: Literal["episodic"] = Field("episodic", description="episodic novelty")
-    episodic: bool = Field(True, description="whether the stream ends with the episode")
-    torso: TorsoConfig = Field(default_factory=TorsoConfig, description="of the embedding, shaped by an inverse model")
-    features: Width = Field(32, ge=1, description="numbers of the embedding")
-    hidden: Width = Field(128, ge=1, description="width of the inverse model")
-    capacity: Capacity = Field(30_000, ge=1, description="embeddings that are remembered of an episode, an env row")
-    neighbours: Items = Field(10, ge=1, description="nearest ones that count (k)")
+    episodic: bool = Field(True, description="whether the stream's return ends with the episode")
+    torso: TorsoConfig = Field(default_factory=TorsoConfig, description="of the embedding, trained by an inverse model")
+    features: Width = Field(32, ge=1, description="size of the embedding")
+    hidden: Width = Field(128, ge=1, description="hidden width of the inverse model")
+    capacity: Capacity = Field(30_000, ge=1, description="embeddings remembered per env and episode")
+    neighbours: Items = Field(10, ge=1, description="nearest neighbors that count (k)")
     kernel: Magnitude = Field(1e-4, gt=0, description="epsilon of the kernel")
-    cluster: Magnitude = Field(0.008, ge=0, description="distances below this share of the usual one are none")
+    cluster: Magnitude = Field(0.008, ge=0, description="squared distances below this fraction of their mean are 0")
     constant: Magnitude = Field(1e-3, gt=0, description="added to the similarity")
     most: Magnitude = Field(8.0, gt=0, description="similarity above which the reward is 0")
 
     @model_validator(mode="after")
     def _neighbours_are_remembered(self) -> EpisodicConfig:
         if self.capacity < self.neighbours:
-            raise ValueError(f"capacity={self.capacity} holds fewer than neighbours={self.neighbours}: raise it")
+            raise ValueError(f"capacity={self.capacity} is less than neighbours={self.neighbours}: raise it")
         return self
 
 

@@ -65,7 +65,7 @@ class _Loader(yaml.SafeLoader):
     def _count_alias(self, event: Any) -> None:
         size = self._sizes[event.anchor]
         if size is None:
-            raise _refused(f"the alias *{event.anchor} stands within its own anchor", event)
+            raise _refused(f"the alias *{event.anchor} is inside its own anchor", event)
         nodes, depth = size
         self._deepest = max(self._deepest, self._depth + depth)
         self._count(nodes, self._depth + depth, event)
@@ -75,11 +75,11 @@ class _Loader(yaml.SafeLoader):
         if self._nodes > MAX_NODES:
             raise _refused(f"more than {MAX_NODES:,} values (an alias counts as all that it stands for)", event)
         if depth > MAX_DEPTH:
-            raise _refused(f"more than {MAX_DEPTH} sections or lists within each other", event)
+            raise _refused(f"more than {MAX_DEPTH} nested sections or lists", event)
         if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_TEXT:
             raise _refused(f"a value of {len(event.value):,} characters; at most {MAX_TEXT:,} can be used", event)
         if isinstance(event, yaml.ScalarEvent) and _SURROGATE.search(event.value):
-            raise _refused("half of a surrogate pair, which is no text", event)
+            raise _refused("half of a surrogate pair, which is not text", event)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         if len(node.value) > MAX_DIGITS:
@@ -94,7 +94,7 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in seen:
-                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} is there twice", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} occurs twice", problem_mark=key.start_mark)
             seen.add((key.tag, str(key.value)))
         return node
 

@@ -24,38 +24,36 @@ class WrapperConfig(Part):
 class AtariConfig(Part):
     """Preprocessing of the ALE's own vector env; used by ids that begin with ALE/ only."""
 
-    frame_skip: Frames = Field(
-        4, ge=1, description="frames an action is held; the last two are joined by their maximum"
-    )
-    stack: Frames = Field(4, ge=1, description="newest frames in an observation")
+    frame_skip: Frames = Field(4, ge=1, description="frames per action; the observation is the maximum of the last two")
+    stack: Frames = Field(4, ge=1, description="frames stacked in an observation")
     size: Pixels = Field(84, ge=1, description="height and width of a frame in pixels")
-    grayscale: bool = Field(
-        True, description="gray frames; false: RGB on a last axis, stacked frames become 3 channels each"
-    )
-    noop_max: Length = Field(30, ge=0, description="most no-op frames at the start of a game, their number is random")
-    sticky: float = Field(0.0, ge=0, lt=1, description="chance that a frame repeats the previous action")
+    grayscale: bool = Field(True, description="gray frames; false: RGB on the last axis, 3 channels per stacked frame")
+    noop_max: Length = Field(30, ge=0, description="largest random number of no-op frames at the start of a game")
+    sticky: float = Field(0.0, ge=0, lt=1, description="probability that a frame repeats the previous action")
     episodic_life: bool = Field(False, description="a lost life ends the episode while the game goes on")
-    fire_reset: bool = Field(False, description="press FIRE for one frame when a game starts, where there is FIRE")
-    full_actions: bool = Field(False, description="all 18 actions; false: those the game knows")
+    fire_reset: bool = Field(False, description="press FIRE for one frame when a game starts, if it has FIRE")
+    full_actions: bool = Field(False, description="all 18 actions; false: those that the game uses")
     max_frames: Steps = Field(108_000, ge=1, description="frames after which a game is truncated")
 
 
 class EnvConfig(Part):
-    """The environment and how many rows of it run."""
+    """The environment, and the number of envs."""
 
     id: str = Field(
         min_length=1, description="Gymnasium id, ALE/..., MinAtar/..., envpool/..., toy/... or package.module:factory"
     )
-    num: NumEnvs = Field(8, ge=1, description="env rows in all, dealt out over the actors")
+    num: NumEnvs = Field(8, ge=1, description="number of envs, divided among the actors")
     wrappers: list[WrapperConfig] = Field(default_factory=list, description="wrappers, the innermost first")
     args: Arguments = Field(default_factory=dict, description="arguments of the env's constructor")
     reward_clip: Magnitude | None = Field(
-        None, gt=0, description="rewards are recorded clipped to +-this; scores stay raw"
+        None, gt=0, description="recorded rewards are clipped to +- this; scores stay raw"
     )
     stagger: Length = Field(
-        0, ge=0, description="cut each row's first episode short within so many steps, so that rows do not play in step"
+        0,
+        ge=0,
+        description="truncate each env's first episode at a random step up to this one, so that envs are out of step",
     )
     vectorize: Literal["auto", "sync"] = Field(
-        "auto", description="auto: the env's own vector form where it has one; sync: single envs, one after another"
+        "auto", description="auto: the env's own vector version if it has one; sync: single envs, one after another"
     )
     atari: AtariConfig = Field(default_factory=AtariConfig, description="preprocessing of ALE/ ids")

@@ -28,11 +28,11 @@ class Because:
 
 Steps = Annotated[int, Le(10**12), Because("at 10,000 steps per second that many take three years")]
 Capacity = Annotated[int, Le(10**12), Because("with one byte each they would take a terabyte of memory")]
-NumEnvs = Annotated[int, Le(10**5), Because("each is an environment with a state of its own")]
-BatchSize = Annotated[int, Le(10**9), Because("a larger batch fits into no memory")]
-Length = Annotated[int, Le(10**6), Because("a longer sequence fits into no memory")]
-Passes = Annotated[int, Le(1000), Because("stop conditions and signals are looked at between updates only")]
-Minibatches = Annotated[int, Le(10**5), Because("stop conditions and signals are looked at between updates only")]
+NumEnvs = Annotated[int, Le(10**5), Because("each is an environment with its own state")]
+BatchSize = Annotated[int, Le(10**9), Because("no memory holds a larger batch")]
+Length = Annotated[int, Le(10**6), Because("no memory holds a longer sequence")]
+Passes = Annotated[int, Le(1000), Because("stop conditions and signals are checked only between updates")]
+Minibatches = Annotated[int, Le(10**5), Because("stop conditions and signals are checked only between updates")]
 MAX_OPTIMIZER_STEPS = 10**5
 """Maximum number of optimizer steps in one update, which cannot be interrupted."""
 
@@ -42,18 +42,18 @@ def check_passes(epochs: int, minibatches: int) -> None:
     if epochs * minibatches > MAX_OPTIMIZER_STEPS:
         raise ValueError(
             f"epochs={epochs} of minibatches={minibatches} are {epochs * minibatches:,} optimizer steps in one update,"
-            f" and more than {MAX_OPTIMIZER_STEPS:,}: stop conditions and signals are looked at between updates only"
+            f" more than {MAX_OPTIMIZER_STEPS:,}: stop conditions and signals are checked only between updates"
         )
 
 
 Threads = Annotated[int, Le(1024), Because("more threads than cores only take turns")]
-Processes = Annotated[int, Le(4096), Because("each has an env loop or a process of its own")]
-Items = Annotated[int, Le(10**5), Because("more of them fit neither into memory nor into a day")]
+Processes = Annotated[int, Le(4096), Because("each has its own env loop or process")]
+Items = Annotated[int, Le(10**5), Because("more take too much memory and time")]
 Episodes = Annotated[int, Le(10**6), Because("more episodes take longer than the run itself")]
 Width = Annotated[int, Gt(0), Le(10**6), Because("two layers of that width have a trillion weights")]
-Pixels = Annotated[int, Ge(1), Le(4096), Because("a larger image fits into no batch")]
+Pixels = Annotated[int, Ge(1), Le(4096), Because("no memory holds a batch of larger images")]
 Frames = Annotated[int, Ge(1), Le(1000), Because("more frames than most episodes have")]
-Weight = Annotated[float, Le(1e6), Because("a weight that large leaves nothing of the other terms")]
+Weight = Annotated[float, Le(1e6), Because("a weight that large makes the other terms vanish")]
 Magnitude = Annotated[float, Le(1e12), Because("float32 has seven digits, and sums of squares would overflow")]
 Signed = Annotated[float, Ge(-1e12), Le(1e12), Because("float32 has seven digits, and sums of squares would overflow")]
 UpdateRate = Annotated[float, Gt(0), Le(1000), Because("the envs would wait for the learner nearly all the time")]
@@ -61,4 +61,4 @@ Exponent = Annotated[float, Le(1000), Because("a power that high overflows")]
 LogStd = Annotated[float, Ge(-20), Le(5), Because("the std would be 0, or far beyond the actions' range of [-1, 1]")]
 Minutes = Annotated[float, Le(1e7), Because("that is 19 years")]
 Seconds = Annotated[float, Le(1e6), Because("that is eleven days, and the system's timers overflow after 24")]
-Resources = Annotated[float, Ge(0), Le(1e6), Because("no node has so many")]
+Resources = Annotated[float, Ge(0), Le(1e6), Because("no node has that many")]

@@ -198,7 +198,7 @@ def secrets_warning(config: Config) -> str | None:
     if not keys:
         return None
     return (
-        f"warning: {', '.join(keys)} {'look' if len(keys) > 1 else 'looks'} like a secret that stands in the"
+        f"warning: {', '.join(keys)} {'look' if len(keys) > 1 else 'looks'} like a secret in the"
         " configuration: it is hidden wherever it is printed, and only you may read the run's config.yaml; better write"
         " ${env:NAME}, which is read from the environment and never saved"
     )
@@ -274,7 +274,7 @@ def _base(source: str, base: Any, seen: list[str]) -> str:
             raise UserError(f"{source}: base names a file that is not there: {path}")
         name, found = str(path), str(path.resolve())
     if found in seen:
-        raise UserError(f"{source}: base={name} leads back to where it began: {' -> '.join([*seen, found])}")
+        raise UserError(f"{source}: base={name} is circular: {' -> '.join([*seen, found])}")
     return name
 
 

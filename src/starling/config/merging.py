@@ -88,12 +88,12 @@ class Settings:
         what = show(hide_override(override))
         if len(key) > MAX_TEXT or len(path) >= MAX_DEPTH:
             raise UserError(
-                f"{show(key)}: a key of {len(key):,} characters in {len(path) + 1:,} parts; no key is so long"
+                f"{show(key)}: a key of {len(key):,} characters in {len(path) + 1:,} parts; no key is that long"
             )
         if not equals or not all((*path, last)):
             raise UserError(f"{what} is not an override; write key.sub=value, e.g. seed=3")
         if key == "base":
-            raise UserError(f"{what}: base stands in a file; give another preset or file in place of this one")
+            raise UserError(f"{what}: base belongs in a file; give another preset or file in place of this one")
         value = parse(text, f"{what}: the value")
         place: Any = self.values
         for depth, step in enumerate(path):

@@ -48,7 +48,7 @@ class Part(BaseModel):
         """Refuse booleans for numeric fields; pydantic would convert them to 1 and 0."""
         field = cls.model_fields.get(info.field_name or "")
         if field is not None and _has_boolean(value) and _takes_numbers_only(field.annotation):
-            raise PydanticCustomError("bool_type", "a boolean is no number")
+            raise PydanticCustomError("bool_type", "a boolean is not a number")
         return value
 
 
@@ -99,7 +99,7 @@ class Linear(Part):
     """A number that moves linearly from `start` to `end`, over env steps or a fraction of the run; or one constant."""
 
     start: Signed = Field(description="value at the beginning")
-    end: Signed = Field(description="value from the end of the ramp on")
+    end: Signed = Field(description="value at the end of the ramp, and after it")
     steps: Steps | None = Field(
         None, ge=1, description="length of the ramp in env steps", json_schema_extra=replaces(fraction=[])
     )
@@ -149,7 +149,7 @@ LinearPositive = Annotated[Linear, AfterValidator(lambda value: _check_range(val
 
 
 class ScheduleConfig(Part):
-    """A learning-rate schedule of torch.optim.lr_scheduler, stepped once a version."""
+    """A learning-rate schedule of torch.optim.lr_scheduler, stepped once per update."""
 
     name: str = Field(
         description="class in torch.optim.lr_scheduler",
@@ -157,7 +157,7 @@ class ScheduleConfig(Part):
     )
     args: Arguments = Field(
         default_factory=dict,
-        description="its arguments; the value 'run' stands for the whole run, followed by env steps",
+        description="its arguments; the value 'run' stands for the whole run, measured in env steps",
     )
 
     @field_validator("name")
@@ -177,8 +177,8 @@ class OptimizerConfig(Part):
 
     name: str = Field(
         "Adam",
-        description="class in torch.optim; RMSpropTF: RMSprop by TensorFlow's rule, to which the settings of papers"
-        " belong (epsilon inside the root, mean square starting at 1)",
+        description="class in torch.optim, or RMSpropTF: RMSprop as in TensorFlow, for which papers give their settings"
+        " (epsilon inside the root, mean square starting at 1)",
         json_schema_extra={"enum": [*OPTIMIZERS], **replaces(args=["lr"])},
     )
     args: Arguments = Field(default_factory=lambda: {"lr": 3e-4}, description="its arguments, e.g. lr, eps")
@@ -212,10 +212,10 @@ class TorsoConfig(Part):
         " null: mlp [64, 64], nature [512], impala [256], cnn [128]",
     )
     activation: Literal["relu", "tanh", "elu", "gelu"] = Field("relu", description="non-linearity between layers")
-    norm: Literal["none", "layer", "group"] = Field("none", description="normalisation after each layer")
-    channels: list[Width] = Field([16, 32, 32], description="impala: channels a block; cnn: channels a layer")
-    kernels: list[Width] = Field([3, 3, 3], description="cnn: kernel a layer")
-    strides: list[Width] = Field([1, 1, 1], description="cnn: stride a layer")
+    norm: Literal["none", "layer", "group"] = Field("none", description="normalization after each layer")
+    channels: list[Width] = Field([16, 32, 32], description="impala: channels per block; cnn: channels per layer")
+    kernels: list[Width] = Field([3, 3, 3], description="cnn: kernel size per layer")
+    strides: list[Width] = Field([1, 1, 1], description="cnn: stride per layer")
     args: Arguments = Field(default_factory=dict, description="arguments of your own class")
 
 
@@ -231,8 +231,8 @@ class NetConfig(Part):
 
     torso: TorsoConfig = Field(default_factory=TorsoConfig, description="observation to features")
     core: CoreConfig = Field(default_factory=CoreConfig, description="memory over time")
-    shared: bool = Field(True, description="heads share torso and core; false: one of each a head")
+    shared: bool = Field(True, description="heads share torso and core; false: one of each per head")
     inputs: list[Literal["action", "reward"]] = Field(
-        default_factory=list, description="what else enters the core: the previous action, the previous rewards"
+        default_factory=list, description="further inputs of the core: the previous action, the previous rewards"
     )
-    init: Literal["default", "orthogonal"] = Field("default", description="initial weights")
+    init: Literal["default", "orthogonal"] = Field("default", description="initialization of the weights")

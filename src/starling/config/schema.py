@@ -15,10 +15,10 @@ from starling.config.parts import NetConfig, Part
 
 
 class StopConfig(Part):
-    """When a run ends; the first that is met."""
+    """Conditions that end a run; the first one that is met ends it."""
 
     model_config = ConfigDict(populate_by_name=True)
-    env_steps: Steps = Field(1_000_000, ge=1, description="env steps in all; schedules over the run count these")
+    env_steps: Steps = Field(1_000_000, ge=1, description="env steps in total; schedules over the run count these")
     updates: Steps | None = Field(None, ge=1, description="learner updates; null: never")
     minutes: Minutes | None = Field(None, gt=0, description="wall-clock minutes; null: never")
     return_: Signed | None = Field(
@@ -27,7 +27,7 @@ class StopConfig(Part):
 
 
 class CheckpointConfig(Part):
-    """What is saved, and when."""
+    """Contents and frequency of checkpoints."""
 
     every: Steps | None = Field(
         None, ge=1, description="env steps between checkpoints; null: a tenth of stop.env_steps"
@@ -38,45 +38,47 @@ class CheckpointConfig(Part):
         " never stopped, bit for bit (runtime=inline only); false: nothing is truncated, and a resumed run starts new"
         " episodes",
     )
-    keep: Items = Field(3, ge=1, description="newest checkpoints that are kept")
+    keep: Items = Field(3, ge=1, description="number of newest checkpoints to keep")
     keep_every: Steps | None = Field(None, ge=1, description="env steps between checkpoints that are kept indefinitely")
-    best: bool = Field(True, description="keep the checkpoint with the best score too")
-    replay: bool = Field(True, description="save the tables too; false: a resumed run fills them again")
+    best: bool = Field(True, description="also keep the checkpoint with the best score")
+    replay: bool = Field(True, description="also save the tables; false: a resumed run fills them again")
 
 
 class LogConfig(Part):
-    """How often progress is written."""
+    """Frequency of metrics."""
 
-    every: Steps | None = Field(None, ge=1, description="env steps between rows; null: a hundredth of stop.env_steps")
+    every: Steps | None = Field(
+        None, ge=1, description="env steps between rows of metrics; null: a hundredth of stop.env_steps"
+    )
 
 
 class EvalConfig(Part):
-    """Evaluation during training: whole episodes without exploration, on envs of their own."""
+    """Evaluation during training: whole episodes without exploration, in separate envs."""
 
     every: Steps | None = Field(None, ge=1, description="env steps between evaluations; null: none")
     episodes: Episodes = Field(10, ge=1, description="episodes of one evaluation")
     metrics: list[str] = Field(
-        default_factory=list, description="numbers in the env's info to report at an episode's end"
+        default_factory=list, description="numbers to report from the env's info at the end of an episode"
     )
 
 
 class SupervisionConfig(Part):
-    """What happens to worker processes that die or hang."""
+    """Restarts of worker processes that die or hang."""
 
-    timeout: Seconds = Field(60.0, gt=0, description="seconds without a sign of life after which a worker is killed")
+    timeout: Seconds = Field(60.0, gt=0, description="seconds without a heartbeat after which a worker is killed")
     restarts: Items = Field(5, ge=0, description="restarts of one worker within ten minutes before it is given up")
-    min_actors: Processes = Field(1, ge=1, description="actors without which the run ends, of each learner")
+    min_actors: Processes = Field(1, ge=1, description="the run ends if a learner has fewer actors left")
     reduction: Seconds = Field(
-        30.0, gt=0, description="seconds that learners wait for each other's gradients before one is taken to hang"
+        30.0, gt=0, description="seconds that learners wait for each other's gradients before one counts as hung"
     )
 
 
 class BatchingConfig(Part):
-    """How central inference gathers rows; measured and adapted where not given."""
+    """Batching of central inference; settings that are null are measured and adapted."""
 
-    rows: NumEnvs | None = Field(None, ge=1, description="rows it waits for; null: all that can come")
+    rows: NumEnvs | None = Field(None, ge=1, description="envs that a batch waits for; null: all that can come")
     wait_ms: Seconds | None = Field(
-        None, ge=0, description="longest wait for them; null: the measured fixed cost of one call"
+        None, ge=0, description="longest wait for them in ms; null: the measured fixed cost of one call"
     )
 
 
@@ -86,10 +88,10 @@ class Config(Part):
     run: str | None = Field(
         None,
         pattern=r"^\w[\w.\-]{0,127}$",
-        description="name of the run's folder, of up to 128 letters, digits, _, - and ., these two not first; null:"
-        " made of env, algorithm and time",
+        description="name of the run's folder: up to 128 letters, digits, _, -, and ., the last two not first; null:"
+        " made of env, algorithm, and time",
     )
-    seed: int = Field(0, ge=0, lt=2**31, description="everything random follows from this")
+    seed: int = Field(0, ge=0, lt=2**31, description="seed of everything random")
     runtime: Literal["inline", "processes", "ray"] = Field(
         "inline",
         description="where the roles run: inline (one process, exact resume), processes (every core), ray (a cluster)",
@@ -101,51 +103,50 @@ class Config(Part):
         None,
         ge=1,
         description="env loops that share env.num; null: 1 inline, else one per core of this machine, or the nearest"
-        " number by which a synchronous algorithm can divide its batch",
+        " number that divides the batch of a synchronous algorithm",
     )
     learners: Processes = Field(
         1,
         ge=1,
-        description="ranks that learn together, each with its share of the actors, the tables and the batch; more than"
-        " one need runtime=processes, which is then the default",
+        description="learners of the same agent, each with its share of the actors, tables, and batch; more than one"
+        " cannot run inline: runtime=processes is then the default",
     )
-    device: str = Field("auto", description="auto (cuda where there is one), cpu, cuda, cuda:1")
+    device: str = Field("auto", description="auto (cuda if available), cpu, cuda, cuda:1")
     precision: Literal["float32", "bfloat16", "auto"] = Field(
         "float32",
-        description="of the network's products in training and acting (evaluation always has float32); bfloat16: mixed"
-        " precision by torch.autocast, values and logits stay float32; auto: bfloat16"
-        " where the processor says it has instructions for it, else float32; a new run chooses once and saves what it"
-        " chose",
+        description="of matrix products and convolutions in training and acting (evaluation always uses float32);"
+        " bfloat16: mixed precision by torch.autocast, values and logits stay float32; auto: bfloat16 if the processor"
+        " reports instructions for it, else float32; chosen once per run and saved",
     )
     compile: bool | Literal["auto"] = Field(
         False,
         description="compile the loss and its gradients with torch.compile, which takes half a minute at the first"
-        " update; needs a C++ compiler and Python's headers on a CPU; auto: where these are",
+        " update; needs a C++ compiler and Python's headers on a CPU; auto: if these are installed",
     )
     threads: Threads | None = Field(
         None,
         ge=1,
-        description="of a learner; null: all cores for images, else one, or one a loss (sac with large networks); 1 is"
-        " best where the cores have other work too",
+        description="torch threads of a learner; null: all cores for images, else one, or one per loss (sac with large"
+        " networks); 1 is best if the cores have other work too",
     )
     algo: AlgoConfig = Field(description="the algorithm and its settings")
     env: EnvConfig = Field(description="the environment")
     net: NetConfig = Field(default_factory=NetConfig, description="the network")
     curiosity: list[AnyCuriosity] = Field(
-        default_factory=list, description="intrinsic rewards, each a stream beside the environment's"
+        default_factory=list, description="intrinsic rewards, each a reward stream beside the environment's"
     )
     replay_from: str | None = Field(
-        None, description="folder of a replay made by starling replay export that a new run's tables begin with"
+        None, description="folder written by starling replay export, whose replay a new run starts with"
     )
     stop: StopConfig = Field(default_factory=StopConfig, description="when the run ends")
-    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig, description="what is saved")
-    log: LogConfig = Field(default_factory=LogConfig, description="what is written")
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig, description="checkpoints")
+    log: LogConfig = Field(default_factory=LogConfig, description="metrics")
     eval: EvalConfig = Field(default_factory=EvalConfig, description="evaluation while training")
     batching: BatchingConfig = Field(default_factory=BatchingConfig, description="batches of central inference")
     supervision: SupervisionConfig = Field(
-        default_factory=SupervisionConfig, description="what happens to processes that die or hang"
+        default_factory=SupervisionConfig, description="restarts of processes that die or hang"
     )
-    ray: RayConfig = Field(default_factory=RayConfig, description="the cluster of runtime=ray")
+    ray: RayConfig = Field(default_factory=RayConfig, description="placement on the cluster with runtime=ray")
     _references: dict[tuple[str | int, ...], tuple[str, Any]] = PrivateAttr(default_factory=dict)
 
     @property
@@ -178,8 +179,8 @@ class Config(Part):
     def _exact_is_inline(self) -> Config:
         if self.checkpoint.exact and self.runtime != "inline":
             raise ValueError(
-                f"checkpoint.exact needs runtime=inline: with runtime={self.runtime} nothing comes twice in the same"
-                " order; leave it out"
+                f"checkpoint.exact needs runtime=inline: with runtime={self.runtime} the order of events is not"
+                " reproducible; leave it out"
             )
         return self
 

@@ -16,14 +16,14 @@ ENVIRONMENTS = Registry(
     "environment",
     {
         "toy/identity": Entry("starling.envs.toy:Identity", "act as the observation says"),
-        "toy/match": Entry("starling.envs.toy:Match", "act where the observation says, in a Box of uneven bounds"),
+        "toy/match": Entry("starling.envs.toy:Match", "act as the observation says, in a Box with uneven bounds"),
         "toy/memory": Entry("starling.envs.toy:Memory", "recall a cue after a delay"),
-        "toy/truncation": Entry("starling.envs.toy:Truncation", "reward 1 indefinitely, cut off or ended"),
-        "toy/counting": Entry("starling.envs.toy:Counting", "observations that say when they were made"),
-        "toy/dict": Entry("starling.envs.toy:Mixed", "a dict of vector, image and index"),
-        "toy/deep-sea": Entry("starling.envs.toy_explore:DeepSea", "one of 2^N ways is worth it"),
+        "toy/truncation": Entry("starling.envs.toy:Truncation", "reward 1 per step, until truncated or terminated"),
+        "toy/counting": Entry("starling.envs.toy:Counting", "observations that count steps"),
+        "toy/dict": Entry("starling.envs.toy:Mixed", "a dict of vector, image, and index"),
+        "toy/deep-sea": Entry("starling.envs.toy_explore:DeepSea", "one of 2^N paths is rewarded"),
         "toy/rooms": Entry("starling.envs.toy_explore:Rooms", "a goal some rooms away"),
-        "toy/faulty": Entry("starling.envs.toy_faulty:Faulty", "misbehaves when it is told to"),
+        "toy/faulty": Entry("starling.envs.toy_faulty:Faulty", "misbehaves on demand"),
     },
 )
 ALE, MINATAR, ENVPOOL = "ALE/", "MinAtar/", "envpool/"
@@ -97,7 +97,7 @@ def check_id(id: str) -> None:
         raise UserError(f"unknown environment {quoted(id)}{did_you_mean(id, known)} (starling envs lists them)")
     if spec is not None and _is_retired(spec):
         near = did_you_mean(id, known_ids())
-        raise UserError(f"env {id!r} cannot be made with the packages that are installed{near}")
+        raise UserError(f"env {id!r} cannot be made with the installed packages{near}")
 
 
 def gymnasium_envs() -> dict[str, EnvSpec]:

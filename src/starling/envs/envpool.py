@@ -33,7 +33,7 @@ def make_vector(config: EnvConfig, rows: int, threads: int) -> VectorEnv[Any, An
         raise UserError(f"envpool has no env {name!r}{did_you_mean(name, known)}")
     for argument in config.args:
         if argument in TAKEN:
-            raise UserError(f"env.args.{argument} is not for you to set: env.num and the plan of threads say it")
+            raise UserError(f"env.args.{argument} is set by the run; remove it")
     return Pool(name, rows, {"num_threads": threads, **config.args})
 
 

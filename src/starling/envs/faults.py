@@ -36,7 +36,7 @@ class EnvFault(RuntimeError):  # noqa: N818 (the env is at fault, whatever the e
         self.env, self.what, self.row, self.details, self.finite = env, what, row, details, finite
 
     def __str__(self) -> str:
-        where = "" if self.row is None else f" (row {self.row})"
+        where = "" if self.row is None else f" (env {self.row})"
         return f"env {self.env!r} {self.what}{where}"
 
 

@@ -13,7 +13,7 @@ from starling.types import NDArray
 
 _CELL = 16  # pixels per cell in a rendered image
 # One color per channel, at most ten; later channels are drawn over earlier ones.
-_COLOURS = np.array(
+_COLORS = np.array(
     [
         [86, 180, 233], [230, 159, 0], [90, 90, 90], [0, 158, 115], [213, 94, 0],
         [204, 121, 167], [240, 228, 66], [0, 114, 178], [170, 170, 170], [255, 255, 255],
@@ -70,8 +70,8 @@ class MinAtarEnv(gymnasium.Env[NDArray, Any]):
     def render(self) -> NDArray:
         """Render the grid to an image [160, 160, 3]."""
         picture = np.zeros((*self._game.state().shape[:2], 3), np.uint8)
-        for channel, colour in zip(self._observe(), _COLOURS, strict=False):
-            picture[channel > 0] = colour
+        for channel, color in zip(self._observe(), _COLORS, strict=False):
+            picture[channel > 0] = color
         return picture.repeat(_CELL, axis=0).repeat(_CELL, axis=1)
 
     def _observe(self) -> NDArray:

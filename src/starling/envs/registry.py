@@ -76,7 +76,7 @@ def make_env(config: EnvConfig, rows: int, threads: int = 1, render: bool = Fals
         else:
             env, stack = _sync(config, family, rows, "rgb_array" if render else None)
     if env.num_envs != rows:
-        raise UserError(f"env {config.id!r} made {env.num_envs} rows where num_envs={rows} were asked for")
+        raise UserError(f"env {config.id!r} made {env.num_envs} envs instead of num_envs={rows}")
     seeder = None if isinstance(env, SyncVectorEnv) else family.seeder
     return VectorEnv(env, config.id, stack, family.frames_per_step * frames_per_step(config.wrappers), seeder)
 
@@ -190,7 +190,7 @@ def _factory(config: EnvConfig, factory: Any) -> _Family:
 
 
 def _refuse_single(id: str) -> NoReturn:
-    raise UserError(f"env {id!r} makes its rows itself: it takes no wrappers, vectorize: sync or pictures")
+    raise UserError(f"env {id!r} is a vector env: it takes no wrappers, no vectorize: sync, and no rendering")
 
 
 def _checked(id: str, env: Any) -> gymnasium.Env[Any, Any]:
@@ -221,7 +221,7 @@ def _mendable(id: str, row: int | None = None) -> Iterator[None]:
         raise UserError(f"env {id!r}: {error}") from error
     except MemoryError as error:
         what = in_one_line(error)
-        raise UserError(f"env {id!r} does not fit into memory ({what}); lower what env.args or wrappers ask") from error
+        raise UserError(f"env {id!r} does not fit into memory ({what}); lower env.args or wrappers") from error
     except (Exception, SystemExit) as error:
         if isinstance(error, TypeError) and "argument" in str(error):
             what = str(error).partition(" was raised from the environment creator")[0]  # added by Gymnasium

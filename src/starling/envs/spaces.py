@@ -33,7 +33,7 @@ def check_spaces(spec: EnvSpec) -> None:
     """Reject an env with a space that cannot be converted to plain arrays; the error names the leaf."""
     found = list(leaves(spec.observation))
     if not found:
-        raise UserError(f"env {spec.id!r}: its observation space {spec.observation} has no arrays in it")
+        raise UserError(f"env {spec.id!r}: its observation space {spec.observation} contains no arrays")
     for path, leaf in found:
         if not isinstance(leaf, LEAVES):
             raise UserError(
@@ -44,7 +44,7 @@ def check_spaces(spec: EnvSpec) -> None:
     if size > LARGEST:
         raise UserError(
             f"env {spec.id!r}: an observation takes {size / 2**30:,.1f} GiB, and more than {LARGEST / 2**30:g} GiB"
-            " cannot be used; lower what env.args or wrappers ask"
+            " cannot be used; lower env.args or wrappers"
         )
     if not isinstance(spec.action, LEAVES):
         raise UserError(
@@ -60,8 +60,8 @@ def _check_bounds(id: str, space: spaces.Box) -> None:
     low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
     for i in np.flatnonzero((low <= -_NO_BOUND) | (high >= _NO_BOUND)):
         raise UserError(
-            f"env {id!r}: action {i} of {len(low)} has no bounds ({low[i]:g} to {high[i]:g}): nothing can be rescaled"
-            " to them; wrap the env so that its action space is a Box with finite low and high"
+            f"env {id!r}: action {i} of {len(low)} has no bounds ({low[i]:g} to {high[i]:g}) to rescale it"
+            " to; wrap the env so that its action space is a Box with finite low and high"
         )
 
 

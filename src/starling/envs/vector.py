@@ -71,7 +71,7 @@ class VectorEnv:
     def reset(self, seeds: NDArray) -> EnvStep:
         """Begin an episode in every env, with one seed per env: `seeds` [B] int64, at least 0."""
         if seeds.shape != (self.num,) or seeds.min() < 0:
-            raise ValueError(f"seeds must be {self.num} integers from 0 up, not {seeds}")
+            raise ValueError(f"seeds must be {self.num} integers of at least 0, not {seeds}")
         seed = self._seeder(seeds)
         try:
             obs, self.infos = self._env.reset(seed=seed)
@@ -93,7 +93,7 @@ class VectorEnv:
         a batch would show all of them at the same stage of an episode.
         """
         if steps.any() and not _resets_by_row(self._env):
-            raise UserError(f"env {self.spec.id!r} cannot reset single rows; set env.stagger=0")
+            raise UserError(f"env {self.spec.id!r} cannot reset single envs; set env.stagger=0")
         self._countdown = steps.copy()
 
     def step(self, actions: NDArray) -> EnvStep:
@@ -148,7 +148,7 @@ class VectorEnv:
         self._in_succession[rows] += 1
         if self._in_succession.max() > MOST_DROPPED:
             row = int(self._in_succession.argmax())
-            raise EnvFault(fault.env, f"{fault.what}, in {MOST_DROPPED} episodes one after another", row)
+            raise EnvFault(fault.env, f"{fault.what}, in {MOST_DROPPED} consecutive episodes", row)
         self.drops += [EnvFault(fault.env, fault.what, int(row)) for row in np.flatnonzero(rows)]
         self.dropped = rows
 
@@ -186,12 +186,12 @@ class VectorEnv:
             frames = self._env.render()
         except (NotImplementedError, gymnasium.error.Error) as error:
             raise UserError(
-                f"env {self.spec.id!r} cannot be rendered: {str(error) or 'it draws no pictures'}"
+                f"env {self.spec.id!r} cannot be rendered: {str(error) or 'it renders no images'}"
             ) from error
         except Exception as error:  # missing graphics drivers raise errors of many types
             raise UserError(f"env {self.spec.id!r} cannot be rendered: {in_one_line(error)}") from error
         if frames is None or any(frame is None for frame in frames):
-            raise UserError(f"env {self.spec.id!r} cannot be rendered: it was not made for pictures")
+            raise UserError(f"env {self.spec.id!r} cannot be rendered: it was not made for rendering")
         return tuple(np.asarray(frame, np.uint8) for frame in frames)
 
     def close(self) -> None:

@@ -90,7 +90,7 @@ def _array(leaf: _Leaf, batch: Any) -> NDArray:
     try:
         return np.asarray(batch)
     except ValueError:
-        raise EnvFault(leaf.env, f"gave an {leaf.name} that is no array") from None
+        raise EnvFault(leaf.env, f"gave an {leaf.name} that is not an array") from None
 
 
 def _check_layout(leaf: _Leaf, array: NDArray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
@@ -105,7 +105,7 @@ def _check_range(leaf: _Leaf, array: NDArray) -> None:
     count = space.n if isinstance(space, spaces.Discrete) else space.nvec
     bad = (array < space.start) | (array >= space.start + count)
     if bad.any():
-        text = f"gave {array[bad].flat[0]} in its {leaf.name}, which its space does not hold"
+        text = f"gave {array[bad].flat[0]} in its {leaf.name}, which is not in its space"
         raise EnvFault(leaf.env, text, _first_row(bad, leaf.rows))
 
 
@@ -237,7 +237,7 @@ def fault_of(error: BaseException, env: str, doing: str, ended: NDArray) -> EnvF
     misfit = None
     if turn is not None and turn.tb_next is not None and row is not None:
         misfit = _misfit(env, turn.tb_frame.f_locals["self"], row)
-    return misfit or EnvFault(env, f"gave what cannot be used from {doing}: {in_one_line(error)}", row)
+    return misfit or EnvFault(env, f"gave unusable values from {doing}: {in_one_line(error)}", row)
 
 
 def _turn(error: BaseException) -> TracebackType | None:

@@ -16,13 +16,13 @@ from starling.errors import UserError, did_you_mean, quoted
 from starling.registry import Entry, Registry, check_kind
 from starling.types import NDArray, StackSpec
 
-_STATISTICS = "keeps statistics of its own in every row, which neither a checkpoint nor an evaluation would share"
+_STATISTICS = "keeps its own statistics in every env, which neither a checkpoint nor an evaluation would share"
 _FUNCTION = "needs a function, which a configuration cannot hold: write a wrapper of your own, package.module:Class"
 _TENSORS = "gives arrays of another library, where NumPy's are expected"
 _REFUSED = {
     "NormalizeObservation": _STATISTICS,
     "NormalizeReward": _STATISTICS,
-    "Autoreset": "would reset a second time what is reset already",
+    "Autoreset": "would reset envs a second time",
     "TransformObservation": _FUNCTION,
     "TransformAction": _FUNCTION,
     "TransformReward": _FUNCTION,

@@ -123,7 +123,7 @@ def _waiting(now: _Shares, row: Mapping[str, Any], config: Config) -> str:
         return f"limited by {_rule(config)}: {_idle(now)}, actors wait {now.lacks_credit:.0%}; both wait for each other"
     if now.lacks_action >= WAITS:
         wait = row.get("time/inference/wait_ms")
-        gathers = "" if wait is None else f" and gathers rows for {wait:.1f} ms"
+        gathers = "" if wait is None else f" and waits {wait:.1f} ms per batch"
         return (
             f"actors wait {now.lacks_action:.0%} for actions, inference busy {now.inferring:.0%}{gathers}:"
             " more actors or a shorter batching.wait_ms would help"
@@ -147,8 +147,8 @@ def _learning(now: _Shares) -> str:
 
 def _inference(now: _Shares, row: Mapping[str, Any]) -> str:
     rows = row.get("time/inference/batch")
-    size = "" if rows is None else f" with batches of {rows:.0f} rows"
-    return f"inference busy {now.inferring:.0%}{size}: more env rows, a smaller network or inference=local would help"
+    size = "" if rows is None else f" with batches of {rows:.0f} envs"
+    return f"inference busy {now.inferring:.0%}{size}: more envs, a smaller network, or inference=local would help"
 
 
 def _actors(now: _Shares) -> str:
@@ -161,7 +161,7 @@ def _idle(now: _Shares) -> str:
 
 def _lighter_learning(config: Config) -> str:
     less = "a lower algo.updates_per_step" if hasattr(config.algo, "updates_per_step") else "a larger batch"
-    return f"a smaller network, {less} or more threads"
+    return f"a smaller network, {less}, or more threads"
 
 
 def _rule(config: Config) -> str:

@@ -34,15 +34,13 @@ class BranchPlan:
             f"changed: {key}: {on_one_line(old)} -> {on_one_line(new)}" for key, (old, new) in self.changes.items()
         ]
         if "stop.env_steps" in self.changes:
-            changed.append(
-                "what is scheduled over the run (learning rate, epsilon) moves to its place in the new length"
-            )
+            changed.append("schedules over the run (learning rate, epsilon) move to their position in the new length")
         if self.refill:
-            changed.append("the tables have another shape now: they are filled anew before learning goes on")
+            changed.append("the tables have another shape now: they are filled again before learning continues")
         elif self.emptied:
-            changed.append(f"old unrolls are not dealt to other learners: {', '.join(self.emptied)} begin empty")
+            changed.append(f"old sequences do not move to other learners: {', '.join(self.emptied)} start empty")
         if self.restarted:
-            changed.append(f"the saved moments do not fit and start anew: optimizer {', '.join(self.restarted)}")
+            changed.append(f"the saved moments do not fit and are reset: optimizer {', '.join(self.restarted)}")
         return changed
 
     def optimizer_states(self, saved: dict[str, Any], fresh: dict[str, Any], updates: int) -> dict[str, Any]:

@@ -71,11 +71,11 @@ def _resume(place: folder.RunFolder, display: Display, which: str) -> Result:
     later = checkpoint.later_than(place.checkpoints, which, limits)
     if later:
         raise UserError(
-            f"there are checkpoints after {which!r} ({', '.join(later)}), which going on from it would contradict: add"
-            " run=NAME to go on in a folder of its own, or remove them"
+            f"there are checkpoints after {which!r} ({', '.join(later)}), which continuing from it would contradict:"
+            " add run=NAME to continue in a new folder, or remove them"
         )
     if problem := checkpoint.best_problem(place.checkpoints):
-        display.message(f"warning: {problem}: which checkpoint is the best is found out anew")
+        display.message(f"warning: {problem}: the best checkpoint is determined again")
     source, state = _load(place, which, run_plan, limits, display.message)
     set_up_torch(plan_threads(run_plan))
     runtime = build_runtime(run_plan, find_room(place.path))
@@ -179,4 +179,4 @@ def _restore(runtime: Runtime, run_plan: RunPlan, state: dict[str, Any], source:
             store.check_valid()
             rings = [table.ring for table in store.mixture.tables if table.ring is not None]
             if not all(np.isin(ring.env_rows, rows).all() for ring in rings):
-                raise ValueError("steps of an env row that this run does not have")
+                raise ValueError("steps of an env that this run does not have")

@@ -83,7 +83,7 @@ def _off_policy(rows: Sequence[Row], config: Config) -> str | None:
     if share is None or clipped is None or share <= OFF_POLICY:
         return None
     return (
-        f"actors and learner disagree in {share:.0%} of all choices and {clipped:.0%} of importance ratios are clipped"
+        f"actors and learner disagree in {share:.0%} of all actions and {clipped:.0%} of importance ratios are clipped"
         f" (last {ROWS} rows): lower {_lead(config)} or the learning rate"
     )
 
@@ -92,7 +92,7 @@ def _behind(rows: Sequence[Row], config: Config) -> str | None:
     lag = _mean(rows, "loss/queue/lag", "learner/lag")
     if lag is None or lag <= BEHIND or not hasattr(config.algo, "max_lag"):
         return None
-    return f"what is learned from is {lag:.0f} updates old (last {ROWS} rows): lower {_lead(config)} or raise the batch"
+    return f"training data is {lag:.0f} updates old (last {ROWS} rows): lower {_lead(config)} or raise the batch"
 
 
 def _old(rows: Sequence[Row], config: Config) -> str | None:
@@ -113,7 +113,7 @@ def _short(rows: Sequence[Row], config: Config, window: int) -> str | None:
     setting = "algo.burn_in + algo.unroll" if hasattr(config.algo, "burn_in") else "algo.n_step"
     return (
         f"no episode fills a sequence of {window} steps: the last ones took"
-        f" {row.get('episode_length') or 0:.0f} on average, {longest} at most; let {setting} be no more than that"
+        f" {row.get('episode_length') or 0:.0f} on average, {longest} at most; lower {setting} to at most that"
     )
 
 
@@ -127,7 +127,7 @@ def _endless(rows: Sequence[Row], config: Config) -> str | None:
     limited = [*config.env.wrappers, WrapperConfig(name="TimeLimit", args={"max_episode_steps": 1000})]
     wrappers = on_one_line([wrapper.model_dump(exclude_defaults=True) for wrapper in limited])
     saved = config.checkpoint_every // config.env.num
-    cuts = f"; checkpoint.exact cuts its episodes every {saved:,} steps: raise checkpoint.every where they are longer"
+    cuts = f"; checkpoint.exact cuts its episodes every {saved:,} steps: raise checkpoint.every if they are longer"
     return (
         f"no episode has ended in the last {each:,} steps of each env, so there is no new score: if {config.env.id} has"
         f" no time limit, give it one, e.g. env.wrappers='{wrappers}'"
@@ -140,7 +140,7 @@ def _uncompiled(rows: Sequence[Row]) -> str | None:
         return None
     return (
         "torch cannot compile this loss as a whole, so it is computed as with compile=false"
-        " (TORCH_LOGS=graph_breaks says what is in the way)"
+        " (TORCH_LOGS=graph_breaks shows why)"
     )
 
 
@@ -158,8 +158,8 @@ def _mean(rows: Sequence[Row], *keys: str) -> float | None:
 
 def _lead(config: Config) -> str:
     """Name the settings that let actors run ahead of the learner, with their current values."""
-    if hasattr(config.algo, "uses"):
-        return f"{_named(config, 'uses')}, {_named(config, 'buffer')}"
+    if hasattr(config.algo, "max_times_sampled"):
+        return f"{_named(config, 'max_times_sampled')}, {_named(config, 'buffer')}"
     return f"{_named(config, 'max_lag')}, env.num ({config.env.num:,} now)"
 
 

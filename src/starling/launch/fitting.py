@@ -17,13 +17,13 @@ def refuse(run_plan: RunPlan, sizes: Sizes, room: Room) -> None:
     if sizes.memory > room.memory:
         part, size, advice = _heaviest(run_plan, sizes, sizes.memory - room.memory)
         raise UserError(
-            f"this run needs {in_words(sizes.memory)} of memory, {in_words(size)} of them for {part}, and"
-            f" {in_words(room.memory)} are free: {advice}"
+            f"this run needs {in_words(sizes.memory)} of memory, {in_words(size)} of it for {part}, and"
+            f" {in_words(room.memory)} is free: {advice}"
         )
     if sizes.disk > room.disk:
         raise UserError(
             f"this run needs {in_words(sizes.disk)} of disk for {sizes.checkpoints} checkpoints, and"
-            f" {in_words(room.disk)} are free: {_less_disk(run_plan.config, sizes, room)}"
+            f" {in_words(room.disk)} is free: {_less_disk(run_plan.config, sizes, room)}"
         )
 
 
@@ -37,7 +37,7 @@ def _heaviest(run_plan: RunPlan, sizes: Sizes, excess: int) -> tuple[str, int, s
         ("the tables", sizes.tables + (sizes.saving if full else 0), capacity),
         ("batches", sizes.batches, batch),
         ("fragments under way", sizes.shared, rows),
-        ("what curiosity remembers of env rows", sizes.memories, _episodic_capacity(config)),
+        ("the memories of curiosity", sizes.memories, _episodic_capacity(config)),
         ("worker processes", sizes.programs - fixed, ("actors", run_plan.actors)),
         ("the network and its optimizer", sizes.learning, None),
         ("the program itself", fixed, None),

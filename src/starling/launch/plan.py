@@ -79,7 +79,7 @@ class RunPlan:
         if config.learners > config.env.num:
             raise UserError(f"learners={config.learners} are more than the env.num={config.env.num} envs they share")
         if run_plan.actors > config.env.num:
-            raise UserError(f"actors={run_plan.actors} is more than the env.num={config.env.num} rows they share")
+            raise UserError(f"actors={run_plan.actors} is more than the env.num={config.env.num} envs they share")
         if run_plan.actors < config.learners:
             raise UserError(f"actors={run_plan.actors} is less than learners={config.learners}, which need one each")
         run_plan.check_tables(run_plan.actors)
@@ -232,7 +232,7 @@ def check_network(run_plan: RunPlan, copies: int = 1) -> None:
         also = f", {copies} times with gradients{' and target' if copies > 2 else ''}" if copies > 1 else ""
         raise UserError(
             f"the network has {size.parameters:,} parameters, which take {size.nbytes / 1e9:,.1f} GB{also}, and"
-            f" {free / 1e9:,.1f} GB of memory are free: use a smaller network (net) or a larger machine"
+            f" {free / 1e9:,.1f} GB of memory is free: use a smaller network (net) or a larger machine"
         )
 
 

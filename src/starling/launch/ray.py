@@ -193,9 +193,9 @@ def check_cluster_run(run_plan: RunPlan, layout: Layout) -> RunSpec:
     config, run = run_plan.config, RunSpec.of(run_plan, layout)
     for part in run.parts:
         if getattr(part.target, "__module__", None) == "__main__":
-            raise UserError(f"{part.kind} {part.name!r} is in your script: runtime=ray needs it in a module of its own")
+            raise UserError(f"{part.kind} {part.name!r} is in your script: runtime=ray needs it in a separate module")
     if config.learners > 1 and config.ray.shards:
-        raise UserError(f"learners={config.learners} have a shard of the replay each beside them; leave out ray.shards")
+        raise UserError(f"each of learners={config.learners} has its own shard of the replay; leave out ray.shards")
     return run
 
 

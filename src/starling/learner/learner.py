@@ -213,7 +213,7 @@ class Learner:
             batch = steps_as_rows(batch)
         for _ in range(self._learning.epochs):
             for rows, part in minibatches(batch, self._learning.minibatches, self._rng):
-                loss = self._optimise(part)
+                loss = self._optimize(part)
                 if loss.priorities is not None:
                     priorities = torch.zeros_like(batch.weight) if priorities is None else priorities
                     priorities[rows] = loss.priorities.detach().to(priorities.dtype)
@@ -226,7 +226,7 @@ class Learner:
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(self._device.type, dtype=torch.bfloat16) if self._mixed else nullcontext()
 
-    def _optimise(self, batch: Batch) -> Loss:
+    def _optimize(self, batch: Batch) -> Loss:
         """One step of every optimizer that is due; returns the loss before it.
 
         All losses are computed at the same parameters, or part after part if the algorithm is `sequential`.

@@ -156,7 +156,7 @@ class FlatOptimizer:
         """Raise ValueError if shapes of moments and parameters differ, which a fused kernel does not check."""
         parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         if any(not 0 <= i < len(parameters) for i in moments):
-            raise ValueError("saved moments of a parameter that there is not")
+            raise ValueError("saved moments of a parameter that does not exist")
         if isinstance(self._optimizer, torch.optim.Adafactor):  # its moments are means of rows and columns
             return
         for i, values in moments.items():

@@ -135,5 +135,5 @@ def build_core(inputs: int, config: CoreConfig) -> Any:
     core = factory(inputs, config.size)
     missing = [name for name in ("size", "initial_state", "step", "forward") if not hasattr(core, name)]
     if missing:
-        raise UserError(f"core {config.kind} lacks {', '.join(missing)}; starling.nets.cores says what a core has")
+        raise UserError(f"core {config.kind} lacks {', '.join(missing)}; see starling.nets.cores")
     return core

@@ -302,6 +302,6 @@ def build_encoder(
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return OneHot(space)
     raise UserError(
-        f"{path} has the space {space}, which no network here reads; use Box, Discrete, MultiDiscrete, MultiBinary,"
+        f"{path} has the space {space}, which no network here supports; use Box, Discrete, MultiDiscrete, MultiBinary,"
         " Dict or Tuple, or your own torso as torso.kind=package.module:Class"
     )

@@ -123,8 +123,8 @@ def cnn(
     _refuse_no_layers("cnn", channels)
     if not len(channels) == len(kernels) == len(strides):
         raise UserError(
-            f"torso.channels, kernels and strides must be equally long, not {len(channels)}, {len(kernels)} and"
-            f" {len(strides)}: one entry a layer"
+            f"torso.channels, kernels, and strides must have equal lengths, not {len(channels)}, {len(kernels)} and"
+            f" {len(strides)}: one entry per layer"
         )
     convs = partial(plain_convs, channels=channels, kernels=kernels, strides=strides, act=activation, norm=norm)
     return _with_images("cnn", space, convs, hidden, activation, norm)

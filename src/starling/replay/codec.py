@@ -229,7 +229,7 @@ def parted(state: dict[str, NDArray]) -> list[bytes]:
 def _sizes(saved: NDArray) -> NDArray:
     """Saved sizes [n] as int64; rejects anything but non-negative integers."""
     if saved.ndim != 1 or saved.dtype.kind not in "iu" or (saved.astype(np.int64) < 0).any():
-        raise _broken("sizes that are none")
+        raise _broken("sizes that are not valid")
     return saved.astype(np.int64)
 
 
@@ -243,8 +243,8 @@ def make_cells(codec: Codec, spec: ArraySpec, grid: Grid) -> Cells:
 
 
 def _broken(problem: str) -> UserError:
-    return UserError(f"what is compressed in this replay is broken: {problem}; go on from another checkpoint")
+    return UserError(f"the compressed data of this replay is damaged: {problem}; use another checkpoint")
 
 
 def _other_codec(saved: str, here: str) -> UserError:
-    return UserError(f"this replay was saved with codec {saved}, not {here}: go on with algo.codec={saved}")
+    return UserError(f"this replay was saved with codec {saved}, not {here}: continue with algo.codec={saved}")

@@ -59,7 +59,7 @@ class Stacked:
         same = (words[1:, :, :-1] == words[:-1, :, 1:]).all(axis=(2, 3))
         if not self._warned and not (same | begins[1:]).all():
             self._warned = True
-            warnings.warn("a frame stack does not slide by one frame a step; it is stored whole there", stacklevel=6)
+            warnings.warn("a frame stack does not slide by one frame per step: stored whole there", stacklevel=6)
         return np.asarray(same)
 
     def _count_since(self, block: Block, whole: NDArray) -> NDArray:

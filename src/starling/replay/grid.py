@@ -88,7 +88,7 @@ class Blocks:
 
     def set_state(self, state: dict[str, Any]) -> None:
         used, length = to_count(state["used"], self._grid.length + 1), to_count(state["length"])
-        require(length > 0, "blocks of no cell")
+        require(length > 0, "empty blocks")
         ranges = self._ranges(used, length)
         for (begin, end), part in zip(ranges, state["parts"].parts, strict=True):
             view = self._values[begin:end]

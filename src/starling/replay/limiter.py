@@ -129,12 +129,12 @@ class Limiter:
 
     def check_valid(self) -> None:
         require(self._in_flight >= 0, "more fragments came back than began")
-        require(len(self._sizes) == len(self._specs), "sizes of other tables")
-        require(0 <= (self._start or 0) <= self._steps, "it started after its last step")
-        require(min(self._sampled, self._steps, *self._sizes) >= 0, "counted below nothing")
+        require(len(self._sizes) == len(self._specs), "sizes of different tables")
+        require(0 <= (self._start or 0) <= self._steps, "a start after the last step")
+        require(min(self._sampled, self._steps, *self._sizes) >= 0, "a negative count")
         fresh = self._steps - (self._start or 0)
         require(not self._ratios or self._sampled <= 1 + _MOST_RATIO * fresh, "more batches than steps allow")
-        require(all(len(batch) == len(self._queues) for batch in self._unpublished), "a batch of other tables")
+        require(all(len(batch) == len(self._queues) for batch in self._unpublished), "a batch of different tables")
 
     def get_state(self) -> dict[str, Any]:
         return {
@@ -173,7 +173,7 @@ def check(specs: Sequence[TableSpec], rows: int, groups: Sequence[int]) -> None:
     takes = split(specs[0].batch, [spec.share for spec in specs])
     for spec, take in zip(specs, takes, strict=True):
         if take == 0:
-            raise UserError(f"table {spec.name!r}: its share {spec.share} of a batch of {spec.batch} is no item")
+            raise UserError(f"table {spec.name!r}: share {spec.share} of a batch of {spec.batch} is below one item")
         if spec.sampler == "fifo":
             _check_queue(spec, take, groups)
         else:
@@ -181,8 +181,8 @@ def check(specs: Sequence[TableSpec], rows: int, groups: Sequence[int]) -> None:
         if spec.storage == "ring":
             if spec.fragment > spec.capacity // rows:
                 raise UserError(
-                    f"table {spec.name!r}: a fragment of {spec.fragment:,} steps is more than a capacity of"
-                    f" {spec.capacity:,} has room for with {rows:,} envs; lower the fragment to at most"
+                    f"table {spec.name!r}: a fragment of {spec.fragment:,} steps does not fit into a capacity of"
+                    f" {spec.capacity:,} with {rows:,} envs; lower the fragment to at most"
                     f" {max(1, spec.capacity // rows):,} or raise the capacity"
                 )
             _check_ring(spec, rows)
@@ -200,25 +200,25 @@ def check(specs: Sequence[TableSpec], rows: int, groups: Sequence[int]) -> None:
 def _check_ring(spec: TableSpec, rows: int) -> None:
     if spec.capacity // rows <= spec.length:
         raise UserError(
-            f"table {spec.name!r}: capacity {spec.capacity} over {rows} env rows is too small for windows of"
+            f"table {spec.name!r}: capacity {spec.capacity} over {rows} envs is too small for sequences of"
             f" {spec.length} steps; at least {rows * (spec.length + 1)} is needed"
         )
     most = rows * max(1, (ring_length(spec, rows) - spec.length) // spec.period)
     if spec.min_size > most:
         raise UserError(
-            f"table {spec.name!r}: learning waits for {spec.min_size:,} items, and about {most:,} have room; raise the"
-            " capacity or begin sooner (learning_starts)"
+            f"table {spec.name!r}: learning waits for {spec.min_size:,} items, and about {most:,} fit; raise the"
+            " capacity or lower learning_starts"
         )
 
 
 def _check_slots(spec: TableSpec, groups: Sequence[int]) -> None:
     if spec.min_size > spec.capacity:
         raise UserError(
-            f"table {spec.name!r}: learning waits for {spec.min_size:,} items, and {spec.capacity:,} have room;"
-            " raise the capacity or begin sooner"
+            f"table {spec.name!r}: learning waits for {spec.min_size:,} items, and {spec.capacity:,} fit;"
+            " raise the capacity or lower min_size"
         )
     if max(groups) > spec.capacity:
-        raise UserError(f"table {spec.name!r}: capacity {spec.capacity} is below an actor's {max(groups)} env rows")
+        raise UserError(f"table {spec.name!r}: capacity {spec.capacity} is below an actor's {max(groups)} envs")
 
 
 def _check_queue(spec: TableSpec, take: int, groups: Sequence[int]) -> None:
@@ -238,13 +238,13 @@ def _check_queue(spec: TableSpec, take: int, groups: Sequence[int]) -> None:
         )
     if len(set(groups)) > 1:
         raise UserError(
-            f"table {spec.name!r}: max_lag 0 needs actors with equally many env rows, not {sorted(set(groups))}: make"
+            f"table {spec.name!r}: max_lag 0 needs actors with equally many envs, not {sorted(set(groups))}: make"
             " env.num a multiple of actors"
         )
     if take % groups[0]:
         raise UserError(
-            f"table {spec.name!r}: max_lag 0 needs a batch ({take} items) made of whole fragments; actors bring"
-            f" {groups[0]} env rows each: make the batch a multiple of that"
+            f"table {spec.name!r}: max_lag 0 needs a batch ({take} items) made of whole fragments; actors have"
+            f" {groups[0]} envs each: make the batch a multiple of that"
         )
 
 

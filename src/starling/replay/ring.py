@@ -30,9 +30,9 @@ def _env_rows(saved: NDArray, most: int) -> NDArray:
     """Check saved global env indices [n]: at most `most`, all different, and in range."""
     rows = np.array(saved)
     if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(rows) > most or len(np.unique(rows)) != len(rows):
-        raise ValueError(f"saved env rows are not up to {most} different integers")
+        raise ValueError(f"saved env indices are not up to {most} different integers")
     if len(rows) and not (rows.min() >= 0 and rows.max() < _MOST_ROWS):
-        raise ValueError(f"a saved env row is outside [0, {_MOST_ROWS:,})")
+        raise ValueError(f"a saved env index is outside [0, {_MOST_ROWS:,})")
     return rows.astype(np.int64)
 
 
@@ -120,7 +120,7 @@ class Ring:
         if len(unseen):
             known = len(self._global)
             if known + len(unseen) > self._grid.rows:
-                raise ValueError(f"more env rows than the {self._grid.rows} this ring was made for")
+                raise ValueError(f"more envs than the {self._grid.rows} this ring was made for")
             self._local[unseen] = np.arange(known, known + len(unseen))
             self._global = np.concatenate([self._global, unseen])
         return self._local[rows]
@@ -222,17 +222,17 @@ class Ring:
 
     def check_valid(self) -> None:
         self._windows.check_valid()
-        require(np.array_equal(self._waiting, np.arange(self._grid.rows) < len(self._global)), "a ring without its row")
-        require(not self._windows.head[~self._waiting].any(), "steps of no env row")
+        require(np.array_equal(self._waiting, np.arange(self._grid.rows) < len(self._global)), "a ring without its env")
+        require(not self._windows.head[~self._waiting].any(), "steps of no env")
         slots = np.nonzero(self._windows.steps)[0]
         begun, open_ = self._windows.unfinished()
         if self._carry is not None:
             self._carry.check_valid()
-            require(self._carry.has(np.concatenate([slots, begun])).all(), "a window without its carry")
+            require(self._carry.has(np.concatenate([slots, begun])).all(), "a sequence without its carry")
         step = np.minimum(np.arange(self._length + 1)[:, None], self._windows.steps[slots])
         cells = np.concatenate([self._grid.shift(slots, step).ravel(), open_])
         tree.map(lambda column: column.check_valid(cells), self._obs)
-        require((self._local[self._global] == np.arange(len(self._global))).all(), "env rows and rings disagree")
+        require((self._local[self._global] == np.arange(len(self._global))).all(), "envs and rings disagree")
 
     def get_state(self) -> dict[str, Any]:
         used = min(self._grid.length, int(self._windows.head.max()) + 1)

@@ -209,7 +209,7 @@ class Prioritized:
 
     def check_valid(self) -> None:
         self._tree.check_valid()
-        require(0.0 < self._largest < np.inf, "the largest priority is none")
+        require(0.0 < self._largest < np.inf, "the largest priority is not positive")
         leaves = self._tree.get_state()["leaves"]
         require(np.count_nonzero(leaves) == self._size, "an item without mass, or mass without an item")
 
@@ -271,7 +271,7 @@ class Ranked:
 
     def check_valid(self) -> None:
         self._live.check_valid()
-        require((self._uses >= 0).all(), "picked less often than never")
+        require((self._uses >= 0).all(), "a negative number of uses")
 
     def get_state(self) -> dict[str, Any]:
         members = self._live.get_state()["members"]

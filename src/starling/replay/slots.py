@@ -83,9 +83,9 @@ class Slots:
         live = np.nonzero(self._born >= 0)[0]
         both = np.sort(np.concatenate([self._free, live]))
         require(np.array_equal(both, np.arange(self._capacity)), "a slot is lost, or both free and taken")
-        require(len(np.unique(self._born[live])) == len(live), "two items were born at once")
-        require((self._generation[live] > 0).all(), "an item of no generation")
-        require(self._born.max(initial=-1) < self._count < 2**62, "an item that is not born yet")
+        require(len(np.unique(self._born[live])) == len(live), "two items were inserted at once")
+        require((self._generation[live] > 0).all(), "an item without a generation")
+        require(self._born.max(initial=-1) < self._count < 2**62, "an item from the future")
 
     def get_state(self) -> dict[str, Any]:
         live = np.nonzero(self._born >= 0)[0]

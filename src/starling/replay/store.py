@@ -188,11 +188,11 @@ def shard_specs(specs: Sequence[TableSpec], rows: int, shards: int) -> list[tupl
     """
     if specs[0].batch % shards:
         raise UserError(
-            f"a batch of {specs[0].batch} cannot be dealt to learners={shards} in equal parts: make it a multiple of"
+            f"a batch of {specs[0].batch} cannot be divided equally among learners={shards}: make it a multiple of"
             f" {shards}"
         )
     if rows < shards:
-        raise UserError(f"learners={shards} are more than the env.num={rows} rows they share")
+        raise UserError(f"learners={shards} are more than the env.num={rows} envs they share")
     return [tuple(_shard(spec, len(mine), rows, shards) for spec in specs) for mine in shard_rows(rows, shards)]
 
 

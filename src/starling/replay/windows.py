@@ -100,11 +100,11 @@ class Windows:
         cells = np.nonzero(self.steps)[0]
         head = self.head[cells // self._grid.length]
         start = self.generation(cells) * self._grid.length + cells % self._grid.length
-        require((self.steps >= 0).all(), "a window of less than no step")
-        require((self.steps[cells] <= self._length).all(), "a window is too long")
-        require((start + self.steps[cells] <= head).all(), "a window ends in the future")
-        require((start - self._history > head - self._grid.length).all(), "a window's first steps are overwritten")
-        require((start >= 0).all(), "a window before the beginning")
+        require((self.steps >= 0).all(), "a sequence of negative length")
+        require((self.steps[cells] <= self._length).all(), "a sequence is too long")
+        require((start + self.steps[cells] <= head).all(), "a sequence ends in the future")
+        require((start - self._history > head - self._grid.length).all(), "a sequence's first steps are overwritten")
+        require((start >= 0).all(), "a sequence before the beginning")
 
     def get_state(self, used: int) -> dict[str, Any]:
         return {"head": self.head.copy(), "start": self._start.copy(), "steps": self._grid.save(self.steps, used)}

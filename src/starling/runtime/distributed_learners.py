@@ -55,7 +55,7 @@ class DistributedLearners:
             on_gpu = device.type == "cuda"
             self._reduction = self._beside(lambda: _nccl(rendezvous, self._timeout)) if on_gpu else self._talk
         except RuntimeError as error:
-            raise RankLostError(f"the learners did not meet: {_first_line(error)}", late=True) from error
+            raise RankLostError(f"the learners did not connect: {_first_line(error)}", late=True) from error
 
     def _beside(self, make: Callable[[], R]) -> R:
         """Call `make`, which waits for other ranks, in a thread, and give signs of life."""

@@ -142,7 +142,7 @@ class LearnersRuntime:
         if order is None:
             return
         if self._updates is not None:
-            self._notices.append(f"the learners go on together from update {order.updates:,}")
+            self._notices.append(f"the learners continue together from update {order.updates:,}")
         self._updates = order.updates
         for hub in self.hubs:
             hub.send_to_rank(JoinGroup(order.time, order.source, hub.store.env_steps))
@@ -170,7 +170,7 @@ class LearnersRuntime:
                 self._latest.write(self._state_buffers[rank].read())
                 break
         else:
-            self._notices.append("no learner is left to tell its state: the last one that is known is saved")
+            self._notices.append("no learner is left to report its state: the last known one is saved")
         state: dict[str, Any] = unpack(self._latest.read())
         return state
 

@@ -89,7 +89,7 @@ class ProcessWorker(Worker):
         try:
             process.start()
         except (AttributeError, TypeError, ImportError) as error:
-            raise UserError(f"{self.name} cannot be sent to a process of its own: {error}") from error
+            raise UserError(f"{self.name} cannot be sent to its process: {error}") from error
         finally:
             theirs.close()
         self.process, self.link = process, mine
@@ -108,7 +108,7 @@ class ProcessWorker(Worker):
         if self.link.ended:
             self._selector.unregister(self.link)
         if self.link.broken is not None:  # nothing that it does can be relied on
-            text = f"sent what is no message ({self.link.broken})"
+            text = f"sent an invalid message ({self.link.broken})"
             messages.append(Fault(text, BrokenMessageError.__name__, ""))
             self.kill()
         return messages
@@ -150,7 +150,7 @@ class ProcessWorker(Worker):
 
     def _reason(self, code: int) -> str:
         if self.hung:
-            return "hung: no sign of life"
+            return "hung: no heartbeat"
         return self.told() or (f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}")
 
     @property

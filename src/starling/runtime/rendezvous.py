@@ -83,7 +83,7 @@ class RankLine:
                 raise RuntimeError("the main process is gone")
             left = end - time.monotonic()
             if left <= 0:
-                raise RuntimeError(f"the other learners did not come within {seconds:g} s")
+                raise RuntimeError(f"the other learners did not arrive within {seconds:g} s")
             wait_readable([self], min(left, SLICE))
             self._read()
 

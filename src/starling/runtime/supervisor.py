@@ -118,7 +118,7 @@ class Supervisor:
         return reason
 
     def _announce(self, worker: Worker, reason: str, pause: float | None) -> None:
-        plan = "given up after repeated crashes" if pause is None else f"starting it again in {pause:g} s"
+        plan = "given up after repeated crashes" if pause is None else f"restarting it in {pause:g} s"
         self.notices.append(f"{worker.name} died ({reason}): {plan}")
         self._show_details(worker, reason)
 

@@ -100,7 +100,7 @@ def with_protocol(config: Config, protocol: str) -> Config:
     if protocol not in PROTOCOLS:
         raise UserError(f"unknown protocol {protocol!r}; choose one of {', '.join(PROTOCOLS)}")
     if protocol != "as-trained" and not config.env.id.startswith("ALE/"):
-        raise UserError(f"protocol {protocol} is for ALE/ environments; {config.env.id} knows only as-trained")
+        raise UserError(f"protocol {protocol} is for ALE/ environments; {config.env.id} supports only as-trained")
     atari = config.env.atari.model_copy(update=PROTOCOLS[protocol])
     return config.model_copy(update={"env": config.env.model_copy(update={"atari": atari})})
 

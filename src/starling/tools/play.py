@@ -64,7 +64,7 @@ def play_run(
     if demand.log and demand.log == demand.video:
         raise UserError(f"video and log cannot both be written to {demand.log}")
     if demand.streams and demand.log and not demand.video:
-        raise UserError("reward streams are shown below a film: name one with --video (a log has them anyway)")
+        raise UserError("reward streams are shown below a video: name one with --video (a log always has them)")
     if demand.video or not demand.log:
         _draw_without_a_screen()  # before the first env is made, which may import the renderer
     agent = load_agent(run, which=demand.checkpoint, protocol="as-trained", warn=warn, allow=demand.allow)

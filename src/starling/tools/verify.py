@@ -112,11 +112,11 @@ def compare_counters(
     wrong, last = [], all_rows[-1]
     came_in = last["ledger/inserted"]  # since the run was resumed
     if all_rows[: len(rows)] != rows:
-        wrong.append("rows of metrics from before the checkpoint are not those that were there")
+        wrong.append("rows of metrics from before the checkpoint have changed")
     for key in ("env_steps", "updates", "episodes"):
         values = [row[key] for row in all_rows]
         if values != sorted(values) or all_rows[len(rows)][key] < getattr(before, key):
-            wrong.append(f"metrics.jsonl: {key} went back")
+            wrong.append(f"metrics.jsonl: {key} decreased")
     if after.env_steps != before.env_steps + came_in:
         wrong.append(f"env_steps: {before.env_steps} at the checkpoint and {came_in} since are not {after.env_steps}")
     wrong += [
@@ -126,7 +126,7 @@ def compare_counters(
     ]
     learned = after.updates - before.updates
     wrong += [
-        f"updates: {now - then} batches were drawn since the checkpoint, and {learned} learned from"
+        f"updates: {now - then} batches were sampled since the checkpoint, and {learned} learned from"
         for then, now in zip(before.drawn, after.drawn, strict=True)
         if abs(now - then - learned) > UNDER_WAY
     ]

@@ -82,9 +82,9 @@ def check_folder(file: Path) -> None:
 def check_video(path: Path, fps: float | None) -> None:
     """Raise `UserError` for an unknown format, an invalid frame rate, or a missing package, before any rendering."""
     if path.suffix.lower() not in _WRITERS:
-        raise UserError(f"{path} does not end in {' or '.join(_WRITERS)}, the kinds of video that can be written")
+        raise UserError(f"{path} does not end in {' or '.join(_WRITERS)}, the video formats that can be written")
     if fps is not None and not 0.1 <= fps <= 1000:
-        raise UserError(f"{fps:g} frames a second cannot be shown; choose 0.1 to 1000")
+        raise UserError(f"{fps:g} frames per second cannot be shown; choose 0.1 to 1000")
     if path.suffix.lower() == ".gif":
         package("PIL.Image")
         return
@@ -175,7 +175,8 @@ def _rgb(frame: NDArray) -> NDArray:
     """Convert an image to [H, W, 3]; it may be gray, [H, W] or [H, W, 1], or have alpha, [H, W, 4]."""
     picture = frame[..., None] if frame.ndim == 2 else frame
     if picture.ndim != 3 or picture.shape[-1] not in (1, 3, 4) or picture.dtype != np.uint8 or not picture.size:
-        raise UserError(f"a picture of shape {frame.shape}, {frame.dtype} cannot be filmed; it must be [H, W, 3] uint8")
+        found = f"an image of shape {frame.shape}, {frame.dtype}"
+        raise UserError(f"{found} cannot be recorded; it must be [H, W, 3] uint8")
     return picture.repeat(3, axis=-1) if picture.shape[-1] == 1 else picture[..., :3]
 
 
@@ -197,7 +198,7 @@ def _same_size(pictures: Iterable[NDArray]) -> Iterator[NDArray]:
     for picture in pictures:
         size = size or picture.shape
         if picture.shape != size:
-            raise UserError(f"pictures of two sizes, {size[:2]} and {picture.shape[:2]}, cannot be one video")
+            raise UserError(f"images of two sizes, {size[:2]} and {picture.shape[:2]}, cannot be one video")
         yield picture
     if size is None:
-        raise UserError("a video needs at least one picture")
+        raise UserError("a video needs at least one image")

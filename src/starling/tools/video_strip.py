@@ -20,7 +20,7 @@ BAR = 4
 
 _TEXT = 14  # height of the name in pixels
 _GROUND, _LINE, _INK = (24, 24, 24), (90, 90, 90), (235, 235, 235)
-_COLOURS = ((0, 158, 115), (213, 94, 0), (86, 180, 233), (230, 159, 0), (204, 121, 167), (240, 228, 66))
+_COLORS = ((0, 158, 115), (213, 94, 0), (86, 180, 233), (230, 159, 0), (204, 121, 167), (240, 228, 66))
 
 
 class Strip:
@@ -44,10 +44,10 @@ class Strip:
     def under(self, picture: NDArray, streams: tuple[str, ...]) -> NDArray:
         """Return the image [H, W, 3] with one band per stream below it, [H + n BAND, W, 3]."""
         width = picture.shape[1]
-        bands = [self._band(name, _COLOURS[i % len(_COLOURS)], width) for i, name in enumerate(streams)]
+        bands = [self._band(name, _COLORS[i % len(_COLORS)], width) for i, name in enumerate(streams)]
         return np.concatenate([picture, *bands])
 
-    def _band(self, name: str, colour: tuple[int, int, int], width: int) -> NDArray:
+    def _band(self, name: str, color: tuple[int, int, int], width: int) -> NDArray:
         values = list(self._last.get(name, ()))
         half = (BAND - _TEXT) // 2
         zero = _TEXT + half
@@ -58,6 +58,6 @@ class Strip:
             height = round(value / (self._largest[name] or 1.0) * half)
             right = width - 1 - i * BAR
             if height:
-                draw.rectangle((right - BAR + 2, zero - max(height, 0), right, zero - min(height, 0)), fill=colour)
+                draw.rectangle((right - BAR + 2, zero - max(height, 0), right, zero - min(height, 0)), fill=color)
         draw.text((2, 1), f"{name} {values[-1]:+.3g}" if values else name, fill=_INK)
         return np.array(image)

@@ -13,32 +13,32 @@ from starling.config.parts import Linear, LinearShare, OptimizerConfig
 
 
 class ApeXConfig(DQNConfig):
-    """Deep Q-learning from many actors, each with its own exploration and its own first priorities."""
+    """Deep Q-learning from many actors, with per-env epsilons and initial priorities computed by the actors."""
 
     implementation: ClassVar[str] = "starling.algos.apex.apex:ApeX"
-    double: bool = Field(True, description="choose the next action online, value it with the target (1509.06461)")
+    double: bool = Field(
+        True, description="choose the next action online, value it with the target network (1509.06461)"
+    )
     dueling: bool = Field(
-        True, description="Q as a state value and advantages, each with hidden layers of its own (1511.06581)"
+        True, description="Q as a state value and advantages, each with its own hidden layers (1511.06581)"
     )
     n_step: Length = Field(3, ge=1, description="rewards summed before the bootstrap")
     prioritized: PrioritizedConfig | None = Field(
         PrioritizedConfig(alpha=0.6, beta=Linear(start=0.4, end=0.4, fraction=1.0)),
-        description="prioritized replay, first by what the actor expected; null: uniform",
+        description="prioritized replay, with initial priorities by the actors; null: uniform",
     )
-    batch: BatchSize = Field(512, ge=1, description="transitions an update")
+    batch: BatchSize = Field(512, ge=1, description="transitions per update")
     capacity: Capacity = Field(2_000_000, ge=1, description="env steps kept in replay, over all envs")
-    fragment: Length = Field(
-        100, ge=1, description="steps every env takes between two inserts and two looks at weights"
-    )
+    fragment: Length = Field(100, ge=1, description="steps of every env between two inserts and two reads of weights")
     updates_per_step: UpdateRate = Field(
-        0.0015, gt=0, description="updates an env step allows; the paper's machines came to 19 in 12,500"
+        0.0015, gt=0, description="updates allowed per env step; the paper's system had 19 in 12,500"
     )
     epsilon: LinearShare = Field(
         Linear(start=0.4, end=0.4, fraction=1.0),
-        description="exploration of the first env row when training; row i of N has epsilon^(1 + ladder i / (N - 1))",
+        description="training epsilon of the first env; env i of N has epsilon^(1 + ladder i / (N - 1))",
     )
-    ladder: Exponent = Field(7.0, ge=0, description="how much less the last env row explores; 0: all alike")
-    eval_epsilon: float = Field(0.0, ge=0, le=1, description="exploration when evaluating")
+    ladder: Exponent = Field(7.0, ge=0, description="how much less the last env explores; 0: all alike")
+    eval_epsilon: float = Field(0.0, ge=0, le=1, description="epsilon when evaluating")
     optimizer: OptimizerConfig = Field(
         OptimizerConfig(
             name="RMSpropTF",

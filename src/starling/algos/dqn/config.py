@@ -12,27 +12,29 @@ from starling.config.parts import Linear, LinearShare, OptimizerConfig
 
 
 class DQNConfig(TransitionsConfig):
-    """Deep Q-learning; double, dueling, n-step and prioritized replay are one switch each."""
+    """Deep Q-learning; double, dueling, n-step, and prioritized replay are one setting each."""
 
     implementation: ClassVar[str] = "starling.algos.dqn.dqn:DQN"
     actions: ClassVar[tuple[str, ...]] = ("Discrete",)
-    double: bool = Field(False, description="choose the next action online, value it with the target (1509.06461)")
+    double: bool = Field(
+        False, description="choose the next action online, value it with the target network (1509.06461)"
+    )
     dueling: bool = Field(
-        False, description="Q as a state value and advantages, each with hidden layers of its own (1511.06581)"
+        False, description="Q as a state value and advantages, each with its own hidden layers (1511.06581)"
     )
     dueling_hidden: list[Width] = Field(
         [512],
-        description="widths of these hidden layers; []: none, which is no more than a plain Q head. The paper has them"
+        description="widths of these hidden layers; []: none, which equals a plain Q head. The paper has them"
         " right after the convolutions: net.torso.hidden=[]",
     )
-    batch: BatchSize = Field(32, ge=1, description="transitions an update")
+    batch: BatchSize = Field(32, ge=1, description="transitions per update")
     learning_starts: Capacity = Field(50_000, ge=1, description="transitions in replay before the first update")
-    fragment: Length = Field(4, ge=1, description="steps every env takes between two inserts into replay")
-    updates_per_step: UpdateRate = Field(0.25, gt=0, description="updates an env step allows")
+    fragment: Length = Field(4, ge=1, description="steps of every env between two inserts into replay")
+    updates_per_step: UpdateRate = Field(0.25, gt=0, description="updates allowed per env step")
     target_every: Steps = Field(2_500, ge=1, description="updates between copies into the target network")
-    epsilon: LinearShare = Field(Linear(start=1.0, end=0.01, steps=1_000_000), description="exploration when training")
-    eval_epsilon: float = Field(0.01, ge=0, le=1, description="exploration when evaluating")
-    huber: Magnitude = Field(1.0, gt=0, description="where the loss turns from quadratic to linear")
+    epsilon: LinearShare = Field(Linear(start=1.0, end=0.01, steps=1_000_000), description="epsilon when training")
+    eval_epsilon: float = Field(0.01, ge=0, le=1, description="epsilon when evaluating")
+    huber: Magnitude = Field(1.0, gt=0, description="error at which the loss turns from quadratic to linear")
     optimizer: OptimizerConfig = Field(
         OptimizerConfig(name="Adam", args={"lr": 6.25e-5, "eps": 1.5e-4}, clip_norm=10.0),
         description="optimizer of the Q network",

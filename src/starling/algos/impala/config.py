@@ -29,34 +29,34 @@ class SourceConfig(Part):
 
     model_config = ConfigDict(populate_by_name=True)
     kind: Literal["queue", "uniform", "prioritized", "attentive", "elite"] = Field(
-        description="queue: the newest, used once; uniform; prioritized: by the size of value errors; attentive: like"
-        " what actors see now (AAAI-20 6049); elite: what the present network sees as the acting one did"
+        description="queue: the newest, used once; uniform; prioritized: by absolute value errors; attentive: similar"
+        " to what actors see now (AAAI-20 6049); elite: features that have changed least since acting"
     )
     share: float = Field(gt=0, le=1, description="share of the batch; those of all sources sum to 1")
-    capacity: Capacity = Field(1000, ge=1, description="unrolls it keeps; not for queue")
-    alpha: float = Field(0.6, ge=0, le=1, description="prioritized: how far priorities shape sampling")
-    beta: float = Field(0.4, ge=0, le=1, description="prioritized: importance correction; 1 is a full correction")
+    capacity: Capacity = Field(1000, ge=1, description="sequences it keeps; not for queue")
+    alpha: float = Field(0.6, ge=0, le=1, description="prioritized: exponent of the priorities")
+    beta: float = Field(0.4, ge=0, le=1, description="prioritized: exponent of importance weights; 1: full correction")
     features: Literal["state", "network"] = Field(
         "state",
-        description="attentive: what is compared: states (images through a fixed random embedding), or what the present"
-        " network makes of them; elite compares the network's features with those it had when acting",
+        description="attentive: compare states (images in a fixed random embedding), or the current network's features"
+        " of them; elite compares the current features with those recorded when acting",
     )
     distance: Literal["lp", "cosine", "kl"] = Field(
-        "lp", description="attentive, elite: how far apart features are; kl: elite alone, the policies' divergence"
+        "lp", description="attentive, elite: distance of features; kl: elite only, divergence of the policies"
     )
     p: Exponent = Field(2.0, ge=1, description="lp: the p")
     selection: Literal["nearest", "spread", "least_sampled", "grouped"] = Field(
         "nearest",
-        description="attentive, elite: which candidates: the nearest; evenly spaced over the ranking; those sampled"
-        " least; the least sampled of every part of the ranking",
+        description="attentive, elite: candidates to use: the nearest; evenly spaced over the ranking; the least"
+        " sampled; the least sampled in each part of the ranking",
     )
-    lambda_: Exponent = Field(6.0, ge=1, alias="lambda", description="attentive, elite: candidates for every item")
+    lambda_: Exponent = Field(6.0, ge=1, alias="lambda", description="attentive, elite: candidates per item")
     anneal: Magnitude | None = Field(
-        2.0, gt=0, description="attentive, elite: lambda falls to 1 over so many times stop.env_steps; null: it stays"
+        2.0, gt=0, description="attentive, elite: lambda falls to 1 over so many times stop.env_steps; null: constant"
     )
-    every: Steps = Field(1, ge=1, description="attentive, elite: compare only every n-th state of an unroll")
+    every: Steps = Field(1, ge=1, description="attentive, elite: compare only every n-th state of a sequence")
     contest: Items = Field(
-        0, ge=0, description="elite: when full, the farthest of so many gives way (20 is a handful); 0: the oldest does"
+        0, ge=0, description="elite: when full, evict the farthest of this many, e.g. 20; 0: the oldest"
     )
 
     @model_validator(mode="after")
@@ -65,9 +65,9 @@ class SourceConfig(Part):
         changed = [name for name, field in fields.items() if getattr(self, name) != field.default]
         vain = [fields[name].alias or name for name in changed if name not in ("kind", "share", *SETTINGS[self.kind])]
         if vain:
-            raise ValueError(f"{', '.join(vain)} means nothing to a source of kind {self.kind}; leave it out")
+            raise ValueError(f"{', '.join(vain)} has no effect on a source of kind {self.kind}; leave it out")
         if self.kind == "attentive" and self.distance == "kl":
-            raise ValueError("attentive compares states, which are no distributions: use distance lp or cosine")
+            raise ValueError("attentive compares states, which are not distributions: use distance lp or cosine")
         return self
 
 
@@ -84,39 +84,39 @@ def check_sources(sources: Sequence[SourceConfig]) -> None:
 
 
 class ClearConfig(Part):
-    """Cloning of what replayed unrolls recorded, against forgetting (CLEAR, 1811.11682)."""
+    """Behavioral cloning on replayed sequences, against forgetting (CLEAR, 1811.11682)."""
 
-    policy_cost: Weight = Field(0.01, ge=0, description="weight of KL(recorded policy || present policy)")
+    policy_cost: Weight = Field(0.01, ge=0, description="weight of KL(recorded policy || current policy)")
     value_cost: Weight = Field(0.005, ge=0, description="weight of the squared difference to the recorded value")
 
 
 class LaserConfig(Part):
-    """States whose recorded policy says too little about the present one are left out (LASER, 1909.11583)."""
+    """Leave out states at which the recorded policy differs too much from the current one (LASER, 1909.11583)."""
 
     threshold: Magnitude = Field(
-        0.3, gt=0, description="largest KL(present policy || reference) at a state to learn from"
+        0.3, gt=0, description="largest KL(current policy || reference) at a state to learn from"
     )
     reference: Literal["implied", "behaviour"] = Field(
         "implied",
-        description="implied: the policy that clipped weights stand for (the paper); behaviour: the one recorded",
+        description="implied: the policy implied by clipped weights (the paper); behaviour: the recorded one",
     )
 
 
 class IMPALAConfig(VTraceConfig):
-    """Actors that run ahead of the learner, corrected by V-trace; losses are summed over steps and rows."""
+    """Actor-critic with actors that run ahead, corrected by V-trace; losses are summed over steps and sequences."""
 
     implementation: ClassVar[str] = "starling.algos.impala.impala:IMPALA"
-    unroll: Length = Field(20, ge=1, description="steps every env takes for one item of a batch")
-    batch: BatchSize = Field(32, ge=1, description="unrolls an update")
+    unroll: Length = Field(20, ge=1, description="steps per sequence")
+    batch: BatchSize = Field(32, ge=1, description="sequences per update")
     max_lag: Items = Field(1, ge=0, description="batches that actors may run ahead of the learner; 0: synchronous")
     sources: list[SourceConfig] | None = Field(
-        None, description="what a batch is mixed from, each by its share; null: the newest alone"
+        None, description="sources of a batch, each with its share; null: only the newest experience"
     )
-    clear: ClearConfig | None = Field(None, description="policy and value cloning on replayed unrolls; null: none")
+    clear: ClearConfig | None = Field(None, description="policy and value cloning on replayed sequences; null: none")
     laser: LaserConfig | None = Field(
         None,
-        description="a test of every state's relevance, and an entropy bonus on new unrolls only, so that entropy_coef"
-        " counts by their share of the batch; null: none",
+        description="a relevance test per state, and an entropy bonus on new sequences only, so that entropy_coef"
+        " counts in proportion to their share of the batch; null: none",
     )
     optimizer: OptimizerConfig = Field(
         OptimizerConfig(
@@ -127,7 +127,7 @@ class IMPALAConfig(VTraceConfig):
                 name="LinearLR", args={"start_factor": 1.0, "end_factor": 0.0, "total_iters": "run"}
             ),
         ),
-        description="optimizer of policy and value; a sum of losses wants its own learning rate and clip_norm",
+        description="optimizer of policy and value; losses are sums, which matters for lr and clip_norm",
     )
 
     def algorithm_path(self) -> str:
@@ -139,7 +139,5 @@ class IMPALAConfig(VTraceConfig):
         if self.sources is not None:
             check_sources(self.sources)
         if self.clear is not None and len(self.sources or ()) < 2:
-            raise ValueError(
-                "clear clones replayed unrolls, but there are none: give sources a replay beside the queue"
-            )
+            raise ValueError("clear needs replayed sequences, but there are none: add a replay to sources")
         return self

@@ -25,4 +25,4 @@ def relevance(policy: D, behaviour: D, clip_rho: float, laser: LaserConfig) -> T
 def check_actions(laser: LaserConfig, env: EnvSpec) -> None:
     """Raise `UserError` if the reference policy is not defined for the env's action space."""
     if laser.reference == "implied" and not isinstance(env.action, spaces.Discrete):
-        raise UserError("algo.laser: the implied policy is of one choice a step; use algo.laser.reference=behaviour")
+        raise UserError("algo.laser: the implied policy needs one choice per step; use algo.laser.reference=behaviour")

@@ -36,7 +36,7 @@ class Sources:
         self._states: StateFeatures | None = None  # built in `meet`, once the env is known
         encoded = [i for i, source in enumerate(sources) if source.kind == "elite" or source.features == "network"]
         if (net.core.kind != "none" or net.inputs) and any(sources[i].every > 1 for i in encoded):
-            raise UserError("sources: every above 1 skips states, which a network with a memory or inputs has to see")
+            raise UserError("sources: every above 1 skips states, which net.core and net.inputs need; set every=1")
 
     @property
     def records_features(self) -> bool:

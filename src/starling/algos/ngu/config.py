@@ -16,54 +16,54 @@ UNUSED = {"name", "weight", "discount", "lambda_", "share"}
 
 
 class MetaConfig(Part):
-    """Bandits that choose the policy of every episode by the returns of the last ones (2003.13350).
+    """Bandits that choose the policy of each episode by recent returns (2003.13350).
 
-    Every env row has one of its own, and so has the evaluator. An evaluation first plays trials, in which its bandit
-    chooses; the first one of a run tries every policy. Then it plays `eval.episodes` with the policy whose trials in
-    the window have the largest mean return. Only these are its score.
+    Each env has its own, and so has the evaluator. An evaluation first plays trials, in which its bandit chooses; the
+    first evaluation of a run tries every policy. Then it plays `eval.episodes` with the policy whose trials in the
+    window have the largest mean return. Only these are its score.
     """
 
     kind: Literal["ucb", "ucb_tuned"] = Field("ucb", description="sliding-window UCB, or UCB1-tuned in the window")
-    window: Items = Field(160, ge=1, description="episodes that count, of an env row or trials of the evaluator")
-    epsilon: float = Field(0.5, ge=0, le=1, description="ucb: chance of any policy at all")
+    window: Items = Field(160, ge=1, description="last episodes that count, per env, or trials of the evaluator")
+    epsilon: float = Field(0.5, ge=0, le=1, description="ucb: probability of a uniformly random policy")
     bonus: Weight = Field(1.0, ge=0, description="ucb: weight of 1 / sqrt(plays)")
     trials: Items = Field(
         10,
         ge=0,
-        description="episodes in which an evaluation tries policies before those of its score; more where the window"
-        " lacks more policies, as at the first evaluation",
+        description="trial episodes of an evaluation before those of its score; more if the window lacks more policies,"
+        " as at the first evaluation",
     )
 
 
 class NGUConfig(R2D2Config):
-    """R2D2 with a family of policies that follow novelty more or less (never give up)."""
+    """R2D2 with a family of policies with different weights of novelty (Never Give Up)."""
 
     implementation: ClassVar[str] = "starling.algos.ngu.ngu:NGU"
-    policies: Items = Field(32, ge=1, description="policies of the family, N")
+    policies: Items = Field(32, ge=1, description="number of policies, N")
     arm_varies: Literal["novelty", "epsilon"] = Field(
         "novelty",
-        description="what policies differ in: weight of novelty and discount; or epsilon alone, by ladder as env rows"
-        " do else, which is R2D2 with a bandit over epsilons where there is a meta",
+        description="how policies differ: in weight of novelty and discount; or only in epsilon, by ladder, as envs"
+        " otherwise do, which with meta is R2D2 with a bandit over epsilons",
     )
     novelty: Weight = Field(0.3, ge=0, description="weight of novelty for the most curious policy, beta")
     discount: float = Field(0.997, ge=0, lt=1, description="gamma of the policy that exploits, if family=ngu")
     min_discount: float = Field(0.99, ge=0, lt=1, description="gamma of the most curious policy, if family=ngu")
     family: Literal["ngu", "agent57"] = Field(
-        "ngu", description="how discounts lie between the two; agent57: its own, from 0.9999 to 0.99"
+        "ngu", description="discounts between the two; agent57: its own family, from 0.9999 to 0.99"
     )
-    separate_networks: bool = Field(False, description="two networks, of the env's reward and of novelty (Agent57)")
+    separate_networks: bool = Field(False, description="one network for the env's reward, one for novelty (Agent57)")
     meta: MetaConfig | None = Field(
         None,
-        description="bandits choose policies, and evaluation scores the one that returned most in its own trials; null:"
-        " each env row has its own, and evaluation plays the first, which exploits",
+        description="bandits choose policies, and evaluation scores the one with the largest return in its trials;"
+        " null: each env has a fixed policy, and evaluation plays the first, which exploits",
     )
     lifelong: RNDConfig = Field(
         RNDConfig(optimizer=OptimizerConfig(args={"lr": 5e-4})),
-        description="novelty over the whole of training, which modulates that of the episode",
+        description="lifelong novelty, which modulates episodic novelty",
     )
     lifelong_limit: Magnitude = Field(5.0, ge=1, description="largest modulation, L")
     episodic: EpisodicConfig = Field(
-        EpisodicConfig(optimizer=OptimizerConfig(args={"lr": 5e-4})), description="novelty in the episode"
+        EpisodicConfig(optimizer=OptimizerConfig(args={"lr": 5e-4})), description="episodic novelty"
     )
     predictor_steps: Length = Field(
         5, ge=1, description="last steps of a sequence that embedding and predictor learn from"
@@ -74,14 +74,12 @@ class NGUConfig(R2D2Config):
     @model_validator(mode="after")
     def _settings_have_a_use(self) -> NGUConfig:
         if self.arm_varies == "epsilon" and self.separate_networks:
-            raise ValueError("with arm_varies=epsilon no policy follows novelty: set separate_networks=false")
+            raise ValueError("with arm_varies=epsilon no policy uses novelty: set separate_networks=false")
         if self.meta is not None and self.meta.window < self.policies:
-            raise ValueError(
-                f"meta.window={self.meta.window} forgets policies before policies={self.policies} have played: raise it"
-            )
+            raise ValueError(f"meta.window={self.meta.window} is less than policies={self.policies}: raise it")
         for section, stream in (("lifelong", self.lifelong), ("episodic", self.episodic)):
             for key in UNUSED & type(stream).model_fields.keys():
                 if getattr(stream, key) == type(stream).model_fields[key].default:
                     continue
-                raise ValueError(f"{section}.{key.rstrip('_')} means nothing here: novelty is one reward; leave it out")
+                raise ValueError(f"{section}.{key.rstrip('_')} has no effect here: novelty is one reward; leave it out")
         return self

@@ -199,9 +199,9 @@ class NGU(R2D2):
     def prepare(self, model: Any, target_net: Any, batch: Batch) -> Batch:
         """Update the statistics of the predictor's observations and of its errors."""
         steps = batch.trajectory
-        learnt_t = self._curious(steps)
-        after = tree.map(lambda leaf: leaf[1:][learnt_t], steps.obs)
-        model.lifelong.update(tree.map(lambda leaf: leaf.unsqueeze(0), after), learnt_t[learnt_t].unsqueeze(0))
+        learned_t = self._curious(steps)
+        after = tree.map(lambda leaf: leaf[1:][learned_t], steps.obs)
+        model.lifelong.update(tree.map(lambda leaf: leaf.unsqueeze(0), after), learned_t[learned_t].unsqueeze(0))
         model.update(model.lifelong(after))
         return batch
 
@@ -210,16 +210,16 @@ class NGU(R2D2):
         arm = steps.carry["arm"].expand(steps.length + 1, -1)  # [T+1, B]
         seen = replace(batch, trajectory=replace(steps, obs=model.beside(steps.obs, arm)))
         loss = super().loss(model.agent, target_net.agent, seen)
-        learnt_t = self._curious(steps)
-        before = tree.map(lambda leaf: leaf[:-1][learnt_t], steps.obs)  # [n, ...]
-        after = tree.map(lambda leaf: leaf[1:][learnt_t], steps.obs)
+        learned_t = self._curious(steps)
+        before = tree.map(lambda leaf: leaf[:-1][learned_t], steps.obs)  # [n, ...]
+        after = tree.map(lambda leaf: leaf[1:][learned_t], steps.obs)
         curious = {
             "lifelong": model.lifelong(after).mean(),
             "embedding": model.embedding.loss(
                 model.embedding.encode(before)[None],
                 model.embedding.encode(after)[None],
-                steps.action[learnt_t][None],
-                learnt_t[learnt_t][None],
+                steps.action[learned_t][None],
+                learned_t[learned_t][None],
             ),
         }
 

@@ -89,7 +89,7 @@ class PPO(Algorithm):
         batch, rollout = self.config.rows or num_envs, self.config.rollout
         parts = batch if self._sequential else batch * rollout
         if self.config.minibatches > parts:
-            what = "env rows (a recurrent batch is split by row)" if self._sequential else "steps"
+            what = "envs (a recurrent batch is split by env)" if self._sequential else "steps"
             raise UserError(f"algo.minibatches={self.config.minibatches} is more than the batch's {parts} {what}")
         return (rollout_table(length=rollout, num_envs=num_envs, batch=batch, max_lag=self.config.max_lag),)
 

@@ -12,19 +12,17 @@ from starling.config.parts import Linear, LinearShare, OptimizerConfig, Schedule
 
 
 class PQNConfig(AlgoConfig):
-    """Q-learning from parallel envs without replay and without a target network; set net.torso.norm=layer."""
+    """Q-learning from parallel envs without replay or a target network; set net.torso.norm=layer."""
 
     implementation: ClassVar[str] = "starling.algos.pqn.pqn:PQN"
     actions: ClassVar[tuple[str, ...]] = ("Discrete",)
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
     q_lambda: float = Field(0.65, ge=0, le=1, description="lambda of the returns; 0: one-step targets")
-    rollout: Length = Field(32, ge=1, description="steps every env takes for one batch")
+    rollout: Length = Field(32, ge=1, description="steps of every env in one batch")
     epochs: Passes = Field(2, ge=1, description="passes over a batch")
-    minibatches: Minibatches = Field(32, ge=1, description="parts of a batch, an optimizer step each")
-    epsilon: LinearShare = Field(
-        Linear(start=1.0, end=0.05, fraction=0.1), description="chance of a random action when training"
-    )
-    eval_epsilon: float = Field(0.0, ge=0, le=1, description="chance of a random action when evaluating")
+    minibatches: Minibatches = Field(32, ge=1, description="parts of a batch, one optimizer step each")
+    epsilon: LinearShare = Field(Linear(start=1.0, end=0.05, fraction=0.1), description="epsilon when training")
+    eval_epsilon: float = Field(0.0, ge=0, le=1, description="epsilon when evaluating")
     huber: Magnitude | None = Field(
         None, gt=0, description="error at which the loss turns from quadratic to linear; null: quadratic everywhere"
     )

@@ -47,7 +47,7 @@ class R2D2(Algorithm):
 
     def __init__(self, config: R2D2Config, net: NetConfig) -> None:
         if net.core.kind == "none":
-            raise UserError(f"{config.name} learns what to remember: set net.core.kind=lstm or gru")
+            raise UserError(f"{config.name} is recurrent: set net.core.kind=lstm or gru")
         self.config, self.net = config, net
         self._streams = self.streams()
         self._transform = RESCALED if config.rescale else IDENTITY  # networks predict transform.apply(value)

@@ -12,24 +12,24 @@ from starling.config.parts import OptimizerConfig
 
 
 class SACConfig(TransitionsConfig):
-    """Soft actor-critic: a policy as random as it can afford, two critics, a learned temperature.
+    """Soft actor-critic: a maximum-entropy policy, two critics, and a learned temperature.
 
-    Policy and critics share nothing, whatever `net.shared` says; `net.torso.hidden` is [256, 256] where it is null.
-    Until the first update actions are uniformly random.
+    Policy and critics share no layers, whatever `net.shared` says; `net.torso.hidden` is [256, 256] if it is null.
+    Until the first update, actions are uniformly random.
     """
 
     implementation: ClassVar[str] = "starling.algos.sac.sac:SAC"
     actions: ClassVar[tuple[str, ...]] = ("Box", "Discrete")
-    batch: BatchSize = Field(256, ge=1, description="transitions an update")
+    batch: BatchSize = Field(256, ge=1, description="transitions per update")
     learning_starts: Capacity = Field(10_000, ge=1, description="transitions in replay before the first update")
-    fragment: Length = Field(1, ge=1, description="steps every env takes between two inserts into replay")
-    updates_per_step: UpdateRate = Field(1.0, gt=0, description="updates an env step allows")
-    tau: float = Field(0.005, gt=0, le=1, description="how far the target critics move towards the critics an update")
-    temperature: Weight = Field(1.0, gt=0, description="alpha, the weight of the entropy, where it begins")
+    fragment: Length = Field(1, ge=1, description="steps of every env between two inserts into replay")
+    updates_per_step: UpdateRate = Field(1.0, gt=0, description="updates allowed per env step")
+    tau: float = Field(0.005, gt=0, le=1, description="how far the target critics move towards the critics per update")
+    temperature: Weight = Field(1.0, gt=0, description="initial alpha, the weight of the entropy")
     target_entropy: Signed | None = Field(
         None,
-        description="entropy that the temperature is steered to; null: minus the number of dimensions,"
-        " and 0.98 of the largest there is for discrete actions (1910.07207)",
+        description="entropy that the temperature is tuned for; null: minus the number of action dimensions,"
+        " or 0.98 of the maximum for discrete actions (1910.07207)",
     )
     actor_optimizer: OptimizerConfig = Field(
         OptimizerConfig(name="Adam", args={"lr": 3e-4}), description="optimizer of the policy"
@@ -38,5 +38,5 @@ class SACConfig(TransitionsConfig):
         OptimizerConfig(name="Adam", args={"lr": 3e-4}), description="optimizer of the critics"
     )
     temperature_optimizer: OptimizerConfig = Field(
-        OptimizerConfig(name="Adam", args={"lr": 3e-4}), description="optimizer of the temperature's logarithm"
+        OptimizerConfig(name="Adam", args={"lr": 3e-4}), description="optimizer of the log temperature"
     )

@@ -58,10 +58,10 @@ def parse_arrays(content: NDArray) -> dict[str, NDArray]:
     """Parse the bytes of a safetensors file, uint8 [n], into arrays; they are views if they are aligned."""
     length = int.from_bytes(content[:8].tobytes(), "little")
     if len(content) < 8 or length > min(_LONGEST_HEADER, len(content) - 8):
-        raise ValueError("no safetensors file: its header has an impossible length")
+        raise ValueError("not a safetensors file: its header has an impossible length")
     header = parse_json(content[8 : 8 + length].tobytes())
     if not isinstance(header, dict):
-        raise ValueError("no safetensors file: its header is no object")
+        raise ValueError("not a safetensors file: its header is not an object")
     header.pop("__metadata__", None)
     data = content[8 + length :]
     arrays, places = {}, []
@@ -69,7 +69,7 @@ def parse_arrays(content: NDArray) -> dict[str, NDArray]:
         dtype, shape, begin, end = _parse_entry(entry, len(data))
         values = data[begin:end]
         if dtype == np.bool_ and values.size and values.max() > 1:
-            raise ValueError("a truth value that is neither 0 nor 1")
+            raise ValueError("a boolean that is neither 0 nor 1")
         if values.ctypes.data % dtype.itemsize:
             values = values.copy()
         arrays[name] = values.view(dtype).reshape(shape)

@@ -175,12 +175,12 @@ class GrowingFile:
         except OSError as error:
             known, self.failure = self.failure, f"cannot write to {self.file}: {error.strerror}"
             if known is None:
-                self._warn(f"warning: {self.failure}; training goes on, and what is to be written waits in memory")
+                self._warn(f"warning: {self.failure}; training goes on, and unwritten data waits in memory")
             return
         self._waiting = b""
         if self.failure is not None:
             self.failure = None
-            self._warn(f"{self.file} is written again, and nothing of it is missing")
+            self._warn(f"{self.file} can be written again, and nothing is missing")
 
     def sync(self) -> None:
         """Sync the written rows to disk."""

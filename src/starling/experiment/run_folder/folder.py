@@ -114,9 +114,7 @@ class RunFolder:
         try:
             self.config_file.stat()
         except (FileNotFoundError, NotADirectoryError):
-            raise RunGoneError(
-                f"{self.path} is gone: it was deleted or moved during the run, which cannot be saved"
-            ) from None
+            raise RunGoneError(f"{self.path} is gone: it was deleted or moved, so the run cannot be saved") from None
         except OSError:
             pass
 
@@ -210,5 +208,5 @@ def find(path: Path, allow: Sequence[str] = ()) -> RunFolder:
         raise UserError(f"{path} is not a run: it has no config.yaml")
     check_contents(path)
     if not folder.config_file.is_file():
-        raise UserError(f"{path} is not a run: its config.yaml is no file")
+        raise UserError(f"{path} is not a run: its config.yaml is not a file")
     return folder

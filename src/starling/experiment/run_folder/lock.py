@@ -57,7 +57,7 @@ def _acquire(descriptor: int, file: Path, say: Callable[[str], None]) -> bool:
         else:
             return True
         if time.monotonic() >= deadline:
-            raise UserError(f"{_in_use(file)}; wait for its end or stop it, or add run=NAME to go on in a new folder")
+            raise UserError(f"{_in_use(file)}; wait for its end, stop it, or add run=NAME to continue in a new folder")
         if not waits:
             say(f"{_in_use(file)}; waiting up to {WAIT_SECONDS:g} s for its end")
             waits = True

@@ -96,7 +96,7 @@ class Saver:
         if self.failure is not None and not self._warned:
             self._warn(f"warning: {self.failure}; training goes on and tries again at the next checkpoint: make room")
         elif self.failure is None and self._warned:
-            self._warn("checkpoints are written again")
+            self._warn("checkpoints can be written again")
         self._warned = self.failure is not None
 
     def metrics(self) -> dict[str, float]:
@@ -116,7 +116,7 @@ def _explain(error: OSError, root: Path, frozen: Frozen) -> str:
     arrays = sum(array.nbytes for part in frozen.values() for array in part.arrays.values())
     segments = sum(leaf.size for part in frozen.values() for leaf in part.segments.values())
     free = shutil.disk_usage(root.parent).free
-    return f"{line} (it takes up to {(arrays + segments) / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are free)"
+    return f"{line} (it takes up to {(arrays + segments) / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB is free)"
 
 
 def write_dump(

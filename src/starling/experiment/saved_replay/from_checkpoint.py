@@ -65,6 +65,6 @@ def refuse_queues(run_plan: RunPlan, what: str) -> None:
     queues = [table.name for table in run_plan.tables if table.sampler == "fifo"]
     if len(queues) < len(run_plan.tables) and any(table.storage != "ring" for table in run_plan.tables):
         whole = [table.name for table in run_plan.tables if table.name not in queues]
-        raise UserError(f"{what} that could be read: {name} keeps whole unrolls ({', '.join(whole)}), not single steps")
+        raise UserError(f"{what} that could be read: {name} keeps sequences ({', '.join(whole)}), not single steps")
     if queues:
         raise UserError(f"{what}: {name} learns from a queue ({', '.join(queues)}), which keeps nothing for later")

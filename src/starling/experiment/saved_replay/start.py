@@ -48,7 +48,7 @@ def begin_with_replay(run_plan: RunPlan, runtime: Runtime) -> str | None:
             _fill(shards, manifest.tables[shards[0].spec.name], layout, run_plan, source)
         except (KeyError, IndexError, ValueError, TypeError, OverflowError, AssertionError) as error:
             reason = printable(" ".join(f"{type(error).__name__} {error}".split()))
-            raise UserError(f"{source} holds steps that no run records ({reason}); export again") from error
+            raise UserError(f"{source} has steps that no run records ({reason}); export again") from error
     sizes = ", ".join(f"{sum(table.size for table in shards):,} items" for shards in by_table)
     return f"replay: {sizes} from {source}, recorded in {printable(manifest.env)} by {printable(manifest.algorithm)}"
 
@@ -139,7 +139,7 @@ def _read(entry: TableEntry, layout: Layout, run_plan: RunPlan, source: Path) ->
                 f"{source / part.file} does not hold what the manifest says ({reason}); export again"
             ) from None
         if (steps.valid[:-1] & (steps.first[1:] | (np.diff(steps.row) != 0))).any():
-            raise UserError(f"{source / part.file} has a stretch whose last observation is said to be valid")
+            raise UserError(f"{source / part.file} has a stretch whose last observation is marked as valid")
         yield steps
 
 
@@ -150,7 +150,7 @@ def _check_choices(columns: Mapping[str, NDArray], run_plan: RunPlan) -> None:
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
             most = space.n if isinstance(space, spaces.Discrete) else space.nvec
             if (columns[name] < 0).any() or (columns[name] >= most).any():
-                raise ValueError(f"{name} has choices that {space} does not")
+                raise ValueError(f"{name} has values outside {space}")
 
 
 def _dealt(source: Iterator[Steps], feeds: list[Feed], by_row: bool) -> Iterator[tuple[Feed, Steps]]:

@@ -77,7 +77,7 @@ def check_columns(columns: dict[str, NDArray], specs: Steps, stack: StackSpec | 
             if odd.any():
                 raise ValueError(f"{name} has numbers that are not finite")
     if (columns["priority"] < 0).any() or (columns["row"] < 0).any() or (columns["policy_version"] < 0).any():
-        raise ValueError("a priority, env row, or policy version is negative")
+        raise ValueError("a priority, env index, or policy version is negative")
 
 
 def _check_stacks(columns: dict[str, NDArray], shape: tuple[int, ...], stack: StackSpec) -> None:

@@ -111,7 +111,7 @@ def mismatch(facts: list[NodeFacts]) -> str | None:
     mine = versions()
     for one in facts:
         if not one.versions:
-            return f"node {one.address} does not answer; take it out of the cluster or start it again"
+            return f"node {one.address} does not answer; remove it from the cluster or restart it"
         odd = [name for name in mine if one.versions.get(name) != mine[name]]
         if odd:
             name = odd[0]

@@ -157,7 +157,7 @@ def _start(folder: str, needs: Sequence[Need], object_store: int) -> None:
     except Exception as error:
         if "timed out during startup" not in str(error):
             raise
-        raise UserError("Ray did not start within 30 s: this machine has too much else to do; try again") from error
+        raise UserError("Ray did not start within 30 s: this machine is too busy; try again") from error
 
 
 @contextmanager
@@ -263,7 +263,7 @@ def is_open(gcs: str) -> bool:
 
 def _undecided(head: str, why: str) -> str:
     return (
-        f"could not find out whether the Ray cluster at {head} asks for a token ({why}); try again, or say"
+        f"could not find out whether the Ray cluster at {head} asks for a token ({why}); try again, or set"
         " ray.allow_cluster_without_authentication=true"
     )
 
@@ -271,5 +271,5 @@ def _undecided(head: str, why: str) -> str:
 def _open_door(head: str) -> str:
     return (
         f"the Ray cluster at {head} asks for no token: whoever reaches its ports may run code as you. Start its nodes"
-        " with RAY_AUTH_MODE=token, or say ray.allow_cluster_without_authentication=true"
+        " with RAY_AUTH_MODE=token, or set ray.allow_cluster_without_authentication=true"
     )

@@ -99,7 +99,7 @@ class RemoteWorker(Worker):
             line.expect()
         elif not self._told_waiting:
             self._told_waiting = True
-            self._messages.append(Notice(f"{self.name} waits for its place in the cluster: {self._place}"))
+            self._messages.append(Notice(f"{self.name} waits for resources in the cluster: {self._place}"))
 
     def kill(self) -> None:
         if self.line is not None:

@@ -35,7 +35,7 @@ class FarSegment(Segment):
         try:
             return bytes(ray.get(self._handle.read.remote(self._number)))
         except RayError as error:
-            raise SegmentLostError("a part of the replay was lost while it was saved") from error
+            raise SegmentLostError("a shard of the replay was lost while it was saved") from error
 
     def release(self) -> None:
         self._handle.release.remote(self._number, self.name)
@@ -64,8 +64,8 @@ class RemoteShard(RemoteWorker):
         state = self._saved()
         plan = ShardSpec(self.spec.args, self.rows, state and sendable(state))
         if self._starts > 1:
-            begins = "with what the newest checkpoint holds of it" if state else "empty"
-            self._messages.append(Notice(f"{self.name} begins {begins}"))
+            begins = "from the newest checkpoint" if state else "empty"
+            self._messages.append(Notice(f"{self.name} starts {begins}"))
         return ray.remote(Shard).options(**options).remote(plan)
 
     def _began(self, line: Line) -> None:

@@ -89,7 +89,7 @@ class Meter:
             self._first = self._first or now
             self._new_version(now, self._first)
         elif self._first is None and now.time - self._started > PATIENCE:
-            raise UserError(f"no update within {PATIENCE:.0f} s; lower what has to be there before the first one")
+            raise UserError(f"no update within {PATIENCE:.0f} s; lower what the first one waits for")
         self._last = now
 
     def _new_version(self, now: Mark, first: Mark) -> None:

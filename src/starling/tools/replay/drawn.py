@@ -38,7 +38,7 @@ def draw_items(replay: SavedReplay, n: int) -> Drawn:
     sample = mixture.sample(n)
     if sample is None:
         lacking = ", ".join(f"{t.spec.name} has {t.size:,} of {t.spec.min_size:,}" for t in mixture.tables)
-        raise UserError(f"nothing can be drawn from {replay.run} yet: {lacking} items that it begins with")
+        raise UserError(f"nothing can be sampled from {replay.run} yet: {lacking} items to begin with")
     order = np.argsort(-sample.probability, kind="stable")
     ages = replay.updates - sample.trajectory.policy_version
     totals = sample.trajectory.rewards[EXTRINSIC].sum(axis=0)

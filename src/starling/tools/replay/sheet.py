@@ -35,7 +35,7 @@ def check_pictures(layout: Layout, env: str) -> str:
     for path, spec in tree.items(layout.obs):
         if len(spec.shape) >= 2:
             return path
-    raise UserError(f"observations of {env} are not images: leave --out away")
+    raise UserError(f"observations of {env} are not images: leave out --out")
 
 
 def write_sheet(drawn: Drawn, layout: Layout, path: str, out: Path) -> Path:

@@ -16,7 +16,7 @@ FEW_SEEDS = 5
 RESAMPLES = 2_000
 _FAMILIES = {"ALE": "Atari (ALE)", "MinAtar": "MinAtar", "toy": "Toy problems"}
 _OTHERS = "Gymnasium"
-_GONE = "Presets that are no more"
+_GONE = "Removed presets"
 
 _INTRODUCTION = f"""# Learning results
 
