@@ -218,7 +218,7 @@ def test_time_left_ends_with_the_minutes_a_run_may_take(terminal):
 
 
 ALGORITHMS = {
-    "ngu": ["q", "value", "novelty", "lifelong", "embedding", "delta_q_first", "delta_q_last"],
+    "ngu": ["q", "value", "reward/novelty", "lifelong", "embedding", "delta_q_first", "delta_q_last"],
     "sac": ["critic", "actor", "entropy", "temperature", "value"],
     "impala": [
         f"{source}{name}"
