@@ -158,8 +158,8 @@ def _mean(rows: Sequence[Row], *keys: str) -> float | None:
 
 def _lead(config: Config) -> str:
     """Name the settings that let actors run ahead of the learner, with their current values."""
-    if hasattr(config.algo, "uses"):
-        return f"{_named(config, 'uses')}, {_named(config, 'buffer')}"
+    if hasattr(config.algo, "max_times_sampled"):
+        return f"{_named(config, 'max_times_sampled')}, {_named(config, 'buffer')}"
     return f"{_named(config, 'max_lag')}, env.num ({config.env.num:,} now)"
 
 
