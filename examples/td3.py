@@ -133,7 +133,7 @@ class TD3(starling.Algorithm):
                 target = window_return(terms.r_t, terms.discount_t, next_value, terms.valid_t)
             q = model.q(obs, action)  # [2, B]
             loss = (target - q).square().mean(1).sum()
-            return starling.Loss({"critic": loss}, lambda: {"critic": loss, "value": q.mean()})
+            return starling.Loss({"critic": loss}, lambda: {"critic": loss, "q_values": q.mean()})
 
         def actor() -> starling.Loss:
             """−Q_1(s, π(s)), with the critics of this update."""

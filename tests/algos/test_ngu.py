@@ -312,6 +312,13 @@ def test_every_part_is_moved_and_the_random_network_is_not():
     assert not any(name.startswith("lifelong.random") for name in moved)
 
 
+def test_the_loss_of_the_novelty_network_and_the_novelty_reward_have_keys_of_their_own():
+    runtime = run(300, "algo.learning_starts=20", "algo.updates_per_step=0.1", "algo.separate_networks=true")
+    row = runtime.learner.drain_metrics()
+    assert {"loss/extrinsic", "loss/novelty", "loss/reward/novelty"} <= row.keys()
+    assert row["loss/novelty"] != row["loss/reward/novelty"]
+
+
 def test_a_family_of_agent57_that_is_too_small_is_refused():
     with pytest.raises(UserError, match=r"algo.family=agent57: .*at least 10 policies, not 4"):
         RunPlan.from_config(load("ngu-deepsea", [*SMALL, "algo.family=agent57"]))

@@ -129,7 +129,7 @@ def test_delta_q_is_left_out_where_no_window_reaches_so_far_or_it_is_not_wanted(
         algorithm.loss(model, target, replace(batch, trajectory=short)),
         make(delta_q=False)[0].loss(model, target, batch),
     ):
-        assert sorted(loss.metrics()) == ["q", "value"]
+        assert sorted(loss.metrics()) == ["q", "q_values"]
 
 
 def inputs(model, explore):

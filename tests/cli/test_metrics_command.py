@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -60,6 +61,32 @@ def test_the_table_shows_epsilon_where_there_is_one(run, capsys):
         file.write(json.dumps({"env_steps": 4000, "explore/epsilon": 0.05, "explore/epsilon_min": 0.01}) + "\n")
     metrics(run.path, last=1)
     assert capsys.readouterr().out.splitlines() == ["env_steps  explore/epsilon", "    4,000             0.05"]
+
+
+def test_keys_are_explained_in_the_order_of_the_reference(run, in_process, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    with run.metrics_file.open("a") as file:
+        file.write(json.dumps({"env_steps": 4000, "store/mine/size": 3, "loss/own\x1b[2J": 1.0}) + "\n")
+    code, printed, _ = in_process("metrics", run.path, "--keys")
+    assert code == 0
+    lines = [line for line in printed.splitlines() if not line.startswith(" ")]  # without what was wrapped
+    assert [line.split()[0] for line in lines] == [
+        "env_steps",
+        "updates",
+        "return",
+        "eval/return",
+        "loss/value",
+        "store/mine/size",
+        "time/steps_per_s",
+        "loss/own\\x1b[2J",
+    ]
+    assert re.fullmatch(r"eval/return +reward +Mean return of eval.episodes episodes, like return", lines[3])
+    assert lines[-1].endswith("not in the reference: of your own algorithm?")
+
+
+def test_keys_of_a_run_without_rows_are_none(run, in_process):
+    run.metrics_file.write_text("")
+    assert in_process("metrics", run.path, "--keys") == (0, "no rows yet\n", "")
 
 
 def test_words_are_in_the_csv_and_not_in_the_table(run, capsys):

@@ -218,8 +218,8 @@ def test_time_left_ends_with_the_minutes_a_run_may_take(terminal):
 
 
 ALGORITHMS = {
-    "ngu": ["q", "value", "novelty", "lifelong", "embedding", "delta_q_first", "delta_q_last"],
-    "sac": ["critic", "actor", "entropy", "temperature", "value"],
+    "ngu": ["q", "q_values", "reward/novelty", "lifelong", "embedding", "delta_q_first", "delta_q_last"],
+    "sac": ["critic", "actor", "entropy", "temperature", "q_values"],
     "impala": [
         f"{source}{name}"
         for source in ("", "queue/", "uniform/", "prioritized/", "elite/")

@@ -10,6 +10,7 @@ from starling.experiment.run_folder.metrics import read_rows
 from starling.experiment.warnings import ROWS, Watch, warnings
 
 QUEUE, REPLAY = ("impala-cartpole", ["algo.max_lag=8"]), ("dqn-cartpole", ["algo.capacity=4000000"])
+REUSED = ("impact-cartpole", ["algo.max_times_sampled=8", "algo.buffer=4"])
 HEALTHY = {
     "env_steps": 5,
     "episodes": 200,
@@ -40,11 +41,11 @@ def rows_of(count=ROWS, **keys):
             " (last 10 rows): lower algo.max_lag (8 now), env.num (16 now) or the learning rate",
         ),
         (
-            ("impact-cartpole", []),
+            REUSED,
             {"loss__off_policy": 0.25, "loss__clipped": 0.72},
             0,
             "actors and learner disagree in 25% of all actions and 72% of importance ratios are clipped"
-            " (last 10 rows): lower algo.max_times_sampled (2 now), algo.buffer (4 now) or the learning rate",
+            " (last 10 rows): lower algo.max_times_sampled (8 now), algo.buffer (4 now) or the learning rate",
         ),
         (
             QUEUE,

@@ -153,7 +153,7 @@ class Evaluator:
         if trials is None:
             yield Evaluation(row, state)
         else:
-            told = {"eval/arm": float(trials.best), **{f"eval/{key}": value for key, value in trials.metrics().items()}}
+            told = {"eval/arm": trials.best, **{f"eval/{key}": value for key, value in trials.metrics().items()}}
             yield Evaluation({**row, **told}, trials.get_state())
 
     def _try_policies(self, trials: Trials) -> Iterator[None]:

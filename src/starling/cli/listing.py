@@ -41,7 +41,7 @@ def presets(as_json: AsJson = False) -> None:
             rows.append(row | {key: getattr(summary, key, None) for key in _MEASURED})
         else:
             rows.append(row | {"summary": f"{about}\n{_measured(summary)}"})
-    _print(rows, as_json)
+    print_rows(rows, as_json)
 
 
 def algos(as_json: AsJson = False) -> None:
@@ -51,7 +51,7 @@ def algos(as_json: AsJson = False) -> None:
     """
     from starling.config.algorithms import ALGORITHMS
 
-    _print([{"name": name, "summary": entry.summary} for name, entry in ALGORITHMS], as_json)
+    print_rows([{"name": name, "summary": entry.summary} for name, entry in ALGORITHMS], as_json)
     if not as_json:
         print("\nyour own: algo.name=package.module:Class, a subclass of starling.Algorithm")
 
@@ -83,7 +83,7 @@ def envs(
         prefix = id.partition("/")[0]
         families[prefix if prefix in _FAMILIES else _GYMNASIUM].append(id)
     if as_json:
-        _print([{"id": id, "family": family} for family, ids in families.items() for id in ids], as_json)
+        print_rows([{"id": id, "family": family} for family, ids in families.items() for id in ids], as_json)
         return
     for family, ids in families.items():
         if ids:
@@ -134,7 +134,7 @@ def _filled(text: str, indent: str = "", width: int | None = None) -> str:
     return "\n".join(wrapper.fill(paragraph) for paragraph in text.splitlines())
 
 
-def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
+def print_rows(rows: list[dict[str, Any]], as_json: bool = False) -> None:
     """Print JSON, or one row per line with aligned columns; the last column is wrapped, or goes below the others."""
     if as_json:
         print(json.dumps(rows, indent=2))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from starling.cli.arguments import Run
+from starling.cli.listing import print_rows
 from starling.cli.show import say
 from starling.errors import escaped, printable
 
@@ -29,8 +30,9 @@ def metrics(
         str | None, typer.Option(metavar="FILE", help="Write every row as CSV; - is stdout.", show_default="a table")
     ] = None,
     last: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 10,
+    keys: Annotated[bool, typer.Option("--keys", help="Explain the keys of this run instead.")] = False,
 ) -> None:
-    """Show a run's last rows, or write all of them as CSV.
+    """Show a run's last rows, write all of them as CSV, or explain their keys.
 
     Example: starling metrics runs/mine --csv mine.csv
     """
@@ -46,11 +48,24 @@ def metrics(
         names |= dict.fromkeys(row)
     if rows.damaged:
         print(f"warning: {damage_line(file, rows.damaged)}", file=sys.stderr)
-    if csv is None:
+    if keys and count:
+        _explain(list(names))
+    elif csv is None:
         for line in _table(list(newest)) if newest else ["no rows yet"]:
             say(line)
     else:
         _export(rows, count, [*FIRST, *sorted(names.keys() - set(FIRST))], csv)
+
+
+def _explain(keys: Sequence[str]) -> None:
+    """Print the unit and the meaning of every key, in the order of docs/metrics.md; unknown keys come last."""
+    from starling.experiment.run_folder.metric_keys import METRICS, find
+
+    found = {key: find(key) for key in sorted(keys)}
+    known = sorted((METRICS.index(metric), key, metric) for key, metric in found.items() if metric is not None)
+    lines = [(key, metric.unit.name, metric.meaning.replace("`", "")) for _, key, metric in known]
+    lines += [(key, "-", "not in the reference: of your own algorithm?") for key in found if found[key] is None]
+    print_rows([{"key": printable(key), "unit": unit, "meaning": meaning} for key, unit, meaning in lines])
 
 
 def _export(rows: Rows, count: int, names: Sequence[str], target: str) -> None:

@@ -19,7 +19,7 @@ Fact = tuple[str, str]
 LONGEST_LINE = 160
 """Maximum characters of a progress line; omitted facts are in the run's files."""
 
-MAIN_LOSSES = ("q", "policy", "critic", "actor", "value")
+MAIN_LOSSES = ("q", "policy", "critic", "actor", "value", "q_values")
 """Losses with these names come before others."""
 
 COLUMNS = {"return": 7, "eval": 7, "episodes": 6, "steps/s": 6, "left": 7, "epsilon": 6}

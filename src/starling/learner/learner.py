@@ -333,7 +333,7 @@ class Learner:
         means = self._means.drain()
         means["learner/skipped"] = self.skipped_in_all
         if self._compiled is not None:
-            means["learner/compiled"] = float(self._compiled.pays)
+            means["learner/compiled"] = int(self._compiled.pays)
         means |= {f"learner/{name}/learning_rate": opt.learning_rate for name, opt in self._optimizers.items()}
         return means
 

@@ -101,7 +101,7 @@ class DQN(Algorithm):
         loss = (batch.weight * total([huber(error, self.config.huber) for error in errors.values()])).mean()
         return Loss(
             losses={"q": loss},
-            metrics=lambda: {"q": loss, "value": weighted_total(values, self._streams).mean()},
+            metrics=lambda: {"q": loss, "q_values": weighted_total(values, self._streams).mean()},
             priorities=td_priority(errors, self._streams) if self.config.prioritized else None,
         )
 

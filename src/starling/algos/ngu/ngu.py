@@ -224,8 +224,8 @@ class NGU(R2D2):
         }
 
         def metrics() -> dict[str, Tensor]:
-            novelty = steps.rewards[NOVELTY][steps.valid].mean()
-            return {**loss.metrics(), **curious, "novelty": novelty}
+            earned = steps.rewards[NOVELTY][steps.valid].mean()
+            return {**loss.metrics(), **curious, f"reward/{NOVELTY}": earned}
 
         return Loss({**loss.losses, **curious}, metrics, loss.priorities)
 

@@ -114,5 +114,5 @@ class PQN(Algorithm):
         loss = masked_mean(penalty, steps.valid)
         return Loss(
             losses={"q": loss},
-            metrics=lambda: {"q": loss, "value": masked_mean(weighted_total(values, self._streams), steps.valid)},
+            metrics=lambda: {"q": loss, "q_values": masked_mean(weighted_total(values, self._streams), steps.valid)},
         )

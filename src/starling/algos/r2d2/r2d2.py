@@ -113,7 +113,11 @@ class R2D2(Algorithm):
             drift = self._drift(model, steps, combined_q, trained_t) if self.config.delta_q else {}
         return Loss(
             losses=losses,
-            metrics=lambda: {**losses, "value": masked_mean(take(combined_q[:-1], steps.action), trained_t), **drift},
+            metrics=lambda: {
+                **losses,
+                "q_values": masked_mean(take(combined_q[:-1], steps.action), trained_t),
+                **drift,
+            },
             priorities=sequence_priority(td_priority(errors, self._streams), trained_t, self.config.eta),
         )
 

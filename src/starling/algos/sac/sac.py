@@ -205,7 +205,7 @@ class SAC(Algorithm):
             errors = target - q
             loss = 0.5 * (batch.weight * errors.square().sum(0)).mean()
             priorities = errors.detach().abs().mean(0) if self.config.prioritized else None
-            return Loss({"critic": loss}, lambda: {"critic": loss, "value": q.mean()}, priorities)
+            return Loss({"critic": loss}, lambda: {"critic": loss, "q_values": q.mean()}, priorities)
 
         def actor() -> Loss:
             policy = model.policy(obs, steps.first[0])
