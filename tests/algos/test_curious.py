@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.inline_runs import run, windows
+from support.inline_runs import all_sequences, run
 
 from starling.config.load import load
 from starling.errors import UserError
@@ -79,7 +79,7 @@ def test_intrinsic_rewards_are_divided_by_the_std_of_their_returns_before_learni
 def test_initial_priorities_use_scaled_intrinsic_rewards():
     settings = ["algo.name=apex", "algo.fragment=4", "algo.learning_starts=50", f"curiosity=[{RND}, {ICM}]"]
     runtime = run("dqn-cartpole", 300, *SMALL, *settings)
-    algorithm, steps = runtime.learner.algorithm, windows(runtime)
+    algorithm, steps = runtime.learner.algorithm, all_sequences(runtime)
     expected = algorithm._agent.priority(replace(steps, rewards=divided(runtime.learner.model, steps)))
     np.testing.assert_allclose(algorithm.priority(steps), expected, rtol=1e-5)
     assert not np.allclose(algorithm._agent.priority(steps), expected, rtol=1e-2)
@@ -127,8 +127,8 @@ def test_mistakes_are_one_clear_line(curiosity, message):
         ("r2d2-memory", ["env.args={}", "algo.learning_starts=50", "algo.batch=8", f"curiosity=[{RND}, {EPISODIC}]"]),
     ],
 )
-def test_a_curious_run_resumes_to_the_bit(differs_when_resumed, preset, settings):
-    assert differs_when_resumed(preset, [*SMALL, "net.core.size=8", *settings], 600) == []
+def test_a_curious_run_resumes_to_the_bit(resume_differences, preset, settings):
+    assert resume_differences(preset, [*SMALL, "net.core.size=8", *settings], 600) == []
 
 
 def test_an_agent_with_novelty_of_its_own_has_no_other_curiosity():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support import inline_runs
-from support.inline_runs import windows
+from support.inline_runs import all_sequences
 from support.policy_batches import env_spec
 from support.sequence_batches import SETTINGS as SEQUENCES
 from support.sequence_batches import SlowStream, make_batch, slow_losses
@@ -139,7 +139,7 @@ def test_evaluators_choose_where_policies_differ_in_what_they_want():
 def test_policies_may_differ_in_epsilon_alone():
     settings = [*SMALL, META, "algo.arm_varies=epsilon", "algo.epsilon=0.4", "algo.ladder=3"]
     runtime = inline_runs.run("ngu-deepsea", 300, *settings, "algo.learning_starts=5000")
-    algorithm, model, steps = runtime.learner.algorithm, runtime.learner.model, tree.to_torch(windows(runtime))
+    algorithm, model, steps = runtime.learner.algorithm, runtime.learner.model, tree.to_torch(all_sequences(runtime))
     (stream,) = algorithm.streams()
     terms = algorithm.terms(steps, stream)
     torch.testing.assert_close(terms.r_t, steps.rewards["extrinsic"])
@@ -200,7 +200,7 @@ def test_errors_of_mixed_precision_count_like_others():
 @pytest.mark.parametrize("separate", [False, True])
 def test_every_row_learns_the_reward_and_the_discount_of_its_policy(separate):
     runtime = run(200, "algo.learning_starts=5000", f"algo.separate_networks={separate}".lower())
-    algorithm, steps = runtime.learner.algorithm, tree.to_torch(windows(runtime))
+    algorithm, steps = runtime.learner.algorithm, tree.to_torch(all_sequences(runtime))
     arm = steps.carry["arm"]
     gamma = 1 - torch.exp(((3 - arm) * np.log(0.1) + arm * np.log(0.5)) / 3)
     beta = torch.tensor([0.0, *(0.3 / (1 + np.exp(-10 * (2 * i - 2) / 2)) for i in (1, 2)), 0.3])[arm]
@@ -284,7 +284,7 @@ def test_losses_and_gradients_match_the_reference(separate, settings):
 def test_what_is_unrolled_is_what_was_acted_on():
     """Weights have not moved, so arms, states, actions and both rewards are aligned if and only if these agree."""
     runtime = run(300, "algo.learning_starts=5000", META, "net.inputs=[action, reward]")
-    steps, model = tree.to_torch(windows(runtime)), runtime.learner.model
+    steps, model = tree.to_torch(all_sequences(runtime)), runtime.learner.model
     assert len(steps.carry["arm"].unique()) > 1
     arm = steps.carry["arm"].expand(steps.length + 1, -1)
     begun = replace(steps, obs={"obs": steps.obs, "arm": arm})
@@ -318,7 +318,7 @@ def test_a_family_of_agent57_that_is_too_small_is_refused():
 
 
 @pytest.mark.parametrize("separate", ["false", "true"])
-def test_it_resumes_to_the_bit(differs_when_resumed, separate):
+def test_it_resumes_to_the_bit(resume_differences, separate):
     settings = [
         *SMALL,
         META,
@@ -326,7 +326,7 @@ def test_it_resumes_to_the_bit(differs_when_resumed, separate):
         "algo.learning_starts=50",
         "algo.updates_per_step=0.05",
     ]
-    assert differs_when_resumed("ngu-deepsea", settings, 600) == []
+    assert resume_differences("ngu-deepsea", settings, 600) == []
 
 
 EVALUATED = [
@@ -336,8 +336,8 @@ EVALUATED = [
 ]  # fmt: skip
 
 
-def test_what_an_evaluator_knows_of_policies_is_saved_and_restored(differs_when_resumed, tmp_path):
-    assert differs_when_resumed("ngu-deepsea", EVALUATED, 600) == []
+def test_what_an_evaluator_knows_of_policies_is_saved_and_restored(resume_differences, tmp_path):
+    assert resume_differences("ngu-deepsea", EVALUATED, 600) == []
     whole = RunFolder(tmp_path / "whole")
     rows = [row for row in read_rows(whole.metrics_file) if "eval/arm" in row]
     assert len(rows) == 6

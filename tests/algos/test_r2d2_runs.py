@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support import inline_runs
-from support.inline_runs import windows
+from support.inline_runs import all_sequences
 
 from starling import tree
 from starling.envs.toy import counting_reward
@@ -27,7 +27,7 @@ def untrained():
 
 
 def test_every_step_is_trained_also_of_episodes_shorter_than_the_burn_in(untrained):
-    steps = windows(untrained)
+    steps = all_sequences(untrained)
     trained = untrained.learner.algorithm._trained(tree.to_torch(steps)).numpy()
     whole = {tuple(obs) for obs in steps.obs[:-1][steps.valid].astype(int).tolist()}
     learned_from = {tuple(obs) for obs in steps.obs[:-1][trained].astype(int).tolist()}
@@ -39,14 +39,14 @@ def test_every_step_is_trained_also_of_episodes_shorter_than_the_burn_in(untrain
 
 
 def test_every_window_has_a_trained_step_and_a_priority(untrained):
-    steps = windows(untrained)
+    steps = all_sequences(untrained)
     algorithm = untrained.learner.algorithm
     assert algorithm._trained(tree.to_torch(steps)).any(0).all()
     assert (algorithm.priority(steps) > 0).all()
 
 
 def test_the_carry_is_what_came_before_the_first_observation(untrained):
-    steps = windows(untrained)
+    steps = all_sequences(untrained)
     later = ~steps.first[0]
     assert later.any()
     for b in np.nonzero(later)[0]:
@@ -58,7 +58,7 @@ def test_the_carry_is_what_came_before_the_first_observation(untrained):
 
 def test_unrolling_from_the_stored_state_gives_the_q_values_that_were_acted_on(untrained):
     """Weights have not moved, so states, previous actions and rewards are aligned if and only if these agree."""
-    steps = tree.to_torch(windows(untrained))
+    steps = tree.to_torch(all_sequences(untrained))
     with torch.no_grad():
         q = unroll_burnt_in(untrained.learner.model, steps, burn_in=5)["extrinsic"]
     seen = torch.cat([steps.valid, steps.valid[-1:]])
@@ -67,7 +67,7 @@ def test_unrolling_from_the_stored_state_gives_the_q_values_that_were_acted_on(u
 
 def test_replay_of_unmoved_weights_has_no_drift_and_of_others_has(untrained):
     learner = untrained.learner
-    steps = tree.to_torch(windows(untrained))
+    steps = tree.to_torch(all_sequences(untrained))
     batch = Batch(steps, torch.ones(steps.rows), torch.zeros(steps.rows), Progress(), torch.Generator())
     assert learner.algorithm.loss(learner.model, learner.model, batch).metrics()["delta_q_last"] < 1e-4
     learner = run(300, "algo.learning_starts=10", "algo.updates_per_step=0.1").learner
@@ -75,6 +75,6 @@ def test_replay_of_unmoved_weights_has_no_drift_and_of_others_has(untrained):
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])
-def test_it_resumes_to_the_bit(differs_when_resumed, core):
+def test_it_resumes_to_the_bit(resume_differences, core):
     settings = [*SMALL, *SHORT, "algo.learning_starts=20", f"net.core.kind={core}", "algo.retrace=0.9"]
-    assert differs_when_resumed("r2d2-memory", ["env={id: toy/counting}", *settings], 300) == []
+    assert resume_differences("r2d2-memory", ["env={id: toy/counting}", *settings], 300) == []

@@ -19,8 +19,8 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def run(made_when_asked, tmp_path_factory):
-    return made_when_asked(tmp_path_factory.mktemp("runs"), RUNS)
+def run(train_once, tmp_path_factory):
+    return train_once(tmp_path_factory.mktemp("runs"), RUNS)
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -95,8 +95,8 @@ SMALL_PONG = [
 
 
 @pytest.mark.parametrize(("protocol", "noops", "sticky"), [("noop", 30, 0.0), ("sticky", 0, 0.25)])
-def test_eval_by_a_protocol_of_atari(tmp_path, made_when_asked, monkeypatch, in_process, protocol, noops, sticky):
-    run = made_when_asked(tmp_path, {"pong": SMALL_PONG})("pong")
+def test_eval_by_a_protocol_of_atari(tmp_path, train_once, monkeypatch, in_process, protocol, noops, sticky):
+    run = train_once(tmp_path, {"pong": SMALL_PONG})("pong")
     built, build = [], evaluation.build_evaluator
     monkeypatch.setattr(
         evaluation, "build_evaluator", lambda *given, **named: built.append(given[0]) or build(*given, **named)

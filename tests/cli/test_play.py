@@ -47,8 +47,8 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, made_when_asked):
-    return made_when_asked(tmp_path_factory.mktemp("runs"), RUNS)
+def runs(tmp_path_factory, train_once):
+    return train_once(tmp_path_factory.mktemp("runs"), RUNS)
 
 
 def scores(printed):

@@ -28,8 +28,8 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, made_when_asked):
-    run = made_when_asked(tmp_path_factory.mktemp("runs"), RUNS)
+def runs(tmp_path_factory, train_once):
+    run = train_once(tmp_path_factory.mktemp("runs"), RUNS)
     return lambda name: str(run(name))
 
 

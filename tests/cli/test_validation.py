@@ -154,9 +154,9 @@ def test_check_needs_ray_where_train_does():
 
 
 @pytest.fixture(scope="module")
-def trained(made_when_asked, tmp_path_factory):
+def trained(train_once, tmp_path_factory):
     settings = ["dqn-cartpole", "stop.env_steps=300", "algo.learning_starts=200", "algo.capacity=1000"]
-    return made_when_asked(tmp_path_factory.mktemp("runs"), {"mine": settings})("mine")
+    return train_once(tmp_path_factory.mktemp("runs"), {"mine": settings})("mine")
 
 
 @pytest.mark.parametrize(

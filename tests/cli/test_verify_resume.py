@@ -44,8 +44,8 @@ def test_a_run_really_killed_and_resumed_equals_one_in_one_go(in_process):
         ("sac-pendulum", [*SAC, "algo.prioritized.alpha=0.6"]),
     ],
 )
-def test_a_run_that_is_cut_off_and_resumed_equals_one_in_one_go(differs_when_resumed, preset, settings):
-    assert differs_when_resumed(preset, [*SHARED, *settings], 600) == []
+def test_a_run_that_is_cut_off_and_resumed_equals_one_in_one_go(resume_differences, preset, settings):
+    assert resume_differences(preset, [*SHARED, *settings], 600) == []
 
 
 def test_a_difference_of_one_bit_or_one_number_is_found(tmp_path):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from support.saved import flip, save, truncate
+from support.checkpoint_files import flip, save, truncate
 
 from starling.errors import UserError
 from starling.experiment.run_folder import checkpoint

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.saved import flip, save, truncate
+from support.checkpoint_files import flip, save, truncate
 
 from starling.errors import UserError
 from starling.experiment.run_folder import checkpoint

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from support.saved import ages, changing_state, save
+from support.checkpoint_files import ages, changing_state, save
 from support.traced_disk import CrashModel, TracedDisk, crashes, read_tree, write_tree
 
 from starling.config.load import load

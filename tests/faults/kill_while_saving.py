@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.saved import ages, changing_state, save
+from support.checkpoint_files import ages, changing_state, save
 from support.traced_disk import TracedDisk
 
 from starling.errors import UserError

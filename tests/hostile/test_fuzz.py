@@ -15,7 +15,7 @@ import pytest
 from corpus import SETTINGS, change_export, rewrite
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.store_streams import Stream, make_layout, make_rows, stack_of
+from support.store_streams import Stream, make_envs, make_layout, stack_of
 
 from starling.config.bounded_json import parse_json
 from starling.config.load import load as load_config
@@ -243,7 +243,7 @@ def make_table(sampler, layout):
 def test_fuzz_every_kind_of_table(sampler, data):
     """With frame stacks and recurrent states; what is taken can be sampled from, inserted into, and saved again."""
     layout = make_layout(stack_of(2, 0))
-    stream = Stream(make_rows(0, 2, layout), np.arange(2), layout)
+    stream = Stream(make_envs(0, 2, layout), np.arange(2), layout)
     table = make_table(sampler, layout)
     for _ in range(4):
         table.insert(stream.fragment(3))

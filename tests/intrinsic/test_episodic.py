@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from gymnasium import spaces
-from support.looking import seen
+from support.intrinsic_inputs import intrinsic_input
 
 from starling.config.curiosity import EpisodicConfig
 from starling.errors import UserError
@@ -57,7 +57,7 @@ def test_equals_the_slow_version(capacity, most):
         for row in np.flatnonzero(first):
             slow[row].begin()
         expected = [row.reward(query) for row, query in zip(slow, obs, strict=True)]
-        found = episodic.reward(as_is(), seen(obs, first), memory)
+        found = episodic.reward(as_is(), intrinsic_input(obs, first), memory)
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-6)
         rewards += expected
     assert len({round(reward, 6) for reward in rewards}) > 20
@@ -71,10 +71,12 @@ def test_an_observation_seen_all_along_earns_little_and_a_new_one_much():
     episodic, memory = Episodic(config), None
     memory = episodic.initial_state(1)
     for t in range(10):
-        assert episodic.reward(as_is(), seen([[0.0]], [t == 0]), memory).item() == 0
-    assert episodic.reward(as_is(), seen([[0.0]], [False]), memory).item() == pytest.approx(1 / (math.sqrt(10) + 1e-3))
+        assert episodic.reward(as_is(), intrinsic_input([[0.0]], [t == 0]), memory).item() == 0
+    assert episodic.reward(as_is(), intrinsic_input([[0.0]], [False]), memory).item() == pytest.approx(
+        1 / (math.sqrt(10) + 1e-3)
+    )
     memory["distance"].zero_(), memory["queries"].zero_()  # so that the next is the first that counts
-    new = episodic.reward(as_is(), seen([[5.0]], [False]), memory).item()
+    new = episodic.reward(as_is(), intrinsic_input([[5.0]], [False]), memory).item()
     assert new == pytest.approx(1 / (math.sqrt(10 * 1e-4 / (1 - 0.008 + 1e-4)) + 1e-3), rel=1e-4)
 
 
@@ -82,8 +84,8 @@ def test_the_query_comes_before_the_insertion_and_memory_is_emptied_with_an_epis
     config = EpisodicConfig(features=1, neighbours=1, kernel=0.1)
     episodic = Episodic(config)
     memory = episodic.initial_state(2)
-    episodic.reward(as_is(), seen([[1.0], [1.0]], [True, True]), memory)
-    novel = episodic.reward(as_is(), seen([[3.0], [3.0]], [False, True]), memory)
+    episodic.reward(as_is(), intrinsic_input([[1.0], [1.0]], [True, True]), memory)
+    novel = episodic.reward(as_is(), intrinsic_input([[3.0], [3.0]], [False, True]), memory)
     assert novel[0] > 0  # compared with 1, not with itself
     assert novel[1] == 0  # its episode has just begun
     assert memory["count"].tolist() == [2, 1]

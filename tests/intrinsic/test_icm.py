@@ -2,7 +2,7 @@
 
 import torch
 from gymnasium import spaces
-from support.looking import seen
+from support.intrinsic_inputs import intrinsic_input
 
 from starling.config.curiosity import ICMConfig
 from starling.intrinsic.icm import ICM
@@ -55,9 +55,9 @@ def test_the_reward_is_the_surprise_between_two_observations_of_a_row():
     module = icm.build(ENV)
     obs, action = walk(3, 2)
     memory, never = icm.initial_state(2), torch.zeros(2, dtype=torch.bool)
-    icm.reward(module, seen(obs[0], ~never, action[0]), memory)
+    icm.reward(module, intrinsic_input(obs[0], ~never, action[0]), memory)
     for t in range(3):
-        found = icm.reward(module, seen(obs[t + 1], never, action[t]), memory)
+        found = icm.reward(module, intrinsic_input(obs[t + 1], never, action[t]), memory)
         before, after = module.inverse.encode(obs[t]), module.inverse.encode(obs[t + 1])
         taken = torch.nn.functional.one_hot(action[t], 3).float()
         error = module.forward_model(torch.cat((before, taken), dim=-1)) - after

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from support.looking import seen
+from support.intrinsic_inputs import intrinsic_input
 
 from starling.config.curiosity import RNDConfig
 from starling.intrinsic.rnd import RND
@@ -32,7 +32,7 @@ def noise(*shape, seed=0):
 
 
 def look(rnd, module, obs):
-    return rnd.reward(module, seen(obs), rnd.initial_state(len(obs))).detach()
+    return rnd.reward(module, intrinsic_input(obs), rnd.initial_state(len(obs))).detach()
 
 
 def test_what_is_trained_on_stops_being_new_and_what_is_not_does_not():

@@ -1,7 +1,7 @@
 """CLEAR keeps a first task while a second is learned."""
 
 from continual import ROWS, train
-from support.watched import Stopwatch
+from support.training_scores import Stopwatch
 
 PERIOD = 2_000  # steps of every env in each task
 

@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from support.watched import Stopwatch, mean_over_training, outputs_of
+from support.training_scores import Stopwatch, mean_over_training, outputs_of
 
 import starling
 

@@ -1,7 +1,7 @@
 """IMPACT's clip around the target policy bounds what stale batches, each used many times, can do."""
 
 SETTINGS = [
-    *["env={id: support.held_back:Corridor, num: 8}", "net.torso.hidden=[]", "stop.env_steps=6000"],
+    *["env={id: support.delayed_actors:Corridor, num: 8}", "net.torso.hidden=[]", "stop.env_steps=6000"],
     *["algo.unroll=8", "algo.batch=4", "algo.discount=0.95", "algo.trace_lambda=1", "algo.entropy_coef=0"],
     *["algo.buffer=8", "algo.max_times_sampled=8", "algo.target_every=16"],
     "algo.optimizer={name: SGD, args: {lr: 0.5}, clip_norm: 1000}",

@@ -1,13 +1,13 @@
 """LASER's trust region leaves out what another policy's experience says wrongly about one's own."""
 
 import torch
-from support.trained import load
-from support.watched import outputs_of
+from support.trained_agents import load
+from support.training_scores import outputs_of
 
 SETTINGS = [
     *[
         "algo.name=support.shared_experience:Shared",
-        "env={id: support.held_back:Corridor, num: 32}",
+        "env={id: support.delayed_actors:Corridor, num: 32}",
         "net.torso.hidden=[]",
     ],
     *["algo.unroll=8", "algo.batch=32", "algo.discount=0.95", "algo.trace_lambda=1", "algo.entropy_coef=0"],

@@ -3,7 +3,7 @@
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from support.trained import greedy_return
+from support.trained_agents import greedy_return
 
 import starling
 

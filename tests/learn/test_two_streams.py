@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from support.trained import load
+from support.trained_agents import load
 
 import starling
 from starling.algos.dqn.config import DQNConfig

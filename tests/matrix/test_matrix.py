@@ -147,7 +147,7 @@ def test_every_pair_is_covered():
 def test_the_agent_learns_identity(agent, runtime, inference, actors, request):
     """16 rounds of one in four: 4 by chance, 16 at best; of toy/match 5.3 by chance."""
     if "ray" in runtime:
-        request.getfixturevalue("ray_here")
+        request.getfixturevalue("local_ray")
     preset, settings = AGENTS[agent]
     actors *= 1 + ("two learners" in runtime)
     topology = [*RUNTIMES[runtime], f"inference={inference}", f"actors={actors}", f"stop.env_steps={STEPS}"]

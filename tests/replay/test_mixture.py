@@ -2,7 +2,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from support.store_streams import Stream, assert_same, column, make_layout, make_rows
+from support.store_streams import Stream, assert_same, column, make_envs, make_layout
 
 from starling.errors import UserError
 from starling.replay.mixture import Mixture
@@ -24,7 +24,7 @@ def make_mixture(shares=(0.25, 0.75), **changes):
 
 
 def make_stream(seed=0):
-    return Stream(make_rows(seed, 2, LAYOUT), np.arange(2), LAYOUT)
+    return Stream(make_envs(seed, 2, LAYOUT), np.arange(2), LAYOUT)
 
 
 def test_a_batch_is_joined_by_share_and_says_where_each_item_is_from():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scipy.stats import chisquare
-from support.store_streams import Stream, make_layout, make_rows
+from support.store_streams import Stream, make_envs, make_layout
 
 from starling.errors import UserError
 from starling.replay.limiter import check
@@ -19,7 +19,7 @@ def make_table(**changes):
 
 
 def filled(fragments=12, **changes):
-    table, stream = make_table(**changes), Stream(make_rows(0, 2, LAYOUT), np.arange(2), LAYOUT)
+    table, stream = make_table(**changes), Stream(make_envs(0, 2, LAYOUT), np.arange(2), LAYOUT)
     for _ in range(fragments):
         table.insert(stream.fragment(3))
     return table, stream

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from support.store_streams import RingModel, Stream, assert_same, column, make_layout, make_rows, stack_of
+from support.store_streams import RingModel, Stream, assert_same, column, make_envs, make_layout, stack_of
 
 from starling import tree
 from starling.replay import codec
@@ -67,7 +67,7 @@ class RingMachine(RuleBasedStateMachine):
             reads_past_end=reads_past_end,
         )
         count = sum(groups)
-        rows = make_rows(seed, count, self.layout, padding, glitch, end)
+        rows = make_envs(seed, count, self.layout, padding, glitch, end)
         numbers = np.random.default_rng(seed).permutation(10)[:count]
         splits = np.cumsum((0, *groups))
         self.streams = [Stream(rows[a:b], numbers[a:b], self.layout) for a, b in itertools.pairwise(splits)]
@@ -116,7 +116,7 @@ class RingMachine(RuleBasedStateMachine):
             return
         rng = np.random.default_rng(seed)
         slots = rng.permutation(sorted(self.live))[: rng.integers(1, 4)]
-        windows = self.model.windows()
+        windows = self.model.sequences()
         for slot in slots.tolist():
             number, start, _ = windows[slot, self.live.pop(slot)]
             self.model.dropped.add((number, start))
@@ -138,7 +138,7 @@ class RingMachine(RuleBasedStateMachine):
     def holds_what_the_model_holds(self):
         if not hasattr(self, "ring"):
             return
-        windows = self.model.windows()
+        windows = self.model.sequences()
         assert set(self.live.items()) == set(windows)
         keys = np.array(list(windows), np.int64).reshape(-1, 2)
         assert self.ring.alive(keys[:, 0], keys[:, 1]).all()
@@ -156,7 +156,7 @@ TestRing.settings = settings(
 
 def run_ring(spec, layout, fragments, length, seed=0, **rows):
     """A ring and its model after some fragments of two env rows."""
-    stream = Stream(make_rows(seed, 2, layout, **rows), np.arange(2), layout)
+    stream = Stream(make_envs(seed, 2, layout, **rows), np.arange(2), layout)
     ring, model = Ring(spec, layout, 2), model_of(spec, 2, layout.stack)
     for i in range(fragments):
         ring.append(stream.fragment(length), continues=True)
@@ -166,7 +166,7 @@ def run_ring(spec, layout, fragments, length, seed=0, **rows):
 
 def assert_holds(ring, model, layout):
     """Every window of the model is in the ring."""
-    windows = model.windows()
+    windows = model.sequences()
     got = ring.gather(np.array([slot for slot, _ in windows]))
     for b, window in enumerate(windows.values()):
         assert_same(model.expected(*window, layout), column(got, b))
@@ -175,7 +175,7 @@ def assert_holds(ring, model, layout):
 def test_short_episodes_make_padded_windows_that_repeat_the_final_observation():
     layout = make_layout()
     ring, model, _ = run_ring(ring_spec(length=5, capacity=80), layout, 4, 8, end=0.6)
-    windows = model.windows()
+    windows = model.sequences()
     short = [key for key, (_, _, steps) in windows.items() if steps < 5]
     assert len(short) > 10
     got = ring.gather(np.array([slot for slot, _ in short]))
@@ -214,7 +214,7 @@ def test_a_carry_is_kept_only_where_windows_begin():
 
 def test_missing_carries_are_refused():
     layout = make_layout()
-    stream = Stream(make_rows(0, 1, layout), np.arange(1), layout)
+    stream = Stream(make_envs(0, 1, layout), np.arange(1), layout)
     fragment = stream.fragment(2)
     with pytest.raises(ValueError, match="carries"):
         Ring(ring_spec(), layout, 1).append(type(fragment)(fragment.trajectory, fragment.rows), continues=False)
@@ -222,7 +222,7 @@ def test_missing_carries_are_refused():
 
 def test_an_episode_that_begins_after_a_valid_step_is_refused():
     layout = make_layout()
-    fragment = Stream(make_rows(0, 1, layout, end=0.0), np.arange(1), layout).fragment(3)
+    fragment = Stream(make_envs(0, 1, layout, end=0.0), np.arange(1), layout).fragment(3)
     fragment.trajectory.first[2] = True
     with pytest.raises(ValueError, match="reset"):
         Ring(ring_spec(), layout, 1).append(fragment, continues=False)
@@ -232,14 +232,14 @@ def test_too_many_env_rows_and_too_long_fragments_are_refused():
     layout = make_layout()
     ring = Ring(ring_spec(capacity=8), layout, 1)
     with pytest.raises(ValueError, match="too long"):
-        ring.append(Stream(make_rows(0, 1, layout), np.arange(1), layout).fragment(9), continues=False)
+        ring.append(Stream(make_envs(0, 1, layout), np.arange(1), layout).fragment(9), continues=False)
     with pytest.raises(ValueError, match="env rows"):
-        ring.append(Stream(make_rows(0, 2, layout), np.arange(2), layout).fragment(2), continues=False)
+        ring.append(Stream(make_envs(0, 2, layout), np.arange(2), layout).fragment(2), continues=False)
 
 
 def test_nan_observations_still_join():
     layout = make_layout()
-    stream = Stream(make_rows(0, 1, layout, end=0.0), np.arange(1), layout)
+    stream = Stream(make_envs(0, 1, layout, end=0.0), np.arange(1), layout)
     ring = Ring(ring_spec(length=2), layout, 1)
     for _ in range(3):
         fragment = stream.fragment(2)
@@ -265,7 +265,7 @@ def test_stacks_after_the_end_slide_on_where_nobody_reads_them(reads_past_end, c
     layout = make_layout(stack_of(4, 0))
     spec = ring_spec(length=5, capacity=120, reads_past_end=reads_past_end, codec=codec)
     ring, model, _ = run_ring(spec, layout, 10, 8, end=0.2)
-    windows = {key: window for key, window in model.windows().items() if window[2] < 5}
+    windows = {key: window for key, window in model.sequences().items() if window[2] < 5}
     got = ring.gather(np.array([slot for slot, _ in windows]))
     over = got.terminated.any(axis=0)
     assert over.sum() > 10
@@ -292,7 +292,7 @@ def test_neighbouring_stacks_share_their_frames():
 
 def test_a_stack_that_does_not_slide_warns_once_and_is_exact():
     layout = make_layout(stack_of(4, 0))
-    stream = Stream(make_rows(0, 2, layout, glitch=1.0, end=0.1), np.arange(2), layout)
+    stream = Stream(make_envs(0, 2, layout, glitch=1.0, end=0.1), np.arange(2), layout)
     ring, model = Ring(ring_spec(capacity=120), layout, 2), model_of(ring_spec(capacity=120), 2, layout.stack)
     with pytest.warns(UserWarning, match="slide"):
         ring.append(stream.fragment(8), continues=False)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.store_streams import Stream, make_layout, make_rows
+from support.store_streams import Stream, make_envs, make_layout
 
 from starling.experiment.run_folder import checkpoint
 from starling.experiment.run_folder.checkpoint import Retention
@@ -179,7 +179,7 @@ def test_a_table_comes_back_from_disk_with_priorities_and_cursors(tmp_path, code
         "replay", "ring", length=3, batch=8, capacity=400, fragment=16, sampler="prioritized", codec=codec_name
     )
     table, again = (Table(spec, layout, 4, seed=0) for _ in range(2))
-    stream = Stream(make_rows(0, 4, layout, end=0.05), np.arange(4), layout)
+    stream = Stream(make_envs(0, 4, layout, end=0.05), np.arange(4), layout)
     for _ in range(20):
         keys = table.insert(stream.fragment(16))
         table.reprioritize(keys, np.linspace(0.1, 2, len(keys)))

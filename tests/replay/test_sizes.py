@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.store_streams import Row, Stream, make_layout, make_rows
+from support.store_streams import RandomEnv, Stream, make_envs, make_layout
 
 from starling.replay.sizes import table_bytes
 from starling.replay.spec import TableSpec
@@ -34,7 +34,7 @@ def array_bytes(thing, seen=None):
 
 def filled(spec, layout, steps, end=0.0):
     table = Table(spec, layout, ROWS, seed=0)
-    stream = Stream(make_rows(0, ROWS, layout, end=end), np.arange(ROWS), layout)
+    stream = Stream(make_envs(0, ROWS, layout, end=end), np.arange(ROWS), layout)
     for _ in range(steps // (ROWS * spec.fragment)):
         table.insert(stream.fragment(spec.fragment))
     return table
@@ -79,7 +79,7 @@ def nearly_black(row):
 
 
 def test_what_is_compressed_is_estimated(monkeypatch):
-    monkeypatch.setattr(Row, "_frame", nearly_black)
+    monkeypatch.setattr(RandomEnv, "_frame", nearly_black)
     spec, layout = replace(RING, codec="zstd"), make_layout(stack=STACK, carry=False)
     layout.obs["image"] = ArraySpec((16, 3 * 16, 16), np.dtype(np.uint8))
     table = filled(spec, layout, 6400, end=0.005)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.store_streams import Stream, assert_same, column, make_layout, make_rows
+from support.store_streams import Stream, assert_same, column, make_envs, make_layout
 
 from starling.replay.slots import Slots
 from starling.replay.spec import TableSpec
@@ -22,7 +22,7 @@ class SlotsMachine(RuleBasedStateMachine):
     def begin(self, seed, capacity):
         self.make = lambda: Slots(slots_spec(capacity), LAYOUT)
         self.slots, self.capacity = self.make(), capacity
-        self.stream = Stream(make_rows(seed, 2, LAYOUT), np.arange(2), LAYOUT)
+        self.stream = Stream(make_envs(seed, 2, LAYOUT), np.arange(2), LAYOUT)
         self.live = {}  # slot -> (generation, item), oldest first
         self.gone = set()  # (slot, generation) of items that were there once
 
@@ -77,6 +77,6 @@ TestSlots.settings = settings(max_examples=40, stateful_step_count=20, deadline=
 
 @pytest.mark.parametrize(("length", "capacity"), [(2, 5), (3, 1)])
 def test_what_does_not_fit_is_refused(length, capacity):
-    fragment = Stream(make_rows(0, 2, LAYOUT), np.arange(2), LAYOUT).fragment(length)
+    fragment = Stream(make_envs(0, 2, LAYOUT), np.arange(2), LAYOUT).fragment(length)
     with pytest.raises(ValueError, match="does not fit"):
         Slots(slots_spec(capacity), LAYOUT).append(fragment, continues=True)

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from scipy.stats import chisquare
-from support.store_streams import Stream, assert_same, make_layout, make_rows, stack_of
+from support.store_streams import Stream, assert_same, make_envs, make_layout, stack_of
 
 from starling import tree
 from starling.errors import UserError
@@ -28,7 +28,7 @@ def make_table(spec, priority=None, index=0):
 
 
 def make_stream(seed=0, **options):
-    return Stream(make_rows(seed, 2, LAYOUT, **options), np.arange(2), LAYOUT)
+    return Stream(make_envs(seed, 2, LAYOUT, **options), np.arange(2), LAYOUT)
 
 
 def same_sample(a, b):

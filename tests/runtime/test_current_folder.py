@@ -67,7 +67,7 @@ def test_numba_takes_no_cache_from_there(planted):
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("ray_here")
+@pytest.mark.usefixtures("local_ray")
 def test_the_workers_of_a_cluster_do_not_import_them_either(planted):
     """Ray lets the workers of a job import from the folder that its driver is in, where they have such a folder."""
     with cluster({"num_cpus": 4}) as nodes:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from support.driving import PATIENCE
+from support.driving import TIMEOUT
 from torch import nn
 
 from starling import tree
@@ -40,7 +40,7 @@ AGENTS = {
 }
 
 
-def meet(folder: Path, rank: int, size: int, timeout: float = PATIENCE, name: str = "meeting") -> DistributedLearners:
+def meet(folder: Path, rank: int, size: int, timeout: float = TIMEOUT, name: str = "meeting") -> DistributedLearners:
     return DistributedLearners(
         RendezvousInfo(dist.FileStore(str(folder / name), size), rank, size, timeout), CPU, Usage()
     )
@@ -220,7 +220,7 @@ def test_a_rank_that_goes_is_noticed_at_once_and_leaves_the_learner_as_it_was(tm
             return
         before = copy.deepcopy(learner.model.state_dict())
         del ranks
-        assert left.wait(PATIENCE)
+        assert left.wait(TIMEOUT)
         with pytest.raises(RankLostError) as lost:
             rows.learn(learner)
         assert not lost.value.late
@@ -239,7 +239,7 @@ def test_a_gradient_that_does_not_come_is_late(tmp_path):
         ranks = meet(tmp_path, rank, 2)
         ranks._timeout = timedelta(seconds=1)  # ranks on a busy machine take longer to meet
         if rank:
-            assert done.wait(PATIENCE)
+            assert done.wait(TIMEOUT)
             return
         with pytest.raises(RankLostError) as lost:
             ranks.all_reduce_sum(torch.ones(3))

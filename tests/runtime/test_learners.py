@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from support.driving import FAMILY, PATIENCE, evaluate, evaluate_family, go_on_until, run_of, until_notice
+from support.driving import NGU, TIMEOUT, evaluate, evaluate_twice, run_until, run_until_notice, stepped_run
 
 from starling.config.load import load
 from starling.errors import UserError
@@ -22,12 +22,12 @@ DQN = ["algo.learning_starts=100", "algo.fragment=4", "algo.batch=16", "algo.pri
 
 
 def running(preset, *settings):
-    return run_of(preset, *SMALL, *settings)
+    return stepped_run(preset, *SMALL, *settings)
 
 
 def updates(runtime, more):
     goal = runtime.updates + more
-    return go_on_until(runtime, lambda: runtime.updates >= goal)
+    return run_until(runtime, lambda: runtime.updates >= goal)
 
 
 def rank(runtime, number):
@@ -42,7 +42,7 @@ def test_a_rank_is_lost_and_all_go_on_from_where_they_were():
             updates(runtime, 50)
             before, steps = runtime.updates, runtime.env_steps
             os.kill(rank(runtime, victim).process.pid, blow)
-            notices = until_notice(runtime, "go on together")
+            notices = run_until_notice(runtime, "go on together")
             died = f"learner {victim} died ({'killed by SIGKILL' if blow == signal.SIGKILL else 'hung'}"
             assert any(died in line for line in notices)
             assert any(f"learner {1 - victim} lost the others" in line for line in notices)
@@ -59,10 +59,10 @@ def test_a_rank_is_lost_and_all_go_on_from_where_they_were():
 
 def states_of_one_version(runtime):
     """The states of both ranks, asked for until both are of the same version."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while True:
         assert time.monotonic() < end
-        told = [runtime._ask(k, StateRequest(), StateWritten, PATIENCE) for k in range(2)]
+        told = [runtime._ask(k, StateRequest(), StateWritten, TIMEOUT) for k in range(2)]
         states = [runtime._state_buffers[k].read() if told[k] else None for k in range(2)]
         assert None not in states
         one, other = (unpack(state) for state in states)
@@ -121,9 +121,9 @@ def test_metrics_are_those_of_all_learners(inference):
 
 
 def test_an_evaluator_goes_on_with_what_it_knows_of_policies():
-    with run_of("ngu-deepsea", *FAMILY, "learners=2", "actors=2", "runtime=processes") as runtime:
+    with stepped_run("ngu-deepsea", *NGU, "learners=2", "actors=2", "runtime=processes") as runtime:
         updates(runtime, 5)
-        evaluate_family(runtime)
+        evaluate_twice(runtime)
 
 
 def test_what_cannot_be_is_refused():

@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.driving import go_on_until, run_of, until_notice
+from support.driving import run_until, run_until_notice, stepped_run
 
 from starling.runtime.inference_channel import LoopSide, ServerSide, SharedInferenceChannel
 from starling.runtime.link import LARGEST, Link, link
@@ -319,14 +319,14 @@ def test_weights_whose_header_holds_no_numbers_are_refused(place, number):
 def test_an_actor_that_writes_noise_is_named_and_started_again(data, words):
     """The pipe of a real worker, into which this process writes as if it were that worker."""
     small = ["env.id=toy/identity", "env.num=4", "actors=2", "net.torso.hidden=[8]", "stop.return=null"]
-    with run_of("impala-cartpole", *small, "algo.unroll=5", "algo.batch=4", "runtime=processes") as runtime:
+    with stepped_run("impala-cartpole", *small, "algo.unroll=5", "algo.batch=4", "runtime=processes") as runtime:
         worker = runtime.hub.supervisor.workers["actor 0"]
-        go_on_until(runtime, lambda: runtime.updates >= 2 and worker.ever_ready)
+        run_until(runtime, lambda: runtime.updates >= 2 and worker.ever_ready)
         with open(f"/proc/self/fd/{worker.link.fileno()}", "wb", buffering=0) as pipe:
             pipe.write(framed(data))
-        notices = until_notice(runtime, "actor 0 died")
+        notices = run_until_notice(runtime, "actor 0 died")
         assert any(f"actor 0 died (BrokenMessageError: sent what is no message ({words}" in line for line in notices), (
             notices
         )
         updates = runtime.updates
-        go_on_until(runtime, lambda: runtime.updates >= updates + 5)
+        run_until(runtime, lambda: runtime.updates >= updates + 5)

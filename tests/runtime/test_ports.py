@@ -11,8 +11,8 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from support.driving import PATIENCE, go_on_until, run_of
-from support.listening import listening, outside, socket_files, tree
+from support.driving import TIMEOUT, run_until, stepped_run
+from support.listening_sockets import exposed_addresses, listening_addresses, socket_files, tree
 
 from starling.config.cluster import RayConfig
 from starling.errors import UserError
@@ -32,10 +32,10 @@ def test_what_listens_is_found():
             listener.bind((address, 0))
             listener.listen()
         ports = [listener.getsockname()[1] for listener in opened]
-        found = {port: str(address) for address, port in listening([os.getpid()])}
+        found = {port: str(address) for address, port in listening_addresses([os.getpid()])}
         assert [found[port] for port in ports] == ["0.0.0.0", "127.0.0.1", "127.0.0.1"]
-        assert f"0.0.0.0:{ports[0]}" in outside([os.getpid()])
-        assert not any(str(port) in line for port in ports[1:] for line in outside([os.getpid()]))
+        assert f"0.0.0.0:{ports[0]}" in exposed_addresses([os.getpid()])
+        assert not any(str(port) in line for port in ports[1:] for line in exposed_addresses([os.getpid()]))
     finally:
         for listener in opened:
             listener.close()
@@ -43,28 +43,28 @@ def test_what_listens_is_found():
 
 @pytest.mark.parametrize("learners", [1, 2])
 def test_over_processes_nothing_listens_but_learners_on_loopback(learners):
-    before = listening([*tree(os.getpid())])  # an earlier test of this process may have left a Ray
-    with run_of("impala-cartpole", *SMALL, f"learners={learners}", "algo.unroll=5", "algo.batch=4") as runtime:
-        go_on_until(runtime, lambda: runtime.updates >= 3)
-        found = listening([*tree(os.getpid())]) - before
+    before = listening_addresses([*tree(os.getpid())])  # an earlier test of this process may have left a Ray
+    with stepped_run("impala-cartpole", *SMALL, f"learners={learners}", "algo.unroll=5", "algo.batch=4") as runtime:
+        run_until(runtime, lambda: runtime.updates >= 3)
+        found = listening_addresses([*tree(os.getpid())]) - before
     assert {address for address, _ in found} == ({ipaddress.IPv4Address("127.0.0.1")} if learners > 1 else set())
     assert len(found) == (2 if learners > 1 else 0), "each rank listens once, for the other"
 
 
 def test_strangers_at_the_ports_of_learners_that_have_met_do_not_disturb_them():
     """Gloo asks nobody who they are; what they send is not taken for a gradient."""
-    before = listening([*tree(os.getpid())])  # an earlier test of this process may have left a Ray
-    with run_of("impala-cartpole", *SMALL, "learners=2", "algo.unroll=5", "algo.batch=4") as runtime:
-        go_on_until(runtime, lambda: runtime.updates >= 3)
+    before = listening_addresses([*tree(os.getpid())])  # an earlier test of this process may have left a Ray
+    with stepped_run("impala-cartpole", *SMALL, "learners=2", "algo.unroll=5", "algo.batch=4") as runtime:
+        run_until(runtime, lambda: runtime.updates >= 3)
         noise = [b"", b"x", os.urandom(8), os.urandom(1 << 16), *(struct.pack("<q", n) + b"x" * 64 for n in range(8))]
         with ExitStack() as strangers:
-            for _, port in listening([*tree(os.getpid())]) - before:
+            for _, port in listening_addresses([*tree(os.getpid())]) - before:
                 for data in noise:
                     stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
                     stranger.sendall(data)
             updates = runtime.updates
-            assert go_on_until(runtime, lambda: runtime.updates >= updates + 20) == []
-        assert go_on_until(runtime, lambda: runtime.updates >= updates + 40) == [], "nor when they leave"
+            assert run_until(runtime, lambda: runtime.updates >= updates + 20) == []
+        assert run_until(runtime, lambda: runtime.updates >= updates + 40) == [], "nor when they leave"
 
 
 @pytest.mark.ray
@@ -81,16 +81,16 @@ def test_a_ray_of_its_own_with_learners_in_it_listens_on_loopback_only(tmp_path,
     more = ["algo.unroll=5", "algo.batch=4", "stop.env_steps=100000000", "log.every=200", "ray.timeout=60"]
     command = [sys.executable, "-m", "starling", *arguments, *more, "run=a", "--runs", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as driver:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while not updates(tmp_path / "a"):
             assert driver.poll() is None, driver.communicate()[0]
             assert time.monotonic() < end
             time.sleep(0.2)
         pids = [*tree(driver.pid)]
-        found, open_to_others, sockets = listening(pids), outside(pids), socket_files(pids)
+        found, open_to_others, sockets = listening_addresses(pids), exposed_addresses(pids), socket_files(pids)
         exposed = [path for path in sockets if not is_private(path)]
         driver.send_signal(signal.SIGINT)
-        output, _ = driver.communicate(timeout=PATIENCE)
+        output, _ = driver.communicate(timeout=TIMEOUT)
     assert driver.returncode == 0, output
     assert len(found) >= 7, "the head, the raylet, the driver, two hosts, two ranks"
     assert open_to_others == []
@@ -135,7 +135,7 @@ def test_a_cluster_that_does_not_answer_is_not_taken_for_a_closed_one(monkeypatc
 
 
 @pytest.mark.ray
-def test_a_failed_trial_refuses_a_cluster_unless_one_says_so(ray_here, monkeypatch):
+def test_a_failed_trial_refuses_a_cluster_unless_one_says_so(local_ray, monkeypatch):
     cluster = knocked(monkeypatch, 60.0)
     assert not cluster.Cluster(RayConfig(), [], 0).open_to_all, "it asks for a token"
     cluster.is_open.cache_clear()

@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.driving import FAMILY, PATIENCE, balance, evaluate, go_on, go_on_until, impatient, run_of, until_notice
+from support.driving import (
+    NGU,
+    TIMEOUT,
+    checked_ledger,
+    evaluate,
+    run_steps,
+    run_until,
+    run_until_notice,
+    short_timeouts,
+    stepped_run,
+)
 
 from starling.runtime.processes import ProcessesRuntime
 from starling.runtime.supervisor import RunFailedError
@@ -32,7 +42,7 @@ SMALL = [
 
 
 def running(*settings: str) -> AbstractContextManager[Any]:
-    return run_of("impala-cartpole", *SMALL, *settings)
+    return stepped_run("impala-cartpole", *SMALL, *settings)
 
 
 def pid(runtime: ProcessesRuntime, name: str) -> int:
@@ -49,40 +59,40 @@ def pid(runtime: ProcessesRuntime, name: str) -> int:
 def test_workers_are_lost_and_the_run_goes_on(inference, victims, blow):
     with running(f"inference={inference}", "eval.every=1000000", "supervision.timeout=60") as runtime:
         for victim in victims:
-            go_on(runtime, 400)
+            run_steps(runtime, 400)
             all_at_work(runtime)
             before = runtime.updates
             os.kill(pid(runtime, victim), blow)
-            with impatient(runtime.hub.supervisor.workers[victim]):
-                notices = until_notice(runtime, f"{victim} died")
+            with short_timeouts(runtime.hub.supervisor.workers[victim]):
+                notices = run_until_notice(runtime, f"{victim} died")
             said = next(line for line in notices if f"{victim} died" in line)
             assert ("killed by SIGKILL" if blow == signal.SIGKILL else "hung") in said
             assert "again in 0.5 s" in said
-            go_on(runtime, 600)
+            run_steps(runtime, 600)
             assert runtime.updates > before
-        assert balance(runtime)["lost"] <= len(victims) * 2 * 4 * 6, "at most what was under way"
+        assert checked_ledger(runtime)["lost"] <= len(victims) * 2 * 4 * 6, "at most what was under way"
         all_at_work(runtime)
         evaluate(runtime)
 
 
 def test_what_an_evaluator_knows_of_policies_outlives_it_and_the_run():
-    settings = [*FAMILY, "runtime=processes", "actors=2"]
-    with run_of("ngu-deepsea", *settings) as runtime:
-        go_on(runtime, 200)
+    settings = [*NGU, "runtime=processes", "actors=2"]
+    with stepped_run("ngu-deepsea", *settings) as runtime:
+        run_steps(runtime, 200)
         evaluate(runtime)
         first = runtime.save(with_tables=False)["evaluator"]
         assert set(first["arms"]) == {0, 1, 2, 3}
         os.kill(pid(runtime, "evaluator"), signal.SIGKILL)
-        until_notice(runtime, "evaluator died")
+        run_until_notice(runtime, "evaluator died")
         all_at_work(runtime)
         evaluate(runtime)
         state = runtime.save(with_tables=True)
         assert state["evaluator"]["arms"][:5] == first["arms"]
         assert state["evaluator"]["played"] == 10
-    with run_of("ngu-deepsea", *settings) as runtime:
+    with stepped_run("ngu-deepsea", *settings) as runtime:
         runtime.restore(state)
         assert runtime.save(with_tables=False)["evaluator"] == state["evaluator"]
-        go_on(runtime, 200)
+        run_steps(runtime, 200)
         evaluate(runtime)
         assert runtime.save(with_tables=False)["evaluator"]["played"] == 15
 
@@ -90,28 +100,28 @@ def test_what_an_evaluator_knows_of_policies_outlives_it_and_the_run():
 def all_at_work(runtime: ProcessesRuntime) -> None:
     """Go on until every worker has a process."""
     workers = runtime.hub.supervisor.workers.values()
-    go_on_until(runtime, lambda: all(worker.process is not None for worker in workers))
+    run_until(runtime, lambda: all(worker.process is not None for worker in workers))
 
 
 @pytest.mark.parametrize(("inference", "victim"), [("local", "actor 0"), ("central", "env 0")])
 def test_synchronous_learning_goes_on_without_one_of_its_actors(inference, victim):
     """A dead actor's credit is dealt to a living one: nobody waits for the dead."""
     settings = ["runtime=processes", f"inference={inference}", "env.num=4", "actors=2", "algo.rollout=8"]
-    with run_of("ppo-cartpole", *settings, "stop.return=null", "supervision.restarts=0") as runtime:
-        go_on(runtime, 200)
+    with stepped_run("ppo-cartpole", *settings, "stop.return=null", "supervision.restarts=0") as runtime:
+        run_steps(runtime, 200)
         os.kill(pid(runtime, victim), signal.SIGKILL)
-        until_notice(runtime, "given up")
-        go_on(runtime, 400)
+        run_until_notice(runtime, "given up")
+        run_steps(runtime, 400)
         row = runtime.drain_metrics()
         assert row["learner/lag"] == 0
 
 
 def test_too_few_actors_end_the_run():
     with running("supervision.restarts=0", "supervision.min_actors=2") as runtime:
-        go_on(runtime, 100)
+        run_steps(runtime, 100)
         os.kill(pid(runtime, "actor 1"), signal.SIGKILL)
         with pytest.raises(RunFailedError, match="1 of 2 actors are left"):
-            go_on(runtime, 10**9)
+            run_steps(runtime, 10**9)
 
 
 @pytest.mark.parametrize(
@@ -129,20 +139,20 @@ def test_an_env_that_misbehaves_once_is_named_and_begun_anew(tmp_path, inference
     patience = 3 if what == "hang" else 60  # whoever starts on a busy machine has not hung
     supervision = f"supervision.timeout={patience}"
     with running("env.id=toy/faulty", f"env.args={args}", f"inference={inference}", supervision) as runtime:
-        notices = until_notice(runtime, "died")
-        notices += go_on(runtime, 500)
+        notices = run_until_notice(runtime, "died")
+        notices += run_steps(runtime, 500)
         assert mark.exists()
         if what not in ("exit", "hang"):
             assert "env 'toy/faulty'" in notices[0]
             assert sum("Traceback" in line for line in notices) == what.startswith("raise")
-        balance(runtime)
+        checked_ledger(runtime)
 
 
 @pytest.mark.parametrize("inference", ["local", "central"])
 def test_observations_outside_their_space_are_warned_of_once_whoever_acts(inference):
     with running("env.id=toy/faulty", "env.args={what: far_obs, when: 30}", f"inference={inference}") as runtime:
-        notices = until_notice(runtime, "warning:")
-        notices += go_on(runtime, 500)
+        notices = run_until_notice(runtime, "warning:")
+        notices += run_steps(runtime, 500)
     assert [line.partition(" (row")[0] for line in notices] == [
         "warning: env 'toy/faulty' gave 1000 in its observation, where its space has 0 to 1"
     ]
@@ -152,11 +162,11 @@ def test_observations_outside_their_space_are_warned_of_once_whoever_acts(infere
 def test_an_env_that_loses_its_numbers_once_only_loses_its_episode(tmp_path, inference):
     args = f"{{what: nan_obs, when: 30, once: {tmp_path / 'done'}}}"
     with running("env.id=toy/faulty", f"env.args={args}", f"inference={inference}") as runtime:
-        notices = until_notice(runtime, "its episode was dropped")
-        go_on(runtime, 500)
+        notices = run_until_notice(runtime, "its episode was dropped")
+        run_steps(runtime, 500)
         assert [line.partition(" (row")[0] for line in notices] == ["env 'toy/faulty' gave NaN in its observation"]
         assert runtime.drain_metrics()["envs/dropped"] == 1
-        balance(runtime)
+        checked_ledger(runtime)
 
 
 def test_an_env_that_always_raises_ends_the_run_with_its_traceback_once():
@@ -212,7 +222,7 @@ def test_no_child_survives_the_main_process(tmp_path):
     command = [sys.executable, "-m", "starling", "train", "impala-cartpole", *overrides, "--runs", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while not list(tmp_path.glob("*/metrics.jsonl")) or not any(
             f.stat().st_size for f in tmp_path.glob("*/metrics.jsonl")
         ):
@@ -226,7 +236,7 @@ def test_no_child_survives_the_main_process(tmp_path):
     finally:
         process.kill()
         process.wait()
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while alive(family):
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -234,13 +244,13 @@ def test_no_child_survives_the_main_process(tmp_path):
 
 def test_nothing_is_left_open_when_a_run_ends():
     with running() as runtime:  # the fork server's own descriptors stay
-        go_on(runtime, 100)
+        run_steps(runtime, 100)
     del runtime
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(2):
         with running("inference=central") as runtime:
-            go_on(runtime, 100)
+            run_steps(runtime, 100)
         del runtime
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= before + 2
@@ -255,12 +265,12 @@ def test_ctrl_c_reaches_the_main_process_alone(tmp_path):
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
         rows = tmp_path / "a" / "metrics.jsonl"
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while not rows.exists() or not rows.read_text():
             assert time.monotonic() < end
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)
-        said, _ = process.communicate(timeout=PATIENCE)
+        said, _ = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, said
     assert "Traceback" not in said
     assert "died" not in said
@@ -270,12 +280,12 @@ def test_ctrl_c_reaches_the_main_process_alone(tmp_path):
 def test_nobody_waits_for_a_hub_that_waits_for_ever():
     never, over = threading.Event(), threading.Event()
     with running() as runtime:
-        go_on(runtime, 100)
-        runtime.hub.post(lambda: (never.wait(PATIENCE), over.set()))
+        run_steps(runtime, 100)
+        runtime.hub.post(lambda: (never.wait(TIMEOUT), over.set()))
         runtime.hub.fail(RunFailedError("nobody answers"))
         runtime.halt()
         assert runtime.save(with_tables=True)["store"]["env_steps"] >= 100
         assert not over.is_set()
         with pytest.raises(RunFailedError, match="nobody answers"):
-            go_on(runtime, 1)
+            run_steps(runtime, 1)
         never.set()

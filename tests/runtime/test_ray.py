@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.driving import FAMILY, balance, evaluate, evaluate_family, go_on, impatient, run_of, until_notice
+from support.driving import (
+    NGU,
+    checked_ledger,
+    evaluate,
+    evaluate_twice,
+    run_steps,
+    run_until_notice,
+    short_timeouts,
+    stepped_run,
+)
 
 import starling
 from starling.api import Quiet
@@ -21,7 +30,7 @@ from starling.launch.build import build_runtime
 from starling.launch.plan import RunPlan
 from starling.runtime.supervisor import RunFailedError
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here")]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray")]
 
 SMALL = [
     *["runtime=ray", "env.num=4", "actors=2", "stop.return=null", "supervision.timeout=20", "ray.timeout=30"],
@@ -32,7 +41,7 @@ DQN = ["dqn-cartpole", "env.id=toy/identity", "algo.learning_starts=50", "algo.f
 
 
 def running(preset: str, *settings: str) -> AbstractContextManager[Any]:
-    return run_of(preset, *SMALL, *settings)
+    return stepped_run(preset, *SMALL, *settings)
 
 
 def pids(name: str) -> list[int]:
@@ -66,14 +75,14 @@ def test_an_actor_and_then_its_host_are_killed_and_the_run_goes_on():
     before = {name: set(pids(name)) for name, _ in blows}
     with running(*IMPALA, "eval.every=null") as runtime:
         for name, said in blows:
-            go_on(runtime, 400)
+            run_steps(runtime, 400)
             updates = runtime.updates
             os.kill(mine(name, before[name]), signal.SIGKILL)
-            notices = until_notice(runtime, "died")
+            notices = run_until_notice(runtime, "died")
             assert any(f"{said}: starting it again in 0.5 s" in line for line in notices), notices
-            later = go_on(runtime, 600)
+            later = run_steps(runtime, 600)
             assert runtime.updates > updates
-            balance(runtime)
+            checked_ledger(runtime)
             assert not any("died" in line for line in later)
 
 
@@ -85,24 +94,24 @@ def test_a_server_is_killed_it_and_then_its_host_hang_all_are_replaced_and_an_ev
     ]
     before = {name: set(pids(name)) for name, _, _ in blows}
     with running(*IMPALA, "inference=central", "supervision.timeout=4") as runtime:
-        go_on(runtime, 200)
+        run_steps(runtime, 200)
         while not all(worker.ever_ready for worker in runtime.hub.supervisor.workers.values()):
-            go_on(runtime, 10)  # nothing is expected of one that may still wait for its place
+            run_steps(runtime, 10)  # nothing is expected of one that may still wait for its place
         for name, blow, said in blows:
             updates = runtime.updates
             os.kill(mine(name, before[name]), blow)
-            with impatient(*runtime.hub.supervisor.workers.values()) if name == "ray::Node" else nullcontext():
-                until_notice(runtime, said)
-            go_on(runtime, 400)
+            with short_timeouts(*runtime.hub.supervisor.workers.values()) if name == "ray::Node" else nullcontext():
+                run_until_notice(runtime, said)
+            run_steps(runtime, 400)
             assert runtime.updates > updates
-            balance(runtime)
+            checked_ledger(runtime)
         evaluate(runtime)
 
 
 def test_an_evaluator_goes_on_with_what_it_knows_of_policies():
-    with running("ngu-deepsea", *FAMILY) as runtime:
-        go_on(runtime, 200)
-        evaluate_family(runtime)
+    with running("ngu-deepsea", *NGU) as runtime:
+        run_steps(runtime, 200)
+        evaluate_twice(runtime)
 
 
 def test_a_host_that_hangs_before_its_first_answer_is_replaced(monkeypatch):
@@ -120,29 +129,31 @@ def test_a_host_that_hangs_before_its_first_answer_is_replaced(monkeypatch):
         while not stopped.is_set():
             next(runtime.rounds)
         assert runtime.env_steps == 0
-        with impatient(*runtime.hub.supervisor.workers.values()):
-            until_notice(runtime, "node 0 died (hung: no answer): starting it again in")
-        go_on(runtime, 400)
+        with short_timeouts(*runtime.hub.supervisor.workers.values()):
+            run_until_notice(runtime, "node 0 died (hung: no answer): starting it again in")
+        run_steps(runtime, 400)
 
 
 def test_a_shard_is_lost_and_the_run_goes_on_without_it_until_it_is_back():
     before = set(pids("ray::Shard"))
     settings = ["ray.shards=2", "algo.prioritized.alpha=0.6", "eval.every=null"]
     with running(*DQN, *settings) as runtime:
-        go_on(runtime, 300)
+        run_steps(runtime, 300)
         row = runtime.drain_metrics()
         assert row["store/replay/inserted"] > 100
         for blow, said in ((signal.SIGKILL, "its process died"), (signal.SIGSTOP, "hung: no answer")):
             updates = runtime.updates
             os.kill(mine("ray::Shard", before), blow)
-            hurry = impatient(*runtime.hub.supervisor.workers.values()) if blow == signal.SIGSTOP else nullcontext()
+            hurry = (
+                short_timeouts(*runtime.hub.supervisor.workers.values()) if blow == signal.SIGSTOP else nullcontext()
+            )
             with hurry:  # of a death Ray tells, on a busy machine after seconds
-                notices = until_notice(runtime, "begins empty")  # nothing was saved
+                notices = run_until_notice(runtime, "begins empty")  # nothing was saved
             assert any(line.startswith("shard ") and f"died ({said})" in line for line in notices), notices
-            go_on(runtime, 300)
+            run_steps(runtime, 300)
             assert runtime.updates > updates
             runtime.hub.call(lambda: runtime.hub.store.limiter.check_valid())
-            books = balance(runtime)
+            books = checked_ledger(runtime)
         assert books["lost"] > 0, "what was sent to the one that hung"
 
 
@@ -185,14 +196,14 @@ def test_a_learner_of_two_is_lost_and_both_go_on_from_where_they_were():
     before = {name: set(pids(name)) for name, _, _ in blows}
     settings = ["learners=2", "ray.learner.cpus=1", "algo.prioritized.alpha=0.6", "eval.every=null"]
     with running(*DQN, *settings, "supervision.reduction=5", "supervision.timeout=5") as runtime:
-        go_on(runtime, 200)
+        run_steps(runtime, 200)
         for name, blow, said in blows:
             updates = runtime.updates
             assert updates > 0
             os.kill(mine(name, before[name]), blow)
-            notices = until_notice(runtime, "the learners go on together")
+            notices = run_until_notice(runtime, "the learners go on together")
             assert any(said in line for line in notices), notices
-            go_on(runtime, 200)
+            run_steps(runtime, 200)
             assert runtime.updates >= updates
         state = runtime.save(with_tables=True)
         assert state["learner"]["updates"] >= updates
@@ -202,7 +213,7 @@ def test_a_learner_of_two_is_lost_and_both_go_on_from_where_they_were():
 def test_what_is_saved_is_restored():
     settings = [*DQN, "ray.shards=2", "eval.every=null"]
     with running(*settings) as runtime:
-        go_on(runtime, 400)
+        run_steps(runtime, 400)
         runtime.halt()
         state = runtime.save(with_tables=True)
         steps, updates = runtime.env_steps, runtime.updates
@@ -210,7 +221,7 @@ def test_what_is_saved_is_restored():
     with running(*settings, "actors=4") as other:
         other.restore(state)
         assert (other.env_steps, other.updates) == (steps, updates)
-        go_on(other, 100)
+        run_steps(other, 100)
         assert other.hub.metrics()["store/replay/size"] >= sizes
 
 
@@ -227,7 +238,7 @@ def test_not_even_the_first_action_follows_weights_that_nobody_trained():
 
         runtime.hub.credits._begin = begin_late
         runtime.hub.store.insert = lambda new: (versions.append(new.trajectory.policy_version.min()), insert(new))
-        go_on(runtime, 40)
+        run_steps(runtime, 40)
         assert min(versions) >= 7
 
 
@@ -235,16 +246,16 @@ def test_an_env_that_always_raises_ends_the_run_with_its_traceback():
     faulty = ["env.id=toy/faulty", "env.args={what: raise_step, when: 3}", "supervision.restarts=1"]
     with running(*IMPALA, *faulty, "eval.every=null") as runtime:
         with pytest.raises(RunFailedError, match="0 of 2 actors are left"):
-            until_notice(runtime, "this is never said")
-        assert any("Traceback" in line for line in [*runtime.seen, *runtime.notices()])
+            run_until_notice(runtime, "this is never said")
+        assert any("Traceback" in line for line in [*runtime.seen_notices, *runtime.notices()])
 
 
 def test_an_env_that_loses_its_numbers_once_only_loses_its_episode(tmp_path):
     faulty = ["env.id=toy/faulty", f"env.args={{what: nan_obs, when: 30, once: {tmp_path / 'done'}}}"]
     with running(*IMPALA, *faulty, "eval.every=null") as runtime:
-        (said,) = [line for line in until_notice(runtime, "its episode was dropped") if "dropped" in line]
+        (said,) = [line for line in run_until_notice(runtime, "its episode was dropped") if "dropped" in line]
         assert said.startswith("env 'toy/faulty' gave NaN in its observation (row ")
-        go_on(runtime, 300)
+        run_steps(runtime, 300)
         assert runtime.drain_metrics()["envs/dropped"] == 1
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 import ray
-from support.driving import PATIENCE
+from support.driving import TIMEOUT
 from support.ray_support import STORE, cluster
 
 from starling.experiment.run_folder.metrics import read_rows
 
 # Once this process has met a Ray with a token it asks others for one.
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_here")]
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray")]
 
 SMALL = [
     *["impala-cartpole", "runtime=ray", "env.id=toy/identity", "env.num=4", "actors=2", "algo.unroll=5"],
@@ -48,7 +48,7 @@ def wait_for(found, process: subprocess.Popen[str]) -> None:
     started = time.monotonic()
     while not found():
         assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() - started < PATIENCE
+        assert time.monotonic() - started < TIMEOUT
         time.sleep(0.1)
 
 
@@ -104,7 +104,7 @@ def test_a_node_is_lost_and_comes_back_and_a_lost_head_ends_the_run_which_goes_o
                 wait_for(lambda: len(rows(run)) > known + 1, driver)
             wait_for(lambda: list((run / "checkpoints").glob("step-*")), driver)
             nodes.head_node.kill_gcs_server()
-            output, _ = driver.communicate(timeout=PATIENCE)
+            output, _ = driver.communicate(timeout=TIMEOUT)
         finally:
             end(driver)
     assert driver.returncode == 1, output
@@ -115,7 +115,7 @@ def test_a_node_is_lost_and_comes_back_and_a_lost_head_ends_the_run_which_goes_o
     patient = ["supervision.reduction=60", "ray.timeout=60"]
     other = ["actors=4", "learners=2", *patient, f"stop.env_steps={saved + 400}"]
     resumed = starling("resume", str(run), f"ray.address={here}", *other)
-    output, _ = resumed.communicate(timeout=PATIENCE)
+    output, _ = resumed.communicate(timeout=TIMEOUT)
     assert resumed.returncode == 0, output
     assert f"stop.env_steps={saved + 400:,} reached" in output
 
@@ -136,7 +136,7 @@ def test_parts_are_placed_by_what_nodes_have(tmp_path):
                 end(driver)
             assert held[0] == 1, "the evaluator"
             assert sorted(held[1:]) == expected
-            limit = time.monotonic() + PATIENCE
+            limit = time.monotonic() + TIMEOUT
             while sum(map(hosts_on, nodes)):  # what a killed driver leaves, Ray takes away
                 assert time.monotonic() < limit
                 time.sleep(0.1)
@@ -156,9 +156,9 @@ def test_a_node_with_other_versions_is_refused_and_named_by_the_check(tmp_path):
     path = os.pathsep.join([str(other.parent), os.environ.get("PYTHONPATH", "")])
     with cluster({"num_cpus": 2}, {"num_cpus": 2, "env_vars": {"PYTHONPATH": path}}) as nodes:
         check = starling("cluster", "check", *SMALL, f"ray.address={nodes.address}")
-        output, _ = check.communicate(timeout=PATIENCE)
+        output, _ = check.communicate(timeout=TIMEOUT)
         driver = train(nodes.address, tmp_path)
-        refused, _ = driver.communicate(timeout=PATIENCE)
+        refused, _ = driver.communicate(timeout=TIMEOUT)
     assert (check.returncode, driver.returncode) == (2, 2), output + refused
     assert "token authentication: on" in output
     assert len(re.findall(r"node \d+\.\d+\.", output)) == 2 + 1, output
@@ -171,10 +171,10 @@ def test_a_cluster_without_a_token_is_refused_unless_one_says_so(tmp_path, monke
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with cluster({"num_cpus": 2}) as nodes:
         driver = train(nodes.address, tmp_path)
-        output, _ = driver.communicate(timeout=PATIENCE)
+        output, _ = driver.communicate(timeout=TIMEOUT)
         asked = "ray.allow_cluster_without_authentication=true"
         allowed = train(nodes.address, tmp_path, asked, "stop.env_steps=300")
-        trained, _ = allowed.communicate(timeout=PATIENCE)
+        trained, _ = allowed.communicate(timeout=TIMEOUT)
     assert driver.returncode == 2, output
     assert "asks for no token" in output.strip().splitlines()[-1]
     assert allowed.returncode == 0, trained
@@ -182,7 +182,7 @@ def test_a_cluster_without_a_token_is_refused_unless_one_says_so(tmp_path, monke
 
 def test_an_address_that_does_not_answer_is_one_line(tmp_path):
     driver = train("127.0.0.1:9", tmp_path)
-    output, _ = driver.communicate(timeout=PATIENCE)
+    output, _ = driver.communicate(timeout=TIMEOUT)
     assert driver.returncode == 2, output
     assert "ray.address=127.0.0.1:9: nothing answers there" in output.strip().splitlines()[-1]
     assert "Traceback" not in output
@@ -197,12 +197,12 @@ def test_ctrl_c_ends_a_ray_of_its_own_with_all_that_belongs_to_it(tmp_path):
     ) as driver:
         wait_for(lambda: len(rows(tmp_path / "a")) >= 2, driver)
         os.killpg(driver.pid, signal.SIGINT)
-        output, _ = driver.communicate(timeout=PATIENCE)
+        output, _ = driver.communicate(timeout=TIMEOUT)
     assert driver.returncode == 0, output
     assert "Traceback" not in output
     assert "died" not in output
     assert list((tmp_path / "a" / "checkpoints").glob("step-*"))
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while left := in_session(driver.pid):
         assert time.monotonic() < end, left
         time.sleep(0.1)

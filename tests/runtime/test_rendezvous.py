@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from support.driving import PATIENCE
-from support.listening import listening
+from support.driving import TIMEOUT
+from support.listening_sockets import listening_addresses
 
 from starling.actor.usage import Usage
 from starling.learner.group import RankLostError
@@ -48,7 +48,7 @@ def ranks(size):
 
 def test_a_value_arrives_in_the_other_ranks_and_is_known_in_its_own():
     with ranks(3) as (_, lines):
-        stores = [line.rendezvous(1, PATIENCE) for line in lines]
+        stores = [line.rendezvous(1, TIMEOUT) for line in lines]
         stores[0].set("a", b"\x00\xff" * 50)
         assert [store.get("a") for store in stores] == [b"\x00\xff" * 50] * 3
         assert stores[1].check(["a"])
@@ -58,21 +58,21 @@ def test_a_value_arrives_in_the_other_ranks_and_is_known_in_its_own():
 def test_other_messages_wait_for_whoever_reads_the_line():
     with ranks(2) as (mains, lines):
         mains[1].send(BatchReady(0, 1))
-        lines[0].rendezvous(1, PATIENCE).set("a", b"x")
-        assert lines[1].rendezvous(1, PATIENCE).get("a") == b"x"
+        lines[0].rendezvous(1, TIMEOUT).set("a", b"x")
+        assert lines[1].rendezvous(1, TIMEOUT).get("a") == b"x"
         mains[1].send(StateRequest())
-        wait_readable([lines[1]], PATIENCE)
+        wait_readable([lines[1]], TIMEOUT)
         assert lines[1].receive() == [BatchReady(0, 1), StateRequest()]
 
 
 def test_a_value_may_come_before_a_rank_knows_of_the_rendezvous_and_earlier_ones_are_forgotten():
     with ranks(2) as (_, lines):
-        lines[0].rendezvous(1, PATIENCE).set("a", b"old")
-        lines[0].rendezvous(2, PATIENCE).set("a", b"new")
-        store = lines[1].rendezvous(2, PATIENCE)
+        lines[0].rendezvous(1, TIMEOUT).set("a", b"old")
+        lines[0].rendezvous(2, TIMEOUT).set("a", b"new")
+        store = lines[1].rendezvous(2, TIMEOUT)
         assert store.get("a") == b"new"
         assert lines[1].values(1) == {}
-        assert not lines[1].rendezvous(3, PATIENCE).check(["a"])
+        assert not lines[1].rendezvous(3, TIMEOUT).check(["a"])
 
 
 def test_who_does_not_come_is_not_waited_for_longer_than_said():
@@ -80,7 +80,7 @@ def test_who_does_not_come_is_not_waited_for_longer_than_said():
         began = time.monotonic()
         with pytest.raises(RuntimeError, match=r"did not come within 0\.3 s"):
             lines[0].rendezvous(1, 0.3).get("a")
-        assert time.monotonic() - began < PATIENCE / 4
+        assert time.monotonic() - began < TIMEOUT / 4
 
 
 def test_the_end_of_the_main_process_ends_the_wait():
@@ -88,24 +88,24 @@ def test_the_end_of_the_main_process_ends_the_wait():
     main.close()
     line = RankLine(theirs)
     with pytest.raises(RuntimeError, match="the main process is gone"):
-        line.rendezvous(1, PATIENCE).get("a")
+        line.rendezvous(1, TIMEOUT).get("a")
     with pytest.raises(RuntimeError, match="the main process is gone"):
-        line.rendezvous(1, PATIENCE).set("a", b"x")
+        line.rendezvous(1, TIMEOUT).set("a", b"x")
     theirs.close()
 
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_gloo_meets_over_it_again_and_again_and_only_on_loopback(size):
-    before = listening([os.getpid()])
+    before = listening_addresses([os.getpid()])
     with ranks(size) as (_, lines), ThreadPoolExecutor(size) as threads:
         for number in (1, 2):
 
             def meet(rank, number=number):
-                store = lines[rank].rendezvous(number, PATIENCE)
-                found = DistributedLearners(RendezvousInfo(store, rank, size, PATIENCE), torch.device("cpu"), Usage())
+                store = lines[rank].rendezvous(number, TIMEOUT)
+                found = DistributedLearners(RendezvousInfo(store, rank, size, TIMEOUT), torch.device("cpu"), Usage())
                 total = torch.full((3,), float(rank + 1))
                 found.all_reduce_sum(total)
-                return total.tolist(), {str(address) for address, _ in listening([os.getpid()]) - before}
+                return total.tolist(), {str(address) for address, _ in listening_addresses([os.getpid()]) - before}
 
             expected = [size * (size + 1) / 2] * 3
             assert [*threads.map(meet, range(size))] == [(expected, {"127.0.0.1"})] * size

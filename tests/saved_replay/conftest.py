@@ -28,10 +28,10 @@ RUNS = {
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory, made_when_asked):
+def run(tmp_path_factory, train_once):
     """A run by its name; it goes on to its last step."""
     runs = {name: [*settings, "stop.return=null"] for name, settings in RUNS.items()}
-    return made_when_asked(tmp_path_factory.mktemp("runs"), runs)
+    return train_once(tmp_path_factory.mktemp("runs"), runs)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.store_streams import RingModel, Stream, assert_same, make_layout, make_rows, stack_of
+from support.store_streams import RingModel, Stream, assert_same, make_envs, make_layout, stack_of
 
 from starling import tree
 from starling.experiment.saved_replay import steps as steps_module
@@ -40,7 +40,7 @@ def slow_steps(table):
 
 def filled_table(seed, layout, spec, rows, fragments, rng):
     table = Table(spec, layout, rows, seed=0, priority=lambda window: rng.random(window.rows) + 0.1)
-    stream = Stream(make_rows(seed, rows, layout, "random", glitch=0.1), np.arange(rows), layout)
+    stream = Stream(make_envs(seed, rows, layout, "random", glitch=0.1), np.arange(rows), layout)
     for number in range(fragments):
         fragment = stream.fragment(spec.fragment)
         if number % 7 != 5:  # one is lost now and then
@@ -65,14 +65,14 @@ def test_a_ring_lists_its_items_by_env_row_and_time():
     spec = TableSpec("replay", "ring", 3, 4, 60, "prioritized", period=2, fragment=5)
     table = Table(spec, layout, 2, seed=0, priority=lambda window: 1.0 + window.action[0])
     model = RingModel(length=3, period=2, prefix=0, cells=30, history=0)
-    stream = Stream(make_rows(0, 2, layout), numbers, layout)
+    stream = Stream(make_envs(0, 2, layout), numbers, layout)
     for number in range(20):
         table.insert(stream.fragment(5))
         model.append(numbers, stream.records, [number > 0] * 2)
     items = table.ring.items()
     columns = (items.slots, items.generation, items.rows, items.start, items.steps)
     found = [tuple(map(int, item)) for item in zip(*columns, strict=True)]
-    assert {item[:2]: item[2:] for item in found} == model.windows()
+    assert {item[:2]: item[2:] for item in found} == model.sequences()
     assert [item[2:4] for item in found] == sorted(item[2:4] for item in found)
     expected = [1.0 + model.records[row][start]["action"] for _, _, row, start, _ in found]
     np.testing.assert_allclose(table.priorities(items.slots), expected)
