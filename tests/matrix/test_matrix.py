@@ -1,7 +1,7 @@
-"""The proof of the claim: the same agent, unchanged, learns under every topology.
+"""The same agent, unchanged, learns under every topology.
 
-`make test` covers every pair of choices, over Ray with one agent of each kind; `make matrix` (STARLING_MATRIX=whole)
-every combination, variants of agents too.
+`make test` covers every pair of choices, and Ray with one agent of each kind; `make matrix` (STARLING_MATRIX=whole)
+covers every combination and variants of agents.
 """
 
 import itertools
@@ -22,7 +22,7 @@ DQN = ["algo.learning_starts=200", "algo.fragment=4", "algo.updates_per_step=0.2
 PPO = ["algo.rollout=32", "algo.epochs=6", "algo.minibatches=4", "algo.optimizer.args.lr=0.005", "algo.discount=0.5"]
 PQN = ["algo.rollout=32", "algo.minibatches=8", "algo.optimizer.args.lr=0.005", "algo.discount=0.5"]
 IMPALA = ["algo.batch=4", "algo.unroll=16", "algo.optimizer.args.lr=0.01", "algo.discount=0.5"]
-MIXED = [*IMPALA, "algo.batch=8"]  # half of it new
+MIXED = [*IMPALA, "algo.batch=8"]  # half of the batch is new
 RANKED = "{kind: elite, share: 0.25, capacity: 60, selection: grouped, contest: 5}"
 IMPACT = [
     "algo.batch=4",
@@ -73,7 +73,7 @@ AGENTS = {
     "pqn": ("pqn-cartpole", PQN),
     "r2d2": ("r2d2-memory", [*R2D2, *LSTM]),
 }
-"""Of every algorithm: a preset and what makes it solve a toy within a few thousand steps."""
+"""For each algorithm: a preset, and settings with which it solves a toy problem within a few thousand steps."""
 
 VARIANTS = {
     "impala lstm": ("impala-cartpole", [*IMPALA, *LSTM]),
@@ -82,10 +82,10 @@ VARIANTS = {
     "impala laser": ("impala-laser-cartpole", [*IMPALA, "algo.batch=32"]),
     "r2d2 retrace": ("r2d2-memory", [*R2D2, "algo.retrace=0.95", "net.core={kind: gru, size: 16}"]),
 }
-"""Agents whose data goes the ways of another's: they differ in the loss or the network alone, which no runtime sees."""
+"""Agents with the data flow of another one: they differ only in loss or network, which the runtimes do not see."""
 
 ON_RAY = ["apex", "dqn", "ngu", "ppo", "impala", "sac", "impala elite lstm", "impact", "r2d2"]
-"""An agent of every kind; Ray takes the parts of any to other machines in the same way."""
+"""One agent of each kind; Ray distributes the parts of any agent in the same way."""
 
 RUNTIMES = {
     "inline": ["runtime=inline"],
@@ -101,7 +101,7 @@ AXES = {
     "agent": list(AGENTS),
     "runtime": list(RUNTIMES),
     "inference": ["local", "central"],
-    "actors": [1, 2],  # of each learner
+    "actors": [1, 2],  # per learner
 }
 STEPS = 16_000
 
@@ -110,8 +110,8 @@ def pairs(row: tuple) -> set:
     return set(itertools.combinations(enumerate(row), 2))
 
 
-def pairwise(rows: list[tuple]) -> list[tuple]:
-    """Some of these rows, greedily few, in which every pair of choices occurs that occurs in any."""
+def covering_rows(rows: list[tuple]) -> list[tuple]:
+    """A small subset of the rows, chosen greedily, that contains every pair of choices in any row."""
     missing, chosen = set().union(*map(pairs, rows)), []
     while missing:
         best = max(rows, key=lambda row: len(pairs(row) & missing))
@@ -121,12 +121,12 @@ def pairwise(rows: list[tuple]) -> list[tuple]:
 
 
 def marks(runtime: str) -> list:
-    """The quick tier has every agent in one process; `tests/runtime` has what several processes add."""
+    """The quick tests run every agent in one process; `tests/runtime` covers what several processes add."""
     return [pytest.mark.ray] if "ray" in runtime else [pytest.mark.slow] if runtime != "inline" else []
 
 
-EVERY = [row for row in itertools.product(*AXES.values()) if whole or row[1] != "ray" or row[0] in ON_RAY]
-ROWS = EVERY if whole else pairwise(EVERY)
+COMBINATIONS = [row for row in itertools.product(*AXES.values()) if whole or row[1] != "ray" or row[0] in ON_RAY]
+ROWS = COMBINATIONS if whole else covering_rows(COMBINATIONS)
 
 
 def test_every_algorithm_is_in_the_matrix():
@@ -134,9 +134,9 @@ def test_every_algorithm_is_in_the_matrix():
     assert {agent.split()[0] for agent in AGENTS} == built_in
 
 
-def test_every_pair_is_covered():
-    assert set().union(*map(pairs, ROWS)) == set().union(*map(pairs, EVERY))
-    for choices, axis in zip(zip(*EVERY, strict=True), AXES.values(), strict=True):
+def test_every_pair_of_choices_is_covered():
+    assert set().union(*map(pairs, ROWS)) == set().union(*map(pairs, COMBINATIONS))
+    for choices, axis in zip(zip(*COMBINATIONS, strict=True), AXES.values(), strict=True):
         assert set(choices) == set(axis)
 
 
@@ -144,8 +144,8 @@ def test_every_pair_is_covered():
     ("agent", "runtime", "inference", "actors"),
     [pytest.param(*row, marks=marks(row[1])) for row in ROWS],
 )
-def test_the_agent_learns_identity(agent, runtime, inference, actors, request):
-    """16 rounds of one in four: 4 by chance, 16 at best; of toy/match 5.3 by chance."""
+def test_agent_learns_its_toy_problem(agent, runtime, inference, actors, request):
+    """16 rounds with four actions: 4 by chance, 16 at best; 5.3 by chance in toy/match."""
     if "ray" in runtime:
         request.getfixturevalue("local_ray")
     preset, settings = AGENTS[agent]
