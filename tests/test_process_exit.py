@@ -19,7 +19,7 @@ with in_order():
 
 
 @pytest.mark.parametrize(
-    ("at_once", "code", "ends_with", "says"),
+    ("immediate", "code", "returncode", "output"),
     [
         (True, 0, 0, "said"),
         (True, 3, 3, "said"),

@@ -110,7 +110,7 @@ def test_only_non_episodic_streams_train_the_value_of_final_observations(episodi
     assert (gradient == 0).all() if episodic else (gradient != 0).any(-1).all()
 
 
-@pytest.mark.parametrize(("buffer", "uses", "rows"), [(1, 1, 4), (4, 2, 4), (2, 3, 16), (3, 4, 5)])
+@pytest.mark.parametrize(("buffer", "uses", "num_envs"), [(1, 1, 4), (4, 2, 4), (2, 3, 16), (3, 4, 5)])
 def test_every_fragment_is_sampled_max_times_and_none_is_lost(buffer, uses, num_envs):
     settings = [
         f"algo.buffer={buffer}",

@@ -176,7 +176,7 @@ def test_recorded_and_recomputed_policies_agree(core):
     assert metrics["loss/clipped"] == 0
 
 
-@pytest.mark.parametrize(("batch", "rows", "max_lag"), list(product([3, 8, 32], [1, 8, 32], [0, 1, 3])))
+@pytest.mark.parametrize(("batch", "num_envs", "max_lag"), list(product([3, 8, 32], [1, 8, 32], [0, 1, 3])))
 def test_queue_has_room_for_all_fragments_that_may_begin(batch, num_envs, max_lag):
     algorithm, _ = make(batch=batch, max_lag=max_lag)
     specs = algorithm.tables(num_envs)

@@ -53,7 +53,7 @@ def batch(recorded_policy):
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "clip_rho", "value"),
+    ("recorded_policy", "clip_rho", "value"),
     [
         (MU, 5.0, 0.75),  # not clipped: the value of PI
         (MU, 1.0, clipped_value(1.0)),  # the paper's: in between
@@ -72,7 +72,7 @@ def test_value_is_that_of_the_policy_implied_by_the_weights(recorded_policy, cli
     assert outputs["extrinsic"].item() == pytest.approx(value, abs=1e-4)
 
 
-@pytest.mark.parametrize(("behaviour", "better"), [(MU, True), (PI, False)])
+@pytest.mark.parametrize(("recorded_policy", "better"), [(MU, True), (PI, False)])
 def test_policy_improves_only_with_the_correction(recorded_policy, better):
     """The actors mostly took the worse action; treated as the learner's own choice, it is reinforced."""
     algorithm, model = make(clip_rho=5.0)

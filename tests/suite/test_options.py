@@ -80,7 +80,7 @@ def test_every_option_is_used_in_a_test(lines, command, option):
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "counts"),
     [
         ('run("eval", folder, "--seed", 3)', True),
         ('subprocess.run([sys.executable, "-m", "starling", "eval", "--seed", "3"])', True),
