@@ -19,9 +19,7 @@ from starling.cli.main import app
 
 @pytest.fixture(scope="session")
 def sound(tmp_path_factory):
-    """Two runs with three checkpoints each, `run` and `stacked`, and the replay of the first, `export`; not to be
-    changed.
-    """
+    """Two unmodified runs with three checkpoints each, `run` and `stacked`, and the replay of the first, `export`."""
     root = tmp_path_factory.mktemp("sound")
     for name, settings in (("run", SETTINGS), ("stacked", STACKED)):
         ends = ["checkpoint.every=100", "stop.env_steps=300", f"run={name}", f"--runs={root}"]

@@ -1,4 +1,4 @@
-"""Learners find each other over lines to the main process: values arrive, other messages wait, and nothing listens."""
+"""Rendezvous of learners over their links to the main process: values arrive, other messages wait, nothing listens."""
 
 import os
 import threading
@@ -21,32 +21,32 @@ from starling.runtime.rendezvous import RankLine
 
 @contextmanager
 def ranks(size):
-    """Lines of that many ranks, and a thread that passes on what one posts to the others, as the hubs do."""
+    """Links of `size` ranks, and a thread that relays posted values to the other ranks, as the hubs do."""
     pairs = [link() for _ in range(size)]
     mains, lines = [main for main, _ in pairs], [RankLine(theirs) for _, theirs in pairs]
-    over = threading.Event()
+    done = threading.Event()
 
-    def pass_on():
-        while not over.is_set():
+    def relay():
+        while not done.is_set():
             for end in wait_readable(mains, 0.02):
                 for message in end.receive():
                     for other in mains:
                         if other is not end and isinstance(message, RendezvousValue):
                             other.send(message)
 
-    thread = threading.Thread(target=pass_on)
+    thread = threading.Thread(target=relay)
     thread.start()
     try:
         yield mains, lines
     finally:
-        over.set()
+        done.set()
         thread.join()
         for one, other in pairs:
             one.close()
             other.close()
 
 
-def test_a_value_arrives_in_the_other_ranks_and_is_known_in_its_own():
+def test_value_arrives_in_all_ranks():
     with ranks(3) as (_, lines):
         stores = [line.rendezvous(1, TIMEOUT) for line in lines]
         stores[0].set("a", b"\x00\xff" * 50)
@@ -55,7 +55,7 @@ def test_a_value_arrives_in_the_other_ranks_and_is_known_in_its_own():
         assert not stores[1].check(["a", "b"])
 
 
-def test_other_messages_wait_for_whoever_reads_the_line():
+def test_other_messages_stay_queued_during_a_rendezvous():
     with ranks(2) as (mains, lines):
         mains[1].send(BatchReady(0, 1))
         lines[0].rendezvous(1, TIMEOUT).set("a", b"x")
@@ -65,7 +65,7 @@ def test_other_messages_wait_for_whoever_reads_the_line():
         assert lines[1].receive() == [BatchReady(0, 1), StateRequest()]
 
 
-def test_a_value_may_come_before_a_rank_knows_of_the_rendezvous_and_earlier_ones_are_forgotten():
+def test_early_values_are_kept_and_those_of_earlier_rendezvous_dropped():
     with ranks(2) as (_, lines):
         lines[0].rendezvous(1, TIMEOUT).set("a", b"old")
         lines[0].rendezvous(2, TIMEOUT).set("a", b"new")
@@ -75,7 +75,7 @@ def test_a_value_may_come_before_a_rank_knows_of_the_rendezvous_and_earlier_ones
         assert not lines[1].rendezvous(3, TIMEOUT).check(["a"])
 
 
-def test_who_does_not_come_is_not_waited_for_longer_than_said():
+def test_waiting_for_a_value_times_out():
     with ranks(2) as (_, lines):
         began = time.monotonic()
         with pytest.raises(RuntimeError, match=r"did not come within 0\.3 s"):
@@ -83,7 +83,7 @@ def test_who_does_not_come_is_not_waited_for_longer_than_said():
         assert time.monotonic() - began < TIMEOUT / 4
 
 
-def test_the_end_of_the_main_process_ends_the_wait():
+def test_end_of_the_main_process_ends_the_wait():
     main, theirs = link()
     main.close()
     line = RankLine(theirs)
@@ -95,12 +95,12 @@ def test_the_end_of_the_main_process_ends_the_wait():
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_gloo_meets_over_it_again_and_again_and_only_on_loopback(size):
+def test_gloo_connects_repeatedly_and_only_on_loopback(size):
     before = listening_addresses([os.getpid()])
     with ranks(size) as (_, lines), ThreadPoolExecutor(size) as threads:
         for number in (1, 2):
 
-            def meet(rank, number=number):
+            def join(rank, number=number):
                 store = lines[rank].rendezvous(number, TIMEOUT)
                 found = DistributedLearners(RendezvousInfo(store, rank, size, TIMEOUT), torch.device("cpu"), Usage())
                 total = torch.full((3,), float(rank + 1))
@@ -108,9 +108,9 @@ def test_gloo_meets_over_it_again_and_again_and_only_on_loopback(size):
                 return total.tolist(), {str(address) for address, _ in listening_addresses([os.getpid()]) - before}
 
             expected = [size * (size + 1) / 2] * 3
-            assert [*threads.map(meet, range(size))] == [(expected, {"127.0.0.1"})] * size
+            assert [*threads.map(join, range(size))] == [(expected, {"127.0.0.1"})] * size
 
 
-def test_a_rank_that_does_not_come_is_lost():
+def test_rank_that_does_not_join_is_lost():
     with ranks(2) as (_, lines), pytest.raises(RankLostError, match="did not meet: the other learners did not come"):
         DistributedLearners(RendezvousInfo(lines[0].rendezvous(1, 1.0), 0, 2, 1.0), torch.device("cpu"), Usage())
