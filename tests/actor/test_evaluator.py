@@ -61,7 +61,7 @@ NGU = [
 
 @pytest.fixture
 def policies(monkeypatch):
-    """A plan with four policies; only `best_policy[0]` answers right, and `began` lists policies at episode starts."""
+    """Four policies of which only `best_policy[0]` answers right; `began` lists the policies at episode starts."""
     plan = RunPlan.from_config(load("ngu-deepsea", NGU))
     act, best_policy, began = plan.algorithm.act, [2], []
 
