@@ -11,8 +11,7 @@ def test_only_replay_with_cloning_keeps_the_first_task(record, seed):
 
     The second task has other answers to the same symbols, and a flag tells the tasks apart. New unrolls alone overwrite
     the first answers. Replay counteracts this, but less and less: V-trace weights a replayed action by its probability
-    under
-    the current policy. Cloning also restores what was forgotten.
+    under the current policy. Cloning also restores what was forgotten.
     """
     learned, kept, second = {}, {}, {}
     for arm in ("new unrolls alone", "half replayed", "half replayed and cloned"):

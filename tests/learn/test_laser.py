@@ -16,9 +16,7 @@ SETTINGS = [
 
 
 def expected_return(result):
-    """The exact return of the learned policy in an endless corridor, 2 (p - 2)
-    (p (1 - p)) if it goes right with p.
-    """
+    """The exact return of the policy in an endless corridor: 2 (p - 2) / (p (1 - p)) if it goes right with p."""
     right = outputs_of(load(result).model, torch.ones(1, 1))["policy"].logits.softmax(-1)[0, 1].item()
     return 2 * (right - 2) / (right * (1 - right))
 
@@ -29,10 +27,8 @@ def test_only_the_trust_region_learns_a_good_policy_from_shared_experience(trial
     In seven eighths of the envs another agent acts, which goes right with 0.05. With clipped ratios, V-trace evaluates
     min(mu, pi), normalized, instead of pi (1909.11583). For pi = 0.59 this goes right with 0.11, too little, so V-trace
     alone raises pi until min(mu, pi) goes right with 0.59, near pi = 0.97: then it hardly ever leaves the corridor.
-    There
-    KL(pi || min(mu, pi) normalized) is 0.67, so the trust region ignores these states, and the agent's own eighth of
-    the
-    envs is enough.
+    There KL(pi || min(mu, pi) normalized) is 0.67, so the trust region ignores these states, and the agent's own eighth
+    of the envs is enough.
     """
     with_laser = trial("laser", "impala-cartpole", [*SETTINGS, "algo.laser={threshold: 0.3}"], expected_return)
     without = trial("V-trace alone", "impala-cartpole", SETTINGS, expected_return)

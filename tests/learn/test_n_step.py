@@ -54,8 +54,7 @@ def test_only_n_step_returns_propagate_the_reward_through_the_corridor(trial):
     """A copy of the target network propagates a reward back by n steps; there are at most 15 copies for 20 steps.
 
     With 10-step returns two copies are enough, and the greedy agent earns 1. With one-step returns the reward at the
-    end
-    of the corridor never reaches the choice, so the agent takes the lure of 0.1.
+    end of the corridor never reaches the choice, so the agent takes the lure of 0.1.
     """
     ten_step = trial("n_step=10", "dqn-cartpole", [*SETTINGS, "algo.n_step=10"], greedy_return(10))
     one_step = trial("n_step=1", "dqn-cartpole", [*SETTINGS, "algo.n_step=1"], greedy_return(10))

@@ -56,9 +56,9 @@ def test_only_prioritized_replay_learns_the_reward_of_the_cliffwalk(trial):
     """Random play fills the replay in both runs; about one in 8,000 of its transitions has the reward.
 
     The 160,000 transitions of 5,000 uniform batches contain about twenty of them, each of which reduces the error of
-    the
-    last place by 1/32: the reward does not get back to the start, and the agent takes the lure of 0.4. With priorities
-    these transitions are sampled as often as their errors require, and the value propagates from place to place.
+    the last place by 1/32: the reward does not get back to the start, and the agent takes the lure of 0.4. With
+    priorities these transitions are sampled as often as their errors require, and the value propagates from place to
+    place.
     """
     prioritized = trial("prioritized", "dqn-cartpole", [*SETTINGS, PRIORITIZED], greedy_return(10))
     uniform = trial("uniform", "dqn-cartpole", SETTINGS, greedy_return(10))

@@ -177,9 +177,7 @@ def weights_of(beta, table_size, source):
 
 
 def test_importance_weights_follow_the_exponent():
-    """(N P)^-beta divided by the largest of the batch, with beta at the current progress: 0.4 + 0.6
-    2 halfway.
-    """
+    """(N P)^-beta divided by the largest of the batch, with beta at the current progress: 0.4 + 0.6 / 2 halfway."""
     one_table = np.full(ROWS, 100), np.zeros(ROWS, np.int64)
     expected = (PROBABILITIES / 0.01) ** -0.7
     weight = weights_of(lambda progress: 0.4 + 0.6 * progress.fraction, *one_table)

@@ -130,9 +130,7 @@ def test_kl_estimate_has_the_kl_divergence_as_expectation():
 
 
 def test_total_variation_estimate_has_the_exact_expectation():
-    """Exact expectation over all actions of a behavior policy p: sum_a p(a) (1 - min(1, q/p)) = sum_a |p - q|
-    2.
-    """
+    """Exact expectation over actions of a behavior policy p: sum_a p(a) (1 - min(1, q/p)) = sum_a |p - q| / 2."""
     p, q = torch.tensor([0.2, 0.5, 0.3]).double(), torch.tensor([0.4, 0.4, 0.2]).double()
     expected = (p - q).abs().sum().item() / 2
     assert sum(p * total_variation(log_ratio(q.log(), p.log()))).item() == pytest.approx(expected)

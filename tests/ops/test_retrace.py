@@ -114,9 +114,7 @@ def test_values_at_invalid_steps_are_ignored(make_rollout, seed):
 
 
 def test_transform_is_inverted_inside_the_expectation():
-    """sum_a pi(a) h^-1(Q(a)), not h^-1 of the mean: with squares (1 + 9)
-    2 = 5 rather than 4.
-    """
+    """sum_a pi(a) h^-1(Q(a)), not h^-1 of the mean: with squares (1 + 9) / 2 = 5 rather than 4."""
     square = Transform(apply=lambda x: x.sqrt(), inverse=lambda x: x.square())
     q = torch.tensor([[[1.0, 1.0]], [[1.0, 3.0]]])
     pi = torch.full((2, 1, 2), 0.5)

@@ -23,10 +23,7 @@ def test_soft_values_match_the_papers():
 
 
 def test_maximizing_the_soft_value_leads_to_the_softmax_policy():
-    """Where the gradient is 0, pi = softmax(q
-    alpha) and the value is alpha log sum exp(q
-    alpha).
-    """
+    """Where the gradient is 0, pi = softmax(q / alpha) and the value is alpha log sum exp(q / alpha)."""
     q, alpha = torch.tensor([1.0, 0.2, -0.5], dtype=torch.float64), 0.3
     logits = (q / alpha).requires_grad_()
     value = expected_soft_value(q, Categorical(logits), alpha)

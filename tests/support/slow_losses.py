@@ -95,9 +95,7 @@ def valid_cells(steps):
 
 
 def slow_huber(error, delta):
-    """error^2
-    2, continued linearly with slope delta beyond |error| = delta.
-    """
+    """error^2 / 2, continued linearly with slope delta beyond |error| = delta."""
     return error**2 / 2 if abs(error.item()) <= delta else delta * (abs(error) - delta / 2)
 
 
