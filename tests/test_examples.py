@@ -55,8 +55,8 @@ def test_example_trains_under_every_runtime(example, runtime, tmp_path, train_in
     (train_in_subprocess if subprocess_only else train_in_process)(arguments)
     rows = read_rows(RunFolder(tmp_path / "own").metrics_file)
     if example == "own_curiosity":  # check that the agent earns an intrinsic reward and its network learns
-        with_reward = [row for row in rows if "loss/reward/restoration" in row]
-        assert with_reward[0]["loss/reward/restoration"] > 0
-        assert with_reward[-1]["loss/curiosity/restoration"] < 0.5 * with_reward[0]["loss/curiosity/restoration"]
+        with_reward = [row for row in rows if "loss/reward/reconstruction" in row]
+        assert with_reward[0]["loss/reward/reconstruction"] > 0
+        assert with_reward[-1]["loss/curiosity/reconstruction"] < 0.5 * with_reward[0]["loss/curiosity/reconstruction"]
     else:
         assert rows[-1]["return"] > 0.7  # 0.8 at best, about -2 at the start
