@@ -177,7 +177,7 @@ def test_explore_samples_from_the_policy(runs, in_process, tmp_path):
     """Trained on toy/identity, the policy is neither certain nor uniform over the four actions."""
 
     def frequency_and_probability(*options):
-        """How often the most likely action was taken, and its mean probability, over 20 episodes."""
+        """Frequency of the most likely action, and its mean probability, over 20 episodes."""
         log = tmp_path / "steps.json"
         code, _, complaint = in_process("play", runs("identity"), "--episodes", 20, "--log", log, *options)
         assert code == 0, complaint

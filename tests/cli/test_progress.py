@@ -15,7 +15,7 @@ from starling.config.load import load
 from starling.experiment.status import Status
 
 
-def a_row(env_steps, score=200.0, **more):
+def make_row(env_steps, score=200.0, **more):
     return {
         "env_steps": env_steps,
         "updates": env_steps // 10,
@@ -30,8 +30,8 @@ def a_row(env_steps, score=200.0, **more):
     }
 
 
-def a_status(env_steps, score=200.0, frames=1, **more):
-    return Status(env_steps, env_steps // 10, 12, score, 2000.0, 2000.0 * frames, a_row(env_steps, score, **more))
+def make_status(env_steps, score=200.0, frames=1, **more):
+    return Status(env_steps, env_steps // 10, 12, score, 2000.0, 2000.0 * frames, make_row(env_steps, score, **more))
 
 
 class Terminal:
@@ -75,7 +75,7 @@ def test_terminal_shows_a_bar_with_numbers_below(terminal):
     with Progress(load("dqn-cartpole", ["stop.return=475", "stop.env_steps=10000"]), terminal.stream) as progress:
         progress.message("run: runs/[red]mine")
         assert terminal.read() == "run: runs/[red]mine\n"
-        progress.tick(a_status(5000, frames=4))
+        progress.tick(make_status(5000, frames=4))
         bar, counts, learning = terminal.read().splitlines()
     assert re.fullmatch(r"CartPole-v1 dqn   ━+─+  50%   5,000 of 10,000 steps   elapsed 0:00:0\d   left 0:00:02", bar)
     assert len(bar) == 120
@@ -91,8 +91,8 @@ def test_terminal_shows_a_bar_with_numbers_below(terminal):
 
 def test_losses_and_evaluations_stay_until_the_next_ones(terminal):
     with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as progress:
-        progress.row(a_row(100, **{"eval/return": 33.0}))
-        without = a_row(200)
+        progress.row(make_row(100, **{"eval/return": 33.0}))
+        without = make_row(200)
         del without["loss/policy"]
         progress.row(without)
         assert terminal.read() == ""
@@ -102,20 +102,20 @@ def test_losses_and_evaluations_stay_until_the_next_ones(terminal):
 
 def test_last_row_stays_on_the_screen(terminal):
     progress = Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream)
-    progress.tick(a_status(99_000))
-    progress.row(a_row(100_000))
+    progress.tick(make_status(99_000))
+    progress.row(make_row(100_000))
     terminal.read()
     progress.close()
     assert "100%   100,000 of 100,000 steps" in terminal.read()
     progress.close()
-    progress.tick(a_status(300))
+    progress.tick(make_status(300))
     progress.message("too late")
     assert terminal.read() == ""
 
 
 def test_messages_are_printed_above_the_bar_and_not_wrapped(terminal):
     with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as progress:
-        progress.tick(a_status(100))
+        progress.tick(make_status(100))
         terminal.read()
         progress.message("resuming from " + "x" * 150)
         text = terminal.read()
@@ -127,7 +127,7 @@ def test_messages_are_printed_above_the_bar_and_not_wrapped(terminal):
 def test_no_value_is_wrapped_on_a_narrow_terminal(terminal, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as progress:
-        progress.tick(a_status(100))
+        progress.tick(make_status(100))
         lines = terminal.read().splitlines()
     assert max(map(len, lines)) <= width
     for fact in ("left 0:00:50", "episodes 12", "steps/s 2,000", "policy -0.0123"):
@@ -137,7 +137,7 @@ def test_no_value_is_wrapped_on_a_narrow_terminal(terminal, monkeypatch, width):
 def test_no_color_is_respected(terminal, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as progress:
-        progress.tick(a_status(50_000))
+        progress.tick(make_status(50_000))
     raw = terminal.read_raw()
     assert "━" in raw
     assert "\x1b[36m" not in raw
@@ -146,19 +146,19 @@ def test_no_color_is_respected(terminal, monkeypatch):
 def test_dumb_terminal_gets_plain_lines(terminal, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as progress:
-        progress.tick(a_status(100))
+        progress.tick(make_status(100))
         assert terminal.read() == ""
-        progress.row(a_row(100))
+        progress.row(make_row(100))
         assert terminal.read().count("\n") == 1
 
 
 def test_closed_terminal_does_not_end_the_run(terminal):
     with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as progress:
-        progress.tick(a_status(100))
+        progress.tick(make_status(100))
         terminal.hang_up()
         for step in range(200, 500, 100):
-            progress.tick(a_status(step))
-            progress.row(a_row(step))
+            progress.tick(make_status(step))
+            progress.row(make_row(step))
             progress.message("still there?")
     terminal.stream.write("nobody hears this, nobody minds")
     terminal.stream.flush()
@@ -169,9 +169,9 @@ def test_pipe_gets_one_line_per_row_with_the_same_labels(tmp_path):
     path = tmp_path / "out"
     with path.open("w") as stream, Progress(config, stream) as progress:
         progress.message("run: here")
-        progress.row(a_row(100, score=None))
+        progress.row(make_row(100, score=None))
         many = {"loss/arm/7/return": 1.0}  # a detail that is only in the files
-        progress.row(a_row(5000, score=3.25, **many, **{"time/frames_per_s": 8000.0}))
+        progress.row(make_row(5000, score=3.25, **many, **{"time/frames_per_s": 8000.0}))
     message, first, second = path.read_text().splitlines()
     assert message == "run: here"
     assert first == (
@@ -193,7 +193,7 @@ def lines_of(path, config, *rows):
 
 def test_line_keeps_the_last_evaluation_and_reserves_space_for_the_first(tmp_path):
     config = load("ppo-cartpole", ["stop.env_steps=10000", "eval.every=1000"])
-    rows = [a_row(100), a_row(200, **{"eval/return": 321.5}), a_row(300)]
+    rows = [make_row(100), make_row(200, **{"eval/return": 321.5}), make_row(300)]
     lines = lines_of(tmp_path / "out", config, *rows)
     assert [re.search(r"  eval +(\S+)  ", line)[1] for line in lines] == ["-", "321.5", "321.5"]
 
@@ -202,18 +202,18 @@ def test_epsilon_is_on_the_line_and_below_the_bar(terminal, tmp_path):
     config = load("dqn-cartpole", ["stop.env_steps=10000"])
     same_length_lines, ladder = {"explore/epsilon": 0.05}, {"explore/epsilon": 0.1234, "explore/epsilon_min": 0.0007}
     ladder["explore/epsilon_max"] = 0.4
-    first, second = lines_of(tmp_path / "out", config, a_row(100, **same_length_lines), a_row(200, **ladder))
+    first, second = lines_of(tmp_path / "out", config, make_row(100, **same_length_lines), make_row(200, **ladder))
     assert "  left 0:00:05  epsilon   0.05  policy " in first
     assert "  left 0:00:05  epsilon 0.123 (0.0007 to 0.4)  policy " in second
     with Progress(config, terminal.stream) as progress:
-        progress.tick(a_status(300, **ladder))
+        progress.tick(make_status(300, **ladder))
         assert terminal.read().splitlines()[2].startswith("epsilon 0.123 (0.0007 to 0.4)   policy ")
 
 
 def test_time_left_respects_stop_minutes(terminal):
     config = load("ppo-cartpole", ["stop.env_steps=100000000", "stop.minutes=2"])
     with Progress(config, terminal.stream) as progress:
-        progress.tick(a_status(100))
+        progress.tick(make_status(100))
         assert re.search(r"left 0:0(2:00|1:5\d)", terminal.read())
 
 
@@ -251,7 +251,7 @@ def test_line_has_at_most_160_characters_for_any_numbers(tmp_path, algorithm):
         assert fact in line
     assert "left 720d 6h" in line
     assert limit == f"bottleneck: {LIMIT}"
-    usual = a_row(5000, **{key: row[key] for key in row if key.startswith(("loss/", "explore/"))})
+    usual = make_row(5000, **{key: row[key] for key in row if key.startswith(("loss/", "explore/"))})
     if "policy" not in ALGORITHMS[algorithm]:
         del usual["loss/policy"]
     config = load("dqn-cartpole", ["stop.env_steps=50000000", "eval.every=1000"])
@@ -267,19 +267,19 @@ def test_terminal_shows_lag_queue_and_bottleneck(terminal):
     config = load("ppo-cartpole", ["stop.env_steps=100000", "runtime=processes"])
     with Progress(config, terminal.stream) as progress:
         queue = {"store/queue/size": 3, "learner/lag": 1.25}
-        progress.tick(a_status(100, **queue, **{"time/bottleneck": LIMIT}))
+        progress.tick(make_status(100, **queue, **{"time/bottleneck": LIMIT}))
         *_, learning, limit = terminal.read().splitlines()
         facts = ["policy -0.0123", "replay 4.0% of 100,000 steps", "queue 3 fragments", "lag 1.25 updates"]
         assert learning.split("   ") == facts
         assert limit == f"bottleneck {LIMIT}"
-        progress.tick(a_status(200, **queue))
+        progress.tick(make_status(200, **queue))
         assert "bottleneck" not in terminal.read()
 
 
 def test_long_bottleneck_fits_a_narrow_terminal(terminal, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as progress:
-        progress.tick(a_status(100, **{"time/bottleneck": LIMIT}))
+        progress.tick(make_status(100, **{"time/bottleneck": LIMIT}))
         lines = terminal.read().splitlines()
     assert max(map(len, lines)) <= 40
     assert " ".join(line.strip() for line in lines).endswith(LIMIT)
@@ -291,7 +291,7 @@ def test_pipe_gets_the_bottleneck_when_it_changes(tmp_path):
     limits = [None, LIMIT, LIMIT.replace("98", "100"), other, other.replace("97", "96"), None, LIMIT]
     with path.open("w") as stream, Progress(load("ppo-cartpole", ["stop.env_steps=10000"]), stream) as progress:
         for step, limit in enumerate(limits):
-            progress.row(a_row(step) if limit is None else a_row(step, **{"time/bottleneck": limit}))
+            progress.row(make_row(step) if limit is None else make_row(step, **{"time/bottleneck": limit}))
     lines = ["row" if line.startswith("steps") else line for line in path.read_text().splitlines()]
     first_limit, second_limit = f"bottleneck: {LIMIT}", f"bottleneck: {other}"
     assert lines == ["row", "row", first_limit, "row", "row", second_limit, "row", "row", "row", first_limit]
@@ -363,7 +363,7 @@ def test_closing_message_is_the_last_line_and_needs_no_reader(terminal, monkeypa
     monkeypatch.setenv("TERM", kind)
     config = load("ppo-cartpole", ["stop.env_steps=100000"])
     progress = Progress(config, terminal.stream)
-    progress.tick(a_status(100_000))
+    progress.tick(make_status(100_000))
     progress.close("finished: it is over")
     assert terminal.read().splitlines()[-1] == "finished: it is over"
     progress = Progress(config, terminal.stream)
@@ -374,5 +374,5 @@ def test_closing_message_is_the_last_line_and_needs_no_reader(terminal, monkeypa
 def test_failing_display_is_reported_once_and_the_run_continues(terminal, capsys):
     with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as progress:
         for step in (100, 200):
-            progress.tick(a_status(step, **{"loss/value": "not a number"}))
+            progress.tick(make_status(step, **{"loss/value": "not a number"}))
     assert capsys.readouterr().err.count("the display has stopped, training goes on") == 1

@@ -92,7 +92,7 @@ def to_key(env):
 
 
 def makes_a_plan(config, what):
-    """Whether a configuration gives a run plan; any error but a `UserError` fails the test."""
+    """Return whether a configuration gives a run plan; any error but a `UserError` fails the test."""
     refused = error_message(lambda: check_network(RunPlan.from_config(config)))
     assert "\n" not in refused, what
     return not refused

@@ -13,9 +13,7 @@ GAMMA = 0.9
 
 @dataclass(frozen=True)
 class Rollout:
-    """T steps of B envs; `episodes` lists (row, start, stop) for every run of valid steps, where row is the batch
-    index.
-    """
+    """T steps of B envs; `episodes` lists (b, start, stop) of every run of valid steps, with b the batch index."""
 
     r_t: torch.Tensor
     discount_t: torch.Tensor

@@ -79,7 +79,7 @@ def changed(draw, data: bytes) -> bytes:
 
 @st.composite
 def streams(draw) -> bytes:
-    """What a peer could write: messages, damaged messages, other JSON, and noise."""
+    """Bytes that a peer could write: messages, damaged messages, other JSON, and noise."""
     valid = messages().map(lambda message: framed(encode(message)))
     other = JSON.map(lambda value: framed(json.dumps(value).encode()))
     noise = st.binary(max_size=40) | st.binary(max_size=40).map(framed)

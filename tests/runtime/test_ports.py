@@ -92,7 +92,7 @@ def test_local_ray_with_learners_listens_only_on_loopback(tmp_path, ray_token):
         driver.send_signal(signal.SIGINT)
         output, _ = driver.communicate(timeout=TIMEOUT)
     assert driver.returncode == 0, output
-    assert len(found) >= 7, "the head, the raylet, the driver, two hosts, two ranks"
+    assert len(found) >= 7, "the head, the raylet, the driver, two nodes, two ranks"
     assert open_to_others == []
     assert any(path.name == "raylet" for path in sockets)
     assert exposed == [], "another user could put a socket of its own there"
@@ -100,7 +100,7 @@ def test_local_ray_with_learners_listens_only_on_loopback(tmp_path, ray_token):
 
 
 def is_private(path):
-    """Whether a folder above a file denies access to other users."""
+    """Return whether a folder above a file denies access to other users."""
     return any(folder.exists() and not folder.stat().st_mode & 0o077 for folder in path.parents)
 
 
