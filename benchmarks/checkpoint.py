@@ -1,4 +1,4 @@
-"""How long a checkpoint of a full replay delays training, and its total duration, for both codecs.
+"""Delay of training by a checkpoint of a full replay, and its total duration, for both codecs.
 
 A prioritized replay of 84x84x4 observations (random play of an Atari game, inserted repeatedly) is saved, then saved
 again after some more steps, and restored. While a checkpoint is written, steps are inserted and batches sampled;

@@ -1,4 +1,4 @@
-"""Whether unpredictable noise traps curiosity: PPO in rooms, the first of which has a TV that shows noise.
+"""Curiosity and unpredictable noise: PPO in rooms, the first of which has a TV that shows noise.
 
 ICM predicts features that an inverse model shapes; "raw error" predicts the observation itself; "none" has only the
 env's reward. Each is also trained without the TV, to show that nothing else makes the difference. Reported: the share

@@ -15,7 +15,7 @@ def read_runs(out: Path) -> list[Run]:
 
 
 def is_finished(out: Path, job: Run) -> bool:
-    """Whether a run with these settings is finished."""
+    """Return whether a run with these settings is finished."""
     return any(job.items() <= run.items() for run in read_runs(out))
 
 

@@ -1,4 +1,4 @@
-"""Whether SAC here equals SAC there: a run's own batches and noise, given to Stable-Baselines3's `train`.
+"""Compare SAC with Stable-Baselines3 in lockstep: its `train` gets the batches and noise of a Starling run.
 
 Starling trains on HalfCheetah with its preset, but with the peer's learning rates. The peer starts with the same
 weights and learns from the same transitions with the same noise, by its own losses, optimizers, and targets. After some

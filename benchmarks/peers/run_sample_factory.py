@@ -2,8 +2,8 @@
 """Sample Factory on Pong: asynchronous PPO with one pass over the data, and synchronous PPO with four.
 
 Tried for seconds each on two idle cores. With one pass: 2 workers x 8 envs in 2 splits, batch 256: 626 steps/s; serial
-mode, 16 envs, batch 512: 466. Its learner has one torch thread unless it is serial; its running normalisation of
-pictures is off.
+mode, 16 envs, batch 512: 466. Its learner has one torch thread unless it is serial; its running normalization of
+images is off.
 """
 
 from __future__ import annotations
