@@ -1,8 +1,7 @@
-"""What an env step costs with 1 to 64 actors: CPU time of all processes together, and wall time.
+"""Cost of an env step with 1 to 64 actors: CPU time of all processes together, and wall time.
 
-The env and the network are next to nothing (toy/identity, an MLP of 16 units), so what is left is what the system
-itself adds. Every actor has 8 env rows; batches stay the same, and so does the work of the learner for a step. A system
-that scales has a flat line.
+Env and network cost almost nothing (toy/identity, an MLP of 16 units), so that the overhead of the system remains.
+Every actor has 8 envs; batches and the learner's work per step stay the same. A system that scales has a flat line.
 
     .venv/bin/python benchmarks/actors.py --json --plot docs/images/actors.png
 """
@@ -31,7 +30,7 @@ from starling.runtime.processes import ProcessesRuntime
 
 ACTORS = (1, 2, 4, 8, 16, 32, 64)
 INFERENCE = ("local", "central")
-ROWS = 8
+ENVS_PER_ACTOR = 8
 SETTINGS = (
     "runtime=processes",
     "env.id=toy/identity",
@@ -39,7 +38,7 @@ SETTINGS = (
     "net.shared=true",
     "algo.unroll=20",
     "algo.batch=64",
-    "algo.max_lag=16",  # so many batches that all 64 actors may be under way at once
+    "algo.max_lag=16",  # enough batches for all 64 actors to act at the same time
     "stop={env_steps: 1000000000}",
     "threads=1",
     "seed=1",
@@ -50,20 +49,20 @@ LABELS = {"cpu": "CPU of all processes", "wall": "wall"}
 
 @dataclass(frozen=True)
 class Point:
-    """Microseconds an env step takes with so many actors."""
+    """Microseconds per env step with this number of actors."""
 
     actors: int
     inference: str
     wall: float
     cpu: float  # of all processes
-    learner: float  # of that in the main process's learning thread
-    hub: float  # and in the rest of the main process
-    workers: float  # and in all others
+    learner: float  # of the learning thread in the main process
+    hub: float  # of the rest of the main process
+    workers: float  # of all other processes
 
 
 @dataclass(frozen=True)
 class Used:
-    """CPU seconds so far, and how many env steps by when."""
+    """CPU seconds and env steps so far, at this time."""
 
     time: float
     steps: int
@@ -78,7 +77,7 @@ def cpu_seconds(stat: Path) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def look(runtime: ProcessesRuntime) -> Used:
+def read_usage(runtime: ProcessesRuntime) -> Used:
     workers = [worker for worker in runtime.hub.supervisor.workers.values() if isinstance(worker, ProcessWorker)]
     pids = [worker.process.pid for worker in workers if worker.process is not None]
     return Used(
@@ -91,33 +90,33 @@ def look(runtime: ProcessesRuntime) -> Used:
 
 
 def measure(actors: int, inference: str, seconds: float) -> Point:
-    """Run so many actors until all of them work, then for so many seconds."""
-    counts = (f"actors={actors}", f"env.num={actors * ROWS}", f"inference={inference}")
+    """Run this number of actors until all of them work, then measure for some seconds."""
+    counts = (f"actors={actors}", f"env.num={actors * ENVS_PER_ACTOR}", f"inference={inference}")
     runtime = build_runtime(RunPlan.from_config(load("impala-cartpole", [*SETTINGS, *counts])))
     assert isinstance(runtime, ProcessesRuntime), "runtime=processes is set above"
     try:
-        going = runtime.run()
-        warm_up(runtime, going)
-        before = look(runtime)
-        run_for(seconds, going)
-        return point(actors, inference, before, look(runtime))
+        steps_iterator = runtime.run()
+        warm_up(runtime, steps_iterator)
+        before = read_usage(runtime)
+        run_for(seconds, steps_iterator)
+        return point(actors, inference, before, read_usage(runtime))
     finally:
         runtime.close()
 
 
-def warm_up(runtime: ProcessesRuntime, going: Iterator[None]) -> None:
-    """Until every actor has made a few fragments, and a second on."""
+def warm_up(runtime: ProcessesRuntime, steps_iterator: Iterator[None]) -> None:
+    """Run until every actor has made a few fragments, and one more second."""
     while True:
-        next(going)
+        next(steps_iterator)
         produced = runtime.hub.call(runtime.hub.supervisor.produced)
-        if len(produced) == len(runtime.hub.credits.actor_slots) and min(produced.values()) >= 3 * 20 * ROWS:
-            return run_for(1.0, going)
+        if len(produced) == len(runtime.hub.credits.actor_slots) and min(produced.values()) >= 3 * 20 * ENVS_PER_ACTOR:
+            return run_for(1.0, steps_iterator)
 
 
-def run_for(seconds: float, going: Iterator[None]) -> None:
+def run_for(seconds: float, steps_iterator: Iterator[None]) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        next(going)
+        next(steps_iterator)
 
 
 def point(actors: int, inference: str, before: Used, after: Used) -> Point:
@@ -140,17 +139,17 @@ def point(actors: int, inference: str, before: Used, after: Used) -> Point:
 
 
 Rounds = list[Point]
-"""The same measurement, several times."""
+"""Repetitions of one measurement."""
 
 
 def growth(series: list[Rounds], name: str) -> float:
-    """How many times the least cost of all counts the most actors cost; medians of the rounds."""
+    """Ratio of the cost with the most actors to the lowest cost; medians over the rounds."""
     costs: list[float] = [median(getattr(point, name) for point in rounds) for rounds in series]
     return round(costs[-1] / min(costs), 2)
 
 
 def plot(results: dict[str, list[Rounds]], path: Path) -> None:
-    """Medians, and the extremes as bars."""
+    """Plot medians, with the extremes as error bars."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -167,7 +166,7 @@ def plot(results: dict[str, list[Rounds]], path: Path) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(ACTORS, [str(count) for count in ACTORS])
     axes.set_ylim(bottom=0)
-    axes.set(xlabel=f"actors, {ROWS} env rows each", ylabel="us an env step")
+    axes.set(xlabel=f"actors, {ENVS_PER_ACTOR} envs each", ylabel="us per env step")
     axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=120)
@@ -175,9 +174,9 @@ def plot(results: dict[str, list[Rounds]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=8.0, help="measured with each number of actors")
+    parser.add_argument("--seconds", type=float, default=8.0, help="duration of each measurement")
     parser.add_argument("--repeat", type=int, default=3, help="rounds")
-    parser.add_argument("--most", type=int, default=ACTORS[-1], help="no more actors than these")
+    parser.add_argument("--most", type=int, default=ACTORS[-1], help="maximal number of actors")
     parser.add_argument("--plot", type=Path, metavar="FILE.png")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     arguments = parser.parse_args()
@@ -192,25 +191,30 @@ def main() -> None:
                 print(line(results[inference][i][-1]), flush=True)
     ratios = {name: {kind: growth(series, kind) for kind in LABELS} for name, series in results.items()}
     for name, ratio in ratios.items():
-        print(f"{name}: {counts[-1]} actors cost {ratio['cpu']} (CPU) and {ratio['wall']} (wall) times the least")
+        print(f"{name}: {counts[-1]} actors cost {ratio['cpu']} (CPU) and {ratio['wall']} (wall) times the minimum")
     if arguments.plot:
         plot(results, arguments.plot)
     if arguments.json:
-        settings = {"rows": ROWS, "seconds": arguments.seconds, "repeat": arguments.repeat, "overrides": SETTINGS}
+        settings = {
+            "envs_per_actor": ENVS_PER_ACTOR,
+            "seconds": arguments.seconds,
+            "repeat": arguments.repeat,
+            "overrides": SETTINGS,
+        }
         points = {name: [as_values(rounds) for rounds in series] for name, series in results.items()}
         report = {**describe("starling-rl", "torch", "numpy"), "settings": settings}
-        print(json.dumps(report | {"us_a_step": points, "growth": ratios}))
+        print(json.dumps(report | {"us_per_step": points, "growth": ratios}))
 
 
 def line(point: Point) -> str:
     return (
-        f"{point.inference:8} {point.actors:3} actors: wall {point.wall:7.2f}, CPU {point.cpu:7.2f} us a step"
+        f"{point.inference:8} {point.actors:3} actors: wall {point.wall:7.2f}, CPU {point.cpu:7.2f} us per step"
         f" (learner {point.learner:.2f}, hub {point.hub:.2f}, workers {point.workers:.2f})"
     )
 
 
 def as_values(rounds: Rounds) -> dict[str, Any]:
-    """Median and extremes of every cost with one number of actors."""
+    """Median and extremes of every cost for one number of actors."""
     names = ("wall", "cpu", "learner", "hub", "workers")
     costs = {name: spread([getattr(point, name) for point in rounds]) for name in names}
     return {"actors": rounds[0].actors, **costs}

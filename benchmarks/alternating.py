@@ -1,4 +1,4 @@
-"""Two tasks in turns: the same symbols have other answers in the second, and a flag says which task it is."""
+"""An env with two alternating tasks: the second has other answers to the same symbols, and a flag shows the task."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Info = dict[str, Any]
 
 
 def observation(symbol: int, task: int) -> NDArray:
-    """One-hot of the symbol, and of the task, [SYMBOLS + 2]."""
+    """One-hot symbol and one-hot task, [SYMBOLS + 2]."""
     obs = np.zeros(SYMBOLS + 2, np.float32)
     obs[symbol], obs[SYMBOLS + task] = 1, 1
     return obs
@@ -26,7 +26,7 @@ def answer(symbol: int, task: int) -> int:
 
 
 class Alternating(gymnasium.Env[NDArray, Any]):
-    """The right answer earns 1; `length` rounds an episode; the task changes every `period` steps of this env."""
+    """The right answer earns 1; an episode has `length` rounds; the task changes every `period` steps of an env."""
 
     def __init__(self, period: int, length: int = 16) -> None:
         self.observation_space = spaces.Box(0, 1, (SYMBOLS + 2,), np.float32)

@@ -1,4 +1,4 @@
-"""Draws what the policies of an NGU run came to in its evaluator's trials: mean returns and shares, over env steps.
+"""Plots the results of an NGU run's policies in the evaluator's trials: mean returns and shares, over env steps.
 
 python benchmarks/arms.py RUN [--out arms.png]
 """
@@ -22,7 +22,7 @@ PREFIX = "eval/arm/"
 
 
 def read(rows: list[dict[str, Any]], what: str) -> tuple[Any, Any]:
-    """Env steps [n] and what every arm had there [N, n]; NaN before it was played."""
+    """Env steps [n] and the values of every policy [N, n]; NaN before its first trial."""
     known = [row for row in rows if any(key.startswith(PREFIX) for key in row)]
     arms = 1 + max((int(key.split("/")[2]) for row in known for key in row if key.startswith(PREFIX)), default=-1)
     values = [[row.get(f"{PREFIX}{arm}/{what}", np.nan) for row in known] for arm in range(arms)]
@@ -30,14 +30,14 @@ def read(rows: list[dict[str, Any]], what: str) -> tuple[Any, Any]:
 
 
 def draw(rows: list[dict[str, Any]], title: str, out: Path) -> None:
-    """Means above, shares below, one colour an arm from the one that exploits to the one that explores most."""
+    """Plot means above and shares below, with one color per policy, from the most exploiting to the most exploring."""
     figure, (above, below) = plt.subplots(2, 1, figsize=(8, 6), sharex=True, layout="constrained")
     steps, means = read(rows, "return")
-    colours = plt.get_cmap("viridis")(np.linspace(0, 0.95, len(means)))
+    colors = plt.get_cmap("viridis")(np.linspace(0, 0.95, len(means)))
     for arm, mean in enumerate(means):
-        above.plot(steps, mean, color=colours[arm], label=str(arm))
+        above.plot(steps, mean, color=colors[arm], label=str(arm))
     shares = np.nan_to_num(read(rows, "share")[1])
-    below.stackplot(steps, shares / shares.sum(0), colors=colours)
+    below.stackplot(steps, shares / shares.sum(0), colors=colors)
     above.set(ylabel="mean return", title=title)
     above.legend(title="arm", ncols=2, fontsize="small")
     above.grid(alpha=0.3)
@@ -52,7 +52,7 @@ def main() -> None:
     args = parser.parse_args()
     rows = read_rows(RunFolder(args.run).metrics_file)
     if not any(key.startswith(PREFIX) for row in rows for key in row):
-        parser.error(f"{args.run} says nothing of arms: it is no run of NGU with algo.meta, or it had no evaluation")
+        parser.error(f"{args.run} has no metrics of arms: it is not an NGU run with algo.meta, or it had no evaluation")
     draw(rows, args.run.name, args.out)
     print(f"wrote {args.out}")
 

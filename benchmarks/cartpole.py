@@ -1,6 +1,6 @@
-"""Env steps per second on CartPole, inline, against Stable-Baselines3 with the same settings and network sizes.
+"""Env steps per second on CartPole, inline, compared with Stable-Baselines3 with the same settings and network sizes.
 
-Both are measured in turns in one process on one torch thread; what counts is the ratio. Construction is left out.
+Both run in turns in one process with one torch thread; the result is the ratio. Construction is not timed.
 
     make bench-install && .venv-bench/bin/python benchmarks/cartpole.py --json
 """
@@ -26,7 +26,7 @@ SETTINGS = {
     "ppo": ["env.num=8", "algo.epochs=20", "algo.minibatches=1", "algo.optimizer.args.lr=0.001"],
     "dqn": ["algo.double=false", "algo.n_step=1", "algo.optimizer.schedule=null"],
 }
-"""What makes a preset the peer's settings, which are those of its own collection of tuned ones."""
+"""Overrides that give a preset the peer's settings, which are from its collection of tuned hyperparameters."""
 
 
 def ours(algorithm: str, steps: int, seed: int) -> float:
@@ -71,7 +71,7 @@ def sb3_dqn(steps: int, seed: int) -> float:
 
 
 def _timed(work: Callable[[], Any], steps: int) -> float:
-    torch.set_flush_denormal(False)  # torch's default, which ours changed for itself
+    torch.set_flush_denormal(False)  # torch's default, which Starling changes for its own process
     start = time.perf_counter()
     work()
     return steps / (time.perf_counter() - start)
@@ -79,7 +79,7 @@ def _timed(work: Callable[[], Any], steps: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--repetitions", type=int, default=3, help="pairs of measurements per algorithm")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,8 +1,8 @@
-"""How long a checkpoint of a full replay holds training up, and how long it takes in all, for both codecs.
+"""Delay of training by a checkpoint of a full replay, and its total duration, for both codecs.
 
-A prioritized replay of 84x84x4 observations (random play of an Atari game, inserted over and over) is saved, then again
-after some more steps, and restored. While a checkpoint is written, steps go on being inserted and batches sampled;
-`slowest_turn_s` is the longest that one such turn took meanwhile, `slowest_turn_before_s` what it was before.
+A prioritized replay of 84x84x4 observations (random play of an Atari game, inserted repeatedly) is saved, then saved
+again after some more steps, and restored. While a checkpoint is written, steps are inserted and batches sampled;
+`slowest_turn_s` is the longest duration of such a turn, `slowest_turn_before_s` the longest before saving.
 
     python benchmarks/checkpoint.py [--observations 1000000] [--more 50000] [--codecs zstd none] [--json]
 """
@@ -32,7 +32,7 @@ from starling.tools.benchmark.replay_memory import BATCH, ROWS, table_of
 from starling.types import Fragment
 
 TURN_SECONDS = 0.05
-"""A fragment of 128 steps is inserted and a batch learned from so often: 2,560 env steps a second."""
+"""Interval at which a fragment of 128 steps is inserted and a batch sampled: 2,560 env steps per second."""
 TURNS_BEFORE = 100
 
 
@@ -42,7 +42,7 @@ def insert(table: Table, fragments: Iterator[Fragment], steps: int) -> None:
 
 
 def turn(table: Table, fragments: Iterator[Fragment]) -> float:
-    """Seconds that it takes to insert a fragment, sample a batch and update its priorities."""
+    """Insert a fragment, sample a batch, and update its priorities; returns the seconds."""
     started = time.perf_counter()
     table.insert(next(fragments))
     sample = table.sample(BATCH)
@@ -52,7 +52,7 @@ def turn(table: Table, fragments: Iterator[Fragment]) -> float:
 
 
 def save(saver: Saver, root: Path, table: Table, fragments: Iterator[Fragment]) -> dict[str, float]:
-    """Save while the table goes on being used."""
+    """Save while the table continues to be used."""
     before, steps = _bytes(root), table.steps
     saver.save(lambda: (steps, {"store": table.get_state()}), None)
     turns = [0.0]
@@ -75,7 +75,7 @@ def _bytes(root: Path) -> int:
 
 
 def digest(table: Table) -> str:
-    """Of the next batches, observations, keys and chances alike."""
+    """A hash of the next batches: observations, keys, and probabilities."""
     found = hashlib.sha256()
     for _ in range(4):
         sample = table.sample(BATCH)
@@ -88,16 +88,16 @@ def digest(table: Table) -> str:
 def measure(codec: Codec, fragments: Iterator[Fragment], observations: int, more: int, root: Path) -> dict[str, object]:
     saved, expected = measure_saving(codec, fragments, observations, more, root)
     started = time.perf_counter()
-    again = table_of(observations, codec)
-    again.set_state(checkpoint.find(root)[1]["store"])
+    restored = table_of(observations, codec)
+    restored.set_state(checkpoint.find(root)[1]["store"])
     seconds = round(time.perf_counter() - started, 3)
-    return {**saved, "restore_s": seconds, "restored_exactly": digest(again) == expected}
+    return {**saved, "restore_s": seconds, "restored_exactly": digest(restored) == expected}
 
 
 def measure_saving(
     codec: Codec, fragments: Iterator[Fragment], observations: int, more: int, root: Path
 ) -> tuple[dict[str, object], str]:
-    """What saving took, and the digest of what a restored table would sample."""
+    """The durations of saving, and the digest that a restored table must have."""
     table, saver = table_of(observations, codec), Saver(root, Retention(newest=2), sys.exit)
     insert(table, fragments, observations + observations // 50)
     before = [turn(table, fragments) for _ in range(TURNS_BEFORE)]
@@ -117,12 +117,12 @@ def measure_saving(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--observations", type=int, default=1_000_000)
+    parser.add_argument("--observations", type=int, default=1_000_000, help="size of the replay")
     parser.add_argument("--more", type=int, default=50_000, help="steps between two checkpoints")
-    parser.add_argument("--game", default="Breakout")
-    parser.add_argument("--recorded", type=int, default=50_000, help="real steps of the game")
+    parser.add_argument("--game", default="Breakout", help="Atari game")
+    parser.add_argument("--recorded", type=int, default=50_000, help="recorded steps of the game, inserted repeatedly")
     parser.add_argument("--codecs", nargs="+", choices=("zstd", "none"), default=["zstd", "none"])
-    parser.add_argument("--folder", type=Path, help="where the checkpoints are written (default: for temporary files)")
+    parser.add_argument("--folder", type=Path, help="folder for the checkpoints (default: temporary)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     args = parser.parse_args()
     fragments, results = record(args.game, args.recorded, ROWS).fragments(), {}

@@ -1,8 +1,8 @@
-"""How long convolutional networks take on a CPU: with plain and channels-last inputs, and in mixed precision.
+"""Duration of convolutional networks on a CPU: with plain and channels-last inputs, and in mixed precision.
 
-Training is forward, backward and an optimizer step on uint8 images of 4x84x84; inference is forward alone. All take
-turns, so that a busy machine slows them alike. The faster layout is kept in starling.nets.encoders; mixed precision,
-with channels-last inputs, is `precision=bfloat16`, which is for training alone.
+Training is forward, backward, and an optimizer step on uint8 images of 4x84x84; inference is forward only. All take
+turns, so that a busy machine slows them equally. starling.nets.encoders uses the faster layout; mixed precision with
+channels-last inputs is `precision=bfloat16`, which is for training only.
 
     python benchmarks/cnn_cpu.py [--kind nature] [--rounds 10] [--threads 1 2] [--json]
 """
@@ -32,7 +32,7 @@ PLAIN, LAST, MIXED = "plain", "channels_last", "bfloat16"
 
 
 def training(net: Network, batch: int, mixed: bool) -> Callable[[], None]:
-    """A step of Adam on a loss of [B] images."""
+    """A step of Adam for a loss of [B] images."""
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-4)
     obs = torch.randint(0, 256, (1, batch, 4, 84, 84), dtype=torch.uint8)
     first = torch.zeros(1, batch, dtype=torch.bool)
@@ -48,7 +48,7 @@ def training(net: Network, batch: int, mixed: bool) -> Callable[[], None]:
 
 
 def inference(net: Network, batch: int, channels_last: bool) -> Callable[[], None]:
-    """Q-values of [B] images; no graph is built, though gradients are left on where they call for channels-last."""
+    """Q values of [B] images without a graph; gradients stay enabled for channels-last, which requires it."""
     net.requires_grad_(False)
     obs = torch.randint(0, 256, (batch, 4, 84, 84), dtype=torch.uint8)
     first = torch.zeros(batch, dtype=torch.bool)
@@ -60,14 +60,14 @@ def inference(net: Network, batch: int, channels_last: bool) -> Callable[[], Non
     return once
 
 
-def timer(kind: str, work: str, batch: int, way: str) -> Callable[[], float]:
-    """A function that does the work a few times and says what one took, in milliseconds; warmed up."""
+def timer(kind: str, work: str, batch: int, variant: str) -> Callable[[], float]:
+    """A warmed-up function that does the work a few times and returns the milliseconds per repetition."""
     torch.manual_seed(0)
     net = build_network(ENV, NetConfig(torso=TorsoConfig(kind=kind)), {"q": HeadSpec("q")})
     for module in net.modules():
         if isinstance(module, Image):
-            module.channels_last = way != PLAIN
-    once = training(net, batch, way == MIXED) if work == "training" else inference(net, batch, way != PLAIN)
+            module.channels_last = variant != PLAIN
+    once = training(net, batch, variant == MIXED) if work == "training" else inference(net, batch, variant != PLAIN)
     repeats = max(1, 256 // batch)
 
     def timed() -> float:
@@ -81,24 +81,24 @@ def timer(kind: str, work: str, batch: int, way: str) -> Callable[[], float]:
 
 
 def compare(kind: str, work: str, batch: int, threads: int, rounds: int) -> dict[str, Any]:
-    """Every way in turns, and how many times as fast each is as the one before it."""
+    """Time all variants in turns; returns milliseconds, and the ratio of each to the previous one."""
     torch.set_num_threads(threads)
-    ways = [PLAIN, LAST, MIXED] if work == "training" else [PLAIN, LAST]
-    timers = {way: timer(kind, work, batch, way) for way in ways}
-    times: dict[str, list[float]] = {way: [] for way in ways}
+    variants = [PLAIN, LAST, MIXED] if work == "training" else [PLAIN, LAST]
+    timers = {variant: timer(kind, work, batch, variant) for variant in variants}
+    times: dict[str, list[float]] = {variant: [] for variant in variants}
     for i in range(rounds):
-        for way in ways if i % 2 else ways[::-1]:
-            times[way].append(timers[way]())
+        for variant in variants if i % 2 else variants[::-1]:
+            times[variant].append(timers[variant]())
     ratios = {
-        f"{before} / {way}": spread([a / b for a, b in zip(times[before], times[way], strict=True)])
-        for before, way in pairwise(ways)
+        f"{before} / {variant}": spread([a / b for a, b in zip(times[before], times[variant], strict=True)])
+        for before, variant in pairwise(variants)
     }
-    milliseconds = {way: spread(taken) for way, taken in times.items()}
+    milliseconds = {variant: spread(taken) for variant, taken in times.items()}
     return {"work": work, "batch": batch, "threads": threads, "milliseconds": milliseconds, "ratios": ratios}
 
 
 def line(result: dict[str, Any]) -> str:
-    """One comparison for people: medians, and the extremes in brackets."""
+    """One comparison as text: medians, and the extremes in brackets."""
     shown = [
         f"{name} {value['median']:.2f} [{value['low']:.2f}, {value['high']:.2f}]"
         for name, value in {**result["milliseconds"], **result["ratios"]}.items()
@@ -109,8 +109,8 @@ def line(result: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kind", default="nature", help="torso: nature or impala")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=10, help="measurements of each variant")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="numbers of torch threads")
     parser.add_argument("--json", action="store_true", help="results as JSON on the last line")
     args = parser.parse_args()
     results = []

@@ -1,6 +1,6 @@
-"""Forgetting of a first task while a second is learned: IMPALA, with replay, and with CLEAR's cloning on top.
+"""Forgetting of a first task while a second is learned: IMPALA, with replay, and with CLEAR's cloning in addition.
 
-The share of right answers is exact: the policy's own probabilities, over all symbols.
+The share of right answers is exact: the policy's probabilities, over all symbols.
 
     python benchmarks/continual.py [--seeds 5] [--period 1000] [--json]
 """
@@ -39,8 +39,8 @@ ARMS = {
 Shares = list[tuple[float, float]]
 
 
-def known(model: Any, task: int) -> float:
-    """The probability of the right answer, a mean over all symbols."""
+def share_of_right_answers(model: Any, task: int) -> float:
+    """The probability of the right answer, averaged over all symbols."""
     obs = torch.from_numpy(np.stack([observation(symbol, task) for symbol in range(SYMBOLS)]))
     outputs, _ = model.step(obs, torch.ones(SYMBOLS, dtype=torch.bool), {})
     right = torch.tensor([answer(symbol, task) for symbol in range(SYMBOLS)])
@@ -48,7 +48,7 @@ def known(model: Any, task: int) -> float:
 
 
 def train(arm: str, seed: int, period: int) -> Shares:
-    """What is known of both tasks after the first was trained, and after the second was."""
+    """The shares of right answers to both tasks, after the first and after the second was trained."""
     env = f"env={{id: alternating:Alternating, num: {ROWS}, args: {{period: {period}}}}}"
     runtime = build_runtime(RunPlan.from_config(load("impala-cartpole", [env, *SETTINGS, *ARMS[arm], f"seed={seed}"])))
     steps = runtime.run()
@@ -57,7 +57,9 @@ def train(arm: str, seed: int, period: int) -> Shares:
         while runtime.env_steps < phase * period * ROWS:
             next(steps)
         with torch.no_grad():
-            shares.append((known(runtime.learner.model, 0), known(runtime.learner.model, 1)))
+            shares.append(
+                (share_of_right_answers(runtime.learner.model, 0), share_of_right_answers(runtime.learner.model, 1))
+            )
     runtime.close()
     return shares
 
@@ -65,7 +67,7 @@ def train(arm: str, seed: int, period: int) -> Shares:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--period", type=int, default=1000, help="steps of an env in each task")
+    parser.add_argument("--period", type=int, default=1000, help="steps of each env per task")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     args = parser.parse_args()
     set_up_torch(1)

@@ -1,7 +1,7 @@
-"""Learning curves of several variants over several seeds: trained one after another, kept, tabled and drawn.
+"""Learning curves of several variants over several seeds: train one run after another, then tabulate and plot them.
 
-Hours of work that can be interrupted at any time: every finished run is a line of the results file, and what is there
-already is not run again. A table and a plot are made of what there is.
+It can be interrupted at any time: every finished run is one line in the results file, and runs that are there are
+skipped. The table and the plot show the finished runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from machine import describe
-from results import Run, known, note
+from results import Run, append_run, read_runs
 
 import starling
 from starling.experiment.run_folder.folder import RunFolder
@@ -32,9 +32,9 @@ GRID = 60
 
 @dataclass(frozen=True)
 class Study:
-    """What is compared: of every variant a preset and its overrides."""
+    """A comparison: for each variant a preset and its overrides."""
 
-    name: str  # of the files with results and picture
+    name: str  # name of the files with results and plot
     title: str
     about: str  # the help text
     variants: dict[str, tuple[str, list[str]]]
@@ -43,7 +43,7 @@ class Study:
 
 
 def train(study: Study, variant: str, seed: int, env_steps: int) -> Run:
-    """One run: its curve, env steps and the mean return of the last 100 episodes."""
+    """One run: its curve of (env steps, mean return of the last 100 episodes)."""
     preset, overrides = study.variants[variant]
     settings = [*overrides, f"seed={seed}", f"stop={{env_steps: {env_steps}}}", f"log.every={env_steps // 100}"]
     settings += ["checkpoint.every=100000000", "checkpoint.replay=false"]
@@ -56,10 +56,10 @@ def train(study: Study, variant: str, seed: int, env_steps: int) -> Run:
 
 
 def read(study: Study, results: Path, env_steps: int) -> list[Run]:
-    """Finished runs of this length, of variants as they are now."""
+    """Finished runs of this length with the current settings of their variants."""
     return [
         run
-        for run in known(results)
+        for run in read_runs(results)
         if run["variant"] in study.variants
         and run["env_steps"] == env_steps
         and run["overrides"] == study.variants[run["variant"]][1]
@@ -67,26 +67,26 @@ def read(study: Study, results: Path, env_steps: int) -> list[Run]:
 
 
 def on_grid(runs: list[Run], env_steps: int) -> tuple[Any, Any]:
-    """Env steps [GRID] and what all runs return there [runs, GRID]; until its first episodes end, as those."""
+    """Env steps [GRID] and the interpolated returns of all runs [runs, GRID]."""
     grid = np.linspace(0, env_steps, GRID)
     curves = [np.array(run["curve"]) for run in runs]  # [points, 2] each
     return grid, np.array([np.interp(grid, curve[:, 0], curve[:, 1]) for curve in curves])
 
 
 def table(study: Study, runs: list[Run], env_steps: int) -> str:
-    """Medians over seeds, with the extremes: of the mean over training, and of the last tenth."""
+    """Medians over seeds with extremes: of the mean over training, and of the last tenth."""
     lines = [
-        "| variant | seeds | mean return over training | return at the end | minutes a run |",
+        "| variant | seeds | mean return over training | return at the end | minutes per run |",
         "|---|---|---|---|---|",
     ]
     for variant in study.variants:
-        mine = [run for run in runs if run["variant"] == variant]
-        if not mine:
+        variant_runs = [run for run in runs if run["variant"] == variant]
+        if not variant_runs:
             continue
-        _, returns = on_grid(mine, env_steps)
+        _, returns = on_grid(variant_runs, env_steps)
         cells = [_spread(returns.mean(1)), _spread(returns[:, -GRID // 10 :].mean(1))]
-        minutes = np.median([run["seconds"] for run in mine]) / 60
-        lines.append(f"| {variant} | {len(mine)} | {cells[0]} | {cells[1]} | {minutes:.1f} |")
+        minutes = np.median([run["seconds"] for run in variant_runs]) / 60
+        lines.append(f"| {variant} | {len(variant_runs)} | {cells[0]} | {cells[1]} | {minutes:.1f} |")
     return "\n".join(lines)
 
 
@@ -95,18 +95,18 @@ def _spread(values: Any) -> str:
 
 
 def draw(study: Study, runs: list[Run], env_steps: int, out: Path) -> None:
-    """The median over seeds, and between which values the middle half of them lies."""
+    """Plot the median over seeds and the interquartile range."""
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
     for i, variant in enumerate(study.variants):
-        mine = [run for run in runs if run["variant"] == variant]
-        if not mine:
+        variant_runs = [run for run in runs if run["variant"] == variant]
+        if not variant_runs:
             continue
-        grid, returns = on_grid(mine, env_steps)
+        grid, returns = on_grid(variant_runs, env_steps)
         low, middle, high = np.quantile(returns, [0.25, 0.5, 0.75], axis=0)
-        axes.plot(grid, middle, color=f"C{i}", label=f"{variant} ({len(mine)})")
+        axes.plot(grid, middle, color=f"C{i}", label=f"{variant} ({len(variant_runs)})")
         axes.fill_between(grid, low, high, color=f"C{i}", alpha=0.15, linewidth=0)
     axes.set(xlabel="env steps", ylabel="return (mean of 100 episodes)")
-    axes.set_title(f"{study.title}: median and middle half of the seeds (how many)")
+    axes.set_title(f"{study.title}: median and interquartile range over seeds (number of seeds)")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     figure.savefig(out, dpi=120)
@@ -115,12 +115,14 @@ def draw(study: Study, runs: list[Run], env_steps: int, out: Path) -> None:
 
 def main(study: Study) -> None:
     parser = argparse.ArgumentParser(description=study.about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=HERE / f"{study.name}.jsonl", help="a line a finished run")
+    parser.add_argument("--results", type=Path, default=HERE / f"{study.name}.jsonl", help="one line per finished run")
     parser.add_argument("--out", type=Path, default=Path(f"docs/images/{study.name.replace('_', '-')}.png"))
     parser.add_argument("--env-steps", type=int, default=study.env_steps)
     parser.add_argument("--seeds", type=int, default=study.seeds)
-    parser.add_argument("--only", choices=study.variants, action="append", help="these variants alone")
-    parser.add_argument("--draw-only", action="store_true", help="run nothing, show what there is")
+    parser.add_argument(
+        "--only", choices=study.variants, action="append", help="train only this variant; may be repeated"
+    )
+    parser.add_argument("--draw-only", action="store_true", help="train nothing, only show finished runs")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     args = parser.parse_args()
     done = {(run["variant"], run["seed"]) for run in read(study, args.results, args.env_steps)}
@@ -129,7 +131,7 @@ def main(study: Study) -> None:
         if (variant, seed) in done:
             continue
         run = train(study, variant, seed, args.env_steps)
-        note(args.results, run)
+        append_run(args.results, run)
         print(f"{variant}, seed {seed}: {run['curve'][-1][1]} after {run['seconds']} s", flush=True)
     runs = read(study, args.results, args.env_steps)
     print(table(study, runs, args.env_steps))

@@ -1,8 +1,8 @@
-"""What elite sampling costs: env steps a second beside uniform replay of the same share, in turns in one run.
+"""Cost of elite sampling: env steps per second compared with uniform replay of the same share, in turns.
 
-With `--runtime inline` it is env steps a second of the process's own time, which other work on the machine hardly
-changes: acting, scoring and learning then follow each other, so the ratio is the least that can be expected.
-Also how well distances over every n-th state of a sequence rank the sequences, against those over all states.
+With `--runtime inline` they are per second of processor time, which other work on the machine hardly changes; acting,
+scoring, and learning are then sequential, so the ratio is a lower bound. Also measures how well distances over every
+n-th state of a sequence rank the sequences, compared with distances over all states.
 
     python benchmarks/elite.py [--seconds 10] [--repeat 5] [--runtime processes] [--json]
 """
@@ -44,7 +44,7 @@ def settings(source: str, more: list[str]) -> list[str]:
 
 
 def measure(source: str, seconds: float, more: list[str]) -> tuple[float, dict[str, Any]]:
-    """Env steps a second of a run in its stride, and its last metrics."""
+    """Env steps per second of a run after its start-up, and its last metrics."""
     run_plan = RunPlan.from_config(load("impala-minatar-breakout", settings(source, more)))
     set_up_torch(plan_threads(run_plan))
     runtime = build_runtime(run_plan)
@@ -63,8 +63,9 @@ def measure(source: str, seconds: float, more: list[str]) -> tuple[float, dict[s
 
 
 def correlations(updates: int, draws: int) -> dict[int, dict[str, float]]:
-    """Of strided distances with full ones, over candidates of a run's replay: Spearman's rho, and the share of the
-    nearest sixth that both name."""
+    """Strided distances compared with full ones, over candidates of a run's replay: Spearman's rho, and the overlap of
+    their nearest sixths.
+    """
     runtime: Any = build_runtime(
         RunPlan.from_config(load("impala-minatar-breakout", settings("elite", ["runtime=inline"])))
     )
@@ -75,7 +76,7 @@ def correlations(updates: int, draws: int) -> dict[int, dict[str, float]]:
     agents = {stride: _agent(runtime, stride) for stride in (1, *STRIDES)}
     found: dict[int, list[tuple[float, float]]] = {stride: [] for stride in STRIDES}
     for _ in range(draws):
-        steps = tree.to_torch(elite.candidates(16, 0.0).trajectory)
+        steps = tree.to_torch(elite.draw_candidates(16, 0.0).trajectory)
         with torch.inference_mode():
             scores = {stride: agent.score(model, 1, steps, steps).numpy() for stride, agent in agents.items()}
         for stride in STRIDES:
@@ -88,29 +89,29 @@ def correlations(updates: int, draws: int) -> dict[int, dict[str, float]]:
 
 
 def _agent(runtime: Any, stride: int) -> MixedIMPALA:
-    """The same agent, comparing every `stride`-th state."""
+    """The same agent, but comparing every `stride`-th state."""
     algorithm = runtime.learner.algorithm
     sources = [source.model_copy(update={"every": stride}) for source in algorithm.config.sources]
     return MixedIMPALA(algorithm.config.model_copy(update={"sources": sources}), algorithm.net)
 
 
 def spearman(one: Any, other: Any) -> float:
-    """The correlation of the ranks; no two distances are the same."""
+    """The rank correlation; no two distances are equal."""
     return float(np.corrcoef(one.argsort().argsort(), other.argsort().argsort())[0, 1])
 
 
 def overlap(one: Any, other: Any) -> float:
-    """The share of the nearest sixth by one that is also among the nearest sixth by the other."""
+    """The share of the nearest sixth by `one` that is also in the nearest sixth by `other`."""
     n = len(one) // 6
     return len(set(np.argsort(one)[:n]) & set(np.argsort(other)[:n])) / n
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=10.0, help="measured in every turn")
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of each turn")
     parser.add_argument("--repeat", type=int, default=5, help="turns")
     parser.add_argument("--runtime", default="processes", choices=["inline", "processes"])
-    parser.add_argument("--updates", type=int, default=400, help="of the run whose replay is ranked")
+    parser.add_argument("--updates", type=int, default=400, help="updates of the run whose replay is ranked")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     args = parser.parse_args()
     prewarm()
@@ -121,7 +122,7 @@ def main() -> None:
             speed, metrics = measure(name, args.seconds, [f"runtime={args.runtime}"])
             speeds[name].append(speed)
             costs[name].append(metrics.get("time/scoring/ms", 0.0))
-            print(f"{name:15} {speed:7.0f} steps/s, scoring {costs[name][-1]:.1f} ms a batch", flush=True)
+            print(f"{name:15} {speed:7.0f} steps/s, scoring {costs[name][-1]:.1f} ms per batch", flush=True)
     turns = {name: [a / b for a, b in zip(speeds[name], speeds["uniform"], strict=True)] for name in SOURCES}
     for name, ratios in turns.items():
         print(f"{name}: {median(ratios):.2f} of uniform's speed ({min(ratios):.2f} to {max(ratios):.2f})")

@@ -1,10 +1,10 @@
-"""SAC and PPO on HalfCheetah at equal env steps, against Stable-Baselines3 with its own tuned settings.
+"""SAC and PPO on HalfCheetah at equal env steps, compared with Stable-Baselines3 with its own tuned settings.
 
-Every run is a process of its own, ours and theirs in turns: it trains for `--steps` env steps, says how long that took
-from its start (evaluation left out), and plays 10 episodes without exploration. Its result is a line of `--out`; a run
-that has one is not run again, so the benchmark may be stopped at any time and started again. It takes hours. A line
-with `"disturbed": true` (put there by hand: the run had other work beside it, or was stopped for a while) counts for
-returns alone. Our runs stay beside it, to be looked at: `starling play RUN --video cheetah.mp4`.
+Every run is a separate process, Starling and the peer in turns: it trains for `--steps` env steps, reports the time
+from the start of training (without evaluation), and plays 10 episodes without exploration. Its result is one line of
+`--out`; finished runs are skipped, so the benchmark can be interrupted and continued. It takes hours. A line with
+`"disturbed": true` (added by hand: other work ran beside it, or it was paused) counts only for returns. Starling's runs
+are kept beside `--out`: `starling play RUN --video cheetah.mp4`.
 
     make bench-install && .venv-bench/bin/python benchmarks/halfcheetah.py --out halfcheetah.jsonl --json
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 from machine import describe, spread
-from results import has, known, note
+from results import append_run, is_finished, read_runs
 
 ENV = "HalfCheetah-v5"
 EPISODES = 10
@@ -30,7 +30,7 @@ CONTESTANTS = ("starling", "stable-baselines3")
 
 
 def starling(algorithm: str, seed: int, steps: int, runs: Path) -> dict[str, Any]:
-    """Ours, from the preset."""
+    """Train Starling's preset."""
     from starling import api
     from starling.tools.evaluate import evaluate_run
 
@@ -48,7 +48,7 @@ def starling(algorithm: str, seed: int, steps: int, runs: Path) -> dict[str, Any
 
 
 def stable_baselines3(algorithm: str, seed: int, steps: int) -> dict[str, Any]:
-    """Theirs, with the settings of its own collection of tuned ones."""
+    """Train the peer with the settings of its own collection of tuned hyperparameters."""
     from stable_baselines3.common.evaluation import evaluate_policy
 
     env = peer_env(algorithm, seed, gamma=0.98)
@@ -64,13 +64,13 @@ def stable_baselines3(algorithm: str, seed: int, steps: int) -> dict[str, Any]:
     return {"seconds": seconds, "return": float(mean), "training_return": float(np.mean(training))}
 
 
-def peer_env(algorithm: str, seed: int, **normalised: Any) -> Any:
-    """Their env; PPO's normalises observations and rewards."""
+def peer_env(algorithm: str, seed: int, **normalize_args: Any) -> Any:
+    """The peer's env; PPO's normalizes observations and rewards."""
     from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.vec_env import VecNormalize
 
     env = make_vec_env(ENV, 1, seed=seed)
-    return VecNormalize(env, **normalised) if algorithm == "ppo" else env
+    return VecNormalize(env, **normalize_args) if algorithm == "ppo" else env
 
 
 def peer(algorithm: str, env: Any, seed: int) -> Any:
@@ -99,31 +99,31 @@ def run_one(algorithm: str, contestant: str, seed: int, steps: int, runs: Path) 
     print(json.dumps({**found, "process_seconds": time.perf_counter() - before}))
 
 
-def play(out: Path, seeds: int, steps: int, only: str | None) -> None:
-    """Every run that `out` does not have yet."""
+def run_all(out: Path, seeds: int, steps: int, only: str | None) -> None:
+    """Do every run that `out` does not have yet."""
     for seed in range(seeds):
         for algorithm in (only,) if only else ALGORITHMS:
             for contestant in CONTESTANTS:
                 job = {"algorithm": algorithm, "contestant": contestant, "seed": seed, "steps": steps}
-                if has(out, job):
+                if is_finished(out, job):
                     continue
                 command = [sys.executable, __file__, "--out", str(out), "--one", json.dumps(job)]
                 said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
                 row = {**job, **json.loads(said.splitlines()[-1])}
-                note(out, row)
+                append_run(out, row)
                 print(
                     f"{algorithm} seed {seed}: {contestant} {row['return']:.0f} in {row['seconds']:.0f} s", flush=True
                 )
 
 
 def interval(values: list[float]) -> list[float]:
-    """The bootstrap's 95% interval of the mean."""
+    """The bootstrapped 95% confidence interval of the mean."""
     draws = np.random.default_rng(0).choice(values, size=(2000, len(values))).mean(axis=1)
     return [round(float(bound), 1) for bound in np.quantile(draws, [0.025, 0.975])]
 
 
 def summary(rows: list[dict[str, Any]], steps: int) -> dict[str, Any]:
-    """Returns and seconds of each, and ours divided by theirs."""
+    """Returns and seconds of each contestant, and the ratio of Starling's time to the peer's."""
     report: dict[str, Any] = {}
     for algorithm in ALGORITHMS:
         each: dict[str, list[dict[str, Any]]] = {
@@ -152,7 +152,9 @@ def _seconds(rows: list[dict[str, Any]]) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("halfcheetah.jsonl"), help="results so far, a line a run")
+    parser.add_argument(
+        "--out", type=Path, default=Path("halfcheetah.jsonl"), help="file with one line per finished run"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--only", choices=ALGORITHMS, help="one algorithm")
@@ -163,8 +165,8 @@ def main() -> None:
         job = json.loads(args.one)
         run_one(**job, runs=args.out.with_suffix(""))
         return
-    play(args.out, args.seeds, args.steps, args.only)
-    report = summary(known(args.out), args.steps)
+    run_all(args.out, args.seeds, args.steps, args.only)
+    report = summary(read_runs(args.out), args.steps)
     for algorithm, found in report.items():
         print(f"{algorithm}: {json.dumps(found)}")
     if args.json:

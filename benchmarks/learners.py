@@ -1,10 +1,10 @@
-"""Two learners with one thread each against one learner with two: updates a second, and what adding up gradients costs.
+"""Two learners with one thread each compared with one learner with two: updates per second, and the all-reduce's cost.
 
-Every learner has one batch of its preset's env in memory, as a prefetching runtime hands it out: the one the whole
-batch, each of the two a half of it. `two` is the learner's step as it is in a run: ranks agree that each has a batch,
-and add up their gradients over gloo. `apart` does the same but for adding up. The three take turns in changing order,
-so that a busy machine slows them alike. `reduction_share` is the part of the time that ranks of `two` spend in adding
-up, with waiting for each other; `overhead` is how much slower `two` is than `apart`.
+Every learner has one batch of its preset's env in memory, as prefetched in a run: the one has the whole batch, each of
+the two has half of it. `two` is the learner's step as in a run: ranks agree that each has a batch, and all-reduce their
+gradients over gloo. `apart` is the same without the all-reduce. The three take turns in alternating order, so that a
+busy machine slows them equally. `reduction_share` is the share of time that ranks of `two` spend in the all-reduce,
+including waiting for each other; `overhead` is how much slower `two` is than `apart`.
 
     python benchmarks/learners.py [--preset impala-pong] [--rounds 8] [--seconds 5] [--json] [KEY=VALUE ...]
 """
@@ -38,8 +38,8 @@ PLACED = ["runtime=inline", "inference=local", "actors=1"]
 TURNS = {"one": ["whole"], "two": ["half 0", "half 1"], "apart": ["half 0", "half 1"]}
 
 
-class Apart:
-    """Ranks that agree but keep their gradients to themselves."""
+class WithoutAllReduce:
+    """Ranks that agree on batches but do not share gradients."""
 
     def __init__(self, ranks: DistributedLearners) -> None:
         self.size, self.sync_env_steps, self.total, self.all_reduce_min = (
@@ -56,7 +56,7 @@ class Apart:
 
 
 def work(order: dict[str, Any]) -> None:
-    """One learner: does so many updates as it reads, and says how long they took and how long it waited."""
+    """One learner process: does the number of updates that it reads, and prints their time and the waiting time."""
     set_up_torch(order["threads"])
     learning, usage = Work(RunPlan.from_config(load(order["preset"], [*order["overrides"], *PLACED]))), Usage()
     ranks: dict[str, Any] = {"one": SingleLearner()}
@@ -64,7 +64,7 @@ def work(order: dict[str, Any]) -> None:
         store = dist.FileStore(order["file"], 2)  # type: ignore[attr-defined]
         meeting = RendezvousInfo(store, order["rank"], 2, timeout=60.0)
         ranks["two"] = DistributedLearners(meeting, torch.device("cpu"), usage)
-        ranks["apart"] = Apart(ranks["two"])
+        ranks["apart"] = WithoutAllReduce(ranks["two"])
     print("ready", flush=True)
     for line in sys.stdin:
         turn, updates = line.split()
@@ -78,14 +78,14 @@ def work(order: dict[str, Any]) -> None:
 
 
 def halves(preset: str, overrides: list[str]) -> list[str]:
-    """Settings that make the batch half as large."""
+    """Overrides that halve the batch."""
     config = load(preset, overrides)
     batch = getattr(config.algo, "batch", None)
     return [f"env.num={config.env.num // 2}"] if batch is None else [f"algo.batch={batch // 2}"]
 
 
 class Learners:
-    """The processes, and a way to have some of them work."""
+    """The learner processes, some of which work in each turn."""
 
     def __init__(self, preset: str, overrides: list[str], file: Path, stack: ExitStack) -> None:
         half = [*overrides, *halves(preset, overrides)]
@@ -102,22 +102,22 @@ class Learners:
             process.stdout.readline()
 
     def turn(self, name: str, updates: int) -> tuple[float, float]:
-        """Updates a second, and the share of the time that went into adding up gradients."""
+        """Updates per second, and the share of time spent in the all-reduce."""
         chosen = [self._processes[each] for each in TURNS[name]]
         for process in chosen:
             assert process.stdin is not None
             process.stdin.write(f"{name} {updates}\n")
             process.stdin.flush()
-        said = [json.loads(process.stdout.readline()) for process in chosen if process.stdout is not None]
-        seconds = max(each["seconds"] for each in said)
-        return updates / seconds, sum(each["reducing"] for each in said) / len(said) / seconds
+        replies = [json.loads(process.stdout.readline()) for process in chosen if process.stdout is not None]
+        seconds = max(each["seconds"] for each in replies)
+        return updates / seconds, sum(each["reducing"] for each in replies) / len(replies) / seconds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="impala-pong")
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of one turn, about")
+    parser.add_argument("--seconds", type=float, default=5.0, help="approximate duration of one turn")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
@@ -134,7 +134,7 @@ def main() -> None:
         for i in range(args.rounds + 1):
             for name in list(TURNS)[:: 1 if i % 2 else -1]:
                 result = learners.turn(name, updates)
-                if i > 0:  # the first round warms up
+                if i > 0:  # the first round is a warm-up
                     found[name].append(result)
     rates = {name: [rate for rate, _ in pairs] for name, pairs in found.items()}
     results = {f"{name}_updates_per_s": spread(values) for name, values in rates.items()} | {
@@ -145,8 +145,8 @@ def main() -> None:
     for name, value in results.items():
         print(f"{name}: {value['median']} [{value['low']}, {value['high']}]")
     if args.json:
-        said = {"preset": args.preset, "overrides": args.overrides, "rounds": args.rounds, "updates": updates}
-        print(json.dumps({**describe("starling-rl", "torch", "numpy"), "settings": said, **results}))
+        replies = {"preset": args.preset, "overrides": args.overrides, "rounds": args.rounds, "updates": updates}
+        print(json.dumps({**describe("starling-rl", "torch", "numpy"), "settings": replies, **results}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What every benchmark prints beside its numbers: the machine, the versions, the spread."""
+"""Printed with every benchmark: the machine, package versions, and the spread of measurements."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Learning curves on a recall task that needs memory: R2D2, R2D2 from zero states, and DQN, in one picture.
+"""Learning curves on a recall task: R2D2, R2D2 from zero states, and DQN, in one plot.
 
-A cue is shown at an episode's first step and asked for 21 steps later; without memory the mean return is 0. Sequences
-are shorter than that, so what connects cue and question is the recurrent state that was stored with them.
+A cue is shown in the first step of an episode and asked for 21 steps later; without memory the mean return is 0.
+Sequences are shorter than that, so only the stored recurrent state connects cue and question.
 
     python benchmarks/memory.py [--out docs/images/r2d2-memory.png] [--env-steps 40000] [--seeds 1] [--json]
 """
@@ -38,7 +38,7 @@ Curve = list[tuple[int, float]]
 
 
 def curve(preset: str, overrides: list[str], seed: int, env_steps: int) -> Curve:
-    """Env steps and the mean return of the last 100 episodes, of one run."""
+    """Env steps and the mean return of the last 100 episodes of one run."""
     settings = [*overrides, f"seed={seed}", f"stop={{env_steps: {env_steps}}}", "log.every=1000"]
     with tempfile.TemporaryDirectory() as runs:
         result = starling.train(preset, settings, runs=runs)
@@ -47,7 +47,7 @@ def curve(preset: str, overrides: list[str], seed: int, env_steps: int) -> Curve
 
 
 def draw(curves: dict[str, list[Curve]], out: Path) -> None:
-    """One line a run, one colour a contestant."""
+    """Plot one line per run and one color per contestant."""
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     for i, (name, runs) in enumerate(curves.items()):
         for k, run in enumerate(runs):

@@ -1,8 +1,8 @@
-"""What share of an actor's time NGU's intrinsic reward takes, with memories of an episode that are full.
+"""Share of an actor's time that NGU's intrinsic reward takes, with full episodic memories.
 
-One actor as it is in a run, envs, policy and recorder, on one thread with the networks and the env of a preset; only
-nobody takes its fragments. Processor time of this process, so that what else the machine does counts little. Each step
-is timed in its parts, and the shares are those of all steps together.
+One actor as in a run (envs, policy, recorder) on one thread, with the networks and the env of a preset; its fragments
+are discarded. Times are processor times of this process, so that other work on the machine hardly counts. The parts of
+each step are timed, and shares are those of all steps together.
 
     python benchmarks/novelty_time.py [--preset ngu-montezuma] [--rows 16] [--steps 200] [--json] [KEY=VALUE ...]
 """
@@ -36,13 +36,13 @@ from starling.types import Fragment, Progress
 
 
 class Stopwatch:
-    """Processor seconds by name, a number a call."""
+    """Processor seconds by name, one value per call."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, list[float]] = defaultdict(list)
 
     def timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The same call, with its time noted."""
+        """Wrap a call so that its time is recorded."""
 
         def measured(*args: Any) -> Any:
             start = time.process_time()
@@ -53,8 +53,8 @@ class Stopwatch:
         return measured
 
 
-class Nowhere:
-    """An upstream that always gives leave, and lets fragments fall."""
+class DiscardFragments:
+    """An experience sink that grants every credit and discards fragments."""
 
     def __init__(self, buffer: FragmentBuffer) -> None:
         self._buffer = buffer
@@ -66,37 +66,37 @@ class Nowhere:
         return Progress(updates=1)
 
     def insert(self, group: int, fragment: Fragment) -> None:
-        """It is not wanted."""
+        """Discard the fragment."""
 
 
 def fill(policy: Policy, group: RowGroup, env: VectorEnv, actions: int) -> None:
-    """Let every memory hold what all rows saw in as many random steps as it takes, row after row."""
+    """Fill every episodic memory with embeddings of random play in all envs."""
     memory, rng = group.intrinsic_state["episode"], np.random.default_rng(0)
-    entries, rows = memory["entries"], len(group.rows)
-    steps = -(-entries.shape[1] // rows)
+    entries, num_envs = memory["entries"], len(group.rows)
+    steps = -(-entries.shape[1] // num_envs)
     seen = env.reset(noise.seeds(1, group.rows, 0))
     walk = []
     with torch.inference_mode():
         for _ in range(steps):
             walk.append(policy.model.embedding.encode(tree.to_torch(seen.obs, entries.device)))
-            seen = env.step(rng.integers(0, actions, rows))
+            seen = env.step(rng.integers(0, actions, num_envs))
         entries.copy_(torch.stack(walk, 1).flatten(0, 1)[: entries.shape[1]])
 
 
 def keep_full(group: RowGroup) -> None:
-    """Let every row be as far in its episode as its memory reaches; an end would empty it."""
+    """Keep every memory full, although an episode end would clear it."""
     memory = group.intrinsic_state["episode"]
     memory["count"].clamp_(min=memory["entries"].shape[1])
 
 
-def act(preset: str, overrides: list[str], rows: int, steps: int) -> dict[str, list[float]]:
-    """Seconds of every step, part by part."""
-    run_plan = RunPlan.from_config(load(preset, [f"env.num={rows}", "actors=1", *overrides]))
+def act(preset: str, overrides: list[str], num_envs: int, steps: int) -> dict[str, list[float]]:
+    """Seconds of every step, by part."""
+    run_plan = RunPlan.from_config(load(preset, [f"env.num={num_envs}", "actors=1", *overrides]))
     set_up_torch(1)
     model = build_model(run_plan)
     layout, spec = layout_of(run_plan, model), run_plan.groups()[0]
-    sink = Nowhere(tree.zeros(run_plan.fragment_shape(layout).buffer(rows)))
-    core, env = build_policy(run_plan, model, layout, sink, {0: spec}), make_env(run_plan.config.env, rows)
+    sink = DiscardFragments(tree.zeros(run_plan.fragment_shape(layout).buffer(num_envs)))
+    core, env = build_policy(run_plan, model, layout, sink, {0: spec}), make_env(run_plan.config.env, num_envs)
     assert isinstance(run_plan.env.action, spaces.Discrete), "what NGU needs"
     group: RowGroup = core._groups[0]
     fill(core.policy, group, env, int(run_plan.env.action.n))
@@ -107,31 +107,31 @@ def act(preset: str, overrides: list[str], rows: int, steps: int) -> dict[str, l
     step = watch.timed("all", loop.step)
     try:
         for i in range(steps + 1):
-            if i == 1:  # what is compiled and loaded once has been
+            if i == 1:  # everything is compiled and loaded
                 watch.seconds.clear()
             keep_full(group)
             step()
     finally:
         env.close()
     seconds = watch.seconds
-    each = zip(*(seconds[name] for name in parts), strict=True)
-    seconds["the rest"] = [whole - sum(known) for whole, known in zip(seconds.pop("all"), each, strict=True)]
+    values = zip(*(seconds[name] for name in parts), strict=True)
+    seconds["the rest"] = [total - sum(known) for total, known in zip(seconds.pop("all"), values, strict=True)]
     return seconds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="ngu-montezuma")
-    parser.add_argument("--rows", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--rows", type=int, default=16, help="number of envs")
+    parser.add_argument("--steps", type=int, default=200, help="timed steps")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings that differ from the preset's")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     args = parser.parse_args()
     seconds = act(args.preset, args.overrides, args.rows, args.steps)
-    whole = sum(map(sum, seconds.values()))
+    total = sum(map(sum, seconds.values()))
     parts = {
-        name: {"share": round(sum(each) / whole, 3), "ms": spread([1e3 * value for value in each])}
-        for name, each in seconds.items()
+        name: {"share": round(sum(values) / total, 3), "ms": spread([1e3 * value for value in values])}
+        for name, values in seconds.items()
     }
     for name, numbers in parts.items():
         print(f"{name}: {json.dumps(numbers)}")

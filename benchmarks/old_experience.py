@@ -1,6 +1,6 @@
-"""What old experience is worth: returns on MinAtar Breakout with every way to mix it in, five seeds each.
+"""Value of old experience: returns on MinAtar Breakout with every way to replay it, five seeds each.
 
-Hours of work that can be interrupted at any time; see curves.py.
+It takes hours and can be interrupted at any time; see curves.py.
 
     python benchmarks/old_experience.py [--seeds 5] [--env-steps 300000] [--only "elite 0.5"] [--draw-only] [--json]
 """
@@ -19,7 +19,7 @@ VARIANTS: dict[str, tuple[str, list[str]]] = {
     "LASER 7/8": ("impala-laser-minatar-breakout", []),
     "IMPACT": ("impact-minatar-breakout", []),
 }
-"""All take 8 new unrolls of 20 steps an update, so all have as many updates an env step, but for IMPACT's reuse."""
+"""All use 8 new fragments of 20 steps per update, so all but IMPACT have the same number of updates per env step."""
 
 if __name__ == "__main__":
     main(Study("old_experience", "MinAtar Breakout", __doc__, VARIANTS))

@@ -1,8 +1,9 @@
-"""Agent steps per second on Pong (84x84x4, an action for 4 frames, Nature CNN, no evaluation), ours and peers'.
+"""Agent steps per second on Pong (84x84x4, an action for 4 frames, Nature CNN, no evaluation): Starling and its peers.
 
-Three contests: `impala` learns from each step once, `ppo` has 8 envs x 128 steps and 4 epochs x 4 minibatches, `dqn` an
-update of 32 every 4 steps. Every contestant is a process of its own with both cores, at the settings that were found to
-be its best on two; they take turns, and each is warmed up before it is measured. What counts is the ratio.
+Three contests: `impala` uses each step once; `ppo` has 8 envs x 128 steps and 4 epochs x 4 minibatches; `dqn` has an
+update of 32 transitions every 4 steps. Every contestant is a separate process with both cores and the best settings
+that were found for it on two cores; they take turns, and each is warmed up before it is measured. The result is the
+ratio.
 
     make bench-pong-install && .venv-bench/bin/python benchmarks/pong.py --repeat 3 --json
 """
@@ -24,15 +25,15 @@ from typing import Any
 from machine import describe, spread
 
 HERE = Path(__file__).resolve().parent
-PYTHONPATH = os.pathsep.join([str(HERE), str(HERE.parent / "src")])  # peers have no starling of their own
+PYTHONPATH = os.pathsep.join([str(HERE), str(HERE.parent / "src")])  # the peers' environments do not contain starling
 OURS = "starling"
 GRACE = 300.0
-"""Seconds allowed for start, warm-up, and end; some peers wait indefinitely when a part of them has failed."""
+"""Seconds allowed for start, warm-up, and end; some peers hang when one of their processes has failed."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """One measured command; it ends with a line of JSON that has `steps_per_s`."""
+    """A command to measure; its last line is JSON with `steps_per_s`."""
 
     name: str
     python: Path
@@ -43,15 +44,16 @@ class Contestant:
 
 
 class MissingError(Exception):
-    """A contestant that cannot be measured here, and why."""
+    """The reason why a contestant cannot be measured here."""
 
 
 BEST = {
     "impala": (),
-    "ppo": ("runtime=processes", "actors=1", "threads=2", "algo.max_lag=1"),  # acts while it learns, off by one batch
+    # Acts while it learns, with a lag of one batch.
+    "ppo": ("runtime=processes", "actors=1", "threads=2", "algo.max_lag=1"),
     "dqn": ("threads=2", "algo.double=false"),  # the peers' DQN is not double either
 }
-"""What ours changes of its preset for a contest."""
+"""Overrides of Starling's preset for each contest."""
 
 
 def ours(contest: str) -> Contestant:
@@ -73,7 +75,7 @@ CONTESTS = {
 
 
 def run(contestant: Contestant, seconds: float) -> dict[str, Any]:
-    """What the contestant's last line says; its home is a passing one, since some peers leave files there."""
+    """The JSON on the contestant's last line; it gets a temporary home, since some peers leave files there."""
     if not contestant.python.exists():
         raise MissingError(f"{contestant.python} does not exist: make bench-pong-install")
     with tempfile.TemporaryDirectory(prefix="pong-", ignore_cleanup_errors=True) as home:
@@ -82,8 +84,8 @@ def run(contestant: Contestant, seconds: float) -> dict[str, Any]:
             contestant.command(seconds), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=home, env=env,
             start_new_session=True,
         )  # fmt: skip
-        said, complaint = _wait(process, seconds + GRACE)
-    return _last_line(said, complaint, process.returncode)
+        stdout, stderr = _wait(process, seconds + GRACE)
+    return _last_line(stdout, stderr, process.returncode)
 
 
 def _wait(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
@@ -96,22 +98,22 @@ def _wait(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End whatever the contestant started and left running."""
+    """End all processes that the contestant left running."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def _last_line(said: str, complaint: str, code: int) -> dict[str, Any]:
+def _last_line(stdout: str, stderr: str, code: int) -> dict[str, Any]:
     if code:
-        raise MissingError((complaint.strip() or said.strip() or f"exit code {code}").splitlines()[-1])
-    found: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
+        raise MissingError((stderr.strip() or stdout.strip() or f"exit code {code}").splitlines()[-1])
+    found: dict[str, Any] = json.loads(stdout.strip().splitlines()[-1])
     return found
 
 
 @dataclass
 class Score:
-    """What a contestant did in each round, or why it has no result."""
+    """Results of a contestant in all rounds, or why it has none."""
 
     rounds: list[dict[str, Any]]
     missing: str | None = None
@@ -132,7 +134,7 @@ class Score:
 
 
 def summary(scores: dict[str, Score]) -> dict[str, Any]:
-    """Spreads of one contest, and how many times as fast as each peer ours is, round by round."""
+    """Spreads in one contest, and the ratio of Starling's speed to each peer's, round by round."""
     mine = scores[OURS].rates
     report: dict[str, Any] = {}
     for name, score in scores.items():
@@ -148,7 +150,7 @@ def summary(scores: dict[str, Score]) -> dict[str, Any]:
 
 
 def line(contest: str, name: str, result: dict[str, Any]) -> str:
-    """One contestant for people: medians, and the extremes in brackets."""
+    """One contestant as text: medians, and the extremes in brackets."""
     if "missing" in result:
         return f"{contest:7} {name:15} missing: {result['missing']}"
     shown = [
@@ -161,7 +163,7 @@ def line(contest: str, name: str, result: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="measured of each contestant in each round")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of each measurement")
     parser.add_argument("--repeat", type=int, default=3, help="rounds")
     parser.add_argument("--only", choices=CONTESTS, help="one contest")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")

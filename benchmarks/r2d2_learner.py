@@ -1,11 +1,10 @@
-"""Sequences a second of R2D2's learner, against a bare forward and backward of the same network.
+"""Sequences per second of R2D2's learner, compared with bare forward and backward passes of the same network.
 
-The replay is filled by acting in the preset's env. `bare` does what the algorithm cannot do without, on one batch that
-is in memory as tensors: burn-in of the online network, its trained steps with gradient, the target's forward over the
-whole sequence, and the backward of a plain loss. `learner` is the learner's step on batches that are ready, as a
-prefetching runtime hands them out: loss, gradient, clipping, optimizer, target, priorities, metrics. `sampling` draws
-every batch from the replay first and gives the priorities back, all in one thread. The three take turns in changing
-order, so that a busy machine slows them alike.
+The replay is filled by acting in the preset's env. `bare` is the unavoidable work for one batch in memory: burn-in of
+the online network, its trained steps with gradient, the target network's forward over the whole sequence, and the
+backward of a plain loss. `learner` is the learner's step on prefetched batches: loss, gradient, clipping, optimizer,
+target, priorities, metrics. `sampling` also samples every batch from the replay and updates its priorities, in one
+thread. The three take turns in alternating order, so that a busy machine slows them equally.
 
     python benchmarks/r2d2_learner.py [--preset r2d2-pong] [--rounds 10] [--json] [KEY=VALUE ...]
 """
@@ -34,7 +33,7 @@ from starling.types import Sample
 
 
 def filled(preset: str, overrides: list[str], sequences: int) -> Any:
-    """An inline system that has acted until there were so many sequences in replay, and learned once."""
+    """An inline run that has acted until there were `sequences` sequences in replay, and learned once."""
     placed = ["runtime=inline", "inference=local", "actors=1", f"algo.learning_starts={sequences}"]
     runtime = build_runtime(RunPlan.from_config(load(preset, [*overrides, *placed])))
     for _ in runtime.run():
@@ -44,7 +43,7 @@ def filled(preset: str, overrides: list[str], sequences: int) -> Any:
 
 
 def bare(learner: Learner, sample: Sample, burn_in: int) -> Callable[[], object]:
-    """The passes over one batch that any implementation has to make."""
+    """The passes over one batch that any implementation needs."""
     model: Any = learner.model
     target = copy.deepcopy(model).requires_grad_(False)
     steps: Any = tree.to_torch(sample.trajectory)
@@ -60,14 +59,14 @@ def bare(learner: Learner, sample: Sample, burn_in: int) -> Callable[[], object]
 
 
 def rates(contestants: dict[str, Callable[[], object]], batch: int, rounds: int) -> dict[str, list[float]]:
-    """Sequences a second of each, `rounds` times, in turns."""
+    """Sequences per second of each contestant, `rounds` times, in turns."""
     found: dict[str, list[float]] = {name: [] for name in contestants}
     for i in range(rounds + 1):
         names = list(contestants) if i % 2 else list(contestants)[::-1]
         for name in names:
             start = time.perf_counter()
             contestants[name]()
-            if i > 0:  # the first round warms up
+            if i > 0:  # the first round is a warm-up
                 found[name].append(batch / (time.perf_counter() - start))
     return found
 

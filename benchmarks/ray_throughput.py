@@ -1,7 +1,7 @@
-"""Env steps a second of IMPALA on Pong: over Ray and over processes on the same machine, in turns within one run.
+"""Env steps per second of IMPALA on Pong over Ray and with processes on the same machine, in turns within one run.
 
-Both run for some seconds in every round; what counts is their ratio in a round, and the median over rounds. Also how
-long it takes to put weights of 7 MB and have eight actors on this node hold them.
+Both run for some seconds in every round; the result is the median over rounds of their ratio. Also measures the time to
+put weights of 7 MB and to get them in eight actors on this node.
 
     .venv/bin/python benchmarks/ray_throughput.py --json
 """
@@ -25,7 +25,7 @@ WEIGHTS, ACTORS = 7 * 2**20, 8
 
 
 def steps_per_s(preset: str, runtime: str, settings: list[str], seconds: float) -> float:
-    """Of a fresh run, from its first update on and a second of warming up."""
+    """The speed of a new run, after its first updates and a warm-up."""
     from starling.config.load import load
     from starling.hardware import set_up_torch
     from starling.launch.plan import RunPlan, plan_threads
@@ -52,7 +52,7 @@ def run_until(end: float, going: Any) -> None:
 
 
 def weights_ms(repeat: int) -> list[float]:
-    """Milliseconds from putting 7 MB to eight actors holding them, one put for all."""
+    """Milliseconds from putting 7 MB until eight actors hold them, with a single put."""
     import numpy as np
     import ray
 
@@ -61,12 +61,12 @@ def weights_ms(repeat: int) -> list[float]:
             return len(weights)
 
     holders: list[Any] = [ray.remote(Holder).options(num_cpus=0).remote() for _ in range(ACTORS)]
-    side = np.random.default_rng(0).integers(0, 256, WEIGHTS, np.uint8)
-    ray.get([holder.take.remote(side[:1]) for holder in holders])
+    weights_array = np.random.default_rng(0).integers(0, 256, WEIGHTS, np.uint8)
+    ray.get([holder.take.remote(weights_array[:1]) for holder in holders])
     times = []
     for _ in range(repeat):
         started = time.monotonic()
-        reference = ray.put(side)
+        reference = ray.put(weights_array)
         ray.get([holder.take.remote(reference) for holder in holders])
         times.append(1000 * (time.monotonic() - started))
     return times
@@ -75,7 +75,7 @@ def weights_ms(repeat: int) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="impala-pong")
-    parser.add_argument("--seconds", type=float, default=15.0, help="measured of each runtime in a round")
+    parser.add_argument("--seconds", type=float, default=15.0, help="duration of each measurement")
     parser.add_argument("--repeat", type=int, default=5, help="rounds")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     parser.add_argument("settings", nargs="*", help="KEY=VALUE")

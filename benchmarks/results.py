@@ -1,4 +1,4 @@
-"""Results of long benchmarks: a line of JSON a finished run, so that they may be stopped at any time and go on."""
+"""Results of long benchmarks: one JSON line per finished run, so that they can be interrupted and continued."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 Run = dict[str, Any]
 
 
-def known(out: Path) -> list[Run]:
-    """The runs that are finished."""
+def read_runs(out: Path) -> list[Run]:
+    """The finished runs."""
     return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
 
 
-def has(out: Path, job: Run) -> bool:
-    """Whether a run that was asked for like this is finished."""
-    return any(job.items() <= run.items() for run in known(out))
+def is_finished(out: Path, job: Run) -> bool:
+    """Return whether a run with these settings is finished."""
+    return any(job.items() <= run.items() for run in read_runs(out))
 
 
-def note(out: Path, run: Run) -> None:
-    """Keep a finished run."""
+def append_run(out: Path, run: Run) -> None:
+    """Append a finished run."""
     with out.open("a") as file:
         file.write(json.dumps(run) + "\n")

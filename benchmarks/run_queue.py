@@ -1,8 +1,8 @@
 """Train presets over several seeds, one run per core, and record every finished run in the results file.
 
-Hours of work that can be interrupted at any time: Ctrl-C saves all runs (a second one ends at once), and the same
-command continues them. Runs that are in the results file already are skipped. Exit code: 0, also after Ctrl-C; 1 if a
-run failed; 2 for bad input; 143 after SIGTERM.
+It takes hours and can be interrupted at any time: Ctrl-C saves all runs (a second one exits at once), and the same
+command continues them. Runs that are already in the results file are skipped. Exit code: 0, also after Ctrl-C; 1 if a
+run failed; 2 for invalid input; 143 after SIGTERM.
 
     python benchmarks/run_queue.py --runs ~/runs --seeds 5 --job ppo-cartpole --job dqn-cartpole algo.double=true
     python benchmarks/run_queue.py jobs.yaml --runs ~/runs --evaluate 30
@@ -52,11 +52,11 @@ from starling.tools.results.records import FILE, Result, append, read
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGES = ("starling-rl", "torch", "numpy", "gymnasium", "ale-py", "minatar", "mujoco")
 STARTS = {"as-trained": "", "noop": ", no-op starts", "sticky": ", sticky actions"}
-"""Protocols of `starling eval`, as a result names them."""
+"""Protocols of `starling eval` -> their names in a result."""
 POLL_SECONDS = 0.1
 
 Steps = Generator[list[str], int, None]
-"""The commands of one job, each sent its exit code."""
+"""The commands of one job; each is sent its exit code."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Name of the run's folder: the same for the same job."""
+        """Name of the run's folder, determined by the job."""
         digest = hashlib.sha256("\n".join(self.overrides).encode()).hexdigest()[:8]
         return f"{self.preset}{f'-{digest}' if self.overrides else ''}-seed{self.seed}"
 
@@ -78,9 +78,9 @@ class Job:
 
 
 class Queue:
-    """Runs jobs as `starling train` processes, at most `limit` at once.
+    """Runs jobs as `starling train` processes, at most `limit` at the same time.
 
-    Every process has a session of its own, so that a terminal's Ctrl-C reaches it once, through this process.
+    Every process has its own session, so that Ctrl-C in a terminal reaches it once, through this process.
     """
 
     def __init__(self, jobs: list[Job], runs: Path, results: Path, limit: int, evaluate: int, protocol: str) -> None:
@@ -128,12 +128,12 @@ class Queue:
         self._running[self._start(job, command)] = job, steps
 
     def _work(self, job: Job) -> Steps:
-        """Train, evaluate if that is wanted, and record the result."""
+        """Train, evaluate if requested, and record the result."""
         commit, folder = commit_of(REPOSITORY), self._folder(job)
         threads = ["threads=1"] if self.limit > 1 and not _sets(job, "threads") else []
         command = ["train", job.preset, *job.overrides, *threads]
         command += [f"seed={job.seed}", f"run={job.name}", "--runs", str(self.runs)]
-        if folder is not None and any(folder.checkpoints.glob("step-*")):  # without any it has to start again
+        if folder is not None and any(folder.checkpoints.glob("step-*")):  # without a checkpoint it must start again
             check_settings(job, folder)
             command = ["resume", str(folder.path)]
         if folder is None or not is_finished(folder):
@@ -178,7 +178,7 @@ class Queue:
         _say(job, f"score {score:.2f} at {result.env_steps:,} env steps in {result.minutes:.2f} minutes")
 
     def _folder(self, job: Job) -> RunFolder | None:
-        """The latest folder of a job: `starling train` adds a number to a name that is taken."""
+        """The latest folder of a job: `starling train` adds a number to a name that exists."""
         numbered = [self.runs / job.name, *(self.runs / f"{job.name}-{number}" for number in range(2, 100))]
         there = [path for path in numbered if path.is_dir()]
         return RunFolder(there[-1]) if there else None
@@ -196,16 +196,16 @@ class Queue:
             )
 
     def _output(self, job: Job) -> Path:
-        """The file with all that the commands of a job print."""
+        """The file with the output of all commands of a job."""
         return self.runs / f"{job.name}.out"
 
     def _last_line(self, job: Job, start: str = "") -> str:
-        """The last line of a job's output that begins with `start`."""
+        """The last line of a job's output that starts with `start`."""
         lines = self._output(job).read_text(encoding="utf-8", errors="replace").split("\n")
         return next((line for line in reversed(lines) if line.strip() and line.startswith(start)), "it printed nothing")
 
     def _forward(self) -> None:
-        """Pass signals on, each once: the first asks processes to save and end, the second ends them at once."""
+        """Forward signals to the processes, once each: the first asks them to save, the second ends them at once."""
         for number in self._received[self._forwarded :]:
             for process in self._running:
                 process.send_signal(number)
@@ -225,7 +225,7 @@ class Queue:
 
     @contextmanager
     def _ending_processes(self) -> Iterator[None]:
-        """No process outlives an error here; each saves its run first."""
+        """Let no process outlive an error here; each saves its run first."""
         try:
             yield
         finally:
@@ -236,7 +236,7 @@ class Queue:
 
 
 def check_settings(job: Job, folder: RunFolder) -> None:
-    """Refuse to continue a run that was begun with other settings than its job has now."""
+    """Refuse to continue a run that was started with other settings than its job has now."""
     asked = to_dict(load(job.preset, [*job.overrides, f"seed={job.seed}"]))
     keys = {key for key, _ in differences(to_dict(folder.config()), asked)} - {"run", "threads"}
     if keys:
@@ -247,7 +247,7 @@ def check_settings(job: Job, folder: RunFolder) -> None:
 
 
 def commit_of(repository: Path) -> str:
-    """The commit that is checked out, with + where its source was changed; empty where git does not know it."""
+    """The current commit, with + if its source was changed; empty without git."""
 
     def git(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["git", "-C", str(repository), *arguments], capture_output=True, text=True, check=False)
@@ -269,7 +269,7 @@ def _say(job: Job, what: str) -> None:
 
 
 def jobs_in(file: Path, seeds: list[int]) -> list[tuple[str, list[str], list[int]]]:
-    """Presets, overrides, and seeds that a YAML file lists; `seeds` are for those that name none."""
+    """Presets, overrides, and seeds in a YAML file; `seeds` is the default."""
     try:
         listed = parse(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:
@@ -297,7 +297,7 @@ def _entry(entry: dict[Any, Any], seeds: list[int], where: str) -> tuple[str, li
 
 
 def checked(wanted: list[tuple[str, list[str], list[int]]]) -> list[Job]:
-    """All jobs, once each: every first seed, then every second one, and so on; refuses what cannot be trained."""
+    """All jobs, once each: every first seed, then every second one, and so on; rejects what cannot be trained."""
     for preset, overrides, _ in wanted:
         if preset not in preset_names():
             raise UserError(f"unknown preset {preset!r}{did_you_mean(preset, preset_names())}; see starling presets")
@@ -332,7 +332,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line."""
+    """An argument parser with one-line errors."""
 
     def error(self, message: str) -> NoReturn:
         print(f"error: {message} (see --help)", file=sys.stderr)

@@ -1,17 +1,16 @@
-"""Whether SAC here is SAC there: a run's own batches and noise, given to Stable-Baselines3's `train`.
+"""Compare SAC with Stable-Baselines3 in lockstep: its `train` gets the batches and noise of a Starling run.
 
-Ours trains on HalfCheetah, as the preset comes but for the learning rates, which are the peer's. The peer begins with
-the same weights and learns from the same transitions with the same noise, by its own losses, optimizers and targets.
-After some updates both have gone a way from where they began; `apart` is how far they are from each other then, as a
-share of the way. Three things are different by intention, and `as ours` is the peer with these changed, `as it comes`
-without:
+Starling trains on HalfCheetah with its preset, but with the peer's learning rates. The peer starts with the same
+weights and learns from the same transitions with the same noise, by its own losses, optimizers, and targets. After some
+updates both have moved away from the start; `apart` is their distance from each other, relative to the distance that
+Starling has moved. Three differences are intended; `as ours` is the peer with these changed, `as it comes` without:
 
-- it moves its critics before its policy climbs them; ours computes all gradients before anything moves;
-- it keeps the logarithm in its density finite by a constant of 1e-6; ours is exact wherever tanh has gone;
-- its temperature descends log(alpha) (H - target), ours alpha (H - target), which is the paper's (1812.05905).
+- the peer updates its critics before its policy's gradient is computed; Starling computes all gradients first;
+- it keeps the logarithm in its density finite with a constant of 1e-6; Starling's is exact even where tanh saturates;
+- its temperature minimizes log(alpha) (H - target), Starling's alpha (H - target), as in the paper (1812.05905).
 
-Rounding drives any two runs apart, more with every update. Transitions that were learned from are also tried in the
-simulator again: `simulator` is the largest error of an observation or a reward (ours are float32).
+Rounding drives any two runs apart, more with every update. Some of the transitions are also repeated in the simulator:
+`simulator` is the largest error of an observation or a reward (Starling stores float32).
 
     make bench-install && .venv-bench/bin/python benchmarks/sac_lockstep.py --json
 """
@@ -49,7 +48,7 @@ SIMULATED_EVERY = 40
 
 @dataclass(frozen=True)
 class Update:
-    """What an update began with and learned from: weights, and a batch [B, ...] with standard normal noise [B, D]."""
+    """The inputs of an update: weights, and a batch [B, ...] with standard normal noise [B, D]."""
 
     weights: Weights
     target: Weights
@@ -63,11 +62,11 @@ class Update:
 
 
 def record(updates: int, seed: int) -> list[Update]:
-    """The first updates of a run of ours, and one more, for what the last of them left."""
+    """The first updates of a Starling run, and one more for the weights after the last of them."""
     set_up_torch(1)
     settings = [f"seed={seed}", f"algo.learning_starts={FILLED}", "eval.every=null", "threads=1"]
     runtime: Any = build_runtime(RunPlan.from_config(load("sac-halfcheetah", [*settings, *PEERS_RATES])))
-    algorithm, seen = runtime.learner.algorithm, list[Update]()
+    algorithm, updates_seen = runtime.learner.algorithm, list[Update]()
     parts = algorithm.parts
 
     def recorded(model: Any, target: Any, batch: Batch) -> Any:
@@ -85,34 +84,34 @@ def record(updates: int, seed: int) -> list[Update]:
             noise=noise,
             next_noise=next_noise,
         )
-        seen.append(copy.deepcopy(update))  # before anything moves
+        updates_seen.append(copy.deepcopy(update))  # before the update changes anything
         return parts(model, target, batch)
 
     algorithm.parts = recorded
     for _ in runtime.run():
-        if len(seen) > updates:
+        if len(updates_seen) > updates:
             break
-    return seen[: updates + 1]
+    return updates_seen[: updates + 1]
 
 
-def simulated(seen: list[Update]) -> float:
-    """The largest error of what some of the updates learned from."""
+def simulated(updates_seen: list[Update]) -> float:
+    """The largest error when some of the recorded transitions are simulated again."""
     env: Any = gymnasium.make(ENV).unwrapped
     env.reset(seed=0)
     worst = 0.0
-    for update in seen[::SIMULATED_EVERY]:
+    for update in updates_seen[::SIMULATED_EVERY]:
         rows = zip(update.obs, update.action, update.reward, update.next_obs, strict=True)
         for obs, action, reward, next_obs in (tuple(leaf.numpy() for leaf in row) for row in rows):
             position, velocity = np.split(obs.astype(np.float64), [env.model.nq - 1])
-            env.set_state(np.concatenate([[0.0], position]), velocity)  # where it is along the track is not observed
+            env.set_state(np.concatenate([[0.0], position]), velocity)  # the position along the track is not observed
             env.data.qacc_warmstart[:] = 0.0
-            right, earned, *_ = env.step(action)
-            worst = max(worst, float(np.abs(right - next_obs).max()), abs(earned - float(reward)))
+            simulated_obs, simulated_reward, *_ = env.step(action)
+            worst = max(worst, float(np.abs(simulated_obs - next_obs).max()), abs(simulated_reward - float(reward)))
     return worst
 
 
 def set_weights(model: Any, weights: Weights, target: Weights) -> None:
-    """Ours into the peer's networks."""
+    """Copy Starling's weights into the peer's networks."""
     actor, torso = model.actor, "actor.trunks.shared.torso.dense.linears."
     for kind in ("weight", "bias"):
         mean, log_std = weights[f"actor.heads.policy.both.{kind}"].chunk(2)
@@ -129,7 +128,7 @@ def set_weights(model: Any, weights: Weights, target: Weights) -> None:
 
 
 def get_weights(model: Any) -> Weights:
-    """All of the peer's weights, a vector a part."""
+    """All of the peer's weights, one vector per part."""
     parts = {
         "policy": model.actor.parameters(),
         "critics": model.critic.parameters(),
@@ -140,7 +139,7 @@ def get_weights(model: Any) -> Weights:
 
 
 def learn_as_ours(model: Any) -> None:
-    """Change what is different by intention in the peer."""
+    """Remove the intended differences from the peer."""
     _gradients_before_moves(model)
     _exact_density(model)
     _the_papers_temperature(model)
@@ -157,7 +156,7 @@ def _gradients_before_moves(model: Any) -> None:
     def move_both() -> None:
         move_actor()
         for parameter, gradient in zip(model.critic.parameters(), gradients, strict=True):
-            parameter.grad = gradient  # to which the policy's loss has added its own
+            parameter.grad = gradient  # the policy's loss has added its own gradient
         move_critic()
 
     critic.step, actor.step = keep, move_both
@@ -184,8 +183,8 @@ def _the_papers_temperature(model: Any) -> None:
     model.ent_coef_optimizer.step = step
 
 
-def follow(seen: list[Update], at: list[int], *, as_ours: bool) -> dict[int, dict[str, float]]:
-    """How far the peer is from ours after so many updates, as a share of the way that ours went."""
+def follow(updates_seen: list[Update], at: list[int], *, as_ours: bool) -> dict[int, dict[str, float]]:
+    """The distance of the peer from Starling after given numbers of updates, relative to how far Starling has moved."""
     from stable_baselines3.common.buffers import ReplayBufferSamples
     from stable_baselines3.common.logger import configure
 
@@ -193,14 +192,14 @@ def follow(seen: list[Update], at: list[int], *, as_ours: bool) -> dict[int, dic
     theirs.set_logger(configure(None, []))
     if as_ours:
         learn_as_ours(theirs)
-    set_weights(theirs, seen[0].weights, seen[0].target)
+    set_weights(theirs, updates_seen[0].weights, updates_seen[0].target)
     start, found = get_weights(theirs), {}
     noise: list[Tensor] = []
     with patch.object(Normal, "rsample", lambda normal, _shape=None: normal.loc + normal.scale * noise.pop(0)):
-        for count, (update, after) in enumerate(pairwise(seen), 1):
+        for count, (update, after) in enumerate(pairwise(updates_seen), 1):
             done, reward = update.terminated.float()[:, None], update.reward[:, None]
             batch = ReplayBufferSamples(update.obs, update.action, update.next_obs, done, reward)
-            noise[:] = [update.noise, update.next_noise]  # the order in which train() asks for them
+            noise[:] = [update.noise, update.next_noise]  # in the order in which train() draws it
             with patch.object(theirs.replay_buffer, "sample", return_value=batch):
                 theirs.train(gradient_steps=1, batch_size=len(reward))
             if count in at:
@@ -218,11 +217,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     args = parser.parse_args()
-    seen = record(args.updates, args.seed)
-    error = simulated(seen)
+    updates_seen = record(args.updates, args.seed)
+    error = simulated(updates_seen)
     print(f"simulator: {error:.1e}")
     at = sorted({1, 10, 100, args.updates})
-    results = {name: follow(seen, at, as_ours=name == "as ours") for name in ("as ours", "as it comes")}
+    results = {name: follow(updates_seen, at, as_ours=name == "as ours") for name in ("as ours", "as it comes")}
     for name, found in results.items():
         for count, apart in found.items():
             shares = ", ".join(f"{part} {share:.1e}" for part, share in apart.items())

@@ -1,11 +1,12 @@
-"""SAC updates a second on one core, against Stable-Baselines3: batch 256, networks of 256 x 256, HalfCheetah's shapes.
+"""SAC updates per second on one core, compared with Stable-Baselines3: batch 256, networks of 256 x 256, HalfCheetah
+sizes.
 
-Both have a replay full of random transitions and learn from it: sampling, losses, gradients, optimizers and targets are
-counted, acting and the env are not. Each has processes of its own with one torch thread, as those who use it have it,
-and they take turns; what counts is the ratio. `starling` is the preset as it comes, compiled; `not compiled` and
-`bfloat16` are what they say, the latter pays where the CPU has instructions for it (`avx512_bf16` in /proc/cpuinfo).
-`products` are the matrix products of one update as its formulas have them, alone; of these the compiled preset leaves
-out one in fifteen, since a row's gradient goes through its lowest critic alone.
+Both have a replay full of random transitions and learn from it: sampling, losses, gradients, optimizers, and targets
+count, acting and the env do not. Each has separate processes with one torch thread, the usual number, and they take
+turns; the result is the ratio. `starling` is the preset with `compile=true`; `not compiled` and `bfloat16` are
+variants, the latter is only useful on CPUs with instructions for it (`avx512_bf16` in /proc/cpuinfo). `products` are
+only the matrix products in the formulas of one update; the compiled preset needs 14 of 15 of these, since gradients of
+the policy go only through the lower critic of each row.
 
     make bench-install && .venv-bench/bin/python benchmarks/sac_updates.py --json
 """
@@ -24,7 +25,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from machine import describe, spread
-from turns import repeated, serve, take_turns
+from turns import repeat, serve, take_turns
 
 from starling.config.load import load
 from starling.envs.registry import register_env
@@ -37,7 +38,7 @@ FILLED = 5_000
 
 
 class Shapes(gymnasium.Env[Any, Any]):
-    """Random observations and rewards in the shapes of HalfCheetah."""
+    """Random observations and rewards with the sizes of HalfCheetah."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (OBSERVATIONS,), np.float64)
     action_space = spaces.Box(-1.0, 1.0, (ACTIONS,), np.float32)
@@ -53,7 +54,7 @@ class Shapes(gymnasium.Env[Any, Any]):
 
 
 def ours(*choices: str) -> Callable[[int], object]:
-    """The learner's step, from drawing a batch to moving the targets."""
+    """The learner's step, from sampling a batch to updating the targets."""
     set_up_torch(1)
     register_env("bench/shapes", Shapes)
     settings = ["env.id=bench/shapes", f"algo.learning_starts={FILLED}", "threads=1", *choices]
@@ -65,10 +66,10 @@ def ours(*choices: str) -> Callable[[int], object]:
     replay = runtime.store
 
     def update() -> None:
-        """Without the limit of updates per step."""
+        """Without the limit on updates per step."""
         runtime.learner.step(replay.mixture.sample(BATCH), FILLED)
 
-    return repeated(update)
+    return repeat(update)
 
 
 def theirs() -> Callable[[int], object]:
@@ -99,16 +100,16 @@ def products() -> Callable[[int], object]:
         h.T @ out, h.T @ grad, x.T @ grad
 
     def update() -> None:
-        for _ in range(8):  # policy here and there, two targets, two critics of what was done and of what would be
+        for _ in range(8):  # policy for both observations, two targets, two critics for taken and for new actions
             forward()
-        for _ in range(5):  # both critics for themselves, both for the policy, the policy
+        for _ in range(5):  # both critics for their own losses, both for the policy's, and the policy
             to_inputs()
         for _ in range(2):
-            grad @ first.T  # as far as the action
+            grad @ first.T  # only down to the action
         for _ in range(3):
             to_weights()
 
-    return repeated(update)
+    return repeat(update)
 
 
 OURS, PEER = "starling", "stable-baselines3"
@@ -119,20 +120,20 @@ CONTESTANTS: dict[str, Callable[[], Callable[[int], object]]] = {
     PEER: theirs,
     "products": products,
 }
-WARM = 50
-"""Updates before any is timed."""
+WARM_UP = 50
+"""Updates before timing starts."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--processes", type=int, default=3, help="of each contestant")
-    parser.add_argument("--updates", type=int, default=20, help="of each process in a round")
+    parser.add_argument("--processes", type=int, default=3, help="processes per contestant")
+    parser.add_argument("--updates", type=int, default=20, help="updates per process and round")
     parser.add_argument("--contest", choices=CONTESTANTS, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     args = parser.parse_args()
     if args.contest is not None:
-        serve(CONTESTANTS[args.contest](), WARM)
+        serve(CONTESTANTS[args.contest](), WARM_UP)
         return
     commands = {name: [sys.executable, __file__, "--contest", name] for name in CONTESTANTS}
     found = take_turns(commands, args.updates, args.rounds, args.processes)

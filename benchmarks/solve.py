@@ -1,6 +1,6 @@
-"""Wall-clock from process start to a mean return of 475 over 100 episodes on CartPole, against Stable-Baselines3.
+"""Time from process start to a mean return of 475 over 100 episodes on CartPole, compared with Stable-Baselines3.
 
-Each run is a process of its own with default threads, ours and theirs in turns; theirs with its own tuned settings.
+Each run is a separate process with the default number of threads; both take turns, and the peer has its tuned settings.
 
     make bench-install && .venv-bench/bin/python benchmarks/solve.py --json
 """
@@ -21,7 +21,7 @@ GOAL = 475
 
 
 def peer(seed: int) -> None:
-    """Stable-Baselines3's PPO until it has solved CartPole."""
+    """Train Stable-Baselines3's PPO until it has solved CartPole."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_vec_env

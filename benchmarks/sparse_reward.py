@@ -1,6 +1,6 @@
-"""What curiosity is worth where rewards are rare: MinAtar Freeway, whose only reward is for crossing the whole road.
+"""Value of curiosity with sparse rewards: MinAtar Freeway, whose only reward is for crossing the whole road.
 
-PPO with each kind of curiosity and without, five seeds each. Hours of work that can be interrupted at any time; see
+PPO with each kind of curiosity and without, five seeds each. It takes hours and can be interrupted at any time; see
 curves.py.
 
     python benchmarks/sparse_reward.py [--seeds 5] [--env-steps 300000] [--only rnd] [--draw-only] [--json]

@@ -1,10 +1,10 @@
-"""Batches a second of the sum tree (sample, then update what was sampled), beside those of peers that are installed.
+"""Batches per second of the sum tree (sample, then update the sampled leaves), compared with installed peers.
 
     python benchmarks/sum_tree.py [--capacity 1048576] [--batch 256] [--seconds 1] [--repeats 7] [--json]
 
-Two figures: `tree` is the bare tree with masses drawn outside (peer: tianshou's SegmentTree), `sampler` also turns
-priorities into masses and gives probabilities (peer: cpprb's PrioritizedReplayBuffer with one float a transition, which
-also gives importance weights). Contestants take turns, so that a busy machine is busy for all of them alike.
+Two measurements: `tree` is the bare tree with masses drawn outside (peer: tianshou's SegmentTree); `sampler` also
+converts priorities into masses and returns probabilities (peer: cpprb's PrioritizedReplayBuffer with one float per
+transition, which also returns importance weights). Contestants take turns, so that a busy machine slows them equally.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ BUILDERS = {"tianshou": tianshou_tree, "cpprb": cpprb_sampler}
 
 
 def rate(step: Step, seconds: float) -> float:
-    """Steps a second, over at least `seconds`."""
+    """Steps per second, measured for at least `seconds`."""
     count, begin = 0, time.perf_counter()
     while (passed := time.perf_counter() - begin) < seconds:
         for _ in range(20):
@@ -92,7 +92,7 @@ def rate(step: Step, seconds: float) -> float:
 
 
 def measure(contestants: dict[str, Step], seconds: float, repeats: int) -> dict[str, list[float]]:
-    """Rates of all contestants, taking turns; each is run once before that counts."""
+    """Rates of all contestants, in turns, after one warm-up each."""
     for step in contestants.values():
         rate(step, 0.1)
     rates: dict[str, list[float]] = {name: [] for name in contestants}
@@ -107,7 +107,7 @@ def version(package: str) -> str | None:
 
 
 def report(rates: dict[str, list[float]]) -> dict[str, Any]:
-    """Medians, spreads, and how many times faster than each peer the like of ours is."""
+    """Medians, spreads, and the ratio to each peer."""
     median = {name: round(statistics.median(values), 1) for name, values in rates.items()}
     peers = {name: median[name] for name in PEERS if name in median}
     ratios = {name: round(median[PEERS[name]] / value, 2) for name, value in peers.items()}
@@ -122,12 +122,12 @@ def report(rates: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="batches a second of the sum tree, and of peers")
+    parser = argparse.ArgumentParser(description="batches per second of the sum tree and of peers")
     parser.add_argument("--capacity", type=int, default=2**20)
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each repetition")
+    parser.add_argument("--seconds", type=float, default=1.0, help="duration of each repetition")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     args = parser.parse_args()
     versions = {name: version(name) for name in ("numpy", "numba", *PEERS)}
     builders = {"tree": our_tree, "sampler": our_sampler}

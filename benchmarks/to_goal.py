@@ -1,6 +1,6 @@
-"""Seconds from process start to a mean return over 100 episodes, by runtime: which one should be a preset's own.
+"""Seconds from process start to a mean return over 100 episodes, by runtime, to choose a preset's default.
 
-Runs are processes of their own and take turns.
+Every run is a separate process; runtimes take turns.
 
     python benchmarks/to_goal.py impala-minatar-breakout --goal 5 [--seeds 2] [--json] [KEY=VALUE ...]
 """
@@ -28,12 +28,12 @@ RUNTIMES = {
 
 
 def run(preset: str, settings: list[str], goal: float) -> dict[str, Any]:
-    """One run: how long it took and how many env steps, and whether it came as far as that."""
+    """One run: its time, env steps, and final return."""
     with tempfile.TemporaryDirectory(prefix="to-goal-") as runs:
-        asked = [f"stop.return={goal}", "run=a", "checkpoint.every=100000000", *settings]
+        run_settings = [f"stop.return={goal}", "run=a", "checkpoint.every=100000000", *settings]
         start = time.perf_counter()
         subprocess.run(
-            [sys.executable, "-m", "starling", "train", preset, *asked, "--runs", runs],
+            [sys.executable, "-m", "starling", "train", preset, *run_settings, "--runs", runs],
             check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         seconds = time.perf_counter() - start

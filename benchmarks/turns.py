@@ -1,4 +1,4 @@
-"""Contestants in processes of their own that take turns: a busy machine is busy for all of them alike."""
+"""Contestants in separate processes that take turns, so that a busy machine slows them equally."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from starling.tools.benchmark.helpers import helper, last_words
 READY = "ready"
 
 
-def serve(update: Callable[[int], object], warm: int) -> None:
-    """A contestant: answer every line of updates with the updates a second that they took, after `warm` of them."""
-    update(warm)
+def serve(update: Callable[[int], object], warm_up: int) -> None:
+    """Run a contestant: `warm_up` updates, then for each number read, do these updates and print their rate."""
+    update(warm_up)
     print(READY, flush=True)
     for line in sys.stdin:
         start = time.perf_counter()
@@ -24,15 +24,15 @@ def serve(update: Callable[[int], object], warm: int) -> None:
         print(int(line) / (time.perf_counter() - start), flush=True)
 
 
-def repeated(step: Callable[[], object]) -> Callable[[int], object]:
-    """So many steps."""
+def repeat(step: Callable[[], object]) -> Callable[[int], object]:
+    """A function that calls `step` a given number of times."""
     return lambda times: [step() for _ in range(times)]
 
 
 def take_turns(commands: dict[str, list[str]], updates: int, rounds: int, processes: int = 1) -> dict[str, list[float]]:
-    """Updates a second of each contestant, `rounds` times: the mean of its processes, which `serve`.
+    """Updates per second of each contestant, `rounds` times: the mean over its processes, which call `serve`.
 
-    One process is faster than another for as long as they live, by 3 % and more: where its memory lies is luck.
+    A process can be faster than another one for its whole lifetime, by 3% and more, depending on its memory layout.
     """
     found: dict[str, list[float]] = {name: [] for name in commands}
     with ExitStack() as started:
@@ -53,7 +53,7 @@ def take_turns(commands: dict[str, list[str]], updates: int, rounds: int, proces
 def _get_ready(started: ExitStack, name: str, command: list[str]) -> Popen[str]:
     print(f"getting ready: {name}", file=sys.stderr)
     process = started.enter_context(helper(command))
-    while _answer(process) != READY:  # it may have other things to say before
+    while _answer(process) != READY:  # it may print other lines first
         pass
     return process
 

@@ -1,4 +1,4 @@
-"""An algorithm of one's own in one file: REINFORCE (Williams 1992) with a learned baseline.
+"""A user-defined algorithm in one file: REINFORCE (Williams 1992) with a learned baseline.
 
 PYTHONPATH=examples starling train examples/own_algorithm.yaml
 """
@@ -15,7 +15,7 @@ from starling.ops.streams import stream_terms
 
 
 class ReinforceConfig(starling.AlgoConfig):
-    """Settings; they are checked, documented and overridden like any built-in's."""
+    """Settings; they are validated, documented, and overridden like those of built-in algorithms."""
 
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
     rollout: int = Field(64, ge=1, description="steps of every env per update")
@@ -60,7 +60,7 @@ class Reinforce(starling.Algorithm):
         steps = batch.trajectory
         outputs, _, _ = model.unroll_trajectory(steps)
         value = outputs["value"]  # [T+1, B]
-        policy = tree.map(lambda leaf: leaf[:-1], outputs["policy"])  # the last observation only bootstraps
+        policy = tree.map(lambda leaf: leaf[:-1], outputs["policy"])  # the last observation is only for bootstrapping
         terms = stream_terms(steps, self.streams()[0])
         v_t, v_tp1 = value[:-1], value[1:]
         target = lambda_return(terms.r_t, terms.discount_t, v_t.detach(), v_tp1.detach(), 1.0, terms.valid_t)

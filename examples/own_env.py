@@ -1,11 +1,11 @@
-"""An environment of one's own: any gymnasium.Env will do."""
+"""A user-defined environment: any gymnasium.Env works."""
 
 import gymnasium
 import numpy as np
 
 
 class Corridor(gymnasium.Env):
-    """Walk right to the end of a corridor; every step costs a little."""
+    """Walk right to the end of a corridor; every step has a small cost."""
 
     observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)

@@ -1,4 +1,4 @@
-"""A sampler of one's own, and an algorithm that asks for it: the newest item is in every batch (1712.01275).
+"""A user-defined sampler, and an algorithm that uses it: the newest item is in every batch (1712.01275).
 
 PYTHONPATH=examples starling train examples/own_sampler.yaml
 """
@@ -17,11 +17,11 @@ from starling.replay.samplers import Draw, Uniform
 
 
 class Combined(Uniform):
-    """Uniform, but for one item of every batch: the last that came in."""
+    """Samples uniformly, but the first item of every batch is the newest one."""
 
     def __init__(self, spec: starling.TableSpec, slots: int) -> None:
         super().__init__(slots)
-        self._newest = -1  # its slot; -1: it is gone
+        self._newest = -1  # slot of the newest item; -1 if it was removed
 
     def add(self, slots: np.ndarray, priorities: np.ndarray | None) -> None:
         super().add(slots, priorities)
@@ -47,7 +47,7 @@ class Combined(Uniform):
 
 
 class CombinedDQN(DQN):
-    """DQN as it is, with another table."""
+    """DQN with another sampler."""
 
     Config = DQNConfig
 

@@ -1,4 +1,4 @@
-"""TD3 (1802.09477) in one file: two critics, a deterministic policy, and three tricks against overestimation.
+"""TD3 (1802.09477) in one file: two critics, a deterministic policy, and three techniques against overestimation.
 
 PYTHONPATH=examples starling train examples/td3.yaml
 """
@@ -22,7 +22,7 @@ Tensor = torch.Tensor
 
 
 class TD3Config(starling.AlgoConfig):
-    """Settings; the defaults are the paper's."""
+    """Settings; the defaults are those of the paper."""
 
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
     batch: int = Field(256, ge=1, description="transitions in a batch")
@@ -30,7 +30,7 @@ class TD3Config(starling.AlgoConfig):
     learning_starts: int = Field(25_000, ge=1, description="env steps of random actions before the first update")
     exploration: float = Field(0.1, ge=0, description="std of the noise that is added to actions")
     smoothing: float = Field(0.2, ge=0, description="std of the noise that is added to target actions")
-    smoothing_clip: float = Field(0.5, ge=0, description="largest size of that noise")
+    smoothing_clip: float = Field(0.5, ge=0, description="maximal absolute value of that noise")
     delay: int = Field(2, ge=1, description="updates of the critics per update of policy and target networks")
     tau: float = Field(0.005, gt=0, le=1, description="how far the target networks move in one update")
     optimizer: starling.OptimizerConfig = Field(
@@ -91,7 +91,7 @@ class TD3(starling.Algorithm):
         )
 
     def learning(self) -> starling.LearnSpec:
-        """The critics step in every update; then, in every `delay`-th, the policy, and the target networks follow."""
+        """Critics step in every update; the policy steps and targets are averaged in every `delay`-th update."""
         config = self.config
         return starling.LearnSpec(
             optimizers={

@@ -1,4 +1,7 @@
-"""One torch thread: two workers share two cores, and most networks here are tiny; every test finds torch as it was."""
+"""Shared fixtures, and the time limits of hanging tests.
+
+Tests use one torch thread: two workers share two cores, and most networks here are tiny.
+"""
 
 import faulthandler
 import os
@@ -17,7 +20,7 @@ from starling.experiment.run_folder.folder import RunFolder
 from starling.runtime.ray import token
 from starling.tools.verify import compare
 
-# A background job of a shell ignores SIGINT and one under nohup SIGHUP, and children inherit that.
+# The shell starts background jobs with SIGINT ignored, and nohup ignores SIGHUP; children inherit both.
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, handler)
@@ -27,18 +30,18 @@ STDERR, LIMIT = pytest.StashKey[int](), pytest.StashKey[float]()
 
 
 def pytest_configure(config):
-    config.stash[STDERR] = os.dup(2)  # not captured yet
+    config.stash[STDERR] = os.dup(2)  # before pytest captures it
 
 
 def pytest_timeout_set_timer(item, settings):
-    """A second limit for a test that the first one, an exception in the main thread, does not end."""
+    """Set a second limit, for tests that the first one (an exception in the main thread) cannot end."""
     item.stash[LIMIT] = 1.25 * settings.timeout
 
 
 def _exit_if_stuck(item):
     """Dump the stacks of all threads and exit when setup, call, or teardown exceeds the second limit.
 
-    The timer is a thread in C, which needs no GIL. xdist reports the test as crashed and starts another worker.
+    The timer is a C thread that does not need the GIL. xdist reports the test as crashed and starts another worker.
     """
     if limit := item.stash.get(LIMIT, 0.0):
         faulthandler.dump_traceback_later(limit, exit=True, file=item.config.stash[STDERR])
@@ -52,7 +55,7 @@ pytest_runtest_setup = pytest_runtest_call = pytest_runtest_teardown = pytest.ho
 
 
 def pytest_unconfigure(config):
-    """Do not wait indefinitely for a thread that a test has left behind; xdist ends its workers itself."""
+    """Do not wait indefinitely for a thread that a test left running; xdist ends its workers itself."""
     if not hasattr(config, "workerinput"):
         limit = config.getoption("timeout") or float(config.getini("timeout"))
         sys.stdout.flush()
@@ -60,12 +63,12 @@ def pytest_unconfigure(config):
 
 
 def pytest_collection_modifyitems(items):
-    """What starts a Ray comes first: then one worker has all of it, and nobody waits for it in the end."""
+    """Run tests that start Ray first: one worker then runs all of them, and no other worker waits for it at the end."""
     items.sort(key=lambda item: item.get_closest_marker("ray") is None)
 
 
 @pytest.fixture(autouse=True)
-def _torch_as_it_was():
+def _reset_torch():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(1)
@@ -73,8 +76,8 @@ def _torch_as_it_was():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _key_of_the_tests(tmp_path_factory):
-    """The key that marks runs as one's own; the user's stays as it is."""
+def _temporary_trust_key(tmp_path_factory):
+    """Use a temporary key for sealing the user's own runs, so that the real one is not touched."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.delenv("STARLING_ALLOW", raising=False)
@@ -83,18 +86,18 @@ def _key_of_the_tests(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def ray_token(tmp_path_factory):
-    """The token of every Ray that this process meets: Ray reads it once."""
+    """The token of every Ray cluster that this process uses: Ray reads it only once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(token.PATH, str(tmp_path_factory.mktemp("ray") / "token"))
         patch.delenv(token.MODE, raising=False)
-        patch.setenv("RAY_worker_niceness", "0")  # or Ray's workers yield to the other tests
+        patch.setenv("RAY_worker_niceness", "0")  # otherwise Ray's workers yield to the other tests
         token.ensure_token()
         yield
 
 
 @pytest.fixture(scope="session")
-def ray_here(ray_token):
-    """A Ray of this process's own, for all tests of the session."""
+def local_ray(ray_token):
+    """A local Ray instance, shared by all tests of the session."""
     import ray
 
     _start_ray(ray)
@@ -103,7 +106,7 @@ def ray_here(ray_token):
 
 
 def _start_ray(ray, tries=6):
-    """Ray gives itself 30 s to start, which a busy machine may not have."""
+    """Start Ray, trying again on timeouts: its limit of 30 s can be too short on a busy machine."""
     try:
         ray.init("local", num_cpus=16, object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False)
     except Exception as error:
@@ -115,15 +118,15 @@ def _start_ray(ray, tries=6):
 
 @pytest.fixture
 def two_cores(monkeypatch):
-    """Costs are measured beside one busy process, and not beside one per core that STARLING_CORES claims."""
+    """Measure costs beside one busy process, not beside one per core that STARLING_CORES claims."""
     monkeypatch.setattr("starling.tools.benchmark.costs.cores", lambda: 2)
 
 
 @pytest.fixture(scope="session")
-def made_when_asked():
-    """`made_when_asked(root, runs)(name)`: the folder of a run, trained with what `runs` says when first asked for."""
+def train_once():
+    """`train_once(root, runs)(name)`: the folder of a run, trained on first use with the arguments `runs[name]`."""
 
-    def among(root, runs):
+    def trainer(root, runs):
         def run(name):
             if not (root / name).exists():
                 assert app(["train", *runs[name], f"run={name}", f"--runs={root}"], standalone_mode=False) == 0
@@ -133,30 +136,30 @@ def made_when_asked():
 
         return run
 
-    return among
+    return trainer
 
 
 @pytest.fixture
 def read_mp4():
-    """`read_mp4(path)`: what ffmpeg says about a film, and its frames [T, height, width, 3]."""
+    """`read_mp4(path)`: the metadata of a video and its frames [T, height, width, 3]."""
     import imageio_ffmpeg
 
     def read(path):
         with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # the reader leaves its pipes open
             reader = imageio_ffmpeg.read_frames(path)
-            about, *data = reader
+            metadata, *data = reader
             del reader
-        width, height = about["size"]
-        return about, np.frombuffer(b"".join(data), np.uint8).reshape(len(data), height, width, 3)
+        width, height = metadata["size"]
+        return metadata, np.frombuffer(b"".join(data), np.uint8).reshape(len(data), height, width, 3)
 
     return read
 
 
 @pytest.fixture
-def differs_when_resumed(tmp_path):
-    """`differs_when_resumed(preset, settings, steps)`: how a run that is cut off halfway and resumed differs.
+def resume_differences(tmp_path):
+    """`resume_differences(preset, settings, steps)`: compare an uninterrupted run with an interrupted and resumed one.
 
-    A copy without its last checkpoint is what a kill leaves: rows of metrics of which the one before knows nothing.
+    Removing the last checkpoint from a copy gives the state after a kill: metrics rows newer than the checkpoint.
     """
 
     def differences(preset, settings, steps):

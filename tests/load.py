@@ -1,4 +1,4 @@
-"""Run a command beside N busy processes, and exit with its exit code.
+"""Run a command beside N busy processes and exit with its exit code.
 
 Example: python tests/load.py 8 -- .venv/bin/pytest -n 2 tests/runtime
 """
@@ -10,16 +10,16 @@ import sys
 
 
 def spin(parent: int) -> None:
-    """Compute until the parent process is gone."""
+    """Keep a core busy until the parent process is gone."""
     while os.getppid() == parent:
         sum(range(100_000))
 
 
 def run_beside(processes: int, command: list[str]) -> int:
-    """Run a command while so many processes compute.
+    """Run a command while `processes` busy processes compete with it.
 
     Returns:
-        Its exit code, as a shell has it: 128 + N where signal N ended it.
+        The exit code as a shell reports it: 128 + N if signal N ended the command.
     """
     busy = [multiprocessing.Process(target=spin, args=(os.getpid(),), daemon=True) for _ in range(processes)]
     for process in busy:

@@ -1,4 +1,4 @@
-"""From Python: train, load, act, register."""
+"""The Python API: train, load, act, register."""
 
 import gymnasium
 import numpy as np
@@ -22,7 +22,7 @@ def run(tmp_path_factory):
     return starling.train("ppo-cartpole", settings, runs=tmp_path_factory.mktemp("runs"))
 
 
-def test_train_says_how_it_ended(run):
+def test_train_returns_steps_updates_and_exit_code(run):
     assert run.env_steps >= 400
     assert run.updates > 5
     assert run.exit_code == 0
@@ -30,7 +30,7 @@ def test_train_says_how_it_ended(run):
     assert starling.resume(run.folder).env_steps == run.env_steps
 
 
-def test_a_loaded_agent_plays_and_remembers(run):
+def test_loaded_agent_plays_an_episode_with_recurrent_state(run):
     agent = starling.load(run.folder)
     env = gymnasium.make("CartPole-v1")
     obs, _ = env.reset(seed=0)
@@ -48,12 +48,12 @@ def test_a_loaded_agent_plays_and_remembers(run):
     assert int(again) == actions[0]
 
 
-def test_exploring_depends_on_the_seed_and_not_on_a_global_generator(run):
+def test_exploration_depends_only_on_its_seed(run):
     agent = starling.load(run.folder)
     obs = np.zeros(4, np.float32)
-    drawn = [int(agent.act(obs, explore=True, seed=seed)[0]) for seed in range(20)]
-    assert drawn == [int(agent.act(obs, explore=True, seed=seed)[0]) for seed in range(20)]
-    assert set(drawn) == {0, 1}
+    actions = [int(agent.act(obs, explore=True, seed=seed)[0]) for seed in range(20)]
+    assert actions == [int(agent.act(obs, explore=True, seed=seed)[0]) for seed in range(20)]
+    assert set(actions) == {0, 1}
 
 
 EXPLORERS = {
@@ -68,12 +68,12 @@ EXPLORERS = {
 
 
 @pytest.fixture(scope="module")
-def explorer(tmp_path_factory, made_when_asked):
-    return made_when_asked(tmp_path_factory.mktemp("explorers"), EXPLORERS)
+def explorer(tmp_path_factory, train_once):
+    return train_once(tmp_path_factory.mktemp("explorers"), EXPLORERS)
 
 
 @pytest.mark.parametrize("name", EXPLORERS)
-def test_a_loaded_agent_knows_how_far_training_was(explorer, name):
+def test_loaded_agent_has_the_training_progress_of_its_checkpoint(explorer, name):
     run = explorer(name)
     row = read_rows(RunFolder(run).metrics_file)[-1]
     assert row["updates"] > 0
@@ -84,20 +84,20 @@ def test_a_loaded_agent_knows_how_far_training_was(explorer, name):
         assert policy.explore == explore
 
 
-def test_a_loaded_q_learner_explores_with_the_epsilon_of_its_checkpoint(explorer):
-    """0.2 after 400 of 500 steps: one of ten actions is not the greedy one; with the first epsilon it is one of two."""
+def test_loaded_dqn_explores_with_the_epsilon_of_its_checkpoint(explorer):
+    """Epsilon is 0.2 after 400 of 500 steps: 10% of the actions differ from the greedy one (of two), not 50%."""
     agent = starling.load(explorer("dqn"))
     obs = np.array([0.01, 0.5, 0.02, -0.4], np.float32)
     greedy = agent.act(obs)[0]
-    drawn = [agent.act(obs, explore=True, seed=seed)[0] for seed in range(1000)]
-    assert 0.06 < np.mean(np.array(drawn) != greedy) < 0.14
+    actions = [agent.act(obs, explore=True, seed=seed)[0] for seed in range(1000)]
+    assert 0.06 < np.mean(np.array(actions) != greedy) < 0.14
 
 
-def test_a_loaded_sac_agent_explores_with_its_policy(explorer):
+def test_loaded_sac_agent_explores_by_sampling_its_policy(explorer):
     run = explorer("sac")
     agent = starling.load(run)
     model = load_agent(run, which="newest", protocol="as-trained", warn=pytest.fail).model
-    obs, high = np.array([0.6, 0.8, 1.5], np.float32), 2.0  # Pendulum's torque
+    obs, high = np.array([0.6, 0.8, 1.5], np.float32), 2.0  # Pendulum's torque limit
     policy = model.policy(torch.from_numpy(obs[None]), torch.ones(1, dtype=torch.bool))
     for seed in range(5):
         noise = torch.from_numpy(Noise(seed, np.zeros(1, np.int64)).uniform(0, 1))
@@ -105,14 +105,14 @@ def test_a_loaded_sac_agent_explores_with_its_policy(explorer):
         np.testing.assert_allclose(agent.act(obs, explore=True, seed=seed)[0], expected, rtol=1e-5)
 
 
-def test_own_parts_by_name(tmp_path):
+def test_registered_env_and_wrapper_are_used_by_name(tmp_path):
     starling.register_env("api/identity", Identity)
     starling.register_wrapper("api-flat", gymnasium.wrappers.FlattenObservation)
     settings = [*TINY, "env={id: api/identity, num: 2, wrappers: [{name: api-flat}]}"]
     assert starling.train("ppo-cartpole", settings, runs=tmp_path).env_steps >= 400
 
 
-def test_a_dict_is_a_configuration_too(tmp_path):
+def test_train_accepts_a_dict(tmp_path):
     settings = {
         "algo": {"name": "ppo", "rollout": 16},
         "env": {"id": "toy/identity", "num": 2},

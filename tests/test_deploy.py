@@ -1,4 +1,4 @@
-"""The recipes in deploy/: what can be checked without Kubernetes or Slurm; two-nodes.sh is run in tests/runtime."""
+"""The recipes in deploy/, checked without Kubernetes or Slurm; tests/runtime runs two-nodes.sh."""
 
 import os
 import subprocess
@@ -17,12 +17,12 @@ RECORD = '#!/bin/bash\necho "$(basename "$0") $*" >> "$RECORD"\n'
 
 
 @pytest.mark.parametrize("script", sorted(DEPLOY.glob("*.sh")), ids=lambda path: path.name)
-def test_scripts_are_shell(script):
+def test_scripts_are_valid_bash(script):
     subprocess.run(["bash", "-n", str(script)], check=True)
     assert "set -euo pipefail" in script.read_text()
 
 
-def test_the_cluster_for_kubernetes_asks_for_a_token_and_its_job_trains_there():
+def test_kubernetes_cluster_requires_a_token_and_its_job_uses_it():
     documents = {part["kind"]: part for part in yaml.safe_load_all((DEPLOY / "kuberay.yaml").read_text())}
     cluster, job = documents["RayCluster"], documents["Job"]
     assert cluster["apiVersion"] == "ray.io/v1"
@@ -33,8 +33,8 @@ def test_the_cluster_for_kubernetes_asks_for_a_token_and_its_job_trains_there():
     assert claims == {documents["PersistentVolumeClaim"]["metadata"]["name"]}
 
 
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_job_of_slurm_trains_and_when_it_is_sent_again_goes_on(tmp_path, begun):
+@pytest.mark.parametrize("resubmitted", [False, True])
+def test_slurm_job_trains_and_resumes_when_resubmitted(tmp_path, resubmitted):
     tools = tmp_path / "bin"
     tools.mkdir()
     for name, text in {
@@ -46,18 +46,18 @@ def test_a_job_of_slurm_trains_and_when_it_is_sent_again_goes_on(tmp_path, begun
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
     runs = tmp_path / "runs"
-    if begun:
+    if resubmitted:
         (runs / "pong").mkdir(parents=True)
         (runs / "pong" / "config.yaml").touch()
     slurm = {"SLURM_JOB_NODELIST": "x", "SLURM_CPUS_PER_TASK": "4", "SLURM_JOB_NUM_NODES": "2"}
-    there = {"PATH": f"{tools}:{os.environ['PATH']}", "RECORD": str(tmp_path / "record"), "HOME": str(tmp_path)}
+    env = {"PATH": f"{tools}:{os.environ['PATH']}", "RECORD": str(tmp_path / "record"), "HOME": str(tmp_path)}
     command = ["bash", str(DEPLOY / "slurm.sh"), "impala-pong", "actors=30", "run=pong"]
-    subprocess.run(command, env=slurm | there | {"RUNS": str(runs)}, check=True)
+    subprocess.run(command, env=slurm | env | {"RUNS": str(runs)}, check=True)
     lines = (tmp_path / "record").read_text().splitlines()
     assert sum(line.startswith("ray start --head") for line in lines) == 1
     assert sum(line.startswith("ray start --address=") for line in lines) == 1
     (driver,) = [line for line in lines if line.startswith("starling ")]
-    if begun:
+    if resubmitted:
         assert driver == f"starling resume {runs}/pong"
     else:
         assert driver == f"starling train impala-pong actors=30 run=pong runtime=ray ray.address=auto --runs {runs}"

@@ -1,4 +1,7 @@
-"""The examples run as their first lines say, and learn; with STARLING_MATRIX=whole each under every runtime."""
+"""The examples train with the commands in their first lines, and learn.
+
+With STARLING_MATRIX=whole each example trains under every runtime.
+"""
 
 import os
 import subprocess
@@ -27,7 +30,7 @@ PAIRS = [
 ]
 
 
-def train_in_a_process(arguments):
+def train_in_subprocess(arguments):
     env = {**os.environ, "PYTHONPATH": "examples"}  # relative, as in the README
     command = [sys.executable, "-m", "starling", "train", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
@@ -35,7 +38,7 @@ def train_in_a_process(arguments):
 
 
 @pytest.fixture
-def train_here(monkeypatch):
+def train_in_process(monkeypatch):
     def train(arguments):
         monkeypatch.chdir(ROOT)
         monkeypatch.syspath_prepend(ROOT / "examples")
@@ -46,14 +49,14 @@ def train_here(monkeypatch):
 
 @pytest.mark.usefixtures("ray_token")
 @pytest.mark.parametrize(("example", "runtime"), PAIRS)
-def test_what_is_ones_own_trains_under_every_runtime(example, runtime, tmp_path, train_here):
-    alone = WHOLE or runtime in ("inline", "ray")
-    said = [f"examples/{example}.yaml", "run=own", "--runs", str(tmp_path), *RUNTIMES[runtime]]
-    (train_in_a_process if alone else train_here)(said)
+def test_example_trains_under_every_runtime(example, runtime, tmp_path, train_in_process):
+    subprocess_only = WHOLE or runtime in ("inline", "ray")
+    arguments = [f"examples/{example}.yaml", "run=own", "--runs", str(tmp_path), *RUNTIMES[runtime]]
+    (train_in_subprocess if subprocess_only else train_in_process)(arguments)
     rows = read_rows(RunFolder(tmp_path / "own").metrics_file)
-    if example == "own_curiosity":  # an intrinsic reward is earned, and its network learns
-        told = [row for row in rows if "loss/reward/restoration" in row]
-        assert told[0]["loss/reward/restoration"] > 0
-        assert told[-1]["loss/curiosity/restoration"] < 0.5 * told[0]["loss/curiosity/restoration"]
+    if example == "own_curiosity":  # check that the agent earns an intrinsic reward and its network learns
+        with_reward = [row for row in rows if "loss/reward/reconstruction" in row]
+        assert with_reward[0]["loss/reward/reconstruction"] > 0
+        assert with_reward[-1]["loss/curiosity/reconstruction"] < 0.5 * with_reward[0]["loss/curiosity/reconstruction"]
     else:
-        assert rows[-1]["return"] > 0.7  # 0.8 at best, about -2 at first
+        assert rows[-1]["return"] > 0.7  # 0.8 at best, about -2 at the start

@@ -1,4 +1,4 @@
-"""What is free, from made-up control groups and from this machine."""
+"""Free memory and disk, from simulated control groups and from this machine."""
 
 import pytest
 
@@ -9,15 +9,15 @@ GIB = 2**30
 
 @pytest.fixture
 def machine(tmp_path):
-    """A folder like /proc with 8 GiB available, and one like /sys/fs/cgroup, both to be filled."""
+    """Folders like /proc with 8 GiB available and like /sys/fs/cgroup, to be filled by tests."""
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "groups").mkdir()
     (tmp_path / "proc" / "meminfo").write_text(f"MemTotal: {9 * 2**20} kB\nMemAvailable: {8 * 2**20} kB\n")
     return tmp_path
 
 
-def joined(machine, line, files):
-    """Available memory of a process in the group that `line` of /proc/self/cgroup names."""
+def available_in_group(machine, line, files):
+    """Available memory of a process whose group is `line` of /proc/self/cgroup."""
     (machine / "proc" / "self" / "cgroup").write_text(f"3:cpu:/x\n{line}\n")
     for name, text in files.items():
         file = machine / "groups" / name
@@ -32,28 +32,28 @@ def group(folder, limit, used, cached=0, version=2):
     return {f"{folder}/{names[0]}": limit, f"{folder}/{names[1]}": used, f"{folder}/memory.stat": stat}
 
 
-def test_without_a_limit_it_is_what_the_machine_has(machine):
-    assert joined(machine, "0::/job", group("job", "max", GIB)) == 8 * GIB
+def test_without_a_limit_all_memory_of_the_machine_is_available(machine):
+    assert available_in_group(machine, "0::/job", group("job", "max", GIB)) == 8 * GIB
 
 
-def test_version_2_less_what_is_used_but_not_what_is_only_cached(machine):
-    assert joined(machine, "0::/job", group("job", 3 * GIB, 2 * GIB, cached=GIB)) == 2 * GIB
+def test_cgroup_v2_limit_minus_usage_without_page_cache(machine):
+    assert available_in_group(machine, "0::/job", group("job", 3 * GIB, 2 * GIB, cached=GIB)) == 2 * GIB
 
 
-def test_a_limit_further_up_counts_too(machine):
+def test_limit_of_a_parent_group_counts(machine):
     files = group("slice", 4 * GIB, 3 * GIB) | group("slice/job", "max", GIB)
-    assert joined(machine, "0::/slice/job", files) == GIB
+    assert available_in_group(machine, "0::/slice/job", files) == GIB
 
 
-def test_version_1(machine):
-    assert joined(machine, "4:memory:/job", group("memory/job", 5 * GIB, GIB, version=1)) == 4 * GIB
+def test_cgroup_v1_limit(machine):
+    assert available_in_group(machine, "4:memory:/job", group("memory/job", 5 * GIB, GIB, version=1)) == 4 * GIB
 
 
-def test_a_container_that_sees_its_own_group_as_the_root(machine):
-    assert joined(machine, "4:memory:/docker/abc", group("memory", 2 * GIB, GIB, version=1)) == GIB
+def test_container_whose_own_group_is_the_root(machine):
+    assert available_in_group(machine, "4:memory:/docker/abc", group("memory", 2 * GIB, GIB, version=1)) == GIB
 
 
-def test_this_machine(tmp_path):
+def test_values_of_this_machine_are_plausible(tmp_path):
     room = find_room(tmp_path / "not" / "made" / "yet")
     assert 0 < room.memory < 2**50
     assert 0 < room.disk < 2**60

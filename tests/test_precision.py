@@ -1,4 +1,4 @@
-"""The precision that a run has: chosen by what the processor says of itself, once, and saved."""
+"""The precision of a run is chosen once, from the CPU's flags, and saved."""
 
 import pytest
 
@@ -16,7 +16,7 @@ SAPPHIRE_RAPIDS = "processor\t: 0\nflags\t\t: fpu avx512f amx_tile amx_bf16\nvmx
 HASWELL = "processor\t: 0\nflags\t\t: fpu avx2 fma\nbugs\t\t: avx512_bf16\n"
 GRAVITON3 = "processor\t: 0\nBogoMIPS\t: 2100.00\nFeatures\t: fp asimd sve i8mm bf16 dgh\n"
 GRAVITON2 = "processor\t: 0\nFeatures\t: fp asimd asimdhp lrcpc\n"
-DIES = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
 TINY = ["net.torso.hidden=[8]", "stop.return=null", "env.num=2", "algo.rollout=16", "stop.env_steps=64"]
 
 
@@ -29,18 +29,18 @@ TINY = ["net.torso.hidden=[8]", "stop.return=null", "env.num=2", "algo.rollout=1
         (ZEN4 + ZEN4, True),
         (HASWELL, False),
         (GRAVITON2, False),
-        (GRAVITON3 + GRAVITON2, False),  # not every core
+        (GRAVITON3 + GRAVITON2, False),  # not on every core
         ("", False),
         ("model name : avx512_bf16\n", False),
     ],
 )
-def test_flags_of_every_core_decide(text, has):
+def test_bfloat16_needs_the_flag_on_every_core(text, has):
     assert has_bfloat16_flag(text) is has
 
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """`machine(text, trial)`: a CPU of which Linux says `text`, and code that is tried on it."""
+    """`machine(text, trial)`: simulate a CPU with /proc/cpuinfo `text`, on which `trial` is run as a test."""
 
     def set_up(text, trial="pass"):
         file = tmp_path / "cpuinfo"
@@ -52,7 +52,7 @@ def machine(monkeypatch, tmp_path):
     return set_up
 
 
-def settled(precision):
+def resolved(precision):
     return settle_precision(load("ppo-cartpole", ["device=cpu", f"precision={precision}"])).precision
 
 
@@ -61,25 +61,25 @@ def settled(precision):
     [
         (ZEN4, "pass", "bfloat16"),
         (HASWELL, "pass", "float32"),
-        (ZEN4, DIES, "float32"),  # it claims what it does not have
-        (None, "pass", "float32"),  # no Linux
+        (ZEN4, CRASH, "float32"),  # the flag is there, but the instruction fails
+        (None, "pass", "float32"),  # not on Linux
     ],
 )
-def test_auto_is_settled_by_flags_and_a_trial(machine, text, trial, precision):
+def test_auto_needs_the_flag_and_a_successful_trial(machine, text, trial, precision):
     machine(text, trial)
-    assert settled("auto") == precision
-    assert settled("float32") == "float32"
+    assert resolved("auto") == precision
+    assert resolved("float32") == "float32"
 
 
-def test_what_is_asked_for_is_taken_or_refused(machine):
+def test_explicit_bfloat16_is_used_or_refused(machine):
     machine(HASWELL)
-    assert settled("bfloat16") == "bfloat16"
-    machine(HASWELL, DIES)
+    assert resolved("bfloat16") == "bfloat16"
+    machine(HASWELL, CRASH)
     with pytest.raises(UserError, match=r"^precision=bfloat16 does not work on this CPU \(SIGILL in a trial\); use"):
-        settled("bfloat16")
+        resolved("bfloat16")
 
 
-class Listening(Quiet):
+class Recorder(Quiet):
     def __init__(self):
         self.lines = []
 
@@ -87,23 +87,23 @@ class Listening(Quiet):
         self.lines.append(line)
 
 
-def test_a_run_chooses_once_says_so_and_saves_its_choice(machine, tmp_path):
+def test_auto_precision_is_chosen_once_logged_and_saved(machine, tmp_path):
     machine(ZEN4)
-    heard = Listening()
-    run = starling.train("ppo-cartpole", [*TINY, "precision=auto", "run=a"], runs=tmp_path, display=heard).folder
-    assert heard.lines[:2] == [f"run: {run}", "precision: bfloat16, chosen by precision=auto"]
+    display = Recorder()
+    run = starling.train("ppo-cartpole", [*TINY, "precision=auto", "run=a"], runs=tmp_path, display=display).folder
+    assert display.lines[:2] == [f"run: {run}", "precision: bfloat16, chosen by precision=auto"]
     assert RunFolder(run).config().precision == "bfloat16"
-    machine(HASWELL, DIES + "  # here")  # another machine, which cannot go on with it
+    machine(HASWELL, CRASH + "  # here")  # another machine, which does not support the saved precision
     with pytest.raises(UserError, match="precision=bfloat16 does not work on this CPU"):
         starling.resume(run)
     config = load(str(RunFolder(run).config_file), ["precision=auto", "stop.env_steps=128", "run=b"])
-    child = branch(run, config, tmp_path, heard).folder
-    assert "changed: precision: bfloat16 -> float32" in heard.lines
+    child = branch(run, config, tmp_path, display).folder
+    assert "changed: precision: bfloat16 -> float32" in display.lines
     assert RunFolder(child).config().precision == "float32"
 
 
-def test_a_run_that_is_told_its_precision_says_nothing(tmp_path):
-    heard = Listening()
-    run = starling.train("ppo-cartpole", [*TINY, "run=a"], runs=tmp_path, display=heard).folder
-    assert not any("precision" in line for line in heard.lines)
+def test_explicit_precision_is_not_logged(tmp_path):
+    display = Recorder()
+    run = starling.train("ppo-cartpole", [*TINY, "run=a"], runs=tmp_path, display=display).folder
+    assert not any("precision" in line for line in display.lines)
     assert RunFolder(run).config().precision == "float32"

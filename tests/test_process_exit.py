@@ -1,4 +1,4 @@
-"""A process that must not be torn down still ends with the code of its command."""
+"""A process that must skip interpreter shutdown still exits with the code of its command."""
 
 import subprocess
 import sys
@@ -12,14 +12,14 @@ from starling.process_exit import in_order, leave_at_once
 atexit.register(print, "torn down")
 with in_order():
     print("said", end="")
-    if {at_once}:
+    if {immediate}:
         leave_at_once()
     sys.exit({code!r})
 """
 
 
 @pytest.mark.parametrize(
-    ("at_once", "code", "ends_with", "says"),
+    ("immediate", "code", "returncode", "output"),
     [
         (True, 0, 0, "said"),
         (True, 3, 3, "said"),
@@ -28,7 +28,7 @@ with in_order():
         (False, 3, 3, "saidtorn down\n"),
     ],
 )
-def test_the_exit_code_is_that_of_the_command(at_once, code, ends_with, says):
-    program = PROGRAM.format(at_once=at_once, code=code)
+def test_exit_code_is_that_of_the_command(immediate, code, returncode, output):
+    program = PROGRAM.format(at_once=immediate, code=code)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout) == (ends_with, says), ended.stderr
+    assert (ended.returncode, ended.stdout) == (returncode, output), ended.stderr

@@ -1,4 +1,4 @@
-"""What every peer's process shares: counting steps after a warm-up, and the line of JSON it ends with."""
+"""Shared by all peers: counting steps after a warm-up, and printing the result as a line of JSON."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from machine import describe
 
 @dataclass(frozen=True)
 class Mark:
-    """How many agent steps there were, and when."""
+    """The number of agent steps at a time."""
 
     steps: int
     time: float
 
 
 class Meter:
-    """Agent steps per second between two ticks, the first of them past the warm-up.
+    """Agent steps per second between two ticks, the first of them after the warm-up.
 
-    A peer ticks at the same point of each of its cycles, so that only whole ones are counted.
+    A peer ticks at the same point of each of its cycles, so that only whole cycles are counted.
     """
 
     def __init__(self, seconds: float, warm_up: int) -> None:
@@ -33,7 +33,7 @@ class Meter:
         self._end: Mark | None = None
 
     def tick(self, steps: int) -> bool:
-        """Note that `steps` agent steps are done; True once enough was seen."""
+        """Report that `steps` agent steps are done; returns True when enough was measured."""
         now = Mark(steps, time.perf_counter())
         if self._begin is None:
             self._begin = now if steps >= self.warm_up else None
@@ -49,7 +49,7 @@ class Meter:
 
 
 def measure(packages: tuple[str, ...], algorithms: dict[str, tuple[Callable[[Any, float], Meter], Any]]) -> None:
-    """Run the algorithm that the command line names, with its settings, and print what was measured."""
+    """Run the algorithm given on the command line with its settings, and print the result."""
     parser = argparse.ArgumentParser()
     parser.add_argument("algorithm", choices=algorithms)
     parser.add_argument("--seconds", type=float, required=True)

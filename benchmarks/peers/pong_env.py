@@ -1,7 +1,7 @@
-"""Pong as every peer sees it: uint8 [4, 84, 84], an action for 4 frames, none of them sticky, up to 30 no-ops first.
+"""The Pong env of all peers: uint8 [4, 84, 84], an action for 4 frames, none of them sticky, and up to 30 no-ops first.
 
-Gymnasium's preprocessing asks the emulator for grey pictures and only for those it needs, which is faster than the
-wrappers that the peers bring along. Pong's rewards are -1, 0 and 1 and it has no lives, so nothing is left to wrap.
+Gymnasium's preprocessing gets gray images from the emulator, and only those that it needs, which is faster than the
+peers' own wrappers. Pong's rewards are -1, 0, and 1 and it has no lives, so no further wrapper is needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STACK = 4
 
 
 class Stacked(gymnasium.Wrapper[NDArray, Any, NDArray, Any]):
-    """The last four pictures in one array; Gymnasium's own wrapper has another name in every version of it."""
+    """The last four images in one array; Gymnasium's own wrapper has different names in different versions."""
 
     def __init__(self, env: gymnasium.Env[NDArray, Any]) -> None:
         super().__init__(env)
@@ -37,7 +37,7 @@ class Stacked(gymnasium.Wrapper[NDArray, Any, NDArray, Any]):
 
 
 def make_pong(render_mode: str | None = None) -> gymnasium.Env[NDArray, Any]:
-    """One game; the emulator is imported here so that every process of a peer knows its games."""
+    """One game; the emulator is imported here so that every process of a peer has its games registered."""
     assert ale_py
     game = gymnasium.make("PongNoFrameskip-v4", render_mode=render_mode, disable_env_checker=True)
     return Stacked(AtariPreprocessing(game, noop_max=30, frame_skip=4, screen_size=84))

@@ -1,9 +1,8 @@
 # mypy: disable-error-code="import-not-found, import-untyped, misc, union-attr, no-untyped-call"
 """RLlib on Pong: IMPALA.
 
-Tried for seconds each on two idle cores.
-With batch 512 and one learner: 1 env runner x 16 envs 355 steps/s, 2 x 8 envs 254. A learner in
-the driver's process (1 x 8 envs, batch 256, 2 torch threads) did 170 on a shared machine.
+Tried for seconds each on two idle cores. With batch 512 and one learner: 1 env runner x 16 envs 355 steps/s, 2 x 8 envs
+254. A learner in the driver's process (1 x 8 envs, batch 256, 2 torch threads) did 170 on a shared machine.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Settings:
 
 
 class NatureCNN(TorchRLModule, ValueFunctionAPI):
-    """The network of Mnih et al. 2015 with a policy and a value; RLlib's own takes no uint8 pictures."""
+    """The network of Mnih et al. 2015 with a policy and a value; RLlib's own does not accept uint8 images."""
 
     def setup(self) -> None:
         self.torso = nn.Sequential(
@@ -61,7 +60,7 @@ class NatureCNN(TorchRLModule, ValueFunctionAPI):
 
 
 def impala(settings: Settings, seconds: float) -> Meter:
-    """Each step is learned from once; the first 10 batches are the warm-up."""
+    """Each step is used once; the first 10 batches are the warm-up."""
     ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
     register_env("pong", lambda config: make_pong())
     algorithm = _config(settings).build_algo()
@@ -92,7 +91,7 @@ def _config(settings: Settings) -> Any:
 
 
 def _trained(result: dict[str, Any], fragment: int) -> int:
-    """Steps that the learner has used so far; RLlib also counts the row that each fragment is extended by."""
+    """Steps that the learner has used so far; RLlib also counts the step by which each fragment is extended."""
     learner = result.get("learners", {}).get("__all_modules__", {})
     return int(learner.get("num_env_steps_trained_lifetime", 0)) * fragment // (fragment + 1)
 

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Sample Factory on Pong: asynchronous PPO with one pass over the data, and synchronous PPO with four.
 
-Tried for seconds each on two idle cores.
-With one pass: 2 workers x 8 envs in 2 splits, batch 256: 626 steps/s; serial mode, 16 envs,
-batch 512: 466. Its learner has one torch thread unless it is serial; its running normalisation of pictures is off.
+Tried for seconds each on two idle cores. With one pass: 2 workers x 8 envs in 2 splits, batch 256: 626 steps/s; serial
+mode, 16 envs, batch 512: 466. Its learner has one torch thread unless it is serial; its running normalization of
+images is off.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Settings:
 
 
 class Ticks(AlgoObserver):
-    """Ticks after each training step of the learner, and ends the run when enough was seen."""
+    """Ticks after each training step of the learner, and ends the run when enough was measured."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
@@ -54,7 +54,7 @@ class Ticks(AlgoObserver):
 
 
 def impala(settings: Settings, seconds: float) -> Meter:
-    """Each step is learned from once; the first 10 batches are the warm-up."""
+    """Each step is used once; the first 10 batches are the warm-up."""
     learning = {"async_rl": True, "num_epochs": 1, "num_batches_per_epoch": 1}
     return _train(settings, learning, Meter(seconds, warm_up=10 * settings.batch))
 

@@ -1,10 +1,9 @@
 # mypy: disable-error-code="import-not-found, import-untyped, misc"
 """Stable-Baselines3 on Pong: PPO and DQN.
 
-Tried for seconds each on two idle cores.
-PPO: envs in processes and 2 torch threads 273 steps/s, envs in the same process and 1 thread
-226 (on one core of a shared machine). DQN: 8 envs in processes and 2 threads 115, 8 in the same process 96, 4 in the
-same process and 1 thread 76.
+Tried for seconds each on two idle cores. PPO: envs in processes and 2 torch threads 273 steps/s, envs in the same
+process and 1 thread 226 (on one core of a shared machine). DQN: 8 envs in processes and 2 threads 115, 8 in the same
+process 96, 4 in the same process and 1 thread 76.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Settings:
 
 
 class Ticks(BaseCallback):
-    """Ticks when a rollout begins, which is just after an update, and ends the training when enough was seen."""
+    """Ticks at the start of a rollout, right after an update, and ends the training when enough was measured."""
 
     def __init__(self, meter: Meter) -> None:
         super().__init__()
@@ -59,7 +58,7 @@ def ppo(settings: Settings, seconds: float) -> Meter:
 def dqn(settings: Settings, seconds: float) -> Meter:
     """An update of 32 transitions every 4 steps; the steps before learning starts are the warm-up.
 
-    The replay holds more than a measurement fills, so its size does not matter.
+    The replay is larger than a measurement fills, so its size does not matter.
     """
     model = DQN(
         "CnnPolicy", _envs(settings), learning_rate=1e-4, batch_size=32, buffer_size=40_000, learning_starts=1000,

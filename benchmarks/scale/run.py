@@ -1,9 +1,10 @@
-"""How a run would go on 1 to 1000 nodes, predicted from what each role costs on one; checked on 1, 2 and 4 nodes here.
+"""Predicted speed of a run on 1 to 1000 nodes, from the cost of each role on one; checked on 1, 2, and 4 simulated
+nodes.
 
-The nodes are simulated: raylets of their own on this machine, and an environment that waits instead of computing, so
-that several nodes' actors fit on its cores; `algo.max_lag` is large enough for all of them to act at once. Costs come
-from the run on one node; those on more are compared with what the model says. Two cases: slow envs, where more nodes
-help, and quick ones, where this machine's own cores are soon the limit.
+Each simulated node is a raylet on this machine, and the env waits instead of computing, so that the actors of several
+nodes fit on its cores; `algo.max_lag` is large enough for all of them to act at the same time. Costs come from the run
+on one node; runs on more nodes are compared with the model. Two cases: slow envs, where more nodes help, and quick
+ones, where the cores of this machine are soon the limit.
 
     .venv/bin/python benchmarks/scale/run.py --plot docs/images/scale.png --json
 """
@@ -27,7 +28,7 @@ from model import Costs, Prediction, predict
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from machine import describe
 
-ACTORS, ROWS = 2, 4  # a node; of an actor
+ACTORS, ENVS_PER_ACTOR = 2, 4  # actors per node, envs per actor
 CASES = {"slow envs": 0.02, "quick envs": 0.002}
 MEASURED, PREDICTED = (1, 2, 4), (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 SETTINGS = [
@@ -40,21 +41,21 @@ STORE = 200 * 2**20
 
 @contextmanager
 def cluster(nodes: int) -> Iterator[str]:
-    """The address of a head without CPUs and so many nodes."""
+    """The address of a cluster with a head without CPUs and `nodes` further nodes."""
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "object_store_memory": STORE, "include_dashboard": False}
-    made = Cluster(initialize_head=True, connect=False, head_node_args=head)
+    ray_cluster = Cluster(initialize_head=True, connect=False, head_node_args=head)
     try:
         for _ in range(nodes):
-            made.add_node(num_cpus=ACTORS, object_store_memory=STORE, wait=True)
-        yield made.address
+            ray_cluster.add_node(num_cpus=ACTORS, object_store_memory=STORE, wait=True)
+        yield ray_cluster.address
     finally:
-        made.shutdown()  # type: ignore[no-untyped-call]
+        ray_cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
 def measure(nodes: int, env_seconds: float, seconds: float) -> tuple[float, Costs]:
-    """Env steps a second on so many nodes, and what each role costs there."""
+    """Env steps per second on this number of nodes, and the cost of each role there."""
     from starling import tree
     from starling.config.load import load
     from starling.hardware import set_up_torch
@@ -63,7 +64,12 @@ def measure(nodes: int, env_seconds: float, seconds: float) -> tuple[float, Cost
 
     with cluster(nodes) as address:
         actors = nodes * ACTORS
-        topology = [f"ray.address={address}", f"ray.nodes={nodes}", f"actors={actors}", f"env.num={actors * ROWS}"]
+        topology = [
+            f"ray.address={address}",
+            f"ray.nodes={nodes}",
+            f"actors={actors}",
+            f"env.num={actors * ENVS_PER_ACTOR}",
+        ]
         run_plan = RunPlan.from_config(
             load("impala-cartpole", [*SETTINGS, *topology, f"env.args={{seconds: {env_seconds}}}"])
         )
@@ -78,18 +84,18 @@ def measure(nodes: int, env_seconds: float, seconds: float) -> tuple[float, Cost
             run_until(going, ends_in(seconds))
             row = runtime.drain_metrics()
             speed = (runtime.env_steps - steps) / (time.monotonic() - begun)
-            made = runtime.updates - updates
+            ray_cluster = runtime.updates - updates
             model = runtime.learner.model
-            fragment = run_plan.fragment_shape(layout_of(run_plan, model)).buffer(ROWS)
+            fragment = run_plan.fragment_shape(layout_of(run_plan, model)).buffer(ENVS_PER_ACTOR)
         finally:
             runtime.close()
     return speed, Costs(
         actor_s=actors * row["time/actors/busy"] / speed,
         driver_s=row["time/hub/busy"] / speed,
         train_s=row["time/learner/busy"] / speed,
-        step_bytes=tree.nbytes(fragment) / (ROWS * run_plan.tables[0].fragment),
+        step_bytes=tree.nbytes(fragment) / (ENVS_PER_ACTOR * run_plan.tables[0].fragment),
         weights_bytes=sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values()),
-        version_steps=speed * seconds / max(1, made),
+        version_steps=speed * seconds / max(1, ray_cluster),
     )
 
 
@@ -104,7 +110,7 @@ def run_until(going: Iterator[None], done: Any) -> None:
 
 
 def compare(env_seconds: float, seconds: float, bandwidth: float) -> dict[str, Any]:
-    """Costs on one node, what they predict, and what was measured."""
+    """Costs on one node, the predictions from them, and the measured speeds."""
     found = {nodes: measure(nodes, env_seconds, seconds) for nodes in MEASURED}
     costs = found[1][1]
     predictions = [predict(costs, nodes, ACTORS, bandwidth) for nodes in PREDICTED]
@@ -144,8 +150,10 @@ def plot(report: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=15.0, help="measured of each number of nodes")
-    parser.add_argument("--gigabits", type=float, default=10.0, help="a second, of the driver's line, each way")
+    parser.add_argument("--seconds", type=float, default=15.0, help="duration of each measurement")
+    parser.add_argument(
+        "--gigabits", type=float, default=10.0, help="network bandwidth of the driver per second, each way"
+    )
     parser.add_argument("--plot", type=Path, help="write a PNG")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     args = parser.parse_args()
@@ -167,7 +175,12 @@ def main() -> None:
         plot(report, args.plot)
     if args.json:
         said = describe("starling-rl", "ray", "torch")
-        settings = {"actors_a_node": ACTORS, "rows": ROWS, "seconds": args.seconds, "gigabits": args.gigabits}
+        settings = {
+            "actors_per_node": ACTORS,
+            "envs_per_actor": ENVS_PER_ACTOR,
+            "seconds": args.seconds,
+            "gigabits": args.gigabits,
+        }
         print(json.dumps({**said, "settings": settings, "cases": report}))
 
 

@@ -1,4 +1,4 @@
-"""An environment that takes its time without using a core: nodes of a cluster that are simulated on one machine."""
+"""An env that takes time without using a core, for simulating several nodes on one machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starling.types import NDArray
 
 
 class Slow(Identity):
-    """`toy/identity` whose steps take `seconds` each, as those of a simulator on another machine would."""
+    """`toy/identity` whose steps take `seconds` each, like those of a simulator on another machine."""
 
     def __init__(self, seconds: float = 0.005, **args: Any) -> None:
         super().__init__(**args)

@@ -1,4 +1,4 @@
-"""The counting env proves that observation, action, reward, carry and masks stay together, from env to sample."""
+"""Observations, actions, rewards, carries, and masks stay aligned from env to sample, shown with the counting env."""
 
 from itertools import pairwise
 
@@ -10,37 +10,37 @@ from starling.envs.toy import counting_length, counting_reward, counting_termina
 from starling.launch.plan import RunPlan
 from starling.launch.runtime import build_runtime
 
-ROWS = 3
+NUM_ENVS = 3
 
 
-def run(preset, steps, *overrides, cut_at=()):
-    """An inline system on the counting env, with every fragment that was inserted."""
-    settings = [f"env={{id: toy/counting, num: {ROWS}}}", "net.torso.hidden=[8]", *overrides]
+def run(preset, steps, *overrides, truncate_at=()):
+    """An inline run on the counting env, and copies of all fragments that were inserted."""
+    settings = [f"env={{id: toy/counting, num: {NUM_ENVS}}}", "net.torso.hidden=[8]", *overrides]
     runtime = build_runtime(RunPlan.from_config(load(preset, settings)))
     fragments, insert = [], runtime.store.mixture.insert
 
     def copy_and_insert(fragment):
-        fragments.append(copied(fragment))
+        fragments.append(copy_of(fragment))
         return insert(fragment)
 
     runtime.store.mixture.insert = copy_and_insert
     for count, _ in enumerate(runtime.run(), start=1):
-        if count in cut_at:
+        if count in truncate_at:
             runtime.loops[0].cut()
         if runtime.env_steps >= steps:
             return runtime, fragments
     raise AssertionError
 
 
-def copied(fragment):
+def copy_of(fragment):
     from starling import tree
 
     return tree.map(lambda leaf: np.array(leaf) if isinstance(leaf, np.ndarray) else leaf, fragment)
 
 
 def check_steps(trajectory):
-    """Every valid step must be what the counting env does with that observation and action."""
-    valid_seen = 0
+    """Check that every valid step is what the counting env does for that observation and action."""
+    valid_steps = 0
     for b in range(trajectory.rows):
         for t in range(trajectory.length):
             if not trajectory.valid[t, b]:
@@ -48,7 +48,7 @@ def check_steps(trajectory):
                 assert not trajectory.terminated[t, b]
                 assert not trajectory.truncated[t, b]
                 continue
-            valid_seen += 1
+            valid_steps += 1
             tag, episode, step = (int(x) for x in trajectory.obs[t, b])
             action = int(trajectory.action[t, b])
             assert trajectory.rewards["extrinsic"][t, b] == counting_reward(tag, episode, step, action)
@@ -57,47 +57,47 @@ def check_steps(trajectory):
             last = step + 1 == counting_length(tag, episode)
             assert trajectory.terminated[t, b] == (last and counting_terminates(tag, episode))
             assert trajectory.truncated[t, b] == (last and not counting_terminates(tag, episode))
-    return valid_seen
+    return valid_steps
 
 
 @pytest.mark.parametrize("fragment", [1, 4, 7])
-def test_fragments_are_aligned_and_leave_nothing_out(fragment):
-    runtime, fragments = run("dqn-cartpole", 200, f"algo.fragment={fragment}", cut_at=(11, 12, 30))
+def test_fragments_are_aligned_and_contain_every_step(fragment):
+    runtime, fragments = run("dqn-cartpole", 200, f"algo.fragment={fragment}", truncate_at=(11, 12, 30))
     assert sum(check_steps(f.trajectory) for f in fragments) == runtime.store.env_steps
-    assert runtime.env_steps - runtime.store.env_steps <= ROWS * fragment
+    assert runtime.env_steps - runtime.store.env_steps <= NUM_ENVS * fragment
     for before, after in pairwise(fragments):
         np.testing.assert_array_equal(before.trajectory.obs[-1], after.trajectory.obs[0])
         np.testing.assert_array_equal(before.trajectory.first[-1], after.trajectory.first[0])
         assert after.sequence == before.sequence + 1
 
 
-def test_a_reset_row_follows_every_end_and_every_cut():
-    _, fragments = run("dqn-cartpole", 200, "algo.fragment=50", cut_at=(11, 30))
-    whole = fragments[0].trajectory
-    ended = whole.terminated | whole.truncated
-    np.testing.assert_array_equal(whole.first[1:], ~whole.valid)
-    assert (~whole.valid[1:])[ended[:-1]].all()
-    cut = [t for t in range(1, 50) if not whole.valid[t].any()]
+def test_reset_follows_every_episode_end_and_every_forced_cut():
+    _, fragments = run("dqn-cartpole", 200, "algo.fragment=50", truncate_at=(11, 30))
+    trajectory = fragments[0].trajectory
+    ended = trajectory.terminated | trajectory.truncated
+    np.testing.assert_array_equal(trajectory.first[1:], ~trajectory.valid)
+    assert (~trajectory.valid[1:])[ended[:-1]].all()
+    cut = [t for t in range(1, 50) if not trajectory.valid[t].any()]
     assert set(cut) >= {11, 30}
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_sampled_windows_are_aligned_and_stay_in_one_episode(n_step):
+def test_sampled_sequences_are_aligned_and_stay_in_one_episode(n_step):
     overrides = [f"algo.n_step={n_step}", "algo.learning_starts=50", "algo.capacity=300", "algo.batch=64"]
     overrides.append("algo.fragment=50")
-    runtime, _ = run("dqn-cartpole", 900, *overrides, cut_at=(40, 200))
+    runtime, _ = run("dqn-cartpole", 900, *overrides, truncate_at=(40, 200))
     runtime.store.check_valid()
     for _ in range(20):
         steps = runtime.store.mixture.sample(64).trajectory
         assert check_steps(steps) > 0
         assert steps.valid[0].all()
-        assert (steps.obs[:, :, 1] == steps.obs[0, :, 1]).all()  # one episode
+        assert (steps.obs[:, :, 1] == steps.obs[0, :, 1]).all()  # all steps are of one episode
         count = steps.valid.sum(0)
         last = steps.obs[-1, np.arange(64), 2]
         np.testing.assert_array_equal(last, steps.obs[0, :, 2] + count)  # padding repeats the final observation
 
 
-def test_carries_hold_what_came_before_each_observation():
+def test_carries_hold_the_state_action_and_reward_before_each_observation():
     overrides = ["net.core.kind=lstm", "net.core.size=4", "net.inputs=[action, reward]", "algo.rollout=8"]
     _, fragments = run("ppo-cartpole", 400, *overrides, "net.shared=true")
     assert len(fragments) > 10
@@ -115,14 +115,14 @@ def test_recorded_rewards_are_clipped_and_scores_are_not():
     assert max(episode.total for episode in runtime.episodes()) > 7
 
 
-def test_episodes_that_ended_by_themselves_are_scored_with_their_raw_return():
-    runtime, fragments = run("dqn-cartpole", 400, "algo.fragment=100", cut_at=(25,))
+def test_only_episodes_that_ended_by_themselves_are_scored():
+    runtime, fragments = run("dqn-cartpole", 400, "algo.fragment=100", truncate_at=(25,))
     steps = fragments[0].trajectory
-    totals, lengths, episodes = np.zeros(ROWS), np.zeros(ROWS, int), []
+    totals, lengths, episodes = np.zeros(NUM_ENVS), np.zeros(NUM_ENVS, int), []
     for t in range(steps.length):
         totals += steps.rewards["extrinsic"][t]
         lengths += steps.valid[t]
-        for b in range(ROWS):
+        for b in range(NUM_ENVS):
             if steps.terminated[t, b] or steps.truncated[t, b]:
                 episodes.append((b, totals[b], lengths[b]))
             if steps.first[t + 1, b]:
@@ -131,17 +131,17 @@ def test_episodes_that_ended_by_themselves_are_scored_with_their_raw_return():
     assert scored[: len(episodes)] == episodes
 
 
-def test_on_policy_fragments_are_acted_by_the_newest_weights_alone():
+def test_on_policy_fragments_use_only_the_newest_weights():
     _, fragments = run("ppo-cartpole", 400, "algo.rollout=8")
-    assert [f.trajectory.policy_version.tolist() for f in fragments] == [[i] * ROWS for i in range(len(fragments))]
+    assert [f.trajectory.policy_version.tolist() for f in fragments] == [[i] * NUM_ENVS for i in range(len(fragments))]
 
 
-def test_staggered_rows_are_aligned_and_what_was_cut_is_not_scored():
+def test_staggered_envs_are_aligned_and_cut_episodes_are_not_scored():
     runtime, fragments = run("dqn-cartpole", 300, "env.stagger=4", "algo.fragment=100", "seed=2")
     steps = fragments[0].trajectory
     np.testing.assert_array_equal(steps.first[1:], ~steps.valid)
-    begins = [np.flatnonzero(steps.first[1:5, b]) for b in range(ROWS)]
-    cut = [b for b in range(ROWS) if len(begins[b]) and begins[b][0] < counting_length(*tag_and_episode(steps, b))]
+    begins = [np.flatnonzero(steps.first[1:5, b]) for b in range(NUM_ENVS)]
+    cut = [b for b in range(NUM_ENVS) if len(begins[b]) and begins[b][0] < counting_length(*tag_and_episode(steps, b))]
     episodes = runtime.episodes()
     assert cut
     for b in cut:

@@ -8,7 +8,7 @@ from starling.config.load import load
 from starling.launch.plan import RunPlan, build_model
 from starling.types import EnvStep
 
-ROWS = 4
+NUM_ENVS = 4
 
 
 @pytest.mark.parametrize(("preset", "core"), [("impala-cartpole", "none"), ("r2d2-cartpole", "lstm")])
@@ -16,17 +16,17 @@ def test_mixed_precision_acts_in_bfloat16_and_records_float32(preset, core):
     run_plan = RunPlan.from_config(load(preset, [f"net.core.kind={core}"]))
     model = build_model(run_plan)
     step = EnvStep(
-        np.random.default_rng(0).normal(size=(ROWS, 4)).astype(np.float32),
-        np.ones(ROWS, bool),
-        np.zeros(ROWS, np.float32),
-        *(np.zeros(ROWS, bool) for _ in range(2)),
-        np.ones(ROWS, bool),
-        np.zeros(ROWS, bool),
+        np.random.default_rng(0).normal(size=(NUM_ENVS, 4)).astype(np.float32),
+        np.ones(NUM_ENVS, bool),
+        np.zeros(NUM_ENVS, np.float32),
+        *(np.zeros(NUM_ENVS, bool) for _ in range(2)),
+        np.ones(NUM_ENVS, bool),
+        np.zeros(NUM_ENVS, bool),
     )
     outputs = []
     for mixed in (False, True):
-        policy = Policy(run_plan.algorithm, model, num_envs=ROWS, explore=True, mixed=mixed)
-        group = policy.group(np.arange(ROWS), seed=0)
+        policy = Policy(run_plan.algorithm, model, num_envs=NUM_ENVS, explore=True, mixed=mixed)
+        group = policy.group(np.arange(NUM_ENVS), seed=0)
         group.seen = step
         (output,) = policy.infer([group])
         outputs.append(dict(tree.items((output.extras, output.state))))

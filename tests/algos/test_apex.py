@@ -1,4 +1,4 @@
-"""Ape-X: first priorities against the paper written as a loop and against the learner's own, and who explores."""
+"""Ape-X: initial priorities compared with the paper and with the learner's own, and per-env epsilons."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from starling.types import Batch, EnvSpec, Progress, Trajectory
 DISCOUNT, ACTIONS, ROWS = 0.9, 3, 4
 ENV = EnvSpec("random", spaces.Box(-9, 9, (5,), np.float32), spaces.Discrete(ACTIONS))
 STEPS = {"full": 3, "terminated": 2, "truncated": 2, "terminated at the last step": 3, "one step": 1}
-"""Kinds of windows of up to 3 steps: how many were really taken."""
+"""Kinds of sequences of up to 3 steps -> number of valid steps."""
 
 
 def make(**settings):
@@ -29,14 +29,14 @@ def make(**settings):
     return algorithm, algorithm.build(ENV, algorithm.streams())
 
 
-def see(obs, rows=None, explore=True, total=ROWS, noise=0.5):
-    """An act() input of these observations [B, 5]."""
+def act_input(obs, env_index=None, explore=True, total=ROWS, noise=0.5):
+    """An input of `act` with these observations [B, 5]."""
     count = len(obs)
     return ActInput(
         obs=obs,
         first=torch.zeros(count, dtype=torch.bool),
         carry={},
-        env_index=torch.arange(count) if rows is None else rows,
+        env_index=torch.arange(count) if env_index is None else env_index,
         num_envs=total,
         progress=Progress(),
         explore=explore,
@@ -44,13 +44,13 @@ def see(obs, rows=None, explore=True, total=ROWS, noise=0.5):
     )
 
 
-def recorded_windows(algorithm, model, length=3):
-    """A window of each kind [T, B], as a ring hands it out: the final observation repeated, all else zero."""
+def recorded_sequences(algorithm, model, length=3):
+    """One sequence of each kind, [T, B], as a ring returns it: padded with the final observation and zeros."""
     taken, random = torch.tensor(list(STEPS.values())), torch.Generator().manual_seed(2)
     rows, step = len(taken), torch.arange(length + 1)[:, None]
     obs = torch.randn(length + 1, rows, 5, generator=random)
     obs = obs.gather(0, torch.minimum(step, taken)[..., None].expand(-1, -1, 5))
-    acted = [algorithm.act(model, see(obs[t], noise=0.9 if t % 3 else 0.001)) for t in range(length + 1)]
+    acted = [algorithm.act(model, act_input(obs[t], noise=0.9 if t % 3 else 0.001)) for t in range(length + 1)]
     valid = step[:-1] < taken
     ends = (step[:-1] == taken - 1).numpy()
     kinds = np.array(list(STEPS))
@@ -68,55 +68,57 @@ def recorded_windows(algorithm, model, length=3):
     )
 
 
-def slow_error(model, window, row):
-    """|r_0 + g r_1 + ... + g^m max_a q(S_m, a) - q(S_0, A_0)| (1803.00933, section 4.1), one step after another."""
+def slow_td_error(model, sequence, row):
+    """|r_0 + g r_1 + ... + g^m max_a q(S_m, a) - q(S_0, A_0)| (1803.00933, section 4.1), one step at a time."""
 
     def q(t):
-        return model.step(torch.from_numpy(window.obs[t, [row]]), torch.zeros(1, dtype=torch.bool), {})[0]["extrinsic"]
+        return model.step(torch.from_numpy(sequence.obs[t, [row]]), torch.zeros(1, dtype=torch.bool), {})[0][
+            "extrinsic"
+        ]
 
     target, discount, last = 0.0, 1.0, 0
-    for t in range(window.length):
-        if window.valid[t, row]:
-            target += discount * float(window.rewards["extrinsic"][t, row])
-            discount *= 0.0 if window.terminated[t, row] else DISCOUNT
+    for t in range(sequence.length):
+        if sequence.valid[t, row]:
+            target += discount * float(sequence.rewards["extrinsic"][t, row])
+            discount *= 0.0 if sequence.terminated[t, row] else DISCOUNT
             last = t + 1
     target += discount * q(last).max().item()
-    return abs(target - q(0)[0, window.action[0, row]].item())
+    return abs(target - q(0)[0, sequence.action[0, row]].item())
 
 
-def learners_error(algorithm, model, window):
-    """What the learner would say of a window if online and target network were those that acted."""
-    rows, generator = window.rows, torch.Generator()
-    batch = Batch(tree.to_torch(window), torch.ones(rows), torch.zeros(rows).long(), Progress(), generator)
+def learner_priorities(algorithm, model, sequence):
+    """The learner's priorities if both its online and its target network are the network that acted."""
+    rows, generator = sequence.rows, torch.Generator()
+    batch = Batch(tree.to_torch(sequence), torch.ones(rows), torch.zeros(rows).long(), Progress(), generator)
     return algorithm.loss(model, model, batch).priorities.numpy()
 
 
-def test_first_priorities_are_the_papers():
+def test_initial_priorities_match_the_paper():
     algorithm, model = make()
-    window = recorded_windows(algorithm, model)
-    expected = [slow_error(model, window, row) for row in range(window.rows)]
-    np.testing.assert_allclose(algorithm.priority(window), expected, rtol=1e-5, atol=1e-5)
+    sequence = recorded_sequences(algorithm, model)
+    expected = [slow_td_error(model, sequence, row) for row in range(sequence.rows)]
+    np.testing.assert_allclose(algorithm.priority(sequence), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("double", [False, True])
-def test_first_priorities_are_what_the_learner_would_say(double):
+def test_initial_priorities_equal_the_learners(double):
     algorithm, model = make(double=double)
-    window = recorded_windows(algorithm, model)
-    expected = learners_error(algorithm, model, window)
-    np.testing.assert_allclose(algorithm.priority(window), expected, rtol=1e-5, atol=1e-5)
+    sequence = recorded_sequences(algorithm, model)
+    expected = learner_priorities(algorithm, model, sequence)
+    np.testing.assert_allclose(algorithm.priority(sequence), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_the_taken_action_counts_also_where_it_is_not_the_best():
-    """Both kinds must occur in the windows above, or the loop would agree with a priority that mixes them up."""
+def test_sequences_have_greedy_and_other_first_actions():
+    """Otherwise the comparisons above could not detect a priority that mixes up the taken and the best action."""
     algorithm, model = make()
-    extras = recorded_windows(algorithm, model).extras
+    extras = recorded_sequences(algorithm, model).extras
     worse = extras["taken"]["extrinsic"] < extras["best"]["extrinsic"]
     assert worse.any()
     assert not worse.all()
 
 
-def test_replay_of_a_real_run_begins_with_the_learners_priorities():
-    """Nothing is learned here, so what actors said of every item must be what the learner says of it."""
+def test_initial_priorities_in_a_run_equal_the_learners():
+    """Nothing is learned here, so the actors' priority of every item must equal the learner's."""
     settings = ["env={id: toy/counting, num: 3}", "algo.name=apex", "algo.n_step=3", "algo.fragment=8"]
     settings += ["algo.learning_starts=50000"]
     runtime = build_runtime(RunPlan.from_config(load("dqn-cartpole", settings)))
@@ -125,30 +127,33 @@ def test_replay_of_a_real_run_begins_with_the_learners_priorities():
             break
     table, algorithm = runtime.store.mixture.tables[0], runtime.learner.algorithm
     slots = np.nonzero(table._storage._windows.steps)[0]
-    window = table._storage.gather(slots)
-    said = table._sampler._tree.get(slots) ** (1 / table.spec.priority_exponent)
-    assert not window.valid.all()
-    assert window.terminated.any()
-    assert window.truncated.any()
-    np.testing.assert_allclose(said, learners_error(algorithm, runtime.learner.model, window), rtol=1e-4, atol=1e-5)
+    sequence = table._storage.gather(slots)
+    initial = table._sampler._tree.get(slots) ** (1 / table.spec.priority_exponent)
+    assert not sequence.valid.all()
+    assert sequence.terminated.any()
+    assert sequence.truncated.any()
+    np.testing.assert_allclose(
+        initial, learner_priorities(algorithm, runtime.learner.model, sequence), rtol=1e-4, atol=1e-5
+    )
     runtime.close()
 
 
-def test_rows_explore_by_their_place_on_the_ladder():
+def test_envs_explore_with_their_own_epsilon_of_the_ladder():
     algorithm, _ = make(epsilon=0.4, ladder=7.0)
-    inputs = see(torch.zeros(ROWS, 5))
+    inputs = act_input(torch.zeros(ROWS, 5))
     expected = [0.4 ** (1 + 7 * i / (ROWS - 1)) for i in range(ROWS)]
     torch.testing.assert_close(algorithm.epsilon(inputs), torch.tensor(expected))
-    later = see(torch.zeros(2, 5), rows=torch.tensor([2, 3]))  # one actor's rows, of which others have the rest
-    torch.testing.assert_close(algorithm.epsilon(later), torch.tensor(expected[2:]))
-    assert algorithm.epsilon(see(torch.zeros(1, 5), total=1)).item() == pytest.approx(0.4)
+    # Some envs of the run; other actors have the rest.
+    subset = act_input(torch.zeros(2, 5), env_index=torch.tensor([2, 3]))
+    torch.testing.assert_close(algorithm.epsilon(subset), torch.tensor(expected[2:]))
+    assert algorithm.epsilon(act_input(torch.zeros(1, 5), total=1)).item() == pytest.approx(0.4)
 
 
-def test_nobody_explores_when_evaluating():
+def test_evaluation_uses_eval_epsilon():
     algorithm, _ = make(eval_epsilon=0.01)
-    assert algorithm.epsilon(see(torch.zeros(2, 5), explore=False)) == 0.01
+    assert algorithm.epsilon(act_input(torch.zeros(2, 5), explore=False)) == 0.01
 
 
-def test_a_recurrent_network_is_refused_in_its_own_name():
+def test_recurrent_network_is_rejected():
     with pytest.raises(UserError, match="apex learns from single transitions"):
         ApeX(ApeXConfig(name="apex"), NetConfig(core=CoreConfig(kind="lstm")))

@@ -1,4 +1,4 @@
-"""PPO behind actors that run ahead: V-trace corrects the advantages, and without lag nothing is changed."""
+"""PPO with asynchronous actors: V-trace corrects the advantages, and without lag nothing changes."""
 
 from dataclasses import replace
 
@@ -41,8 +41,8 @@ def stale(shape, random):
     return {"log_prob": -3.0 * torch.rand(*shape, generator=random)}
 
 
-def present_log_prob(model, steps):
-    """log pi(a) [T, B] of the network as it is."""
+def current_log_prob(model, steps):
+    """log pi(a) [T, B] of the current network."""
     seen = outputs_step_by_step(model, steps)[:-1]
     return torch.stack([outputs["policy"].log_prob(steps.action[t]) for t, outputs in enumerate(seen)]).detach()
 
@@ -53,40 +53,40 @@ def prepare(algorithm, model, batch):
 
 
 def _with_own_step_unweighted(steps, ratio, v, t):
-    """vs - v at step t [B], as if its own action had been the present policy's: the surrogate weights that one."""
+    """vs - v at step t [B] with a ratio of 1 for its own action, which the surrogate weights itself."""
     vs, _ = slow_vtrace(steps, np.where(np.arange(LENGTH)[:, None] == t, 1.0, ratio), v, DISCOUNT, LAMBDA)
     return vs[t] - v[t]
 
 
 @pytest.mark.parametrize(("core", "actions"), CASES)
-def test_with_lag_values_and_advantages_are_vtraces(core, actions):
+def test_with_lag_values_and_advantages_are_those_of_vtrace(core, actions):
     algorithm, model = make(core, actions, max_lag=2)
     batch = make_batch(model, stale, actions)
     steps = batch.trajectory
     prepared = prepare(algorithm, model, batch)
-    ratio = (present_log_prob(model, steps) - steps.extras["log_prob"][:LENGTH]).exp().double().numpy()
+    ratio = (current_log_prob(model, steps) - steps.extras["log_prob"][:LENGTH]).exp().double().numpy()
     v = np.array([outputs["extrinsic"].tolist() for outputs in outputs_step_by_step(model, steps)])
     vs, _ = slow_vtrace(steps, ratio, v, DISCOUNT, LAMBDA)
     valid = steps.valid.numpy()
     np.testing.assert_allclose(prepared.value_target["extrinsic"].numpy()[valid], vs[valid], atol=1e-5)
     advantage = np.stack([_with_own_step_unweighted(steps, ratio, v, t) for t in range(LENGTH)])
     np.testing.assert_allclose(prepared.advantage.numpy()[valid], advantage[valid], atol=1e-5)
-    assert ratio[valid].max() > 1.1 > 0.9 > ratio[valid].min()  # clipped and not
+    assert ratio[valid].max() > 1.1 > 0.9 > ratio[valid].min()  # some ratios are clipped, some are not
 
 
 @pytest.mark.parametrize(("core", "actions"), CASES)
-def test_with_lag_but_the_same_policy_it_is_gae(core, actions):
-    (ahead, model), (synchronous, _) = make(core, actions, max_lag=1), make(core, actions)
+def test_with_lag_but_the_same_policy_advantages_are_gae(core, actions):
+    (asynchronous, model), (synchronous, _) = make(core, actions, max_lag=1), make(core, actions)
     batch = make_batch(model, stale, actions)
-    present = present_log_prob(model, batch.trajectory)
-    extras = {"log_prob": torch.cat([present, present[:1]])}
+    current = current_log_prob(model, batch.trajectory)
+    extras = {"log_prob": torch.cat([current, current[:1]])}
     batch = replace(batch, trajectory=replace(batch.trajectory, extras=extras))
-    mine, theirs = prepare(ahead, model, batch), prepare(synchronous, model, batch)
-    torch.testing.assert_close(mine.advantage, theirs.advantage, rtol=1e-5, atol=2e-6)
-    torch.testing.assert_close(mine.value_target, theirs.value_target, rtol=1e-5, atol=2e-6)
+    with_lag, without_lag = prepare(asynchronous, model, batch), prepare(synchronous, model, batch)
+    torch.testing.assert_close(with_lag.advantage, without_lag.advantage, rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(with_lag.value_target, without_lag.value_target, rtol=1e-5, atol=2e-6)
 
 
-def test_without_lag_it_is_gae_to_the_bit_whatever_was_recorded():
+def test_without_lag_advantages_are_bitwise_gae_and_ignore_what_was_recorded():
     algorithm, model = make()
     batch = make_batch(model, stale)
     steps = batch.trajectory
@@ -100,19 +100,19 @@ def test_without_lag_it_is_gae_to_the_bit_whatever_was_recorded():
 
 
 @pytest.mark.parametrize("max_lag", [0, 2])
-def test_the_surrogate_is_against_the_policy_that_acted(max_lag):
-    """Without lag that is the network as it was when the batch came, whatever was recorded."""
+def test_surrogate_ratio_is_relative_to_the_policy_that_acted(max_lag):
+    """Without lag that is the network at the arrival of the batch, whatever was recorded."""
     algorithm, model = make(max_lag=max_lag, value_coef=0.0, entropy_coef=0.0)
     batch = make_batch(model, stale)
     steps = batch.trajectory
-    behaviour = steps.extras["log_prob"][:LENGTH] if max_lag else present_log_prob(model, steps)
+    behavior = steps.extras["log_prob"][:LENGTH] if max_lag else current_log_prob(model, steps)
     with torch.no_grad():
         batch = algorithm.prepare(model, None, batch)
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
         loss = algorithm.loss(model, None, batch).losses["ppo"].item()
     advantage, surrogates = batch.prepared.advantage, []
-    ratio = (present_log_prob(model, steps) - behaviour).exp()
+    ratio = (current_log_prob(model, steps) - behavior).exp()
     for t, b in steps.valid.nonzero().tolist():
         r, a = ratio[t, b].item(), advantage[t, b].item()
         surrogates.append(min(r * a, min(max(r, 1 - CLIP), 1 + CLIP) * a))
@@ -121,7 +121,7 @@ def test_the_surrogate_is_against_the_policy_that_acted(max_lag):
 
 
 class Recording(PPO):
-    """PPO that records what it need not, and compares."""
+    """PPO that also records log-probabilities and compares them with its own."""
 
     compared = 0
 
@@ -140,7 +140,7 @@ class Recording(PPO):
 @pytest.mark.parametrize(
     "settings", [["env.id=Pendulum-v1", "algo.normalize_observations=true"], ["net.core.kind=lstm"]]
 )
-def test_without_lag_the_policy_that_learns_is_the_one_that_acted(monkeypatch, settings):
+def test_without_lag_recorded_and_recomputed_log_probs_agree(monkeypatch, settings):
     monkeypatch.setattr("starling.algos.ppo.ppo.PPO", Recording)
     monkeypatch.setattr(Recording, "compared", 0)
     short = ["env.num=4", "algo.rollout=16", "algo.epochs=2", "algo.minibatches=2"]
@@ -150,16 +150,16 @@ def test_without_lag_the_policy_that_learns_is_the_one_that_acted(monkeypatch, s
 
 @pytest.mark.parametrize("max_lag", [0, 2])
 @pytest.mark.parametrize("episodic", [True, False])
-def test_final_observations_are_learnt_from_where_returns_go_on_behind_them(max_lag, episodic):
+def test_only_non_episodic_streams_train_the_value_of_final_observations(max_lag, episodic):
     algorithm, _ = make(max_lag=max_lag)
     model = algorithm.build(env_spec(), (replace(algorithm.streams()[0], episodic=episodic),))
     with torch.no_grad():
         batch = algorithm.prepare(model, None, make_batch(model, stale))
-    pull = gradient_at_resets(lambda batch: algorithm.loss(model, None, batch).losses["ppo"], batch)
-    assert (pull == 0).all() if episodic else (pull != 0).any(-1).all()
+    gradient = gradient_at_resets(lambda batch: algorithm.loss(model, None, batch).losses["ppo"], batch)
+    assert (gradient == 0).all() if episodic else (gradient != 0).any(-1).all()
 
 
-def test_actors_may_run_so_many_batches_ahead():
+def test_max_lag_sets_lag_and_capacity_of_the_queue():
     (table,) = make(max_lag=3)[0].tables(num_envs=8)
     assert (table.max_lag, table.batch, table.capacity) == (3, 8, 40)
     assert make()[0].tables(num_envs=8)[0].max_lag == 0

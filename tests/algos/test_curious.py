@@ -1,11 +1,11 @@
-"""Intrinsic rewards inside the system: recorded as they were given, scaled where they are learned from, resumable."""
+"""Intrinsic rewards in a whole run: recorded unscaled, scaled for learning, resumable."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from support.inline_runs import run, windows
+from support.inline_runs import all_sequences, run
 
 from starling.config.load import load
 from starling.errors import UserError
@@ -21,7 +21,7 @@ EPISODIC = "{kind: episodic, name: new, features: 4, capacity: 8, neighbours: 2,
 
 
 def cells(runtime):
-    """What is kept of every step: rewards a stream [cells], in the order of time in every ring, up to the newest."""
+    """Stored rewards per stream [envs, cells] in order of time, the flags, and the newest cell of every ring."""
     (table,) = runtime.store.mixture.tables
     ring = table._storage
     length, head = ring._grid.length, ring._windows.head
@@ -31,14 +31,14 @@ def cells(runtime):
 
 
 def learn_once_more(runtime):
-    """Go on until there is another update."""
+    """Run until the next update."""
     updates = runtime.updates
     for _ in runtime.run():
         if runtime.updates > updates:
             break
 
 
-def test_returns_are_the_discounted_sums_of_what_was_recorded_over_the_ends_of_episodes():
+def test_recorded_intrinsic_returns_are_discounted_sums_across_episodes():
     discounts = {"rnd": 0.9, "new": 0.7}
     rnd, episodic = RND.replace("warm_up: 20", "warm_up: 0, discount: 0.9"), EPISODIC.replace("}}", "}, discount: 0.7}")
     runtime = run("dqn-cartpole", 300, *DQN, f"curiosity=[{rnd}, {episodic}]")
@@ -54,9 +54,9 @@ def test_returns_are_the_discounted_sums_of_what_was_recorded_over_the_ends_of_e
 
 
 def divided(model, steps):
-    """The rewards with each intrinsic one divided by the standard deviation of its returns so far."""
+    """The rewards, with each intrinsic one divided by the std of its returns so far."""
     scales = {name: model.returns[name].std() for name in ("rnd", "icm")}
-    assert all(not 0.5 < scale < 2.0 for scale in scales.values())  # otherwise dividing would change little
+    assert all(not 0.5 < scale < 2.0 for scale in scales.values())  # otherwise scaling would change little
     return {**steps.rewards, **{name: steps.rewards[name] / float(scale) for name, scale in scales.items()}}
 
 
@@ -79,21 +79,21 @@ def test_intrinsic_rewards_are_divided_by_the_std_of_their_returns_before_learni
 def test_initial_priorities_use_scaled_intrinsic_rewards():
     settings = ["algo.name=apex", "algo.fragment=4", "algo.learning_starts=50", f"curiosity=[{RND}, {ICM}]"]
     runtime = run("dqn-cartpole", 300, *SMALL, *settings)
-    algorithm, steps = runtime.learner.algorithm, windows(runtime)
+    algorithm, steps = runtime.learner.algorithm, all_sequences(runtime)
     expected = algorithm._agent.priority(replace(steps, rewards=divided(runtime.learner.model, steps)))
     np.testing.assert_allclose(algorithm.priority(steps), expected, rtol=1e-5)
     assert not np.allclose(algorithm._agent.priority(steps), expected, rtol=1e-2)
 
 
-def test_every_network_is_moved_by_its_own_optimizer_alone_and_the_random_one_by_none():
+def test_all_networks_are_trained_but_the_random_one():
     runtime = run("ppo-cartpole", 48, *SMALL, "algo.rollout=16", "algo.minibatches=1", f"curiosity=[{RND}, {ICM}]")
     fresh = build_runtime(RunPlan.from_config(runtime_config())).learner.model
     before = dict(fresh.named_parameters())
-    moved = {name for name, new in runtime.learner.model.named_parameters() if not torch.equal(new, before[name])}
-    parts = {".".join(name.split(".")[:3]) for name in moved}
+    changed = {name for name, new in runtime.learner.model.named_parameters() if not torch.equal(new, before[name])}
+    parts = {".".join(name.split(".")[:3]) for name in changed}
     assert {"curiosity.rnd.predictor", "curiosity.icm.inverse", "curiosity.icm.forward_model"} <= parts
-    assert not any(name.startswith("curiosity.rnd.random") for name in moved)
-    assert any(name.startswith("agent.heads.rnd") for name in moved)
+    assert not any(name.startswith("curiosity.rnd.random") for name in changed)
+    assert any(name.startswith("agent.heads.rnd") for name in changed)
 
 
 def runtime_config():
@@ -114,7 +114,7 @@ def runtime_config():
         ("[{kind: episodic, capacity: 5}]", "capacity=5 is less than neighbours=10"),
     ],
 )
-def test_mistakes_are_one_clear_line(curiosity, message):
+def test_invalid_settings_are_one_line_errors(curiosity, message):
     with pytest.raises(UserError, match=message) as error:
         RunPlan.from_config(load("ppo-cartpole", [f"curiosity={curiosity}"]))
     assert "\n" not in str(error.value)
@@ -127,17 +127,17 @@ def test_mistakes_are_one_clear_line(curiosity, message):
         ("r2d2-memory", ["env.args={}", "algo.learning_starts=50", "algo.batch=8", f"curiosity=[{RND}, {EPISODIC}]"]),
     ],
 )
-def test_a_curious_run_resumes_to_the_bit(differs_when_resumed, preset, settings):
-    assert differs_when_resumed(preset, [*SMALL, "net.core.size=8", *settings], 600) == []
+def test_run_with_curiosity_resumes_bitwise(resume_differences, preset, settings):
+    assert resume_differences(preset, [*SMALL, "net.core.size=8", *settings], 600) == []
 
 
-def test_an_agent_with_novelty_of_its_own_has_no_other_curiosity():
+def test_ngu_rejects_further_curiosity():
     with pytest.raises(UserError, match="NGU has intrinsic rewards of its own: leave out curiosity"):
         RunPlan.from_config(load("ngu-deepsea", [f"curiosity=[{RND}]"]))
 
 
 @pytest.mark.parametrize("curiosity", [ICM, EPISODIC])
-def test_curiosity_sees_observations_as_they_are_where_the_agent_normalises_its_own(curiosity):
+def test_curiosity_gets_unnormalized_observations_when_the_agent_normalizes(curiosity):
     settings = ["algo.rollout=16", "algo.normalize_observations=true", f"curiosity=[{curiosity}]"]
     runtime = run("ppo-cartpole", 150, *SMALL, *settings)
     (part,) = runtime.learner.algorithm._parts.values()
@@ -149,34 +149,35 @@ def test_curiosity_sees_observations_as_they_are_where_the_agent_normalises_its_
 
     part.loss = keep
     learn_once_more(runtime)
-    before, after = seen[0]  # toy/counting: whose it is, episode, step
+    before, after = seen[0]  # toy/counting: env tag, episode, step
     assert torch.equal(after - before, torch.tensor([0.0, 0.0, 1.0]).expand_as(before))
 
 
-def test_rewards_that_enter_the_network_are_those_it_acted_on():
-    """Ratios of a first epoch begin at 1, also where rewards are inputs and curiosity scales its own."""
+def test_reward_inputs_of_the_network_are_those_it_acted_on():
+    """Ratios are 1 in the first epoch, even if rewards are inputs and curiosity scales its own."""
     settings = ["algo.rollout=16", "algo.minibatches=1", "algo.epochs=1", "net.inputs=[reward]", f"curiosity=[{RND}]"]
     runtime = run("ppo-cartpole", 200, *SMALL, *settings, "net.core={kind: lstm, size: 8}", "net.shared=true")
-    runtime.learner.model.scale = lambda name: torch.tensor(1e-7)  # so that scaled rewards are far from those recorded
+    # So that scaled rewards differ greatly from the recorded ones.
+    runtime.learner.model.scale = lambda name: torch.tensor(1e-7)
     runtime.learner.drain_metrics()
     learn_once_more(runtime)
     assert runtime.learner.drain_metrics()["loss/kl"] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_deep_sea_is_solved_with_curiosity_and_not_without():
-    """Acting at random finds the treasure of size 10 once in 1,024 episodes, and each move towards it costs."""
-    with_it, steps = last_scores_of([], 60_000)
-    without, _ = last_scores_of(["curiosity=[]"], steps)
-    assert with_it > 0.9
+    """A random policy finds the treasure of size 10 once in 1,024 episodes, and each move towards it costs."""
+    with_curiosity, steps = final_score_of([], 60_000)
+    without, _ = final_score_of(["curiosity=[]"], steps)
+    assert with_curiosity > 0.9
     assert without < 0.1
 
 
-def last_scores_of(settings, most):
-    """The mean score of the last 100 episodes once it is near 1, or after `most` env steps; and how many it took."""
+def final_score_of(settings, max_env_steps):
+    """The mean score of the last 100 episodes once it is near 1, or after `most` env steps; and the number of steps."""
     runtime = build_runtime(RunPlan.from_config(load("ppo-rnd-deepsea", ["env.args.size=10", "seed=1", *settings])))
     scores = Scoreboard(100)
     for _ in runtime.run():
         scores.add(runtime.episodes())
-        if (scores.full and scores.mean > 0.9) or runtime.env_steps >= most:
+        if (scores.full and scores.mean > 0.9) or runtime.env_steps >= max_env_steps:
             break
     return scores.mean, runtime.env_steps

@@ -1,4 +1,4 @@
-"""Losses and gradients of algorithms with intrinsic reward streams, against slow references."""
+"""Losses and gradients of algorithms with intrinsic reward streams, compared with slow references."""
 
 import copy
 from dataclasses import replace
@@ -53,7 +53,7 @@ def curiosity(*, episodic, lambda_):
 
 
 def streams(*, episodic, lambda_, own_lambda=1.0):
-    """The reward streams that these settings describe, after the extrinsic one."""
+    """The reward streams that these settings describe, with the extrinsic one first."""
     return [
         StreamSpec("extrinsic", discount=0.9, lambda_=own_lambda),
         StreamSpec("rnd", discount=0.7, lambda_=lambda_, episodic=episodic, weight=0.5),
@@ -62,7 +62,7 @@ def streams(*, episodic, lambda_, own_lambda=1.0):
 
 
 def make(agent, batch_of, *, target=False, episodic=False, lambda_=1.0):
-    """The algorithm, its model, its target or None, and a batch whose intrinsic returns have a std far from 1."""
+    """The algorithm, its model and target (or None), and a batch whose intrinsic returns have a std far from 1."""
     algorithm = Curious(agent, curiosity(episodic=episodic, lambda_=lambda_))
     model = build(algorithm, env_spec())
     batch = in_float64(batch_of(model))
@@ -72,7 +72,7 @@ def make(agent, batch_of, *, target=False, episodic=False, lambda_=1.0):
 
 
 def acted(shape, random):
-    """What acting recorded: the logits, and the log-probability of the action."""
+    """Extras recorded while acting: the logits, and the log-probability of the action."""
     return {
         "behaviour": {"logits": torch.randn(*shape, 3, generator=random)},
         "log_prob": -3.0 * torch.rand(*shape, generator=random),
@@ -93,11 +93,11 @@ def slow_curiosity(model, steps):
         obs, next_obs, action = steps.obs[t, b : b + 1], steps.obs[t + 1, b : b + 1], steps.action[t, b]
         seen = ((next_obs - mean) / std).clamp(-OBS_CLIP, OBS_CLIP)
         errors.append(((rnd.predictor(seen) - rnd.random(seen).detach()) ** 2).mean())
-        before, then = icm.inverse.encode(obs)[0], icm.inverse.encode(next_obs)[0]
-        inverse.append(-icm.inverse.guess(torch.cat([before, then])).log_softmax(-1)[action])
+        before, encoded_next = icm.inverse.encode(obs)[0], icm.inverse.encode(next_obs)[0]
+        inverse.append(-icm.inverse.guess(torch.cat([before, encoded_next])).log_softmax(-1)[action])
         taken = torch.eye(3, dtype=torch.float64)[action]
         expected = icm.forward_model(torch.cat([before.detach(), taken]))
-        forward.append(((expected - then.detach()) ** 2).sum() / 2)
+        forward.append(((expected - encoded_next.detach()) ** 2).sum() / 2)
     return {
         "rnd": sum(errors) / len(cells),
         "icm": ((1 - BETA) * sum(inverse) + BETA * sum(forward)) / len(cells),
@@ -105,7 +105,7 @@ def slow_curiosity(model, steps):
 
 
 def scaled(batch):
-    """The batch with intrinsic rewards divided by the standard deviation of the returns that were recorded."""
+    """The batch with intrinsic rewards divided by the std of the recorded returns."""
     steps, rewards = batch.trajectory, dict(batch.trajectory.rewards)
     for name in ("rnd", "icm"):
         std = steps.rewards[name + RETURN][steps.valid].std(correction=0)
@@ -114,7 +114,7 @@ def scaled(batch):
     return replace(batch, trajectory=replace(steps, rewards=rewards))
 
 
-def assert_is_the_papers(algorithm, model, target, batch, name, slow, ready=None):
+def assert_matches_the_papers(algorithm, model, target, batch, name, slow, ready=None):
     if ready is None:
         ready = prepare(algorithm, model, target, batch)
     expected = {name: slow, **slow_curiosity(model, batch.trajectory)}
@@ -131,9 +131,9 @@ def test_dqn_with_intrinsic_streams_matches_the_reference():
     algorithm, model, target, batch = make(
         agent, lambda _: make_transitions("discrete", 3, intrinsic=RECORDED), target=True, episodic=True
     )
-    every = streams(episodic=True, lambda_=1.0)
-    slow, _ = slow_dqn(model.agent, target.agent, scaled(batch), agent.config, every)
-    assert_is_the_papers(algorithm, model, target, batch, "q", slow)
+    all_streams = streams(episodic=True, lambda_=1.0)
+    slow, _ = slow_dqn(model.agent, target.agent, scaled(batch), agent.config, all_streams)
+    assert_matches_the_papers(algorithm, model, target, batch, "q", slow)
 
 
 def test_r2d2_with_intrinsic_streams_matches_the_reference():
@@ -141,9 +141,9 @@ def test_r2d2_with_intrinsic_streams_matches_the_reference():
     algorithm, model, target, batch = make(
         agent, lambda model: make_sequences(model, rewards=("extrinsic", *RECORDED)), target=True, episodic=True
     )
-    every = slow_streams(streams(episodic=True, lambda_=1.0), scaled(batch).trajectory)
-    slow, _ = slow_losses(model.agent, target.agent, batch, agent.config, every)
-    assert_is_the_papers(algorithm, model, target, batch, "q", sum(slow.values()))
+    all_streams = slow_streams(streams(episodic=True, lambda_=1.0), scaled(batch).trajectory)
+    slow, _ = slow_losses(model.agent, target.agent, batch, agent.config, all_streams)
+    assert_matches_the_papers(algorithm, model, target, batch, "q", sum(slow.values()))
 
 
 @pytest.mark.parametrize("episodic", [True, False])
@@ -157,24 +157,24 @@ def test_ppo_with_intrinsic_streams_matches_the_reference(episodic, max_lag):
     with torch.no_grad():
         for parameter in model.agent.parameters():
             parameter += 0.2 * torch.randn_like(parameter)
-    every = streams(episodic=episodic, lambda_=0.6, own_lambda=0.8)
-    slow = slow_ppo(before, model.agent, scaled(batch), agent.config, every, CLIP)
-    assert_is_the_papers(algorithm, model, None, batch, "ppo", slow, ready)
+    all_streams = streams(episodic=episodic, lambda_=0.6, own_lambda=0.8)
+    slow = slow_ppo(before, model.agent, scaled(batch), agent.config, all_streams, CLIP)
+    assert_matches_the_papers(algorithm, model, None, batch, "ppo", slow, ready)
 
 
 @pytest.mark.parametrize("episodic", [True, False])
 def test_impala_with_intrinsic_streams_matches_the_reference(episodic):
     agent = IMPALA(IMPALAConfig(name="impala", **RATIOS), float64_net())
     algorithm, model, _, batch = make(agent, rollouts, episodic=episodic)
-    every = streams(episodic=episodic, lambda_=1.0)
-    slow = slow_impala(model.agent, scaled(batch), agent.config, every, replayed=[])
-    assert_is_the_papers(algorithm, model, None, batch, "impala", slow)
+    all_streams = streams(episodic=episodic, lambda_=1.0)
+    slow = slow_impala(model.agent, scaled(batch), agent.config, all_streams, replayed=[])
+    assert_matches_the_papers(algorithm, model, None, batch, "impala", slow)
 
 
 @pytest.mark.parametrize("episodic", [True, False])
 def test_impact_with_intrinsic_streams_matches_the_reference(episodic):
     agent = IMPACT(IMPACTConfig(name="impact", clip=CLIP, target_ratio_clip=1.5, **RATIOS), float64_net())
     algorithm, model, target, batch = make(agent, rollouts, target=True, episodic=episodic)
-    every = streams(episodic=episodic, lambda_=1.0)
-    slow = slow_impact(model.agent, target.agent, scaled(batch), agent.config, every, CLIP)
-    assert_is_the_papers(algorithm, model, target, batch, "impact", slow)
+    all_streams = streams(episodic=episodic, lambda_=1.0)
+    slow = slow_impact(model.agent, target.agent, scaled(batch), agent.config, all_streams, CLIP)
+    assert_matches_the_papers(algorithm, model, target, batch, "impact", slow)

@@ -1,4 +1,4 @@
-"""Presets with curiosity start, learn and go on from a checkpoint, cut down to seconds."""
+"""Presets with curiosity, shortened to seconds, train and resume from a checkpoint."""
 
 import pytest
 
@@ -24,13 +24,13 @@ PRESETS = {
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_it_starts_learns_and_goes_on(preset, tmp_path):
-    begun = starling.train(preset, ["checkpoint.every=100000000", *PRESETS[preset]], runs=tmp_path).folder
-    before = read_rows(RunFolder(begun).metrics_file)[-1]
+def test_preset_with_curiosity_trains_and_continues_from_a_checkpoint(preset, tmp_path):
+    first_run = starling.train(preset, ["checkpoint.every=100000000", *PRESETS[preset]], runs=tmp_path).folder
+    before = read_rows(RunFolder(first_run).metrics_file)[-1]
     steps = 2 * before["env_steps"]
-    further = load(str(RunFolder(begun).config_file), [f"stop.env_steps={steps}"])
+    further = load(str(RunFolder(first_run).config_file), [f"stop.env_steps={steps}"])
     after = read_rows(
-        RunFolder(training.branch(begun, further, tmp_path, Quiet(), which="newest").folder).metrics_file
+        RunFolder(training.branch(first_run, further, tmp_path, Quiet(), which="newest").folder).metrics_file
     )[-1]
     assert after["env_steps"] >= steps
     assert after["updates"] > before["updates"] > 0

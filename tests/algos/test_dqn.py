@@ -1,4 +1,4 @@
-"""DQN's and Ape-X's loss, gradient and priorities against a slow reference, switch by switch."""
+"""Loss, gradient, and priorities of DQN and Ape-X compared with a slow reference, setting by setting."""
 
 import pytest
 import torch
@@ -29,18 +29,18 @@ def make(kind=DQN, **settings):
 @pytest.mark.parametrize(
     "settings", [{"n_step": 1, "huber": 2.5}, {"n_step": 3, "dueling": True}, {"n_step": 3, "huber": 0.8}], ids=str
 )
-def test_loss_gradient_and_priorities_are_those_of_the_papers(kind, double, settings):
+def test_loss_gradient_and_priorities_match_the_papers(kind, double, settings):
     algorithm, model, target = make(kind, double=double, **settings)
     batch = in_float64(make_transitions("discrete", algorithm.config.n_step))
     slow, priorities = slow_dqn(model, target, batch, algorithm.config, [StreamSpec(discount=DISCOUNT)])
-    assert priorities.min() < algorithm.config.huber < priorities.max()  # both regimes of the loss
+    assert priorities.min() < algorithm.config.huber < priorities.max()  # both regimes of the Huber loss
     loss = assert_losses_match(algorithm, model, target, batch, {"q": slow})
     torch.testing.assert_close(loss.priorities, priorities)
 
 
 @pytest.mark.parametrize("settings", [{"double": True}, {"huber": 0.8}, {"discount": 0.7}], ids=str)
-def test_the_loss_on_this_batch_depends_on_each_setting(settings):
-    """Otherwise the comparison above could not notice that one of them is ignored."""
+def test_loss_on_this_batch_depends_on_each_setting(settings):
+    """Otherwise the comparison above could not detect that a setting is ignored."""
     batch = in_float64(make_transitions("discrete", 3))
     losses = []
     for changed in ({}, settings):
@@ -50,7 +50,7 @@ def test_the_loss_on_this_batch_depends_on_each_setting(settings):
 
 
 @pytest.mark.parametrize("dueling", [False, True])
-def test_the_q_head_is_dueling_only_if_configured(dueling):
+def test_q_head_is_dueling_only_if_configured(dueling):
     _, model, _ = make(dueling=dueling)
     assert isinstance(model.heads["extrinsic"], DuelingHead) == dueling
 

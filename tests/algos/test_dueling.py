@@ -1,4 +1,4 @@
-"""Dueling streams have hidden layers of their own: with single linear layers Q would be a plain linear head."""
+"""Dueling heads have a hidden layer per branch: with single linear layers Q would be a plain linear head."""
 
 import pytest
 import torch
@@ -21,23 +21,23 @@ def is_affine(head, size):
 
 
 @pytest.mark.parametrize("preset", ["apex-minatar-breakout", "r2d2-cartpole", "ngu-deepsea", "agent57-deepsea"])
-def test_algorithms_that_duel_by_default_have_streams_of_their_own(preset):
+def test_dueling_by_default_has_a_hidden_layer_per_branch(preset):
     head, size = head_of(preset)
     assert not is_affine(head, size)
 
 
-def test_the_default_width_is_the_papers():
+def test_default_hidden_width_is_that_of_the_paper():
     head, _ = head_of("dqn-cartpole", "algo.dueling=true")
     assert [layer.out_features for layer in head.value.modules() if isinstance(layer, torch.nn.Linear)] == [512, 1]
     assert [layer.out_features for layer in head.advantage.modules() if isinstance(layer, torch.nn.Linear)] == [512, 2]
 
 
-def test_without_hidden_layers_it_is_a_linear_head():
+def test_dueling_without_hidden_layers_is_a_linear_head():
     head, size = head_of("dqn-cartpole", "algo.dueling=true", "algo.dueling_hidden=[]")
     assert is_affine(head, size)
 
 
-def test_streams_may_start_right_after_the_convolutions():
+def test_dueling_branches_may_start_right_after_the_convolutions():
     head, size = head_of("apex-minatar-breakout", "net.torso.hidden=[]")
     assert size == 16 * 8 * 8  # a 3x3 convolution of 10x10 with 16 channels
     assert not is_affine(head, size)

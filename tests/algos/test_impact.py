@@ -1,4 +1,4 @@
-"""IMPACT's loss against the paper written as loops, its target policy, and its circular buffer."""
+"""IMPACT's loss compared with the paper written as loops, its target policy, and its circular buffer."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ SETTINGS = {
     "target_ratio_clip": 1.5,
 }
 CLIP = 0.2
-"""At half of the run, where every batch here comes from."""
+"""The clip range halfway through the run, where all batches here come from."""
 
 
 def make(core="none", **settings):
@@ -48,7 +48,7 @@ def loss_of(algorithm, model, target, batch):
 
 
 def make_float64(core="none", **settings):
-    """The algorithm, its network, another as the target, and a batch from the middle of a run."""
+    """The algorithm, its network, a target network with other weights, and a batch from the middle of a run."""
     algorithm = IMPACT(IMPACTConfig(name="impact", **{**SETTINGS, **settings}), float64_net(core, shared=False))
     model, target = build(algorithm, env_spec()), build_target(algorithm, env_spec())
     batch = replace(in_float64(make_batch(model, recorded)), progress=Progress(env_steps=50, fraction=0.5))
@@ -61,7 +61,7 @@ def prepare(algorithm, model, target, batch):
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
-def test_loss_and_gradient_are_those_of_the_paper(core):
+def test_loss_and_gradient_match_the_paper(core):
     algorithm, model, target, batch = make_float64(core)
     slow = slow_impact(model, target, batch, algorithm.config, [StreamSpec(discount=0.9)], CLIP)
     ready = prepare(algorithm, model, target, batch)
@@ -69,55 +69,55 @@ def test_loss_and_gradient_are_those_of_the_paper(core):
     assert 0 < loss.metrics()["clipped"] < 1
 
 
-def test_trace_lambda_shapes_value_targets_and_advantages():
+def test_trace_lambda_affects_value_targets_and_advantages():
     algorithm, model, target, batch = make_float64(trace_lambda=0.6)
     slow = slow_impact(model, target, batch, algorithm.config, [StreamSpec(discount=0.9, lambda_=0.6)], CLIP)
     assert_losses_match(algorithm, model, target, prepare(algorithm, model, target, batch), {"impact": slow})
 
 
-def test_a_worker_far_from_the_target_does_not_make_the_ratio_explode():
-    """Where the target hardly takes an action that the worker took for sure, the ratio is against half the worker."""
+def test_ratio_is_bounded_when_the_actor_is_far_from_the_target_policy():
+    """For actions certain for the actor and unlikely for the target, the ratio's denominator is bounded from below."""
     algorithm, model, target = make()
     batch = make_batch(model, recorded)
     action = batch.trajectory.action
-    sure = torch.full((9, 4, 3), -30.0)
-    sure[:-1].scatter_(-1, action[..., None], 30.0)
-    batch = replace(batch, trajectory=replace(batch.trajectory, extras={"behaviour": {"logits": sure}}))
+    certain = torch.full((9, 4, 3), -30.0)
+    certain[:-1].scatter_(-1, action[..., None], 30.0)
+    batch = replace(batch, trajectory=replace(batch.trajectory, extras={"behaviour": {"logits": certain}}))
     prepared = algorithm.prepare(model, target, batch)
     prepared.prepared.target.fill_(-60.0)
     assert loss_of(algorithm, model, target, batch).losses["impact"].isfinite()
     assert algorithm.loss(model, target, prepared).losses["impact"].abs() < 10
 
 
-def test_garbage_on_reset_rows_changes_nothing():
+def test_values_at_resets_are_ignored():
     algorithm, model, target = make()
     batch = make_batch(model, recorded)
     steps, reset = batch.trajectory, marked(RESETS)
     logits = steps.extras["behaviour"]["logits"].clone()
     logits[:-1][reset] = torch.tensor([-1e4, 1e4, 0.0])
-    dirty = replace(steps, action=torch.where(reset, 0, steps.action), extras={"behaviour": {"logits": logits}})
-    clean, spoiled = (loss_of(algorithm, model, target, replace(batch, trajectory=t)) for t in (steps, dirty))
+    with_garbage = replace(steps, action=torch.where(reset, 0, steps.action), extras={"behaviour": {"logits": logits}})
+    clean, spoiled = (loss_of(algorithm, model, target, replace(batch, trajectory=t)) for t in (steps, with_garbage))
     assert clean.losses["impact"].item() == spoiled.losses["impact"].item()
     assert clean.metrics() == spoiled.metrics()
 
 
 @pytest.mark.parametrize("episodic", [True, False])
-def test_final_observations_are_learnt_from_where_returns_go_on_behind_them(episodic):
+def test_only_non_episodic_streams_train_the_value_of_final_observations(episodic):
     algorithm, _, target = make()
     model = algorithm.build(env_spec(), (replace(algorithm.streams()[0], episodic=episodic),))
     batch = algorithm.prepare(model, target, make_batch(model, recorded))
-    pull = gradient_at_resets(lambda batch: algorithm.loss(model, target, batch).losses["impact"], batch)
-    assert (pull == 0).all() if episodic else (pull != 0).any(-1).all()
+    gradient = gradient_at_resets(lambda batch: algorithm.loss(model, target, batch).losses["impact"], batch)
+    assert (gradient == 0).all() if episodic else (gradient != 0).any(-1).all()
 
 
-@pytest.mark.parametrize(("buffer", "uses", "rows"), [(1, 1, 4), (4, 2, 4), (2, 3, 16), (3, 4, 5)])
-def test_every_unroll_is_learnt_from_as_often_as_it_should_and_none_is_lost(buffer, uses, rows):
+@pytest.mark.parametrize(("buffer", "uses", "num_envs"), [(1, 1, 4), (4, 2, 4), (2, 3, 16), (3, 4, 5)])
+def test_every_fragment_is_sampled_max_times_and_none_is_lost(buffer, uses, num_envs):
     settings = [
         f"algo.buffer={buffer}",
         f"algo.max_times_sampled={uses}",
         "algo.batch=4",
         "algo.unroll=5",
-        f"env.num={rows}",
+        f"env.num={num_envs}",
     ]
     runtime = build_runtime(RunPlan.from_config(load("impact-cartpole", settings)))
     drawn, sample = [], runtime.store.draw_candidates
@@ -141,7 +141,7 @@ def test_every_unroll_is_learnt_from_as_often_as_it_should_and_none_is_lost(buff
     assert runtime.updates == pytest.approx(runtime.env_steps * uses / 20, rel=0.35)
 
 
-def test_the_target_is_the_network_of_some_updates_ago():
+def test_target_network_is_a_copy_of_earlier_weights():
     runtime = build_runtime(
         RunPlan.from_config(load("impact-cartpole", ["algo.target_every=7", "algo.unroll=5", "env.num=8"]))
     )
@@ -155,6 +155,6 @@ def test_the_target_is_the_network_of_some_updates_ago():
     for _ in runtime.run():
         if learner.updates >= 24:
             break
-    then = weights[learner.updates // 7 * 7]
-    assert all(torch.equal(one, other) for one, other in zip(learner._target.parameters(), then, strict=True))
-    assert not all(torch.equal(one, other) for one, other in zip(learner.model.parameters(), then, strict=True))
+    earlier = weights[learner.updates // 7 * 7]
+    assert all(torch.equal(one, other) for one, other in zip(learner._target.parameters(), earlier, strict=True))
+    assert not all(torch.equal(one, other) for one, other in zip(learner.model.parameters(), earlier, strict=True))

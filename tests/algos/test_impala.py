@@ -1,4 +1,4 @@
-"""IMPALA's loss against the paper written as loops, where its gradient goes, and what acting records."""
+"""IMPALA's loss compared with the paper written as loops, its gradients, and what acting records."""
 
 from dataclasses import replace
 from itertools import product
@@ -35,7 +35,7 @@ def make(core="none", actions="discrete", inputs=(), **settings):
 
 
 def make_float64(core="none", actions="discrete", net=None, **settings):
-    """The algorithm, its network, and a batch of new and old rows."""
+    """The algorithm, its network, and a batch of new and replayed rows."""
     algorithm = make_algorithm(
         IMPALAConfig(name="impala", **{**SETTINGS, **settings}), float64_net(core, **(net or {}))
     )
@@ -47,7 +47,7 @@ def make_float64(core="none", actions="discrete", net=None, **settings):
 
 
 def recorded(actions="discrete"):
-    """Random parameters of a behaviour policy, and what its values were."""
+    """A function for random parameters of a behavior policy and random recorded values."""
 
     def extras(shape, random):
         sizes = {"logits": 3} if actions == "discrete" else {"logits_0": 3, "logits_1": 2}
@@ -61,15 +61,15 @@ def gradient(model, loss):
     return torch.autograd.grad(loss, list(model.parameters()))
 
 
-def assert_is_the_papers(algorithm, model, batch):
+def assert_matches_the_papers(algorithm, model, batch):
     slow = slow_impala(model, batch, algorithm.config, [StreamSpec(discount=0.9)], REPLAYED)
     assert_losses_match(algorithm, model, None, batch, {"impala": slow})
 
 
 @pytest.mark.parametrize("actions", ACTIONS)
 @pytest.mark.parametrize(("core", "inputs"), [("none", []), ("lstm", []), ("gru", ["action", "reward"])])
-def test_loss_and_gradient_are_those_of_the_paper(core, inputs, actions):
-    assert_is_the_papers(*make_float64(core, actions, {"inputs": inputs}))
+def test_loss_and_gradient_match_the_paper(core, inputs, actions):
+    assert_matches_the_papers(*make_float64(core, actions, {"inputs": inputs}))
 
 
 CLEAR, LASER = {"policy_cost": 0.2, "value_cost": 0.03}, {"threshold": 0.1}
@@ -89,47 +89,47 @@ CLEAR, LASER = {"policy_cost": 0.2, "value_cost": 0.03}, {"threshold": 0.1}
 )
 def test_loss_and_gradient_with_replay_match_clear_laser_and_importance_weights(settings, replay):
     sources = [{"kind": replay, "share": 0.5}, {"kind": "queue", "share": 0.5}]
-    assert_is_the_papers(*make_float64(**settings, sources=sources))
+    assert_matches_the_papers(*make_float64(**settings, sources=sources))
 
 
-def test_trace_lambda_shapes_value_targets_and_advantages():
+def test_trace_lambda_affects_value_targets_and_advantages():
     algorithm, model, batch = make_float64(trace_lambda=0.6)
     slow = slow_impala(model, batch, algorithm.config, [StreamSpec(discount=0.9, lambda_=0.6)], REPLAYED)
     assert_losses_match(algorithm, model, None, batch, {"impala": slow})
 
 
-def test_gradient_comes_only_from_observations_on_which_an_action_was_taken():
-    """Neither a bootstrap, nor a target, nor a reset row moves anything."""
+def test_gradient_comes_only_from_observations_with_an_action():
+    """Bootstrap values, targets, and resets have no gradient."""
     algorithm, model = make()
     batch = make_batch(model, recorded())
     obs = batch.trajectory.obs.requires_grad_()
     algorithm.loss(model, None, batch).losses["impala"].backward()
-    moved = obs.grad.abs().sum(-1) > 0  # [T+1, B]
-    assert torch.equal(moved[:-1], batch.trajectory.valid)
-    assert not moved[-1].any()
+    has_gradient = obs.grad.abs().sum(-1) > 0  # [T+1, B]
+    assert torch.equal(has_gradient[:-1], batch.trajectory.valid)
+    assert not has_gradient[-1].any()
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_garbage_on_reset_rows_changes_nothing(core):
+def test_values_at_resets_are_ignored(core):
     algorithm, model = make(core)
     batch = make_batch(model, recorded())
     steps, reset = batch.trajectory, marked(RESETS)
     logits = steps.extras["behaviour"]["logits"].clone()
     logits[:-1][reset] = torch.tensor([-1e4, 1e4, 0.0])
-    dirty = replace(
+    with_garbage = replace(
         steps,
         rewards={"extrinsic": torch.where(reset, 1e6, steps.rewards["extrinsic"])},
         action=torch.where(reset, 0, steps.action),
         extras={"behaviour": {"logits": logits}},
     )
-    clean, spoiled = (algorithm.loss(model, None, replace(batch, trajectory=t)) for t in (steps, dirty))
+    clean, spoiled = (algorithm.loss(model, None, replace(batch, trajectory=t)) for t in (steps, with_garbage))
     assert clean.losses["impala"].item() == spoiled.losses["impala"].item()
     assert clean.metrics() == spoiled.metrics()
     for mine, theirs in zip(*(gradient(model, loss.losses["impala"]) for loss in (clean, spoiled)), strict=True):
         assert torch.equal(mine, theirs)
 
 
-def test_the_loss_is_a_sum_over_steps_and_rows():
+def test_loss_is_a_sum_over_steps_and_rows():
     algorithm, model = make()
     batch = make_batch(model, recorded())
     steps = batch.trajectory
@@ -139,7 +139,7 @@ def test_the_loss_is_a_sum_over_steps_and_rows():
     torch.testing.assert_close(double, 2 * once)
 
 
-def test_one_pass_over_the_network(monkeypatch):
+def test_prepare_and_loss_unroll_the_network_once(monkeypatch):
     algorithm, model = make()
     calls, unroll = [], model.unroll
     monkeypatch.setattr(model, "unroll", lambda obs, *rest: calls.append(len(obs)) or unroll(obs, *rest))
@@ -148,7 +148,7 @@ def test_one_pass_over_the_network(monkeypatch):
     assert calls == [batch.trajectory.length + 1]
 
 
-def test_explained_variance_is_1_for_the_goals_themselves_and_0_for_a_constant():
+def test_explained_variance_is_1_for_the_targets_themselves_and_0_for_a_constant():
     target, valid = torch.tensor([[1.0, 2.0], [6.0, 1e9]]), torch.tensor([[True, True], [True, False]])
     assert explained_variance(target + 5.0, target, valid).item() == pytest.approx(1.0)
     assert explained_variance(torch.zeros(2, 2), target, valid).item() == pytest.approx(0.0)
@@ -156,8 +156,8 @@ def test_explained_variance_is_1_for_the_goals_themselves_and_0_for_a_constant()
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_acting_records_the_policy_that_the_loss_finds_again(core):
-    """Where nothing is learned every ratio is 1: observation, action, state and logits belong together."""
+def test_recorded_and_recomputed_policies_agree(core):
+    """With a learning rate of 0 every ratio is 1: observation, action, state, and logits are aligned."""
     settings = ["env={id: toy/counting, num: 4}", f"net.core={{kind: {core}, size: 8}}", "net.shared=true"]
     settings += [
         "algo.batch=2",
@@ -176,21 +176,21 @@ def test_acting_records_the_policy_that_the_loss_finds_again(core):
     assert metrics["loss/clipped"] == 0
 
 
-@pytest.mark.parametrize(("batch", "rows", "max_lag"), list(product([3, 8, 32], [1, 8, 32], [0, 1, 3])))
-def test_the_queue_has_room_for_all_that_may_begin(batch, rows, max_lag):
+@pytest.mark.parametrize(("batch", "num_envs", "max_lag"), list(product([3, 8, 32], [1, 8, 32], [0, 1, 3])))
+def test_queue_has_room_for_all_fragments_that_may_begin(batch, num_envs, max_lag):
     algorithm, _ = make(batch=batch, max_lag=max_lag)
-    specs = algorithm.tables(rows)
-    if max_lag == 0 and batch % rows:
+    specs = algorithm.tables(num_envs)
+    if max_lag == 0 and batch % num_envs:
         with pytest.raises(UserError, match="whole fragments"):
-            check(specs, rows, [rows])
+            check(specs, num_envs, [num_envs])
         return
-    check(specs, rows, [rows])
-    limiter, waiting = Limiter(specs, rows), 0
+    check(specs, num_envs, [num_envs])
+    limiter, waiting = Limiter(specs, num_envs), 0
     for _ in range(20):
-        while limiter.may_begin(rows):
-            limiter.begin(rows)
-            limiter.inserted(rows, rows)
-            waiting += rows
+        while limiter.may_begin(num_envs):
+            limiter.begin(num_envs)
+            limiter.inserted(num_envs, num_envs)
+            waiting += num_envs
         assert waiting <= specs[0].capacity
         assert limiter.may_sample([waiting])
         limiter.sampled()
@@ -198,7 +198,7 @@ def test_the_queue_has_room_for_all_that_may_begin(batch, rows, max_lag):
         limiter.published()
 
 
-def test_actions_without_number_are_refused():
+def test_continuous_actions_are_rejected():
     algorithm, _ = make()
     env = EnvSpec("swing", spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (1,)))
     with pytest.raises(UserError, match="impala needs a Discrete or MultiDiscrete action space; swing has Box"):

@@ -1,4 +1,4 @@
-"""NGU: which policy plays, what it is rewarded with, what it learns, and that it resumes to the bit."""
+"""NGU: which policy plays, its rewards, its losses, and bitwise resuming."""
 
 import math
 from dataclasses import replace
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support import inline_runs
-from support.inline_runs import windows
+from support.inline_runs import all_sequences
 from support.policy_batches import env_spec
 from support.sequence_batches import SETTINGS as SEQUENCES
 from support.sequence_batches import SlowStream, make_batch, slow_losses
@@ -43,16 +43,16 @@ def run(steps, *overrides):
     return inline_runs.run("ngu-deepsea", steps, *SMALL, *overrides)
 
 
-def seen(first, reward, ended=None, explore=True, arm=0, noise=0.9):
-    rows = len(first)
+def intrinsic_input(first, reward, ended=None, explore=True, arm=0, noise=0.9):
+    num_envs = len(first)
     return IntrinsicInput(
-        torch.zeros(rows, 3), torch.tensor(first), torch.tensor(ended or [False] * rows),
-        torch.zeros(rows, dtype=torch.int64), torch.tensor(reward), torch.arange(rows) + 5, explore,
-        torch.full((rows,), arm), lambda n: torch.full((rows, n), noise),
+        torch.zeros(num_envs, 3), torch.tensor(first), torch.tensor(ended or [False] * num_envs),
+        torch.zeros(num_envs, dtype=torch.int64), torch.tensor(reward), torch.arange(num_envs) + 5, explore,
+        torch.full((num_envs,), arm), lambda n: torch.full((num_envs, n), noise),
     )  # fmt: skip
 
 
-def test_without_a_bandit_each_env_row_has_its_own_policy():
+def test_without_a_bandit_each_env_has_a_fixed_policy():
     runtime = run(200, "algo.learning_starts=5000")
     (table,) = runtime.store.mixture.tables
     items = table._storage.items()
@@ -62,20 +62,21 @@ def test_without_a_bandit_each_env_row_has_its_own_policy():
     assert (steps.rewards[NOVELTY][steps.valid] > 0).any()
 
 
-def test_the_bandit_hears_the_whole_return_of_an_episode_and_chooses_the_next_policy():
+def test_bandit_gets_the_full_episode_return_and_chooses_the_next_policy():
     algorithm = RunPlan.from_config(load("ngu-deepsea", [*SMALL, META])).algorithm
     memory = algorithm.intrinsic_state(2)
-    algorithm._change_arms(seen([True, True], [0.0, 0.0]), memory)
-    assert memory["carry"]["arm"].tolist() == [0, 0]  # the first that was never played
-    algorithm._change_arms(seen([False, False], [1.5, 2.0]), memory)
-    algorithm._change_arms(seen([False, False], [1.0, -1.0], ended=[True, False]), memory)
-    algorithm._change_arms(seen([True, False], [9.0, 0.0]), memory)  # a reset has no reward
+    algorithm._change_arms(intrinsic_input([True, True], [0.0, 0.0]), memory)
+    assert memory["carry"]["arm"].tolist() == [0, 0]  # the first one that was never played
+    algorithm._change_arms(intrinsic_input([False, False], [1.5, 2.0]), memory)
+    algorithm._change_arms(intrinsic_input([False, False], [1.0, -1.0], ended=[True, False]), memory)
+    algorithm._change_arms(intrinsic_input([True, False], [9.0, 0.0]), memory)  # a reset has no reward
     assert memory["carry"]["arm"].tolist() == [1, 0]
     assert memory["bandit"]["arm"][0, 0] == 0
     assert memory["bandit"]["value"][0, 0] == 2.5
     assert memory["bandit"]["played"].tolist() == [1, 0]
     assert memory["total"].tolist() == [0.0, 1.0]
-    algorithm._change_arms(seen([False, True], [4.0, 0.0]), memory)  # the second row begins anew without an end
+    # The second env starts a new episode without an end.
+    algorithm._change_arms(intrinsic_input([False, True], [4.0, 0.0]), memory)
     assert memory["bandit"]["played"].tolist() == [1, 0]
     assert memory["total"].tolist() == [4.0, 0.0]
 
@@ -90,7 +91,7 @@ CUTS = {
 
 @pytest.mark.parametrize("cut", CUTS)
 def test_bandits_learn_from_whole_episodes_only(tmp_path, cut):
-    """Their histories are the episodes that the env loops report, which count none that was cut short."""
+    """Bandit histories are the episodes that env loops report, which exclude those that were cut short."""
     settings = [setting.replace("FILE", str(tmp_path / "once")) for setting in CUTS[cut]]
     meta = "algo.meta={window: 1000, epsilon: 0.3}"
     runtime = inline_runs.build("ngu-deepsea", *SMALL, meta, "algo.learning_starts=5000", *settings, "env.num=3")
@@ -105,25 +106,27 @@ def test_bandits_learn_from_whole_episodes_only(tmp_path, cut):
     groups = [group for core in runtime._cores for group in core._groups.values()]
     for group in groups:
         bandit = group.intrinsic_state["bandit"]
-        for row, heard, played in zip(group.rows.tolist(), bandit["value"], bandit["played"], strict=True):
+        for row, returns, played in zip(group.rows.tolist(), bandit["value"], bandit["played"], strict=True):
             assert played > 5
-            assert heard[:played].tolist() == pytest.approx(totals[row][:played])
-            assert len(totals[row]) - played <= 1  # an end that was not acted on yet is not heard of
+            assert returns[:played].tolist() == pytest.approx(totals[row][:played])
+            assert len(totals[row]) - played <= 1  # an end is recorded only with the next action
 
 
 @pytest.mark.parametrize("meta", [[], [META]])
-def test_whoever_does_not_explore_plays_the_policy_it_is_told_to_from_the_beginning_of_an_episode(meta):
+def test_without_exploration_the_given_policy_plays_from_the_next_episode_on(meta):
     algorithm = RunPlan.from_config(load("ngu-deepsea", [*SMALL, *meta])).algorithm
     memory = algorithm.intrinsic_state(2)
-    algorithm._change_arms(seen([True, True], [0.0, 0.0], explore=False, arm=2), memory)
+    algorithm._change_arms(intrinsic_input([True, True], [0.0, 0.0], explore=False, arm=2), memory)
     assert memory["carry"]["arm"].tolist() == [2, 2]
-    algorithm._change_arms(seen([False, False], [1.0, 1.0], explore=False, arm=3, ended=[True, False]), memory)
-    algorithm._change_arms(seen([True, False], [0.0, 1.0], explore=False, arm=3), memory)
+    algorithm._change_arms(
+        intrinsic_input([False, False], [1.0, 1.0], explore=False, arm=3, ended=[True, False]), memory
+    )
+    algorithm._change_arms(intrinsic_input([True, False], [0.0, 1.0], explore=False, arm=3), memory)
     assert memory["carry"]["arm"].tolist() == [3, 2]
     assert all((played == 0).all() for name, played in memory["bandit"].items() if name == "played")
 
 
-def test_evaluators_choose_where_policies_differ_in_what_they_want():
+def test_evaluators_try_policies_only_if_policies_differ_in_their_rewards():
     choose = [
         RunPlan.from_config(load("ngu-deepsea", [*SMALL, *settings])).algorithm.trials()
         for settings in ([], [META, "algo.arm_varies=epsilon"], [META])
@@ -136,10 +139,10 @@ def test_evaluators_choose_where_policies_differ_in_what_they_want():
     )
 
 
-def test_policies_may_differ_in_epsilon_alone():
+def test_policies_may_differ_only_in_epsilon():
     settings = [*SMALL, META, "algo.arm_varies=epsilon", "algo.epsilon=0.4", "algo.ladder=3"]
     runtime = inline_runs.run("ngu-deepsea", 300, *settings, "algo.learning_starts=5000")
-    algorithm, model, steps = runtime.learner.algorithm, runtime.learner.model, tree.to_torch(windows(runtime))
+    algorithm, model, steps = runtime.learner.algorithm, runtime.learner.model, tree.to_torch(all_sequences(runtime))
     (stream,) = algorithm.streams()
     terms = algorithm.terms(steps, stream)
     torch.testing.assert_close(terms.r_t, steps.rewards["extrinsic"])
@@ -152,10 +155,11 @@ def test_policies_may_differ_in_epsilon_alone():
     torch.testing.assert_close(algorithm.epsilon(inputs), torch.tensor([0.4, 0.4**2, 0.4**3, 0.4**4]))
     assert algorithm.epsilon(replace(inputs, explore=False)) == 0
     q = algorithm.act(model, inputs).extras["q"]["extrinsic"]
-    assert (q == q[0]).all()  # the network does not know which it is
+    assert (q == q[0]).all()  # the network gets no policy index
     mu = steps.extras["mu"][:-1][steps.valid]
-    least = (0.4 ** (1 + steps.carry["arm"].float())).expand_as(steps.valid)[steps.valid] / 4  # of four actions
-    assert (((mu - least).abs() < 1e-5) | ((mu - (1 - 3 * least)).abs() < 1e-5)).all()
+    # With four actions.
+    other_action = (0.4 ** (1 + steps.carry["arm"].float())).expand_as(steps.valid)[steps.valid] / 4
+    assert (((mu - other_action).abs() < 1e-5) | ((mu - (1 - 3 * other_action)).abs() < 1e-5)).all()
     assert len(steps.carry["arm"].unique()) > 1
     with pytest.raises(UserError, match="set separate_networks=false"):
         load("ngu-deepsea", [*settings, "algo.separate_networks=true"])
@@ -169,12 +173,12 @@ def test_policies_may_differ_in_epsilon_alone():
         ("algo.episodic={lambda: 0.5}", "episodic.lambda has no effect here"),
     ],
 )
-def test_settings_without_a_use_are_refused(setting, message):
+def test_settings_without_effect_are_rejected(setting, message):
     with pytest.raises(UserError, match=message):
         load("ngu-deepsea", [*SMALL, setting])
 
 
-def test_novelty_is_that_of_the_episode_modulated_within_limits():
+def test_novelty_is_the_episodic_reward_scaled_by_the_clipped_lifelong_novelty():
     run_plan = RunPlan.from_config(load("ngu-deepsea", [*SMALL, "algo.lifelong_limit=3"]))
     algorithm, model = run_plan.algorithm, build_model(run_plan)
     memory = algorithm.intrinsic_state(4)
@@ -182,15 +186,15 @@ def test_novelty_is_that_of_the_episode_modulated_within_limits():
     errors = torch.tensor([0.0, 3.5, 9.0, 9.0])
     fixed = {"forward": lambda self, obs: errors, "warm": torch.tensor(True)}
     model.lifelong = type("Fixed", (torch.nn.Module,), fixed)()
-    looked = seen([False, False, False, True], [0.0] * 4)
-    unknown = algorithm.intrinsic_rewards(model, looked, memory)
-    assert unknown[NOVELTY].tolist() == [0.5, 0.5, 0.5, 0.0], "no error is unusual before any was seen"
-    model.update(torch.tensor([1.0, 3.0]))  # mean 2, deviation 1
-    found = algorithm.intrinsic_rewards(model, looked, memory)
-    assert found[NOVELTY].tolist() == pytest.approx([0.5 * 1, 0.5 * 2.5, 0.5 * 3, 0.0], rel=1e-4)
+    inputs = intrinsic_input([False, False, False, True], [0.0] * 4)
+    before_update = algorithm.intrinsic_rewards(model, inputs, memory)
+    assert before_update[NOVELTY].tolist() == [0.5, 0.5, 0.5, 0.0], "no error is unusual before any was seen"
+    model.update(torch.tensor([1.0, 3.0]))  # mean 2, std 1
+    novelty_now = algorithm.intrinsic_rewards(model, inputs, memory)
+    assert novelty_now[NOVELTY].tolist() == pytest.approx([0.5 * 1, 0.5 * 2.5, 0.5 * 3, 0.0], rel=1e-4)
 
 
-def test_errors_of_mixed_precision_count_like_others():
+def test_bfloat16_errors_update_the_statistics_exactly():
     model, other = (build_model(RunPlan.from_config(load("ngu-deepsea", SMALL))) for _ in range(2))
     model.update(torch.tensor([1.0, 3.0], dtype=torch.bfloat16))
     other.update(torch.tensor([1.0, 3.0]))
@@ -198,9 +202,9 @@ def test_errors_of_mixed_precision_count_like_others():
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_every_row_learns_the_reward_and_the_discount_of_its_policy(separate):
+def test_each_sequence_is_trained_with_the_reward_and_discount_of_its_policy(separate):
     runtime = run(200, "algo.learning_starts=5000", f"algo.separate_networks={separate}".lower())
-    algorithm, steps = runtime.learner.algorithm, tree.to_torch(windows(runtime))
+    algorithm, steps = runtime.learner.algorithm, tree.to_torch(all_sequences(runtime))
     arm = steps.carry["arm"]
     gamma = 1 - torch.exp(((3 - arm) * np.log(0.1) + arm * np.log(0.5)) / 3)
     beta = torch.tensor([0.0, *(0.3 / (1 + np.exp(-10 * (2 * i - 2) / 2)) for i in (1, 2)), 0.3])[arm]
@@ -220,11 +224,11 @@ def test_every_row_learns_the_reward_and_the_discount_of_its_policy(separate):
     torch.testing.assert_close(algorithm.combine_q(q, steps.carry), expected.float())
 
 
-FAMILY = {"policies": 4, "novelty": 0.4, "discount": 0.95, "min_discount": 0.6}
+POLICIES = {"policies": 4, "novelty": 0.4, "discount": 0.95, "min_discount": 0.6}
 
 
-def slow_family():
-    """Weights of novelty and discounts of the four policies (2002.06038, appendix A)."""
+def slow_policies():
+    """Novelty weights and discounts of the four policies (2002.06038, appendix A)."""
     beta = [0.0, *(0.4 / (1 + math.exp(-10 * (2 * i - 2) / 2)) for i in (1, 2)), 0.4]
     gamma = [1 - math.exp(((3 - i) * math.log(1 - 0.95) + i * math.log(1 - 0.6)) / 3) for i in range(4)]
     return beta, gamma
@@ -238,8 +242,8 @@ def slow_curious_losses(model, steps, count):
         for t in range(max(0, end - count), end):
             before, after = steps.obs[t, b : b + 1], steps.obs[t + 1, b : b + 1]
             mean, std = model.lifelong.moments[0].mean_and_std()
-            seen = ((after - mean) / std).clamp(-2.0, 2.0)
-            error = model.lifelong.predictor(seen)[0] - model.lifelong.random(seen)[0].detach()
+            intrinsic_input = ((after - mean) / std).clamp(-2.0, 2.0)
+            error = model.lifelong.predictor(intrinsic_input)[0] - model.lifelong.random(intrinsic_input)[0].detach()
             errors.append((error**2).mean())
             pair = [model.embedding.encode(before)[0], model.embedding.encode(after)[0]]
             guesses.append(-model.embedding.guess(torch.cat(pair)).log_softmax(-1)[steps.action[t, b]])
@@ -261,34 +265,34 @@ def test_losses_and_gradients_match_the_reference(separate, settings):
         "separate_networks": separate,
         "delta_q": False,
     }
-    config = NGUConfig(name="ngu", **{**SEQUENCES, **FAMILY, **parts, "retrace": 0.9, **settings})
+    config = NGUConfig(name="ngu", **{**SEQUENCES, **POLICIES, **parts, "retrace": 0.9, **settings})
     algorithm = NGU(config, float64_net("lstm", inputs=["action", "reward"]))
     model, target = build(algorithm, env_spec()), build_target(algorithm, env_spec())
     batch = make_batch(model, rewards=("extrinsic", NOVELTY), arms=4)
     steps = batch.trajectory
-    model.lifelong.update(0.3 * steps.obs[1:] + 1.0, steps.valid)  # statistics that normalization changes a lot with
-    arm, (beta, gamma) = steps.carry["arm"].tolist(), slow_family()
-    ones, mine, discount = [1.0] * steps.rows, [beta[i] for i in arm], [gamma[i] for i in arm]
+    model.lifelong.update(0.3 * steps.obs[1:] + 1.0, steps.valid)  # statistics for which normalization matters
+    arm, (beta, gamma) = steps.carry["arm"].tolist(), slow_policies()
+    ones, weights, discount = [1.0] * steps.rows, [beta[i] for i in arm], [gamma[i] for i in arm]
     reward, novelty = steps.rewards["extrinsic"], steps.rewards[NOVELTY]
     if separate:
-        streams = [SlowStream("extrinsic", reward, discount, ones), SlowStream(NOVELTY, novelty, discount, mine)]
+        streams = [SlowStream("extrinsic", reward, discount, ones), SlowStream(NOVELTY, novelty, discount, weights)]
     else:
-        streams = [SlowStream("extrinsic", reward + torch.tensor(mine) * novelty, discount, ones)]
-    seen = replace(steps, obs={"obs": steps.obs, "arm": steps.carry["arm"].expand(steps.length + 1, -1)})
-    slow, _ = slow_losses(model.agent, target.agent, replace(batch, trajectory=seen), config, streams)
-    named = slow if separate else {"q": slow["extrinsic"]}
-    expected = {**named, **slow_curious_losses(model, steps, count=2)}
-    assert_losses_match(algorithm, model, target, batch, expected, rtol=1e-5)  # the family is kept in float32
+        streams = [SlowStream("extrinsic", reward + torch.tensor(weights) * novelty, discount, ones)]
+    intrinsic_input = replace(steps, obs={"obs": steps.obs, "arm": steps.carry["arm"].expand(steps.length + 1, -1)})
+    slow, _ = slow_losses(model.agent, target.agent, replace(batch, trajectory=intrinsic_input), config, streams)
+    per_optimizer = slow if separate else {"q": slow["extrinsic"]}
+    expected = {**per_optimizer, **slow_curious_losses(model, steps, count=2)}
+    assert_losses_match(algorithm, model, target, batch, expected, rtol=1e-5)  # NGU keeps betas and gammas in float32
 
 
-def test_what_is_unrolled_is_what_was_acted_on():
-    """Weights have not moved, so arms, states, actions and both rewards are aligned if and only if these agree."""
+def test_unrolled_q_values_equal_those_recorded_while_acting():
+    """Weights have not changed, so Q values agree only if arms, states, actions, and both rewards are aligned."""
     runtime = run(300, "algo.learning_starts=5000", META, "net.inputs=[action, reward]")
-    steps, model = tree.to_torch(windows(runtime)), runtime.learner.model
+    steps, model = tree.to_torch(all_sequences(runtime)), runtime.learner.model
     assert len(steps.carry["arm"].unique()) > 1
     arm = steps.carry["arm"].expand(steps.length + 1, -1)
-    begun = replace(steps, obs={"obs": steps.obs, "arm": arm})
-    q, _, _ = model.agent.unroll(begun.obs, begun.first, begun.action, begun.rewards, begun.carry)
+    with_arm = replace(steps, obs={"obs": steps.obs, "arm": arm})
+    q, _, _ = model.agent.unroll(with_arm.obs, with_arm.first, with_arm.action, with_arm.rewards, with_arm.carry)
     for t in range(steps.length):
         valid = steps.valid[t]
         torch.testing.assert_close(
@@ -296,20 +300,20 @@ def test_what_is_unrolled_is_what_was_acted_on():
         )
 
 
-def test_every_part_is_moved_and_the_random_network_is_not():
+def test_all_networks_are_trained_but_the_random_one():
     settings = ["env={id: toy/deep-sea, num: 3, args: {size: 5}}", "algo.separate_networks=true"]
     trained = run(300, "algo.learning_starts=20", "algo.updates_per_step=0.1", *settings)
     fresh = build_model(RunPlan.from_config(load("ngu-deepsea", [*SMALL, *settings])))
     before = dict(fresh.named_parameters())
-    moved = {
+    changed = {
         ".".join(name.split(".")[:3])
         for name, new in trained.learner.model.named_parameters()
         if not torch.equal(new, before[name])
     }
-    assert {"agent.trunks.extrinsic", "agent.trunks.novelty", "agent.heads.novelty"} <= moved
-    assert any(name.startswith("lifelong.predictor") for name in moved)
-    assert any(name.startswith("embedding") for name in moved)
-    assert not any(name.startswith("lifelong.random") for name in moved)
+    assert {"agent.trunks.extrinsic", "agent.trunks.novelty", "agent.heads.novelty"} <= changed
+    assert any(name.startswith("lifelong.predictor") for name in changed)
+    assert any(name.startswith("embedding") for name in changed)
+    assert not any(name.startswith("lifelong.random") for name in changed)
 
 
 def test_the_loss_of_the_novelty_network_and_the_novelty_reward_have_keys_of_their_own():
@@ -319,13 +323,13 @@ def test_the_loss_of_the_novelty_network_and_the_novelty_reward_have_keys_of_the
     assert row["loss/novelty"] != row["loss/reward/novelty"]
 
 
-def test_a_family_of_agent57_that_is_too_small_is_refused():
+def test_agent57_with_too_few_policies_is_rejected():
     with pytest.raises(UserError, match=r"algo.family=agent57: .*at least 10 policies, not 4"):
         RunPlan.from_config(load("ngu-deepsea", [*SMALL, "algo.family=agent57"]))
 
 
 @pytest.mark.parametrize("separate", ["false", "true"])
-def test_it_resumes_to_the_bit(differs_when_resumed, separate):
+def test_ngu_resumes_bitwise(resume_differences, separate):
     settings = [
         *SMALL,
         META,
@@ -333,7 +337,7 @@ def test_it_resumes_to_the_bit(differs_when_resumed, separate):
         "algo.learning_starts=50",
         "algo.updates_per_step=0.05",
     ]
-    assert differs_when_resumed("ngu-deepsea", settings, 600) == []
+    assert resume_differences("ngu-deepsea", settings, 600) == []
 
 
 EVALUATED = [
@@ -343,37 +347,38 @@ EVALUATED = [
 ]  # fmt: skip
 
 
-def test_what_an_evaluator_knows_of_policies_is_saved_and_restored(differs_when_resumed, tmp_path):
-    assert differs_when_resumed("ngu-deepsea", EVALUATED, 600) == []
+def test_policy_trials_of_an_evaluator_are_saved_and_restored(resume_differences, tmp_path):
+    assert resume_differences("ngu-deepsea", EVALUATED, 600) == []
     whole = RunFolder(tmp_path / "whole")
     rows = [row for row in read_rows(whole.metrics_file) if "eval/arm" in row]
     assert len(rows) == 6
-    assert len({row["eval/arm/0/share"] for row in rows}) > 1  # its trials are not the same each time
+    assert len({row["eval/arm/0/share"] for row in rows}) > 1  # its trials differ between evaluations
     first, last = (checkpoint.load(folder)["evaluator"] for folder in sorted(whole.checkpoints.glob("step-*")))
     assert first["played"] < last["played"] == 5 * 6
     assert len(last["arms"]) == 12
 
 
-def test_a_loaded_agent_plays_the_policy_that_the_evaluator_found_best(tmp_path):
+def test_loaded_agent_plays_the_best_policy_of_the_evaluator(tmp_path):
     settings = [*EVALUATED, "net.inputs=[action, reward]", "stop.env_steps=400"]
     run = starling.train("ngu-deepsea", [*settings, "run=evaluated"], runs=tmp_path).folder
     newest = checkpoint.find(RunFolder(run).checkpoints)[0]
-    state = {"arms": [0, 1, 2, 3], "returns": [0.0, 1.0, 5.0, 2.0], "played": 4}
-    parts = {**checkpoint.load(newest), "evaluator": state}
+    saved_evaluator = {"arms": [0, 1, 2, 3], "returns": [0.0, 1.0, 5.0, 2.0], "played": 4}
+    parts = {**checkpoint.load(newest), "evaluator": saved_evaluator}
     checkpoint.write(newest.parent, 10_000, freeze(parts), retention=checkpoint.Retention())
     agent = load_agent(run, which="newest", protocol="as-trained", warn=print)
     assert agent.arm == 2
     result = evaluate_run(run, episodes=2, seed=0, which="newest", protocol="as-trained", warn=print)
     assert result["actions"] == "epsilon 0, policy 2"
     loaded, obs = starling.load(run), np.zeros(agent.run_plan.env.observation.shape, np.float32)
-    _, begun = loaded.act(obs)
-    _, later = loaded.act(obs, begun, reward=0.5)
-    assert begun.carry["arm"].tolist() == later.carry["arm"].tolist() == [2]
-    assert later.carry["rewards"]["extrinsic"].tolist() == [0.5]
-    assert loaded.act(obs, begun, reward=0.5)[1].carry["rewards"] == later.carry["rewards"]  # a state is not used up
+    _, state_before = loaded.act(obs)
+    _, state_after = loaded.act(obs, state_before, reward=0.5)
+    assert state_before.carry["arm"].tolist() == state_after.carry["arm"].tolist() == [2]
+    assert state_after.carry["rewards"]["extrinsic"].tolist() == [0.5]
+    # Using a state does not modify it.
+    assert loaded.act(obs, state_before, reward=0.5)[1].carry["rewards"] == state_after.carry["rewards"]
 
 
-def test_an_agent_without_an_evaluation_plays_the_policy_that_exploits(tmp_path):
+def test_loaded_agent_without_an_evaluation_plays_the_exploiting_policy(tmp_path):
     settings = [*EVALUATED, "eval.every=null", "stop.env_steps=400", "run=alone"]
     run = starling.train("ngu-deepsea", settings, runs=tmp_path).folder
     assert load_agent(run, which="newest", protocol="as-trained", warn=print).arm == 0

@@ -1,4 +1,4 @@
-"""PPO's loss and gradient against a slow reference, for every kind of action space, switch and minibatch."""
+"""PPO's loss and gradient compared with a slow reference, for every kind of action space, setting, and minibatch."""
 
 import copy
 from dataclasses import replace
@@ -32,7 +32,7 @@ def stale(shape, random):
 
 
 def make(actions="discrete", core="none", **settings):
-    """The algorithm, the model before the first update on a batch, the model after some, and the batch."""
+    """The algorithm, the model before the first update on a batch, the model after some updates, and the batch."""
     algorithm = PPO(PPOConfig(name="ppo", **{**SETTINGS, **settings}), float64_net(core))
     before = build(algorithm, env_spec(actions))
     batch = in_float64(make_batch(before, stale, actions))
@@ -56,7 +56,7 @@ def prepare(algorithm, before, batch):
 @pytest.mark.parametrize(
     "settings", [{}, {"value_clip": 0.3}, {"normalize_advantages": False}, {"max_lag": 2}, {"gae_lambda": 1.0}], ids=str
 )
-def test_loss_and_gradient_are_those_of_the_paper(actions, core, settings):
+def test_loss_and_gradient_match_the_paper(actions, core, settings):
     algorithm, before, model, batch = make(actions, core, **settings)
     slow = slow_ppo(before, model, batch, algorithm.config, stream(algorithm.config), CLIP)
     ready = prepare(algorithm, before, batch)
@@ -75,7 +75,7 @@ def test_advantages_are_normalized_within_each_minibatch(actions):
 
 
 def test_some_values_on_this_batch_are_clipped_and_some_are_not():
-    """Otherwise the comparison above could not notice that `value_clip` is ignored."""
+    """Otherwise the comparison above could not detect that `value_clip` is ignored."""
     _, before, model, batch = make(value_clip=0.3)
     steps = batch.trajectory
     v, v_old = (net.unroll_trajectory(steps)[0]["extrinsic"][:-1][steps.valid] for net in (model, before))
@@ -84,17 +84,17 @@ def test_some_values_on_this_batch_are_clipped_and_some_are_not():
     assert not clipped.all()
 
 
-def test_garbage_on_reset_rows_changes_nothing():
+def test_values_at_resets_are_ignored():
     algorithm, before, model, batch = make(max_lag=2)
     steps, reset = batch.trajectory, ~batch.trajectory.valid
     recorded = steps.extras["log_prob"].clone()
     recorded[:-1][reset] = -90.0
-    dirty = replace(
+    with_garbage = replace(
         steps,
         rewards={"extrinsic": torch.where(reset, 1e6, steps.rewards["extrinsic"])},
         action=torch.where(reset, 0, steps.action),
         extras={"log_prob": recorded},
     )
-    clean, spoiled = (prepare(algorithm, before, replace(batch, trajectory=t)) for t in (steps, dirty))
+    clean, spoiled = (prepare(algorithm, before, replace(batch, trajectory=t)) for t in (steps, with_garbage))
     expected = algorithm.loss(model, None, clean).losses
     assert_losses_match(algorithm, model, None, spoiled, expected)

@@ -1,4 +1,4 @@
-"""PPO with a normal policy: its normalisers belong to the agent, and a ratio begins at 1 although they move."""
+"""PPO with a Gaussian policy: normalizers belong to the agent, and ratios begin at 1 although statistics change."""
 
 import numpy as np
 import pytest
@@ -24,8 +24,8 @@ PENDULUM = [
 ]
 
 
-def sampled(runtime):
-    """The next batch of a run, which its learner does not get to see."""
+def next_batch(runtime):
+    """The next batch of a run, which its learner does not get."""
 
     class CaughtError(Exception):
         pass
@@ -42,12 +42,12 @@ def sampled(runtime):
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
-def test_ratios_begin_at_one_although_the_statistics_move(core):
+def test_ratios_begin_at_1_although_statistics_change(core):
     runtime = run("ppo-cartpole", 1100, *PENDULUM, f"net.core={{kind: {core}, size: 8}}")
     model, algorithm = runtime.learner.model, runtime.learner.algorithm
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.no_grad():
-        batch = algorithm.prepare(model, None, sampled(runtime))
+        batch = algorithm.prepare(model, None, next_batch(runtime))
     for name, buffer in model.named_buffers():
         assert not torch.equal(before[name], buffer), name
     metrics = algorithm.loss(model, None, batch).metrics()
@@ -55,10 +55,10 @@ def test_ratios_begin_at_one_although_the_statistics_move(core):
     assert metrics["clipped"] == 0
 
 
-def test_the_learner_sees_rewards_in_deviations_of_the_return():
-    """With lambda 0 the target is one reward and the next value, all in the scale of the values."""
+def test_rewards_are_scaled_by_the_std_of_the_return():
+    """With lambda 0 a target is one reward and the next value, both in the scale of the values."""
     runtime = run("ppo-cartpole", 1100, *PENDULUM, "algo.gae_lambda=0")
-    batch, model = sampled(runtime), runtime.learner.model
+    batch, model = next_batch(runtime), runtime.learner.model
     with torch.no_grad():
         seen = model.normaliser(batch.trajectory.obs)
         outputs, _, _ = model.unroll(Normalised(seen), batch.trajectory.first, None, {}, {})
@@ -71,12 +71,12 @@ def test_the_learner_sees_rewards_in_deviations_of_the_return():
     torch.testing.assert_close(prepared.value_target["extrinsic"], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_statistics_are_in_the_checkpoint_and_stay_as_they_are_when_evaluated(tmp_path):
+def test_statistics_are_saved_and_not_changed_by_evaluation(tmp_path):
     result = train("ppo-cartpole", [*PENDULUM, "stop.env_steps=1024", "run=mine"], runs=tmp_path)
     torch.set_num_threads(1)
     _, state, _ = checkpoint.find(result.folder / "checkpoints", "newest", parts=("learner",))
     saved = {name: value for name, value in state["learner"]["model"].items() if "moments" in name or "scales" in name}
-    assert saved["normaliser.moments.observation.count"] == 1020  # every row is reset once
+    assert saved["normaliser.moments.observation.count"] == 1020  # every env is reset once
     assert abs(saved["normaliser.moments.observation.total"]).min() > 0
     assert saved["reward_scales.extrinsic.returns.count"] == 1020
     scores = [
@@ -85,7 +85,7 @@ def test_statistics_are_in_the_checkpoint_and_stay_as_they_are_when_evaluated(tm
     assert scores[0]["mean"] == scores[1]["mean"]
 
 
-def test_the_policy_is_normal_with_one_spread_for_all_states():
+def test_policy_is_gaussian_with_a_state_independent_std():
     algorithm = PPO(PPOConfig(name="ppo", log_std=-0.7), NetConfig(torso=TorsoConfig(hidden=[8])))
     model = algorithm.build(ENV, algorithm.streams())
     outputs, _ = model.step(torch.randn(6, 5), torch.zeros(6, dtype=torch.bool), {})
@@ -103,7 +103,7 @@ def test_the_policy_is_normal_with_one_spread_for_all_states():
         (spaces.Box(-1, 1, (2, 2), np.float32), "needs a Box of actions with one axis"),
     ],
 )
-def test_actions_that_no_normal_policy_can_take_are_named(space, message):
+def test_action_spaces_that_a_gaussian_policy_does_not_support_are_rejected(space, message):
     algorithm = PPO(PPOConfig(name="ppo", policy="gaussian"), NetConfig())
     with pytest.raises(UserError, match=message):
         algorithm.build(EnvSpec("x", ENV.observation, space), algorithm.streams())

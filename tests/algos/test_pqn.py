@@ -1,4 +1,4 @@
-"""PQN's targets, loss and gradient against a slow reference, and what its settings mean."""
+"""PQN's targets, loss, and gradient compared with a slow reference, and its settings."""
 
 import copy
 
@@ -20,7 +20,7 @@ SETTINGS = {"discount": 0.9, "q_lambda": 0.6, "minibatches": 1}
 
 
 def slow_targets(before, steps, discount, lam):
-    """G_t = r_t + gamma ((1 - lambda) max_a Q(s_{t+1}, a) + lambda G_{t+1}), each episode by itself from its end."""
+    """G_t = r_t + gamma ((1 - lambda) max_a Q(s_{t+1}, a) + lambda G_{t+1}), within each episode from its end."""
     with torch.no_grad():
         q = outputs_step_by_step(before, steps)
     targets = {}
@@ -36,7 +36,7 @@ def slow_targets(before, steps, discount, lam):
 
 
 def slow_pqn(before, model, batch, config):
-    """The mean over valid steps of 1/2 (G_t - Q(s_t, a_t))^2 (2407.04811, algorithm 1), or its Huber form."""
+    """The mean over valid steps of 1/2 (G_t - Q(s_t, a_t))^2 (2407.04811, algorithm 1), or its Huber variant."""
     steps, seen = batch.trajectory, outputs_step_by_step(model, batch.trajectory)
     targets, loss = slow_targets(before, steps, 0.9, config.q_lambda), torch.zeros((), dtype=torch.float64)
     for t, b in valid_cells(steps):
@@ -46,7 +46,7 @@ def slow_pqn(before, model, batch, config):
 
 
 def make(core="none", **settings):
-    """The algorithm, the model before the first update on a batch, the model after some, and the batch."""
+    """The algorithm, the model before the first update on a batch, the model after some updates, and the batch."""
     algorithm = PQN(PQNConfig(name="pqn", **{**SETTINGS, **settings}), float64_net(core))
     before = build(algorithm, env_spec())
     batch = in_float64(make_batch(before, lambda shape, random: {}))
@@ -59,7 +59,7 @@ def make(core="none", **settings):
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
 @pytest.mark.parametrize("settings", [{}, {"q_lambda": 0.0}, {"q_lambda": 1.0}, {"huber": 0.7}], ids=str)
-def test_loss_and_gradient_are_those_of_the_paper(core, settings):
+def test_loss_and_gradient_match_the_paper(core, settings):
     algorithm, before, model, batch = make(core, **settings)
     with torch.no_grad():
         ready = algorithm.prepare(before, None, batch)
@@ -71,8 +71,8 @@ class Endless(PQN):
         return (*super().streams(), StreamSpec("bonus", 0.9, 0.6, episodic=False))
 
 
-def test_a_final_observation_is_worth_what_the_next_episode_is_to_a_stream_that_goes_on():
-    """Whatever Q says of the final observation itself, which never gets a target, changes no target."""
+def test_non_episodic_stream_values_a_final_observation_like_the_next_episode():
+    """The Q values of the final observation itself, which are never trained, affect no target."""
     algorithm = Endless(PQNConfig(name="pqn", **SETTINGS), float64_net())
     model = build(algorithm, env_spec())
     batch = in_float64(make_batch(model, lambda shape, random: {}, intrinsic=("bonus",)))
@@ -84,7 +84,7 @@ def test_a_final_observation_is_worth_what_the_next_episode_is_to_a_stream_that_
     torch.testing.assert_close(targets[steps.valid], again[steps.valid])
 
 
-def test_epsilon_falls_in_training_and_is_its_own_in_evaluation():
+def test_epsilon_decays_in_training_and_is_separate_in_evaluation():
     algorithm = PQN(PQNConfig(name="pqn", epsilon={"start": 1.0, "end": 0.2, "fraction": 0.5}), NetConfig())
     model = algorithm.build(env_spec(), algorithm.streams())
     rows = 2000
@@ -103,7 +103,7 @@ def test_epsilon_falls_in_training_and_is_its_own_in_evaluation():
     assert algorithm.exploration(Progress(fraction=0.25), 8) == {"epsilon": pytest.approx(0.6)}
 
 
-def test_evaluation_takes_its_own_share_of_random_actions():
+def test_evaluation_uses_eval_epsilon():
     algorithm = PQN(PQNConfig(name="pqn", eval_epsilon=1.0), NetConfig())
     model, noise = algorithm.build(env_spec(), algorithm.streams()), torch.rand(300, 2)
     obs, first = torch.zeros(300, 5), torch.zeros(300, dtype=torch.bool)
@@ -111,7 +111,7 @@ def test_evaluation_takes_its_own_share_of_random_actions():
     assert set(algorithm.act(model, inputs).action.tolist()) == {0, 1, 2}
 
 
-def test_a_batch_is_split_by_step_or_by_env_where_the_network_is_recurrent():
+def test_minibatches_split_by_step_or_for_recurrent_networks_by_env():
     plain, recurrent = (PQN(PQNConfig(name="pqn"), NetConfig(core={"kind": core})) for core in ("none", "lstm"))
     assert (plain.learning().split, recurrent.learning().split) == ("step", "env")
     plain.tables(4)
@@ -119,7 +119,7 @@ def test_a_batch_is_split_by_step_or_by_env_where_the_network_is_recurrent():
         recurrent.tables(4)
 
 
-def test_what_cannot_be_is_refused():
+def test_impossible_settings_are_rejected():
     with pytest.raises(UserError, match=r"algo\.minibatches=600 is more than the batch's 512 steps"):
         RunPlan.from_config(load("pqn-cartpole", ["env.num=8", "algo.minibatches=600"]))
     with pytest.raises(UserError, match="needs a Discrete action space"):

@@ -1,4 +1,4 @@
-"""R2D2's loss against the papers written as loops, its reductions, and what acting and first priorities say."""
+"""R2D2's loss compared with the papers written as loops, its special cases, acting, and initial priorities."""
 
 from dataclasses import replace
 
@@ -33,12 +33,12 @@ from starling.types import EnvSpec, Progress, StreamSpec
     ],
     ids=str,
 )
-def test_loss_gradient_and_priorities_are_those_of_the_papers(core, settings):
+def test_loss_gradient_and_priorities_match_the_papers(core, settings):
     algorithm, model, target = make(core, **settings)
-    assert_is_the_papers(algorithm, model, target, make_batch(model))
+    assert_matches_the_papers(algorithm, model, target, make_batch(model))
 
 
-def assert_is_the_papers(algorithm, model, target, batch):
+def assert_matches_the_papers(algorithm, model, target, batch):
     slow, priorities = slow_losses(
         model, target, batch, algorithm.config, slow_streams([StreamSpec(discount=0.9)], batch.trajectory)
     )
@@ -49,10 +49,10 @@ def assert_is_the_papers(algorithm, model, target, batch):
 @pytest.mark.parametrize("begins", [(), range(ROWS)], ids=["none begins an episode", "all begin an episode"])
 def test_no_gradient_flows_through_burn_in_whichever_sequences_begin_an_episode(begins):
     algorithm, model, target = make()
-    assert_is_the_papers(algorithm, model, target, make_batch(model, begins=begins))
+    assert_matches_the_papers(algorithm, model, target, make_batch(model, begins=begins))
 
 
-def test_nothing_is_trained_within_the_burn_in_but_all_of_an_episodes_first_window():
+def test_burn_in_is_not_trained_except_in_sequences_that_begin_an_episode():
     algorithm, model, target = make()
     batch = make_batch(model)
     trained = [n if b in (1, 2, 6) else max(0, n - BURN_IN) for b, n in enumerate(STEPS)]
@@ -60,14 +60,14 @@ def test_nothing_is_trained_within_the_burn_in_but_all_of_an_episodes_first_wind
     assert (algorithm.loss(model, target, batch).priorities > 0).tolist() == [n > 0 for n in trained]
 
 
-def test_the_stored_state_enters_both_networks_and_burn_in_hands_it_on():
-    """Other stored states change every window that does not begin an episode, and no other."""
+def test_stored_state_is_used_by_both_networks_and_carried_through_burn_in():
+    """Other stored states change exactly the sequences that do not begin an episode."""
     algorithm, model, target = make()
     batch = make_batch(model)
     state = {name: leaf + 1 for name, leaf in batch.trajectory.carry["state"].items()}
     other = replace(batch, trajectory=replace(batch.trajectory, carry={**batch.trajectory.carry, "state": state}))
     same = algorithm.loss(model, target, batch).priorities == algorithm.loss(model, target, other).priorities
-    assert same.tolist() == [b in (1, 2, 5, 6) for b in range(ROWS)]  # 5: nothing is trained, its priority is 0
+    assert same.tolist() == [b in (1, 2, 5, 6) for b in range(ROWS)]  # 5: no step is trained, its priority is 0
 
 
 def test_one_step_without_burn_in_and_rescaling_is_double_q_learning():
@@ -88,7 +88,7 @@ def test_one_step_without_burn_in_and_rescaling_is_double_q_learning():
 
 
 @pytest.mark.parametrize("settings", [{}, {"retrace": 0.9}], ids=str)
-def test_first_priorities_are_the_learners_own_where_the_weights_are_the_actors(settings):
+def test_initial_priorities_equal_the_learners_with_the_same_weights(settings):
     algorithm, model, _ = make(**settings)
     batch = make_batch(model)
     steps = batch.trajectory
@@ -99,7 +99,7 @@ def test_first_priorities_are_the_learners_own_where_the_weights_are_the_actors(
     torch.testing.assert_close(torch.from_numpy(first), algorithm.loss(model, model, batch).priorities)
 
 
-def test_delta_q_is_0_for_the_actors_own_states_and_the_papers_ratio_for_others():
+def test_delta_q_is_0_for_unchanged_states_and_matches_the_paper_for_others():
     algorithm, model, target = make()
     batch = make_batch(model)
     steps = batch.trajectory
@@ -121,7 +121,7 @@ def test_delta_q_is_0_for_the_actors_own_states_and_the_papers_ratio_for_others(
     assert max(metrics["delta_q_first"], metrics["delta_q_last"]) < 1e-5
 
 
-def test_delta_q_is_left_out_where_no_window_reaches_so_far_or_it_is_not_wanted():
+def test_delta_q_is_omitted_for_short_sequences_or_if_disabled():
     algorithm, model, target = make()
     batch = make_batch(model)
     short = replace(batch.trajectory, valid=batch.trajectory.valid & (torch.arange(LENGTH) < BURN_IN).unsqueeze(1))
@@ -132,13 +132,13 @@ def test_delta_q_is_left_out_where_no_window_reaches_so_far_or_it_is_not_wanted(
         assert sorted(loss.metrics()) == ["q", "q_values"]
 
 
-def inputs(model, explore):
-    rows = torch.arange(4)
+def act_input(model, explore):
+    env_index = torch.arange(4)
     return ActInput(
         obs=torch.randn(4, 5),
         first=torch.tensor([True, False, False, False]),
         carry=model.initial_carry(4),
-        env_index=rows,
+        env_index=env_index,
         num_envs=8,
         progress=Progress(),
         explore=explore,
@@ -146,9 +146,9 @@ def inputs(model, explore):
     )
 
 
-def test_acting_records_q_values_features_and_for_retrace_how_likely_the_action_was():
+def test_acting_records_q_values_features_and_action_probabilities_for_retrace():
     algorithm, model, _ = make(retrace=0.9)
-    seen = inputs(model, explore=True)
+    seen = act_input(model, explore=True)
     output = algorithm.act(model, seen)
     q = output.extras["q"]["extrinsic"]
     torch.testing.assert_close(model.decode(output.extras["features"])["extrinsic"], q)
@@ -162,17 +162,17 @@ def test_acting_records_q_values_features_and_for_retrace_how_likely_the_action_
 
 def test_evaluation_is_greedy():
     algorithm, model, _ = make()
-    output = algorithm.act(model, inputs(model, explore=False))
+    output = algorithm.act(model, act_input(model, explore=False))
     assert output.action.equal(output.extras["q"]["extrinsic"].argmax(-1))
 
 
-def test_windows_overlap_and_those_shorter_than_the_burn_in_are_kept():
+def test_sequences_overlap_and_those_shorter_than_the_burn_in_are_kept():
     (table,) = make(codec="zstd")[0].tables(num_envs=4)
     assert (table.length, table.period, table.prefix, table.sampler) == (LENGTH, 2, BURN_IN, "prioritized")
     assert (table.priority_exponent, table.codec) == (0.9, "zstd")
 
 
-def test_bad_settings_are_one_clear_line():
+def test_invalid_settings_are_one_line_errors():
     with pytest.raises(UserError, match=r"r2d2 is recurrent: set net.core.kind=lstm or gru"):
         R2D2(R2D2Config(name="r2d2"), NetConfig())
     with pytest.raises(ValueError, match="period=6 would skip steps; set it to at most unroll=5"):

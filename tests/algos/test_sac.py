@@ -1,4 +1,4 @@
-"""SAC's losses against the papers' equations, one transition and one critic after another."""
+"""SAC's losses compared with the papers' equations, one transition and one critic at a time."""
 
 import math
 from contextlib import nullcontext
@@ -35,14 +35,14 @@ def make(actions, **settings):
 
 
 def make_float64(actions, **settings):
-    """The algorithm, a model and a target that differ."""
+    """The algorithm, a model, and a target network with other weights."""
     config = SACConfig(name="sac", discount=DISCOUNT, temperature=ALPHA, **settings)
     algorithm = SAC(config, NetConfig(torso=TORSO.model_copy(update=HIDDEN)))
     return algorithm, build(algorithm, env_spec(actions)), build_target(algorithm, env_spec(actions))
 
 
 def one_q(critics, i, obs, action):
-    """Q of critic `i` for one observation [5] and action: its layers by hand."""
+    """Q of critic `i` for one observation [5] and action, layer by layer."""
     ensemble, x = critics.ensemble, critics.encode(obs[None])[0]
     if ensemble.last.weight.shape[-1] == 1:
         x = torch.cat([x, action])
@@ -58,7 +58,8 @@ def one_policy(model, obs):
 
 def slow_value(actions, policy, critics, obs, noise, alpha):
     """min_i Q_i(s, a) - alpha log pi(a | s), for a sampled action (1812.05905, eq. 3) or in expectation (1910.07207,
-    eq. 10), and the entropy likewise."""
+    eq. 10), and the entropy in the same way.
+    """
     if actions == "discrete":
         p = policy.logits[0].softmax(-1)
         each = [p[a] * (min(one_q(critics, i, obs, a) for i in range(2)) - alpha * p[a].log()) for a in range(len(p))]
@@ -71,7 +72,7 @@ def slow_value(actions, policy, critics, obs, noise, alpha):
 
 
 def slow_losses(actions, model, target, batch, target_entropy):
-    """The losses of critics (1812.05905, eq. 5), policy (eq. 9) and temperature (eq. 18), and every window's error."""
+    """The losses of critics (1812.05905, eq. 5), policy (eq. 9), and temperature (eq. 18), and the TD errors."""
     steps, rows = batch.trajectory, batch.trajectory.rows
     generator = torch.Generator().manual_seed(7)
     ahead, now = (torch.randn(rows, 2, generator=generator).double() for _ in "12")
@@ -101,7 +102,7 @@ def slow_losses(actions, model, target, batch, target_entropy):
 @pytest.mark.parametrize("actions", ACTIONS)
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("target_entropy", [None, -0.7])
-def test_losses_and_gradients_are_the_papers(actions, n_step, target_entropy):
+def test_losses_and_gradients_match_the_papers(actions, n_step, target_entropy):
     settings = {"n_step": n_step, "target_entropy": target_entropy, "prioritized": PrioritizedConfig()}
     algorithm, model, target = make_float64(actions, **settings)
     batch = in_float64(make_transitions(actions, n_step))
@@ -119,8 +120,8 @@ def test_every_parameter_has_one_optimizer(actions):
     assert sorted(map(id, moved)) == sorted(map(id, model.parameters()))
 
 
-def test_a_part_of_the_loss_has_optimizers_of_its_own():
-    """What the learner does with it: all that the actor's part moves is the actor and the temperature."""
+def test_actor_part_of_the_loss_affects_only_the_actor_and_the_temperature():
+    """As in the learner, which steps the optimizers of each part separately."""
     algorithm, model, target = make_float64("box")
     specs = algorithm.learning().optimizers
     parameters = {name: list(spec.parameters(model)) for name, spec in specs.items()}
@@ -132,47 +133,47 @@ def test_a_part_of_the_loss_has_optimizers_of_its_own():
     assert all(gradient.any() for gradients in moved for found in gradients.values() for gradient in found)
 
 
-def see(rows=2000, explore=True, updates=1):
+def act_input(num_envs=2000, explore=True, updates=1):
     random = torch.Generator().manual_seed(3)
     return ActInput(
-        obs=torch.zeros(rows, 5),
-        first=torch.zeros(rows, dtype=torch.bool),
+        obs=torch.zeros(num_envs, 5),
+        first=torch.zeros(num_envs, dtype=torch.bool),
         carry={},
-        env_index=torch.arange(rows),
-        num_envs=rows,
+        env_index=torch.arange(num_envs),
+        num_envs=num_envs,
         progress=Progress(updates=updates),
         explore=explore,
-        noise=lambda n: torch.rand(rows, n, generator=random),
+        noise=lambda n: torch.rand(num_envs, n, generator=random),
     )
 
 
 def test_before_the_first_update_actions_are_uniform_and_their_entropy_is_recorded():
     algorithm, model = make("box", n_step=2)
-    output = algorithm.act(model, see(updates=0))
+    output = algorithm.act(model, act_input(updates=0))
     assert output.action.mean(0).abs().max() < 0.05
     np.testing.assert_allclose(output.action.std(0), 2 / 12**0.5, rtol=0.05)
     torch.testing.assert_close(output.extras["entropy"], torch.full((2000,), math.log(4)))
     algorithm, model = make("discrete", n_step=2)
-    output = algorithm.act(model, see(updates=0))
+    output = algorithm.act(model, act_input(updates=0))
     np.testing.assert_allclose(torch.bincount(output.action) / 2000, 1 / 3, atol=0.04)
     torch.testing.assert_close(output.extras["entropy"], torch.full((2000,), math.log(3)))
 
 
-def test_after_it_they_follow_the_policy():
+def test_after_the_first_update_actions_follow_the_policy():
     algorithm, model = make("box", n_step=2)
-    output, policy = algorithm.act(model, see()), model.policy(see().obs, see().first)
+    output, policy = algorithm.act(model, act_input()), model.policy(act_input().obs, act_input().first)
     expected = TanhGaussian(policy.mean, policy.log_std).log_prob(output.action)
-    torch.testing.assert_close(output.extras["entropy"], -expected, rtol=1e-3, atol=1e-2)  # through atanh
-    best = algorithm.act(model, see(explore=False, updates=0)).action
+    torch.testing.assert_close(output.extras["entropy"], -expected, rtol=1e-3, atol=1e-2)  # compared through atanh
+    best = algorithm.act(model, act_input(explore=False, updates=0)).action
     torch.testing.assert_close(best, policy.mean.tanh())
 
 
-def test_one_step_records_nothing():
+def test_one_step_sac_records_no_extras():
     algorithm, model = make("box")
-    assert algorithm.act(model, see()).extras == {}
+    assert algorithm.act(model, act_input()).extras == {}
 
 
-def test_other_networks_and_actions_are_refused():
+def test_unsupported_networks_and_actions_are_rejected():
     with pytest.raises(UserError, match="sac learns from single transitions"):
         SAC(SACConfig(name="sac"), NetConfig(core=CoreConfig(kind="lstm")))
     algorithm = SAC(SACConfig(name="sac"), NetConfig())

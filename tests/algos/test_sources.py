@@ -1,4 +1,4 @@
-"""What a batch is mixed from: refused settings, recorded features, distances against loops, means a source."""
+"""Sources of mixed batches: invalid settings, recorded extras, distances compared with loops, and per-source means."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ ELITE = "{kind: elite, share: 0.5, capacity: 200, distance: lp}"
 QUEUE = "{kind: queue, share: 0.5}"
 
 
-def configured(*sources, more=()):
+def impala_config(*sources, more=()):
     return load("impala-cartpole", [f"algo.sources=[{', '.join(sources)}]", *more])
 
 
@@ -39,39 +39,39 @@ def configured(*sources, more=()):
         (["{kind: queue, share: 1, capacity: 5}"], "capacity has no effect on a source of kind queue"),
     ],
 )
-def test_sources_that_are_no_mixture_are_refused_in_one_line(sources, line):
+def test_invalid_mixtures_are_one_line_errors(sources, line):
     with pytest.raises(UserError, match=line) as refused:
-        configured(*sources)
+        impala_config(*sources)
     assert "\n" not in str(refused.value)
 
 
-def test_a_capacity_below_lambda_times_its_items_is_refused():
+def test_capacity_below_the_number_of_candidates_is_rejected():
     with pytest.raises(UserError, match=r"'elite': capacity 20 is below the 24 candidates \(6 x 4\)"):
-        RunPlan.from_config(configured(QUEUE, "{kind: elite, share: 0.5, capacity: 20}"))
+        RunPlan.from_config(impala_config(QUEUE, "{kind: elite, share: 0.5, capacity: 20}"))
 
 
-def test_cloning_without_anything_to_clone_is_refused():
+def test_cloning_without_replay_is_rejected():
     with pytest.raises(UserError, match="clear needs replayed sequences, but there are none"):
         load("impala-cartpole", ["algo.clear={}"])
 
 
-def test_skipping_states_of_a_recurrent_network_is_refused():
+def test_skipping_states_of_a_recurrent_network_is_rejected():
     source = "{kind: elite, share: 0.5, every: 4}"
     with pytest.raises(UserError, match="every above 1"):
-        RunPlan.from_config(configured(QUEUE, source, more=["net.core={kind: lstm, size: 8}", "net.shared=true"]))
+        RunPlan.from_config(impala_config(QUEUE, source, more=["net.core={kind: lstm, size: 8}", "net.shared=true"]))
 
 
-def test_the_configuration_goes_through_a_file_unchanged():
-    config = configured(QUEUE, ELITE)
+def test_sources_round_trip_through_a_dict():
+    config = impala_config(QUEUE, ELITE)
     assert from_dict(to_dict(config)) == config
 
 
 def extras_of(*sources, more=()):
-    run_plan = RunPlan.from_config(configured(*sources, more=more))
+    run_plan = RunPlan.from_config(impala_config(*sources, more=more))
     return layout_of(run_plan, run_plan.algorithm.build(run_plan.env, run_plan.streams)).extras
 
 
-def test_only_what_a_source_or_cloning_asks_for_is_recorded():
+def test_only_extras_needed_by_a_source_or_cloning_are_recorded():
     uniform = "{kind: uniform, share: 0.5}"
     assert set(extras_of(QUEUE, uniform)) == {"behaviour"}
     assert set(extras_of(QUEUE, "{kind: elite, share: 0.5, distance: kl}")) == {"behaviour"}
@@ -95,8 +95,8 @@ def recorded(shape, random):
     }
 
 
-def seen_by(model, steps):
-    """Features and policies of every state, one after the other, the carry moved on by hand."""
+def features_and_policies(model, steps):
+    """Features and policies of every state, one at a time, with the carry passed on explicitly."""
     carry, features, policies = dict(steps.carry), [], []
     for t in range(steps.length + 1):
         x, state = model.encode(steps.obs[t], steps.first[t], carry)
@@ -113,11 +113,14 @@ def slow_elite(features, policies, steps, distance, every):
         for t in range(0, steps.length, every):
             if not steps.valid[t, b]:
                 continue
-            now, then = features[t, b].double(), steps.extras["features"][t, b].double()
+            current_features, recorded_features = features[t, b].double(), steps.extras["features"][t, b].double()
             if distance == "lp":
-                each.append(((now - then) ** 2).sum().sqrt().item())
+                each.append(((current_features - recorded_features) ** 2).sum().sqrt().item())
             elif distance == "cosine":
-                each.append(1 - (now @ then / now.norm() / then.norm()).item())
+                each.append(
+                    1
+                    - (current_features @ recorded_features / current_features.norm() / recorded_features.norm()).item()
+                )
             else:
                 mu = steps.extras["behaviour"]["logits"][t, b].softmax(-1)
                 pi = policies[t].logits[b].detach().softmax(-1)
@@ -128,29 +131,31 @@ def slow_elite(features, policies, steps, distance, every):
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("distance", ["lp", "cosine", "kl"])
-def test_elite_distances_are_those_of_a_loop(distance, every):
+def test_elite_distances_match_a_loop(distance, every):
     algorithm, model = make(kind="elite", distance=distance, every=every)
     steps = make_batch(model, recorded).trajectory
     scores = algorithm.score(model, 1, steps, steps)
-    np.testing.assert_allclose(scores, slow_elite(*seen_by(model, steps), steps, distance, every), rtol=1e-4)
+    np.testing.assert_allclose(
+        scores, slow_elite(*features_and_policies(model, steps), steps, distance, every), rtol=1e-4
+    )
 
 
-def test_elite_distances_of_a_recurrent_network_follow_its_state():
+def test_elite_distances_of_a_recurrent_network_use_its_state():
     algorithm, model = make("lstm", kind="elite", distance="lp")
     steps = make_batch(model, recorded).trajectory
     steps = replace(steps, extras={**steps.extras, "features": steps.extras["features"][..., :8]})
     scores = algorithm.score(model, 1, steps, steps)
-    np.testing.assert_allclose(scores, slow_elite(*seen_by(model, steps), steps, "lp", 1), rtol=1e-4)
+    np.testing.assert_allclose(scores, slow_elite(*features_and_policies(model, steps), steps, "lp", 1), rtol=1e-4)
 
 
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 @pytest.mark.parametrize("distance", ["lp", "cosine", "kl"])
-def test_what_the_present_network_itself_recorded_is_no_distance_off(core, distance):
-    """Nothing is learned, so encoding again must find what acting recorded: states, resets and features in step."""
+def test_distance_is_0_while_the_network_is_unchanged(core, distance):
+    """Nothing is learned, so encoding again gives the recorded features if states, resets, and features are aligned."""
     source = f"{{kind: elite, share: 0.5, capacity: 24, distance: {distance}}}"
     settings = ["env={id: toy/counting, num: 4}", f"net.core={{kind: {core}, size: 8}}", "net.shared=true"]
     settings += ["algo.unroll=7", "algo.optimizer.args.lr=0", "net.inputs=[action, reward]"]
-    runtime = build_runtime(RunPlan.from_config(configured(QUEUE, source, more=settings)))
+    runtime = build_runtime(RunPlan.from_config(impala_config(QUEUE, source, more=settings)))
     for _ in runtime.run():
         if runtime.env_steps > 400:
             break
@@ -163,15 +168,17 @@ def test_what_the_present_network_itself_recorded_is_no_distance_off(core, dista
 
 @pytest.mark.parametrize("distance", ["lp", "cosine"])
 @pytest.mark.parametrize("features", ["state", "network"])
-def test_attentive_distances_are_those_of_a_loop(features, distance):
+def test_attentive_distances_match_a_loop(features, distance):
     algorithm, model = make(kind="attentive", distance=distance, features=features)
     steps, recent = (make_batch(model, recorded, seed=seed).trajectory for seed in (0, 1))
-    x, now = (seen_by(model, part)[0] if features == "network" else part.obs for part in (steps, recent))
+    x, current_features = (
+        features_and_policies(model, part)[0] if features == "network" else part.obs for part in (steps, recent)
+    )
     want = []
     for b in range(steps.rows):
         each = []
         for t in range(steps.length):
-            pairs = [(x[t, b], current) for current in now[-1]]
+            pairs = [(x[t, b], current) for current in current_features[-1]]
             if steps.valid[t, b] and distance == "lp":
                 each.append(min((a - c).norm().item() for a, c in pairs))
             elif steps.valid[t, b]:
@@ -180,19 +187,19 @@ def test_attentive_distances_are_those_of_a_loop(features, distance):
     np.testing.assert_allclose(algorithm.score(model, 1, steps, recent), want, rtol=1e-4, atol=1e-6)
 
 
-def test_images_are_compared_in_an_embedding_that_is_always_the_same():
+def test_images_are_compared_in_a_fixed_random_embedding():
     image = spaces.Box(0, 255, (3, 12, 12), np.uint8)
     one, other = StateFeatures(image), StateFeatures(image)
     x = torch.randint(0, 255, (5, 2, 3, 12, 12), dtype=torch.uint8)
     y = one(x, torch.Size((5, 2)))
     assert y.shape == (5, 2, EMBEDDED)
     assert torch.equal(y, other(x, torch.Size((5, 2))))
-    # A random projection keeps distances, but for a few tens of percent.
+    # A random projection keeps distances up to some tens of percent.
     flat = x.float().flatten(2) / 255
     torch.testing.assert_close((y[0] - y[1]).norm(dim=-1), (flat[0] - flat[1]).norm(dim=-1), rtol=0.4, atol=0)
 
 
-def test_means_of_a_source_are_those_of_its_rows_alone():
+def test_means_of_a_source_use_only_its_rows():
     x, source = torch.arange(8.0).view(2, 4), torch.tensor([0, 1, 1, 0])
     valid = torch.tensor([[True, True, False, True], [True, True, True, False]])
     means = means_by_source({"x": x, "y": 2 * x}, valid, source, ["queue", "elite", "unused"])

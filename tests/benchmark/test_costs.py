@@ -1,4 +1,4 @@
-"""The work that is measured is real, its time is that of one core an env step, and the other cores really work."""
+"""Costs of a run: the measured work is real, times are per env step and core, and neighbor processes compute."""
 
 import os
 import textwrap
@@ -20,7 +20,7 @@ from starling.tools.benchmark.workload import Work, steps_a_version
 
 SMALL = ["net.torso.hidden=[16]"]
 CASES = [
-    # Batches of Atari's images take a core too long; what is left out of MuJoCo is as HalfCheetah.
+    # Batches of Atari images take too long on one core; the omitted MuJoCo presets are like HalfCheetah.
     *(
         [name]
         for name in preset_names()
@@ -38,17 +38,17 @@ CASES = [
 def test_every_kind_of_agent_can_be_measured(case):
     run_plan = RunPlan.from_config(load(case[0], [*case[1:], "compile=false"]))
     work = Work(run_plan)
-    rows = len(run_plan.groups()[0].rows)
+    num_envs = len(run_plan.groups()[0].rows)
     stepped, inferred, trained = work.step_envs(), work.infer(), work.train()
     work.close()
-    assert 0 <= stepped <= rows
-    assert inferred == rows
+    assert 0 <= stepped <= num_envs
+    assert inferred == num_envs
     assert trained == steps_a_version(run_plan.tables)
     assert work.sample.trajectory.rows == run_plan.tables[0].batch
     assert work.learner.skipped_in_all == 0
 
 
-def test_a_batch_stands_for_the_steps_that_allow_it():
+def test_an_update_counts_for_the_env_steps_between_updates():
     queue = TableSpec("q", "slots", length=20, batch=8, capacity=8, sampler="fifo", fragment=20)
     replay = TableSpec("r", "ring", length=3, batch=32, capacity=1000, updates_per_step=0.25)
     assert steps_a_version([queue]) == 160
@@ -56,7 +56,7 @@ def test_a_batch_stands_for_the_steps_that_allow_it():
     assert steps_a_version([replay]) == 4
 
 
-def test_what_was_learnt_is_taken_back():
+def test_restore_undoes_the_measured_updates():
     work = Work(RunPlan.from_config(load("dqn-cartpole", SMALL)))
     learner = work.learner
     before = {name: value.clone() for name, value in learner.model.state_dict().items()}
@@ -89,7 +89,7 @@ ENV = """
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_the_costs_are_those_of_one_env_step_on_one_core(tmp_path, monkeypatch):
+def test_costs_are_per_env_step_on_one_core(tmp_path, monkeypatch):
     (tmp_path / "slow_env.py").write_text(textwrap.dedent(ENV))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)  # for the process on the other core
@@ -97,7 +97,7 @@ def test_the_costs_are_those_of_one_env_step_on_one_core(tmp_path, monkeypatch):
         load("dqn-cartpole", ["env.id=slow_env:Slow", "env.num=2", "algo.fragment=2", *SMALL])
     )
     costs = measure(run_plan, seconds=1.0)
-    assert costs.env_step.low >= 0.004  # not 0.008: two rows are two env steps
+    assert costs.env_step.low >= 0.004  # not 0.008: stepping two envs gives two env steps
     assert costs.env_step.low < 0.007
     assert 0 < costs.inference.low <= costs.inference.median <= costs.inference.high
     assert costs.inference.median < costs.env_step.low
@@ -105,19 +105,19 @@ def test_the_costs_are_those_of_one_env_step_on_one_core(tmp_path, monkeypatch):
     assert costs.limit == costs.cores / costs.total
 
 
-def test_other_processes_work_and_are_gone_afterwards():
-    with _neighbours(load("dqn-cartpole", SMALL), 1) as neighbours:
+def test_neighbor_processes_compute_and_end_afterwards():
+    with _neighbours(load("dqn-cartpole", SMALL), 1) as neighbors:
         (worker,) = children()
         for word in (LEARN, ACT):
-            _tell(neighbours, [word])
-            enough = cpu_seconds(worker) + 0.5
-            while cpu_seconds(worker) < enough:  # a second or less where nobody else works
+            _tell(neighbors, [word])
+            target = cpu_seconds(worker) + 0.5
+            while cpu_seconds(worker) < target:  # about a second on an idle machine
                 time.sleep(0.05)
     assert not children()
 
 
 def children():
-    """The processes that this one has started as neighbours."""
+    """The neighbor processes that this process has started."""
     found = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
     return [
         pid for pid in found if parent_of(pid) == os.getpid() and b"starling.tools.benchmark.costs" in command_of(pid)
@@ -127,7 +127,7 @@ def children():
 def parent_of(pid):
     try:
         return int(stat_of(pid)[1])
-    except OSError:  # it has ended meanwhile
+    except OSError:  # it has ended
         return None
 
 
@@ -136,7 +136,7 @@ def command_of(pid):
 
 
 def stat_of(pid):
-    """The fields of /proc/PID/stat from the state on."""
+    """The fields of /proc/PID/stat, beginning with the state."""
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
 
 
@@ -146,13 +146,13 @@ def cpu_seconds(pid):
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_an_agent_that_only_this_process_knows_cannot_be_measured_and_says_why():
+def test_agent_registered_only_in_this_process_is_a_clear_error():
     starling.register_env("only-here", lambda: gymnasium.make("CartPole-v1"))
     with pytest.raises(UserError, match=r"a second process ended early: .*only-here"):
         measure(RunPlan.from_config(load("dqn-cartpole", ["env.id=only-here", *SMALL])), seconds=0.1)
 
 
-def test_what_acting_costs_includes_intrinsic_rewards():
+def test_inference_cost_includes_intrinsic_rewards():
     work = Work(RunPlan.from_config(load("ppo-cartpole", ["curiosity=[{kind: episodic, capacity: 100}]", "env.num=2"])))
     try:
         (count,) = (leaf for name, leaf in tree.items(work._group.intrinsic_state) if name.endswith("count"))

@@ -1,4 +1,4 @@
-"""What is recorded is what was played; the sums of a measurement; and a small measurement through the command."""
+"""The replay benchmark: recordings equal what was played, summary figures, and a small measurement by the command."""
 
 import itertools
 import json
@@ -20,17 +20,17 @@ from starling.tools.benchmark.replay_speed import Speed, compare
 
 
 def small_recording():
-    """Two env rows of 40 steps with frames that name their step; row 0 ends at step 20, its reset is step 21."""
-    count, rows = 40, 2
-    frames = np.zeros((count + 1, rows, 84, 84), np.uint8)
+    """Two envs with 40 steps and frames that contain their step; env 0 ends at step 20 and resets at step 21."""
+    count, num_envs = 40, 2
+    frames = np.zeros((count + 1, num_envs, 84, 84), np.uint8)
     frames += np.arange(1, count + 2, dtype=np.uint8)[:, None, None, None]
-    first = np.zeros((count + 1, rows), bool)
+    first = np.zeros((count + 1, num_envs), bool)
     first[0], first[22, 0] = True, True
-    valid = np.ones((count, rows), bool)
+    valid = np.ones((count, num_envs), bool)
     valid[21, 0] = False
-    terminated = np.zeros((count, rows), bool)
+    terminated = np.zeros((count, num_envs), bool)
     terminated[20, 0] = True
-    action = np.arange(count * rows).reshape(count, rows)
+    action = np.arange(count * num_envs).reshape(count, num_envs)
     return Recording(frames, first, action, action.astype(np.float32), terminated, np.zeros_like(valid), valid)
 
 
@@ -40,7 +40,7 @@ def test_stacks_begin_with_zeros_and_slide():
     assert stacks[1, 1].tolist() == [20, 21, 22, 23]
 
 
-def test_a_recording_has_the_stacks_that_the_env_showed():
+def test_recording_has_the_stacks_of_the_env():
     recording = record("Pong", 40, rows=2)
     assert len(recording.action) == 2 * FRAGMENT
     env = make_env(EnvConfig(id="ALE/Pong-v5", num=2), 2)
@@ -50,7 +50,7 @@ def test_a_recording_has_the_stacks_that_the_env_showed():
     assert np.array_equal(recording.stacks(0, len(shown)), np.stack(shown))
 
 
-def test_transitions_leave_out_resets_and_cut_off_the_end_of_a_recording():
+def test_transitions_skip_resets_and_truncate_at_the_end_of_a_recording():
     steps = list(transitions(small_recording(), 39 + 40 + 5))
     assert [step.action for step in steps[:39]] == [2 * t for t in range(40) if t != 21]
     assert [i for i, step in enumerate(steps) if step.terminated] == [20]
@@ -59,7 +59,7 @@ def test_transitions_leave_out_resets_and_cut_off_the_end_of_a_recording():
     assert steps[79].action == 0
 
 
-def test_fragments_go_on_for_ever_and_fill_a_table():
+def test_fragments_repeat_indefinitely_and_fill_a_table():
     recording = small_recording()
     recording = Recording(*(np.concatenate([part, part, part, part], axis=1) for part in vars(recording).values()))
     table = table_of(2_000, "zstd")
@@ -71,7 +71,7 @@ def test_fragments_go_on_for_ever_and_fill_a_table():
     assert table.sample(256) is not None
 
 
-def test_the_figures_are_means_and_ratios():
+def test_summary_has_means_and_ratios():
     full = [Full(200_000, Seconds(2.0, 3.0, 1.0), Seconds(1.0, 1.0, 1.0)), Full(400_000, *[Seconds(1.0, 1.0, 1.0)] * 2)]
     speeds = {"starling": Speed(300.0, 300.0, 1.0), "a": Speed(100.0, 250.0, 1.0), "b": Speed(200.0, 200.0, 1.0)}
     found = Found(dict(zip("xy", full, strict=True)), 1_000, speeds)
@@ -82,14 +82,14 @@ def test_the_figures_are_means_and_ratios():
     assert Found({}, 1, {"starling": Speed(1.0, 1.0, 1.0)}).ratio_to_best_peer is None
 
 
-def test_an_unknown_game_is_named():
+def test_unknown_game_is_an_error():
     done = CliRunner().invoke(app, ["bench", "replay", "--games", "Pung"])
     assert done.exit_code != 0
     assert "Pung" in str(done.exception)
 
 
 @pytest.mark.slow
-def test_the_command_ends_with_one_line_of_json(monkeypatch):
+def test_command_prints_json_on_its_last_line(monkeypatch):
     monkeypatch.setattr("starling.tools.benchmark.replay.RECORDED", 1_000)
     done = CliRunner().invoke(
         app, ["bench", "replay", "--games", "Pong", "--observations", "10000", "--seconds", "0.1", "--json"]
@@ -101,7 +101,7 @@ def test_the_command_ends_with_one_line_of_json(monkeypatch):
     assert values["where_memory_is_kept"]["items_per_s"]["starling"] > 0
 
 
-def test_a_replay_that_cannot_be_measured_is_named(monkeypatch):
+def test_replay_that_cannot_be_measured_is_an_error(monkeypatch):
     monkeypatch.setattr("starling.tools.benchmark.replay_speed.installed", lambda: ["nobody"])
     with pytest.raises(UserError, match=r"cannot measure the replay of nobody: KeyError: 'nobody'"):
         compare(record("Pong", 2 * FRAGMENT * 8), 1_000, 0.1, lambda line: None)

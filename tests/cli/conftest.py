@@ -1,4 +1,4 @@
-"""Runs a command without a process of its own, which would load everything anew."""
+"""Fixtures that run commands in this process, since a subprocess would import everything again."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from starling.cli import main
 
-DRAW = """
+RENDER = """
 import mujoco
 assert mujoco.Renderer(mujoco.MjModel.from_xml_string("<mujoco/>"), 32, 32).render().shape == (32, 32, 3)
 """
@@ -16,20 +16,20 @@ assert mujoco.Renderer(mujoco.MjModel.from_xml_string("<mujoco/>"), 32, 32).rend
 
 @pytest.fixture(scope="session")
 def mujoco_gl():
-    """The library with which MuJoCo draws here without a screen; where none does, tests that need it are skipped."""
+    """The library with which MuJoCo can render without a screen; skips tests that need one if there is none."""
     reasons = []
     for name in ("egl", "osmesa"):
-        command, environment = [sys.executable, "-c", DRAW], {**os.environ, "MUJOCO_GL": name}
-        tried = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if tried.returncode == 0:
+        command, environment = [sys.executable, "-c", RENDER], {**os.environ, "MUJOCO_GL": name}
+        probe = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if probe.returncode == 0:
             return name
-        reasons += [f"{name}: {line}" for line in tried.stderr.splitlines()[-1:]]
+        reasons += [f"{name}: {line}" for line in probe.stderr.splitlines()[-1:]]
     return pytest.skip(f"MuJoCo cannot draw here ({'; '.join(reasons)})")
 
 
 @pytest.fixture(autouse=True)
-def _drawing_is_chosen_anew():
-    """`starling play` chooses in the environment what draws; other tests do without it where there is none."""
+def _reset_rendering_environment():
+    """`starling play` sets environment variables for rendering, which other tests must not inherit."""
     before = dict(os.environ)
     yield
     for name in ("MUJOCO_GL", "SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):
@@ -39,7 +39,7 @@ def _drawing_is_chosen_anew():
 
 @pytest.fixture
 def in_process(monkeypatch, capfd):
-    """Runs one command in this process: its exit code, what it printed, what it complained of."""
+    """Runs one command in this process; returns its exit code, stdout, and stderr."""
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["starling", *map(str, arguments)])

@@ -1,4 +1,4 @@
-"""`starling bench throughput` as a person runs it."""
+"""`starling bench throughput` as a user runs it."""
 
 import json
 
@@ -15,7 +15,7 @@ def bench(*arguments):
     return CliRunner().invoke(app, ["bench", "throughput", *arguments], catch_exceptions=False)
 
 
-def test_a_run_is_measured_beside_its_limit(two_cores, tmp_path, monkeypatch):
+def test_throughput_is_measured_and_compared_with_its_limit(two_cores, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = bench("--preset", "impala-cartpole", *TOY, "--seconds", "1.5", "--json")
     assert done.exit_code == 0, done.output
@@ -38,7 +38,7 @@ def test_a_run_is_measured_beside_its_limit(two_cores, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bad_input_is_told_before_anything_is_measured():
+def test_invalid_input_is_rejected_before_measuring():
     with pytest.raises(UserError, match="unknown preset"):
         bench("--preset", "nothing")
     with pytest.raises(UserError, match="unknown key 'actorz'"):

@@ -1,4 +1,4 @@
-"""Color frames of Atari, from training to evaluation and videos."""
+"""Color frames of Atari in training, evaluation, and videos."""
 
 import json
 
@@ -19,38 +19,38 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def run(made_when_asked, tmp_path_factory):
-    return made_when_asked(tmp_path_factory.mktemp("runs"), RUNS)
+def run(train_once, tmp_path_factory):
+    return train_once(tmp_path_factory.mktemp("runs"), RUNS)
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_an_agent_that_sees_colors_is_trained_evaluated_and_filmed(in_process, run, name, read_mp4, tmp_path):
+def test_agent_with_color_frames_is_trained_evaluated_and_recorded(in_process, run, name, read_mp4, tmp_path):
     folder = run(name)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["updates"] > 0
     code, printed, complaint = in_process("eval", folder, "--episodes", 1, "--json")
     assert code == 0, complaint
     assert json.loads(printed.splitlines()[-1])["episodes"] == 1
-    film = tmp_path / "pong.mp4"
-    code, _, complaint = in_process("play", folder, "--video", film, "--max-steps", 3)
+    video = tmp_path / "pong.mp4"
+    code, _, complaint = in_process("play", folder, "--video", video, "--max-steps", 3)
     assert code == 0, complaint
-    red, _, blue = np.moveaxis(read_mp4(film)[1].astype(int), -1, 0)
-    assert (red - blue).max() > 60  # the ground is brown
+    red, _, blue = np.moveaxis(read_mp4(video)[1].astype(int), -1, 0)
+    assert (red - blue).max() > 60  # the background is brown
 
 
-def test_a_replay_of_colors_is_shown(in_process, run, tmp_path):
+def test_replay_with_color_frames_is_rendered(in_process, run, tmp_path):
     code, _, complaint = in_process("replay", "sample", run("dqn"), "--out", tmp_path / "sheet.png")
     assert code == 0, complaint
     assert (tmp_path / "sheet.png").stat().st_size > 1000
 
 
-def test_all_cores_learn_from_color_images(monkeypatch):
+def test_color_images_use_all_cores_for_learning(monkeypatch):
     monkeypatch.setattr(plan_module, "cores", lambda: 4)
     assert plan_threads(RunPlan.from_config(load("dqn-pong", COLOR))) == 4
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_every_color_of_every_frame_reaches_the_network(name):
+def test_every_color_of_every_frame_affects_the_features(name):
     run_plan = RunPlan.from_config(load(RUNS[name][0], RUNS[name][1:]))
     model = build_model(run_plan)
     torso = model.trunks["shared"].torso

@@ -1,4 +1,4 @@
-"""The commands as a person runs them."""
+"""The commands as a user runs them."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ def starling(*arguments, cwd=None):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained_run(tmp_path_factory):
     """One short run."""
     root = tmp_path_factory.mktemp("runs")
     done = starling("train", *RUN, "--runs", root)
@@ -30,17 +30,17 @@ def trained(tmp_path_factory):
     return root, done
 
 
-def test_train_ends_with_the_score_the_folder_and_what_to_do_next(trained):
-    root, done = trained
+def test_train_ends_with_the_score_the_folder_and_next_commands(trained_run):
+    root, done = trained_run
     assert "score:" in done.stdout
     assert f"run:      {root / 'a'}" in done.stdout
     assert f"starling eval {root / 'a'}" in done.stdout
     assert done.stderr == ""
 
 
-def test_the_same_seed_gives_the_same_metrics_and_never_overwrites(trained, in_process):
-    """Also in another process."""
-    root, _ = trained
+def test_same_seed_gives_the_same_metrics_in_a_new_folder(trained_run, in_process):
+    """Even in another process."""
+    root, _ = trained_run
     code, _, complaint = in_process("train", *RUN, "--runs", root)
     assert code == 0, complaint
     one, two = (read_rows(RunFolder(root / name).metrics_file) for name in ("a", "a-2"))
@@ -53,8 +53,8 @@ def test_the_same_seed_gives_the_same_metrics_and_never_overwrites(trained, in_p
     assert one[-1]["updates"] > 100
 
 
-def test_eval_prints_json_on_its_last_line(trained, in_process):
-    root, _ = trained
+def test_eval_prints_json_on_its_last_line(trained_run, in_process):
+    root, _ = trained_run
     code, printed, complaint = in_process("eval", root / "a", "--episodes", 11, "--json")
     assert code == 0, complaint
     result = json.loads(printed.splitlines()[-1])
@@ -63,8 +63,8 @@ def test_eval_prints_json_on_its_last_line(trained, in_process):
     assert 1 <= result["mean"] <= 500
 
 
-def test_eval_plays_the_envs_of_its_seed(trained, in_process):
-    root, _ = trained
+def test_eval_seed_determines_the_envs(trained_run, in_process):
+    root, _ = trained_run
 
     def evaluate(seed):
         code, printed, complaint = in_process("eval", root / "a", "--episodes", 5, "--seed", seed, "--json")
@@ -77,8 +77,8 @@ def test_eval_plays_the_envs_of_its_seed(trained, in_process):
     assert {**evaluate(8), "seed": 7} != one
 
 
-def test_eval_of_an_older_checkpoint_is_what_eval_gave_when_it_was_the_newest(trained, tmp_path, in_process):
-    root, _ = trained
+def test_eval_of_an_older_checkpoint_gives_the_same_as_when_it_was_the_newest(trained_run, tmp_path, in_process):
+    root, _ = trained_run
     copy = shutil.copytree(root / "a", tmp_path / "a")
     *_, older, newest = sorted((copy / "checkpoints").glob("step-*"))
     shutil.rmtree(newest)
@@ -95,8 +95,8 @@ SMALL_PONG = [
 
 
 @pytest.mark.parametrize(("protocol", "noops", "sticky"), [("noop", 30, 0.0), ("sticky", 0, 0.25)])
-def test_eval_by_a_protocol_of_atari(tmp_path, made_when_asked, monkeypatch, in_process, protocol, noops, sticky):
-    run = made_when_asked(tmp_path, {"pong": SMALL_PONG})("pong")
+def test_eval_with_an_atari_protocol(tmp_path, train_once, monkeypatch, in_process, protocol, noops, sticky):
+    run = train_once(tmp_path, {"pong": SMALL_PONG})("pong")
     built, build = [], evaluation.build_evaluator
     monkeypatch.setattr(
         evaluation, "build_evaluator", lambda *given, **named: built.append(given[0]) or build(*given, **named)
@@ -111,8 +111,8 @@ def test_eval_by_a_protocol_of_atari(tmp_path, made_when_asked, monkeypatch, in_
     assert (atari.noop_max, atari.sticky, atari.episodic_life) == (noops, sticky, False)
 
 
-def test_a_branch_begins_at_the_checkpoint_and_in_the_folder_that_are_named(trained, tmp_path, in_process):
-    root, _ = trained
+def test_branch_starts_from_the_given_checkpoint_in_the_given_folder(trained_run, tmp_path, in_process):
+    root, _ = trained_run
     saved = sorted(int(path.name.removeprefix("step-")) for path in (root / "a" / "checkpoints").glob("step-*"))
     older, newest = saved[-2:]
     more = ["run=b", f"stop.env_steps={newest}", "log.every=10"]
@@ -126,8 +126,8 @@ def test_a_branch_begins_at_the_checkpoint_and_in_the_folder_that_are_named(trai
     assert not (root / "b").exists()
 
 
-def test_resume_of_a_finished_run_ends_at_once_and_says_so(trained, in_process):
-    root, _ = trained
+def test_resuming_a_finished_run_exits_at_once_with_a_message(trained_run, in_process):
+    root, _ = trained_run
     before = RunFolder(root / "a").metrics_file.read_bytes()
     code, printed, _ = in_process("resume", root / "a")
     assert code == 0
@@ -162,11 +162,11 @@ def test_resume_of_a_finished_run_ends_at_once_and_says_so(trained, in_process):
         (["train", "dqn-cartpole", "env.id=Pendulum-v1"], "dqn needs a Discrete action space"),
     ],
 )
-def test_bad_input_is_one_clear_line_exit_code_2_and_writes_nothing(
-    trained, in_process, monkeypatch, arguments, message, tmp_path
+def test_invalid_input_is_a_one_line_error_with_code_2_and_writes_nothing(
+    trained_run, in_process, monkeypatch, arguments, message, tmp_path
 ):
     monkeypatch.chdir(tmp_path)
-    code, printed, complaint = in_process(*(word.format(run=trained[0] / "a") for word in arguments))
+    code, printed, complaint = in_process(*(word.format(run=trained_run[0] / "a") for word in arguments))
     assert (code, printed) == (2, "")
     assert len(complaint.splitlines()) == 1
     assert complaint.startswith("error: ")
@@ -174,11 +174,11 @@ def test_bad_input_is_one_clear_line_exit_code_2_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_version_is_that_of_the_package(in_process):
+def test_version_is_that_of_the_package(in_process):
     assert in_process("--version") == (0, f"starling {metadata.version('starling-rl')}\n", "")
 
 
-def test_help_needs_no_torch():
+def test_help_does_not_import_torch():
     script = """
         import sys
         from starling.cli.main import app
@@ -190,13 +190,13 @@ def test_help_needs_no_torch():
     assert "verify-resume" in done.stdout
 
 
-def test_presets_are_summed_up_in_whole_sentences(in_process):
+def test_preset_summaries_are_complete_sentences(in_process):
     rows = json.loads(in_process("presets", "--json")[1])
     assert [row["name"] for row in rows if not row["summary"].endswith(".")] == []
 
 
-def test_a_mistake_in_a_run_s_settings_names_their_file(trained, tmp_path, in_process):
-    root, _ = trained
+def test_error_in_the_settings_of_a_run_names_their_file(trained_run, tmp_path, in_process):
+    root, _ = trained_run
     copy = RunFolder(shutil.copytree(root / "a", tmp_path / "a"))
     copy.config_file.write_text(copy.config_file.read_text() + "sede: 1\n")
     code, _, complaint = in_process("eval", copy.path)
@@ -204,8 +204,8 @@ def test_a_mistake_in_a_run_s_settings_names_their_file(trained, tmp_path, in_pr
     assert complaint == f"error: {copy.config_file}: unknown key 'sede'; did you mean 'seed'?\n"
 
 
-def test_a_damaged_checkpoint_is_skipped_by_name(trained, tmp_path, in_process):
-    root, _ = trained
+def test_damaged_checkpoint_is_skipped_and_named(trained_run, tmp_path, in_process):
+    root, _ = trained_run
     copy = shutil.copytree(root / "a", tmp_path / "a")
     newest = max((copy / "checkpoints").glob("step-*"))
     (newest / "learner.safetensors").write_bytes(b"")
@@ -214,8 +214,8 @@ def test_a_damaged_checkpoint_is_skipped_by_name(trained, tmp_path, in_process):
     assert f"checkpoint skipped: {newest.name}: learner.safetensors has 0 bytes" in printed
 
 
-def test_weights_of_another_network_are_named(trained, tmp_path, in_process):
-    root, _ = trained
+def test_weights_of_another_network_are_a_clear_error(trained_run, tmp_path, in_process):
+    root, _ = trained_run
     copy = RunFolder(shutil.copytree(root / "a", tmp_path / "a"))
     copy.config_file.write_text(copy.config_file.read_text().replace("- 256", "- 32"))
     code, _, complaint = in_process("eval", copy.path)
@@ -224,14 +224,14 @@ def test_weights_of_another_network_are_named(trained, tmp_path, in_process):
     assert "heads.extrinsic.q.weight is (2, 256) there and (2, 32) in this configuration" in complaint
 
 
-def test_ctrl_c_before_a_run_has_begun_ends_without_a_word(tmp_path):
+def test_ctrl_c_before_the_run_starts_exits_silently(tmp_path):
     (tmp_path / "late.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     done = starling("train", "ppo-cartpole", "env.id=late:make", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
     assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["late.py"]
 
 
-def test_help_loads_nothing_that_takes_long():
+def test_help_imports_nothing_slow():
     slow = (
         "import sys, starling.cli.main; print([m for m in ('torch', 'numpy', 'pydantic', 'yaml') if m in sys.modules])"
     )

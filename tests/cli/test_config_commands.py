@@ -1,4 +1,4 @@
-"""`starling config` and the listings, as a person runs them."""
+"""`starling config` and the listings, as a user runs them."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ SHORT = "algo: {name: ppo}\nenv: {id: CartPole-v1}\n"
 
 @pytest.mark.parametrize("preset", preset_names())
 @pytest.mark.parametrize("options", [[], ["--plain"]])
-def test_show_prints_what_train_accepts(in_process, preset, options, tmp_path):
+def test_output_of_show_is_accepted_by_train(in_process, preset, options, tmp_path):
     code, printed, _ = in_process("config", "show", preset, "seed=3", *options)
     assert code == 0
     file = tmp_path / "saved.yaml"
@@ -33,7 +33,7 @@ def test_show_describes_every_key(in_process):
     assert any(line.startswith("  discount: 0.98 ") and line.endswith("# gamma") for line in lines)
 
 
-def test_check_says_ok_or_names_every_mistake(in_process, tmp_path):
+def test_check_prints_ok_or_all_errors(in_process, tmp_path):
     assert in_process("config", "check", "dqn-cartpole", "algo.optimizer.args.lr=1e-4") == (0, "ok\n", "")
     file = tmp_path / "my.yaml"
     file.write_text(SHORT + "sede: 1\n")
@@ -50,16 +50,16 @@ def test_check_says_ok_or_names_every_mistake(in_process, tmp_path):
 
 
 @pytest.mark.parametrize("id", ["toy/memory", "ALE/Pong-v5", "MinAtar/Breakout-v1", "starling.envs.toy:Memory"])
-def test_check_knows_every_kind_of_id(in_process, id):
+def test_check_accepts_every_kind_of_id(in_process, id):
     assert in_process("config", "check", "ppo-cartpole", f"env.id={id}") == (0, "ok\n", "")
 
 
 @pytest.mark.parametrize("preset", preset_names())
-def test_check_says_ok_to_every_preset(in_process, preset):
+def test_check_accepts_every_preset(in_process, preset):
     assert in_process("config", "check", preset) == (0, "ok\n", "")
 
 
-def test_no_torch_is_needed():
+def test_config_commands_do_not_import_torch():
     script = """
         import sys
         from starling.cli.main import app
@@ -91,7 +91,7 @@ def test_schema_is_for_one_algorithm_or_for_all(in_process):
     assert "unknown algorithm 'pppo'; did you mean 'ppo'" in complaint
 
 
-def test_diff_names_what_differs_between_a_preset_a_file_and_a_run(in_process, tmp_path):
+def test_diff_between_a_preset_a_file_and_a_run(in_process, tmp_path):
     run = tmp_path / "runs" / "mine"
     run.mkdir(parents=True)
     changed = ["seed=3", "algo.clip=0.3", "algo.optimizer.args.lr=1e-2", "net.torso.hidden=[8]"]
@@ -120,14 +120,14 @@ def test_diff_names_what_differs_between_a_preset_a_file_and_a_run(in_process, t
         (["envs", "no-such-env"], "no environment has 'no-such-env' in its id"),
     ],
 )
-def test_bad_input_is_one_clear_line(in_process, arguments, message):
+def test_invalid_input_is_a_one_line_error(in_process, arguments, message):
     code, printed, complaint = in_process(*arguments)
     assert (code, printed) == (2, "")
     assert len(complaint.splitlines()) == 1
     assert message in complaint
 
 
-def test_presets_are_listed_with_what_they_are(in_process, monkeypatch):
+def test_presets_are_listed_with_their_description(in_process, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     code, printed, _ = in_process("presets")
     assert code == 0
@@ -139,7 +139,7 @@ def test_presets_are_listed_with_what_they_are(in_process, monkeypatch):
     assert all(row["summary"] and row["algorithm"] and row["env"] for row in rows)
 
 
-def test_presets_are_listed_with_what_was_measured(in_process, monkeypatch, tmp_path):
+def test_presets_are_listed_with_their_results(in_process, monkeypatch, tmp_path):
     file = tmp_path / "results.jsonl"
     monkeypatch.setattr("starling.tools.results.records.FILE", file)
     monkeypatch.setenv("COLUMNS", "200")
@@ -200,8 +200,8 @@ def test_environments_are_listed_by_family(in_process):
 
 @pytest.mark.parametrize("columns", [60, 80, 200, None])
 @pytest.mark.parametrize("command", ["presets", "algos", "envs"])
-def test_listings_fit_the_terminal_and_break_no_name(in_process, monkeypatch, command, columns):
-    """Where there is no terminal, as in a pipe, there are 80 columns."""
+def test_listings_fit_the_terminal_without_breaking_names(in_process, monkeypatch, command, columns):
+    """Without a terminal, as in a pipe, the width is 80 columns."""
     monkeypatch.delenv("COLUMNS", raising=False)
     if columns is not None:
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -213,11 +213,11 @@ def test_listings_fit_the_terminal_and_break_no_name(in_process, monkeypatch, co
     assert [name for name in names if name not in words] == []
     text = " ".join(words)
     assert [row for row in rows if row.get("summary", "") not in text] == []
-    listed = printed.partition("\n\n")[0]  # without what follows a list
+    listed = printed.partition("\n\n")[0]  # without the text after a list
     assert [line for line in listed.splitlines() if len(line) > (columns or 80)] == []
 
 
-def test_what_packages_would_add_is_one_line_each(in_process, monkeypatch):
+def test_missing_packages_are_listed_with_one_line_each(in_process, monkeypatch):
     monkeypatch.setitem(sys.modules, "ale_py", None)
     printed = in_process("envs")[1]
     assert "not installed: ALE/... (pip install 'starling-rl[atari]')\n" in printed
@@ -227,6 +227,6 @@ def test_what_packages_would_add_is_one_line_each(in_process, monkeypatch):
     assert complaint == "error: not installed: ALE/... (pip install 'starling-rl[atari]')\n"
 
 
-def test_the_plain_form_is_ordinary_yaml(in_process):
+def test_plain_output_is_ordinary_yaml(in_process):
     printed = in_process("config", "show", "dqn-cartpole", "--plain")[1]
     assert yaml.safe_load(printed)["algo"]["optimizer"]["args"]["lr"] == 0.001

@@ -1,4 +1,4 @@
-"""Commands whose env misbehaves: one clear line, the env's own traceback once, and nothing saved is lost."""
+"""Commands whose env has a fault: a one-line error, the env's own traceback once, and no loss of saved data."""
 
 import pytest
 
@@ -15,7 +15,7 @@ SHORT = [
 
 @pytest.fixture
 def train(in_process, tmp_path):
-    """`train(what, **args)`: how the run ended whose env does so."""
+    """`train(what, **args)`: run training on an env with this fault; returns its outcome."""
 
     def run(what, **args):
         settings = [f"env.args.{name}={value}" for name, value in args.items()]
@@ -26,7 +26,7 @@ def train(in_process, tmp_path):
     return run
 
 
-def test_an_env_that_raises_ends_the_run_and_what_was_saved_stays(train, in_process, tmp_path):
+def test_env_that_raises_ends_the_run_and_keeps_saved_data(train, in_process, tmp_path):
     code, _, complaint = train("raise_step", when=120, once=tmp_path / "done")
     assert code == 1, complaint
     *traceback, line = complaint.splitlines()
@@ -47,14 +47,14 @@ def test_an_env_that_raises_ends_the_run_and_what_was_saved_stays(train, in_proc
     assert "stop.env_steps=400 reached" in printed
 
 
-def test_numbers_that_stay_away_end_the_run_without_a_traceback(train):
+def test_persistent_non_finite_values_end_the_run_without_a_traceback(train):
     code, _, complaint = train("nan_reward", when=20)
     assert code == 1
     what = f"gave NaN in its reward, in {MOST_DROPPED} consecutive episodes"
     assert complaint == f"error: env 'toy/faulty' {what} (env 0){ADVICE}\n"
 
 
-def test_an_episode_that_loses_its_numbers_once_is_dropped_named_and_counted(train, tmp_path):
+def test_episode_with_a_non_finite_value_is_dropped_reported_and_counted(train, tmp_path):
     code, printed, complaint = train("nan_obs", when=20, once=tmp_path / "done")
     assert code == 0, complaint
     line = "env 'toy/faulty' gave NaN in its observation (env 0): its episode was dropped"
@@ -66,13 +66,13 @@ def test_an_episode_that_loses_its_numbers_once_is_dropped_named_and_counted(tra
     assert rows[-1]["envs/dropped"] == 1
 
 
-def test_a_reward_that_is_text_ends_the_run_in_one_line(train):
+def test_text_as_reward_is_a_one_line_error(train):
     code, _, complaint = train("text_reward", when=20)
     assert code == 1
     assert complaint == f"error: env 'toy/faulty' gave the reward '1.5', a str, which is not a number (env 0){ADVICE}\n"
 
 
-def test_observations_far_outside_their_space_are_warned_of_once(train, in_process, tmp_path):
+def test_observations_far_outside_their_space_cause_one_warning(train, in_process, tmp_path):
     code, printed, complaint = train("far_obs", when=20)
     assert code == 0, complaint
     line = (
@@ -85,7 +85,7 @@ def test_observations_far_outside_their_space_are_warned_of_once(train, in_proce
     assert line not in RunFolder(tmp_path / "mine2").log_file.read_text().partition("a branch of")[2]
 
 
-def test_an_env_that_cannot_be_made_leaves_no_run_behind(train, tmp_path):
+def test_env_that_cannot_be_made_leaves_no_run_folder(train, tmp_path):
     code, _, complaint = train("raise_construct")
     assert code == 1
     assert complaint.splitlines()[-1] == (
@@ -94,7 +94,7 @@ def test_an_env_that_cannot_be_made_leaves_no_run_behind(train, tmp_path):
     assert not (tmp_path / "mine").exists()
 
 
-def test_an_evaluation_ends_the_same_way(train, in_process, tmp_path):
+def test_fault_in_an_evaluation_is_reported_in_the_same_way(train, in_process, tmp_path):
     assert train("raise_reset", when=600)[0] == 0
     place = RunFolder(tmp_path / "mine")
     place.config_file.write_text(place.config_file.read_text().replace("when: 600", "when: 0"))

@@ -29,7 +29,7 @@ def run(tmp_path):
     return place
 
 
-def test_csv_has_every_key_once_and_gaps_are_empty(run, tmp_path, in_process):
+def test_csv_has_every_key_once_and_missing_values_are_empty(run, tmp_path, in_process):
     printed = in_process("metrics", run.path, "--csv", tmp_path / "out.csv")
     assert printed == (0, f"wrote {tmp_path / 'out.csv'}: 3 rows\n", "")
     assert (tmp_path / "out.csv").read_text().splitlines() == [
@@ -40,13 +40,13 @@ def test_csv_has_every_key_once_and_gaps_are_empty(run, tmp_path, in_process):
     ]
 
 
-def test_csv_to_stdout_is_nothing_but_csv(run, capsys):
+def test_csv_to_stdout_is_only_csv(run, capsys):
     metrics(run.path, csv="-")
     read = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["env_steps"] for row in read] == ["1000", "2000", "3000"]
 
 
-def test_the_table_shows_the_last_rows(run, in_process):
+def test_table_shows_the_last_rows(run, in_process):
     code, printed, _ = in_process("metrics", run.path, "--last", 2)
     assert code == 0
     assert printed.splitlines() == [
@@ -56,7 +56,7 @@ def test_the_table_shows_the_last_rows(run, in_process):
     ]
 
 
-def test_the_table_shows_epsilon_where_there_is_one(run, capsys):
+def test_table_shows_epsilon_if_there_is_one(run, capsys):
     with run.metrics_file.open("a") as file:
         file.write(json.dumps({"env_steps": 4000, "explore/epsilon": 0.05, "explore/epsilon_min": 0.01}) + "\n")
     metrics(run.path, last=1)
@@ -89,7 +89,7 @@ def test_keys_of_a_run_without_rows_are_none(run, in_process):
     assert in_process("metrics", run.path, "--keys") == (0, "no rows yet\n", "")
 
 
-def test_words_are_in_the_csv_and_not_in_the_table(run, capsys):
+def test_text_values_are_in_the_csv_but_not_in_the_table(run, capsys):
     words = "learner busy 98%, all the time: more actors will not help"
     with run.metrics_file.open("a") as file:
         file.write(json.dumps({"env_steps": 4000, "time/bottleneck": words}) + "\n")
@@ -99,14 +99,14 @@ def test_words_are_in_the_csv_and_not_in_the_table(run, capsys):
     assert "bottleneck" not in capsys.readouterr().out
 
 
-def test_a_row_that_is_being_written_is_not_shown_yet(run, capsys):
+def test_row_being_written_is_not_shown(run, capsys):
     with run.metrics_file.open("a") as file:
         file.write('{"env_steps": 40')
     metrics(run.path, csv="-")
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 
-def test_mistakes_are_one_line_and_write_nothing(run, tmp_path):
+def test_invalid_input_is_a_one_line_error_and_writes_nothing(run, tmp_path):
     with pytest.raises(UserError, match="no such run"):
         metrics(tmp_path / "other")
     with pytest.raises(UserError, match=r"cannot write .*No such file or directory; choose another file with --csv"):
@@ -125,13 +125,13 @@ def test_damaged_rows_are_counted_and_the_others_shown(run, capsys):
     assert printed.err == f"warning: {run.metrics_file}: 3 damaged rows are left out\n"
 
 
-def test_a_run_without_rows_says_so(run, capsys):
+def test_run_without_rows_is_reported(run, capsys):
     run.metrics_file.write_text("")
     metrics(run.path)
     assert capsys.readouterr().out == "no rows yet\n"
 
 
-def test_it_needs_no_torch(run):
+def test_metrics_command_does_not_import_torch(run):
     script = """
         import sys
         from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run of a machine with a GPU can be looked at without one; to train it elsewhere is another run."""
+"""A run from a machine with a GPU can be inspected without one, but training elsewhere needs a new run."""
 
 import pytest
 
@@ -9,7 +9,7 @@ SMALL = ["env.id=toy/identity", "env.num=4", "stop.return=null", "net.torso.hidd
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run whose device no machine has."""
+    """A run on a device that no machine has."""
     folder = starling.train(
         "dqn-cartpole", [*SMALL, "stop.env_steps=64", "device=cpu"], runs=tmp_path_factory.mktemp("runs")
     ).folder
@@ -28,7 +28,7 @@ def run(tmp_path_factory):
         (["replay", "info"], []),
     ],
 )
-def test_a_run_can_be_looked_at_on_any_device(command, options, run, in_process, tmp_path, monkeypatch):
+def test_run_can_be_inspected_on_any_device(command, options, run, in_process, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, printed, complaint = in_process(*command, run, *options)
     assert (code, complaint) == (0, "")
@@ -37,12 +37,12 @@ def test_a_run_can_be_looked_at_on_any_device(command, options, run, in_process,
     assert notices[0].endswith((": using cpu", ": using cuda"))
 
 
-def test_training_goes_on_only_on_the_device_of_the_run(run, in_process):
+def test_training_continues_only_on_the_device_of_the_run(run, in_process):
     code, _, complaint = in_process("resume", run)
     assert code == 2
     assert complaint.startswith("error: device=cuda:99 was asked for, but torch sees ")
     assert complaint.endswith("; use device=cpu\n")
 
 
-def test_an_agent_can_be_loaded_on_any_device(run):
+def test_agent_can_be_loaded_on_any_device(run):
     assert starling.load(run) is not None

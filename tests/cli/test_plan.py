@@ -1,4 +1,4 @@
-"""`starling plan` as a person runs it."""
+"""`starling plan` as a user runs it."""
 
 import json
 
@@ -13,7 +13,7 @@ def plan(two_cores, in_process, monkeypatch, tmp_path):
     return lambda *arguments: in_process("plan", *arguments)
 
 
-def test_json_adds_up(plan, tmp_path):
+def test_json_values_add_up(plan, tmp_path):
     code, printed, complaint = plan(*SMALL, "--json")
     assert code == 0, complaint
     made = json.loads(printed.splitlines()[-1])
@@ -28,22 +28,22 @@ def test_json_adds_up(plan, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_table_for_people(plan):
+def test_table_lists_all_costs(plan):
     code, printed, complaint = plan(*SMALL, "stop.minutes=0.01")
     assert code == 0, complaint
     lines = printed.splitlines()
     names = [line[:10].strip() for line in lines]
     assert names == ["network", "memory", "shared", "disk", "env step", "inference", "training", "speed", "time"]
-    assert "0:00:01" in lines[-1]  # stop.minutes ends it
+    assert "0:00:01" in lines[-1]  # stop.minutes ends the run
 
 
-def test_the_folder_of_the_runs_is_where_the_disk_must_have_room(plan):
+def test_free_disk_space_is_that_of_the_runs_folder(plan):
     code, printed, complaint = plan(*SMALL, "--runs", "/proc")
     assert (code, printed) == (2, "")
     assert "of disk for 5 checkpoints, and 0.0 kB is free: choose another disk with --runs" in complaint
 
 
-def test_what_cannot_fit_is_one_line_and_code_2(plan):
+def test_run_that_cannot_fit_is_a_one_line_error_with_code_2(plan):
     code, printed, complaint = plan("dqn-cartpole", "algo.capacity=1000000000000", "--json")
     assert (code, printed) == (2, "")
     assert len(complaint.splitlines()) == 1

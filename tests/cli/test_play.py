@@ -1,4 +1,4 @@
-"""`starling play` on agents that were really trained, if briefly; the films are decoded again."""
+"""`starling play` on briefly trained agents; videos are decoded and checked."""
 
 import json
 import math
@@ -47,48 +47,48 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, made_when_asked):
-    return made_when_asked(tmp_path_factory.mktemp("runs"), RUNS)
+def runs(tmp_path_factory, train_once):
+    return train_once(tmp_path_factory.mktemp("runs"), RUNS)
 
 
 def scores(printed):
-    """Score and length of every episode that was printed."""
+    """Score and length of every printed episode."""
     lines = [line.split() for line in printed.splitlines() if line.startswith("episode")]
     return [(float(words[3]), int(words[5])) for words in lines]
 
 
-def test_a_film_goes_to_the_run_s_own_folder_and_never_over_another(runs, read_mp4, capsys):
+def test_video_is_written_to_the_run_folder_and_never_overwrites_another(runs, read_mp4, capsys):
     run = runs("cartpole")
     play(run)
     play(run, seed=7)
     printed = capsys.readouterr().out
-    films = [run / "videos" / f"step-000000000300{number}.mp4" for number in ("", "-2")]
-    assert all(f"wrote {film}" in printed for film in films)
-    assert sorted((run / "videos").iterdir()) == sorted(films)
-    for film, (_, length) in zip(films, scores(printed), strict=True):
-        about, frames = read_mp4(film)
-        assert about["fps"] == 50  # CartPole's own
-        assert about["size"] == (600, 400)
-        assert len(frames) == length + 1  # one before the first action
+    videos = [run / "videos" / f"step-000000000300{number}.mp4" for number in ("", "-2")]
+    assert all(f"wrote {video}" in printed for video in videos)
+    assert sorted((run / "videos").iterdir()) == sorted(videos)
+    for video, (_, length) in zip(videos, scores(printed), strict=True):
+        metadata, frames = read_mp4(video)
+        assert metadata["fps"] == 50  # as CartPole declares
+        assert metadata["size"] == (600, 400)
+        assert len(frames) == length + 1  # one frame before the first action
         assert (frames[0] != frames[-1]).any()
 
 
-def test_mujoco_is_filmed_without_a_screen(mujoco_gl, runs, read_mp4, tmp_path, monkeypatch):
-    """A process of its own, since what draws is chosen once in each; EGL where nothing is said."""
+def test_mujoco_video_is_recorded_without_a_screen(mujoco_gl, runs, read_mp4, tmp_path, monkeypatch):
+    """In a subprocess, since the rendering library is chosen once per process; the default is EGL."""
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
         monkeypatch.delenv(name, raising=False)
     if mujoco_gl != "egl":
         monkeypatch.setenv("MUJOCO_GL", mujoco_gl)
-    run, film = runs("cheetah"), tmp_path / "cheetah.mp4"
-    command = [sys.executable, "-m", "starling", "play", run, "--video", film, "--max-steps", "4"]
+    run, video = runs("cheetah"), tmp_path / "cheetah.mp4"
+    command = [sys.executable, "-m", "starling", "play", run, "--video", video, "--max-steps", "4"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    _, frames = read_mp4(film)
+    _, frames = read_mp4(video)
     assert len(frames) == 5
-    assert frames.std() > 10  # not one colour
+    assert frames.std() > 10  # not a single color
 
 
-def test_a_score_is_what_an_evaluation_with_the_same_seed_gives(runs, capsys, tmp_path):
+def test_score_equals_that_of_an_evaluation_with_the_same_seed(runs, capsys, tmp_path):
     run = runs("minatar")
     play(run, seed=3, log=tmp_path / "steps.json")
     result = evaluate_run(run, episodes=1, seed=3, which="newest", protocol="as-trained", warn=print)
@@ -96,12 +96,12 @@ def test_a_score_is_what_an_evaluation_with_the_same_seed_gives(runs, capsys, tm
     assert not (run / "videos").exists()
 
 
-def test_small_pictures_are_enlarged_and_a_gif_lasts_as_long_as_was_played(runs, capsys, tmp_path):
-    film = tmp_path / "out.gif"
-    play(runs("minatar"), episodes=2, video=film, fps=10)  # it knows no pace of its own
+def test_small_frames_are_enlarged_and_a_gif_has_the_duration_of_the_game(runs, capsys, tmp_path):
+    video = tmp_path / "out.gif"
+    play(runs("minatar"), episodes=2, video=video, fps=10)  # the env declares no frame rate
     lengths = [length for _, length in scores(capsys.readouterr().out)]
     shown = 0
-    with Image.open(film) as gif:
+    with Image.open(video) as gif:
         assert gif.size == (320, 320)
         for number in range(gif.n_frames):
             gif.seek(number)
@@ -110,7 +110,7 @@ def test_small_pictures_are_enlarged_and_a_gif_lasts_as_long_as_was_played(runs,
     assert shown == 100 * (sum(lengths) + 2)
 
 
-def test_the_log_has_every_step_and_what_every_head_said(runs, read_mp4, tmp_path, capsys):
+def test_log_has_every_step_with_the_outputs_of_all_heads(runs, read_mp4, tmp_path, capsys):
     log = tmp_path / "steps.json"
     play(runs("cartpole"), episodes=2, seed=5, log=log, video=tmp_path / "out.mp4")
     written = json.loads(log.read_text())
@@ -127,12 +127,12 @@ def test_the_log_has_every_step_and_what_every_head_said(runs, read_mp4, tmp_pat
         assert [step["step"] for step in steps] == list(range(episode["length"]))
         assert sum(step["reward"] for step in steps) == episode["return"]
         assert [step["terminated"] or step["truncated"] for step in steps] == [False] * (len(steps) - 1) + [True]
-        for step in steps:  # not exploring, it takes the action with the larger Q
+        for step in steps:  # without exploration it takes the action with the larger Q value
             assert step["action"] == np.argmax(step["outputs"]["extrinsic"])
     assert len(read_mp4(tmp_path / "out.mp4")[1]) == sum(e["length"] + 1 for e in episodes)
 
 
-def test_a_recurrent_policy_is_logged_with_raw_and_learning_rewards(runs, tmp_path):
+def test_recurrent_policy_is_logged_with_raw_and_clipped_rewards(runs, tmp_path):
     log = tmp_path / "steps.json"
     play(runs("memory"), episodes=4, log=log)
     for episode in json.loads(log.read_text())["episodes"]:
@@ -145,54 +145,54 @@ def test_a_recurrent_policy_is_logged_with_raw_and_learning_rewards(runs, tmp_pa
             assert step["action"] == np.argmax(step["outputs"]["policy"]["logits"])
 
 
-def test_options_are_what_they_say(runs, read_mp4, in_process, tmp_path):
-    log, film = tmp_path / "steps.json", tmp_path / "out.mp4"
+def test_options_have_their_documented_effect(runs, read_mp4, in_process, tmp_path):
+    log, video = tmp_path / "steps.json", tmp_path / "out.mp4"
 
-    def played(seed, checkpoint="newest"):
-        """What was logged, and the Q values of the first observation."""
-        files = ["--video", film, "--log", log, "--fps", 7]
+    def play_and_read_log(seed, checkpoint="newest"):
+        """The log, and the Q values of the first observation."""
+        files = ["--video", video, "--log", log, "--fps", 7]
         chosen = ["--seed", seed, "--checkpoint", checkpoint]
         code, printed, complaint = in_process(
             "play", runs("cartpole"), "--episodes", 2, "--max-steps", 3, *chosen, *files
         )
         assert code == 0, complaint
-        assert f"wrote {film}\nwrote {log}\n" in printed
+        assert f"wrote {video}\nwrote {log}\n" in printed
         written = json.loads(log.read_text())
         return written, written["episodes"][0]["steps"][0]["outputs"]["extrinsic"]
 
-    written, first = played(seed=5)
+    written, first = play_and_read_log(seed=5)
     assert written["seed"] == 5
     assert [episode["length"] for episode in written["episodes"]] == [3, 3]
-    about, frames = read_mp4(film)
-    assert about["fps"] == 7
+    metadata, frames = read_mp4(video)
+    assert metadata["fps"] == 7
     assert len(frames) == 2 * (3 + 1)
-    assert played(seed=5)[1] == first
-    assert played(seed=6)[1] != first, "another seed begins elsewhere"
-    older, before = played(seed=5, checkpoint="100")
+    assert play_and_read_log(seed=5)[1] == first
+    assert play_and_read_log(seed=6)[1] != first, "another seed begins elsewhere"
+    older, before = play_and_read_log(seed=5, checkpoint="100")
     assert (written["checkpoint"], older["checkpoint"]) == ("step-000000000300", "step-000000000100")
     assert before != first, "an older checkpoint has other weights"
 
 
-def test_exploring_draws_from_the_policy(runs, in_process, tmp_path):
-    """Trained to follow toy/identity, the policy is neither sure of an action nor indifferent between the four."""
+def test_explore_samples_from_the_policy(runs, in_process, tmp_path):
+    """Trained on toy/identity, the policy is neither certain nor uniform over the four actions."""
 
-    def played(*options):
-        """How often the likeliest action was taken, and how often the policy would take it, over 20 episodes."""
+    def frequency_and_probability(*options):
+        """Frequency of the most likely action, and its mean probability, over 20 episodes."""
         log = tmp_path / "steps.json"
         code, _, complaint = in_process("play", runs("identity"), "--episodes", 20, "--log", log, *options)
         assert code == 0, complaint
         steps = [step for episode in json.loads(log.read_text())["episodes"] for step in episode["steps"]]
         logits = np.array([step["outputs"]["policy"]["logits"] for step in steps])
-        likeliest = np.exp(logits.max(1)) / np.exp(logits).sum(1)
-        return np.mean([step["action"] for step in steps] == logits.argmax(1)), likeliest.mean()
+        most_likely = np.exp(logits.max(1)) / np.exp(logits).sum(1)
+        return np.mean([step["action"] for step in steps] == logits.argmax(1)), most_likely.mean()
 
-    taken, likeliest = played("--explore")
-    assert 0.5 < likeliest < 0.95
-    assert abs(taken - likeliest) < 0.1  # 5 standard errors of 320 steps
-    assert played("--no-explore")[0] == played()[0] == 1
+    taken, most_likely = frequency_and_probability("--explore")
+    assert 0.5 < most_likely < 0.95
+    assert abs(taken - most_likely) < 0.1  # 5 standard errors of 320 steps
+    assert frequency_and_probability("--no-explore")[0] == frequency_and_probability()[0] == 1
 
 
-def test_exploring_is_repeated_by_its_seed(runs, tmp_path):
+def test_exploration_is_reproducible_by_its_seed(runs, tmp_path):
     def actions(name, **options):
         play(runs("memory"), episodes=6, explore=True, log=tmp_path / name, **options)
         return [[s["action"] for s in e["steps"]] for e in json.loads((tmp_path / name).read_text())["episodes"]]
@@ -201,8 +201,8 @@ def test_exploring_is_repeated_by_its_seed(runs, tmp_path):
     assert actions("a.json", seed=1) != actions("c.json", seed=2)
 
 
-def test_exploring_is_as_far_on_its_schedule_as_the_checkpoint(runs, tmp_path):
-    """At the end of the run epsilon is 0.04; at its beginning it would be 1, and half of all actions not the best."""
+def test_exploration_uses_the_epsilon_at_the_checkpoint(runs, tmp_path):
+    """Epsilon is 0.04 at the end of the run; at its start it is 1, and half of the actions would not be greedy."""
     log = tmp_path / "steps.json"
     play(runs("cartpole"), episodes=20, explore=True, log=log)
     steps = [step for episode in json.loads(log.read_text())["episodes"] for step in episode["steps"]]
@@ -210,35 +210,36 @@ def test_exploring_is_as_far_on_its_schedule_as_the_checkpoint(runs, tmp_path):
     assert 0.9 < best < 1
 
 
-def test_every_reward_stream_is_shown_below_the_picture_by_switch(runs, read_mp4, in_process, tmp_path):
-    log, film = tmp_path / "steps.json", tmp_path / "out.mp4"
+def test_reward_streams_are_shown_below_the_image_if_requested(runs, read_mp4, in_process, tmp_path):
+    log, video = tmp_path / "steps.json", tmp_path / "out.mp4"
 
-    def filmed(switch):
-        assert in_process("play", runs("curious"), "--video", film, "--log", log, switch)[0] == 0
-        return read_mp4(film)[1]
+    def recorded_video(switch):
+        assert in_process("play", runs("curious"), "--video", video, "--log", log, switch)[0] == 0
+        return read_mp4(video)[1]
 
-    plain, frames = filmed("--no-streams"), filmed("--streams")
+    plain, frames = recorded_video("--no-streams"), recorded_video("--streams")
     assert frames.shape == (*plain.shape[:1], plain.shape[1] + 2 * BAND, *plain.shape[2:])
-    assert np.abs(frames[:, : plain.shape[1]].astype(int) - plain).mean() < 2  # the picture itself, as ffmpeg keeps it
+    # The image itself, up to compression by ffmpeg.
+    assert np.abs(frames[:, : plain.shape[1]].astype(int) - plain).mean() < 2
     (episode,) = json.loads(log.read_text())["episodes"]
     assert any(step["rewards"]["rnd"] for step in episode["steps"])
     assert not any(step["rewards"]["extrinsic"] for step in episode["steps"])
     bars = frames[:, -BAND + 15 :].astype(int)
-    assert [(picture[..., 0] - picture[..., 2] > 100).any() for picture in bars[:2]] == [False, True]  # orange
+    assert [(image[..., 0] - image[..., 2] > 100).any() for image in bars[:2]] == [False, True]  # orange
     assert (bars[-1] != bars[1]).any()
 
 
-def test_a_game_is_played_over_its_lives_and_cut_off_where_asked(runs, read_mp4, tmp_path, capsys):
-    log, film = tmp_path / "steps.json", tmp_path / "out.mp4"
-    play(runs("lives"), log=log, video=film, explore=True)
+def test_game_continues_over_its_lives_and_stops_at_max_steps(runs, read_mp4, tmp_path, capsys):
+    log, video = tmp_path / "steps.json", tmp_path / "out.mp4"
+    play(runs("lives"), log=log, video=video, explore=True)
     (episode,) = json.loads(log.read_text())["episodes"]
     ends = sum(step["terminated"] for step in episode["steps"])
     assert episode["finished"]
-    assert ends == 5  # a life each
-    about, frames = read_mp4(film)
-    assert about["size"] == (288, 288)
-    assert about["fps"] == 15
-    assert len(frames) == 1 + episode["length"] + ends - 1  # and one where the next life begins
+    assert ends == 5  # one end per life
+    metadata, frames = read_mp4(video)
+    assert metadata["size"] == (288, 288)
+    assert metadata["fps"] == 15
+    assert len(frames) == 1 + episode["length"] + ends - 1  # and one frame at the start of each further life
 
     play(runs("lives"), log=log, max_steps=7)
     assert "in 7 steps, cut off" in capsys.readouterr().out
@@ -264,7 +265,7 @@ def test_a_game_is_played_over_its_lives_and_cut_off_where_asked(runs, read_mp4,
         ("memory", {}, "'toy/memory' cannot be rendered"),
     ],
 )
-def test_bad_input_is_told_before_anything_is_played_or_written(
+def test_invalid_input_is_rejected_before_playing_or_writing(
     runs, tmp_path, monkeypatch, capsys, name, options, message
 ):
     run = runs(name) if name in RUNS else tmp_path / name
@@ -279,8 +280,8 @@ def test_bad_input_is_told_before_anything_is_played_or_written(
     assert sorted(run.rglob("*")) == before
 
 
-def test_ctrl_c_leaves_nothing_behind(runs, tmp_path):
-    """Interrupted while frames are being written: neither a film nor a log nor a draft of them remains."""
+def test_ctrl_c_leaves_no_files(runs, tmp_path):
+    """Interrupted while frames are written: no video, log, or partial file remains."""
     script = "import sys; from starling.cli.main import app; from starling.cli.play import play; import pathlib;"
     script += (
         "play(pathlib.Path(sys.argv[1]), episodes=100_000, video=pathlib.Path('a.mp4'), log=pathlib.Path('a.json'))"

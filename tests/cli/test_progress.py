@@ -1,4 +1,4 @@
-"""What a person sees of a run: on a terminal, in a pipe, and when nobody looks any more."""
+"""The progress display: on a terminal, in a pipe, and without any reader."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from starling.config.load import load
 from starling.experiment.display import Status
 
 
-def a_row(env_steps, score=200.0, **more):
+def make_row(env_steps, score=200.0, **more):
     return {
         "env_steps": env_steps,
         "updates": env_steps // 10,
@@ -30,8 +30,8 @@ def a_row(env_steps, score=200.0, **more):
     }
 
 
-def a_status(env_steps, score=200.0, frames=1, **more):
-    return Status(env_steps, env_steps // 10, 12, score, 2000.0, 2000.0 * frames, a_row(env_steps, score, **more))
+def make_status(env_steps, score=200.0, frames=1, **more):
+    return Status(env_steps, env_steps // 10, 12, score, 2000.0, 2000.0 * frames, make_row(env_steps, score, **more))
 
 
 class Terminal:
@@ -42,7 +42,7 @@ class Terminal:
         self.stream = open(slave, "w", encoding="utf-8")  # noqa: SIM115
 
     def read(self):
-        """What was written since, without the control sequences; the kernel hands it over a little later."""
+        """New output without control sequences; the kernel delivers it with a small delay."""
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.read_raw()).replace("\r", "")
 
     def read_raw(self):
@@ -71,11 +71,11 @@ def terminal(monkeypatch):
     opened.close()
 
 
-def test_a_terminal_gets_a_bar_with_the_numbers_beneath(terminal):
-    with Progress(load("dqn-cartpole", ["stop.return=475", "stop.env_steps=10000"]), terminal.stream) as shown:
-        shown.message("run: runs/[red]mine")
+def test_terminal_shows_a_bar_with_numbers_below(terminal):
+    with Progress(load("dqn-cartpole", ["stop.return=475", "stop.env_steps=10000"]), terminal.stream) as progress:
+        progress.message("run: runs/[red]mine")
         assert terminal.read() == "run: runs/[red]mine\n"
-        shown.tick(a_status(5000, frames=4))
+        progress.tick(make_status(5000, frames=4))
         bar, counts, learning = terminal.read().splitlines()
     assert re.fullmatch(r"CartPole-v1 dqn   ━+─+  50%   5,000 of 10,000 steps   elapsed 0:00:0\d   left 0:00:02", bar)
     assert len(bar) == 120
@@ -90,44 +90,44 @@ def test_a_terminal_gets_a_bar_with_the_numbers_beneath(terminal):
 
 
 def test_losses_and_evaluations_stay_until_the_next_ones(terminal):
-    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as shown:
-        shown.row(a_row(100, **{"eval/return": 33.0}))
-        without = a_row(200)
+    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as progress:
+        progress.row(make_row(100, **{"eval/return": 33.0}))
+        without = make_row(200)
         del without["loss/policy"]
-        shown.row(without)
+        progress.row(without)
         assert terminal.read() == ""
-        shown.tick(Status(300, 30, 3, 1.0, 9.0, 9.0, without))
+        progress.tick(Status(300, 30, 3, 1.0, 9.0, 9.0, without))
         assert "eval 33.0   policy -0.0123" in terminal.read()
 
 
-def test_the_last_row_stays_on_the_screen(terminal):
-    shown = Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream)
-    shown.tick(a_status(99_000))
-    shown.row(a_row(100_000))
+def test_last_row_stays_on_the_screen(terminal):
+    progress = Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream)
+    progress.tick(make_status(99_000))
+    progress.row(make_row(100_000))
     terminal.read()
-    shown.close()
+    progress.close()
     assert "100%   100,000 of 100,000 steps" in terminal.read()
-    shown.close()
-    shown.tick(a_status(300))
-    shown.message("too late")
+    progress.close()
+    progress.tick(make_status(300))
+    progress.message("too late")
     assert terminal.read() == ""
 
 
-def test_messages_go_above_the_bar_and_are_not_broken(terminal):
-    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as shown:
-        shown.tick(a_status(100))
+def test_messages_are_printed_above_the_bar_and_not_wrapped(terminal):
+    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as progress:
+        progress.tick(make_status(100))
         terminal.read()
-        shown.message("resuming from " + "x" * 150)
+        progress.message("resuming from " + "x" * 150)
         text = terminal.read()
     assert text.index("resuming") < text.index("CartPole-v1")
     assert "x" * 150 in text
 
 
 @pytest.mark.parametrize("width", [20, 60, 90])
-def test_no_fact_is_broken_on_a_narrow_terminal(terminal, monkeypatch, width):
+def test_no_value_is_wrapped_on_a_narrow_terminal(terminal, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as shown:
-        shown.tick(a_status(100))
+    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as progress:
+        progress.tick(make_status(100))
         lines = terminal.read().splitlines()
     assert max(map(len, lines)) <= width
     for fact in ("left 0:00:50", "episodes 12", "steps/s 2,000", "policy -0.0123"):
@@ -136,42 +136,42 @@ def test_no_fact_is_broken_on_a_narrow_terminal(terminal, monkeypatch, width):
 
 def test_no_color_is_respected(terminal, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as shown:
-        shown.tick(a_status(50_000))
+    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as progress:
+        progress.tick(make_status(50_000))
     raw = terminal.read_raw()
     assert "━" in raw
     assert "\x1b[36m" not in raw
 
 
-def test_a_dumb_terminal_gets_plain_lines(terminal, monkeypatch):
+def test_dumb_terminal_gets_plain_lines(terminal, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
-    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as shown:
-        shown.tick(a_status(100))
+    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as progress:
+        progress.tick(make_status(100))
         assert terminal.read() == ""
-        shown.row(a_row(100))
+        progress.row(make_row(100))
         assert terminal.read().count("\n") == 1
 
 
-def test_a_terminal_that_goes_away_does_not_end_the_run(terminal):
-    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as shown:
-        shown.tick(a_status(100))
+def test_closed_terminal_does_not_end_the_run(terminal):
+    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as progress:
+        progress.tick(make_status(100))
         terminal.hang_up()
         for step in range(200, 500, 100):
-            shown.tick(a_status(step))
-            shown.row(a_row(step))
-            shown.message("still there?")
+            progress.tick(make_status(step))
+            progress.row(make_row(step))
+            progress.message("still there?")
     terminal.stream.write("nobody hears this, nobody minds")
     terminal.stream.flush()
 
 
-def test_a_pipe_gets_a_line_a_row_in_the_same_words(tmp_path):
+def test_pipe_gets_one_line_per_row_with_the_same_labels(tmp_path):
     config = load("dqn-cartpole", ["stop.env_steps=10000"])
     path = tmp_path / "out"
-    with path.open("w") as stream, Progress(config, stream) as shown:
-        shown.message("run: here")
-        shown.row(a_row(100, score=None))
-        many = {"loss/arm/7/return": 1.0}  # of one among many: left to the files
-        shown.row(a_row(5000, score=3.25, **many, **{"time/frames_per_s": 8000.0}))
+    with path.open("w") as stream, Progress(config, stream) as progress:
+        progress.message("run: here")
+        progress.row(make_row(100, score=None))
+        many = {"loss/arm/7/return": 1.0}  # a detail that is only in the files
+        progress.row(make_row(5000, score=3.25, **many, **{"time/frames_per_s": 8000.0}))
     message, first, second = path.read_text().splitlines()
     assert message == "run: here"
     assert first == (
@@ -185,35 +185,35 @@ def test_a_pipe_gets_a_line_a_row_in_the_same_words(tmp_path):
 
 
 def lines_of(path, config, *rows):
-    with path.open("w") as stream, Progress(config, stream) as shown:
+    with path.open("w") as stream, Progress(config, stream) as progress:
         for row in rows:
-            shown.row(row)
+            progress.row(row)
     return path.read_text().splitlines()
 
 
-def test_a_line_keeps_the_last_evaluation_and_has_a_place_for_the_first(tmp_path):
+def test_line_keeps_the_last_evaluation_and_reserves_space_for_the_first(tmp_path):
     config = load("ppo-cartpole", ["stop.env_steps=10000", "eval.every=1000"])
-    rows = [a_row(100), a_row(200, **{"eval/return": 321.5}), a_row(300)]
+    rows = [make_row(100), make_row(200, **{"eval/return": 321.5}), make_row(300)]
     lines = lines_of(tmp_path / "out", config, *rows)
     assert [re.search(r"  eval +(\S+)  ", line)[1] for line in lines] == ["-", "321.5", "321.5"]
 
 
-def test_epsilon_is_on_the_line_and_beneath_the_bar(terminal, tmp_path):
+def test_epsilon_is_on_the_line_and_below_the_bar(terminal, tmp_path):
     config = load("dqn-cartpole", ["stop.env_steps=10000"])
-    alike, ladder = {"explore/epsilon": 0.05}, {"explore/epsilon": 0.1234, "explore/epsilon_min": 0.0007}
+    same_length_lines, ladder = {"explore/epsilon": 0.05}, {"explore/epsilon": 0.1234, "explore/epsilon_min": 0.0007}
     ladder["explore/epsilon_max"] = 0.4
-    first, second = lines_of(tmp_path / "out", config, a_row(100, **alike), a_row(200, **ladder))
+    first, second = lines_of(tmp_path / "out", config, make_row(100, **same_length_lines), make_row(200, **ladder))
     assert "  left 0:00:05  epsilon   0.05  policy " in first
     assert "  left 0:00:05  epsilon 0.123 (0.0007 to 0.4)  policy " in second
-    with Progress(config, terminal.stream) as shown:
-        shown.tick(a_status(300, **ladder))
+    with Progress(config, terminal.stream) as progress:
+        progress.tick(make_status(300, **ladder))
         assert terminal.read().splitlines()[2].startswith("epsilon 0.123 (0.0007 to 0.4)   policy ")
 
 
-def test_time_left_ends_with_the_minutes_a_run_may_take(terminal):
+def test_time_left_respects_stop_minutes(terminal):
     config = load("ppo-cartpole", ["stop.env_steps=100000000", "stop.minutes=2"])
-    with Progress(config, terminal.stream) as shown:
-        shown.tick(a_status(100))
+    with Progress(config, terminal.stream) as progress:
+        progress.tick(make_status(100))
         assert re.search(r"left 0:0(2:00|1:5\d)", terminal.read())
 
 
@@ -229,7 +229,7 @@ ALGORITHMS = {
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_line_is_not_longer_than_160_characters_whatever_the_numbers(tmp_path, algorithm):
+def test_line_has_at_most_160_characters_for_any_numbers(tmp_path, algorithm):
     config = load("dqn-cartpole", ["stop.env_steps=2000000000", "eval.every=1000", "runtime=processes"])
     row = {
         "env_steps": 1_234_567_890,
@@ -251,53 +251,53 @@ def test_a_line_is_not_longer_than_160_characters_whatever_the_numbers(tmp_path,
         assert fact in line
     assert "left 720d 6h" in line
     assert limit == f"bottleneck: {LIMIT}"
-    usual = a_row(5000, **{key: row[key] for key in row if key.startswith(("loss/", "explore/"))})
+    usual = make_row(5000, **{key: row[key] for key in row if key.startswith(("loss/", "explore/"))})
     if "policy" not in ALGORITHMS[algorithm]:
         del usual["loss/policy"]
     config = load("dqn-cartpole", ["stop.env_steps=50000000", "eval.every=1000"])
     (line,) = lines_of(tmp_path / "out", config, usual | {"eval/return": -321.5})
     assert len(line) <= 160
-    assert f"  {ALGORITHMS[algorithm][0]} -1.23e-07" in line  # there is room for the loss that matters most
+    assert f"  {ALGORITHMS[algorithm][0]} -1.23e-07" in line  # there is space for the most important loss
 
 
 LIMIT = "learner busy 98%: more actors will not help"
 
 
-def test_a_terminal_shows_lag_queue_and_bottleneck(terminal):
+def test_terminal_shows_lag_queue_and_bottleneck(terminal):
     config = load("ppo-cartpole", ["stop.env_steps=100000", "runtime=processes"])
-    with Progress(config, terminal.stream) as shown:
+    with Progress(config, terminal.stream) as progress:
         queue = {"store/queue/size": 3, "learner/lag": 1.25}
-        shown.tick(a_status(100, **queue, **{"time/bottleneck": LIMIT}))
+        progress.tick(make_status(100, **queue, **{"time/bottleneck": LIMIT}))
         *_, learning, limit = terminal.read().splitlines()
         facts = ["policy -0.0123", "replay 4.0% of 100,000 steps", "queue 3 fragments", "lag 1.25 updates"]
         assert learning.split("   ") == facts
         assert limit == f"bottleneck {LIMIT}"
-        shown.tick(a_status(200, **queue))
+        progress.tick(make_status(200, **queue))
         assert "bottleneck" not in terminal.read()
 
 
-def test_a_long_bottleneck_fits_a_narrow_terminal(terminal, monkeypatch):
+def test_long_bottleneck_fits_a_narrow_terminal(terminal, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
-    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as shown:
-        shown.tick(a_status(100, **{"time/bottleneck": LIMIT}))
+    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as progress:
+        progress.tick(make_status(100, **{"time/bottleneck": LIMIT}))
         lines = terminal.read().splitlines()
     assert max(map(len, lines)) <= 40
     assert " ".join(line.strip() for line in lines).endswith(LIMIT)
 
 
-def test_a_pipe_is_told_of_a_bottleneck_when_it_changes(tmp_path):
+def test_pipe_gets_the_bottleneck_when_it_changes(tmp_path):
     path = tmp_path / "out"
     other = "actors busy 97%, learner waits 40%: more actors would help"
     limits = [None, LIMIT, LIMIT.replace("98", "100"), other, other.replace("97", "96"), None, LIMIT]
-    with path.open("w") as stream, Progress(load("ppo-cartpole", ["stop.env_steps=10000"]), stream) as shown:
+    with path.open("w") as stream, Progress(load("ppo-cartpole", ["stop.env_steps=10000"]), stream) as progress:
         for step, limit in enumerate(limits):
-            shown.row(a_row(step) if limit is None else a_row(step, **{"time/bottleneck": limit}))
+            progress.row(make_row(step) if limit is None else make_row(step, **{"time/bottleneck": limit}))
     lines = ["row" if line.startswith("steps") else line for line in path.read_text().splitlines()]
-    told, others = f"bottleneck: {LIMIT}", f"bottleneck: {other}"
-    assert lines == ["row", "row", told, "row", "row", others, "row", "row", "row", told]
+    first_limit, second_limit = f"bottleneck: {LIMIT}", f"bottleneck: {other}"
+    assert lines == ["row", "row", first_limit, "row", "row", second_limit, "row", "row", "row", first_limit]
 
 
-def test_a_reader_that_has_had_enough_ends_neither_the_run_nor_its_last_words():
+def test_closed_pipe_ends_neither_the_run_nor_its_last_messages():
     script = """
         import sys
         from starling.cli.progress import Progress
@@ -334,7 +334,7 @@ def has_finished(runs):
 
 
 @pytest.mark.parametrize("closed", ["<&- >&-", "2>&-"])
-def test_a_run_without_streams_is_silent_and_trains(tmp_path, closed):
+def test_run_with_closed_streams_trains_silently(tmp_path, closed):
     command = f"{shlex.join(TRAIN)} stop.env_steps=256 --runs {shlex.quote(str(tmp_path))} {closed}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -342,12 +342,12 @@ def test_a_run_without_streams_is_silent_and_trains(tmp_path, closed):
     assert has_finished(tmp_path)
 
 
-def test_a_command_without_stderr_still_says_by_its_code_that_it_was_wrong(tmp_path):
+def test_invalid_command_without_stderr_still_exits_with_2(tmp_path):
     done = subprocess.run(f"{shlex.join([*TRAIN[:4], 'no-such-preset'])} 2>&-", shell=True, check=False)
     assert done.returncode == 2
 
 
-def test_a_run_whose_terminal_goes_away_goes_on_to_its_end(terminal, tmp_path):
+def test_run_whose_terminal_is_closed_continues_to_its_end(terminal, tmp_path):
     command = [*TRAIN, "stop.env_steps=4000", "--runs", str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=terminal.stream, stderr=terminal.stream) as run:
         terminal.stream.close()
@@ -359,20 +359,20 @@ def test_a_run_whose_terminal_goes_away_goes_on_to_its_end(terminal, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["xterm-256color", "dumb"])
-def test_last_words_stand_below_the_rest_and_need_nobody_to_read_them(terminal, monkeypatch, kind):
+def test_closing_message_is_the_last_line_and_needs_no_reader(terminal, monkeypatch, kind):
     monkeypatch.setenv("TERM", kind)
     config = load("ppo-cartpole", ["stop.env_steps=100000"])
-    shown = Progress(config, terminal.stream)
-    shown.tick(a_status(100_000))
-    shown.close("finished: it is over")
+    progress = Progress(config, terminal.stream)
+    progress.tick(make_status(100_000))
+    progress.close("finished: it is over")
     assert terminal.read().splitlines()[-1] == "finished: it is over"
-    shown = Progress(config, terminal.stream)
+    progress = Progress(config, terminal.stream)
     terminal.hang_up()
-    shown.close("finished: it is over")
+    progress.close("finished: it is over")
 
 
-def test_a_display_that_fails_says_so_once_and_the_run_goes_on(terminal, capsys):
-    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as shown:
+def test_failing_display_is_reported_once_and_the_run_continues(terminal, capsys):
+    with Progress(load("ppo-cartpole", ["stop.env_steps=100000"]), terminal.stream) as progress:
         for step in (100, 200):
-            shown.tick(a_status(step, **{"loss/value": "not a number"}))
+            progress.tick(make_status(step, **{"loss/value": "not a number"}))
     assert capsys.readouterr().err.count("the display has stopped, training goes on") == 1

@@ -1,4 +1,4 @@
-"""`starling replay` on replays of agents that were really trained, if briefly."""
+"""`starling replay` on replays of briefly trained agents."""
 
 import json
 import subprocess
@@ -28,8 +28,8 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, made_when_asked):
-    run = made_when_asked(tmp_path_factory.mktemp("runs"), RUNS)
+def runs(tmp_path_factory, train_once):
+    run = train_once(tmp_path_factory.mktemp("runs"), RUNS)
     return lambda name: str(run(name))
 
 
@@ -37,7 +37,7 @@ def starling(*arguments):
     return app([*map(str, arguments)], standalone_mode=False)
 
 
-def test_info_says_what_is_in_the_tables(runs, capsys):
+def test_info_describes_the_tables(runs, capsys):
     run = runs("cartpole")
     capsys.readouterr()
     starling("replay", "info", run, "--json")
@@ -47,7 +47,7 @@ def test_info_says_what_is_in_the_tables(runs, capsys):
     assert table["name"] == "replay"
     assert (table["sampler"], table["codec"], table["capacity"]) == ("prioritized", "none", 100_000)
     assert table["episodes"] > 2
-    assert table["mean_return"] == table["mean_length"]  # CartPole gives 1 a step
+    assert table["mean_return"] == table["mean_length"]  # CartPole's reward is 1 per step
     assert table["mean_length"] * table["episodes"] <= table["steps"]
     assert 100_000 * 16 < table["bytes"] < 100_000 * 200
     assert 0 <= table["age"]["median"] <= table["age"]["most"] <= 20
@@ -57,7 +57,7 @@ def test_info_says_what_is_in_the_tables(runs, capsys):
     assert max(line.count("#") for line in bars) == 40
 
 
-def test_an_older_checkpoint_has_the_replay_of_its_time(runs, tmp_path, capsys):
+def test_older_checkpoint_has_its_own_replay(runs, tmp_path, capsys):
     run = runs("cartpole")
     capsys.readouterr()
     starling("replay", "info", run, "--checkpoint", "150", "--json")
@@ -74,7 +74,7 @@ def test_an_older_checkpoint_has_the_replay_of_its_time(runs, tmp_path, capsys):
     assert 90 < len(keys) <= table["items"] < len(later)
 
 
-def test_sample_draws_likely_items_first(runs, capsys):
+def test_sample_lists_likely_items_first(runs, capsys):
     run = runs("cartpole")
     capsys.readouterr()
     starling("replay", "sample", run, "--n", "30")
@@ -88,25 +88,25 @@ def test_sample_draws_likely_items_first(runs, capsys):
     assert {cell[5] for cell in cells} == {cell[6] for cell in cells} == {"1"}
 
 
-def test_a_contact_sheet_shows_the_frames_under_their_bars(runs, tmp_path, capsys):
+def test_contact_sheet_shows_frames_below_probability_bars(runs, tmp_path, capsys):
     sheet = tmp_path / "sheet.png"
     starling("replay", "sample", runs("pong"), "--n", 5, "--out", sheet)
     assert f"wrote {sheet}" in capsys.readouterr().out
-    picture = np.asarray(Image.open(sheet))
-    assert picture.dtype == np.uint8
-    height, width = 16 + 36 * 3, 2 * (36 * 3 + 1)  # two frames an item, enlarged
-    assert picture.shape == (4 + height + 4, 5 * (width + 4) + 4, 3)
-    bars = (picture[10] == [230, 159, 0]).all(axis=-1)
+    image = np.asarray(Image.open(sheet))
+    assert image.dtype == np.uint8
+    height, width = 16 + 36 * 3, 2 * (36 * 3 + 1)  # two frames per item, enlarged
+    assert image.shape == (4 + height + 4, 5 * (width + 4) + 4, 3)
+    bars = (image[10] == [230, 159, 0]).all(axis=-1)
     lengths = [int(bars[4 + i * (width + 4) :][:width].sum()) for i in range(5)]
     assert lengths == sorted(lengths, reverse=True)
     assert lengths[-1] > 0
-    frame = picture[4 + 16 : 4 + height, 4 : 4 + 36 * 3]
-    assert (frame == frame[..., :1]).all()  # grey
+    frame = image[4 + 16 : 4 + height, 4 : 4 + 36 * 3]
+    assert (frame == frame[..., :1]).all()  # gray
     assert len(np.unique(frame)) > 2
     assert (frame[::3, ::3] == frame[2::3, 2::3]).all()
 
 
-def test_a_run_starts_from_an_export(runs, tmp_path, capsys):
+def test_run_starts_from_an_export(runs, tmp_path, capsys):
     out = tmp_path / "exported"
     starling("replay", "export", runs("cartpole"), "--out", out)
     assert f"wrote {out}" in capsys.readouterr().out
@@ -116,7 +116,7 @@ def test_a_run_starts_from_an_export(runs, tmp_path, capsys):
     rows = read_rows(tmp_path / "child" / "metrics.jsonl")
     assert rows[0]["store/replay/size"] > 190
     assert rows[0]["env_steps"] <= 16
-    assert rows[0]["updates"] >= 1  # without the export nothing is learned before algo.learning_starts=100
+    assert rows[0]["updates"] >= 1  # without the export nothing would be learned before algo.learning_starts=100
     assert rows[-1]["env_steps"] == 40
     out.rename(tmp_path / "gone")
     starling("resume", tmp_path / "child")
@@ -133,7 +133,7 @@ def test_a_run_starts_from_an_export(runs, tmp_path, capsys):
         ("cartpole", ["info", "--checkpoint", "7"], "no checkpoint '7'"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_one_line(name, arguments, message, runs, tmp_path, monkeypatch):
+def test_impossible_requests_are_one_line_errors(name, arguments, message, runs, tmp_path, monkeypatch):
     run = runs(name)
     monkeypatch.chdir(tmp_path)
     command, *options = arguments
@@ -144,7 +144,7 @@ def test_what_cannot_be_done_is_told_in_one_line(name, arguments, message, runs,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_path_ends_with_code_2_before_torch_is_loaded(tmp_path):
+def test_wrong_path_exits_with_2_before_torch_is_imported(tmp_path):
     script = """
 import sys
 from starling.cli.main import main

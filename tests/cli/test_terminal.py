@@ -1,4 +1,4 @@
-"""Nothing but text reaches a terminal: what a file or an override says moves no cursor and adds no line."""
+"""Only plain text reaches a terminal: text from files or overrides moves no cursor and adds no lines."""
 
 import io
 import json
@@ -33,7 +33,7 @@ REFUSED = {
 
 
 def assert_text(printed):
-    """Every line is text, and none of them forged."""
+    """Every line is plain text, and none of them is forged."""
     assert printed == "" or printed.endswith("\n")
     for line in printed.removesuffix("\n").split("\n"):
         assert line.isprintable(), line
@@ -41,7 +41,7 @@ def assert_text(printed):
 
 
 @pytest.mark.parametrize("overrides", REFUSED.values(), ids=REFUSED)
-def test_an_error_is_one_line_of_text(overrides, in_process):
+def test_error_is_one_line_of_plain_text(overrides, in_process):
     if any("Ant" in override for override in overrides):
         pytest.importorskip("mujoco")
     code, _, complaint = in_process("config", "check", "ppo-cartpole", *overrides)
@@ -51,26 +51,26 @@ def test_an_error_is_one_line_of_text(overrides, in_process):
     assert_text(complaint)
 
 
-def test_a_wrong_option_is_one_line_of_text(in_process):
+def test_wrong_option_is_one_line_of_plain_text(in_process):
     code, _, complaint = in_process("train", "ppo-cartpole", f"--{EVIL}")
     assert code == 2
     assert_text(complaint)
 
 
-def test_several_mistakes_are_several_lines():
+def test_several_errors_are_several_lines():
     with pytest.raises(UserError) as error:
         load("ppo-cartpole", ["seed=-1", f"{EVIL}=1"])
     assert [line[:12] for line in str(error.value).split("\n")] == ["seed: must b", "unknown key "]
 
 
-def test_a_line_keeps_its_beginning_and_its_advice():
+def test_shortened_line_keeps_its_beginning_and_its_advice():
     text = str(UserError(f"what is wrong: {'x' * 5000}; what to do"))
     assert len(text) <= 1500
     assert text.startswith("what is wrong: x")
     assert text.endswith("x; what to do")
 
 
-def test_text_is_escaped_and_left_alone():
+def test_control_characters_are_escaped_and_text_is_unchanged():
     assert escaped(EVIL) == SHOWN
     assert escaped("größer 'ok'") == "größer 'ok'"
     assert printable("x" * 600) == "x" * 497 + "..."
@@ -92,14 +92,14 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize("options", [[], ["--csv", "-"]])
-def test_metrics_are_text(options, run, in_process):
+def test_metrics_are_plain_text(options, run, in_process):
     code, printed, complaint = in_process("metrics", run.path, *options)
     assert (code, complaint) == (0, "")
     assert rf"loss/{SHOWN}"[:14] in printed
     assert_text(printed)
 
 
-def test_configurations_are_text(run, in_process):
+def test_configurations_are_plain_text(run, in_process):
     for command in (["show", run.path], ["show", run.path, "--plain"], ["diff", "ppo-cartpole", run.path]):
         code, printed, complaint = in_process("config", *command)
         assert (code, complaint) == (0, "")
@@ -107,13 +107,13 @@ def test_configurations_are_text(run, in_process):
         assert_text(printed)
 
 
-def test_a_configuration_that_was_shown_is_the_same(run, tmp_path, in_process):
+def test_shown_configuration_loads_unchanged(run, tmp_path, in_process):
     _, printed, _ = in_process("config", "show", run.path)
     (tmp_path / "shown.yaml").write_text(printed)
     assert load(str(tmp_path / "shown.yaml")).env.args == {EVIL: EVIL}
 
 
-def test_progress_is_text():
+def test_progress_is_plain_text():
     stream = io.StringIO()
     display = Progress(load("ppo-cartpole"), stream)
     row = {"env_steps": 10, "return": 1.0, "updates": 1, "episodes": 1, f"loss/{EVIL}": 1.0, "time/steps_per_s": 5.0}
@@ -124,7 +124,7 @@ def test_progress_is_text():
     assert SHOWN in stream.getvalue().splitlines()
 
 
-def test_the_log_of_a_run_is_text(run):
+def test_log_of_a_run_is_plain_text(run):
     config = load("ppo-cartpole")
     Logged(Progress(config, io.StringIO()), run, config).message(EVIL)
     assert_text(run.log_file.read_text())

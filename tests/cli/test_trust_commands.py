@@ -1,4 +1,4 @@
-"""Run folders of strangers: what they would import is listed and refused, and never imported unless it is allowed."""
+"""Run folders of strangers: imports they would cause are listed and rejected unless they are allowed."""
 
 import shutil
 import sys
@@ -31,7 +31,7 @@ gymnasium.register("Canary-v0", entry_point=Env, max_episode_steps=50)
 
 @pytest.fixture
 def canary(tmp_path, monkeypatch):
-    """A module that can be imported, and the file that says that it was."""
+    """An importable module, and a file that exists once it was imported."""
     name, marker = f"canary_{tmp_path.name}", tmp_path / "marker"
     folder = tmp_path / "modules"
     folder.mkdir()
@@ -44,7 +44,7 @@ def canary(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """A run of CartPole, which imports nothing of anybody's."""
+    """A run of CartPole, whose configuration imports no foreign code."""
     return starling.train("ppo-cartpole", [*SMALL, "run=plain"], runs=tmp_path_factory.mktemp("runs")).folder
 
 
@@ -96,7 +96,7 @@ COMMANDS = [
     ("verify-resume", "{file}"),
     ("cluster", "check", "{file}"),
 ]
-"""Every command that may import what a run names; `{file}` is its `config.yaml`."""
+"""Every command that may import code named by a run; `{file}` is its `config.yaml`."""
 
 ALLOWED = [
     ["play", "{run}", "--episodes", "1", "--log", "{out}", "--allow", "{name}"],
@@ -125,7 +125,7 @@ def call(in_process, command, folder, tmp_path):
 
 
 @pytest.mark.parametrize(("key", "value", "told"), PLACES)
-def test_an_import_is_refused_wherever_it_stands(canary, foreign, in_process, key, value, told):
+def test_import_is_rejected_under_any_key(canary, foreign, in_process, key, value, told):
     name, marker = canary
     folder = foreign({key: value(name)})
     code, _, complaint = in_process("eval", folder)
@@ -138,7 +138,7 @@ def test_an_import_is_refused_wherever_it_stands(canary, foreign, in_process, ke
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("key", ["env.id", "algo.name"])
-def test_every_command_refuses_before_it_imports_or_writes(canary, foreign, in_process, tmp_path, command, key):
+def test_every_command_rejects_before_importing_or_writing(canary, foreign, in_process, tmp_path, command, key):
     name, marker = canary
     folder = foreign({key: f"{name}:Env"})
     before = listing(tmp_path)
@@ -151,8 +151,8 @@ def test_every_command_refuses_before_it_imports_or_writes(canary, foreign, in_p
 
 
 @pytest.mark.parametrize("command", ALLOWED)
-def test_every_command_takes_the_word(canary, foreign, in_process, tmp_path, command):
-    """Whatever else it has to say: these runs have no replay, for example."""
+def test_every_command_accepts_allow(canary, foreign, in_process, tmp_path, command):
+    """Other errors are fine: these runs have no replay, for example."""
     name, _ = canary
     folder = foreign({"env.id": f"{name}:Env"})
     file, out = folder / "config.yaml", tmp_path / "out.json"
@@ -163,7 +163,7 @@ def test_every_command_takes_the_word(canary, foreign, in_process, tmp_path, com
 
 
 @pytest.mark.parametrize("call", [starling.load, starling.resume])
-def test_python_refuses_and_allows_too(canary, foreign, call):
+def test_python_api_rejects_and_allows_in_the_same_way(canary, foreign, call):
     name, marker = canary
     folder = foreign({"env.id": f"{name}:Env", "stop.env_steps": 96})
     with pytest.raises(UserError, match=rf"would import {name}:Env \(env.id\)"):
@@ -174,7 +174,7 @@ def test_python_refuses_and_allows_too(canary, foreign, call):
 
 
 @pytest.mark.parametrize("path", ["Env", "Canary-v0"])
-def test_a_word_allows_it(canary, foreign, in_process, path, monkeypatch):
+def test_allow_option_and_variable_allow_an_import(canary, foreign, in_process, path, monkeypatch):
     name, marker = canary
     folder = foreign({"env.id": f"{name}:{path}", "env.args": {}})
     assert in_process("eval", folder, "--allow", "other")[0] == 2
@@ -189,7 +189,7 @@ def test_a_word_allows_it(canary, foreign, in_process, path, monkeypatch):
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if "{file}" in c])
 @pytest.mark.parametrize("form", ["renamed", "linked", "through a link"])
-def test_a_file_in_a_run_folder_is_vetted_under_any_name(canary, foreign, in_process, tmp_path, command, form):
+def test_file_in_a_run_folder_is_checked_under_any_name(canary, foreign, in_process, tmp_path, command, form):
     name, marker = canary
     folder = foreign({"algo.name": f"{name}:Env"})
     if form == "renamed":
@@ -209,7 +209,7 @@ def test_a_file_in_a_run_folder_is_vetted_under_any_name(canary, foreign, in_pro
 
 @pytest.mark.parametrize(("key", "value", "told"), PLACES)
 def test_show_and_diff_import_nothing(canary, foreign, in_process, tmp_path, key, value, told):
-    """Wherever the file is: this is the way to look at what a stranger has sent."""
+    """Wherever the file is, these commands are for looking at what a stranger has sent."""
     name, marker = canary
     folder = foreign({key: value(name)})
     lone = shutil.copy(folder / "config.yaml", tmp_path / "lone.yaml")
@@ -222,7 +222,7 @@ def test_show_and_diff_import_nothing(canary, foreign, in_process, tmp_path, key
     assert not marker.exists()
 
 
-def test_the_settings_of_an_algorithm_that_is_not_imported_are_shown_as_they_stand(in_process, tmp_path):
+def test_settings_of_an_algorithm_that_is_not_imported_are_shown_unchanged(in_process, tmp_path):
     file = tmp_path / "lone.yaml"
     file.write_text("base: ppo-cartpole\nalgo: {name: 'antigravity:x', strange: {key: [1, two]}, api_key: abcdefgh}\n")
     for more in ([], ["--plain"]):
@@ -235,14 +235,14 @@ def test_the_settings_of_an_algorithm_that_is_not_imported_are_shown_as_they_sta
     assert "antigravity" not in sys.modules
 
 
-def test_a_lone_file_is_the_users_own_word(canary, in_process, tmp_path):
+def test_file_outside_of_run_folders_is_trusted(canary, in_process, tmp_path):
     name, marker = canary
     (tmp_path / "mine.yaml").write_text(f"base: ppo-cartpole\nenv: {{id: '{name}:Env'}}\n")
     assert in_process("config", "check", tmp_path / "mine.yaml")[0] == 0
     assert marker.exists()
 
 
-def test_python_vets_a_file_in_a_run_folder_too(canary, foreign, tmp_path):
+def test_python_api_checks_files_in_run_folders(canary, foreign, tmp_path):
     name, marker = canary
     file = str(foreign({"env.id": f"{name}:Env"}) / "config.yaml")
     with pytest.raises(UserError, match=rf"would import {name}:Env \(env.id\)"):
@@ -255,13 +255,13 @@ def test_python_vets_a_file_in_a_run_folder_too(canary, foreign, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["train", "plan", "tune-throughput", "verify-resume"])
-def test_the_folder_of_a_run_is_no_preset(plain, in_process, command):
+def test_run_folder_cannot_be_used_as_a_preset(plain, in_process, command):
     code, _, complaint = in_process(command, plain)
     assert code == 2
     assert f"{plain} is a folder; to use the settings of a run give {plain}/config.yaml" in complaint
 
 
-def test_ones_own_run_needs_no_word_until_something_is_added_to_its_imports(canary, in_process, tmp_path):
+def test_own_run_is_trusted_until_its_imports_change(canary, in_process, tmp_path):
     name, _ = canary
     settings = [*SMALL, f"env.id={name}:Env", "run=mine", f"--runs={tmp_path}"]
     assert in_process("train", "ppo-cartpole", *settings)[0] == 0
@@ -276,7 +276,7 @@ def test_ones_own_run_needs_no_word_until_something_is_added_to_its_imports(cana
     ):
         code, _, complaint = in_process(*command)
         assert (code, complaint) == (0, "")
-    assert in_process("eval", tmp_path / "further", "--episodes=1")[0] == 0  # a branch is one's own too
+    assert in_process("eval", tmp_path / "further", "--episodes=1")[0] == 0  # a branch is the user's own, too
     (mine / "config.yaml").write_text(
         config.replace("kind: mlp", "kind: os:system").replace("kind: auto", "kind: os:system")
     )
@@ -287,12 +287,12 @@ def test_ones_own_run_needs_no_word_until_something_is_added_to_its_imports(cana
     assert "os:system (net.torso.kind)" in line
 
 
-def test_a_run_without_imports_has_no_seal_and_needs_none(plain, in_process):
+def test_run_without_imports_needs_no_seal(plain, in_process):
     assert not (plain / "trust.json").exists()
     assert in_process("eval", plain, "--episodes=1")[0] == 0
 
 
-def test_a_wrapper_that_writes_files_needs_a_word(foreign, in_process, tmp_path):
+def test_wrapper_that_writes_files_must_be_allowed(foreign, in_process, tmp_path):
     folder = foreign({"env.wrappers": [{"name": "RecordVideo", "args": {"video_folder": str(tmp_path / "videos")}}]})
     code, _, complaint = in_process("eval", folder)
     assert code == 2
@@ -318,7 +318,7 @@ def test_a_wrapper_that_writes_files_needs_a_word(foreign, in_process, tmp_path)
         ({"algo.name": "subprocess:Popen"}, "algorithm 'subprocess:Popen' needs an attribute Config"),
     ],
 )
-def test_what_is_allowed_must_be_of_its_kind_before_it_is_called(canary, foreign, in_process, tmp_path, changes, told):
+def test_allowed_object_of_a_wrong_kind_is_not_called(canary, foreign, in_process, tmp_path, changes, told):
     name, _ = canary
     marker = tmp_path / "called"
     filled = yaml.safe_load(yaml.safe_dump(changes).replace("{marker}", str(marker)).replace("{name}", name))
@@ -330,7 +330,7 @@ def test_what_is_allowed_must_be_of_its_kind_before_it_is_called(canary, foreign
     assert not marker.exists()
 
 
-def test_a_strangers_run_is_evaluated_but_not_trained_in_the_cluster_that_it_names(foreign, in_process):
+def test_foreign_run_is_evaluated_but_not_trained_in_its_cluster(foreign, in_process):
     folder = foreign({"runtime": "ray", "ray.address": "127.0.0.1:1"})
     for command in (["resume", folder], ["resume", folder, "seed=3", "run=branch"]):
         code, _, complaint = in_process(*command)
@@ -338,7 +338,7 @@ def test_a_strangers_run_is_evaluated_but_not_trained_in_the_cluster_that_it_nam
         assert "its configuration would join 127.0.0.1:1 (ray.address); nothing was done" in complaint
     with pytest.raises(UserError, match=r"would join 127.0.0.1:1 \(ray.address\)"):
         starling.resume(folder)
-    code, _, complaint = in_process("resume", folder, "ray.address=127.0.0.1:2", "run=branch")  # typed
+    code, _, complaint = in_process("resume", folder, "ray.address=127.0.0.1:2", "run=branch")  # typed by the user
     assert code == 2
     assert "ray.address=127.0.0.1:2: nothing answers there" in complaint
     assert in_process("eval", folder, "--episodes=1")[0] == 0
@@ -347,13 +347,13 @@ def test_a_strangers_run_is_evaluated_but_not_trained_in_the_cluster_that_it_nam
 OPEN = {"ray.address": "ray://127.0.0.1:9", "ray.allow_cluster_without_authentication": True}
 
 
-def test_a_branch_does_not_make_a_strangers_cluster_ones_own(canary, foreign, in_process, tmp_path):
+def test_branch_does_not_make_a_foreign_cluster_trusted(canary, foreign, in_process, tmp_path):
     name, _ = canary
     folder = foreign(OPEN | {"env.id": f"{name}:Env"})
     settings = ["stop.env_steps=96", f"--runs={tmp_path}"]
     assert in_process("resume", folder, "run=child", *settings, "--allow", name)[0] == 0
     child = tmp_path / "child"
-    assert in_process("eval", child, "--episodes=1")[0] == 0  # what it imports is sealed
+    assert in_process("eval", child, "--episodes=1")[0] == 0  # its imports are sealed
     for more in (["runtime=ray", "run=grandchild"], ["runtime=ray", "ray.address=ray://127.0.0.1:9", "run=grandchild"]):
         code, _, complaint = in_process("resume", child, *more)
         assert code == 2
@@ -364,7 +364,7 @@ def test_a_branch_does_not_make_a_strangers_cluster_ones_own(canary, foreign, in
     assert not (tmp_path / "grandchild").exists()
 
 
-def test_a_branch_seals_a_cluster_that_was_typed_allowed_or_sealed(foreign, in_process, tmp_path):
+def test_branch_seals_a_cluster_that_was_typed_allowed_or_sealed(foreign, in_process, tmp_path):
     settings = ["stop.env_steps=96", f"--runs={tmp_path}"]
     typed = [f"{key}={str(value).lower()}" for key, value in OPEN.items()]
     words = ["--allow", "ray://127.0.0.1:9", "--allow", "ray.allow_cluster_without_authentication"]
@@ -379,7 +379,7 @@ def test_a_branch_seals_a_cluster_that_was_typed_allowed_or_sealed(foreign, in_p
 
 
 @pytest.mark.parametrize("command", ["train {file} run=mine", "tune-throughput {file} --out {out}"])
-def test_neither_do_a_new_run_nor_a_new_file(foreign, in_process, tmp_path, command):
+def test_new_run_or_file_does_not_make_a_foreign_cluster_trusted(foreign, in_process, tmp_path, command):
     file, out = foreign(OPEN) / "config.yaml", tmp_path / "tuned.yaml"
     code, _, complaint = in_process(*command.format(file=file, out=out).split())
     assert code == 2
@@ -387,14 +387,14 @@ def test_neither_do_a_new_run_nor_a_new_file(foreign, in_process, tmp_path, comm
 
 
 @pytest.mark.parametrize("command", COMMANDS[-5:])
-def test_a_command_on_a_file_does_not_join_the_cluster_of_a_stranger(foreign, in_process, tmp_path, command):
+def test_command_on_a_foreign_file_does_not_join_its_cluster(foreign, in_process, tmp_path, command):
     folder = foreign(OPEN | {"runtime": "ray"})
     code, _, complaint = call(in_process, command, folder, tmp_path)
     assert code == 2
     assert "would join ray://127.0.0.1:9 (ray.address)" in complaint
 
 
-def test_a_branch_does_not_let_in_what_was_not_allowed(canary, foreign, in_process, tmp_path):
+def test_branch_does_not_allow_further_imports(canary, foreign, in_process, tmp_path):
     name, _ = canary
     folder = foreign({"env.id": f"{name}:Env", "net.torso.kind": "antigravity:x"})
     for more in ([], ["net.torso.kind=mlp"]):
@@ -404,7 +404,7 @@ def test_a_branch_does_not_let_in_what_was_not_allowed(canary, foreign, in_proce
     assert not (tmp_path / "child").exists()
 
 
-def test_without_a_home_a_run_says_what_it_will_need(in_process, tmp_path, monkeypatch):
+def test_without_a_key_file_a_run_says_which_option_it_will_need(in_process, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/nosuch")
     settings = ["ppo-cartpole", *SMALL, "env.id=starling.envs.toy:Identity"]
     code, printed, complaint = in_process("train", *settings, "run=mine", f"--runs={tmp_path}")

@@ -1,4 +1,4 @@
-"""`starling tune-throughput` as a person runs it."""
+"""`starling tune-throughput` as a user runs it."""
 
 import json
 import signal
@@ -26,15 +26,15 @@ def tune(*arguments):
 
 
 @pytest.mark.slow
-def test_the_fastest_settings_are_a_file_that_can_be_trained(tmp_path, monkeypatch):
-    monkeypatch.setattr("starling.tools.benchmark.tuning.cores", lambda: 1)  # fewer trials, of every kind
+def test_fastest_settings_are_saved_as_a_trainable_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("starling.tools.benchmark.tuning.cores", lambda: 1)  # fewer trials, but of every kind
     out = tmp_path / "tuned.yaml"
     done = tune("impala-cartpole", *TOY, "--seconds", "0.3", "--out", str(out), "--json")
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     found = json.loads(lines[-1])
     assert lines[0].split() == ["runtime", "inference", "actors", "threads", "envs", "steps/s"]
-    assert lines[len(found["trials"]) + 1] == ""  # a line a trial
+    assert lines[len(found["trials"]) + 1] == ""  # one line per trial
     assert f"use:     starling train {out}" in lines
     kinds = {(trial["runtime"], trial["inference"]) for trial in found["trials"]}
     assert kinds == {("inline", "local"), ("processes", "local"), ("processes", "central")}
@@ -46,8 +46,8 @@ def test_the_fastest_settings_are_a_file_that_can_be_trained(tmp_path, monkeypat
     RunPlan.from_config(tuned)
 
 
-def test_env_rows_are_varied_only_where_asked_for(monkeypatch):
-    """With speeds that grow with the number of envs, which real ones on a busy machine may not."""
+def test_number_of_envs_is_varied_only_if_requested(monkeypatch):
+    """With simulated speeds that grow with the number of envs, which real ones may not do on a busy machine."""
     monkeypatch.setattr("starling.tools.benchmark.tuning.cores", lambda: 1)
     monkeypatch.setattr(
         "starling.tools.benchmark.tuning.watch", lambda config, *_: SimpleNamespace(steps_per_s=float(config.env.num))
@@ -58,7 +58,7 @@ def test_env_rows_are_varied_only_where_asked_for(monkeypatch):
     assert json.loads(varied.stdout.splitlines()[-1])["best"]["env.num"] == 8
 
 
-def test_ctrl_c_ends_with_the_best_so_far():
+def test_ctrl_c_ends_with_the_best_choice_so_far():
     command = [
         sys.executable,
         "-m",
@@ -71,7 +71,7 @@ def test_ctrl_c_ends_with_the_best_so_far():
         "--json",
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        said = [process.stdout.readline() for _ in range(2)]  # the names of the columns and the first trial
+        said = [process.stdout.readline() for _ in range(2)]  # the column names and the first trial
         process.send_signal(signal.SIGINT)
         rest, complaint = process.communicate(timeout=240)
     assert process.returncode == 0, complaint
@@ -91,7 +91,7 @@ def test_ctrl_c_ends_with_the_best_so_far():
         (["impala-cartpole", "actors=99"], "actors=99 is more than the env.num=16 envs"),
     ],
 )
-def test_bad_input_is_told_before_anything_is_tried(arguments, message):
+def test_invalid_input_is_rejected_before_any_trial(arguments, message):
     with pytest.raises(UserError, match=message):
         tune(*arguments)
 

@@ -1,4 +1,4 @@
-"""One validation: `config check`, `train`, `plan`, `resume` and the Python API refuse the same in the same words."""
+"""`config check`, `train`, `plan`, `resume`, and the Python API share one validation and its messages."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ REFUSED = [
     ("ppo-cartpole", ["algo.optimizer.args.lrr=1"], "got an unexpected keyword argument 'lrr'"),
     ("ppo-cartpole", ["algo.optimizer.args.lr=-1"], "Invalid learning rate: -1"),
     ("ppo-cartpole", ["curiosity=[{kind: rnd, optimizer: {args: {lr: -1}}}]"], "Invalid learning rate: -1"),
-    # numbers that are none, and numbers that cannot work
+    # invalid numbers, and numbers that cannot work
     ("ppo-cartpole", ["algo.optimizer.args.lr=.nan"], "algo.optimizer.args: lr must be a finite number, not nan"),
     ("ppo-cartpole", ["algo.optimizer.args.betas=[0.9, .inf]"], "args: betas.1 must be a finite number, not inf"),
     ("ppo-cartpole", ["env.args.length=-.inf"], "env.args: length must be a finite number, not -inf"),
@@ -78,7 +78,7 @@ REFUSED = [
     ("ngu-deepsea", ["env.args.size=0"], "toy/deep-sea: size must be an integer from 1 to 1,000, not 0"),
     ("ngu-deepsea", ["env={id: toy/rooms, args: {rooms: -1}}"], "toy/rooms: rooms must be an integer from 1 to 30"),
     ("ppo-cartpole", ["env.id=toy/identity", "env.args.n=1000000000000000"], "does not fit into memory (numpy"),
-    # settings that do not go together
+    # settings that exclude each other
     ("dqn-cartpole", ["algo.fragment=1000000"], "a fragment of 1,000,000 steps does not fit into a capacity of "),
     ("ngu-deepsea", ["curiosity=[{kind: rnd}]"], "NGU has intrinsic rewards of its own: leave out curiosity"),
     ("sac-pendulum", ["curiosity=[{kind: rnd}]"], "sac learns from the environment's reward alone"),
@@ -109,7 +109,7 @@ REFUSED = [
     ("ppo-cartpole", ["net.torso.kind=nature"], "torso.kind=nature needs an image"),
     ("ppo-cartpole", ["net.core.kind=lsmt"], "unknown core 'lsmt'; did you mean 'lstm'"),
     ("ppo-cartpole", ["device=abacus"], "device=abacus is not a device that torch knows"),
-    # several mistakes at once
+    # several errors at once
     ("ppo-cartpole", ["sede=1", "algo.clip=-1", "algo.optimizer.name=Adm"], "unknown key 'sede'"),
     ("ppo-cartpole", ["algo=pppo"], "algo: must be a section, not 'pppo'; did you mean algo.name=ppo?"),
     ("ppo-cartpole", ["algo=zzzzzz"], "algo: must be a section, not 'zzzzzz'; name an algorithm, e.g. algo.name=ppo"),
@@ -119,7 +119,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("preset", "settings", "message"), REFUSED)
-def test_check_refuses_what_train_plan_and_the_api_refuse(in_process, tmp_path, preset, settings, message):
+def test_check_rejects_the_same_as_train_plan_and_the_api(in_process, tmp_path, preset, settings, message):
     code, printed, lines = in_process("config", "check", preset, *settings)
     assert (code, printed) == (2, "")
     assert message in lines
@@ -133,14 +133,14 @@ def test_check_refuses_what_train_plan_and_the_api_refuse(in_process, tmp_path, 
 
 
 @pytest.mark.parametrize("preset", ["dqn-cartpole", "ppo-cartpole"])
-def test_check_refuses_a_replay_that_train_refuses(in_process, tmp_path, preset):
+def test_check_and_train_reject_the_same_replay(in_process, tmp_path, preset):
     refused = in_process("config", "check", preset, f"replay_from={tmp_path}")
     assert refused[0] == 2
     assert len(refused[2].splitlines()) == 1
     assert in_process("train", preset, f"replay_from={tmp_path}", "--runs", tmp_path / "runs") == refused
 
 
-def test_check_needs_ray_where_train_does():
+def test_check_needs_ray_if_train_does():
     script = """
         import sys
         sys.modules["ray"] = None
@@ -158,9 +158,9 @@ def test_check_needs_ray_where_train_does():
 
 
 @pytest.fixture(scope="module")
-def trained(made_when_asked, tmp_path_factory):
+def trained(train_once, tmp_path_factory):
     settings = ["dqn-cartpole", "stop.env_steps=300", "algo.learning_starts=200", "algo.capacity=1000"]
-    return made_when_asked(tmp_path_factory.mktemp("runs"), {"mine": settings})("mine")
+    return train_once(tmp_path_factory.mktemp("runs"), {"mine": settings})("mine")
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def trained(made_when_asked, tmp_path_factory):
         "algo.capacity=10",
     ],
 )
-def test_check_refuses_what_resume_refuses(in_process, trained, setting):
+def test_check_and_resume_reject_the_same_settings(in_process, trained, setting):
     refused = in_process("config", "check", trained, setting)
     assert refused[0] == 2
     assert len(refused[2].splitlines()) == 1
@@ -183,7 +183,7 @@ def test_check_refuses_what_resume_refuses(in_process, trained, setting):
     assert [path.name for path in trained.parent.iterdir()] == ["mine"]
 
 
-def test_an_env_of_the_users_own_that_raises_is_shown_alike(in_process, tmp_path, monkeypatch):
+def test_fault_of_a_user_env_is_shown_in_the_same_way(in_process, tmp_path, monkeypatch):
     (tmp_path / "raising_env.py").write_text("def make():\n    raise RuntimeError('no such level')\n")
     monkeypatch.syspath_prepend(tmp_path)
     shown = in_process("config", "check", "ppo-cartpole", "env.id=raising_env:make")
@@ -192,7 +192,7 @@ def test_an_env_of_the_users_own_that_raises_is_shown_alike(in_process, tmp_path
     assert in_process("train", "ppo-cartpole", "env.id=raising_env:make", "--runs", tmp_path / "runs") == shown
 
 
-def test_typos_are_told_without_torch():
+def test_typos_are_reported_without_importing_torch():
     script = """
         import sys
         import pytest

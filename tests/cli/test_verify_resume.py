@@ -1,4 +1,4 @@
-"""The proof itself must be able to fail, and must hold for every kind of agent, with replay, priorities and memory."""
+"""`verify-resume` detects differences, and passes for every kind of agent, with replay, priorities, and memory."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ SAC = ["algo.learning_starts=100", "algo.batch=32", "algo.updates_per_step=0.25"
 GAUSSIAN = ["env.id=Pendulum-v1", "algo.normalize_observations=true", "algo.normalize_rewards=true", "algo.epochs=2"]
 
 
-def test_a_run_really_killed_and_resumed_equals_one_in_one_go(in_process):
+def test_killed_and_resumed_run_equals_an_uninterrupted_one(in_process):
     settings = [*SHARED, *DQN, "algo.dueling=true"]
     code, printed, complaint = in_process("verify-resume", "dqn-cartpole", *settings, "--steps", 400)
     assert code == 0, printed + complaint
@@ -44,11 +44,11 @@ def test_a_run_really_killed_and_resumed_equals_one_in_one_go(in_process):
         ("sac-pendulum", [*SAC, "algo.prioritized.alpha=0.6"]),
     ],
 )
-def test_a_run_that_is_cut_off_and_resumed_equals_one_in_one_go(differs_when_resumed, preset, settings):
-    assert differs_when_resumed(preset, [*SHARED, *settings], 600) == []
+def test_interrupted_and_resumed_run_equals_an_uninterrupted_one(resume_differences, preset, settings):
+    assert resume_differences(preset, [*SHARED, *settings], 600) == []
 
 
-def test_a_difference_of_one_bit_or_one_number_is_found(tmp_path):
+def test_difference_of_one_bit_or_one_number_is_found(tmp_path):
     one, other = RunFolder(tmp_path / "one"), RunFolder(tmp_path / "other")
     last = one.checkpoints / "step-000000000010"
     last.mkdir(parents=True)
@@ -66,11 +66,11 @@ def test_a_difference_of_one_bit_or_one_number_is_found(tmp_path):
 
 
 @pytest.mark.slow
-def test_over_processes_every_counter_adds_up():
+def test_with_processes_all_counters_add_up():
     assert verify("dqn-cartpole", ["env.num=4", "actors=2", *SHARED[1:], *DQN, "learners=2"], 600, say=str) == []
 
 
-def test_a_counter_that_does_not_add_up_is_found():
+def test_counter_that_does_not_add_up_is_found():
     before = Counters(rows=1, episodes=2, env_steps=100, updates=10, inserted=(100,), drawn=(12,))
     after = Counters(rows=2, episodes=3, env_steps=150, updates=20, inserted=(150,), drawn=(23,))
     ledger = {"ledger/produced": 60, "ledger/inserted": 50, "ledger/open": 10, "ledger/lost": 0}

@@ -1,4 +1,4 @@
-"""Presets and files that derive from others by the key `base`."""
+"""Presets and files that derive from others with the key `base`."""
 
 import pytest
 import yaml
@@ -23,30 +23,30 @@ def write(tmp_path):
     return file
 
 
-def changes(base, *overrides):
+def preset_with(base, *overrides):
     """A preset's configuration with overrides, as plain data."""
     return to_dict(load(base, overrides))
 
 
-def test_a_file_is_its_base_with_its_own_keys_on_top(write):
+def test_keys_of_a_file_override_those_of_its_base(write):
     mine = write("mine.yaml", "base: dqn-cartpole\nseed: 3\nalgo: {batch: 7, optimizer: {args: {lr: 0.5}}}\n")
-    wanted = changes("dqn-cartpole", "seed=3", "algo.batch=7", "algo.optimizer.args.lr=0.5")
-    assert to_dict(load(mine)) == wanted
+    expected = preset_with("dqn-cartpole", "seed=3", "algo.batch=7", "algo.optimizer.args.lr=0.5")
+    assert to_dict(load(mine)) == expected
     assert "base" not in yaml.safe_load(to_yaml(load(mine)))
     assert load(mine, ["algo.batch=8"]).algo.batch == 8
 
 
-def test_sections_that_the_base_leaves_to_their_defaults_are_merged_into_these(write):
+def test_sections_are_merged_with_the_defaults_of_the_base(write):
     base = write("base.yaml", "algo: {name: dqn}\nenv: {id: CartPole-v1}\n")
     mine = write("mine.yaml", "base: base.yaml\nalgo: {optimizer: {args: {lr: 0.5}}, epsilon: {end: 0.2}}\n")
     assert load(mine).algo.optimizer == OptimizerConfig(name="Adam", args={"lr": 0.5, "eps": 1.5e-4}, clip_norm=10.0)
     assert load(mine).algo.epsilon == Linear(start=1.0, end=0.2, steps=1_000_000)
-    assert load(base).algo.optimizer.args == {"lr": 6.25e-5, "eps": 1.5e-4}  # the default is as it was
+    assert load(base).algo.optimizer.args == {"lr": 6.25e-5, "eps": 1.5e-4}  # the default itself is unchanged
     other = write("other.yaml", "base: base.yaml\nalgo: {optimizer: {clip_norm: 1}}\n")
     assert load(other).algo.optimizer.args == {"lr": 6.25e-5, "eps": 1.5e-4}
 
 
-def test_lists_replace(write):
+def test_lists_replace_those_of_the_base(write):
     write(
         "base.yaml", "base: ppo-cartpole\nnet: {torso: {hidden: [1, 2, 3]}}\nenv: {wrappers: [{name: A}, {name: B}]}\n"
     )
@@ -55,11 +55,11 @@ def test_lists_replace(write):
     assert [wrapper.name for wrapper in mine.env.wrappers] == ["C"]
 
 
-def test_paths_are_relative_to_the_file_they_stand_in(write, monkeypatch, tmp_path):
+def test_base_paths_are_relative_to_their_file(write, monkeypatch, tmp_path):
     write("common/base.yaml", "base: ppo-cartpole\nseed: 1\n")
     write("common/more/middle.yaml", "base: ../base.yaml\nlearners: 2\n")
     top = write("top.yaml", "base: common/more/middle.yaml\nlog: {every: 5}\n")
-    assert to_dict(load(top)) == changes("ppo-cartpole", "seed=1", "learners=2", "log.every=5")
+    assert to_dict(load(top)) == preset_with("ppo-cartpole", "seed=1", "learners=2", "log.every=5")
     monkeypatch.chdir(tmp_path / "common")
     assert load("../top.yaml") == load(top)
     absolute = write("absolute.yaml", f"base: {top}\n")
@@ -144,7 +144,7 @@ def test_settings_of_another_kind_do_not_leak(kind, write):
     assert holds(config.algo, config.net)
 
 
-def test_nothing_belongs_to_a_torso_that_the_observation_chooses(write):
+def test_settings_of_torso_auto_are_kept_for_any_kind(write):
     write("base.yaml", "algo: {name: ppo}\nenv: {id: CartPole-v1}\nnet: {torso: {hidden: [7]}}\n")
     assert load(write("mine.yaml", "base: base.yaml\nnet: {torso: {kind: mlp}}\n")).net.torso.hidden == [7]
 
@@ -166,7 +166,7 @@ def test_nothing_belongs_to_a_torso_that_the_observation_chooses(write):
         ("dqn-cartpole", ["algo.optimizer.args.lr=1", "algo.name=ppo"], "clip_norm", 0.5),
     ],
 )
-def test_overrides_drop_what_belongs_to_another_kind_in_the_same_way(preset, overrides, key, value):
+def test_overrides_drop_settings_of_another_kind(preset, overrides, key, value):
     assert getattr(load(preset, overrides).algo.optimizer, key) == value
 
 
@@ -200,7 +200,7 @@ def test_overrides_drop_what_belongs_to_another_kind_in_the_same_way(preset, ove
         ),
     ],
 )
-def test_mistakes_are_one_line_that_names_the_file(files, message, write, tmp_path):
+def test_errors_are_one_line_and_name_the_file(files, message, write, tmp_path):
     for name, text in files.items():
         write(name, text)
     with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
@@ -210,19 +210,19 @@ def test_mistakes_are_one_line_that_names_the_file(files, message, write, tmp_pa
     assert message in str(caught.value)
 
 
-def test_mistakes_in_the_file_itself_and_in_overrides_name_no_file(write):
+def test_errors_in_the_loaded_file_and_in_overrides_name_no_file(write):
     mine = write("mine.yaml", "base: ppo-atari\nsede: 1\n")
     for source, overrides in ((mine, []), ("ppo-pong", ["sede=1"]), ("ppo-pong", ["env.num=0"])):
         with pytest.raises(UserError, match=r"^[^(]*$"):
             load(source, overrides)
 
 
-def test_base_is_no_override():
+def test_base_cannot_be_an_override():
     with pytest.raises(UserError, match=r"^'base=ppo-atari': base belongs in a file; give another preset"):
         load("ppo-pong", ["base=ppo-atari"])
 
 
-def test_the_configuration_of_a_run_has_no_base(write, tmp_path):
+def test_saved_configuration_of_a_run_must_not_have_a_base(write, tmp_path):
     write("run/config.yaml", to_yaml(load("ppo-cartpole")) + "base: /etc/secret.yaml\n")
     run = RunFolder(tmp_path / "run")
     message = r"config.yaml: has the key base, but the configuration of a run is complete: remove the key$"
@@ -233,37 +233,37 @@ def test_the_configuration_of_a_run_has_no_base(write, tmp_path):
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_the_configuration_that_a_run_saves_lacks_nothing(write, tmp_path, name):
+def test_saved_configuration_of_a_run_is_complete(write, tmp_path, name):
     config = load(name, ["seed=3"])
     write("run/config.yaml", to_yaml(config))
     assert RunFolder(tmp_path / "run").config() == config
 
 
-def test_the_configuration_of_a_run_may_be_edited_but_not_cut_off(write, tmp_path):
+def test_saved_configuration_may_be_edited_but_not_truncated(write, tmp_path):
     text, run = to_yaml(load("dqn-cartpole")), RunFolder(tmp_path / "run")
     write("run/config.yaml", text.replace("seed: 0", "seed: 5").replace("batch:", "batch: 7 # was"))
     assert (run.config().seed, run.config().algo.batch) == (5, 7)
-    cut = write("run/config.yaml", text.partition("\nstop:")[0] + "\nstop: {env_steps: 7}\n")
+    truncated = write("run/config.yaml", text.partition("\nstop:")[0] + "\nstop: {env_steps: 7}\n")
     with pytest.raises(UserError, match=r"config\.yaml: lacks (\w+, )*stop\.\w+.* \(is it cut off\?\).*; put back"):
         run.config()
     with pytest.raises(UserError, match="lacks"):
         run.check_algorithm(["seed=3"])
     with pytest.raises(UserError, match="lacks"):
-        load(str(cut), ["seed=3"], derive=False)
-    assert load(str(cut)).stop.env_steps == 7, "a file for starling train need not be complete"
+        load(str(truncated), ["seed=3"], derive=False)
+    assert load(str(truncated)).stop.env_steps == 7, "a file for starling train need not be complete"
 
 
 ATARI = [name for name in preset_names() if name.endswith("-atari")]
 
 
 @pytest.mark.parametrize("name", ATARI)
-def test_general_presets_take_any_game(name):
+def test_atari_presets_work_with_any_game(name):
     config = load(name, ["env.id=ALE/Seaquest-v5"])
     assert (config.env.id, config.precision) == ("ALE/Seaquest-v5", "auto")
     assert load(name).env.id == "ALE/Breakout-v5"
 
 
 @pytest.mark.parametrize("name", [name for name in preset_names() if name.endswith("-pong")])
-def test_presets_for_pong_derive_from_the_general_ones(name):
+def test_pong_presets_derive_from_the_atari_presets(name):
     assert yaml.safe_load(preset_text(name))["base"] == name.replace("-pong", "-atari")
     assert load(name).env.id == "ALE/Pong-v5"

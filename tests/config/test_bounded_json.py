@@ -1,4 +1,4 @@
-"""JSON of others: everything that json reads, within bounds."""
+"""Bounded JSON parsing: accepts everything that json writes, rejects anything else within bounds."""
 
 import json
 
@@ -8,7 +8,7 @@ from starling.config.bounded_json import LONGEST_INTEGER, MOST_VALUES, parse_jso
 
 
 @pytest.mark.parametrize("value", [None, 1.5, -(2**127), "é", [1, {"a": [True]}], {"inf": float("inf")}])
-def test_what_json_writes_is_read(value):
+def test_output_of_json_is_read(value):
     assert parse_json(json.dumps(value)) == value
     assert parse_json(json.dumps(value).encode()) == value
 

@@ -1,4 +1,4 @@
-"""The configuration in words: the schema agrees with the checks, the reference with the code."""
+"""Descriptions of the configuration: the schema agrees with the checks, and the reference page with the code."""
 
 import functools
 import re
@@ -38,19 +38,19 @@ LIMITS = {
     "const": lambda value, only: value == only,
     "required": lambda value, keys: set(keys) <= set(value),
 }
-ABOUT = {
+ANNOTATIONS = {
     "$schema", "$defs", "title", "description", "default", "examples", "type", "properties", "items",
     "additionalProperties", BECAUSE, REPLACES,
 }  # fmt: skip
 
 
 def is_valid(schema, node, value):
-    """Whether JSON Schema lets `value` stand at `node`: as much of a validator as these schemas need."""
+    """Validate `value` against the schema `node`; supports only what these schemas use."""
     if "$ref" in node:
         return is_valid(schema, schema["$defs"][node["$ref"].removeprefix("#/$defs/")], value)
     if "anyOf" in node:
         return any(is_valid(schema, inner, value) for inner in node["anyOf"])
-    assert set(node) <= ABOUT | set(LIMITS), node
+    assert set(node) <= ANNOTATIONS | set(LIMITS), node
     if "type" in node and not isinstance(value, KINDS[node["type"]]):
         return False
     if isinstance(value, bool) and node.get("type") in ("integer", "number"):
@@ -64,7 +64,7 @@ def is_valid(schema, node, value):
 
 
 @pytest.mark.parametrize("preset", preset_names())
-def test_presets_and_resolved_configurations_fit_the_schema(preset):
+def test_presets_and_resolved_configurations_match_the_schema(preset):
     resolved = to_dict(load(preset))
     for name in (None, resolved["algo"]["name"]):
         for schema in (schema_for(name), file_schema_for(name)):
@@ -83,7 +83,7 @@ def test_presets_and_resolved_configurations_fit_the_schema(preset):
         ("{base: dqn-atari, env: {wrappers: [{args: {}}]}}", False),
     ],
 )
-def test_a_file_need_not_repeat_what_its_base_gives(text, valid):
+def test_file_with_a_base_may_be_incomplete(text, valid):
     assert is_valid(file_schema_for(), file_schema_for(), yaml.safe_load(text)) is valid
 
 
@@ -111,26 +111,26 @@ def test_a_file_need_not_repeat_what_its_base_gives(text, valid):
         ("stop.return", None),
     ],
 )
-def test_schema_and_checks_refuse_the_same(path, value):
+def test_schema_and_checks_reject_the_same_values(path, value):
     values = to_dict(load("ppo-cartpole"))
     *sections, last = path.split(".")
-    place = values
+    section_values = values
     for section in sections:
-        place = place[section]
-    place[last] = value
+        section_values = section_values[section]
+    section_values[last] = value
     accepted = check(values)[0] is not None
     assert is_valid(schema_for(), schema_for(), values) is accepted
     assert is_valid(schema_for("ppo"), schema_for("ppo"), values) is accepted
 
 
-def test_an_algorithm_of_ones_own_fits_the_schema_for_all():
+def test_user_algorithm_matches_the_general_schema():
     own = {"algo": {"name": "package.module:Class", "anything": 1}, "env": {"id": "CartPole-v1"}}
     assert is_valid(schema_for(), schema_for(), own)
     assert not is_valid(schema_for("dqn"), schema_for("dqn"), own)
 
 
 class Shape:
-    """A type that JSON knows nothing of."""
+    """A type without a JSON Schema."""
 
 
 class OddConfig(AlgoConfig, arbitrary_types_allowed=True):
@@ -144,14 +144,14 @@ class Odd:
     Config = OddConfig
 
 
-def test_types_that_json_does_not_know_do_no_harm(monkeypatch):
+def test_types_without_a_json_schema_are_accepted(monkeypatch):
     monkeypatch.setitem(sys.modules, "odd", sys.modules[__name__])
     schema = json_schema("odd:Odd")
     assert wording(schema, find(schema, ["algo", "shape"])[1]) == "anything"
     assert load("ppo-cartpole", ["algo={name: 'odd:Odd'}", "algo.steps=4"]).algo.steps == 4
 
 
-def test_places_are_found_by_their_path():
+def test_schema_nodes_are_found_by_path():
     schema = schema_for("dqn")
     assert find(schema, ["algo", "prioritized", "beta", "start"])[0] == ["algo", "prioritized", "beta", "start"]
     assert find(schema, ["algo", "prioritized", "gamma", "start"])[0] == ["algo", "prioritized"]
@@ -173,19 +173,19 @@ def test_places_are_found_by_their_path():
         ("algo.epsilon", "a number or a section with the keys start, end, steps, fraction"),
     ],
 )
-def test_what_may_stand_somewhere_is_said_in_plain_words(path, words):
+def test_accepted_values_are_described_in_plain_words(path, words):
     schema = schema_for("dqn")
     assert wording(schema, find(schema, path.split("."))[1]) == words
 
 
-def test_the_reference_in_docs_is_what_the_code_says():
+def test_reference_page_is_up_to_date():
     command = [sys.executable, "-m", "starling.config.describe"]
     generated = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     message = "run: python -m starling.config.describe > docs/configuration.md"
     assert generated == REFERENCE.read_text(encoding="utf-8"), message
 
 
-def test_the_reference_has_every_key_of_every_algorithm():
+def test_reference_has_every_key_of_every_algorithm():
     text, schema = markdown(), schema_for()
     assert {
         "| `stop.return` |",
@@ -201,7 +201,7 @@ def test_the_reference_has_every_key_of_every_algorithm():
 
 
 def numbers(schema, node):
-    """The forms of a value, or of what it holds, that are numbers; the constant of a ramp has the ramp's limits."""
+    """The numeric variants of a value or of its items; the constant of a ramp has the ramp's limits."""
     found = forms(schema, node)
     for form in found:
         ramp = any("start" in other.get("properties", ()) for other in found)

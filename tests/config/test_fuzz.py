@@ -1,4 +1,4 @@
-"""Thousands of odd values over every key: each ends in a configuration or in one `UserError`, and quickly.
+"""Thousands of unusual values for every key: each gives a configuration or one `UserError`, and quickly.
 
 `STARLING_FUZZ` multiplies the number of values.
 """
@@ -33,13 +33,13 @@ SLOW = 3.0
 
 
 def keys(schema, values):
-    """Every key that a schema has or that values give, as a path; lists have the element 0."""
+    """Every key in a schema or in values, as a path; for lists the element 0."""
     found = [key for key, _ in describe.walk(schema, schema)] + list(describe.flatten(values))
     return sorted({tuple("0" if step == "N" else step for step in key.split(".")) for key in found})
 
 
 def put(values, path, value):
-    """A copy of `values` with `value` at `path`, where there is such a place; sections on the way are made."""
+    """A copy of `values` with `value` at `path`, if there is such a place; missing sections are created."""
     values = json.loads(json.dumps(values))
     place = values
     for step in path[:-1]:
@@ -56,7 +56,7 @@ def put(values, path, value):
 
 
 def cases(preset, each=4):
-    """(path, value) for every key: `each` values, chosen by the key so that a failure can be repeated."""
+    """(path, value) for every key: `each` values, seeded by the key so that failures can be reproduced."""
     base = to_dict(load(preset))
     schema = describe.json_schema(base["algo"]["name"])
     for path in keys(schema, base):
@@ -66,7 +66,7 @@ def cases(preset, each=4):
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_every_value_of_every_key_is_taken_or_refused(preset, monkeypatch):
+def test_every_value_of_every_key_is_accepted_or_rejected(preset, monkeypatch):
     known = {}
     monkeypatch.setattr("starling.launch.plan.env_spec", lambda env: known.setdefault(to_key(env), env_spec(env)))
     taken = refused = drawn = 0
@@ -80,8 +80,8 @@ def test_every_value_of_every_key_is_taken_or_refused(preset, monkeypatch):
             taken += 1
             assert isinstance(config, Config), what
             assert from_dict(to_dict(config)) == config, what
-            if path[0] != "env" or path == ("env", "num"):  # envs would be made for each value
-                drawn += can_be_drawn(config, what)
+            if path[0] != "env" or path == ("env", "num"):  # an env would be made for each value
+                drawn += makes_a_plan(config, what)
         assert time.process_time() - began < SLOW, what
     assert taken > 100 < refused
     assert drawn > 50
@@ -91,15 +91,15 @@ def to_key(env):
     return on_one_line(env.model_dump(mode="json"))
 
 
-def can_be_drawn(config, what):
-    """Whether the plan of a configuration is taken; anything but a `UserError` fails."""
-    refused = message_of(lambda: check_network(RunPlan.from_config(config)))
+def makes_a_plan(config, what):
+    """Return whether a configuration gives a run plan; any error but a `UserError` fails the test."""
+    refused = error_message(lambda: check_network(RunPlan.from_config(config)))
     assert "\n" not in refused, what
     return not refused
 
 
-def message_of(action):
-    """The message with which an action is refused; empty: it is not."""
+def error_message(action):
+    """The error message of an action; empty if there is none."""
     try:
         action()
     except UserError as error:
@@ -108,20 +108,20 @@ def message_of(action):
 
 
 @pytest.mark.parametrize("preset", PRESETS[:2])
-def test_every_override_is_taken_or_refused(preset):
+def test_every_override_is_accepted_or_rejected(preset):
     for _, path, value in cases(preset, each=1):
         if isinstance(value, dict) and any(not isinstance(key, str) for key in value):
             continue
         override = f"{'.'.join(path)}={on_one_line(value)}"
-        refused = message_of(lambda override=override: to_yaml(load(preset, [override])))
+        refused = error_message(lambda override=override: to_yaml(load(preset, [override])))
         assert all(len(line) < 2000 for line in refused.splitlines()), override
 
 
-def test_random_text_is_taken_or_refused():
+def test_random_text_is_accepted_or_rejected():
     rng = random.Random(0)
     pieces = ["a", "algo", ": ", ":", "\n", "  ", "- ", "[", "]", "{", "}", ",", "&x ", "*x", "<<", "!!int ", "!", "|",
               ">", "'", '"', "\\", "#", "%", "@", "`", "1", "e9", ".", "~", "null", "---\n", "\t", "? ", "\u0000",
               "\ud800", "é", "env", "base", "0x", "_", "${env:HOME}"]  # fmt: skip
     for _ in range(300 * ROUNDS):
         text = "".join(rng.choices(pieces, k=rng.randint(1, 25)))
-        assert "\n" not in message_of(lambda text=text: load("ppo-cartpole", [f"env.args={text}"])), text
+        assert "\n" not in error_message(lambda text=text: load("ppo-cartpole", [f"env.args={text}"])), text

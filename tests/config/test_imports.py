@@ -1,4 +1,4 @@
-"""The import paths of a configuration, listed without importing anything."""
+"""The import paths in a configuration, listed without importing anything."""
 
 import pytest
 
@@ -28,11 +28,11 @@ def test_every_import_path_is_listed(values, paths):
     assert [each.path for each in imports_of(values)] == paths
 
 
-def test_each_has_the_key_under_which_it_stands():
+def test_each_import_path_has_its_key():
     assert imports_of({"env": {"wrappers": [{"name": "w:W"}]}}) == [Import("env.wrappers.0.name", "w:W")]
 
 
-def test_sections_that_hold_themselves_or_repeat_end_in_bounded_time():
+def test_recursive_or_repeated_sections_are_listed_in_bounded_time():
     values = {"env": {"id": "a:b"}}
     values["env"]["args"] = values
     for _ in range(64):
@@ -41,16 +41,16 @@ def test_sections_that_hold_themselves_or_repeat_end_in_bounded_time():
 
 
 @pytest.mark.parametrize(
-    ("word", "is_allowed"),
+    ("allow", "is_allowed"),
     [("pkg", True), ("pkg.sub", True), ("pkg.sub:Thing", True), ("pk", False), ("pkg.su", False), ("", False)],
 )
-def test_a_word_allows_whole_packages_modules_and_single_paths(word, is_allowed):
-    assert Import("env.id", "pkg.sub:Thing").is_allowed([word]) is is_allowed
-    assert not Import("env.id", "package:Thing").is_allowed([word])
+def test_allow_accepts_packages_modules_and_single_paths(allow, is_allowed):
+    assert Import("env.id", "pkg.sub:Thing").is_allowed([allow]) is is_allowed
+    assert not Import("env.id", "package:Thing").is_allowed([allow])
 
 
 @pytest.mark.parametrize(
-    ("key", "path", "word"),
+    ("key", "path", "allow"),
     [
         ("env.id", "pkg.sub:Thing", "pkg"),
         ("env.id", "${env:NAME}", "${env:NAME}"),
@@ -58,6 +58,6 @@ def test_a_word_allows_whole_packages_modules_and_single_paths(word, is_allowed)
         ("ray.address", "host:6379", "host:6379"),
     ],
 )
-def test_the_word_that_is_suggested_allows_it_and_no_more_than_a_package(key, path, word):
-    assert Import(key, path).word == word
-    assert Import(key, path).is_allowed([word])
+def test_suggested_allow_covers_the_import_and_at_most_its_package(key, path, allow):
+    assert Import(key, path).word == allow
+    assert Import(key, path).is_allowed([allow])

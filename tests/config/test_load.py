@@ -1,4 +1,4 @@
-"""Configuration: presets, overrides, and mistakes that are all named at once."""
+"""Loading configurations: presets, overrides, and errors that are all reported at once."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from starling.errors import UserError
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_every_preset_loads_and_survives_being_saved(name):
+def test_every_preset_round_trips_through_yaml(name):
     config = load(name)
     assert from_dict(yaml.safe_load(to_yaml(config))) == config
     assert from_dict(to_dict(config)) == config
@@ -28,7 +28,7 @@ def test_overrides_are_typed_and_nested():
     assert config.net.torso.hidden == [8, 8]
 
 
-def test_all_mistakes_are_reported_at_once_with_the_nearest_key():
+def test_all_errors_are_reported_at_once_with_the_nearest_key():
     with pytest.raises(UserError) as caught:
         load("dqn-cartpole", ["algo.batchs=3", "seed=much", "algo.discount=2", "sede=1"])
     lines = str(caught.value).splitlines()
@@ -87,13 +87,13 @@ def test_all_mistakes_are_reported_at_once_with_the_nearest_key():
         ("ppo-cartpole", ["algo.clip.steps=5", "algo.clip.fraction=1"], "give either steps or fraction"),
     ],
 )
-def test_mistakes_get_one_clear_line(source, overrides, message):
+def test_invalid_values_are_one_line_errors(source, overrides, message):
     with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
         load(source, overrides)
     assert message in str(caught.value)
 
 
-def test_a_file_that_is_no_mapping_is_refused(tmp_path):
+def test_file_that_is_not_a_mapping_is_rejected(tmp_path):
     file = tmp_path / "list.yaml"
     file.write_text("- 1\n")
     with pytest.raises(UserError, match="must hold keys"):
@@ -103,7 +103,7 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path):
         load(str(file))
 
 
-def test_mistakes_in_overrides_and_in_the_algorithm_do_not_hide_the_others():
+def test_errors_in_overrides_and_in_the_algorithm_do_not_hide_others():
     with pytest.raises(UserError) as caught:
         load("dqn-cartpole", ["nothing", "algo.name=dqm", "sede=1", "env.num=0", "algo.no_such_key=1"])
     assert [line.partition(";")[0] for line in str(caught.value).splitlines()] == [
@@ -115,7 +115,7 @@ def test_mistakes_in_overrides_and_in_the_algorithm_do_not_hide_the_others():
 
 
 @pytest.mark.parametrize("number", ["1e-3", "1E-3", "+1e-3", "1.e-3", ".1e-2", "0.001", "1_0e-4"])
-def test_every_spelling_of_a_number_is_one_in_files_and_overrides(number, tmp_path):
+def test_every_notation_of_a_number_works_in_files_and_overrides(number, tmp_path):
     assert load("dqn-cartpole", [f"algo.optimizer.args.lr={number}"]).algo.optimizer.args == {"lr": 0.001}
     file = tmp_path / "my.yaml"
     file.write_text(f"algo: {{name: dqn, optimizer: {{args: {{lr: {number}}}}}}}\nenv: {{id: CartPole-v1}}\n")
@@ -123,11 +123,11 @@ def test_every_spelling_of_a_number_is_one_in_files_and_overrides(number, tmp_pa
 
 
 @pytest.mark.parametrize("text", ["e3", "1e", "1e-3x", "v1e3", "2024-01-01", "."])
-def test_what_only_looks_like_a_number_stays_text(text):
+def test_text_that_only_looks_like_a_number_stays_text(text):
     assert load("ppo-cartpole", [f"env.args.x={text}"]).env.args == {"x": text}
 
 
-def test_a_whole_number_may_be_written_with_an_exponent():
+def test_integer_may_be_written_with_an_exponent():
     assert load("dqn-cartpole", ["algo.capacity=1e5"]).algo.capacity == 100_000
 
 
@@ -136,7 +136,7 @@ def test_a_whole_number_may_be_written_with_an_exponent():
     "value",
     ["1e-3", "1", "true", "null", "2024-01-01", "a # b", "a: b", "two\nlines", "", "'", "ü", [1e-7, {"a": None}]],
 )
-def test_saved_values_are_read_back_as_they_were(value, comments, tmp_path):
+def test_saved_values_round_trip(value, comments, tmp_path):
     values = to_dict(load("ppo-cartpole"))
     values["env"]["args"] = {"x": value, "y": {"z": [value]}}
     config = from_dict(values)
@@ -145,7 +145,7 @@ def test_saved_values_are_read_back_as_they_were(value, comments, tmp_path):
     assert load(str(file)) == config
 
 
-def test_an_override_leaves_the_rest_of_its_section_alone(tmp_path):
+def test_override_leaves_the_rest_of_its_section_unchanged(tmp_path):
     file = tmp_path / "short.yaml"
     file.write_text("algo: {name: dqn}\nenv: {id: CartPole-v1}\n")
     whole = load(str(file))
@@ -158,7 +158,7 @@ def test_an_override_leaves_the_rest_of_its_section_alone(tmp_path):
     assert other.algo.optimizer.schedule.name == "LinearLR"
 
 
-def test_the_last_of_several_overrides_counts():
+def test_last_of_several_overrides_counts():
     assert load("ppo-cartpole", ["seed=1", "seed=2", "seed=1"]).seed == 1
     assert load("ppo-cartpole", ["algo.clip=0.3", "algo.clip={start: 1, end: 0, steps: 9}"]).algo.clip.steps == 9
 
@@ -171,7 +171,7 @@ def test_elements_of_a_list_can_be_overridden():
     assert config.net.torso.hidden == [16, 64]
 
 
-def test_a_key_stands_once_in_a_file_but_may_be_merged(tmp_path):
+def test_duplicate_key_is_rejected_but_yaml_merge_works(tmp_path):
     file = tmp_path / "my.yaml"
     file.write_text("algo: {name: ppo}\nenv: {id: CartPole-v1}\nseed: 1\nseed: 2\n")
     with pytest.raises(UserError, match=r"my.yaml is not valid YAML: the key 'seed' occurs twice \(line 4\)"):
@@ -180,7 +180,7 @@ def test_a_key_stands_once_in_a_file_but_may_be_merged(tmp_path):
     assert load(str(file)).env.args["b"] == {"x": 2, "y": 1}
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path):
+def test_file_that_is_not_text_is_rejected(tmp_path):
     file = tmp_path / "my.yaml"
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="is not UTF-8 text"):
@@ -201,13 +201,13 @@ def test_every_key_is_described():
         assert list(undescribed(type(load(preset)))) == []
 
 
-def test_a_linear_ramp():
+def test_linear_ramp_values():
     by_steps = Linear(start=1.0, end=0.0, steps=10)
     assert [by_steps.at(n, 0.0) for n in (0, 5, 10, 99)] == [1.0, 0.5, 0.0, 0.0]
     by_share = Linear(start=0.0, end=1.0, fraction=0.5)
     assert [by_share.at(0, f) for f in (0.0, 0.25, 0.5, 1.0)] == [0.0, 0.5, 1.0, 1.0]
 
 
-def test_configuration_is_checked_without_torch():
+def test_checking_a_configuration_does_not_import_torch():
     code = "import sys; from starling.config.load import load; load('dqn-cartpole'); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -33,16 +33,16 @@ def variable(monkeypatch):
     "key",
     ["token", "api_key", "apiKey", "API_KEY", "db-password", "passwd", "clientSecret", "credentials", "authToken"],
 )
-def test_a_key_looks_like_a_secret(key):
+def test_key_looks_like_a_secret(key):
     assert looks_secret(key)
 
 
 @pytest.mark.parametrize("key", ["tokenizer", "key", "keys", "monkey", "passage", "author", "secretary", "size", "lr"])
-def test_a_key_looks_like_none(key):
+def test_key_does_not_look_like_a_secret(key):
     assert not looks_secret(key)
 
 
-def test_a_reference_is_resolved_when_loading_and_saved_as_it_was_written(variable, tmp_path):
+def test_reference_is_resolved_when_loading_and_saved_unresolved(variable, tmp_path):
     config = load("ppo-cartpole", [f"env.args.url=https://{variable}@host", f"env.args.parts=[1, '{variable}']"])
     assert config.env.args == {"url": f"https://{SECRET}@host", "parts": [1, SECRET]}
     assert from_dict(to_dict(config)).env.args == config.env.args  # as workers get it
@@ -55,18 +55,18 @@ def test_a_reference_is_resolved_when_loading_and_saved_as_it_was_written(variab
     assert secrets_warning(config) is None
 
 
-def test_a_reference_takes_the_kind_of_its_key(monkeypatch):
+def test_reference_gets_the_type_of_its_key(monkeypatch):
     monkeypatch.setenv("STARLING_TEST_SEED", "7")
     config = load("ppo-cartpole", ["seed=${env:STARLING_TEST_SEED}"])
     assert config.seed == 7
     assert "seed: ${env:STARLING_TEST_SEED}" in to_yaml(config)
-    assert "seed: 8" in to_yaml(config.model_copy(update={"seed": 8}))  # what was changed since is saved
+    assert "seed: 8" in to_yaml(config.model_copy(update={"seed": 8}))  # a value changed later is saved
     monkeypatch.setenv("STARLING_TEST_SEED", "many")
     with pytest.raises(UserError, match="seed: must be an integer"):
         load("ppo-cartpole", ["seed=${env:STARLING_TEST_SEED}"])
 
 
-def test_a_variable_that_is_not_set_is_one_clear_line(monkeypatch):
+def test_unset_variable_is_a_one_line_error(monkeypatch):
     monkeypatch.delenv("STARLING_TEST_TOKEN", raising=False)
     with pytest.raises(UserError) as refused:
         load("ppo-cartpole", ["env.args.token=${env:STARLING_TEST_TOKEN}"])
@@ -76,7 +76,7 @@ def test_a_variable_that_is_not_set_is_one_clear_line(monkeypatch):
 
 
 @pytest.mark.parametrize("key", ["seed", "algo.name", "env.id", "algo.epochs", "curiosity.0.name"])
-def test_nothing_else_is_said_of_a_value_that_is_not_there(key, monkeypatch):
+def test_unset_variable_causes_no_further_errors(key, monkeypatch):
     monkeypatch.delenv("STARLING_TEST_TOKEN", raising=False)
     with pytest.raises(UserError) as refused:
         load("ppo-cartpole", ["curiosity=[{kind: rnd}]", f"{key}=${{env:STARLING_TEST_TOKEN}}", "env.num=0"])
@@ -84,7 +84,7 @@ def test_nothing_else_is_said_of_a_value_that_is_not_there(key, monkeypatch):
     assert [line.partition(":")[0] for line in lines] == [key, "env.num"]
 
 
-def test_what_looks_like_a_secret_is_hidden_with_a_warning_and_saved_for_its_owner_alone(tmp_path):
+def test_likely_secret_is_masked_with_a_warning_and_saved_with_private_mode(tmp_path):
     wrappers = f"[{{name: Own, args: {{login: {{password: '{SECRET}'}}, size: 3}}}}]"
     config = load("ppo-cartpole", [f"env.args.token={SECRET}", f"env.wrappers={wrappers}"])
     warning = secrets_warning(config)
@@ -124,7 +124,7 @@ def test_overrides_are_printed_without_secrets():
     assert SECRET not in str(refused.value)
 
 
-def test_a_reference_may_stand_in_a_base(variable, tmp_path):
+def test_reference_in_a_base_works(variable, tmp_path):
     (tmp_path / "base.yaml").write_text(f"base: ppo-cartpole\nenv: {{args: {{token: '{variable}'}}}}\n")
     (tmp_path / "own.yaml").write_text("base: base.yaml\nseed: 3\n")
     config = loading.load(str(tmp_path / "own.yaml"))

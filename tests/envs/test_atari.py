@@ -9,12 +9,12 @@ from starling.envs.registry import env_spec, make_env
 from starling.envs.vector import GAME_OVER, seeds_int32
 
 
-def make(id, rows=1, vectorize="auto", **atari):
-    return make_env(EnvConfig(id=id, atari=atari, vectorize=vectorize), rows)
+def make(id, num_envs=1, vectorize="auto", **atari):
+    return make_env(EnvConfig(id=id, atari=atari, vectorize=vectorize), num_envs)
 
 
-def test_scores_are_raw():
-    env = make("ALE/SpaceInvaders-v5", rows=2)
+def test_rewards_are_raw_scores():
+    env = make("ALE/SpaceInvaders-v5", num_envs=2)
     env.reset(np.array([1, 2]))
     rng = np.random.default_rng(0)
     rewards = {float(r) for _ in range(100) for r in env.step(rng.integers(6, size=2)).reward}
@@ -22,8 +22,8 @@ def test_scores_are_raw():
     assert all(r % 5 == 0 for r in rewards)
 
 
-def test_frames_shift_through_the_stack():
-    env = make("ALE/Pong-v5", rows=2)
+def test_frames_slide_through_the_stack():
+    env = make("ALE/Pong-v5", num_envs=2)
     old = env.reset(np.array([1, 2])).obs
     assert not old[:, :3].any()
     assert old[:, 3].any()
@@ -35,7 +35,7 @@ def test_frames_shift_through_the_stack():
     assert (new[:, 3] != new[:, 2]).any()
 
 
-def test_the_frame_limit_truncates():
+def test_frame_limit_truncates():
     env = make("ALE/Pong-v5", max_frames=24)
     env.reset(np.array([1]))
     steps = [env.step(np.array([0])) for _ in range(8)]
@@ -44,26 +44,26 @@ def test_the_frame_limit_truncates():
 
 
 @pytest.mark.parametrize("vectorize", ["auto", "sync"])
-def test_a_lost_life_ends_the_episode_and_not_the_game(vectorize):
+def test_lost_life_ends_the_episode_but_not_the_game(vectorize):
     env = make("ALE/Breakout-v5", vectorize=vectorize, episodic_life=True, noop_max=0)
     env.reset(np.array([0]))
     lives, ended, seen = 5, False, []
     for t in range(400):
-        step = env.step(np.array([1 if t % 3 else 2]))  # FIRE, and drift to the right
-        now = int(env.infos["lives"][0])
+        step = env.step(np.array([1 if t % 3 else 2]))  # FIRE, and move right
+        lives_left = int(env.infos["lives"][0])
         if step.terminated[0]:
-            seen.append((now, bool(env.game_over[0])))
+            seen.append((lives_left, bool(env.game_over[0])))
         if ended and not env.game_over[0]:
             assert (bool(step.first[0]), bool(step.valid[0])) == (True, False)
-            assert now == (lives or 5)
-        ended, lives = bool(step.terminated[0]), now
+            assert lives_left == (lives or 5)
+        ended, lives = bool(step.terminated[0]), lives_left
         if len(seen) == 6:
             break
     assert seen == [(4, False), (3, False), (2, False), (1, False), (0, True), (4, False)]
 
 
-class Lives(GymVectorEnv):
-    """One row that plays back (lives, terminated, truncated) and remembers its actions."""
+class ScriptedLives(GymVectorEnv):
+    """One env that replays (lives, terminated, truncated) and records its actions."""
 
     num_envs = 1
 
@@ -79,33 +79,33 @@ class Lives(GymVectorEnv):
         return np.zeros(1), np.ones(1), np.array([terminated]), np.array([truncated]), {"lives": np.array([lives])}
 
 
-NO, LIFE, GAME, CUT = (False,) * 3, (True, False, False), (True, False, True), (False, True, True)
+NO, LIFE, GAME, TRUNCATED = (False,) * 3, (True, False, False), (True, False, True), (False, True, True)
 
 
 @pytest.mark.parametrize(
     ("script", "ends", "actions"),
     [
-        # a life is lost, and another one during the no-op that follows: that is one end
+        # a life is lost, and another one during the following no-op: one episode end
         ([(3, 0, 0), (2, 0, 0), (1, 0, 0), (1, 0, 0)], [NO, LIFE, NO, NO], [7, 7, 0, 7]),
-        # no lives left, yet the game goes on for a step: only its end is one
+        # no lives left, but the game goes on for one step: only its end counts
         ([(1, 0, 0), (1, 0, 0), (0, 0, 0), (0, 1, 0)], [LIFE, NO, NO, GAME], [7, 0, 7, 7]),
-        # a life is lost at the step that cuts the game off: cut off it is
-        ([(3, 0, 0), (2, 0, 1), (3, 0, 0)], [NO, CUT, NO], [7, 7, 7]),
+        # a life is lost at the step that truncates the game: this counts as truncation
+        ([(3, 0, 0), (2, 0, 1), (3, 0, 0)], [NO, TRUNCATED, NO], [7, 7, 7]),
     ],
 )
-def test_what_counts_as_a_lost_life(script, ends, actions):
-    rows = Lives([(lives, bool(term), bool(trunc)) for lives, term, trunc in script])
-    env = LifeEpisodes(rows)
+def test_which_lost_lives_end_an_episode(script, ends, actions):
+    scripted = ScriptedLives([(lives, bool(term), bool(trunc)) for lives, term, trunc in script])
+    env = LifeEpisodes(scripted)
     env.reset()
-    found = []
+    outcomes = []
     for _ in script:
         _, _, terminated, truncated, infos = env.step(np.array([7]))
-        found.append((bool(terminated[0]), bool(truncated[0]), bool(infos[GAME_OVER][0])))
-    assert found == ends
-    assert rows.actions == actions
+        outcomes.append((bool(terminated[0]), bool(truncated[0]), bool(infos[GAME_OVER][0])))
+    assert outcomes == ends
+    assert scripted.actions == actions
 
 
-def test_without_the_switch_only_the_game_ends_the_episode():
+def test_without_episodic_life_only_the_end_of_the_game_ends_the_episode():
     env = make("ALE/Breakout-v5", noop_max=0)
     env.reset(np.array([0]))
     for t in range(400):
@@ -116,8 +116,8 @@ def test_without_the_switch_only_the_game_ends_the_episode():
     assert env.game_over[0]
 
 
-def test_fire_starts_the_game():
-    """Without FIRE the ball of Breakout never appears, so nothing but noise-free waiting happens."""
+def test_fire_reset_starts_the_game():
+    """Without FIRE the ball of Breakout never appears."""
     lives = {}
     for fire in (False, True):
         env = make("ALE/Breakout-v5", fire_reset=fire, noop_max=0)
@@ -128,7 +128,7 @@ def test_fire_starts_the_game():
     assert lives == {False: 5, True: 4}
 
 
-def test_switches_shape_the_spaces():
+def test_settings_determine_the_spaces():
     spec = env_spec(
         EnvConfig(id="ALE/Pong-v5", atari={"size": 42, "stack": 2, "grayscale": False, "full_actions": True})
     )
@@ -143,7 +143,7 @@ def test_ids_are_those_of_gymnasium():
     assert set(atari_games()) == {id for id in gymnasium.registry if id.startswith("ALE/")}
 
 
-def test_seeds_fit_the_ale():
+def test_seeds_are_mapped_to_distinct_int32():
     seeds = np.array([0, 1, 2**31, 2**31 + 1, 2**62 + 12345, 2**63 - 1])
     folded = seeds_int32(seeds)
     assert ((folded >= 0) & (folded < 2**31)).all()
@@ -151,14 +151,14 @@ def test_seeds_fit_the_ale():
     np.testing.assert_array_equal(seeds_int32(seeds[::-1]), folded[::-1])
 
 
-def test_the_ale_leaves_gymnasiums_base_class_alone():
+def test_ale_does_not_modify_the_base_class_of_gymnasium():
     make("ALE/Pong-v5").close()
     assert "autoreset_mode" not in GymVectorEnv.metadata
 
 
 @pytest.mark.parametrize("lives", [False, True])
-def test_games_can_be_cut_short_row_by_row(lives):
-    env = make("ALE/Breakout-v5", rows=3, episodic_life=lives)
+def test_stagger_truncates_each_env_separately(lives):
+    env = make("ALE/Breakout-v5", num_envs=3, episodic_life=lives)
     env.reset(np.array([1, 2, 3]))
     env.stagger(np.array([0, 3, 1]))
     steps = [env.step(np.array([1, 1, 1])) for _ in range(6)]
@@ -172,5 +172,5 @@ def test_games_can_be_cut_short_row_by_row(lives):
         [0, 0, 0, 1, 0, 0],
         [0, 1, 0, 0, 0, 0],
     ]
-    assert not steps[1].obs[2, :3].any()  # a game that begins has no frames before its first
+    assert not steps[1].obs[2, :3].any()  # a new game has no frames before its first one
     assert steps[1].obs[0, :3].any()

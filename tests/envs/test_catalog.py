@@ -1,4 +1,4 @@
-"""What is listed can be made, and what cannot be made is not listed."""
+"""The catalog lists exactly the envs that can be made."""
 
 import sys
 import warnings
@@ -14,15 +14,15 @@ from starling.errors import UserError
 
 def can_be_made(id):
     try:
-        with warnings.catch_warnings(action="ignore"):  # of versions that are out of date
+        with warnings.catch_warnings(action="ignore"):  # warnings about deprecated versions
             make_env(EnvConfig(id=id), 1).close()
     except UserError:
         return False
     return True
 
 
-def test_listed_are_exactly_the_ids_that_can_be_made():
-    """Of the ALE one game stands for all."""
+def test_exactly_the_ids_that_can_be_made_are_listed():
+    """Pong represents all games of the ALE."""
     registered = [id for id, spec in gymnasium.registry.items() if not str(spec.entry_point).startswith("ale_py.")]
     listed = [id for id in known_ids() if not id.startswith("ALE/")]
     assert [id for id in sorted({*registered, *listed}) if can_be_made(id)] == listed
@@ -41,7 +41,7 @@ def test_listed_are_exactly_the_ids_that_can_be_made():
         ("jax", "gymnasium[jax]", "phys2d/CartPole-v1"),
     ],
 )
-def test_what_a_missing_package_would_add_is_said_and_not_listed(monkeypatch, package, requirement, id):
+def test_envs_of_a_missing_package_are_not_listed_and_the_error_names_it(monkeypatch, package, requirement, id):
     monkeypatch.setitem(sys.modules, package, None)
     assert id not in known_ids()
     assert any(id.startswith(added.removesuffix("...")) for added in missing()[requirement])
@@ -51,12 +51,12 @@ def test_what_a_missing_package_would_add_is_said_and_not_listed(monkeypatch, pa
 
 
 @pytest.mark.parametrize("error", [ImportError("a\nlibrary"), RuntimeError("a\nlibrary"), SystemExit("a\nlibrary")])
-@pytest.mark.parametrize("rows", [1, 8])
-def test_a_registered_env_that_cannot_be_made_is_one_line(monkeypatch, error, rows):
+@pytest.mark.parametrize("num_envs", [1, 8])
+def test_registered_env_that_cannot_be_made_is_a_one_line_error(monkeypatch, error, num_envs):
     def raises(**_):
         raise error
 
     spec = gymnasium.envs.registration.EnvSpec("Raises-v0", entry_point=raises, vector_entry_point=raises)
     monkeypatch.setitem(gymnasium.registry, "Raises-v0", spec)
     with pytest.raises(UserError, match=r"^env 'Raises-v0' cannot be made here: [^\n]*a library$"):
-        make_env(EnvConfig(id="Raises-v0"), rows)
+        make_env(EnvConfig(id="Raises-v0"), num_envs)

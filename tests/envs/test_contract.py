@@ -1,4 +1,4 @@
-"""What every backend must keep: shapes, NEXT_STEP resets, and a future that is a function of seeds and actions."""
+"""The contract of every backend: shapes, NEXT_STEP resets, and a future that depends only on seeds and actions."""
 
 from dataclasses import replace
 
@@ -10,12 +10,12 @@ from starling.config.env import EnvConfig
 from starling.envs.registry import make_env
 from starling.envs.spaces import observation_layout, policy_space
 
-ROWS = 2
+NUM_ENVS = 2
 SEEDS = np.array([11, 2**40 + 5])
 STEPS = 70
 LIMIT = [{"name": "TimeLimit", "args": {"max_episode_steps": 9}}]
 SHORT_GAME = {"max_frames": 80, "sticky": 0.25}
-MAX_INCARNATIONS = {"episodic_life": True, "sticky": 0.25, "fire_reset": True, "noop_max": 3}
+EPISODIC_LIFE = {"episodic_life": True, "sticky": 0.25, "fire_reset": True, "noop_max": 3}
 MINATAR = ["Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"]
 TOYS = ["identity", "memory", "truncation", "counting", "dict", "deep-sea", "rooms"]
 
@@ -27,8 +27,8 @@ BACKENDS = {
     ),
     "pendulum": EnvConfig(id="Pendulum-v1", args={"max_episode_steps": 20}),
     "pong": EnvConfig(id="ALE/Pong-v5", atari=SHORT_GAME),
-    "breakout-lives": EnvConfig(id="ALE/Breakout-v5", atari=MAX_INCARNATIONS),
-    "breakout-lives-sync": EnvConfig(id="ALE/Breakout-v5", atari=MAX_INCARNATIONS, vectorize="sync"),
+    "breakout-lives": EnvConfig(id="ALE/Breakout-v5", atari=EPISODIC_LIFE),
+    "breakout-lives-sync": EnvConfig(id="ALE/Breakout-v5", atari=EPISODIC_LIFE, vectorize="sync"),
     **{f"minatar-{name}": EnvConfig(id=f"MinAtar/{name}-v1", wrappers=LIMIT) for name in MINATAR},
     "minatar-hidden": EnvConfig(id="MinAtar/Breakout-v1", wrappers=[{"name": "HideFrames"}]),
     "minatar-bare": EnvConfig(id="MinAtar/Breakout-v0"),
@@ -36,9 +36,9 @@ BACKENDS = {
     "toy-rooms": EnvConfig(id="toy/rooms", args={"limit": 20}),
 }
 
-JOINT = {"cartpole-vector"}  # one generator for all rows
-FIXED = {"toy-deep-sea", "toy-rooms"}  # nothing is drawn
-SILENT = {"toy-truncation"}  # nothing is drawn that can be seen
+JOINT = {"cartpole-vector"}  # one generator for all envs
+FIXED = {"toy-deep-sea", "toy-rooms"}  # nothing is random
+SILENT = {"toy-truncation"}  # observations do not show the randomness
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -48,14 +48,14 @@ def name(request):
 
 @pytest.fixture(scope="module")
 def env(name):
-    env = make_env(BACKENDS[name], ROWS)
+    env = make_env(BACKENDS[name], NUM_ENVS)
     yield env
     env.close()
 
 
 @pytest.fixture(scope="module")
 def acts(env):
-    """[steps, B, ...] random actions that the env accepts."""
+    """Random actions [steps, B, ...] that the env accepts."""
     rng = np.random.default_rng(2)
     layout = observation_layout(policy_space(env.spec.action))
     shape = (STEPS, env.num, *layout.shape)
@@ -65,12 +65,12 @@ def acts(env):
 
 
 def play(env, seeds, acts):
-    """Every step of a reset and of `acts`: copied at once, and as it was handed out."""
-    copies, kept = [], []
+    """All steps of a reset and of `acts`: copied at once, and as they were returned."""
+    copies, returned = [], []
     for act in [None, *acts]:
-        kept.append(env.reset(seeds) if act is None else env.step(act))
-        copies.append(tree.map(np.copy, kept[-1]))
-    return copies, kept
+        returned.append(env.reset(seeds) if act is None else env.step(act))
+        copies.append(tree.map(np.copy, returned[-1]))
+    return copies, returned
 
 
 @pytest.fixture(scope="module")
@@ -87,26 +87,26 @@ def ends(steps):
     return np.array([step.terminated | step.truncated for step in steps])  # [T+1, B]
 
 
-def assert_same(one, other, rows=slice(None)):
+def assert_same(one, other, env_slice=slice(None)):
     for t, (a, b) in enumerate(zip(one, other, strict=True)):
         for (path, x), (_, y) in zip(tree.items(a), tree.items(b), strict=True):
-            np.testing.assert_array_equal(x[rows], y[rows], err_msg=f"step {t}, {path}")
+            np.testing.assert_array_equal(x[env_slice], y[env_slice], err_msg=f"step {t}, {path}")
 
 
-def test_arrays_are_as_the_spec_says(env, steps):
+def test_arrays_match_the_spec(env, steps):
     layout = observation_layout(env.spec.observation)
     flags = {"first": "?", "terminated": "?", "truncated": "?", "valid": "?", "reward": "f4"}
     for step in steps[::7]:
         assert tree.spec(step.obs, lead=1) == layout
-        assert {len(leaf) for leaf in tree.leaves(step.obs)} == {ROWS}
-        for row in range(ROWS):
+        assert {len(leaf) for leaf in tree.leaves(step.obs)} == {NUM_ENVS}
+        for row in range(NUM_ENVS):
             assert env.spec.observation.contains(tree.map(lambda leaf, row=row: leaf[row], step.obs))
         for name, dtype in flags.items():
             array = getattr(step, name)
-            assert (array.shape, array.dtype) == ((ROWS,), np.dtype(dtype)), name
+            assert (array.shape, array.dtype) == ((NUM_ENVS,), np.dtype(dtype)), name
 
 
-def test_a_row_that_ended_is_reset_at_the_next_step(steps):
+def test_env_is_reset_in_the_step_after_an_end(steps):
     ended = ends(steps)
     assert ended.sum() >= 2
     assert steps[0].first.all()
@@ -119,23 +119,23 @@ def test_a_row_that_ended_is_reset_at_the_next_step(steps):
         assert not ended[t][step.first].any()
 
 
-def test_only_observations_are_buffers(played):
-    copies, kept = played
-    assert_same([replace(step, obs=None) for step in copies], [replace(step, obs=None) for step in kept])
+def test_only_observations_are_reused_buffers(played):
+    copies, returned = played
+    assert_same([replace(step, obs=None) for step in copies], [replace(step, obs=None) for step in returned])
 
 
-def test_the_future_is_a_function_of_seeds_and_actions(env, acts, steps):
+def test_steps_depend_only_on_seeds_and_actions(env, acts, steps):
     ended = ends(steps)
     assert (ended.sum(axis=0) >= 2).any()
     end = int(ended.any(axis=1).argmax())
-    play(env, SEEDS, acts[:end])  # stops where a row waits for its reset,
-    again, _ = play(env, SEEDS, acts[: end + 3])  # and here in the middle of an episode
+    play(env, SEEDS, acts[:end])  # stops before a reset,
+    again, _ = play(env, SEEDS, acts[: end + 3])  # and here within an episode
     assert_same(steps[: end + 4], again)
     assert_same(steps, play(env, SEEDS, acts)[0])
 
 
-def test_another_object_does_the_same_and_ignores_actions_at_resets(name, env, acts, steps):
-    fresh = make_env(BACKENDS[name], ROWS)
+def test_another_instance_gives_the_same_steps_and_ignores_actions_at_resets(name, env, acts, steps):
+    fresh = make_env(BACKENDS[name], NUM_ENVS)
     assert fresh.spec == env.spec
     resets = np.array([step.first for step in steps[1:]])
     changed = acts.copy()
@@ -145,10 +145,10 @@ def test_another_object_does_the_same_and_ignores_actions_at_resets(name, env, a
     fresh.close()
 
 
-def test_a_row_depends_on_its_own_seed_and_on_no_other(name, env, acts, steps):
+def test_env_depends_only_on_its_own_seed(name, env, acts, steps):
     other, _ = play(env, SEEDS + np.array([0, 9]), acts)
     if name not in JOINT:
-        assert_same(steps, other, rows=slice(0, 1))
+        assert_same(steps, other, env_slice=slice(0, 1))
     if name not in FIXED | SILENT:
         pairs = [(tree.leaves(a.obs), tree.leaves(b.obs)) for a, b in zip(steps, other, strict=True)]
         assert any((x[1] != y[1]).any() for these, those in pairs for x, y in zip(these, those, strict=True))
@@ -157,7 +157,7 @@ def test_a_row_depends_on_its_own_seed_and_on_no_other(name, env, acts, steps):
 
 
 @pytest.mark.parametrize("seeds", [np.array([1, 2, 3]), np.array([1, -2])])
-def test_seeds_are_one_a_row_and_never_negative(seeds):
-    env = make_env(EnvConfig(id="CartPole-v1"), ROWS)
+def test_one_non_negative_seed_per_env_is_required(seeds):
+    env = make_env(EnvConfig(id="CartPole-v1"), NUM_ENVS)
     with pytest.raises(ValueError, match="2 integers of at least 0"):
         env.reset(seeds)

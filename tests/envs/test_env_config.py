@@ -22,6 +22,6 @@ def test_every_key_is_described(part):
         {"nun": 3},
     ],
 )
-def test_wrong_values_are_refused(fields):
+def test_invalid_values_are_rejected(fields):
     with pytest.raises(ValidationError):
         EnvConfig(**{"id": "CartPole-v1", **fields})

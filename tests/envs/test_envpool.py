@@ -1,4 +1,4 @@
-"""Rows of envpool as one of our envs; `make test-envpool` has it installed, elsewhere only what is said without it."""
+"""envpool as a backend; `make test-envpool` installs it, elsewhere only the error without it is tested."""
 
 import importlib.util
 
@@ -15,27 +15,27 @@ needs_envpool = pytest.mark.skipif(not installed, reason="envpool is not install
 
 
 @pytest.mark.skipif(installed, reason="envpool is installed")
-def test_without_envpool_one_line_says_how_to_get_it():
+def test_without_envpool_the_error_says_how_to_install_it():
     with pytest.raises(UserError, match=r"envpool/CartPole-v1' needs .* envpool: pip install 'starling-rl\[envpool\]'"):
         make_env(EnvConfig(id="envpool/CartPole-v1"), 2)
 
 
 @needs_envpool
-def test_a_row_depends_on_its_own_seed_alone_and_ends_before_it_begins_anew():
-    together, alone = (make_env(EnvConfig(id="envpool/CartPole-v1"), rows) for rows in (3, 1))
-    steps, one = together.reset(np.array([5, 2**40, 7])), alone.reset(np.array([2**40]))
+def test_env_depends_only_on_its_own_seed_and_resets_after_its_end():
+    batched, single = (make_env(EnvConfig(id="envpool/CartPole-v1"), rows) for rows in (3, 1))
+    steps, one = batched.reset(np.array([5, 2**40, 7])), single.reset(np.array([2**40]))
     seen = []
     for _ in range(40):
         np.testing.assert_array_equal(steps.obs[1], one.obs[0])
         seen.append((bool(steps.terminated[1]), bool(steps.first[1])))
-        steps, one = together.step(np.ones(3, np.int64)), alone.step(np.ones(1, np.int64))
+        steps, one = batched.step(np.ones(3, np.int64)), single.step(np.ones(1, np.int64))
     ends = [i for i, (ended, _) in enumerate(seen) if ended]
     assert 3 <= len(ends) <= 5
     assert all(seen[i + 1] == (False, True) for i in ends)
 
 
 @needs_envpool
-def test_rows_that_are_cut_short_begin_anew_and_the_others_go_on():
+def test_stagger_truncates_each_env_separately():
     env = make_env(EnvConfig(id="envpool/HalfCheetah-v4"), 2)
     env.reset(np.array([1, 2]))
     env.stagger(np.array([3, 1000]))
@@ -47,7 +47,7 @@ def test_rows_that_are_cut_short_begin_anew_and_the_others_go_on():
 
 @needs_envpool
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"id": "envpool/CartPole-v2"}, "envpool has no env 'CartPole-v2'.*CartPole-v1"),
         ({"id": "envpool/CartPole-v1", "args": {"seed": 3}}, "env.args.seed is set by the run; remove it"),
@@ -55,13 +55,13 @@ def test_rows_that_are_cut_short_begin_anew_and_the_others_go_on():
         ({"id": "envpool/CartPole-v1", "vectorize": "sync"}, "is a vector env: it takes no wrappers"),
     ],
 )
-def test_what_cannot_be_made_is_said_in_one_line(settings, words):
-    with pytest.raises(UserError, match=words):
+def test_env_that_cannot_be_made_is_a_one_line_error(settings, message):
+    with pytest.raises(UserError, match=message):
         make_env(EnvConfig(**settings), 2)
 
 
 @needs_envpool
-def test_it_trains_in_processes(tmp_path):
+def test_envpool_trains_in_worker_processes(tmp_path):
     settings = ["env.id=envpool/CartPole-v1", "runtime=processes", "actors=2", "stop={env_steps: 4000}"]
     result = starling.train("ppo-cartpole", settings, runs=tmp_path)
     assert result.env_steps >= 4000

@@ -1,4 +1,4 @@
-"""Envs that misbehave are named: which env, what it did, in which row, with its own traceback."""
+"""Faults of envs are reported with the env's id, what it did, its index, and its own traceback."""
 
 import pickle
 import sys
@@ -27,7 +27,7 @@ GOOD = {"image": np.zeros((1, 2, 2), np.uint8), "pair": (np.zeros(4, np.float32)
 
 
 class Scripted(gymnasium.Env):
-    """Gives `answer` at every step: what step returns, or a function that is called."""
+    """Returns `answer` at every step, or calls it if it is a function."""
 
     def __init__(self, answer, space=VECTOR, start=None):
         self.observation_space, self.action_space = space, spaces.Discrete(2)
@@ -49,19 +49,19 @@ def divide():
     return 1 / 0
 
 
-def leave():
+def exit_process():
     sys.exit()
 
 
-def in_row_two(answer, space=VECTOR, start=None):
-    """Three rows, of which only the last misbehaves."""
+def faulty_env_2(answer, space=VECTOR, start=None):
+    """Three envs, of which only the last has the fault."""
     good = outcome(GOOD if space is NESTED else np.zeros(space.shape, space.dtype), end=start is not None)
     envs = [lambda: Scripted(good, space)] * 2 + [lambda: Scripted(answer, space, start)]
     return VectorEnv(SyncVectorEnv(envs, copy=False), "mine/Env-v0")
 
 
 def play(env, steps=1):
-    """A reset and some steps; the last of them."""
+    """A reset and some steps; returns the last step."""
     step = env.reset(np.arange(env.num))
     for _ in range(steps):
         step = env.step(np.zeros(env.num, np.int64))
@@ -79,7 +79,7 @@ def fault(env, steps=1):
     ("answer", "space", "what"),
     [
         (divide, VECTOR, "raised in step: ZeroDivisionError: division by zero"),
-        (leave, VECTOR, "raised in step: SystemExit"),
+        (exit_process, VECTOR, "raised in step: SystemExit"),
         (outcome(np.zeros(5, np.float32)), VECTOR, "gave an observation of shape (5,), not (4,) as its space says"),
         (outcome(np.zeros(1, np.float32)), VECTOR, "gave an observation of shape (1,), not (4,) as its space says"),
         (outcome(0.5), VECTOR, "gave an observation of shape (), not (4,) as its space says"),
@@ -99,11 +99,11 @@ def fault(env, steps=1):
         (outcome({**GOOD, "pair": (np.zeros(4), 4)}), NESTED, "gave 4 in its observation 'pair/1', which is not in"),
     ],
 )
-def test_what_a_step_may_not_do(answer, space, what):
-    found = fault(in_row_two(answer, space))
-    assert str(found).startswith(f"env 'mine/Env-v0' {what}")
-    assert str(found).endswith(" (env 2)")
-    assert found.row == 2
+def test_invalid_steps_are_faults(answer, space, what):
+    env_fault = fault(faulty_env_2(answer, space))
+    assert str(env_fault).startswith(f"env 'mine/Env-v0' {what}")
+    assert str(env_fault).endswith(" (env 2)")
+    assert env_fault.row == 2
 
 
 WIDE = spaces.Box(-np.inf, np.inf, (4,), np.float64)
@@ -114,14 +114,14 @@ WIDE = spaces.Box(-np.inf, np.inf, (4,), np.float64)
     [
         (outcome(np.array([0, 0, np.nan, 0])), VECTOR, "gave NaN in its observation"),
         (outcome(np.array([0, np.inf, 0, -np.inf])), VECTOR, "gave inf in its observation"),
-        (outcome(np.full(4, 1e39)), WIDE, "gave inf in its observation"),  # as float32
+        (outcome(np.full(4, 1e39)), WIDE, "gave inf in its observation"),  # inf when converted to float32
         (outcome(np.zeros(4), np.nan), VECTOR, "gave NaN in its reward"),
         (outcome(np.zeros(4), -np.inf, end=True), VECTOR, "gave inf in its reward"),
         (outcome({**GOOD, "pair": (np.full(4, np.nan), 1)}), NESTED, "gave NaN in its observation 'pair/0'"),
     ],
 )
-def test_an_episode_without_numbers_is_dropped_and_its_row_begins_anew(answer, space, what):
-    env = in_row_two(answer, space)
+def test_episode_with_non_finite_values_is_dropped_and_its_env_reset(answer, space, what):
+    env = faulty_env_2(answer, space)
     step = play(env)
     assert env.dropped.tolist() == step.first.tolist() == [False, False, True]
     assert step.valid.tolist() == [True, True, False]
@@ -129,23 +129,23 @@ def test_an_episode_without_numbers_is_dropped_and_its_row_begins_anew(answer, s
     assert step.reward.tolist() == [0, 0, 0]
     assert all(np.isfinite(leaf).all() for leaf in tree.leaves(step.obs))
     assert [str(drop) for drop in env.drops] == [f"env 'mine/Env-v0' {what} (env 2)"]
-    found = fault(env, steps=MOST_DROPPED + 1)
-    assert found.what == f"{what}, in {MOST_DROPPED} consecutive episodes"
-    assert found.row == 2
+    env_fault = fault(env, steps=MOST_DROPPED + 1)
+    assert env_fault.what == f"{what}, in {MOST_DROPPED} consecutive episodes"
+    assert env_fault.row == 2
 
 
-def test_rows_that_lose_their_numbers_together_are_all_dropped():
-    bad = [lambda: Scripted(outcome(np.full(4, np.nan))), lambda: Scripted(outcome(np.zeros(4), np.inf))]
-    env = VectorEnv(SyncVectorEnv([*bad, lambda: Scripted(outcome(np.zeros(4)))], copy=False), "mine/Env-v0")
+def test_non_finite_values_in_several_envs_drop_all_their_episodes():
+    faulty = [lambda: Scripted(outcome(np.full(4, np.nan))), lambda: Scripted(outcome(np.zeros(4), np.inf))]
+    env = VectorEnv(SyncVectorEnv([*faulty, lambda: Scripted(outcome(np.zeros(4)))], copy=False), "mine/Env-v0")
     step = play(env)
     assert step.valid.tolist() == [False, False, True]
     assert [drop.row for drop in env.drops] == [0, 1]
 
 
-def test_episodes_that_come_to_their_end_excuse_dropped_ones():
+def test_completed_episodes_reset_the_count_of_dropped_ones():
     answers = iter([outcome(np.full(4, np.nan)), outcome(np.zeros(4), end=True)] * (MOST_DROPPED + 5))
     env = VectorEnv(SyncVectorEnv([lambda: Scripted(lambda: next(answers))], copy=False), "mine/Env-v0")
-    play(env, steps=3 * MOST_DROPPED)  # a step and a reset each, and one that was dropped
+    play(env, steps=3 * MOST_DROPPED)  # each cycle is a step, a reset, and a dropped step
     assert len(env.drops) == MOST_DROPPED
 
 
@@ -158,93 +158,93 @@ def test_episodes_that_come_to_their_end_excuse_dropped_ones():
         (lambda: np.zeros(4), "gave unusable values from reset: ValueError: too many values"),
     ],
 )
-def test_what_a_reset_may_not_do(start, what):
-    found = fault(in_row_two(outcome(np.zeros(4)), start=start), steps=0)
-    assert found.what.startswith(what)
-    assert found.row == 2
+def test_invalid_resets_are_faults(start, what):
+    env_fault = fault(faulty_env_2(outcome(np.zeros(4)), start=start), steps=0)
+    assert env_fault.what.startswith(what)
+    assert env_fault.row == 2
 
 
-def test_rows_whose_turn_has_not_come_are_not_blamed():
+def test_fault_names_the_env_that_was_being_reset():
     good = outcome(np.zeros(4))
     envs = [lambda: Scripted(good, start=lambda: (np.zeros(4), None)), lambda: Scripted(good)]
-    found = fault(VectorEnv(SyncVectorEnv(envs), "rows"), steps=0)
-    assert found.what.startswith("gave unusable values from reset: AttributeError")
-    assert found.row == 0
+    env_fault = fault(VectorEnv(SyncVectorEnv(envs), "rows"), steps=0)
+    assert env_fault.what.startswith("gave unusable values from reset: AttributeError")
+    assert env_fault.row == 0
 
 
-def test_a_reset_within_a_step_is_called_a_reset():
-    begun = []
+def test_fault_in_an_autoreset_is_reported_as_reset():
+    resets = []
 
     def only_once():
-        begun.append(True)
-        return (np.zeros(4), {}) if len(begun) == 1 else divide()
+        resets.append(True)
+        return (np.zeros(4), {}) if len(resets) == 1 else divide()
 
-    found = fault(in_row_two(outcome(np.zeros(4), end=True), start=only_once), steps=2)
-    assert found.what.startswith("raised in reset: ZeroDivisionError")
-    assert found.row == 2
+    env_fault = fault(faulty_env_2(outcome(np.zeros(4), end=True), start=only_once), steps=2)
+    assert env_fault.what.startswith("raised in reset: ZeroDivisionError")
+    assert env_fault.row == 2
 
 
-def test_the_envs_own_traceback_survives_and_nothing_else_is_in_it():
-    found = fault(in_row_two(divide))
-    assert isinstance(found.__cause__, ZeroDivisionError)
-    first, *_, last = found.details.splitlines()
+def test_traceback_has_only_frames_of_the_env():
+    env_fault = fault(faulty_env_2(divide))
+    assert isinstance(env_fault.__cause__, ZeroDivisionError)
+    first, *_, last = env_fault.details.splitlines()
     assert first == "Traceback (most recent call last):"
     assert last == "ZeroDivisionError: division by zero"
-    assert "return 1 / 0" in found.details
-    assert "in divide" in found.details
-    assert "starling/envs/vector.py" not in found.details
-    assert "sync_vector_env.py" not in found.details
+    assert "return 1 / 0" in env_fault.details
+    assert "in divide" in env_fault.details
+    assert "starling/envs/vector.py" not in env_fault.details
+    assert "sync_vector_env.py" not in env_fault.details
 
 
-def test_a_fault_can_be_sent_to_another_process():
-    found = fault(in_row_two(divide))
-    copy = pickle.loads(pickle.dumps(found))
-    assert (type(copy), str(copy), copy.row, copy.details) == (EnvFault, str(found), 2, found.details)
+def test_fault_can_be_pickled():
+    env_fault = fault(faulty_env_2(divide))
+    copy = pickle.loads(pickle.dumps(env_fault))
+    assert (type(copy), str(copy), copy.row, copy.details) == (EnvFault, str(env_fault), 2, env_fault.details)
 
 
-def test_a_long_message_of_many_lines_becomes_one_short_line():
-    def shout():
+def test_long_message_is_shortened_to_one_line():
+    def raise_long_message():
         raise ValueError("line\n" * 500)
 
-    found = fault(in_row_two(shout))
-    assert len(str(found)) < 400
-    assert len(found.details) > 2000
+    env_fault = fault(faulty_env_2(raise_long_message))
+    assert len(str(env_fault)) < 400
+    assert len(env_fault.details) > 2000
 
 
-def test_words_for_the_user_pass_as_they_are():
+def test_user_errors_in_an_env_are_passed_on_unchanged():
     def refuse():
         raise UserError("set env.args.level")
 
-    for env in (in_row_two(refuse), in_row_two(outcome(np.zeros(4)), start=refuse)):
+    for env in (faulty_env_2(refuse), faulty_env_2(outcome(np.zeros(4)), start=refuse)):
         with pytest.raises(UserError, match=r"^set env.args.level$"):
             play(env)
 
 
-def test_ctrl_c_inside_an_env_is_no_fault():
+def test_ctrl_c_within_an_env_is_not_a_fault():
     def interrupt():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        play(in_row_two(interrupt))
+        play(faulty_env_2(interrupt))
 
 
 @pytest.mark.parametrize(
     "obs",
     [
-        np.full(4, 1e30, np.float32),  # their squares are beyond float32
+        np.full(4, 1e30, np.float32),  # their squares overflow float32
         np.full(4, 3e38, np.float32),
         np.zeros(4, np.float64),
         np.zeros(4, np.int64),
         [0, 1, 2, 3],
     ],
 )
-def test_large_numbers_and_convertible_types_are_no_faults(obs):
-    step = play(in_row_two(outcome(obs, reward=1e30)))
+def test_large_numbers_and_convertible_types_are_not_faults(obs):
+    step = play(faulty_env_2(outcome(obs, reward=1e30)))
     np.testing.assert_array_equal(step.obs[2], np.asarray(obs, np.float32))
 
 
-def of_rewards(*rewards):
-    """Rows that give these rewards, built as the registry builds them."""
+def envs_with_rewards(*rewards):
+    """Envs that give these rewards, built as in the registry."""
     envs = [partial(RewardCheck, "mine/Env-v0", Scripted(outcome(np.zeros(4), reward))) for reward in rewards]
     return VectorEnv(SyncVectorEnv(envs, copy=False), "mine/Env-v0")
 
@@ -261,15 +261,15 @@ def of_rewards(*rewards):
         (np.ones(2), "array([1., 1.]), a ndarray"),
     ],
 )
-def test_a_reward_that_is_not_a_number_is_named_though_numpy_might_make_one_of_it(reward, named):
-    found = fault(of_rewards(0.5, 0.5, reward))
-    assert str(found) == f"env 'mine/Env-v0' gave the reward {named}, which is not a number (env 2)"
-    assert not found.details
+def test_non_numeric_reward_is_a_fault_even_if_numpy_could_convert_it(reward, named):
+    env_fault = fault(envs_with_rewards(0.5, 0.5, reward))
+    assert str(env_fault) == f"env 'mine/Env-v0' gave the reward {named}, which is not a number (env 2)"
+    assert not env_fault.details
 
 
 @pytest.mark.parametrize("reward", [True, 3, np.float32(3), np.int8(3), np.bool_(True), np.array(3.0)])
-def test_numbers_of_any_type_are_rewards(reward):
-    assert play(of_rewards(0.5, reward)).reward.tolist() == [0.5, float(reward)]
+def test_rewards_of_any_numeric_type_are_accepted(reward):
+    assert play(envs_with_rewards(0.5, reward)).reward.tolist() == [0.5, float(reward)]
 
 
 UNEVEN = spaces.Box(np.array([-1, -np.inf], np.float32), np.array([3, 10], np.float32))
@@ -282,7 +282,7 @@ INSIDE = {"image": np.full((2, 1, 2, 2), 255, np.uint8), "grid": np.ones((2, 2),
 
 
 def seen(*pair, grid=1):
-    """Observations of two rows, of which the second has these numbers."""
+    """Observations of two envs, of which the second has these values."""
     pairs = np.array([[0, 0], pair], np.float32)
     return {**INSIDE, "grid": np.array([[0, 1], [0, grid]], np.uint8), "pair": (pairs, np.zeros(2, np.int64))}
 
@@ -296,15 +296,15 @@ def seen(*pair, grid=1):
         (seen(0, 0, grid=7), "gave 7 in its observation 'grid', where its space has 0 to 1"),
     ],
 )
-def test_observations_outside_their_bounds_are_told_once(obs, what):
+def test_observation_out_of_bounds_is_reported_once(obs, what):
     watch = BoundsWatch("mine", BOUNDED)
-    for inside in (seen(3, 10), seen(-1.03, -1e30), seen(3.03, 0)):  # a hundredth of the range is as good as rounded
+    for inside in (seen(3, 10), seen(-1.03, -1e30), seen(3.03, 0)):  # up to a hundredth of the range counts as rounding
         assert watch.look(inside) is None
     assert watch.look(obs) == (what, 1)
     assert watch.look(obs) is None
 
 
-def test_bounds_are_looked_at_often_in_the_beginning_and_now_and_then_later():
+def test_bounds_are_checked_often_at_first_and_rarely_later():
     watch = BoundsWatch("mine", VECTOR)
     for _ in range(LOOKS):
         assert watch.look(np.zeros((2, 4), np.float32)) is None
@@ -315,12 +315,12 @@ def test_bounds_are_looked_at_often_in_the_beginning_and_now_and_then_later():
 
 
 @pytest.mark.parametrize("space", [IMAGE, spaces.Box(-np.inf, np.inf, (3,), np.float32), spaces.Discrete(5)])
-def test_nothing_is_compared_where_bounds_say_no_more_than_the_dtype(space):
+def test_bounds_implied_by_the_dtype_are_not_checked(space):
     assert not BoundsWatch("mine", space)._bounds
 
 
-class Rows(GymVectorEnv):
-    """Two rows that step together and give what `step` returns."""
+class ScriptedVectorEnv(GymVectorEnv):
+    """A vector env of two envs that returns what `step` gives."""
 
     def __init__(self, step, space=VECTOR):
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
@@ -361,22 +361,24 @@ def rows(obs=ZEROS, reward=REWARD, terminated=NO):
         (rows(ZEROS + np.array([[0], [np.inf]])), VECTOR, "gave inf in its observation (env 1)"),
     ],
 )
-def test_envs_that_make_their_rows_themselves_are_watched_too(step, space, message):
-    found = fault(VectorEnv(Rows(step, space), "rows"))
-    assert str(found).startswith(f"env 'rows' {message}")
+def test_native_vector_envs_are_checked_too(step, space, message):
+    env_fault = fault(VectorEnv(ScriptedVectorEnv(step, space), "rows"))
+    assert str(env_fault).startswith(f"env 'rows' {message}")
 
 
-class Unfinished(Rows):
-    """Raises where no frame is its own."""
+class UnimplementedVectorEnv(ScriptedVectorEnv):
+    """An env whose error has no stack frame of its own."""
 
     step = GymVectorEnv.step
 
 
-def test_an_error_without_frames_of_the_env_is_still_its_error():
-    assert str(fault(VectorEnv(Unfinished(None), "rows"))).startswith("env 'rows' raised in step: NotImplementedError")
+def test_error_without_a_frame_of_the_env_is_still_its_fault():
+    assert str(fault(VectorEnv(UnimplementedVectorEnv(None), "rows"))).startswith(
+        "env 'rows' raised in step: NotImplementedError"
+    )
 
 
-def test_construction_names_the_row():
+def test_fault_in_construction_names_the_env():
     made = []
 
     def third_fails():
@@ -393,8 +395,8 @@ def test_construction_names_the_row():
     assert "registry.py" not in caught.value.details
 
 
-def test_an_env_that_cannot_be_closed_is_only_a_warning(caplog):
-    env = in_row_two(outcome(np.zeros(4)))
+def test_fault_in_close_is_only_a_warning(caplog):
+    env = faulty_env_2(outcome(np.zeros(4)))
     env._env.envs[0].close = divide
     env.close()
     assert caplog.messages == ["env 'mine/Env-v0' raised in close: ZeroDivisionError: division by zero"]
@@ -408,7 +410,7 @@ def test_an_env_that_cannot_be_closed_is_only_a_warning(caplog):
         ("shape", "gave an observation of shape (5,), not (4,) as its space says (env 0)"),
     ],
 )
-def test_the_toy_misbehaves_after_its_good_steps_and_only_once_where_told(tmp_path, what, message):
+def test_toy_faulty_fails_after_its_good_steps_and_only_once_if_configured(tmp_path, what, message):
     config = EnvConfig(id="toy/faulty", args={"what": what, "when": 5, "length": 3, "once": str(tmp_path / "done")})
     play(make_env(config, 2), 7 if what == "raise_reset" else 6)  # five steps and a reset, or six until the next reset
     assert str(fault(make_env(config, 2), 8)) == f"env 'toy/faulty' {message}"
@@ -416,14 +418,14 @@ def test_the_toy_misbehaves_after_its_good_steps_and_only_once_where_told(tmp_pa
 
 
 @pytest.mark.parametrize("what", ["nan_obs", "nan_reward", "inf_reward"])
-def test_the_toy_loses_its_numbers_once(tmp_path, what):
+def test_toy_faulty_gives_a_non_finite_value_once(tmp_path, what):
     config = EnvConfig(id="toy/faulty", args={"what": what, "when": 5, "length": 3, "once": str(tmp_path / "done")})
     env = make_env(config, 2)
     play(env, 20)
     assert [drop.row for drop in env.drops] == [0]
 
 
-def test_the_toy_fails_to_be_made_and_refuses_unknown_faults(tmp_path):
+def test_toy_faulty_fails_in_construction_and_rejects_unknown_faults(tmp_path):
     args = {"what": "raise_construct", "once": str(tmp_path / "done")}
     with pytest.raises(EnvFault, match=r"raised in construction: RuntimeError: told to raise .*\(env 0\)"):
         make_env(EnvConfig(id="toy/faulty", args=args), 2)

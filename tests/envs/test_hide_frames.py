@@ -12,7 +12,7 @@ BREAKOUT = "MinAtar/Breakout-v1"
 
 
 def play(env, seed, steps=400):
-    """Observations [steps + 1, ...] of a fixed way to act, and the resets between them."""
+    """Observations [steps + 1, ...] for a fixed sequence of actions, with resets at episode ends."""
     seen = [env.reset(seed=seed)[0]]
     for t in range(steps):
         obs, _, terminated, truncated, _ = env.step(t % 3)
@@ -20,7 +20,7 @@ def play(env, seed, steps=400):
     return np.stack(seen)
 
 
-def test_some_observations_show_nothing_and_the_game_goes_on_as_before():
+def test_some_observations_are_blank_and_the_game_is_unchanged():
     plain, hidden = play(make(BREAKOUT, {}), 5), play(HideFrames(make(BREAKOUT, {}), chance=0.3), 5)
     blank = ~hidden.any(axis=(1, 2, 3))
     assert 0.2 < blank.mean() < 0.4
@@ -28,7 +28,7 @@ def test_some_observations_show_nothing_and_the_game_goes_on_as_before():
     assert not (blank[1:] & blank[:-1]).all()
 
 
-def test_what_is_hidden_follows_from_the_seed_and_goes_on_over_resets():
+def test_hidden_observations_are_determined_by_the_seed_across_resets():
     env = HideFrames(make(BREAKOUT, {}), chance=0.5)
     once, again, other = play(env, 5), play(env, 5), play(env, 6)
     np.testing.assert_array_equal(once, again)
@@ -41,12 +41,12 @@ def test_what_is_hidden_follows_from_the_seed_and_goes_on_over_resets():
 
 
 @pytest.mark.parametrize(("chance", "shown"), [(0.0, True), (1.0, False)])
-def test_never_and_always(chance, shown):
+def test_chance_0_and_1(chance, shown):
     seen = play(HideFrames(make(BREAKOUT, {}), chance), 0, steps=50)
     assert (seen.any(axis=(1, 2, 3)) == shown).all()
 
 
-def test_it_is_known_by_name_and_refuses_what_it_cannot_do():
+def test_hide_frames_is_found_by_name_and_rejects_invalid_arguments():
     def config(**args):
         return EnvConfig(id=BREAKOUT, wrappers=[{"name": "HideFrames", "args": args}])
 

@@ -8,7 +8,7 @@ from starling.envs.minatar import MinAtarEnv, make
     ("id", "actions", "channels"),
     [("MinAtar/Breakout-v1", 3, 4), ("MinAtar/Breakout-v0", 6, 4), ("MinAtar/Seaquest-v1", 6, 10)],
 )
-def test_spaces(id, actions, channels):
+def test_spaces_of_each_game(id, actions, channels):
     env = make(id, {})
     assert env.action_space.n == actions
     obs, _ = env.reset(seed=0)
@@ -16,7 +16,7 @@ def test_spaces(id, actions, channels):
     assert make(id, {"minimal_actions": False}).action_space.n == 6
 
 
-def test_the_channels_are_where_the_game_puts_them():
+def test_channels_have_the_order_of_the_game():
     env = MinAtarEnv("breakout")
     obs, _ = env.reset(seed=0)
     paddle, ball, _, brick = obs
@@ -33,26 +33,27 @@ def test_minimal_actions_are_mapped():
     assert columns == [4, 3, 2, 3]
 
 
-def test_a_reset_forgets_the_last_action():
+def test_reset_clears_the_last_action():
     env = MinAtarEnv("breakout", sticky=0.999999)
     env.reset(seed=0)
     env._game.last_action = 1
     env.reset(seed=0)
     obs, *_ = env.step(2)
-    assert np.argwhere(obs[0]).tolist() == [[9, 4]]  # the no-op before the first action, not the move left
+    # Sticky repeats the no-op at the start, not the move left before the reset.
+    assert np.argwhere(obs[0]).tolist() == [[9, 4]]
 
 
-def test_an_unseeded_env_can_be_reset():
+def test_env_can_be_reset_without_a_seed():
     env = MinAtarEnv("freeway")
     assert env.reset()[0].shape == (7, 10, 10)
 
 
-def test_a_picture_shows_the_grid():
+def test_rendered_image_shows_the_grid():
     env = MinAtarEnv("breakout", render_mode="rgb_array")
     env.reset(seed=0)
-    picture = env.render()
-    assert picture.shape == (160, 160, 3)
-    bricks, empty = picture[16:64].reshape(-1, 3), picture[80:140].reshape(-1, 3)
+    image = env.render()
+    assert image.shape == (160, 160, 3)
+    bricks, empty = image[16:64].reshape(-1, 3), image[80:140].reshape(-1, 3)
     assert len(np.unique(bricks, axis=0)) == 1
     assert bricks[0].any()
     assert not empty.any()

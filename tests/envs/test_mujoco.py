@@ -1,4 +1,4 @@
-"""MuJoCo's own envs: limits of time are truncations, actions reach their bounds, no file is left behind."""
+"""MuJoCo envs: time limits truncate, actions reach their bounds, no files are left behind."""
 
 import gymnasium
 import numpy as np
@@ -11,7 +11,7 @@ IDS = ["HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5"]
 
 
 @pytest.mark.parametrize("id", IDS)
-def test_a_limit_of_time_truncates_and_never_terminates(id, tmp_path, monkeypatch):
+def test_time_limit_truncates_and_never_terminates(id, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     env = make_env(EnvConfig(id=id, args={"max_episode_steps": 4}), 2)
     step = env.reset(np.array([1, 2]))
@@ -30,15 +30,15 @@ def test_a_limit_of_time_truncates_and_never_terminates(id, tmp_path, monkeypatc
     ("id", "args", "camera"),
     [("HalfCheetah-v5", {}, 0), ("Ant-v5", {}, 0), ("Hopper-v5", {}, -1), ("HalfCheetah-v5", {"camera_id": -1}, -1)],
 )
-def test_a_camera_follows_what_would_run_out_of_the_picture(id, args, camera):
-    """Hopper's free camera has a body to follow; whoever names a camera gets it."""
+def test_camera_follows_bodies_that_would_leave_the_image(id, args, camera):
+    """Hopper's free camera follows a body already; a camera in the arguments is used."""
     env = _gymnasium(EnvConfig(id=id, args=args)).single("rgb_array")
     assert env.unwrapped.mujoco_renderer.camera_id == camera
     env.close()
 
 
-def test_actions_are_rescaled_to_the_bounds_of_the_motors():
-    """Hopper's are [-1, 1], Humanoid's [-0.4, 0.4]: the same env stepped by hand must agree."""
+def test_actions_are_rescaled_to_the_action_bounds():
+    """Humanoid's bounds are [-0.4, 0.4]: the bare env with scaled actions must agree."""
     env, bare = make_env(EnvConfig(id="Humanoid-v5"), 1), gymnasium.make("Humanoid-v5").unwrapped
     env.reset(np.array([3]))
     bare.reset(seed=3)

@@ -46,8 +46,8 @@ NOT_A_FACTORY = 3
 
 
 @pytest.fixture
-def _here(monkeypatch):
-    """This file can be imported by its own name."""
+def _this_file_as_my_envs(monkeypatch):
+    """Make this file importable as `my_envs`."""
     monkeypatch.setitem(sys.modules, "my_envs", sys.modules[HERE])
 
 
@@ -95,8 +95,8 @@ def _here(monkeypatch):
         ({"id": "CartPole-v1", "wrappers": [{"name": "Autoreset"}]}, r"reset envs a second time"),
     ],
 )
-@pytest.mark.usefixtures("_here")
-def test_mistakes_are_told_in_one_line(fields, message):
+@pytest.mark.usefixtures("_this_file_as_my_envs")
+def test_invalid_envs_are_one_line_errors(fields, message):
     with pytest.raises(UserError, match=message) as caught:
         make_env(EnvConfig(**fields), 2)
     assert "\n" not in str(caught.value)
@@ -113,13 +113,13 @@ def clip(_env):
         ({"name": "my_envs:Windows", "args": {"sizes": [[1, 2], [3, 4]], "names": ["a"]}}, (4,)),
     ],
 )
-@pytest.mark.usefixtures("_here")
-def test_lists_become_tuples_where_a_wrapper_declares_tuples(wrapper, shape):
+@pytest.mark.usefixtures("_this_file_as_my_envs")
+def test_lists_become_tuples_if_the_wrapper_declares_tuples(wrapper, shape):
     assert env_spec(EnvConfig(id="CartPole-v1", wrappers=[wrapper])).observation.shape == shape
 
 
 class Windows(gymnasium.Wrapper):
-    """Takes tuples of tuples, and a list."""
+    """A wrapper whose arguments are tuples of tuples and a list."""
 
     def __init__(self, env, sizes: tuple[tuple[int, int], ...], names: list[str]):
         assert sizes == ((1, 2), (3, 4))
@@ -137,17 +137,17 @@ RESIZED = EnvConfig(
 )
 
 
-def test_images_are_resized():
+def test_images_are_resized_by_a_wrapper():
     assert env_spec(RESIZED).observation.shape == (42, 48)
 
 
-def test_the_extra_for_resizing_is_named_where_opencv_is_missing(monkeypatch):
+def test_resizing_without_opencv_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(UserError, match=r"^wrapper 'ResizeObservation' needs OpenCV: pip install '.*\[opencv\]'$"):
         env_spec(RESIZED)
 
 
-def test_only_wrappers_that_can_be_used_are_suggested():
+def test_only_usable_wrappers_are_suggested():
     for name in ("NormalizeObservations", "TransformObservations", "NumpyToTorchs", "autoreset"):
         with pytest.raises(UserError) as caught:
             make_env(EnvConfig(id="CartPole-v1", wrappers=[{"name": name}]), 1)
@@ -155,7 +155,7 @@ def test_only_wrappers_that_can_be_used_are_suggested():
         assert not any(refused in suggested for refused in wrappers_module._REFUSED)
 
 
-def test_only_the_own_names_of_a_module_are_suggested(monkeypatch, tmp_path):
+def test_only_names_defined_in_a_module_are_suggested(monkeypatch, tmp_path):
     (tmp_path / "many_names.py").write_text("from collections import Counter\ndef build_env():\n    return None\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError, match=r"did you mean 'build_env'\?$"):
@@ -164,8 +164,8 @@ def test_only_the_own_names_of_a_module_are_suggested(monkeypatch, tmp_path):
         make_env(EnvConfig(id="many_names:Countr"), 1)
 
 
-@pytest.mark.usefixtures("_here")
-def test_a_bug_in_a_factory_is_not_the_users_words():
+@pytest.mark.usefixtures("_this_file_as_my_envs")
+def test_bug_in_a_factory_is_a_fault_and_not_a_user_error():
     with pytest.raises(EnvFault, match="raised in construction: TypeError: the factory's own bug"):
         make_env(EnvConfig(id="my_envs:broken"), 1)
 
@@ -177,7 +177,7 @@ def test_a_bug_in_a_factory_is_not_the_users_words():
         ("MinAtar/Breakout-v1", ["minatar"], r"starling-rl\[minatar\]"),
     ],
 )
-def test_a_missing_extra_is_named(monkeypatch, id, modules, extra):
+def test_missing_package_names_its_extra(monkeypatch, id, modules, extra):
     for module in modules:
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UserError, match=f"pip install '{extra}'"):
@@ -185,8 +185,8 @@ def test_a_missing_extra_is_named(monkeypatch, id, modules, extra):
     assert "toy/rooms" in known_ids()
 
 
-@pytest.mark.usefixtures("_here")
-def test_factories_by_path_and_by_name():
+@pytest.mark.usefixtures("_this_file_as_my_envs")
+def test_factories_by_import_path_and_by_registered_name():
     assert env_spec(EnvConfig(id="my_envs:single", args={"n": 5})).action.n == 5
     env = make_env(EnvConfig(id="my_envs:rows", args={"length": 3}), 4)
     env.reset(np.arange(4))
@@ -200,18 +200,18 @@ def test_factories_by_path_and_by_name():
         register_env("mine/identity", rows)
 
 
-def test_gymnasium_makes_its_own_vector_form_only_where_it_can(monkeypatch):
+def test_gymnasiums_vector_env_is_used_only_where_possible(monkeypatch):
     made = []
     monkeypatch.setattr(registry, "VectorEnv", lambda env, *_: made.append(type(env).__name__))
     for fields in ({}, {"vectorize": "sync"}, {"wrappers": [{"name": "ClipReward", "args": {"max_reward": 1}}]}):
         make_env(EnvConfig(id="CartPole-v1", **fields), 4)
     make_env(EnvConfig(id="CartPole-v1"), 4, render=True)
-    make_env(EnvConfig(id="CartPole-v1"), 3)  # so few rows are faster in turns
+    make_env(EnvConfig(id="CartPole-v1"), 3)  # for so few envs SyncVectorEnv is faster
     make_env(EnvConfig(id="Acrobot-v1"), 4)
     assert made == ["CartPoleVectorEnv"] + ["SyncVectorEnv"] * 5
 
 
-def test_arguments_reach_the_constructor_either_way():
+def test_arguments_reach_the_constructor_with_and_without_vectorization():
     for vectorize in ("auto", "sync"):
         config = EnvConfig(id="CartPole-v1", args={"sutton_barto_reward": True}, vectorize=vectorize)
         env = make_env(config, 1)
@@ -219,7 +219,7 @@ def test_arguments_reach_the_constructor_either_way():
         assert env.step(np.array([0])).reward == [0.0]
 
 
-def test_a_module_may_register_gymnasium_ids(monkeypatch, tmp_path):
+def test_module_in_an_id_may_register_gymnasium_ids(monkeypatch, tmp_path):
     (tmp_path / "registers_envs.py").write_text(
         "import gymnasium\ngymnasium.register('Mine-v0', 'starling.envs.toy:Identity', max_episode_steps=2)\n"
     )
@@ -249,13 +249,13 @@ FLAT = {"name": "FlattenObservation"}
         ({"id": "ALE/Pong-v5", "wrappers": [FLAT]}, None, 4),
     ],
 )
-def test_stacks_are_declared(fields, stack, frames):
+def test_frame_stacks_are_declared_in_the_spec(fields, stack, frames):
     spec = env_spec(EnvConfig(**fields))
     assert (spec.id, spec.stack, spec.frames_per_step) == (fields["id"], stack, frames)
 
 
 @pytest.mark.parametrize("id", ["toy/rooms", "MinAtar/Seaquest-v1", "ALE/Pong-v5"])
-def test_pictures(id):
+def test_rendered_images(id):
     env = make_env(EnvConfig(id=id), 2, render=True)
     env.reset(np.array([1, 2]))
     env.step(np.zeros(2, np.int64))
@@ -267,7 +267,7 @@ def test_pictures(id):
     env.close()
 
 
-def test_importing_the_registry_loads_no_game():
+def test_importing_the_registry_imports_no_game():
     import subprocess
 
     code = "import sys, starling.envs.registry; print([m for m in ('ale_py', 'minatar', 'pygame') if m in sys.modules])"

@@ -29,7 +29,7 @@ SPACES = {
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_leaves_convert_into_their_plain_space(name):
+def test_leaves_are_converted_to_their_layout(name):
     space, (shape, dtype) = SPACES[name]
     layout = observation_layout(space)
     assert layout == ArraySpec(shape, np.dtype(dtype))
@@ -41,13 +41,13 @@ def test_leaves_convert_into_their_plain_space(name):
     assert all(plain_space(space).contains(np.asarray(row)) for row in got)
 
 
-def test_a_bound_beyond_float32_is_none():
+def test_bound_beyond_float32_becomes_infinite():
     plain = plain_space(spaces.Box(-1e300, 1.5, (1,), np.float64))
     assert (plain.low, plain.high) == (-np.inf, 1.5)
 
 
 @pytest.mark.parametrize("name", ["discrete", "multi", "narrow", "binary"])
-def test_choices_convert_back(name):
+def test_discrete_actions_are_converted_back(name):
     space, _ = SPACES[name]
     batched = batch_space(space, 6)
     batched.seed(0)
@@ -70,7 +70,7 @@ BOUNDED = {
 
 
 @pytest.mark.parametrize("name", BOUNDED)
-def test_a_policy_s_unit_actions_reach_the_bounds_exactly_and_the_middle(name):
+def test_unit_actions_map_exactly_to_the_bounds_and_the_middle(name):
     space = BOUNDED[name]
     convert = action_converter(space)
     ends = convert(np.array([[-1, -1], [1, 1], [-7, -1.5], [1.0001, 80]], np.float32))
@@ -91,7 +91,7 @@ def test_a_policy_s_unit_actions_reach_the_bounds_exactly_and_the_middle(name):
         spaces.Box(-1, np.finfo(np.float32).max, (2,), np.float32),
     ],
 )
-def test_actions_without_bounds_are_refused(space):
+def test_unbounded_actions_are_rejected(space):
     with pytest.raises(UserError, match=r"env 'x': action [01] of 2 has no bounds .*a Box with finite low and high"):
         check_spaces(EnvSpec("x", spaces.Discrete(2), space))
 
@@ -110,11 +110,11 @@ def test_nested_spaces_become_trees():
     assert list(got) == list(layout)
 
 
-def test_conversion_copies_only_when_it_must():
+def test_conversion_copies_only_if_necessary():
     image = np.zeros((2, 4, 8, 8), np.uint8)
     assert observation_converter(SPACES["uint8"][0])(image) is image
-    turned = np.zeros((3, 2), np.float32).T
-    got = observation_converter(spaces.Box(0, 1, (3,), np.float32))(turned)
+    transposed = np.zeros((3, 2), np.float32).T
+    got = observation_converter(spaces.Box(0, 1, (3,), np.float32))(transposed)
     assert got.flags.c_contiguous
 
 
@@ -137,12 +137,12 @@ FINE = spaces.Discrete(2)
         (FINE, spaces.Text(2), "the action space is a Text"),
     ],
 )
-def test_other_spaces_are_refused_by_name(observation, action, message):
+def test_unsupported_spaces_are_rejected_by_name(observation, action, message):
     with pytest.raises(UserError, match=f"env 'x': .*{message}"):
         check_spaces(EnvSpec("x", observation, action))
 
 
-def test_an_observation_that_fits_into_no_batch_is_refused():
+def test_too_large_observation_is_rejected():
     part = spaces.Box(0, 255, (1024, 1024), np.uint8)
     check_spaces(EnvSpec("x", spaces.Tuple([part] * 1024), FINE))
     with pytest.raises(UserError, match=r"env 'x': an observation takes 1\.1 GiB, and more than 1 GiB cannot be used"):
@@ -151,5 +151,5 @@ def test_an_observation_that_fits_into_no_batch_is_refused():
 
 @pytest.mark.parametrize("name", SPACES)
 def test_supported_spaces_pass(name):
-    action = spaces.Discrete(2) if name == "float64" else SPACES[name][0]  # which has no bounds above
+    action = spaces.Discrete(2) if name == "float64" else SPACES[name][0]  # float64 has no upper bound
     check_spaces(EnvSpec("x", spaces.Dict({"a": SPACES[name][0]}), action))

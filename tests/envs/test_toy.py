@@ -1,4 +1,4 @@
-"""The toys have the answers they claim: each is played by a policy that knows how."""
+"""Toy envs have the returns they document, shown with optimal policies."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from starling.envs.toy_explore import DeepSea, Rooms
 
 
 def returns(env, policy, episodes, seed=0):
-    """The return of each episode of `policy(obs, t)`."""
+    """The return of each episode with `policy(obs, t)`."""
     totals = []
     for episode in range(episodes):
         obs, _ = env.reset(seed=seed if episode == 0 else None)
@@ -25,7 +25,7 @@ def returns(env, policy, episodes, seed=0):
     return np.array(totals)
 
 
-def test_identity():
+def test_identity_returns():
     env = Identity(n=5, length=10)
     assert (returns(env, lambda obs, _: int(obs.argmax()), 20) == 10).all()
     assert abs(returns(env, lambda *_: 2, 300).mean() - 10 / 5) < 0.3
@@ -38,12 +38,12 @@ class Recall:
         return self.cue
 
 
-def test_memory_is_worth_1_with_and_0_without():
+def test_memory_returns_1_with_the_cue_and_0_on_average_without():
     env = Memory(delay=3)
     assert (returns(env, Recall(), 50) == 1).all()
-    blind = returns(env, lambda obs, _: int(obs[2]), 400)
-    assert abs(blind.mean()) < 0.15
-    assert set(blind) == {-1.0, 1.0}
+    without_cue = returns(env, lambda obs, _: int(obs[2]), 400)
+    assert abs(without_cue.mean()) < 0.15
+    assert set(without_cue) == {-1.0, 1.0}
 
 
 def test_memory_shows_the_cue_once():
@@ -58,21 +58,21 @@ def test_memory_shows_the_cue_once():
 
 
 @pytest.mark.parametrize("ends", ["truncated", "terminated"])
-def test_truncation_has_the_values_it_states(ends):
+def test_truncation_has_the_documented_values(ends):
     env, g, limit = Truncation(ends, limit=8), 0.9, 8
     lengths = returns(env, lambda *_: 0, 4000)
-    found = np.mean((1 - g**lengths) / (1 - g))  # what is earned before the end
+    value = np.mean((1 - g**lengths) / (1 - g))  # the return up to the end
     if ends == "truncated":
-        found += np.mean(g**lengths) / (1 - g)  # and what would have come after it
+        value += np.mean(g**lengths) / (1 - g)  # and the return that would have followed
     expected = 1 / (1 - g) if ends == "truncated" else 1 / (1 - g * (1 - 1 / limit))
-    assert abs(found - expected) < 0.15
+    assert abs(value - expected) < 0.15
     env.reset(seed=0)
     kinds = [env.step(0)[2:4] for _ in range(50)]
     assert (True, True) not in kinds
     assert any(kind[ends == "truncated"] for kind in kinds)
 
 
-def test_counting_proves_alignment():
+def test_counting_steps_follow_their_documented_rules():
     env = make_env(EnvConfig(id="toy/counting"), 3)
     seeds = np.array([4, 1029, 7])
     before = env.reset(seeds).obs.copy()
@@ -97,37 +97,37 @@ def test_counting_proves_alignment():
     assert ends == {(False, False), (True, False), (False, True)}
 
 
-def test_counting_rewards_tell_actions_and_steps_apart():
+def test_counting_rewards_differ_by_action_and_step():
     assert len({reward_of(3, 2, t, a) for t in range(3) for a in range(4)}) == 12
     assert {length_of(0, e) for e in range(7)} == set(range(1, 8))
     assert Counting().reset(seed=5)[0].tolist() == [5, 0, 0]
 
 
-READ = {
+POLICY_BY_LEAF = {
     "vector": lambda obs, _: int(obs["vector"].argmax()),
     "image": lambda obs, _: int(2 * (obs["image"][0, 4:].any()) + obs["image"][0, :, 4:].any()),
     "index": lambda obs, _: int(obs["index"]),
 }
 
 
-@pytest.mark.parametrize("answer", READ)
-def test_only_the_right_leaf_answers(answer):
-    for leaf, policy in READ.items():
+@pytest.mark.parametrize("answer", POLICY_BY_LEAF)
+def test_only_the_configured_leaf_has_the_answer(answer):
+    for leaf, policy in POLICY_BY_LEAF.items():
         mean = returns(Mixed(answer), policy, 100).mean()
         assert (mean == 8) if leaf == answer else (abs(mean - 2) < 0.5)
 
 
 @pytest.mark.parametrize("size", [2, 5])
-def test_deep_sea(size):
+def test_deep_sea_returns(size):
     env = DeepSea(size, mapping_seed=3)
     right = env._right
     best = returns(env, lambda obs, _: int(right[obs.argmax() % size]), 3)
     np.testing.assert_allclose(best, 0.99)
     left = returns(env, lambda obs, _: int(1 - right[obs.argmax() % size]), 1)
     assert left == [0.0]
-    # one move left, and the treasure is out of reach
-    late = returns(env, lambda obs, t: int(right[obs.argmax() % size]) if t else int(1 - right[0]), 1)
-    np.testing.assert_allclose(late, -0.01 * (size - 1) / size)
+    # after one move to the left the treasure is out of reach
+    one_mistake = returns(env, lambda obs, t: int(right[obs.argmax() % size]) if t else int(1 - right[0]), 1)
+    np.testing.assert_allclose(one_mistake, -0.01 * (size - 1) / size)
 
 
 def test_deep_sea_actions_differ_by_column():
@@ -142,7 +142,7 @@ def walk(env, moves):
     return [env.step(move) for move in moves]
 
 
-def test_the_television_shows_noise_in_its_room_alone():
+def test_tv_shows_noise_only_in_its_room():
     env = Rooms(rooms=2, size=3, tv=4)
     first, _ = env.reset(seed=0)
     same, _ = Rooms(rooms=2, size=3, tv=4).reset(seed=0)
@@ -158,7 +158,7 @@ def test_the_television_shows_noise_in_its_room_alone():
 
 def test_rooms_can_be_crossed_and_revisited():
     env = Rooms(rooms=2, size=3)
-    across = [1] * 4 + [2] * 4  # right through a door, down through another
+    across = [1] * 4 + [2] * 4  # right through one door, down through another
     steps = walk(env, across)
     assert [s[1] for s in steps] == [0] * 7 + [1]
     assert [s[2] for s in steps] == [False] * 7 + [True]
@@ -168,7 +168,7 @@ def test_rooms_can_be_crossed_and_revisited():
     assert back[-1][4] == {"rooms": 2}
 
 
-def test_walls_stop_and_time_runs_out():
+def test_walls_block_moves_and_time_runs_out():
     env = Rooms(rooms=2, size=3, limit=5)
     steps = walk(env, [0] * 5)
     assert [int(s[0].argmax()) for s in steps] == [9 + 2] * 5

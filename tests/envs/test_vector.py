@@ -1,4 +1,4 @@
-"""The adapter itself, over a vector env that does everything at once."""
+"""The vector env adapter, on a scripted vector env that covers all cases."""
 
 import gymnasium
 import numpy as np
@@ -12,22 +12,22 @@ from starling.envs.vector import GAME_OVER, VectorEnv, joint_seed, row_infos
 from starling.errors import UserError
 
 
-class Rows(GymVectorEnv):
-    """Two rows that play back what they are given and remember what they got."""
+class ScriptedVectorEnv(GymVectorEnv):
+    """Two envs that replay a script and record their actions."""
 
     def __init__(self, script, mode=AutoresetMode.NEXT_STEP):
         self.metadata = {"autoreset_mode": mode}
         self.num_envs = 2
         self.single_observation_space = spaces.Box(-1, 1, (1,), np.float64)
         self.single_action_space = spaces.Discrete(3, start=-1)
-        self.script, self.got = list(script), []
+        self.script, self.actions_received = list(script), []
 
     def reset(self, *, seed=None, options=None):
         self.seed = seed
         return np.zeros((2, 1)), {}
 
     def step(self, actions):
-        self.got.append(actions)
+        self.actions_received.append(actions)
         reward, terminated, truncated, infos = self.script.pop(0)
         return np.zeros((2, 1)), np.array(reward), np.array(terminated), np.array(truncated), infos
 
@@ -35,7 +35,7 @@ class Rows(GymVectorEnv):
 NO = [False, False]
 
 
-def test_reset_rows_are_silent_and_termination_wins():
+def test_resets_have_no_reward_and_termination_takes_precedence():
     script = [
         ([1.0, 2.0], [True, False], [True, False], {}),
         ([3.0, 4.0], NO, [False, True], {}),
@@ -43,10 +43,10 @@ def test_reset_rows_are_silent_and_termination_wins():
         ([7.0, 8.0], NO, NO, {}),
         ([9.0, 10.0], NO, NO, {}),
     ]
-    env = VectorEnv(Rows(script), "rows")
+    env = VectorEnv(ScriptedVectorEnv(script), "rows")
     env.reset(np.array([0, 0]))
     steps = [env.step(np.array([0, 0])) for _ in script]
-    # The second row says that its reset was cut off as well: one more reset follows, and neither is an episode's end.
+    # The second env's reset is truncated, too: another reset follows, and neither ends an episode.
     assert [s.reward.tolist() for s in steps] == [[1, 2], [0, 4], [5, 0], [7, 0], [9, 10]]
     assert [s.valid.tolist() for s in steps] == [[True] * 2, [False, True], [True, False], [True, False], [True] * 2]
     assert [s.first.tolist() for s in steps] == [NO, [True, False], [False, True], [False, True], NO]
@@ -54,8 +54,8 @@ def test_reset_rows_are_silent_and_termination_wins():
     assert [s.truncated.tolist() for s in steps] == [NO, [False, True], NO, NO, NO]
 
 
-def test_reset_forgets_an_end():
-    env = VectorEnv(Rows([([1.0, 1.0], [True, True], NO, {}), ([1.0, 1.0], NO, NO, {})]), "rows")
+def test_explicit_reset_clears_a_pending_autoreset():
+    env = VectorEnv(ScriptedVectorEnv([([1.0, 1.0], [True, True], NO, {}), ([1.0, 1.0], NO, NO, {})]), "rows")
     env.reset(np.array([0, 0]))
     env.step(np.array([0, 0]))
     env.reset(np.array([0, 0]))
@@ -64,34 +64,34 @@ def test_reset_forgets_an_end():
     assert step.reward.tolist() == [1, 1]
 
 
-def test_actions_count_from_zero_and_reach_the_env_in_its_units():
-    rows = Rows([([0.0, 0.0], NO, NO, {})])
-    env = VectorEnv(rows, "rows")
+def test_actions_start_at_0_and_are_converted_for_the_env():
+    scripted = ScriptedVectorEnv([([0.0, 0.0], NO, NO, {})])
+    env = VectorEnv(scripted, "rows")
     assert env.spec.action == spaces.Discrete(3)
     env.reset(np.array([0, 0]))
     step = env.step(np.array([0, 2], np.int32))
-    assert rows.got[0].tolist() == [-1, 1]
+    assert scripted.actions_received[0].tolist() == [-1, 1]
     assert step.obs.dtype == np.float32
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED, None])
-def test_other_autoreset_modes_are_refused(mode):
+def test_other_autoreset_modes_are_rejected(mode):
     with pytest.raises(UserError, match=r"env 'rows' has autoreset_mode .*build it with AutoresetMode.NEXT_STEP"):
-        VectorEnv(Rows([], mode), "rows")
+        VectorEnv(ScriptedVectorEnv([], mode), "rows")
 
 
-def test_one_seed_is_made_of_all():
-    rows = Rows([])
-    VectorEnv(rows, "rows").reset(np.array([3, 2**62]))
-    assert rows.seed == joint_seed(np.array([3, 2**62]))
+def test_joint_seed_depends_on_all_seeds():
+    scripted = ScriptedVectorEnv([])
+    VectorEnv(scripted, "rows").reset(np.array([3, 2**62]))
+    assert scripted.seed == joint_seed(np.array([3, 2**62]))
     drawn = {joint_seed(np.array(s)) for s in [(1, 2), (2, 1), (1, 3), (0, 0), (2**40, 2)]}
     assert len(drawn) == 5
     assert all(0 <= seed < 2**31 for seed in drawn)
 
 
-def test_single_envs_get_a_seed_each():
-    for rows in (SyncVectorEnv([Counting] * 2), AsyncVectorEnv([Counting] * 2, context="fork")):
-        env = VectorEnv(rows, "counting")
+def test_each_single_env_gets_its_own_seed():
+    for scripted in (SyncVectorEnv([Counting] * 2), AsyncVectorEnv([Counting] * 2, context="fork")):
+        env = VectorEnv(scripted, "counting")
         assert env.reset(np.array([5, 900])).obs[:, 0].tolist() == [5, 900]
         env.close()
 
@@ -110,7 +110,7 @@ def test_infos_of_finished_episodes():
     assert not env.game_over.any()
 
 
-def test_row_infos_follow_the_masks():
+def test_infos_of_one_env_follow_the_masks():
     infos = {
         "a": np.array([1, 2]),
         "_a": np.array([True, False]),
@@ -123,15 +123,15 @@ def test_row_infos_follow_the_masks():
     assert row_infos(infos, 1) == {"deep": {"b": 4.0}, "bare": 6, "_odd": 8}
 
 
-def test_an_env_may_say_when_the_game_is_over():
+def test_env_may_report_the_end_of_the_game():
     over = np.array([False, True])
-    env = VectorEnv(Rows([([0.0, 0.0], [True, True], NO, {GAME_OVER: over})]), "rows")
+    env = VectorEnv(ScriptedVectorEnv([([0.0, 0.0], [True, True], NO, {GAME_OVER: over})]), "rows")
     env.reset(np.array([0, 0]))
     env.step(np.array([0, 0]))
     assert env.game_over.tolist() == [False, True]
 
 
-def test_an_env_without_pictures_says_so():
+def test_rendering_an_env_without_images_is_an_error():
     env = VectorEnv(SyncVectorEnv([Identity]), "toy/identity")
     env.reset(np.array([0]))
     with pytest.raises(UserError, match="'toy/identity' cannot be rendered: it renders no images"):
@@ -139,7 +139,7 @@ def test_an_env_without_pictures_says_so():
 
 
 class Clock(gymnasium.Env):
-    """Shows how many steps its episode has lasted, and terminates after `length`."""
+    """Observes the number of steps in its episode, and terminates after `length` steps."""
 
     def __init__(self, length):
         self.observation_space = spaces.Box(0, 99, (1,), np.float32)
@@ -155,8 +155,8 @@ class Clock(gymnasium.Env):
         return np.full(1, self.time, np.float32), 1.0, self.time == self.length, False, {}
 
 
-def clocks(rows, length):
-    return VectorEnv(SyncVectorEnv([lambda: Clock(length)] * rows, copy=False), "clock")
+def clocks(num_envs, length):
+    return VectorEnv(SyncVectorEnv([lambda: Clock(length)] * num_envs, copy=False), "clock")
 
 
 def played(env, steps):
@@ -164,11 +164,11 @@ def played(env, steps):
 
 
 def column(steps, name):
-    """One field of the steps, a list a row."""
+    """One field of the steps, with one list per env."""
     return np.array([getattr(step, name) for step in steps]).T.astype(int).tolist()
 
 
-def test_staggered_rows_end_when_they_are_told_and_then_play_whole_episodes():
+def test_stagger_truncates_the_first_episode_of_each_env_only():
     env = clocks(3, length=4)
     env.reset(np.array([0, 1, 2]))
     env.stagger(np.array([0, 2, 1]))
@@ -179,7 +179,7 @@ def test_staggered_rows_end_when_they_are_told_and_then_play_whole_episodes():
     assert column(steps, "valid") == (1 - np.array(column(steps, "first"))).tolist()
 
 
-def test_a_row_that_was_cut_short_shows_its_own_reset():
+def test_truncated_env_shows_its_reset_observation():
     env = clocks(2, length=9)
     env.reset(np.array([0, 1]))
     env.stagger(np.array([3, 0]))
@@ -187,14 +187,14 @@ def test_a_row_that_was_cut_short_shows_its_own_reset():
     assert seen == [[1, 1], [2, 2], [3, 3], [0, 4], [1, 5]]
 
 
-def test_an_episode_that_ends_by_itself_is_not_cut_again():
+def test_episode_that_ends_before_its_stagger_is_not_truncated():
     env = clocks(1, length=2)
     env.reset(np.array([0]))
     env.stagger(np.array([4]))
     assert not any(step.truncated.any() for step in played(env, 12))
 
 
-def test_what_was_cut_short_is_no_ended_game():
+def test_truncation_by_stagger_is_not_the_end_of_a_game():
     env = clocks(2, length=4)
     env.reset(np.array([0, 1]))
     env.stagger(np.array([1, 0]))
@@ -202,8 +202,8 @@ def test_what_was_cut_short_is_no_ended_game():
     assert over == [([False, False], [True, False]), *[([False, False], NO)] * 2, ([False, True], NO)]
 
 
-def test_rows_that_cannot_be_reset_alone_are_not_staggered():
-    env = VectorEnv(Rows([]), "rows")
+def test_envs_without_separate_resets_cannot_be_staggered():
+    env = VectorEnv(ScriptedVectorEnv([]), "rows")
     env.reset(np.array([0, 0]))
     env.stagger(np.array([0, 0]))
     with pytest.raises(UserError, match=r"env 'rows' cannot reset single envs; set env.stagger=0"):

@@ -1,4 +1,4 @@
-"""The line that says what limits a run: every rule, and what the row may lack."""
+"""The line about the bottleneck of a run: every rule, and rows with missing values."""
 
 import numpy as np
 import pytest
@@ -76,29 +76,29 @@ def line(preset, overrides, **shares):
         ({"learner__busy": 0.7, "actors__busy": 0.75}, "no clear limit: learner busy 70%, actors busy 75%"),
     ],
 )  # fmt: skip
-def test_the_limit_of_a_run_in_processes(shares, expected):
+def test_bottleneck_of_a_run_with_processes(shares, expected):
     assert line("ppo-cartpole", QUEUE, **shares) == expected
 
 
-def test_what_learners_spend_on_each_other_is_part_of_the_learning_and_named():
-    together = [*QUEUE, "learners=2"]
+def test_all_reduce_counts_as_learning_and_is_shown():
+    two_learners = [*QUEUE, "learners=2"]
     shares = {"learner__busy": 0.6, "learner__reduction": 0.32, "actors__busy": 0.4, "actors__wait_out": 0.6}
-    assert line("ppo-cartpole", together, **shares) == (
+    assert line("ppo-cartpole", two_learners, **shares) == (
         "learner busy 92% (32% all-reduce): more actors will not help;"
         " a smaller network, a larger batch, or more threads would"
     )
-    assert line("ppo-cartpole", together, **{**shares, "actors__busy": 0.9}).startswith(
+    assert line("ppo-cartpole", two_learners, **{**shares, "actors__busy": 0.9}).startswith(
         "learner busy 92% (32% all-reduce), actors busy 90%: balanced;"
     )
-    assert line("ppo-cartpole", together, learner__busy=0.3, learner__reduction=0.2, actors__busy=0.5) == (
+    assert line("ppo-cartpole", two_learners, learner__busy=0.3, learner__reduction=0.2, actors__busy=0.5) == (
         "no clear limit: learner busy 50% (20% all-reduce), actors busy 50%"
     )
 
 
-def test_a_learner_that_works_in_bursts_is_judged_by_the_time_they_take():
-    """Nine short rows of acting and a long one of learning, again and again: 0.9 s of every 1.8 s."""
+def test_learner_that_works_in_bursts_is_averaged_over_time():
+    """Nine short rows of acting and one long row of learning, repeatedly: 0.9 s of every 1.8 s."""
     limits = Limits(load("dqn-cartpole", []))
-    now, said = 100.0, []  # a resumed run's clock begins anew, but its first row may come late
+    now, said = 100.0, []  # the clock of a resumed run starts at 0, but its first row may come late
     for number in range(3 * ROWS):
         learns = number % ROWS == ROWS - 1
         now += 0.9 if learns else 0.1
@@ -107,15 +107,15 @@ def test_a_learner_that_works_in_bursts_is_judged_by_the_time_they_take():
     assert set(said[ROWS:]) == {"one process: 50% learning, 50% acting; runtime=processes overlaps them"}
 
 
-def test_a_wait_is_told_in_milliseconds_from_the_servers_own_nanoseconds():
+def test_server_waits_in_nanoseconds_are_reported_in_milliseconds():
     cells = [np.zeros(len(CELLS), np.int64) for _ in range(2)]
-    for mine in cells:  # two servers that answer 100 times, after a wait of 2.5 ms each
-        usage = Usage(mine)
+    for server_cells in cells:  # two servers with 100 replies each, after a wait of 2.5 ms
+        usage = Usage(server_cells)
         usage.add("calls", 100)
         usage.add("rows", 800)
         usage.add("waited", 100 * 2_500_000)
         usage.set("budget", 4_000_000)
-    found = batching([Member("inference", f"inference {i}", mine) for i, mine in enumerate(cells)])
+    found = batching([Member("inference", f"inference {i}", server_cells) for i, server_cells in enumerate(cells)])
     assert found == {"time/inference/batch": 8, "time/inference/wait_ms": 2.5, "time/inference/budget_ms": 4}
     shares = {
         "time/learner/busy": 0.3,
@@ -127,7 +127,7 @@ def test_a_wait_is_told_in_milliseconds_from_the_servers_own_nanoseconds():
     assert said.startswith("actors wait 60% for actions, inference busy 0% and waits 2.5 ms per batch: ")
 
 
-def test_an_algorithm_with_replay_is_told_of_its_ratio():
+def test_bottleneck_with_replay_names_updates_per_step():
     assert line("dqn-cartpole", REPLAY, learner__busy=0.98, actors__busy=0.4) == (
         "learner busy 98%: more actors will not help;"
         " a smaller network, a lower algo.updates_per_step, or more threads would"
@@ -148,11 +148,11 @@ def test_an_algorithm_with_replay_is_told_of_its_ratio():
         (0.0, 0.0, None),
     ],
 )  # fmt: skip
-def test_one_process_is_told_its_two_shares(learning, acting, expected):
+def test_bottleneck_of_one_process_has_two_shares(learning, acting, expected):
     assert line("ppo-cartpole", [], learner__busy=learning, actors__busy=acting) == expected
 
 
 @pytest.mark.parametrize("overrides", [[], QUEUE])
 @pytest.mark.parametrize("shares", [{}, {"learner__busy": 0.9}, {"actors__busy": 0.9}, {"steps_per_s": 100.0}])
-def test_nothing_is_said_where_too_little_is_known(overrides, shares):
+def test_no_bottleneck_with_missing_values(overrides, shares):
     assert line("ppo-cartpole", overrides, **shares) is None

@@ -1,4 +1,4 @@
-"""Branches whose optimizer or algorithm is another."""
+"""Branches with another optimizer, and rejected ones with another algorithm."""
 
 import pytest
 
@@ -24,7 +24,7 @@ SETTINGS = [
 ANEW = "the saved moments do not fit and are reset: optimizer q"
 
 
-class Listening(Quiet):
+class Recorder(Quiet):
     def __init__(self):
         self.lines = []
 
@@ -39,12 +39,12 @@ def parent(tmp_path_factory):
 
 
 def branched(parent, runs, *overrides):
-    """What a branch says, its rows after the parent's, and the state of its optimizer at the end."""
-    heard, before = Listening(), len(read_rows(parent.metrics_file))
+    """The messages of a branch, its own rows, and its final optimizer state."""
+    recorder, before = Recorder(), len(read_rows(parent.metrics_file))
     config = load(str(parent.config_file), ["stop.env_steps=600", "run=child", *overrides])
-    run = RunFolder(branch(parent.path, config, runs, heard).folder)
+    run = RunFolder(branch(parent.path, config, runs, recorder).folder)
     state = checkpoint.find(run.checkpoints)[1]["learner"]["optimizers"]["q"]
-    return heard.lines, read_rows(run.metrics_file)[before:], state
+    return recorder.lines, read_rows(run.metrics_file)[before:], state
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def branched(parent, runs, *overrides):
         ("{name: Adam, args: {lr: 0.003, amsgrad: true}}", {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}),
     ],
 )
-def test_another_optimizer_starts_without_moments_and_says_so(parent, tmp_path, optimizer, moments):
+def test_other_optimizer_starts_without_moments_with_a_message(parent, tmp_path, optimizer, moments):
     lines, rows, state = branched(parent, tmp_path, f"algo.optimizer={optimizer}")
     assert lines.count(ANEW) == 1
     assert state["moments"]["0"].keys() == moments
@@ -63,16 +63,16 @@ def test_another_optimizer_starts_without_moments_and_says_so(parent, tmp_path, 
     assert f"lr: {rows[-1]['learner/q/learning_rate']}" in optimizer
 
 
-def test_the_same_optimizer_with_another_learning_rate_goes_on_with_its_moments(parent, tmp_path):
+def test_same_optimizer_with_another_learning_rate_keeps_its_moments(parent, tmp_path):
     saved = checkpoint.find(parent.checkpoints)[1]["learner"]
     lines, _, state = branched(parent, tmp_path, "algo.optimizer.args.lr=0.002")
     assert not [line for line in lines if "anew" in line]
-    taken = saved["optimizers"]["q"]["moments"]["0"]["step"]
-    assert 0 < taken < state["moments"]["0"]["step"]
+    parent_steps = saved["optimizers"]["q"]["moments"]["0"]["step"]
+    assert 0 < parent_steps < state["moments"]["0"]["step"]
 
 
 @pytest.mark.parametrize("name", ["Adam", "SGD"])
-def test_a_schedule_that_there_was_none_of_begins_where_the_run_is(parent, tmp_path, name):
+def test_new_schedule_starts_at_the_progress_of_the_run(parent, tmp_path, name):
     linear = "schedule: {name: LinearLR, args: {start_factor: 1.0, end_factor: 0.0, total_iters: run}}"
     optimizer = f"algo.optimizer={{name: {name}, args: {{lr: 0.001}}, {linear}}}"
     lines, rows, _ = branched(parent, tmp_path, optimizer)
@@ -90,7 +90,7 @@ def test_a_schedule_that_there_was_none_of_begins_where_the_run_is(parent, tmp_p
         (["algo=ppo"], "algo=ppo"),
     ],
 )
-def test_another_algorithm_is_refused_in_one_line_that_names_what_was_asked_for(parent, overrides, named):
+def test_other_algorithm_is_a_one_line_error_that_names_the_override(parent, overrides, named):
     with pytest.raises(UserError) as refused:
         parent.check_algorithm(overrides)
     assert str(refused.value) == (
@@ -99,5 +99,5 @@ def test_another_algorithm_is_refused_in_one_line_that_names_what_was_asked_for(
     )
 
 
-def test_settings_of_the_same_algorithm_are_no_other_algorithm(parent):
+def test_settings_of_the_same_algorithm_are_accepted(parent):
     parent.check_algorithm(["algo.name=dqn", "seed=5", "algo.batch=8"])

@@ -1,11 +1,11 @@
-"""Checkpoints come back as they were, or are refused by name."""
+"""Checkpoints are restored exactly, or rejected by name."""
 
 import json
 
 import numpy as np
 import pytest
 import torch
-from support.saved import flip, save, truncate
+from support.checkpoint_files import flip, save, truncate
 
 from starling.errors import UserError
 from starling.experiment.run_folder import checkpoint
@@ -14,7 +14,7 @@ from starling.experiment.run_folder.checkpoint import Retention
 KEEP = Retention(newest=3)
 
 
-def a_state(scale=1.0):
+def make_state(scale=1.0):
     return {
         "learner": {
             "model": {"a.weight": torch.arange(6.0).reshape(2, 3) * scale, "b/c": torch.tensor(3)},
@@ -40,19 +40,19 @@ def assert_same(one, other):
         assert one == other
 
 
-def test_what_is_saved_comes_back_exactly(tmp_path):
-    folder = save(tmp_path, 12, a_state(), retention=KEEP)
-    assert_same(checkpoint.load(folder), a_state())
+def test_saved_state_is_restored_exactly(tmp_path):
+    folder = save(tmp_path, 12, make_state(), retention=KEEP)
+    assert_same(checkpoint.load(folder), make_state())
 
 
-def test_only_the_newest_are_kept(tmp_path):
+def test_only_the_newest_checkpoints_are_kept(tmp_path):
     for step in (5, 10, 900, 1000):
-        save(tmp_path, step, a_state(step), retention=Retention(newest=2))
+        save(tmp_path, step, make_state(step), retention=Retention(newest=2))
     chosen, state, problems = checkpoint.find(tmp_path)
     assert [f.name for f in sorted(tmp_path.iterdir())] == ["step-000000000900", "step-000000001000"]
     assert chosen.name.endswith("1000")
     assert problems == []
-    assert_same(state, a_state(1000))
+    assert_same(state, make_state(1000))
 
 
 def empty(file):
@@ -61,13 +61,13 @@ def empty(file):
 
 @pytest.mark.parametrize("damage", [truncate, flip, empty, lambda file: file.unlink()])
 @pytest.mark.parametrize("victim", ["store.safetensors", "learner.json", "manifest.json"])
-def test_a_damaged_checkpoint_is_named_and_the_older_one_used(tmp_path, damage, victim):
-    save(tmp_path, 1, a_state(1), retention=KEEP)
-    newest = save(tmp_path, 2, a_state(2), retention=KEEP)
+def test_damaged_checkpoint_is_reported_and_the_older_one_used(tmp_path, damage, victim):
+    save(tmp_path, 1, make_state(1), retention=KEEP)
+    newest = save(tmp_path, 2, make_state(2), retention=KEEP)
     damage(newest / victim)
     chosen, state, problems = checkpoint.find(tmp_path)
     assert chosen.name == "step-000000000001"
-    assert_same(state, a_state(1))
+    assert_same(state, make_state(1))
     assert len(problems) == 1
     assert newest.name in problems[0]
 
@@ -75,61 +75,61 @@ def test_a_damaged_checkpoint_is_named_and_the_older_one_used(tmp_path, damage, 
 def test_no_sound_checkpoint_is_a_clear_error(tmp_path):
     with pytest.raises(UserError, match="no usable checkpoint"):
         checkpoint.find(tmp_path)
-    flip(save(tmp_path, 1, a_state(), retention=KEEP) / "learner.json")
+    flip(save(tmp_path, 1, make_state(), retention=KEEP) / "learner.json")
     with pytest.raises(UserError, match=r"learner\.json was altered"):
         checkpoint.find(tmp_path)
 
 
-def test_a_checkpoint_of_the_same_steps_is_replaced_unless_it_is_the_same(tmp_path):
-    """Over processes updates go on while no env step comes in."""
-    folder = save(tmp_path, 1, a_state(1), retention=KEEP)
+def test_checkpoint_at_the_same_step_is_replaced_unless_identical(tmp_path):
+    """With several processes, updates may continue while no env steps arrive."""
+    folder = save(tmp_path, 1, make_state(1), retention=KEEP)
     before = (folder / "manifest.json").stat().st_ino
-    save(tmp_path, 1, a_state(1), retention=KEEP)
+    save(tmp_path, 1, make_state(1), retention=KEEP)
     assert (folder / "manifest.json").stat().st_ino == before
-    save(tmp_path, 1, a_state(2), retention=KEEP)
-    assert_same(checkpoint.load(folder), a_state(2))
+    save(tmp_path, 1, make_state(2), retention=KEEP)
+    assert_same(checkpoint.load(folder), make_state(2))
     flip(folder / "store.safetensors")
-    save(tmp_path, 1, a_state(2), retention=KEEP)
-    assert_same(checkpoint.load(folder), a_state(2))
+    save(tmp_path, 1, make_state(2), retention=KEEP)
+    assert_same(checkpoint.load(folder), make_state(2))
     assert [file.name for file in tmp_path.iterdir()] == [folder.name]
 
 
-def test_a_run_that_fell_back_to_an_older_checkpoint_keeps_its_new_ones(tmp_path):
+def test_new_checkpoints_are_kept_after_falling_back_to_an_older_one(tmp_path):
     for step in (10, 20):
-        damaged = save(tmp_path, step, a_state(step), retention=Retention(newest=1))
+        damaged = save(tmp_path, step, make_state(step), retention=Retention(newest=1))
     flip(damaged / "store.safetensors")
-    save(tmp_path, 15, a_state(15), retention=Retention(newest=1))
+    save(tmp_path, 15, make_state(15), retention=Retention(newest=1))
     chosen, _, problems = checkpoint.find(tmp_path)
     assert chosen.name.endswith("15")
     assert len(problems) == 1
 
 
-def test_checkpoints_after_a_chosen_one_are_named(tmp_path):
+def test_checkpoints_later_than_the_chosen_one_are_listed(tmp_path):
     for step in (10, 20, 30):
-        folder = save(tmp_path, step, a_state(step), retention=KEEP)
+        folder = save(tmp_path, step, make_state(step), retention=KEEP)
     assert checkpoint.later_than(tmp_path, "newest") == []
     assert checkpoint.later_than(tmp_path, "10") == ["30", "20"]
     flip(folder / "store.safetensors")
-    assert checkpoint.later_than(tmp_path, "10") == ["20"], "nobody would go on from a damaged one"
+    assert checkpoint.later_than(tmp_path, "10") == ["20"], "a damaged checkpoint is not listed"
 
 
 def test_leftovers_of_a_killed_save_are_ignored_and_removed(tmp_path):
     leftover = tmp_path / ".unfinished-step-000000000009"
     leftover.mkdir()
     (leftover / "learner.json").write_text("{")
-    save(tmp_path, 1, a_state(), retention=KEEP)
+    save(tmp_path, 1, make_state(), retention=KEEP)
     assert not leftover.exists()
     assert checkpoint.find(tmp_path)[0].name == "step-000000000001"
 
 
-def test_nothing_on_disk_is_a_pickle(tmp_path):
-    folder = save(tmp_path, 1, a_state(), retention=KEEP)
+def test_checkpoints_contain_no_pickles(tmp_path):
+    folder = save(tmp_path, 1, make_state(), retention=KEEP)
     assert {file.suffix for file in folder.iterdir()} == {".json", ".safetensors"}
 
 
-def test_all_json_on_disk_is_json(tmp_path):
-    """It has no NaN and no infinities, which a state may have."""
-    folder = save(tmp_path, 1, a_state(), retention=Retention(best=True), score=1.0)
+def test_all_json_files_are_valid_json(tmp_path):
+    """JSON has no NaN and no infinities, which a state may contain."""
+    folder = save(tmp_path, 1, make_state(), retention=Retention(best=True), score=1.0)
 
     def refuse(constant):
         raise AssertionError(f"{file}: {constant}")
@@ -138,17 +138,18 @@ def test_all_json_on_disk_is_json(tmp_path):
         json.loads(file.read_text(), parse_constant=refuse)
 
 
-def test_a_score_that_is_no_number_is_never_the_best(tmp_path):
+def test_non_finite_score_is_never_the_best(tmp_path):
     retention = Retention(newest=1, best=True)
     for step, score in [(1, float("nan")), (2, 3.0), (3, float("inf")), (4, 2.0), (5, float("nan"))]:
-        save(tmp_path, step, a_state(), retention=retention, score=score)
+        save(tmp_path, step, make_state(), retention=retention, score=score)
     assert checkpoint.best(tmp_path) == ("step-000000000002", 3.0)
-    (tmp_path / "best.json").write_text('{"checkpoint": "step-000000000002", "score": NaN}')  # as it once was written
-    save(tmp_path, 6, a_state(), retention=retention, score=1.0)
+    # As written by earlier versions.
+    (tmp_path / "best.json").write_text('{"checkpoint": "step-000000000002", "score": NaN}')
+    save(tmp_path, 6, make_state(), retention=retention, score=1.0)
     assert checkpoint.best(tmp_path) == ("step-000000000006", 1.0)
 
 
-def test_state_that_json_cannot_hold_is_refused_when_saving(tmp_path):
+def test_state_that_json_cannot_represent_is_rejected_when_saving(tmp_path):
     with pytest.raises(TypeError):
         save(tmp_path, 1, {"part": {"x": object()}}, retention=Retention(newest=1))
     with pytest.raises(TypeError, match="keys that are not strings"):
@@ -159,20 +160,20 @@ def steps_kept(root):
     return [int(folder.name.removeprefix("step-")) for folder in sorted(root.glob("step-*"))]
 
 
-def test_the_best_and_one_for_every_so_many_steps_stay(tmp_path):
+def test_best_and_periodic_checkpoints_are_kept(tmp_path):
     retention = Retention(newest=2, every=100, best=True)
     for step, score in [(30, 1.0), (60, 9.0), (103, None), (130, 2.0), (160, 3.0), (205, 4.0), (230, 5.0), (260, 6.0)]:
-        save(tmp_path, step, a_state(step), retention=retention, score=score)
+        save(tmp_path, step, make_state(step), retention=retention, score=score)
     assert steps_kept(tmp_path) == [60, 103, 205, 230, 260]
     assert checkpoint.best(tmp_path) == ("step-000000000060", 9.0)
-    assert_same(checkpoint.find(tmp_path, "best")[1], a_state(60))
-    assert_same(checkpoint.find(tmp_path, "103")[1], a_state(103))
-    save(tmp_path, 300, a_state(300), retention=retention, score=10.0)
+    assert_same(checkpoint.find(tmp_path, "best")[1], make_state(60))
+    assert_same(checkpoint.find(tmp_path, "103")[1], make_state(103))
+    save(tmp_path, 300, make_state(300), retention=retention, score=10.0)
     assert steps_kept(tmp_path) == [103, 205, 260, 300]
 
 
-def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(tmp_path):
-    save(tmp_path, 7, a_state(), retention=KEEP)
+def test_missing_checkpoint_is_an_error_that_lists_existing_ones(tmp_path):
+    save(tmp_path, 7, make_state(), retention=KEEP)
     with pytest.raises(UserError, match=r"no checkpoint '8' in .* \(there are: newest, 7\)"):
         checkpoint.find(tmp_path, "8")
     with pytest.raises(UserError, match=r"no best checkpoint in .*: best\.json is not there"):
@@ -183,8 +184,8 @@ def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(tmp_path):
 
 
 @pytest.mark.parametrize("which", ["²", "9" * 5000, "-1", "foo", "step-foo", "../step-000000000005", ""])
-def test_names_that_no_checkpoint_has_are_refused_and_other_folders_overlooked(tmp_path, which):
-    save(tmp_path, 5, a_state(), retention=KEEP)
+def test_invalid_checkpoint_names_are_rejected_and_other_folders_ignored(tmp_path, which):
+    save(tmp_path, 5, make_state(), retention=KEEP)
     for name in ("step-foo", "step-²", "step-", "step-5x"):
         (tmp_path / name).mkdir()
     with pytest.raises(UserError, match=r"no checkpoint .* \(there are: newest, .*5\)$"):
@@ -195,8 +196,8 @@ def test_names_that_no_checkpoint_has_are_refused_and_other_folders_overlooked(t
         assert (chosen.name, problems) == ("step-000000000005", [])
 
 
-def test_of_many_damaged_checkpoints_a_few_are_named_and_the_oldest_not_tried(tmp_path):
-    save(tmp_path, 1, a_state(1), retention=KEEP)
+def test_of_many_damaged_checkpoints_a_few_are_reported_and_the_oldest_not_tried(tmp_path):
+    save(tmp_path, 1, make_state(1), retention=KEEP)
     for step in range(2, checkpoint.TRIED + 1):
         (tmp_path / f"step-{step:012d}").mkdir()
     chosen, _, problems = checkpoint.find(tmp_path)
@@ -209,10 +210,10 @@ def test_of_many_damaged_checkpoints_a_few_are_named_and_the_oldest_not_tried(tm
     assert checkpoint.find(tmp_path, "1")[0] == chosen
 
 
-def test_arrays_beyond_the_limit_of_their_part_are_refused_before_they_are_read(tmp_path):
-    folder = save(tmp_path, 1, a_state(), retention=KEEP)
+def test_arrays_above_the_limit_of_their_part_are_rejected_before_reading(tmp_path):
+    folder = save(tmp_path, 1, make_state(), retention=KEEP)
     sizes = {part: (folder / f"{part}.safetensors").stat().st_size for part in ("learner", "store")}
-    assert_same(checkpoint.find(tmp_path, limits=sizes)[1], a_state())
+    assert_same(checkpoint.find(tmp_path, limits=sizes)[1], make_state())
     flip(folder / "store.safetensors")
     with pytest.raises(UserError, match=r"part store has \d+ bytes, which is more than this run can have"):
         checkpoint.find(tmp_path, limits={**sizes, "store": sizes["store"] - 1})
@@ -227,8 +228,8 @@ def test_arrays_beyond_the_limit_of_their_part_are_refused_before_they_are_read(
         ('{"checkpoint": "step-000000000001", "score": NaN}', "is damaged"),
     ],
 )
-def test_a_wrong_note_on_the_best_checkpoint_is_named(tmp_path, note, said):
-    save(tmp_path, 1, a_state(), retention=Retention(newest=3, best=True), score=1.0)
+def test_invalid_best_json_is_a_clear_error(tmp_path, note, said):
+    save(tmp_path, 1, make_state(), retention=Retention(newest=3, best=True), score=1.0)
     assert checkpoint.find(tmp_path, "best")[0].name == "step-000000000001"
     assert checkpoint.best_problem(tmp_path) is None
     (tmp_path / "best.json").write_text(note)

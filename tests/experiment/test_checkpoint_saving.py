@@ -1,4 +1,4 @@
-"""Checkpoints beside training: what is saved is what was there at that moment, and nothing goes wrong unheard."""
+"""Saving checkpoints during training: they are consistent snapshots, and failures are reported."""
 
 import re
 import resource
@@ -45,7 +45,7 @@ def steps_of(root):
     return [int(folder.name.removeprefix("step-")) for folder in sorted(root.glob("checkpoints/step-*"))]
 
 
-def test_training_goes_on_while_a_checkpoint_is_written(saver, tmp_path):
+def test_training_continues_while_a_checkpoint_is_written(saver, tmp_path):
     gate, weights, lengths = Gate(b"ring"), torch.zeros(3), [1, 2]
     saver.save(lambda: (7, {"learner": {"w": weights, "n": lengths, "ring": Segmented((gate,))}}), None)
     weights += 1
@@ -60,7 +60,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(saver, tmp_path):
     assert 0 <= saver.metrics()["time/checkpoint_stall"] <= saver.metrics()["time/checkpoint"]
 
 
-def test_a_checkpoint_waits_for_the_one_before(saver, tmp_path):
+def test_checkpoint_waits_for_the_previous_one(saver, tmp_path):
     gate, seen = Gate(b"ring"), []
 
     def take_state():
@@ -77,7 +77,7 @@ def test_a_checkpoint_waits_for_the_one_before(saver, tmp_path):
 
 @pytest.fixture
 def tiny_files():
-    """The system refuses to make a file larger than 10 kB."""
+    """Let the system refuse files larger than 10 kB."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
     yield
@@ -85,7 +85,7 @@ def tiny_files():
 
 
 def check_until_written(saver):
-    """As a session does, which does not wait."""
+    """Poll until the checkpoint is written, as a session does."""
     deadline = time.monotonic() + 20
     while saver._writing is not None:
         assert time.monotonic() < deadline
@@ -94,9 +94,7 @@ def check_until_written(saver):
 
 
 @pytest.mark.parametrize("large", [Segmented((Joined((bytes(20_000),)),)), np.zeros(20_000, np.uint8)])
-def test_checkpoints_that_cannot_be_written_are_warned_of_once_and_the_last_one_stays(
-    saver, said, tmp_path, tiny_files, large
-):
+def test_failing_checkpoints_cause_one_warning_and_the_last_one_stays(saver, said, tmp_path, tiny_files, large):
     saver.save(lambda: (7, {"learner": {}}), None)
     for step in (8, 9):
         saver.save(lambda step=step: (step, {"learner": {"large": large}}), None)
@@ -112,10 +110,10 @@ def test_checkpoints_that_cannot_be_written_are_warned_of_once_and_the_last_one_
     assert steps_of(tmp_path) == [7, 10]
     saver.save(lambda: (11, {"learner": {"large": large}}), None)
     saver.save(lambda: (12, {"learner": {}}), None)
-    assert len(said) == 3, "another streak is another warning"
+    assert len(said) == 3, "new failures cause another warning"
 
 
-def test_of_a_full_disk_it_says_how_much_room_is_missing(saver, tmp_path, monkeypatch):
+def test_full_disk_error_has_the_needed_and_free_space(saver, tmp_path, monkeypatch):
     TracedDisk(monkeypatch, room=10_000)
     large = {"array": np.zeros(200_000, np.uint8), "ring": Segmented((Joined((bytes(300_000),)),))}
     saver.save(lambda: (7, {"learner": large}), None)
@@ -123,7 +121,7 @@ def test_of_a_full_disk_it_says_how_much_room_is_missing(saver, tmp_path, monkey
     assert re.search(r"No space left on device \(it takes up to 0\.5 MB, and .* MB is free\)$", saver.failure)
 
 
-def test_the_end_of_a_run_hears_of_its_last_checkpoint_and_nobody_is_told_that_training_goes_on(saver, said, tmp_path):
+def test_failure_of_the_last_checkpoint_is_returned_without_a_warning(saver, said, tmp_path):
     saver.save(lambda: (7, {"learner": {}}), None)
     saver.finish()
     shutil.rmtree(tmp_path / "checkpoints")

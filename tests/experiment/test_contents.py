@@ -1,4 +1,4 @@
-"""Kinds of files in a run; tests/hostile has the attacks."""
+"""Kinds of files in a run folder; tests/hostile has the attacks."""
 
 import os
 
@@ -9,7 +9,7 @@ from starling.experiment.run_folder import contents
 from starling.experiment.run_folder.contents import DEEPEST, check_contents
 
 
-def test_files_and_folders_are_all_that_may_be_there(tmp_path):
+def test_only_files_and_folders_are_allowed(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "c").touch()
     check_contents(tmp_path)
@@ -18,7 +18,7 @@ def test_files_and_folders_are_all_that_may_be_there(tmp_path):
         check_contents(tmp_path)
 
 
-def test_folders_may_be_only_so_deep(tmp_path):
+def test_depth_of_folders_is_limited(tmp_path):
     (tmp_path / os.sep.join("d" * DEEPEST)).mkdir(parents=True)
     check_contents(tmp_path)
     (tmp_path / os.sep.join("d" * (DEEPEST + 1))).mkdir(parents=True)
@@ -26,8 +26,8 @@ def test_folders_may_be_only_so_deep(tmp_path):
         check_contents(tmp_path)
 
 
-def test_a_folder_that_goes_away_meanwhile_is_no_error(tmp_path, monkeypatch):
-    """A run that goes on prunes its checkpoints while others look at it."""
+def test_folder_removed_during_the_scan_is_no_error(tmp_path, monkeypatch):
+    """A running process prunes its checkpoints while others read the folder."""
     (tmp_path / "step").mkdir()
     scandir = os.scandir
 

@@ -1,11 +1,11 @@
-"""A power failure at any moment: what was saved is there afterwards, because every step waits for the one before."""
+"""After a power failure at any moment saved data is there, because every write waits for the previous one."""
 
 import random
 import shutil
 
 import numpy as np
 import pytest
-from support.saved import ages, changing_state, save
+from support.checkpoint_files import ages, changing_state, save
 from support.traced_disk import CrashModel, TracedDisk, crashes, read_tree, write_tree
 
 from starling.config.load import load
@@ -18,11 +18,11 @@ from starling.experiment.run_folder.saving import Saver
 HARSH = Retention(newest=1, best=True)
 """Nothing to fall back to but the newest and the best."""
 SAVES = [(10, 1.0), (20, 5.0), (20, 2.0), (20, 2.0), (30, 3.0), (40, 9.0), (50, None)]
-"""Env steps and scores; over processes two checkpoints may have the same env steps, and other weights."""
+"""Env steps and scores; with several processes two checkpoints may have the same env steps and other weights."""
 
 
 def after_every_crash(base, operations, scratch):
-    """Every state that a crash may leave, as a folder, and what had been announced as done before it."""
+    """Every state that a crash may leave, as a folder, and what had been reported as done before it."""
     model, done, rng, seen = CrashModel(base), [], random.Random(0), set()
     for operation in operations:
         if operation[0] == "done":
@@ -56,7 +56,7 @@ def recorded(tmp_path_factory):
     return base, traced.operations
 
 
-def test_all_changes_go_through_the_layer_that_is_recorded(recorded):
+def test_all_changes_go_through_the_recorded_layer(recorded):
     base, operations = recorded
     model = CrashModel(base)
     for operation in operations:
@@ -65,11 +65,9 @@ def test_all_changes_go_through_the_layer_that_is_recorded(recorded):
     assert model.left(entries=lambda folder: None, content=lambda file: file.live) == read_tree(base)
 
 
-def test_after_a_crash_at_any_moment_the_last_checkpoint_is_found_and_the_next_one_written(
-    recorded, tmp_path, monkeypatch
-):
+def test_after_any_crash_the_last_checkpoint_is_found_and_the_next_one_written(recorded, tmp_path, monkeypatch):
     tried = 0
-    monkeypatch.setattr(TracedDisk(monkeypatch), "fsync", lambda descriptor: None)  # this part of it need not be slow
+    monkeypatch.setattr(TracedDisk(monkeypatch), "fsync", lambda descriptor: None)  # no real syncing, which is slow
     for left, done in after_every_crash(*recorded, tmp_path):
         root = left / "checkpoints"
         if not done:
@@ -93,8 +91,8 @@ def test_after_a_crash_at_any_moment_the_last_checkpoint_is_found_and_the_next_o
     assert tried > 150
 
 
-def test_a_failed_save_leaves_nothing_but_the_last_checkpoint(tmp_path, monkeypatch):
-    """Whatever it is that the disk refuses."""
+def test_failed_save_leaves_only_the_last_checkpoint(tmp_path, monkeypatch):
+    """Whichever write fails."""
     traced, root = TracedDisk(monkeypatch), tmp_path / "checkpoints"
     before = save(root, 10, changing_state(1), retention=HARSH)
     kept = sorted(root.rglob("*"))
@@ -111,8 +109,8 @@ def test_a_failed_save_leaves_nothing_but_the_last_checkpoint(tmp_path, monkeypa
     assert checkpoint.load(save(root, 20, changing_state(2), retention=HARSH))["learner"]["serial"] == 2
 
 
-def test_segments_are_released_where_a_checkpoint_cannot_be_written(tmp_path, monkeypatch):
-    """Or training would copy all that changes, for a reader that never comes."""
+def test_segments_are_released_if_a_checkpoint_cannot_be_written(tmp_path, monkeypatch):
+    """Otherwise training would copy every changed block for a reader that never comes."""
     state = changing_state(1)
     released = []
     for part in state["store"]["ring"].parts:
@@ -122,8 +120,8 @@ def test_segments_are_released_where_a_checkpoint_cannot_be_written(tmp_path, mo
     assert released == list(state["store"]["ring"].parts)
 
 
-def test_old_checkpoints_go_only_after_the_new_one_is_on_the_disk(recorded):
-    """And files only after their folder has lost its name for good."""
+def test_old_checkpoints_are_removed_only_after_the_new_one_is_on_disk(recorded):
+    """And their files only after the removal of the folder's name is on disk."""
     base, operations = recorded
     root, synced = str(base / "checkpoints"), True
     for operation in operations:
@@ -135,7 +133,7 @@ def test_old_checkpoints_go_only_after_the_new_one_is_on_the_disk(recorded):
             assert synced, operation
 
 
-def test_a_run_and_its_rows_survive_a_crash(tmp_path, monkeypatch):
+def test_run_and_its_rows_survive_a_crash(tmp_path, monkeypatch):
     base = tmp_path / "base"
     base.mkdir()
     traced = TracedDisk(monkeypatch)
@@ -144,7 +142,8 @@ def test_a_run_and_its_rows_survive_a_crash(tmp_path, monkeypatch):
     first = MetricsFile(place.metrics_file, print)
     for step in range(4):
         first.write({"env_steps": step})
-    traced.operations += [("sync", str(place.metrics_file)), ("done", 4)]  # as the system does by itself in time
+    # As the system does by itself after some time.
+    traced.operations += [("sync", str(place.metrics_file)), ("done", 4)]
     MetricsFile(place.metrics_file, print, 3, 2)
     traced.operations.append(("done", 3))
     for left, done in after_every_crash(base, traced.operations, tmp_path):
@@ -156,7 +155,7 @@ def test_a_run_and_its_rows_survive_a_crash(tmp_path, monkeypatch):
             assert found in ([0, 1, 2], list(range(done[-1])))
 
 
-def test_a_checkpoint_never_outlives_the_rows_before_it(tmp_path, monkeypatch):
+def test_checkpoint_is_never_on_disk_without_the_rows_before_it(tmp_path, monkeypatch):
     base = tmp_path / "base"
     base.mkdir()
     traced = TracedDisk(monkeypatch)
@@ -178,8 +177,8 @@ def test_a_checkpoint_never_outlives_the_rows_before_it(tmp_path, monkeypatch):
     assert found > 10
 
 
-def test_content_is_on_the_disk_before_its_name_is(recorded):
-    """What the crashes above rest on, for files alone: no name is given to content that is not synced."""
+def test_content_is_on_disk_before_its_name(recorded):
+    """The basis of the crash tests for single files: content is synced before it gets its name."""
     dirty = set()
     for kind, path, *rest in [operation for operation in recorded[1] if operation[0] != "done"]:
         if kind in ("create", "write", "truncate"):
@@ -191,7 +190,7 @@ def test_content_is_on_the_disk_before_its_name_is(recorded):
     assert dirty == set()
 
 
-def test_the_full_disk_of_these_tests_is_one(tmp_path, monkeypatch):
+def test_traced_disk_can_be_full(tmp_path, monkeypatch):
     TracedDisk(monkeypatch, room=1000)
     with pytest.raises(OSError, match="No space left"):
         save(tmp_path, 1, {"learner": {"w": np.zeros(1000)}}, retention=HARSH)

@@ -1,4 +1,4 @@
-"""The lowest level of a run's files follows no link and waits for nobody."""
+"""The lowest file layer follows no links and never blocks."""
 
 import os
 
@@ -24,7 +24,7 @@ def target(tmp_path):
     return file
 
 
-def test_a_link_is_replaced_and_not_written_through(tmp_path, target):
+def test_link_is_replaced_and_not_followed_when_writing(tmp_path, target):
     link = tmp_path / "link"
     link.symlink_to(target)
     write_synced(link, b"new")
@@ -33,7 +33,7 @@ def test_a_link_is_replaced_and_not_written_through(tmp_path, target):
     assert not link.is_symlink()
 
 
-def test_a_draft_that_is_a_link_is_replaced(tmp_path, target):
+def test_partial_file_that_is_a_link_is_replaced(tmp_path, target):
     (tmp_path / ".unfinished-file").symlink_to(target)
     publish(tmp_path / "file", b"new")
     assert target.read_bytes() == b"kept"
@@ -49,13 +49,13 @@ def test_nothing_is_appended_to_a_link(tmp_path, target, make):
     assert target.read_bytes() == b"kept"
 
 
-def test_a_hard_link_may_be_read(tmp_path, target):
-    """Backups are made of them."""
+def test_hard_link_may_be_read(tmp_path, target):
+    """Backups are made of hard links."""
     os.link(target, tmp_path / "link")
     assert read_bounded(tmp_path / "link", 10) == b"kept"
 
 
-def test_a_fifo_is_refused_at_once(tmp_path):
+def test_fifo_is_rejected_without_blocking(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(OSError, match="not a regular file"):
         read_bounded(tmp_path / "fifo", 10)
@@ -63,20 +63,20 @@ def test_a_fifo_is_refused_at_once(tmp_path):
         open_regular(tmp_path / "fifo", os.O_WRONLY)
 
 
-def test_more_bytes_than_allowed_are_refused(target):
+def test_more_bytes_than_allowed_are_rejected(target):
     assert read_bounded(target, 4) == b"kept"
     with pytest.raises(OSError, match="more than 3 bytes"):
         read_bounded(target, 3)
 
 
-def test_of_a_link_to_a_folder_only_the_link_is_removed(tmp_path, target):
+def test_removing_a_link_to_a_folder_removes_only_the_link(tmp_path, target):
     (tmp_path / "link").symlink_to(target.parent)
     remove_tree(tmp_path / "link")
     assert target.read_bytes() == b"kept"
     assert not (tmp_path / "link").is_symlink()
 
 
-def test_a_link_is_no_folder(tmp_path, target):
+def test_link_does_not_count_as_a_folder(tmp_path, target):
     (tmp_path / "link").symlink_to(target.parent)
     assert not disk.is_folder(tmp_path / "link")
     with pytest.raises(NotADirectoryError):

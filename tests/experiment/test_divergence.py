@@ -1,4 +1,4 @@
-"""Training that diverges stops, keeps its sound checkpoints, and says what happened."""
+"""Diverging training stops, keeps its sound checkpoints, and reports what happened."""
 
 import json
 
@@ -18,7 +18,7 @@ SMALL = [
 
 
 class Poisoned(torch.nn.Module):
-    """A torso whose gradient, weights or statistics stop being finite after so many forward passes with gradients."""
+    """A torso whose gradients, weights, or statistics become non-finite after some forward passes with gradients."""
 
     def __init__(self, space, what, after=100):
         super().__init__()
@@ -40,7 +40,7 @@ class Poisoned(torch.nn.Module):
             self.statistic.fill_(float("nan"))
 
 
-class Listening:
+class Recorder:
     def __init__(self):
         self.lines = []
         self.message = self.lines.append
@@ -56,7 +56,7 @@ def diverge(tmp_path):
     starling.register_torso("poisoned", Poisoned)
 
     def train(what):
-        display, torso = Listening(), f"net.torso={{kind: poisoned, args: {{what: {what}}}}}"
+        display, torso = Recorder(), f"net.torso={{kind: poisoned, args: {{what: {what}}}}}"
         result = starling.train("ppo-cartpole", [*SMALL, torso], runs=tmp_path, display=display)
         return result, RunFolder(result.folder), display.lines
 
@@ -72,7 +72,7 @@ def diverge(tmp_path):
         ("statistic", "statistic is NaN"),
     ],
 )
-def test_it_ends_with_code_1_and_keeps_sound_checkpoints(diverge, what, reason):
+def test_diverged_run_exits_with_1_and_keeps_sound_checkpoints(diverge, what, reason):
     result, run, lines = diverge(what)
     assert result.exit_code == 1
     assert reason in result.reason
@@ -87,7 +87,7 @@ def test_it_ends_with_code_1_and_keeps_sound_checkpoints(diverge, what, reason):
     assert said in run.log_file.read_text()
 
 
-def test_the_dump_has_the_batch_and_the_norms(diverge):
+def test_dump_has_the_batch_and_the_gradient_norms(diverge):
     result, run, _ = diverge("gradient")
     report = json.loads((run.path / "diverged" / "report.json").read_text())
     assert report["gradient_norms"] == {"ppo": "nan"}
@@ -96,9 +96,9 @@ def test_the_dump_has_the_batch_and_the_norms(diverge):
     assert batch["trajectory.obs"].shape[1] == len(batch["weight"])
 
 
-def test_a_run_that_diverged_resumes_from_its_last_sound_checkpoint(diverge):
+def test_diverged_run_resumes_from_its_last_sound_checkpoint(diverge):
     _, run, _ = diverge("nan")
-    newest, display = checkpoint.newest_sound(run.checkpoints), Listening()
+    newest, display = checkpoint.newest_sound(run.checkpoints), Recorder()
     again = starling.resume(run.path, display=display)
     assert f"resuming from {newest}" in display.lines
     assert again.env_steps > int(newest.name.removeprefix("step-"))

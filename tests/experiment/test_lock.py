@@ -1,4 +1,4 @@
-"""One process at a time uses a run."""
+"""Only one process at a time uses a run."""
 
 import errno
 import fcntl
@@ -22,11 +22,11 @@ def said():
 
 
 @pytest.fixture
-def impatient(monkeypatch):
+def no_waiting(monkeypatch):
     monkeypatch.setattr(lock, "WAIT_SECONDS", 0.2)
 
 
-def test_a_run_in_use_is_refused_with_the_name_of_its_user_after_some_patience(tmp_path, said, impatient):
+def test_run_in_use_is_rejected_with_its_user_after_a_timeout(tmp_path, said, no_waiting):
     user = f"{tmp_path} is in use by process {os.getpid()} on host {socket.gethostname()}"
     with locked(tmp_path, said.append):
         assert said == []
@@ -38,7 +38,7 @@ def test_a_run_in_use_is_refused_with_the_name_of_its_user_after_some_patience(t
         assert len(said) == 1
 
 
-def test_what_is_in_the_file_locks_nothing(tmp_path, said, impatient):
+def test_content_of_the_lock_file_does_not_lock(tmp_path, said, no_waiting):
     (tmp_path / ".lock").write_text(f"{os.getppid()} {socket.gethostname()} and a longer line of another version\n")
     with locked(tmp_path, said.append):
         assert (tmp_path / ".lock").read_text() == f"{os.getpid()} {socket.gethostname()}\n"
@@ -58,7 +58,7 @@ HOLDER = """
 """
 
 
-def test_the_lock_of_a_killed_process_is_free_although_its_children_live(tmp_path, said, monkeypatch):
+def test_lock_of_a_killed_process_is_free_although_its_children_live(tmp_path, said, monkeypatch):
     monkeypatch.setattr(lock, "WAIT_SECONDS", 0.0)
     command = [sys.executable, "-c", textwrap.dedent(HOLDER), tmp_path]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
@@ -80,7 +80,7 @@ def test_the_lock_of_a_killed_process_is_free_although_its_children_live(tmp_pat
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP])
-def test_a_file_system_without_locks_costs_a_warning(tmp_path, said, monkeypatch, number):
+def test_file_system_without_locks_is_only_a_warning(tmp_path, said, monkeypatch, number):
     def flock(descriptor, operation):
         raise OSError(number, os.strerror(number))
 
@@ -91,7 +91,7 @@ def test_a_file_system_without_locks_costs_a_warning(tmp_path, said, monkeypatch
         ]
 
 
-def test_a_lock_that_cannot_be_taken_at_all_is_one_line(tmp_path, said, monkeypatch):
+def test_lock_that_cannot_be_taken_is_a_one_line_error(tmp_path, said, monkeypatch):
     (tmp_path / "folder" / ".lock").mkdir(parents=True)
     with (
         pytest.raises(UserError, match=r"cannot write to .*\.lock: Is a directory"),

@@ -1,4 +1,4 @@
-"""Scores and rows."""
+"""Scores and metrics rows."""
 
 import json
 
@@ -16,7 +16,7 @@ def path(tmp_path):
     return tmp_path / "metrics.jsonl"
 
 
-def test_the_score_is_the_mean_of_the_last_hundred_episodes():
+def test_score_is_the_mean_of_the_last_100_episodes():
     board = Scoreboard(window=3)
     assert board.mean is None
     board.add(Episode(row=0, total=t, length=int(t)) for t in (1.0, 2.0))
@@ -32,7 +32,7 @@ def test_the_score_is_the_mean_of_the_last_hundred_episodes():
     assert copy.row() == board.row()
 
 
-def test_the_score_of_a_run_is_over_a_hundred_episodes():
+def test_score_of_a_run_is_over_100_episodes():
     board = Scoreboard()
     board.add(Episode(row=0, total=float(number), length=1) for number in range(99))
     assert (board.full, board.counted) == (False, 99)
@@ -45,7 +45,7 @@ def steps_in(path):
     return [row["env_steps"] for row in read_rows(path)]
 
 
-def test_a_resumed_file_drops_rows_its_checkpoint_had_not_seen(path):
+def test_resumed_file_drops_rows_after_the_checkpoint(path):
     metrics = MetricsFile(path, print)
     for step in range(4):
         metrics.write({"env_steps": step})
@@ -57,8 +57,8 @@ def test_a_resumed_file_drops_rows_its_checkpoint_had_not_seen(path):
     assert again.rows == 3
 
 
-def test_a_row_is_in_the_file_as_soon_as_it_is_written(path):
-    """Or a kill would lose it."""
+def test_row_is_in_the_file_immediately(path):
+    """Otherwise a kill would lose it."""
     metrics = MetricsFile(path, print)
     for count in range(1, 4):
         metrics.write({"env_steps": count})
@@ -80,12 +80,12 @@ DAMAGE = {
 def test_damaged_rows_are_counted_and_the_others_kept(path, damage, where):
     rows = [b'{"env_steps": %d}\n' % step for step in range(3)]
     rows.insert(where, damage)
-    later = [b'{"env_steps": 4}\n', b'{"env_steps": 5}\n']  # after the checkpoint, which had seen 4 rows
+    later = [b'{"env_steps": 4}\n', b'{"env_steps": 5}\n']  # after the checkpoint, which was at 4 rows
     path.write_bytes(b"".join(rows + (later if damage.endswith(b"\n") else [])))
     said = []
     metrics = MetricsFile(path, said.append, keep_rows=4, env_steps=3)
     metrics.write({"env_steps": 20})
-    torn = not damage.endswith(b"\n") and where < 3  # one row, the next, is torn with it
+    torn = not damage.endswith(b"\n") and where < 3  # the next row is on the torn line
     expected = [step for step in range(3) if not (torn and step == where)]
     assert steps_in(path) == [*expected, 20]
     assert metrics.rows == len(expected) + 1
@@ -94,7 +94,7 @@ def test_damaged_rows_are_counted_and_the_others_kept(path, damage, where):
     assert line == f"warning: {path}: {count} damaged {'row is' if count == 1 else 'rows are'} left out"
 
 
-def test_numbers_that_json_does_not_have_are_null(path):
+def test_non_finite_numbers_are_saved_as_null(path):
     metrics = MetricsFile(path, print)
     metrics.write({"env_steps": 1, "loss": float("nan"), "note": [float("inf"), {"x": -float("inf")}, 0.5]})
 
@@ -105,13 +105,13 @@ def test_numbers_that_json_does_not_have_are_null(path):
     assert row == {"env_steps": 1, "loss": None, "note": [None, {"x": None}, 0.5]}
 
 
-def test_rows_with_nan_of_earlier_versions_are_read_and_written_again_without(path):
+def test_rows_with_nan_from_earlier_versions_are_rewritten_without(path):
     path.write_text('{"env_steps": 1, "loss": NaN}\n')
     MetricsFile(path, print, keep_rows=1, env_steps=1)
     assert path.read_text() == '{"env_steps": 1, "loss": null}\n'
 
 
-def test_rows_wait_for_room_on_a_full_disk_and_none_is_torn_or_lost(path, monkeypatch):
+def test_rows_wait_on_a_full_disk_and_none_is_torn_or_lost(path, monkeypatch):
     said = []
     metrics = MetricsFile(path, said.append)
     traced = TracedDisk(monkeypatch, room=50)  # two rows and a part of the third
@@ -128,7 +128,7 @@ def test_rows_wait_for_room_on_a_full_disk_and_none_is_torn_or_lost(path, monkey
     assert said[1:] == [f"{path} can be written again, and nothing is missing"]
 
 
-def test_rows_that_still_wait_at_the_end_are_tried_once_more(path, monkeypatch):
+def test_waiting_rows_are_written_when_the_file_is_closed(path, monkeypatch):
     metrics = MetricsFile(path, print)
     traced = TracedDisk(monkeypatch, room=0)
     metrics.write({"env_steps": 1})
@@ -139,7 +139,7 @@ def test_rows_that_still_wait_at_the_end_are_tried_once_more(path, monkeypatch):
     assert metrics.failure is None
 
 
-def test_a_file_that_cannot_even_be_begun_is_one_clear_line(path, monkeypatch):
+def test_file_that_cannot_be_rewritten_is_a_one_line_error(path, monkeypatch):
     TracedDisk(monkeypatch, room=0)
     path.write_text('{"env_steps": 1}\n')
     with pytest.raises(UserError, match=r"cannot write to .*metrics.jsonl: No space left on device; make room"):
@@ -156,7 +156,7 @@ def test_a_file_that_cannot_even_be_begun_is_one_clear_line(path, monkeypatch):
         (b"".join(b'{"env_steps": 1, "a%d": 1, "b%d": 1}\n' % (i, i) for i in range(1001)), "more than 2,000 keys"),
     ],
 )
-def test_a_file_that_no_run_has_written_is_refused_and_stays_as_it_is(path, content, what):
+def test_file_that_is_not_from_a_run_is_rejected_and_unchanged(path, content, what):
     path.write_bytes(content)
     message = rf"metrics.jsonl has {what}, which rows of a run never have: move it away"
     with pytest.raises(UserError, match=message):
@@ -167,10 +167,14 @@ def test_a_file_that_no_run_has_written_is_refused_and_stays_as_it_is(path, cont
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_a_row_that_is_still_being_written_is_overlooked_where_that_is_asked_for(path):
+def test_row_being_written_is_ignored_if_only_finished_rows_are_read(path):
     path.write_bytes(b'{"env_steps": 1}\n\n{"env_steps": 2}')
-    growing, whole = Rows(path, finished=True), Rows(path)
-    assert [[row["env_steps"] for row in rows] for rows in (growing, whole, whole)] == [[1], [1, 2], [1, 2]]
+    finished_only, including_partial = Rows(path, finished=True), Rows(path)
+    assert [[row["env_steps"] for row in rows] for rows in (finished_only, including_partial, including_partial)] == [
+        [1],
+        [1, 2],
+        [1, 2],
+    ]
     path.write_bytes(b'{"env_steps": 1}\n{"env_st')
-    assert ([*growing], growing.damaged) == ([{"env_steps": 1}], 0)
-    assert ([*whole], whole.damaged) == ([{"env_steps": 1}], 1)
+    assert ([*finished_only], finished_only.damaged) == ([{"env_steps": 1}], 0)
+    assert ([*including_partial], including_partial.damaged) == ([{"env_steps": 1}], 1)

@@ -1,4 +1,4 @@
-"""What a run writes: nothing for others where the umask says so, and no secrets."""
+"""Files of a run respect the umask and contain no secrets."""
 
 import os
 import stat
@@ -22,8 +22,8 @@ def make(token, render_mode=None):
 SHORT = ["env.id=env_with_token:make", "env.num=2", "algo.rollout=16", "net.torso.hidden=[8]", "stop.env_steps=200"]
 
 
-class Told:
-    """A display that keeps its messages."""
+class Recorder:
+    """A display that records messages."""
 
     def __init__(self):
         self.lines = []
@@ -38,7 +38,7 @@ class Told:
 
 @pytest.fixture
 def private(tmp_path, monkeypatch):
-    """A folder for runs of an env that wants a token, under a umask that keeps everything to oneself."""
+    """A folder for runs of an env that needs a token, with a umask that keeps files private."""
     (tmp_path / "env_with_token.py").write_text(ENV)
     monkeypatch.syspath_prepend(tmp_path)
     before = os.umask(0o077)
@@ -50,35 +50,35 @@ def written(folder):
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def test_a_token_by_reference_is_in_no_file_and_nobody_else_may_read_any(private, monkeypatch):
+def test_token_by_reference_is_in_no_file_and_all_files_are_private(private, monkeypatch):
     monkeypatch.setenv("STARLING_TEST_TOKEN", SECRET)
-    told = Told()
+    recorder = Recorder()
     run = starling.train(
-        "ppo-cartpole", [*SHORT, "env.args.token=${env:STARLING_TEST_TOKEN}"], runs=private, display=told
+        "ppo-cartpole", [*SHORT, "env.args.token=${env:STARLING_TEST_TOKEN}"], runs=private, display=recorder
     )
     files = written(private)
     assert len(files) > 5
     assert not [file for file in files if SECRET.encode() in file.read_bytes()]
     assert not [path for path in private.rglob("*") if stat.S_IMODE(path.stat().st_mode) & 0o077]
-    assert not [line for line in told.lines if SECRET in line or "looks like a secret" in line]
+    assert not [line for line in recorder.lines if SECRET in line or "looks like a secret" in line]
     assert RunFolder(run.folder).config().env.args == {"token": SECRET}
     monkeypatch.delenv("STARLING_TEST_TOKEN")
     with pytest.raises(UserError, match="the environment variable STARLING_TEST_TOKEN is not set"):
         starling.load(run.folder)
 
 
-def test_a_literal_token_is_in_config_yaml_alone_with_one_warning(private):
-    told = Told()
-    run = starling.train("ppo-cartpole", [*SHORT, f"env.args.token={SECRET}"], runs=private, display=told)
+def test_literal_token_is_only_in_config_yaml_with_one_warning(private):
+    recorder = Recorder()
+    run = starling.train("ppo-cartpole", [*SHORT, f"env.args.token={SECRET}"], runs=private, display=recorder)
     assert [file.name for file in written(private) if SECRET.encode() in file.read_bytes()] == ["config.yaml"]
     assert stat.S_IMODE((run.folder / "config.yaml").stat().st_mode) == 0o600
-    assert len([line for line in told.lines if "env.args.token looks like a secret" in line]) == 1
-    assert not [line for line in told.lines if SECRET in line]
+    assert len([line for line in recorder.lines if "env.args.token looks like a secret" in line]) == 1
+    assert not [line for line in recorder.lines if SECRET in line]
 
 
 def test_messages_are_logged_without_secrets(tmp_path):
-    told, place = Told(), RunFolder(tmp_path)
-    logged = Logged(told, place, load("ppo-cartpole", [f"env.args.token={SECRET}"]))
+    recorder, place = Recorder(), RunFolder(tmp_path)
+    logged = Logged(recorder, place, load("ppo-cartpole", [f"env.args.token={SECRET}"]))
     logged.message(f"cannot log in with {SECRET}")
-    assert told.lines == ["cannot log in with [hidden]"]
+    assert recorder.lines == ["cannot log in with [hidden]"]
     assert "cannot log in with [hidden]" in place.log_file.read_text()

@@ -1,4 +1,4 @@
-"""A session with a fake runtime and a fake clock: every stop condition, the last evaluation, and the units of a row."""
+"""Sessions with a fake runtime and a fake clock: stop conditions, the last evaluation, and the units of a row."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ STEPS, UPDATES = 8, 2
 
 
 class FakeRuntime:
-    """Counts; `episode` is the return of an episode that ends at every step, `evaluation` the steps that one takes."""
+    """Counts calls; `episode` is the return of an episode at every step, `evaluation` the steps of an evaluation."""
 
     def __init__(self, env_steps=0, updates=0, episode=None, evaluation=3):
         self.env_steps, self.updates, self.now = env_steps, updates, 1000.0
@@ -79,7 +79,7 @@ class FakeRuntime:
         self.calls["close"] += 1
 
 
-class Watching:
+class Recorder:
     def __init__(self):
         self.statuses, self.rows, self.lines = [], [], []
         self.tick, self.row, self.message = self.statuses.append, self.rows.append, self.lines.append
@@ -87,19 +87,19 @@ class Watching:
 
 @pytest.fixture
 def drive(tmp_path):
-    """`drive(runtime, *settings)`: the result of a session, its folder, and what its display was shown."""
+    """`drive(runtime, *settings)`: the result of a session, its folder, and its recorded display."""
 
     def run(runtime, *settings, frames_per_step=1, state=None, interrupts=None):
         run_plan = RunPlan.from_config(load("ppo-cartpole", ["stop.return=null", *settings]))
         run_plan = replace(run_plan, env=replace(run_plan.env, frames_per_step=frames_per_step))
-        place, display = folder.create(tmp_path, run_plan.config), Watching()
+        place, display = folder.create(tmp_path, run_plan.config), Recorder()
         result = Session(run_plan, place, runtime, display, state, runtime.clock, interrupts).run()
         return result, place, display
 
     return run
 
 
-def test_it_stops_at_the_first_step_with_enough_env_steps(drive):
+def test_stops_at_the_configured_env_steps(drive):
     result, place, _ = drive(FakeRuntime(), "stop.env_steps=801")
     assert (result.env_steps, result.updates, result.exit_code) == (808, 202, 0)
     assert result.reason == "stop.env_steps=801 reached"
@@ -107,26 +107,26 @@ def test_it_stops_at_the_first_step_with_enough_env_steps(drive):
     assert checkpoint.newest_sound(place.checkpoints).name == "step-000000000808"
 
 
-def test_it_stops_at_the_first_step_with_enough_updates(drive):
+def test_stops_at_the_configured_updates(drive):
     result, _, _ = drive(FakeRuntime(), "stop.updates=31")
     assert result.updates == 32
     assert result.reason == "stop.updates=31 reached"
 
 
-def test_it_stops_after_so_many_minutes(drive):
+def test_stops_after_the_configured_minutes(drive):
     result, _, _ = drive(FakeRuntime(), "stop.minutes=2")
     assert result.env_steps == 2 * 60 / SECONDS * STEPS
     assert result.reason == "stop.minutes=2 reached"
 
 
 @pytest.mark.parametrize(("returns", "stops"), [(50.0, True), (49.9, False)])
-def test_it_stops_when_a_hundred_episodes_return_enough(drive, returns, stops):
+def test_stops_when_the_mean_of_100_episodes_is_reached(drive, returns, stops):
     result, _, _ = drive(FakeRuntime(episode=returns), "stop.return=50", "stop.env_steps=2000")
     assert result.env_steps == (100 * STEPS if stops else 2000)
     assert result.score == pytest.approx(returns)
 
 
-def test_the_score_is_that_of_the_last_hundred_episodes(drive):
+def test_score_is_that_of_the_last_100_episodes(drive):
     runtime = FakeRuntime(episode=0.0)
     runtime.during["run", 151] = lambda: setattr(runtime, "episode", 10.0)
     result, place, _ = drive(runtime, f"stop.env_steps={200 * STEPS}")
@@ -135,7 +135,7 @@ def test_the_score_is_that_of_the_last_hundred_episodes(drive):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_stops_it_without_an_evaluation(drive, number, code):
+def test_signal_stops_without_an_evaluation(drive, number, code):
     runtime = FakeRuntime()
     runtime.during["run", 7] = lambda: os.kill(os.getpid(), number)
     result, place, _ = drive(runtime, "eval.every=100000")
@@ -145,7 +145,7 @@ def test_a_signal_stops_it_without_an_evaluation(drive, number, code):
     assert checkpoint.newest_sound(place.checkpoints).name == f"step-{7 * STEPS:012d}"
 
 
-def test_the_last_evaluation_is_waited_for_and_written(drive):
+def test_last_evaluation_is_awaited_and_written(drive):
     runtime = FakeRuntime()
     _, place, _ = drive(runtime, "stop.env_steps=1000", "eval.every=400")
     assert (runtime.calls["beside"], runtime.calls["waited for"]) == (2, 1)
@@ -155,7 +155,7 @@ def test_the_last_evaluation_is_waited_for_and_written(drive):
     assert checkpoint.best(place.checkpoints)[1] == 77.0
 
 
-def test_a_signal_drops_the_evaluation_under_way(drive):
+def test_signal_drops_the_running_evaluation(drive):
     runtime = FakeRuntime(evaluation=1000)
     runtime.during["evaluate", 5] = lambda: os.kill(os.getpid(), signal.SIGTERM)
     result, place, display = drive(runtime, "eval.every=400")
@@ -165,7 +165,7 @@ def test_a_signal_drops_the_evaluation_under_way(drive):
     assert not display.statuses[0].evaluating
 
 
-def test_an_evaluation_in_which_the_time_runs_out_is_the_last(drive):
+def test_evaluation_during_which_the_time_runs_out_is_the_last(drive):
     runtime = FakeRuntime(evaluation=60)
     result, place, _ = drive(runtime, "stop.minutes=0.5", "eval.every=400")  # from second 25 to 55
     assert (result.reason, result.env_steps) == ("stop.minutes=0.5 reached", 400)
@@ -176,11 +176,11 @@ def test_an_evaluation_in_which_the_time_runs_out_is_the_last(drive):
 @pytest.mark.parametrize(
     ("settings", "step"),
     [
-        (["stop.env_steps=100", "eval.every=1000"], 1),  # it is known beforehand that it is the last
+        (["stop.env_steps=100", "eval.every=1000"], 1),  # it is known in advance to be the last
         (["stop.minutes=0.5", "eval.every=400"], 11),  # time runs out in its tenth step
     ],
 )
-def test_the_state_is_saved_before_the_last_evaluation_goes_on(drive, settings, step):
+def test_state_is_saved_before_the_last_evaluation(drive, settings, step):
     runtime = FakeRuntime(evaluation=60)
     saved = []
     runtime.during["evaluate", step] = lambda: saved.append(runtime.calls["save"])
@@ -188,7 +188,7 @@ def test_the_state_is_saved_before_the_last_evaluation_goes_on(drive, settings, 
     assert saved == [1]
 
 
-def test_nothing_comes_in_any_more_when_the_last_state_is_saved(drive):
+def test_runtime_is_halted_before_the_last_state_is_saved(drive):
     runtime = FakeRuntime()
     save, halted = runtime.save, []
     runtime.save = lambda with_tables: halted.append(runtime.calls["halt"]) or save(with_tables)
@@ -196,7 +196,7 @@ def test_nothing_comes_in_any_more_when_the_last_state_is_saved(drive):
     assert halted == [0, 1]
 
 
-def test_a_signal_before_the_first_step_leaves_a_run_that_can_be_resumed(drive, monkeypatch):
+def test_signal_before_the_first_step_leaves_a_resumable_run(drive, monkeypatch):
     interrupts = Interrupts()
     with interrupts:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -205,16 +205,16 @@ def test_a_signal_before_the_first_step_leaves_a_run_that_can_be_resumed(drive, 
     assert checkpoint.newest_sound(place.checkpoints) is not None
 
 
-def test_no_checkpoint_is_written_while_updates_are_skipped_but_the_last(drive):
+def test_while_updates_are_skipped_only_the_last_checkpoint_is_written(drive):
     runtime = FakeRuntime()
     runtime.learner.skipping = True
     runtime.during["run", 60] = lambda: setattr(runtime.learner, "skipping", False)
     runtime.during["run", 80] = lambda: setattr(runtime.learner, "skipping", True)
     drive(runtime, "stop.env_steps=800", "checkpoint.every=80")
-    assert runtime.calls["save"] == 3  # in steps 60 and 70, and the last
+    assert runtime.calls["save"] == 3  # at steps 60 and 70, and the last one
 
 
-def test_rows_and_checkpoints_come_a_hundred_and_ten_times_by_default(drive):
+def test_by_default_there_are_100_rows_and_10_checkpoints(drive):
     runtime = FakeRuntime()
     _, place, _ = drive(runtime, "stop.env_steps=8000", "log.every=null", "checkpoint.every=null")
     assert [row["env_steps"] for row in read_rows(place.metrics_file)] == list(range(80, 8001, 80))
@@ -222,14 +222,14 @@ def test_rows_and_checkpoints_come_a_hundred_and_ten_times_by_default(drive):
 
 
 @pytest.mark.parametrize("settings", [["log.every=400", "checkpoint.every=1600"]])
-def test_rows_and_checkpoints_come_as_often_as_they_are_asked_for(drive, settings):
+def test_rows_and_checkpoints_are_as_frequent_as_configured(drive, settings):
     runtime = FakeRuntime()
     _, place, _ = drive(runtime, "stop.env_steps=8000", *settings)
     assert [row["env_steps"] for row in read_rows(place.metrics_file)] == list(range(400, 8001, 400))
     assert runtime.calls["save"] == 5
 
 
-def test_every_number_of_a_row_has_its_unit(drive):
+def test_every_number_in_a_row_has_its_unit(drive):
     runtime = FakeRuntime(episode=3.0)
     _, place, _ = drive(runtime, "stop.env_steps=800", "log.every=800", frames_per_step=4)
     (row,) = read_rows(place.metrics_file)
@@ -249,7 +249,7 @@ def test_every_number_of_a_row_has_its_unit(drive):
     }
 
 
-def test_speed_counts_from_where_a_run_was_resumed(drive):
+def test_speed_counts_from_the_resumed_step(drive):
     state = {"scores": {"episodes": 5, "totals": [1.0], "lengths": [9]}, "evaluated": None, "rows": 0}
     _, place, _ = drive(FakeRuntime(100_000, 25_000), "stop.env_steps=100800", "log.every=100800", state=state)
     (row,) = read_rows(place.metrics_file)
@@ -257,14 +257,14 @@ def test_speed_counts_from_where_a_run_was_resumed(drive):
     assert (row["episodes"], row["return"]) == (5, 1.0)
 
 
-def test_the_display_is_told_steps_and_frames_per_second(drive):
+def test_display_gets_steps_and_frames_per_second(drive):
     _, _, display = drive(FakeRuntime(), "stop.env_steps=4000", frames_per_step=4)
     last = display.statuses[-1]
     assert last.steps_per_s == pytest.approx(STEPS / SECONDS)
     assert last.frames_per_s == pytest.approx(4 * STEPS / SECONDS)
 
 
-def test_settings_that_would_end_a_resumed_run_at_once_are_named(drive):
+def test_settings_that_would_end_a_resumed_run_at_once_are_rejected(drive):
     result, _, _ = drive(FakeRuntime(), "stop.env_steps=800", "stop.updates=100")
     assert result.onward == "stop.updates=200"
     result, _, _ = drive(FakeRuntime(), "stop.env_steps=800")
@@ -272,13 +272,13 @@ def test_settings_that_would_end_a_resumed_run_at_once_are_named(drive):
 
 
 @pytest.mark.parametrize("replay", ["true", "false"])
-def test_tables_are_saved_unless_told_otherwise(drive, replay):
+def test_tables_are_saved_unless_disabled(drive, replay):
     _, place, _ = drive(FakeRuntime(), "stop.env_steps=80", f"checkpoint.replay={replay}")
     _, state, _ = checkpoint.find(place.checkpoints)
     assert state["store"]["with_tables"] is (replay == "true")
 
 
-def test_what_it_opened_is_closed_also_when_the_runtime_fails(drive):
+def test_everything_is_closed_even_if_the_runtime_fails(drive):
     runtime = FakeRuntime()
     runtime.during["run", 3] = lambda: 1 / 0
     with pytest.raises(ZeroDivisionError):

@@ -1,4 +1,4 @@
-"""Event files, read back with TensorBoard's own reader."""
+"""Event files, read with TensorBoard's own reader."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ def test_every_number_is_a_scalar_at_its_env_steps(tmp_path):
     board = TensorBoardFile(tmp_path, None, print)
     board.write({"env_steps": 10, "updates": 1, "return": None, "note": "text"})
     board.write({"env_steps": 20, "updates": 2, "return": 1.5, "loss/value": 0.25})
-    assert scalars(tmp_path)["return"] == [(20, 1.5)]  # there to be read while the run goes on
+    assert scalars(tmp_path)["return"] == [(20, 1.5)]  # readable while the run goes on
     board.close()
     board.close()
     assert scalars(tmp_path) == {
@@ -31,7 +31,7 @@ def test_every_number_is_a_scalar_at_its_env_steps(tmp_path):
     }
 
 
-def test_a_resumed_run_voids_what_its_checkpoint_had_not_seen(tmp_path):
+def test_resumed_run_voids_events_after_its_checkpoint(tmp_path):
     first = TensorBoardFile(tmp_path, None, print)
     for step in (10, 20, 30, 40):
         first.write({"env_steps": step, "return": 1.0})
@@ -43,8 +43,8 @@ def test_a_resumed_run_voids_what_its_checkpoint_had_not_seen(tmp_path):
     assert scalars(tmp_path)["return"] == [(10, 1.0), (20, 1.0), (35, 2.0)]
 
 
-def test_a_full_disk_costs_one_warning(tmp_path):
-    """And the file is whole up to the last row that there was room for."""
+def test_full_disk_is_one_warning(tmp_path):
+    """The file is intact up to the last row that fitted."""
     script = """
         import resource, sys
         from pathlib import Path
@@ -66,7 +66,7 @@ def test_a_full_disk_costs_one_warning(tmp_path):
     assert len(scalars(tmp_path)["return"]) > 5
 
 
-def test_rows_wait_for_room_and_none_is_lost(tmp_path, monkeypatch):
+def test_rows_wait_on_a_full_disk_and_none_is_lost(tmp_path, monkeypatch):
     board = TensorBoardFile(tmp_path, None, print)
     traced = TracedDisk(monkeypatch, room=100)
     for step in range(5):
@@ -77,8 +77,8 @@ def test_rows_wait_for_room_and_none_is_lost(tmp_path, monkeypatch):
     assert [step for step, _ in scalars(tmp_path)["return"]] == list(range(5))
 
 
-def test_a_folder_that_cannot_be_made_costs_one_warning(tmp_path):
-    (tmp_path / "file").write_text("")  # where the folder should be
+def test_folder_that_cannot_be_created_is_one_warning(tmp_path):
+    (tmp_path / "file").write_text("")  # a file in the place of the folder
     said = []
     board = TensorBoardFile(tmp_path / "file", None, said.append)
     board.write({"env_steps": 1})

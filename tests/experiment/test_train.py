@@ -1,4 +1,4 @@
-"""Runs from beginning to end: evaluation, branching, what is kept."""
+"""Whole runs: evaluation, branching, and which files remain."""
 
 import json
 import os
@@ -31,8 +31,8 @@ DQN = [
 ]
 
 
-class Listening:
-    """A display that remembers what it was told."""
+class Recorder:
+    """A display that records what it gets."""
 
     def __init__(self):
         self.lines = []
@@ -54,17 +54,17 @@ def parent(tmp_path_factory):
     ).folder
 
 
-def changed(parent, *overrides):
+def child_config(parent, *overrides):
     return load(str(RunFolder(parent).config_file), ["run=child", *overrides])
 
 
-def test_a_branch_goes_on_with_other_settings_and_leaves_its_parent_alone(parent, tmp_path):
+def test_branch_continues_with_other_settings_and_does_not_change_its_parent(parent, tmp_path):
     before = sorted(path.name for path in parent.rglob("*"))
-    heard = Listening()
-    config = changed(parent, "stop.env_steps=1200", "algo.optimizer.args.lr=0.0001", "algo.batch=32")
-    result = branch(parent, config, tmp_path, heard)
+    recorder = Recorder()
+    config = child_config(parent, "stop.env_steps=1200", "algo.optimizer.args.lr=0.0001", "algo.batch=32")
+    result = branch(parent, config, tmp_path, recorder)
     assert result.env_steps >= 1200
-    assert "changed: algo.optimizer.args.lr: 0.001 -> 0.0001" in heard.lines
+    assert "changed: algo.optimizer.args.lr: 0.001 -> 0.0001" in recorder.lines
     rows = read_rows(result.folder / "metrics.jsonl")
     assert rows[0] == read_rows(parent / "metrics.jsonl")[0]
     assert [row["env_steps"] for row in rows] == sorted({row["env_steps"] for row in rows})
@@ -77,10 +77,10 @@ def test_a_branch_goes_on_with_other_settings_and_leaves_its_parent_alone(parent
     assert sorted(path.name for path in parent.rglob("*")) == before
 
 
-def test_a_branch_with_another_table_fills_it_anew_and_says_so(parent, tmp_path):
-    heard = Listening()
-    result = branch(parent, changed(parent, "stop.env_steps=1200", "algo.n_step=3"), tmp_path, heard)
-    assert any("filled again" in str(line) for line in heard.lines)
+def test_branch_with_another_table_starts_with_an_empty_one_and_a_message(parent, tmp_path):
+    recorder = Recorder()
+    result = branch(parent, child_config(parent, "stop.env_steps=1200", "algo.n_step=3"), tmp_path, recorder)
+    assert any("filled again" in str(line) for line in recorder.lines)
     assert read_rows(result.folder / "metrics.jsonl")[-1]["store/replay/size"] < 600
 
 
@@ -93,23 +93,23 @@ def test_a_branch_with_another_table_fills_it_anew_and_says_so(parent, tmp_path)
         ("algo.dueling=true", "are those of another env or network"),
     ],
 )
-def test_what_an_agent_is_made_of_cannot_change(parent, tmp_path, override, message):
+def test_branch_cannot_change_env_network_or_fragments(parent, tmp_path, override, message):
     with pytest.raises(UserError, match=message):
-        branch(parent, changed(parent, override), tmp_path, Listening())
+        branch(parent, child_config(parent, override), tmp_path, Recorder())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_schedule_over_the_run_is_stretched_by_a_branch(tmp_path):
+def test_branch_with_more_steps_stretches_schedules_over_the_run(tmp_path):
     settings = [*TINY, "stop.env_steps=600", "run=p", "algo.optimizer.args.lr=0.001"]
     parent = starling.train("ppo-cartpole", settings, runs=tmp_path).folder
     assert read_rows(parent / "metrics.jsonl")[-1]["learner/ppo/learning_rate"] < 2e-4
-    child = branch(parent, changed(parent, "stop.env_steps=1200"), tmp_path, Listening()).folder
+    child = branch(parent, child_config(parent, "stop.env_steps=1200"), tmp_path, Recorder()).folder
     rates = [row["learner/ppo/learning_rate"] for row in read_rows(child / "metrics.jsonl") if row["env_steps"] > 660]
     assert 3e-4 < rates[0] < 6e-4
     assert rates[-1] < 2e-4
 
 
-def test_evaluations_are_in_the_rows_with_the_users_own_metrics_and_choose_the_best(tmp_path):
+def test_evaluations_with_user_metrics_are_in_the_rows_and_select_the_best(tmp_path):
     settings = [*TINY, "env.id=toy/counting", "stop.env_steps=600", "checkpoint.every=100", "checkpoint.keep=1"]
     evaluation = "eval={every: 200, episodes: 3, metrics: [episode, missing]}"
     run = RunFolder(starling.train("ppo-cartpole", [*settings, evaluation, "run=e"], runs=tmp_path).folder)
@@ -125,16 +125,18 @@ def test_evaluations_are_in_the_rows_with_the_users_own_metrics_and_choose_the_b
     assert (run.checkpoints / name).is_dir()
 
 
-def test_evaluating_changes_nothing_in_training(tmp_path):
+def test_evaluation_does_not_affect_training(tmp_path):
     settings = [*TINY, "stop.env_steps=600", "log.every=100"]
     plain = starling.train("ppo-cartpole", [*settings, "run=a"], runs=tmp_path).folder
-    watched = starling.train("ppo-cartpole", [*settings, "run=b", "eval.every=100", "eval.episodes=2"], runs=tmp_path)
-    last = [read_rows(folder / "metrics.jsonl")[-1] for folder in (plain, watched.folder)]
+    with_evaluation = starling.train(
+        "ppo-cartpole", [*settings, "run=b", "eval.every=100", "eval.episodes=2"], runs=tmp_path
+    )
+    last = [read_rows(folder / "metrics.jsonl")[-1] for folder in (plain, with_evaluation.folder)]
     assert last[0]["loss/value"] == last[1]["loss/value"]
     assert last[0]["return"] == last[1]["return"]
 
 
-def test_weights_that_diverge_end_the_run_with_a_reason(tmp_path):
+def test_diverging_weights_end_the_run_with_a_reason(tmp_path):
     absurd = ["algo.optimizer={name: SGD, args: {lr: 1.0e+38}}", "run=a", "eval.every=null"]
     done = starling.train("ppo-cartpole", [*TINY, "algo.rollout=8", *absurd], runs=tmp_path)
     assert done.failed
@@ -142,18 +144,18 @@ def test_weights_that_diverge_end_the_run_with_a_reason(tmp_path):
     assert "weights are not finite" in (done.folder / "log.txt").read_text()
 
 
-def test_going_on_from_an_older_checkpoint_needs_a_folder_of_its_own(parent, tmp_path):
+def test_continuing_from_an_older_checkpoint_needs_a_new_folder(parent, tmp_path):
     with pytest.raises(UserError, match=r"there are checkpoints after '400' \(800, 600\).* add run=NAME"):
         starling.resume(parent, checkpoint="400")
-    child = branch(parent, changed(parent, "stop.env_steps=900"), tmp_path, Listening(), which="400")
+    child = branch(parent, child_config(parent, "stop.env_steps=900"), tmp_path, Recorder(), which="400")
     assert child.env_steps >= 900
 
 
 @pytest.mark.slow
 def test_mixed_precision_learns(tmp_path):
-    """In a process of its own, which is told to use only instructions that every machine with AVX-512 really has.
+    """In a subprocess that uses only instructions that every machine with AVX-512 has.
 
-    16 rounds of one in four: 4 by chance.
+    16 rounds with four actions: 4 by chance.
     """
     agent = ["env={id: toy/identity, num: 8}", "net.torso.hidden=[32]", "algo.rollout=32", "algo.discount=0.5"]
     settings = ["precision=bfloat16", "algo.optimizer.args.lr=0.005", "stop={env_steps: 4000}", "log.every=500"]
@@ -165,8 +167,8 @@ def test_mixed_precision_learns(tmp_path):
     assert read_rows(tmp_path / "mixed" / "metrics.jsonl")[-1]["return"] > 10
 
 
-class Watching(Listening):
-    """A display that remembers statuses and rows."""
+class StatusRecorder(Recorder):
+    """A display that records statuses and rows."""
 
     def __init__(self):
         super().__init__()
@@ -179,9 +181,9 @@ class Watching(Listening):
         self.rows.append(row)
 
 
-def test_speeds_are_per_second_and_frames_count_those_that_a_step_skips(tmp_path):
+def test_speeds_are_per_second_and_frames_include_skipped_ones(tmp_path):
     skipping = ["env={id: CartPole-v1, num: 2, wrappers: [{name: MaxAndSkipObservation, args: {skip: 3}}]}"]
-    shown, began = Watching(), time.monotonic()
+    shown, began = StatusRecorder(), time.monotonic()
     tiny = ["algo.rollout=16", "algo.minibatches=1", "stop={env_steps: 640}", "log.every=64", "net.torso.hidden=[8]"]
     starling.train("ppo-cartpole", [*skipping, *tiny], runs=tmp_path, display=shown)
     took, row = time.monotonic() - began, shown.rows[-1]
@@ -192,8 +194,8 @@ def test_speeds_are_per_second_and_frames_count_those_that_a_step_skips(tmp_path
         assert status.frames_per_s == pytest.approx(3 * status.steps_per_s)
 
 
-def test_a_result_says_over_how_many_episodes_it_is_and_what_was_evaluated(tmp_path):
-    """A round takes 16 steps: 10 in 160. The evaluation is the better one, since training explores all the time."""
+def test_result_has_the_number_of_episodes_and_the_evaluation(tmp_path):
+    """An episode has 16 steps: 10 in 160. The evaluation has the better score, since training always explores."""
     settings = [*TINY, "env.id=toy/identity", "stop={env_steps: 160}", "algo.fragment=4", "algo.learning_starts=8"]
     settings += ["algo.epsilon=1", "eval={every: 80, episodes: 5}", "checkpoint.every=160"]
     result = starling.train("dqn-cartpole", settings, runs=tmp_path)

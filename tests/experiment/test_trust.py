@@ -1,4 +1,4 @@
-"""The key that marks runs as one's own, and the seals made with it."""
+"""The key that marks the user's own runs, and the seals made with it."""
 
 import json
 import os
@@ -34,11 +34,11 @@ def refused(folder, values=OWN, allow=()):
     return line
 
 
-def test_a_key_is_made_at_first_need_for_its_owner_alone(home, tmp_path):
+def test_key_is_created_on_first_use_with_private_mode(home, tmp_path):
     before = os.umask(0)
     try:
         assert trust.seal(tmp_path, {"env": {"id": "CartPole-v1"}}) is None
-        assert not home.exists()  # nothing to seal
+        assert not home.exists()  # there is nothing to seal
         assert trust.seal(tmp_path, OWN) is None
     finally:
         os.umask(before)
@@ -52,7 +52,7 @@ def test_a_key_is_made_at_first_need_for_its_owner_alone(home, tmp_path):
     assert key.read_bytes() == content
 
 
-def test_numbers_may_change_and_imports_may_not(sealed):
+def test_numbers_may_change_but_imports_may_not(sealed):
     trust.check(sealed, OWN)
     trust.check(sealed, {**OWN, "seed": 7, "net": {"torso": {"kind": "mlp"}}})
     line = refused(sealed, {**OWN, "net": {"torso": {"kind": "evil.nets:Torso"}}})
@@ -62,7 +62,7 @@ def test_numbers_may_change_and_imports_may_not(sealed):
     assert line.endswith("STARLING_ALLOW=mine,evil")
 
 
-def test_a_folder_without_imports_needs_neither_seal_nor_key(tmp_path, home):
+def test_folder_without_imports_needs_neither_seal_nor_key(tmp_path, home):
     trust.check(tmp_path, {"env": {"id": "CartPole-v1"}})
     assert not home.exists()
 
@@ -80,14 +80,14 @@ def test_a_folder_without_imports_needs_neither_seal_nor_key(tmp_path, home):
         (b'{"imports": "' + b"0" * 2000 + b'"}', "its trust.json is damaged"),
     ],
 )
-def test_a_seal_that_is_missing_or_no_seal_is_refused(sealed, content, reason):
+def test_missing_or_invalid_seal_is_rejected(sealed, content, reason):
     (sealed / "trust.json").unlink()
     if content is not None:
         (sealed / "trust.json").write_bytes(content)
     assert reason in refused(sealed)
 
 
-def test_a_seal_behind_a_symlink_or_a_pipe_is_not_read(sealed):
+def test_seal_that_is_a_symlink_or_a_pipe_is_not_read(sealed):
     seal = sealed / "trust.json"
     seal.rename(sealed / "elsewhere")
     seal.symlink_to(sealed / "elsewhere")
@@ -97,7 +97,7 @@ def test_a_seal_behind_a_symlink_or_a_pipe_is_not_read(sealed):
     assert "its trust.json is damaged" in refused(sealed)
 
 
-def test_another_users_key_does_not_vouch(sealed, monkeypatch, tmp_path):
+def test_seal_made_with_another_key_is_rejected(sealed, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "other"))
     assert "you have no key here yet" in refused(sealed)
     (tmp_path / "second").mkdir()
@@ -105,7 +105,7 @@ def test_another_users_key_does_not_vouch(sealed, monkeypatch, tmp_path):
     assert "made with another key" in refused(sealed)
 
 
-def test_a_copied_key_vouches_on_another_machine(sealed, monkeypatch, tmp_path, home):
+def test_copied_key_accepts_seals_on_another_machine(sealed, monkeypatch, tmp_path, home):
     other = tmp_path / "other" / "starling"
     other.mkdir(parents=True)
     (other / "key").write_bytes((home / "starling" / "key").read_bytes())
@@ -114,19 +114,19 @@ def test_a_copied_key_vouches_on_another_machine(sealed, monkeypatch, tmp_path, 
     trust.check(sealed, OWN)
 
 
-def test_whoever_makes_a_key_at_the_same_time_gets_the_same(home):
+def test_processes_that_create_a_key_concurrently_get_the_same_key(home):
     with ThreadPoolExecutor(16) as pool:
         keys = {made.result() for made in [pool.submit(trust._make_key) for _ in range(64)]}
     assert keys == {(home / "starling" / "key").read_bytes()}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
-def test_a_key_of_another_user_does_not_vouch(sealed, home):
+def test_key_file_of_another_user_is_not_used(sealed, home):
     os.chown(home / "starling" / "key", 12345, -1)
     assert "belongs to another user" in refused(sealed)
 
 
-def test_a_key_that_others_may_read_or_that_is_none_does_not_vouch(sealed, home):
+def test_readable_or_invalid_key_file_is_not_used(sealed, home):
     key = home / "starling" / "key"
     key.chmod(0o640)
     assert f"others may read {key}; change it with: chmod 600" in refused(sealed)
@@ -142,13 +142,13 @@ def test_a_key_that_others_may_read_or_that_is_none_does_not_vouch(sealed, home)
     assert "is a symlink; replace it" in trust.seal(sealed, OWN)
 
 
-def test_where_no_key_can_be_made_the_run_goes_on_and_says_what_it_will_need(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/nosuch")  # root may write anywhere else
+def test_without_a_writable_key_the_run_continues_and_says_which_option_it_will_need(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/nosuch")  # root could write anywhere else
     problem = trust.seal(tmp_path, OWN)
     assert "cannot be marked as yours (cannot write /proc/nosuch/starling/key: No such file" in problem
     assert problem.endswith("--allow mine")
     assert not (tmp_path / "trust.json").exists()
-    monkeypatch.setenv("XDG_CONFIG_HOME", "relative")  # which the XDG specification has ignored
+    monkeypatch.setenv("XDG_CONFIG_HOME", "relative")  # which the XDG specification says to ignore
     monkeypatch.setenv("HOME", str(tmp_path))
     assert trust.key_file() == tmp_path / ".config" / "starling" / "key"
     monkeypatch.setenv("HOME", "nowhere")
@@ -163,7 +163,7 @@ def test_packages_are_allowed_by_argument_and_by_environment(tmp_path, monkeypat
     assert "mine:Env" in refused(tmp_path, values)
 
 
-def test_what_a_stranger_wrote_is_one_printable_line_that_may_be_pasted(tmp_path):
+def test_untrusted_text_is_shown_as_one_printable_line_that_is_safe_to_paste(tmp_path):
     values = {"env": {"id": "a; rm -rf ~\n\x1b[2J\u043e:x" + "y" * 5000}, "args": [f"p{n}:X" for n in range(100)]}
     line = refused(tmp_path, values)
     assert line.isprintable()
@@ -173,13 +173,13 @@ def test_what_a_stranger_wrote_is_one_printable_line_that_may_be_pasted(tmp_path
     assert "--allow 'a; rm -rf ~" in line
 
 
-def test_the_seal_says_nothing_about_the_key(sealed, home):
+def test_seal_does_not_reveal_the_key(sealed, home):
     content = json.loads((sealed / "trust.json").read_text())
     assert content.keys() == {"version", "imports", "cluster"}
     assert (home / "starling" / "key").read_bytes().hex() not in content["imports"]
 
 
-def test_a_seal_may_leave_the_cluster_out(tmp_path):
+def test_seal_may_exclude_the_cluster(tmp_path):
     assert trust.seal(tmp_path, OWN | CLUSTER, cluster=False) is None
     trust.check(tmp_path, OWN | CLUSTER)
     assert "(its trust.json does not cover that)" in cluster_refused(tmp_path, OWN | CLUSTER)
@@ -208,7 +208,7 @@ def cluster_refused(folder, values=CLUSTER, allow=(), typed=()):
     return line
 
 
-def test_a_strangers_cluster_needs_a_word(tmp_path, monkeypatch):
+def test_untrusted_cluster_must_be_allowed(tmp_path, monkeypatch):
     line = cluster_refused(tmp_path)
     assert "would join ray://head:10001 (ray.address), ray.allow_cluster_without_authentication (ray.allow" in line
     assert "--allow ray://head:10001 --allow ray.allow_cluster_without_authentication " in line
@@ -221,7 +221,7 @@ def test_a_strangers_cluster_needs_a_word(tmp_path, monkeypatch):
     trust.check_cluster(tmp_path, CLUSTER)
 
 
-def test_ones_own_cluster_needs_none_and_is_sealed_apart_from_imports(tmp_path):
+def test_own_cluster_is_sealed_separately_from_imports(tmp_path):
     assert trust.seal(tmp_path, OWN | CLUSTER) is None
     trust.check_cluster(tmp_path, CLUSTER)
     trust.check(tmp_path, OWN | {"ray": {"address": "other:1"}})

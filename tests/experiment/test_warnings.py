@@ -1,4 +1,4 @@
-"""What is said of stale experience, of sequences that never fill and of losses not compiled: when, how, how often."""
+"""Warnings about stale experience, sequences that never fill, and losses that are not compiled: when and how often."""
 
 import re
 
@@ -22,8 +22,8 @@ HEALTHY = {
 STALE = {"loss/off_policy": 0.12, "loss/clipped": 0.72}
 
 
-def lines(start, rows, window=0):
-    return [warned.line for warned in warnings(rows, load(*start), window)]
+def lines(start, rows, sequence_length=0):
+    return [warned.line for warned in warnings(rows, load(*start), sequence_length)]
 
 
 def rows_of(count=ROWS, **keys):
@@ -31,7 +31,7 @@ def rows_of(count=ROWS, **keys):
 
 
 @pytest.mark.parametrize(
-    ("start", "keys", "window", "expected"),
+    ("start", "keys", "sequence_length", "expected"),
     [
         (
             QUEUE,
@@ -84,14 +84,14 @@ def rows_of(count=ROWS, **keys):
         ),
     ],
 )
-def test_what_is_wrong_and_what_to_do(start, keys, window, expected):
-    assert lines(start, rows_of(**keys), window) == [expected]
+def test_warnings_say_what_is_wrong_and_what_to_do(start, keys, sequence_length, expected):
+    assert lines(start, rows_of(**keys), sequence_length) == [expected]
 
 
 @pytest.mark.parametrize(
-    ("start", "keys", "window"),
+    ("start", "keys", "sequence_length"),
     [
-        (QUEUE, {"loss__off_policy": 0.05, "loss__clipped": 0.6}, 0),  # half the ratios lie above 1: nothing is wrong
+        (QUEUE, {"loss__off_policy": 0.05, "loss__clipped": 0.6}, 0),  # half of the ratios are above 1: this is normal
         (QUEUE, {"learner__lag": 14.0}, 0),
         (REPLAY, {"learner__lag": 125_000.0, "learner__lag_steps": 500_000.0}, 1),
         (REPLAY, {}, 48),  # one episode was long enough
@@ -100,27 +100,31 @@ def test_what_is_wrong_and_what_to_do(start, keys, window, expected):
         (REPLAY, {"learner__lag": 100.0}, 1),  # replay may be older than a queue
     ],
 )
-def test_a_healthy_run_is_left_alone(start, keys, window):
-    assert lines(start, rows_of(**keys), window) == []
+def test_healthy_run_has_no_warnings(start, keys, sequence_length):
+    assert lines(start, rows_of(**keys), sequence_length) == []
 
 
-def test_a_few_odd_rows_are_no_warning():
-    calm, odd = {**HEALTHY, "loss/off_policy": 0.01, "loss/clipped": 0.3}, {**HEALTHY, **STALE}
-    assert lines(QUEUE, [odd] * (ROWS - 1)) == []  # too few to tell
-    assert lines(QUEUE, [calm] * 5 + [odd] * 5) == []
-    assert lines(QUEUE, [calm] + [odd] * 9) != []
+def test_a_few_stale_rows_cause_no_warning():
+    normal, stale = {**HEALTHY, "loss/off_policy": 0.01, "loss/clipped": 0.3}, {**HEALTHY, **STALE}
+    assert lines(QUEUE, [stale] * (ROWS - 1)) == []  # too few rows to tell
+    assert lines(QUEUE, [normal] * 5 + [stale] * 5) == []
+    assert lines(QUEUE, [normal] + [stale] * 9) != []
 
 
-def test_each_is_said_once_and_again_after_it_has_been_away():
-    watch, calm, odd = Watch(load(*QUEUE), 0), {**HEALTHY, "loss/off_policy": 0.0, "loss/clipped": 0.0}, HEALTHY | STALE
-    looks = [watch.look(row) for row in [odd] * 30 + [calm] * 2 + [odd] * 20 + [calm] * 30 + [odd] * 20]
+def test_warning_is_given_once_and_again_after_it_was_resolved():
+    watch, normal, stale = (
+        Watch(load(*QUEUE), 0),
+        {**HEALTHY, "loss/off_policy": 0.0, "loss/clipped": 0.0},
+        HEALTHY | STALE,
+    )
+    looks = [watch.look(row) for row in [stale] * 30 + [normal] * 2 + [stale] * 20 + [normal] * 30 + [stale] * 20]
     said = [i for i, (_, new) in enumerate(looks) if new]
-    assert said == [ROWS - 1, 30 + 2 + 20 + 30 + 8]  # 9 odd rows of 10 are enough
+    assert said == [ROWS - 1, 30 + 2 + 20 + 30 + 8]  # 9 stale rows of 10 are enough
     assert all(now for now, _ in looks[ROWS - 1 : 30])
     assert not any(now for now, _ in looks[70:80])
 
 
-def test_a_resumed_run_does_not_say_it_again():
+def test_resumed_run_does_not_repeat_a_warning():
     rows = [HEALTHY | STALE] * 25
     watch = Watch(load(*QUEUE), 0, rows)
     now, new = watch.look(rows[-1])
@@ -128,15 +132,16 @@ def test_a_resumed_run_does_not_say_it_again():
     assert not new
 
 
-def test_rows_of_an_earlier_version_are_understood():
+def test_rows_of_an_earlier_version_are_accepted():
     assert lines(REPLAY, [{"env_steps": 5, "episodes": 900, "episode_length": 4.0}] * ROWS, 49) == []
 
 
-ENDLESS = ("ppo-cartpole", ["env.num=4", "stop.env_steps=80000", "checkpoint.every=80000"])  # a quarter: 5,000 of each
+# A quarter: 5,000 steps of each env.
+ENDLESS = ("ppo-cartpole", ["env.num=4", "stop.env_steps=80000", "checkpoint.every=80000"])
 
 
 def idle_rows(*steps, episodes=3):
-    """Rows of a run in which no episode has ended since 1,000 env steps."""
+    """Rows of a run in which no episode has ended since env step 1,000."""
     return [HEALTHY | {"env_steps": step, "episodes": episodes} for step in (1000, *steps)]
 
 
@@ -145,7 +150,7 @@ def said(start, rows):
     return [line for row in rows for line in watch.look(row)[1]]
 
 
-def test_episodes_that_do_not_end_are_told_of_once_with_a_limit_to_set():
+def test_endless_episodes_cause_one_warning_with_a_time_limit_to_set():
     assert said(ENDLESS, idle_rows(20_999)) == []
     assert said(ENDLESS, idle_rows(*range(2000, 60_000, 1000))) == [
         "no episode has ended in the last 5,000 steps of each env, so there is no new score: if CartPole-v1 has no time"
@@ -162,24 +167,24 @@ def test_episodes_that_do_not_end_are_told_of_once_with_a_limit_to_set():
 
 @pytest.mark.parametrize(
     ("steps", "each"),
-    [(100, 2000), (8 * 10**9, 100_000)],  # a short run waits for so many at least, a long one for so many at most
+    [(100, 2000), (8 * 10**9, 100_000)],  # a minimum for short runs, a maximum for long ones
 )
-def test_a_quarter_of_the_run_is_waited_for_within_limits(steps, each):
+def test_endless_episodes_are_reported_after_a_quarter_of_the_run_within_limits(steps, each):
     start = (ENDLESS[0], ["env.num=4", f"stop.env_steps={steps}"])
     assert said(start, idle_rows(1000 + 4 * each - 1)) == []
     assert len(said(start, idle_rows(1000 + 4 * each))) == 1
 
 
-def test_a_resumed_run_still_waits_for_the_episode_it_waited_for():
+def test_resumed_run_continues_to_wait_for_an_episode_end():
     rows = idle_rows(*range(2000, 21_000, 1000))
     watch = Watch(load(*ENDLESS), 0, rows)
     (line,) = watch.look(HEALTHY | {"env_steps": 21_000, "episodes": 3})[1]
     assert line.startswith("no episode has ended in the last 5,000 steps")
 
 
-def test_the_limit_that_is_suggested_ends_the_episodes_of_an_env_without_one(tmp_path):
+def test_suggested_time_limit_ends_the_episodes_of_an_endless_env(tmp_path):
     settings = ["env={id: CliffWalking-v1, num: 1}", "stop={env_steps: 2400}", "checkpoint.every=2400", "log.every=200"]
-    settings += ["algo.epsilon=0", "algo.learning_starts=2300"]  # a policy that learned nothing walks into a wall
+    settings += ["algo.epsilon=0", "algo.learning_starts=2300"]  # an untrained policy walks into a wall
     folder = starling.train("dqn-cartpole", settings, runs=tmp_path).folder
     (line,) = [line for line in (folder / "log.txt").read_text().splitlines() if "warning:" in line]
     assert read_rows(folder / "metrics.jsonl")[-1]["episodes"] == 0

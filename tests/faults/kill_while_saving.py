@@ -1,6 +1,6 @@
-"""Saves checkpoints in forked children and kills each before another call to the disk.
+"""Saves checkpoints in forked children and kills each one before a different call to the disk.
 
-test_kill.py runs it in a process of its own.
+test_kill.py runs it in a separate process.
 """
 
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.saved import ages, changing_state, save
+from support.checkpoint_files import ages, changing_state, save
 from support.traced_disk import TracedDisk
 
 from starling.errors import UserError
@@ -18,8 +18,8 @@ from starling.experiment.run_folder import checkpoint
 from starling.experiment.run_folder.checkpoint import Retention
 
 
-class DeadlyDisk(TracedDisk):
-    """Kills this process before a certain call. What a process has written outlives it, so syncing is only counted."""
+class KillingDisk(TracedDisk):
+    """Kills this process before a certain call. Written data outlives a process, so syncs are only counted."""
 
     def __init__(self, calls):
         super().__init__()
@@ -35,7 +35,7 @@ class DeadlyDisk(TracedDisk):
 
 
 def save_until_killed(root, serial, calls):
-    DeadlyDisk(calls)
+    KillingDisk(calls)
     checkpoint.recover(root)
     while True:
         serial += 1

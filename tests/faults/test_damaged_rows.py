@@ -1,4 +1,4 @@
-"""A sound run whose metrics.jsonl is damaged."""
+"""Sound runs whose metrics.jsonl is damaged."""
 
 import json
 
@@ -14,7 +14,7 @@ from starling.experiment.train import branch
 SETTINGS = ["net.torso.hidden=[8]", "env.num=2", "algo.rollout=16", "log.every=64", "checkpoint.every=128"]
 
 
-class Listening(Quiet):
+class Recorder(Quiet):
     def __init__(self):
         self.lines = []
 
@@ -24,7 +24,7 @@ class Listening(Quiet):
 
 @pytest.fixture
 def damaged(tmp_path):
-    """A run of some rows, of which the second is not UTF-8, the third not JSON, and the last torn."""
+    """A run with several rows, of which the second is not UTF-8, the third not JSON, and the last one torn."""
     run = RunFolder(starling.train("ppo-cartpole", [*SETTINGS, "stop.env_steps=256", "run=a"], runs=tmp_path).folder)
     first, second, third, fourth, *_ = run.metrics_file.read_bytes().splitlines(keepends=True)
     run.metrics_file.write_bytes(first + b"\xff" + second + b"x" + third + fourth + fourth[:20])
@@ -32,8 +32,8 @@ def damaged(tmp_path):
     return run
 
 
-def check(folder, heard):
-    (warning,) = [line for line in heard.lines if "damaged" in line]
+def check(folder, recorder):
+    (warning,) = [line for line in recorder.lines if "damaged" in line]
     assert warning == f"warning: {folder / 'metrics.jsonl'}: 3 damaged rows are left out"
     assert warning in (folder / "log.txt").read_text()
     steps = [row["env_steps"] for row in read_rows(folder / "metrics.jsonl")]
@@ -45,15 +45,15 @@ def check(folder, heard):
     assert [json.loads(line)["env_steps"] for line in lines] == steps
 
 
-def test_it_is_resumed_with_the_rows_that_can_be_read(damaged):
-    heard = Listening()
-    assert starling.resume(damaged.path, display=heard).exit_code == 0
-    check(damaged.path, heard)
+def test_run_is_resumed_with_the_readable_rows(damaged):
+    recorder = Recorder()
+    assert starling.resume(damaged.path, display=recorder).exit_code == 0
+    check(damaged.path, recorder)
 
 
-def test_it_is_branched_with_the_rows_that_can_be_read(damaged, tmp_path):
-    heard, before = Listening(), damaged.metrics_file.read_bytes()
-    result = branch(damaged.path, load(str(damaged.config_file), ["run=b"]), tmp_path, heard)
+def test_run_is_branched_with_the_readable_rows(damaged, tmp_path):
+    recorder, before = Recorder(), damaged.metrics_file.read_bytes()
+    result = branch(damaged.path, load(str(damaged.config_file), ["run=b"]), tmp_path, recorder)
     assert result.exit_code == 0
-    check(result.folder, heard)
+    check(result.folder, recorder)
     assert damaged.metrics_file.read_bytes() == before

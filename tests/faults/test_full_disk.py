@@ -1,4 +1,4 @@
-"""A disk that fills up during a run, and a run's folder that goes away."""
+"""A disk that fills up during a run, and a run folder that disappears."""
 
 import shutil
 import subprocess
@@ -32,7 +32,7 @@ SETTINGS = [
 
 
 class RealDisk:
-    """A small file system of its own."""
+    """A small file system, mounted for the test."""
 
     def __init__(self, path):
         self.path, self._filler = path, path / "filler"
@@ -49,8 +49,8 @@ class RealDisk:
         self._filler.unlink()
 
 
-class MadeUpDisk:
-    """A disk that refuses to write from some moment on; for machines on which nothing can be mounted."""
+class SimulatedDisk:
+    """A disk that rejects writes from some moment on, for machines where nothing can be mounted."""
 
     def __init__(self, path, monkeypatch):
         self.path, self._traced = path, TracedDisk(monkeypatch)
@@ -62,10 +62,10 @@ class MadeUpDisk:
         self._traced.room = None
 
 
-@pytest.fixture(params=["real", "made up"])
+@pytest.fixture(params=["real", "simulated"])
 def disk(request, tmp_path, monkeypatch):
-    if request.param == "made up":
-        yield MadeUpDisk(tmp_path, monkeypatch)
+    if request.param == "simulated":
+        yield SimulatedDisk(tmp_path, monkeypatch)
         return
     command = ["mount", "-t", "tmpfs", "-o", "size=4m", "starling-test", str(tmp_path)]
     if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
@@ -74,8 +74,8 @@ def disk(request, tmp_path, monkeypatch):
     subprocess.run(["umount", str(tmp_path)], check=True)
 
 
-class Watching:
-    """A display that does something at certain env steps and remembers what it was told."""
+class ActingDisplay:
+    """A display that runs actions at certain env steps and records what it gets."""
 
     def __init__(self, **actions):
         self.rows, self.lines = [], []
@@ -103,45 +103,45 @@ def newest(run):
 
 
 def wait_for(run, hundreds):
-    """Until the checkpoint that is being written beside training is whole."""
+    """Wait until a checkpoint is completely written."""
     deadline = time.monotonic() + 60
     while not list(run.checkpoints.glob(f"step-*{hundreds}??")):
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
 
-def test_training_goes_on_over_a_full_disk_and_nothing_is_lost(disk):
+def test_training_survives_a_full_disk_without_loss(disk):
     run, kept = RunFolder(disk.path / "a"), []
-    watching = Watching(
+    display = ActingDisplay(
         at_500=lambda: (wait_for(run, 4), disk.fill()),
         at_1100=lambda: (kept.append(newest(run)), disk.empty()),
     )
-    result = starling.train("dqn-cartpole", SETTINGS, runs=disk.path, display=watching)
+    result = starling.train("dqn-cartpole", SETTINGS, runs=disk.path, display=display)
     assert (result.exit_code, result.reason) == (0, "stop.env_steps=1,600 reached")
     assert kept == [4]
-    assert len(watching.warnings("cannot write a checkpoint")) == 1
-    assert "No space left on device (it takes up to" in watching.warnings("cannot write a checkpoint")[0]
-    assert len(watching.warnings("metrics.jsonl")) == 1
-    assert "checkpoints can be written again" in watching.lines
-    assert [row["env_steps"] for row in read_rows(run.metrics_file)] == watching.rows
+    assert len(display.warnings("cannot write a checkpoint")) == 1
+    assert "No space left on device (it takes up to" in display.warnings("cannot write a checkpoint")[0]
+    assert len(display.warnings("metrics.jsonl")) == 1
+    assert "checkpoints can be written again" in display.lines
+    assert [row["env_steps"] for row in read_rows(run.metrics_file)] == display.rows
     log = run.log_file.read_text()
-    assert all(line in log for line in watching.lines if not line.startswith("run:"))
+    assert all(line in log for line in display.lines if not line.startswith("run:"))
     events = EventAccumulator(str(run.path))
     events.Reload()
-    assert [event.step for event in events.Scalars("updates")] == watching.rows
+    assert [event.step for event in events.Scalars("updates")] == display.rows
     assert newest(run) == 16
     assert not list(run.path.rglob(".unfinished*"))
 
 
-def test_a_run_whose_last_checkpoint_cannot_be_written_fails_and_says_why(disk):
+def test_run_whose_last_checkpoint_cannot_be_written_fails_with_the_reason(disk):
     run = RunFolder(disk.path / "a")
-    watching = Watching(at_1500=lambda: (wait_for(run, 14), disk.fill()))
-    result = starling.train("dqn-cartpole", SETTINGS, runs=disk.path, display=watching)
+    display = ActingDisplay(at_1500=lambda: (wait_for(run, 14), disk.fill()))
+    result = starling.train("dqn-cartpole", SETTINGS, runs=disk.path, display=display)
     assert result.exit_code == 1
     assert result.reason.startswith("stop.env_steps=1,600 reached; failed: cannot write a checkpoint to")
     assert "No space left on device (it takes up to" in closing_lines(result)
-    assert watching.warnings("a checkpoint") == [], "training does not go on"
-    if isinstance(disk, RealDisk):  # there is room for a line where the half of a checkpoint was removed
+    assert display.warnings("a checkpoint") == [], "training does not go on"
+    if isinstance(disk, RealDisk):  # removing the partial checkpoint makes room for a line
         assert f"finished: {result.reason}" in run.log_file.read_text()
     disk.empty()
     assert newest(run) == 14
@@ -151,7 +151,7 @@ def test_a_run_whose_last_checkpoint_cannot_be_written_fails_and_says_why(disk):
     assert rows[-1] >= 1600
 
 
-def test_rows_are_on_the_disk_before_each_checkpoint_is(tmp_path, monkeypatch):
+def test_rows_are_on_disk_before_each_checkpoint(tmp_path, monkeypatch):
     traced = TracedDisk(monkeypatch)
     starling.train("dqn-cartpole", [*SETTINGS, "stop.env_steps=600"], runs=tmp_path)
     rows, saves, synced = str(tmp_path / "a" / "metrics.jsonl"), 0, False
@@ -163,7 +163,7 @@ def test_rows_are_on_the_disk_before_each_checkpoint_is(tmp_path, monkeypatch):
     assert saves == 3
 
 
-def test_what_a_run_writes_has_the_mode_of_any_file(tmp_path):
+def test_files_of_a_run_have_the_default_mode(tmp_path):
     run = starling.train("dqn-cartpole", [*SETTINGS, "stop.env_steps=200"], runs=tmp_path).folder
     (tmp_path / "plain").touch()
     files = [path for path in run.rglob("*") if path.is_file()]
@@ -190,17 +190,17 @@ NEVER = 10**9
         pytest.param(remove, 1600, NEVER, 200, NEVER, id="the end notices"),
     ],
 )
-def test_a_run_whose_folder_is_gone_fails_and_does_not_make_it_again(
+def test_run_whose_folder_disappears_fails_and_does_not_create_it_again(
     tmp_path, monkeypatch, lose, at, ticks, rows, saves
 ):
     monkeypatch.setattr(session, "TICK_SECONDS", ticks)
-    watching = Watching(**{f"at_{at}": lambda: lose(tmp_path / "a")})
+    display = ActingDisplay(**{f"at_{at}": lambda: lose(tmp_path / "a")})
     settings = [*SETTINGS, f"log.every={rows}", f"checkpoint.every={saves}"]
-    result = starling.train("dqn-cartpole", settings, runs=tmp_path, display=watching)
+    result = starling.train("dqn-cartpole", settings, runs=tmp_path, display=display)
     assert result.exit_code == 1
     assert result.env_steps < at + 20
     assert f"{tmp_path / 'a'} is gone: it was deleted or moved, so the run" in result.reason
     assert not (tmp_path / "a").exists()
     assert "is gone" in closing_lines(result)
     assert "starling resume" not in closing_lines(result)
-    assert watching.warnings("cannot write") == []
+    assert display.warnings("cannot write") == []

@@ -1,4 +1,4 @@
-"""Real processes, really killed: a run that was cut off at any moment resumes."""
+"""Real processes that are killed: an interrupted run can be resumed."""
 
 import os
 import random
@@ -19,7 +19,7 @@ KILLS = int(os.environ.get("STARLING_KILLS", "2"))
 """How often the training run is killed; 20 takes about two minutes."""
 
 
-def test_a_save_killed_at_any_moment_leaves_a_sound_checkpoint(tmp_path):
+def test_save_killed_at_any_moment_leaves_a_sound_checkpoint(tmp_path):
     script = Path(__file__).with_name("kill_while_saving.py")
     subprocess.run([sys.executable, script, tmp_path, "40"], check=True, timeout=120)
 
@@ -28,8 +28,8 @@ def starling(*arguments):
     return subprocess.Popen([sys.executable, "-m", "starling", *map(str, arguments)], stdout=subprocess.DEVNULL)
 
 
-def test_a_training_run_killed_again_and_again_reaches_its_end(tmp_path):
-    """Checkpoints every 40 steps, so that most of the time a kill falls into one."""
+def test_training_killed_repeatedly_reaches_its_end(tmp_path):
+    """There is a checkpoint every 40 steps, so that most kills happen while one is written."""
     run = RunFolder(tmp_path / "a")
     settings = [
         "checkpoint.every=40",

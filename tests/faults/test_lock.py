@@ -1,4 +1,4 @@
-"""Runs that real processes want at the same time."""
+"""Runs that several real processes want to use at the same time."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from starling.tools.evaluate import evaluate_run
 
 pytestmark = pytest.mark.slow
 
-IMPATIENT = (
+WITHOUT_WAITING = (
     "from starling.experiment.run_folder import lock; lock.WAIT_SECONDS = 0.5;"
     " from starling.cli.main import main; main()"
 )
@@ -38,7 +38,7 @@ SETTINGS = [
 
 
 def starling(*arguments, **settings):
-    command = [sys.executable, "-c", IMPATIENT, *map(str, arguments)]
+    command = [sys.executable, "-c", WITHOUT_WAITING, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **settings)
 
 
@@ -61,8 +61,8 @@ def wait_until(condition):
         time.sleep(0.02)
 
 
-def test_a_run_in_use_is_refused_and_one_that_was_killed_is_resumed_at_once(tmp_path, monkeypatch):
-    """Over processes, which have not inherited the lock."""
+def test_run_in_use_is_rejected_and_a_killed_run_is_resumed_at_once(tmp_path, monkeypatch):
+    """With worker processes, which do not inherit the lock."""
     process = starling("train", "dqn-cartpole", "runtime=processes", "run=a", *SETTINGS, "--runs", tmp_path)
     run = RunFolder(tmp_path / "a")
     with process:
@@ -82,7 +82,7 @@ def test_a_run_in_use_is_refused_and_one_that_was_killed_is_resumed_at_once(tmp_
     assert starling_api.resume(run.path).exit_code == 0
 
 
-def test_of_two_resumes_at_once_one_goes_on_and_the_other_is_refused(tmp_path):
+def test_of_two_concurrent_resumes_one_is_rejected(tmp_path):
     run = RunFolder(starling_api.train("dqn-cartpole", [*SETTINGS, "stop.env_steps=64", "run=a"], runs=tmp_path).folder)
     run.config_file.write_text(run.config_file.read_text().replace("env_steps: 64", "env_steps: 100000000"))
     first, second = both = [starling("resume", run.path) for _ in range(2)]
@@ -105,8 +105,8 @@ def test_of_two_resumes_at_once_one_goes_on_and_the_other_is_refused(tmp_path):
     assert steps == sorted(steps)
 
 
-class Trying:
-    """A display that tries to take the lock of the run it shows."""
+class LockingDisplay:
+    """A display that tries to take the lock of the run."""
 
     def __init__(self, folder):
         self.folder, self.refused = folder, 0
@@ -121,11 +121,11 @@ class Trying:
         self.refused += 1
 
 
-def test_whoever_trains_holds_the_lock_and_whoever_reads_needs_none(tmp_path, monkeypatch):
+def test_training_holds_the_lock_and_reading_needs_none(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "WAIT_SECONDS", 0.0)
     settings = [*SETTINGS, "stop.env_steps=128", "run=a"]
     run, child = RunFolder(tmp_path / "a"), RunFolder(tmp_path / "b")
-    trained, resumed, branched = Trying(run.path), Trying(run.path), Trying(child.path)
+    trained, resumed, branched = LockingDisplay(run.path), LockingDisplay(run.path), LockingDisplay(child.path)
     starling_api.train("dqn-cartpole", settings, runs=tmp_path, display=trained)
     run.config_file.write_text(run.config_file.read_text().replace("env_steps: 128", "env_steps: 192"))
     starling_api.resume(run.path, display=resumed)

@@ -1,4 +1,4 @@
-"""Checkpoints that are not what a run writes, with valid checksums wherever there is one."""
+"""Checkpoints that no run writes, with valid checksums wherever there is one."""
 
 import json
 import os
@@ -24,7 +24,7 @@ DIGITS = 5_000
 
 
 class Bomb:
-    """What a pickle would execute."""
+    """Code that unpickling would execute."""
 
     def __reduce__(self):
         return os.system, ("touch pwned",)
@@ -58,13 +58,13 @@ def a_manifest_with_a_long_integer(place):
 
 @attack("resume", ends=FALLS_BACK)
 def a_manifest_of_millions_of_lists(place):
-    """As few as three bytes of a file can be a list, which takes 64 bytes in memory."""
+    """A list can take three bytes in a file and 64 bytes in memory."""
     (place.newest / "manifest.json").write_bytes(b'{"format": 2, "files": [' + b"[]," * 5_000_000 + b"[]]}")
 
 
 @attack("resume", ends=FALLS_BACK)
 def a_manifest_of_a_terabyte(place):
-    """A hole in a file takes no room in an archive."""
+    """A sparse file takes no space in an archive."""
     os.truncate(place.newest / "manifest.json", 2**40)
 
 
@@ -75,7 +75,7 @@ def a_manifest_that_is_not_utf8(place):
 
 @attack("resume", ends=FALLS_BACK)
 def a_format_that_is_true(place):
-    """In Python it equals 1."""
+    """In Python True equals 1."""
     change_manifest(place.newest, lambda manifest: {**manifest, "format": True})
 
 
@@ -100,7 +100,7 @@ def a_negative_size(place):
 
 
 def _move_outside(place, name):
-    """Let the manifest name a file that is not in the checkpoint."""
+    """Let the manifest refer to a file that is not in the checkpoint."""
     shutil.copy(place.newest / "learner.json", place.outside / "learner.json")
 
     def change(manifest):
@@ -110,7 +110,7 @@ def _move_outside(place, name):
 
 
 @attack("resume", "eval", ends=FALLS_BACK)
-def a_name_that_leads_up(place):
+def a_name_that_leads_outside(place):
     _move_outside(place, "../../../outside/learner.json")
 
 
@@ -126,12 +126,12 @@ def a_name_with_a_zero_byte(place):
 
 @attack("resume", "eval", ends=FALLS_BACK)
 def tensors_that_the_manifest_does_not_list(place):
-    """They would be loaded without their checksum."""
+    """Their checksum would not be checked."""
     change_manifest(place.newest, lambda manifest: manifest["files"].pop("learner.safetensors") and None)
 
 
 @attack("resume", ends=FALLS_BACK)
-def a_segment_that_leads_up(place):
+def a_segment_that_leads_outside(place):
     segments = {"store/x": [["../../../outside/precious", 14]]}
     change_manifest(place.newest, lambda manifest: manifest.update(segments=segments))
 
@@ -199,7 +199,7 @@ def a_document_of_an_unknown_kind(place):
 
 
 @attack("resume", ends=FALLS_BACK)
-def a_tensor_that_is_not_there(place):
+def a_missing_tensor(place):
     change_document(place.newest, "learner", "generator", {"tensor": "learner/nothing"})
 
 
@@ -277,7 +277,7 @@ def negative_env_steps(place):
 
 
 @attack("resume", ends=REFUSED)
-def no_checkpoint_is_sound(place):
+def all_checkpoints_are_damaged(place):
     for folder in (place.run / "checkpoints").glob("step-*"):
         rewrite(folder, "learner.json", _deep_document())
 
@@ -344,7 +344,7 @@ def offsets_that_overlap(place):
 
 @attack("resume", "eval", ends=FALLS_BACK)
 def bfloat16(place):
-    """Which numpy does not know."""
+    """A dtype that numpy does not have."""
     _change_first(place, dtype="BF16")
 
 
@@ -366,32 +366,32 @@ def a_weight_with_control_characters_in_its_name(place):
     rewrite(place.newest, "learner.json", json.dumps(document))
 
 
-# States whose form is right, and that no run could have saved.
+# States of a valid form that no run could have saved.
 
 
 @attack("resume", ends=REFUSED)
-def env_rows_without_bound(place):
-    """A table by env rows would take eight terabytes."""
+def huge_env_index(place):
+    """A table by env index would take eight terabytes."""
     change_array(place.newest, "store", "storage/rows", lambda rows: rows + 2**40)
 
 
 @attack("resume", ends=REFUSED)
-def env_rows_of_another_run(place):
+def env_indices_of_another_run(place):
     change_array(place.newest, "store", "storage/rows", lambda rows: rows + 5)
 
 
 @attack("resume", "info", ends=REFUSED)
-def windows_in_the_future(place):
+def sequences_in_the_future(place):
     change_array(place.newest, "store", "windows/steps", lambda steps: np.full_like(steps, 10**6))
 
 
 @attack("resume", "export", ends=REFUSED)
-def windows_of_negative_length(place):
+def sequences_of_negative_length(place):
     change_array(place.newest, "store", "windows/steps", lambda steps: np.full_like(steps, -5))
 
 
 @attack("resume", ends=REFUSED)
-def cells_that_are_more_than_a_ring_has(place):
+def more_cells_than_the_ring_has(place):
     change_array(place.newest, "store", "windows/steps", lambda steps: np.tile(steps, 100))
 
 
@@ -445,13 +445,13 @@ def a_learning_rate_that_is_text(place):
 
 
 @attack("resume", ends=UNHARMED)
-def a_setting_of_the_optimizer_that_there_is_not(place):
+def an_unknown_optimizer_setting(place):
     _change_group(place, step="now")
 
 
 @attack("branch", ends=UNHARMED)
 def a_schedule_with_another_attribute(place):
-    """torch writes whatever it is given into the schedule."""
+    """torch sets any given attribute on the schedule."""
     document = json.loads((place.newest / "learner.json").read_text())
     optimizer = next(iter(document["dict"]["optimizers"]["dict"].values()))
     optimizer["dict"]["schedule"]["dict"]["step"] = {"value": 1}
@@ -463,7 +463,7 @@ def a_timeline_that_stands_still(place):
     change_document(place.newest, "learner", "timeline/stride", {"value": 0})
 
 
-# What lies beside checkpoints.
+# Files beside checkpoints.
 
 
 @attack("resume", "eval", ends=UNHARMED)
@@ -473,8 +473,8 @@ def a_folder_named_almost_like_a_checkpoint(place):
 
 
 @attack("eval ²", ends=REFUSED)
-def a_checkpoint_that_is_no_number(place):
-    """Python says of ² that it is a digit."""
+def a_checkpoint_that_is_not_a_number(place):
+    """For Python, ² is a digit."""
 
 
 @attack("eval best", ends=REFUSED)
@@ -483,14 +483,14 @@ def a_best_checkpoint_that_is_deep(place):
 
 
 @attack("eval best", ends=REFUSED)
-def a_best_checkpoint_that_leads_up(place):
+def a_best_checkpoint_that_leads_outside(place):
     note = {"checkpoint": "../../outside", "score": 1.0}
     (place.run / "checkpoints" / "best.json").write_text(json.dumps(note))
 
 
 @attack("resume", ends=UNHARMED)
-def files_of_others_among_segments(place):
-    """Only what a run has written is swept."""
+def foreign_files_among_segments(place):
+    """Only files written by a run are removed."""
     folder = place.run / "checkpoints" / "segments"
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")

@@ -1,4 +1,4 @@
-"""Exported replays that are not what `starling replay export` writes, with valid checksums."""
+"""Exported replays that `starling replay export` would not write, with valid checksums."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def negative_priorities(place):
 
 
 @attack("start")
-def actions_that_the_env_does_not_have(place):
+def invalid_actions(place):
     change_export(place.export, lambda columns: columns["action"].fill(10**6))
 
 
@@ -111,7 +111,7 @@ def an_impossible_shape_of_steps(place):
 
 
 @attack("start")
-def truth_values_of_seven(place):
+def booleans_of_value_7(place):
     content = bytearray(_file(place).read_bytes())
     end = 8 + int.from_bytes(content[:8], "little")
     begin, _ = json.loads(content[8:end])["valid"]["data_offsets"]
@@ -120,7 +120,7 @@ def truth_values_of_seven(place):
 
 
 @attack("start")
-def a_file_that_leads_up(place):
+def a_file_that_leads_outside(place):
     _change_manifest(place, lambda manifest: _part(manifest).update(file="../outside/precious.safetensors"))
 
 
@@ -138,13 +138,13 @@ def the_same_file_many_times(place):
 
 
 @attack("start")
-def steps_without_bound(place):
+def a_huge_number_of_steps(place):
     _change_manifest(place, lambda manifest: _part(manifest).update(steps=10**15))
 
 
 @attack("start")
 def a_file_of_a_terabyte(place):
-    """A hole takes no room."""
+    """A sparse file takes no space."""
     os.truncate(_file(place), 2**40)
     _change_manifest(place, lambda manifest: _part(manifest).update(bytes=2**40))
 
@@ -155,12 +155,12 @@ def negative_steps(place):
 
 
 @attack("start")
-def a_type_of_objects(place):
+def the_object_dtype(place):
     _change_manifest(place, lambda manifest: manifest["columns"]["obs"].update(dtype="O"))
 
 
 @attack("start")
-def a_type_that_there_is_not(place):
+def an_unknown_dtype(place):
     _change_manifest(place, lambda manifest: manifest["columns"]["obs"].update(dtype="nosuch"))
 
 
@@ -199,5 +199,5 @@ def tables_that_are_a_list(place):
 
 
 @attack("start")
-def no_table_of_this_name(place):
+def a_missing_table(place):
     _change_manifest(place, lambda manifest: manifest.update(tables={"a\nb": manifest["tables"]["replay"]}))

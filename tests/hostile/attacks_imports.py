@@ -11,7 +11,7 @@ IMPORTING = ("resume", "branch", "eval", "play", "info", "export")
 
 
 def _change(place, **sections):
-    """Put other values into sections of the run's configuration; a dict is laid on the section that is there."""
+    """Replace values in sections of the run's configuration; a dict is merged into its section."""
     file = place.run / "config.yaml"
     values = yaml.safe_load(file.read_text())
     for name, value in sections.items():
@@ -21,25 +21,25 @@ def _change(place, **sections):
 
 @attack(*IMPORTING, ends=UNTOUCHED)
 def the_env_is_a_shell(place):
-    """The first thing that anybody would try."""
+    """The most obvious attack."""
     _change(place, env={"id": "os:system", "args": {"command": f"touch {place.outside}/pwned"}})
 
 
 @attack(*IMPORTING, ends=UNTOUCHED)
 def the_algorithm_is_a_module(place):
-    """It is imported as soon as a configuration is loaded."""
+    """It would be imported when the configuration is loaded."""
     _change(place, algo={"name": "canary:Algorithm"})
 
 
 @attack("show", "diff", ends=UNHARMED)
-def the_algorithm_is_a_module_and_somebody_looks(place):
+def the_algorithm_is_a_module_and_the_config_is_shown(place):
     """`config show` is for looking at what a stranger has sent."""
     the_algorithm_is_a_module(place)
 
 
 @attack("eval", "resume", ends=UNTOUCHED)
 def an_env_that_a_module_registers(place):
-    """Gymnasium imports what stands before the colon."""
+    """Gymnasium imports the part before the colon."""
     _change(place, env={"id": "canary:Zen-v0"})
 
 
@@ -51,7 +51,7 @@ def a_wrapper_of_a_stranger(place):
 
 @attack("eval", "resume", ends=UNTOUCHED)
 def a_wrapper_that_writes_files(place):
-    """Gymnasium's own, which needs no import path."""
+    """A wrapper of Gymnasium, which needs no import path."""
     folder = str(place.outside / "videos")
     _change(place, env={"wrappers": [{"name": "RecordVideo", "args": {"video_folder": folder}}]})
 
@@ -64,19 +64,19 @@ def the_torso_is_a_module(place):
 
 @attack("eval", "resume", ends=UNTOUCHED)
 def the_core_is_a_module(place):
-    """The same for the recurrent part."""
+    """Likewise for the recurrent core."""
     _change(place, net={"core": {"kind": "canary:Module", "size": 4}})
 
 
 @attack("eval", "resume", ends=UNTOUCHED)
 def curiosity_is_a_module(place):
-    """The same for an intrinsic reward."""
+    """Likewise for an intrinsic reward."""
     _change(place, curiosity=[{"kind": "canary:Novelty"}])
 
 
 @attack("eval", "resume", ends=UNTOUCHED)
 def an_argument_that_an_env_would_import(place):
-    """Envs that make others take import paths as arguments."""
+    """Envs that make other envs take import paths as arguments."""
     _change(place, env={"args": {"deep": [{"er": "canary:Env"}]}})
 
 
@@ -95,7 +95,7 @@ def a_forged_seal(place):
 
 @attack("eval", ends=UNTOUCHED)
 def a_seal_that_is_a_bomb(place):
-    """It is neither unpacked nor read as a whole."""
+    """It is neither decompressed nor read completely."""
     the_env_is_a_shell(place)
     with (place.run / "trust.json").open("wb") as file:
         file.write(b"[")
@@ -104,6 +104,6 @@ def a_seal_that_is_a_bomb(place):
 
 @attack("eval", ends=UNTOUCHED)
 def a_thousand_names_with_control_characters(place):
-    """The refusal is still one line that a terminal shows as it is."""
+    """The error is still one line that is safe to show in a terminal."""
     names = [f"m{n}\n\x1b]0;owned\x07:x{'y' * 200}" for n in range(1000)]
     _change(place, env={"wrappers": [{"name": name} for name in names]})

@@ -1,4 +1,4 @@
-"""Links and other kinds of files in a run: nothing outside may be read, written, or removed."""
+"""Links and special files in a run: nothing outside may be read, written, or removed."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from corpus import EVERY, UNHARMED, UNTOUCHED, attack
 
 
 def _replace(path, target):
-    """Put a link to `target` in the place of what is there."""
+    """Replace what is there by a link to `target`."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -18,19 +18,19 @@ def _replace(path, target):
 
 @attack(*EVERY, ends=UNTOUCHED)
 def segments_is_a_link(place):
-    """Sweeping would remove every file behind it."""
+    """The sweep would remove every file behind it."""
     (place.run / "checkpoints" / "segments").symlink_to(place.outside)
 
 
 @attack("resume", "eval", ends=UNTOUCHED)
 def checkpoints_is_a_link(place):
-    """So that checkpoints are written and pruned somewhere else."""
+    """Checkpoints would be written and pruned elsewhere."""
     shutil.move(place.run / "checkpoints", place.outside / "checkpoints")
     _replace(place.run / "checkpoints", place.outside / "checkpoints")
 
 
 @attack("resume", ends=UNTOUCHED)
-def a_draft_of_the_metrics_is_a_link(place):
+def a_partial_metrics_file_is_a_link(place):
     """Its target would be overwritten with the attacker's rows."""
     (place.run / ".unfinished-metrics.jsonl").symlink_to(place.outside / "precious.txt")
 
@@ -55,7 +55,7 @@ def the_lock_is_a_link(place):
 
 @attack("resume", "eval", ends=UNTOUCHED)
 def the_config_is_a_link(place):
-    """What it leads to would be shown in an error."""
+    """The content of its target would be shown in an error."""
     _replace(place.run / "config.yaml", "/etc/passwd")
 
 
@@ -85,7 +85,7 @@ def videos_is_a_link(place):
 
 @attack("resume", ends=UNTOUCHED)
 def a_link_that_leads_nowhere(place):
-    """Writing through it would make a file."""
+    """Writing through it would create a file."""
     (place.run / "diverged").symlink_to(place.outside / "new")
 
 
@@ -97,7 +97,7 @@ def a_link_with_a_newline_in_its_name(place):
 
 @attack("resume", "metrics", ends=UNTOUCHED)
 def the_metrics_are_a_fifo(place):
-    """Opening it would wait indefinitely."""
+    """Opening it would block indefinitely."""
     (place.run / "metrics.jsonl").unlink()
     os.mkfifo(place.run / "metrics.jsonl")
 
@@ -112,7 +112,7 @@ def a_document_is_a_fifo(place):
 def the_log_is_a_socket(place):
     (place.run / "log.txt").unlink()
     before = os.getcwd()
-    os.chdir(place.run)  # the path of a socket may have 107 characters
+    os.chdir(place.run)  # the path of a socket has at most 107 characters
     try:
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind("log.txt")
@@ -130,14 +130,14 @@ def folders_without_end(place):
 
 @attack("resume", ends=UNTOUCHED)
 def the_lock_is_a_hard_link(place):
-    """Its other name would be emptied."""
+    """The file under its other name would be emptied."""
     (place.run / ".lock").unlink()
     (place.run / ".lock").hardlink_to(place.outside / "precious.txt")
 
 
 @attack("resume", ends=UNHARMED)
 def the_log_is_a_hard_link(place):
-    """Its other name would grow."""
+    """The file under its other name would grow."""
     (place.run / "log.txt").unlink()
     (place.run / "log.txt").hardlink_to(place.outside / "precious.txt")
 

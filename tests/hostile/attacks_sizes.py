@@ -1,4 +1,4 @@
-"""Files of a run that are sound in form, and far larger or more than any run writes."""
+"""Files of a valid form that are far larger, or more numerous, than any run writes."""
 
 import hashlib
 import json
@@ -14,17 +14,17 @@ def _lists(count):
 
 @attack("resume", "eval", ends=FALLS_BACK)
 def segments_that_are_a_million_lists(place):
-    """A message about each would take gigabytes."""
+    """One message about each would take gigabytes."""
     (place.newest / "manifest.json").write_text(_lists(990_000))
 
 
 @attack("resume", ends=FALLS_BACK)
-def segments_that_are_a_few_lists_less(place):
+def segments_that_are_slightly_fewer_lists(place):
     (place.newest / "manifest.json").write_text(_lists(90_000))
 
 
 @attack("resume", "eval", ends=REFUSED)
-def hundreds_of_checkpoints_with_such_a_manifest(place):
+def hundreds_of_checkpoints_with_manifests_of_many_lists(place):
     checkpoints = place.run / "checkpoints"
     manifest = checkpoints / "manifest.json"
     manifest.write_text(_lists(90_000))
@@ -41,12 +41,12 @@ def thousands_of_empty_checkpoints(place):
 
 
 @attack("eval 1", ends=REFUSED)
-def thousands_of_empty_checkpoints_and_none_that_is_asked_for(place):
+def thousands_of_empty_checkpoints_and_a_missing_one_requested(place):
     thousands_of_empty_checkpoints(place)
 
 
 def _lengthen(place, name, size):
-    """Let a file of arrays have so many bytes, most of them a hole, with a valid header and checksum."""
+    """Extend a file of arrays to this size with a hole, with a valid header and checksum."""
     file = place.newest / name
     content = file.read_bytes()
     end = 8 + int.from_bytes(content[:8], "little")
@@ -67,7 +67,7 @@ def _lengthen(place, name, size):
 
 @attack("resume", "eval", "info", ends=FALLS_BACK)
 def weights_of_a_gigabyte(place):
-    """The network has a hundred."""
+    """The network has a hundred weights."""
     _lengthen(place, "learner.safetensors", 2**30)
 
 
@@ -77,7 +77,7 @@ def tables_of_a_gigabyte(place):
 
 
 @attack("resume", "eval", ends=FALLS_BACK)
-def parts_that_no_state_has(place):
+def unknown_parts(place):
     for i in range(15):
         rewrite(place.newest, f"p{i}.json", '{"value": [' + "[]," * 600_000 + "[]]}")
 
@@ -89,7 +89,7 @@ def documents_of_many_values(place):
 
 
 @attack("resume", ends=FALLS_BACK)
-def one_segment_that_is_listed_ten_thousand_times(place):
+def one_segment_listed_ten_thousand_times(place):
     folder = place.run / "checkpoints" / "segments"
     folder.mkdir()
     (folder / "x").touch()
@@ -120,7 +120,7 @@ def metrics_that_are_newlines(place):
 
 
 @attack("resume", "metrics", "csv", ends=REFUSED)
-def rows_with_keys_of_their_own(place):
+def rows_with_distinct_keys(place):
     with (place.run / "metrics.jsonl").open("a") as file:
         for i in range(30_000):
             row = {"env_steps": 1, **{f"{i}/{key}": 1 for key in range(100)}}
@@ -135,17 +135,17 @@ def many_rows_of_many_columns(place):
 
 
 @attack("resume", "metrics", ends=UNHARMED)
-def as_many_rows_as_there_may_be(place):
+def the_maximal_number_of_rows(place):
     with (place.run / "metrics.jsonl").open("a") as file:
         file.write('{"env_steps": 1}\n' * 400_000)
 
 
-# Files that are cut off.
+# Truncated files.
 
 
 @attack("resume", "branch", "eval", "play", "show", "info", "export", ends=REFUSED)
-def a_configuration_that_is_cut_off(place):
-    """What is missing must not come from defaults: the run would stop elsewhere."""
+def a_truncated_configuration(place):
+    """Missing keys must not get defaults: the run would stop at another step."""
     file = place.run / "config.yaml"
     before, found, _ = file.read_text().partition("\nstop:")
     assert found
@@ -153,7 +153,7 @@ def a_configuration_that_is_cut_off(place):
 
 
 @attack("resume", ends=REFUSED)
-def a_configuration_that_lacks_a_single_key(place):
+def a_configuration_without_one_key(place):
     file = place.run / "config.yaml"
     lines = file.read_text().splitlines(keepends=True)
     (cut,) = [line for line in lines if line.startswith("  n_step:")]
@@ -161,18 +161,18 @@ def a_configuration_that_lacks_a_single_key(place):
 
 
 @attack("eval best", "branch best", ends=REFUSED)
-def a_best_checkpoint_that_is_cut_off(place):
+def a_truncated_best_json(place):
     note = place.run / "checkpoints" / "best.json"
     note.write_text('{"checkpoint": "step-0000')
 
 
 @attack("eval best", "branch best", ends=REFUSED)
-def a_best_checkpoint_that_is_gone(place):
+def a_missing_best_checkpoint(place):
     note = place.run / "checkpoints" / "best.json"
     note.write_text(json.dumps({"checkpoint": place.newest.name, "score": 1.0}))
     shutil.rmtree(place.newest)
 
 
 @attack("resume", ends=UNHARMED)
-def a_note_on_the_best_that_is_not_needed(place):
+def an_unneeded_damaged_best_json(place):
     (place.run / "checkpoints" / "best.json").write_text("{")

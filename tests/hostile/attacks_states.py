@@ -1,4 +1,4 @@
-"""States of tables and policies, of the right form, that would crash a run or read and write outside its arrays."""
+"""States of tables and policies, of a valid form, that would crash a run or access memory outside its arrays."""
 
 import numpy as np
 from corpus import REFUSED, attack, change_array, change_document, newest_of
@@ -6,7 +6,7 @@ from corpus import REFUSED, attack, change_array, change_document, newest_of
 
 @attack("resume stacked", ends=REFUSED)
 def stacks_that_are_older_than_the_ring(place):
-    """New steps would go on counting from there, and the frames of windows be written outside of their buffer."""
+    """New steps would continue these ages, and frames would be written outside of their buffer."""
     newest = newest_of(place.stacked)
     heads = []
     change_array(newest, "store", "windows/head", lambda head: heads.extend(head.tolist()) or head)
@@ -23,14 +23,14 @@ def stacks_that_are_older_than_the_ring(place):
 
 
 @attack("resume stacked", ends=REFUSED)
-def stacks_whose_first_frames_are_gone(place):
-    """Of steps that no window begins with yet."""
+def stacks_with_missing_first_frames(place):
+    """In steps where no sequence begins yet."""
     newest = newest_of(place.stacked)
     change_array(newest, "store", "obs/0/since", np.zeros_like)
 
 
 @attack("resume stacked", ends=REFUSED)
-def items_that_are_gone(place):
+def missing_items(place):
     change_array(newest_of(place.stacked), "store", "windows/steps", np.zeros_like)
 
 
@@ -75,12 +75,12 @@ def a_fragment_with_a_sequence_of_text(place):
 
 
 @attack("resume stacked", ends=REFUSED)
-def env_rows_that_have_acted_half_a_time(place):
+def envs_with_a_fractional_step_count(place):
     change_document(newest_of(place.stacked), "policies", "0/groups/0/step", {"value": 0.5})
 
 
 @attack("resume stacked", ends=REFUSED)
-def env_rows_that_see_something_else(place):
+def envs_with_other_observations(place):
     change_array(newest_of(place.stacked), "policies", "groups/0/arrays/1/obs", lambda obs: obs[:, :1])
 
 
@@ -95,7 +95,7 @@ def env_steps_of_a_loop_that_are_text(place):
 
 
 @attack("resume stacked", ends=REFUSED)
-def fragments_under_way_that_nobody_makes(place):
+def fragments_in_flight_without_an_actor(place):
     """No actor would ever get a credit again."""
     change_document(newest_of(place.stacked), "store", "limiter/in_flight", {"value": 10**15})
 

@@ -1,3 +1,3 @@
-"""A module that stands for a stranger's code: whoever imports it fails."""
+"""A module in the role of a stranger's code: importing it fails."""
 
 raise AssertionError("the code of a stranger was imported")

@@ -1,4 +1,4 @@
-"""One tiny trained run and its exported replay, which every attack gets a copy of; commands run in this process."""
+"""A tiny trained run and its exported replay, copied for every attack; commands run in this process."""
 
 import resource
 import shutil
@@ -19,7 +19,7 @@ from starling.cli.main import app
 
 @pytest.fixture(scope="session")
 def sound(tmp_path_factory):
-    """Two runs with three checkpoints, `run` and `stacked`, and the replay of the first, `export`: never changed."""
+    """Two unmodified runs with three checkpoints each, `run` and `stacked`, and the replay of the first, `export`."""
     root = tmp_path_factory.mktemp("sound")
     for name, settings in (("run", SETTINGS), ("stacked", STACKED)):
         ends = ["checkpoint.every=100", "stop.env_steps=300", f"run={name}", f"--runs={root}"]
@@ -32,7 +32,7 @@ def sound(tmp_path_factory):
 
 @pytest.fixture
 def place(sound, tmp_path):
-    """Copies to attack, and a folder beside them that nothing may change."""
+    """Copies to attack, and a folder outside of them that must not change."""
     for name in ("run", "stacked", "export"):
         shutil.copytree(sound / name, tmp_path / name)
     outside = tmp_path / "outside"
@@ -45,11 +45,11 @@ def place(sound, tmp_path):
 
 @pytest.fixture
 def starling(monkeypatch, capfd):
-    """`starling(*arguments)` runs a command in this process and says how it ended and what it took."""
+    """`starling(*arguments)` runs a command in this process and returns its `Ended`."""
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["starling", *map(str, arguments)])
-        Path("/proc/self/clear_refs").write_text("5")  # the peak of the memory in use is counted from here on
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak of the memory in use
         before, started = _memory("VmRSS"), time.process_time()
         with pytest.raises(SystemExit) as ended:
             main.main()
@@ -61,7 +61,7 @@ def starling(monkeypatch, capfd):
 
 
 def _memory(which):
-    """Bytes of memory of this process: VmRSS is what it has now, VmHWM the most that it has had."""
+    """Memory of this process in bytes: VmRSS is its current size, VmHWM its peak."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{which}:"):
             return int(line.split()[1]) * 1024

@@ -1,7 +1,7 @@
-"""Forms of attacks on files, and the tools to make them; the attacks themselves are in attacks_*.py.
+"""Types and tools for attacks on files; the attacks themselves are in attacks_*.py.
 
-An attack is a function that changes a copy of a sound run or of an exported replay. `@attack` names the commands that
-are then tried and the way they must end:
+An attack is a function that modifies a copy of a sound run or of an exported replay. `@attack` names the commands to
+try afterwards and the outcome they must have:
 
     @attack("resume", "eval", ends=FALLS_BACK)
     def a_pickle_named_safetensors(place):
@@ -54,16 +54,16 @@ EVERY = ("resume", "branch", "eval", "play", "metrics", "show", "info", "export"
 REFUSED = "refused"
 """One line, exit code 2."""
 UNTOUCHED = "untouched"
-"""The same, and nothing in the run has changed either."""
+"""Like REFUSED, and nothing in the run has changed."""
 FALLS_BACK = "falls back"
-"""The older checkpoint is used, with one line that says what is wrong with the newest; exit code 0."""
+"""The older checkpoint is used, with one line about what is wrong with the newest; exit code 0."""
 UNHARMED = "unharmed"
-"""The command ends as ever, without a traceback."""
+"""The command succeeds as usual, without a traceback."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an attack is made."""
+    """The folders in which an attack is made."""
 
     root: Path
 
@@ -73,7 +73,7 @@ class Place:
 
     @property
     def stacked(self):
-        """A run with frame stacks whose checkpoints are exact: they also hold env loops and policies."""
+        """A run with frame stacks and exact checkpoints, which also contain the state of env loops and policies."""
         return self.root / "stacked"
 
     @property
@@ -90,7 +90,7 @@ class Place:
         return newest_of(self.run)
 
     def command(self, name):
-        """The arguments of a command, with the paths that it is about."""
+        """The arguments of a command, with paths filled in."""
         arguments = COMMANDS[name]
         for folder in ("run", "stacked", "export", "scratch"):
             arguments = [part.replace(f"{{{folder}}}", str(self.root / folder)) for part in arguments]
@@ -103,7 +103,7 @@ def newest_of(run):
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended: exit code, what it printed, processor seconds, and bytes of memory that it added."""
+    """The outcome of a command: exit code, output, processor seconds, and additional bytes of memory."""
 
     code: int
     out: str
@@ -136,18 +136,18 @@ def attack(*commands, ends=REFUSED):
 
 
 def snapshot(folder):
-    """Everything in a folder: kind, mode, size, target of links, content of files that are not huge."""
+    """Everything in a folder: kind, mode, size, link targets, and content of files that are not huge."""
     found = {}
     for path in sorted(folder.rglob("*")):
-        about = path.lstat()
-        is_read = path.is_file() and about.st_size < 2**30
+        status = path.lstat()
+        is_read = path.is_file() and status.st_size < 2**30
         content = os.readlink(path) if path.is_symlink() else path.read_bytes() if is_read else None
-        found[path.relative_to(folder)] = (about.st_mode, about.st_size if path.is_file() else None, content)
+        found[path.relative_to(folder)] = (status.st_mode, status.st_size if path.is_file() else None, content)
     return found
 
 
 def sign(folder):
-    """Give a checkpoint's manifest the checksums of the files that are there now."""
+    """Update the checksums in a checkpoint's manifest to the current files."""
     manifest = json.loads((folder / "manifest.json").read_text())
     files = [file for file in sorted(folder.iterdir()) if file.name != "manifest.json"]
     manifest["files"] = {file.name: _entry(file) for file in files}
@@ -160,31 +160,31 @@ def _entry(file):
 
 
 def rewrite(folder, name, content):
-    """Put other content into a file of a checkpoint, with a valid checksum."""
+    """Replace the content of a checkpoint file, with a valid checksum."""
     (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     sign(folder)
 
 
 def change_manifest(folder, change):
-    """Let `change(manifest)` change a manifest, or return another one."""
+    """Let `change(manifest)` modify a manifest or return another one."""
     manifest = json.loads((folder / "manifest.json").read_text())
     changed = change(manifest)
     (folder / "manifest.json").write_text(json.dumps(manifest if changed is None else changed))
 
 
 def change_document(folder, part, path, value):
-    """Put another value at a path, such as `rng/state`, of a part of the state; `value` is a leaf, {"value": 3}."""
+    """Replace the value at a path such as `rng/state` in a part of the state; `value` is a leaf, {"value": 3}."""
     document = json.loads((folder / f"{part}.json").read_text())
-    *way, last = path.split("/")
+    *parents, last = path.split("/")
     node = document["dict"]
-    for key in way:
+    for key in parents:
         node = node[key]["dict"]
     node[last] = value
     rewrite(folder, f"{part}.json", json.dumps(document))
 
 
 def change_array(folder, part, name, change):
-    """Let `change(array)` return another array in the place of one of a part, with a valid checksum."""
+    """Replace an array of a part by `change(array)`, with a valid checksum."""
     file = folder / f"{part}.safetensors"
     arrays = {key: np.array(value) for key, value in load(file.read_bytes()).items()}
     matching = [key for key in arrays if key.endswith(name)]
@@ -206,7 +206,7 @@ def change_header(file, change):
 
 
 def change_export(export, change):
-    """Let `change(columns)` change the columns of an export's first file, with a valid checksum."""
+    """Let `change(columns)` modify the columns of an export's first file, with a valid checksum."""
     manifest = json.loads((export / "manifest.json").read_text())
     part = manifest["tables"]["replay"]["parts"][0]
     columns = {name: np.array(column) for name, column in load((export / part["file"]).read_bytes()).items()}
@@ -215,7 +215,7 @@ def change_export(export, change):
 
 
 def rewrite_export(export, content, **entry):
-    """Put other content into an export's first file, with a valid checksum; `entry` is what else is said about it."""
+    """Replace the content of an export's first file, with a valid checksum; `entry` updates its manifest entry."""
     manifest = json.loads((export / "manifest.json").read_text())
     part = manifest["tables"]["replay"]["parts"][0]
     (export / part["file"]).write_bytes(content)

@@ -26,10 +26,10 @@ def note():
 
 main()
 """
-"""The command, with its peak memory in kB in a file; rusage counts what its parent had when it was started."""
+"""Runs a command and writes its peak memory in kB to a file; rusage would include the memory of its parent."""
 
 
-def assert_ends_as_it_should(case, ended):
+def assert_expected_outcome(case, ended):
     assert "Traceback" not in ended.out + ended.err, ended.err
     errors = ended.err.splitlines()
     if case.ends in (REFUSED, UNTOUCHED):
@@ -53,7 +53,7 @@ def test_attack(case, place, starling):
     case.make(place)
     outside, run, export = (snapshot(folder) for folder in (place.outside, place.run, place.export))
     ended = starling(*place.command(case.command))
-    assert_ends_as_it_should(case, ended)
+    assert_expected_outcome(case, ended)
     assert snapshot(place.outside) == outside, "something outside the run has changed"
     assert snapshot(place.export) == export
     assert not (place.root / "scratch" / "child").exists() or case.ends in (FALLS_BACK, UNHARMED)
@@ -65,21 +65,21 @@ def test_attack(case, place, starling):
 
 @pytest.mark.parametrize("command", sorted({case.command for case in CASES} - {"eval ²", "eval 1"}))
 def test_without_an_attack_every_command_succeeds(command, place, starling):
-    """Else an attack could be refused for another reason."""
+    """Otherwise an attack could be rejected for another reason."""
     ended = starling(*place.command(command))
     assert ended.code == 0, ended.err
     assert ended.err == ""
     assert "skipped" not in ended.out
 
 
-def test_a_run_may_be_reached_through_a_link(place, starling):
+def test_run_may_be_opened_through_a_link(place, starling):
     link = place.root / "mine"
     link.symlink_to(place.run)
     assert starling("resume", link).code == 0
 
 
-def test_nothing_that_others_put_among_segments_is_removed(place, starling):
-    attacks_checkpoints.files_of_others_among_segments(place)
+def test_foreign_files_among_segments_are_not_removed(place, starling):
+    attacks_checkpoints.foreign_files_among_segments(place)
     assert starling("resume", place.run).code == 0
     assert (place.run / "checkpoints" / "segments" / "notes.txt").read_text() == "mine"
 
@@ -96,8 +96,8 @@ def test_nothing_that_others_put_among_segments_is_removed(place, starling):
     ],
     ids=str,
 )
-def test_attack_on_a_process_of_its_own(case, place):
-    """What the whole process takes, torch included."""
+def test_attack_in_a_subprocess(case, place):
+    """Limits for the whole process, including torch."""
     case.make(place)
     outside = snapshot(place.outside)
     command = [sys.executable, "-c", MEASURED, *place.command(case.command)]
@@ -115,8 +115,8 @@ def test_attack_on_a_process_of_its_own(case, place):
 
 
 @pytest.mark.slow
-def test_checks_hold_where_python_leaves_out_asserts(place):
-    attacks_checkpoints.windows_in_the_future(place)
+def test_checks_work_when_python_skips_asserts(place):
+    attacks_checkpoints.sequences_in_the_future(place)
     command = [sys.executable, "-O", "-m", "starling", *place.command("resume")]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=place.root, check=False)
     assert ended.returncode == 2, ended.stderr

@@ -1,6 +1,6 @@
-"""Decoders of files under random changes: what they take they can use, and what they refuse they refuse by name.
+"""Decoders of files under random changes: they accept only what can be used, and reject the rest with a clear error.
 
-A short form runs with all tests; `make fuzz` gives STARLING_FUZZ more examples.
+`make test` runs a few examples; `make fuzz` sets STARLING_FUZZ for more.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import pytest
 from corpus import SETTINGS, change_export, rewrite
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.store_streams import Stream, make_layout, make_rows, stack_of
+from support.store_streams import Stream, make_envs, make_layout, stack_of
 
 from starling.config.bounded_json import parse_json
 from starling.config.load import load as load_config
@@ -54,12 +54,12 @@ values = st.recursive(
 )
 
 
-def spots(node, path=()):
+def node_paths(node, path=()):
     """The path of every node in JSON."""
     yield path
     children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for key, child in children:
-        yield from spots(child, (*path, key))
+        yield from node_paths(child, (*path, key))
 
 
 @st.composite
@@ -67,12 +67,12 @@ def changed_json(draw, document):
     """JSON with one to three nodes replaced, removed, or swapped."""
     document = copy.deepcopy(document)
     for _ in range(draw(st.integers(1, 3))):
-        places = [path for path in spots(document) if path]
+        places = [path for path in node_paths(document) if path]
         if not places:
             return draw(values)
-        *way, last = draw(st.sampled_from(places))
+        *parents, last = draw(st.sampled_from(places))
         node = document
-        for key in way:
+        for key in parents:
             node = node[key]
         if draw(st.booleans()):
             node[last] = draw(values)
@@ -92,7 +92,7 @@ def _has(node, key):
 
 @st.composite
 def changed_bytes(draw, content):
-    """Bytes with a few flipped, cut out, put in, or cut off."""
+    """Bytes with some flipped, removed, inserted, or cut off."""
     changed = bytearray(content)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(0, min(len(changed) - 1, 4000))))
@@ -110,7 +110,7 @@ def changed_bytes(draw, content):
 
 @pytest.fixture(scope="module")
 def root(sound, tmp_path_factory):
-    """Checkpoints to change, with the files of a sound one to begin with."""
+    """Checkpoints to modify, initially with the files of a sound one."""
     folder = tmp_path_factory.mktemp("fuzz") / "checkpoints" / "step-000000000300"
     shutil.copytree(sound / "run" / "checkpoints" / folder.name, folder)
     return folder
@@ -126,8 +126,8 @@ def assert_one_line(error):
     assert str(error).isprintable()
 
 
-def load_or_refuse(folder):
-    """The state, if it has the form of one."""
+def load_or_reject(folder):
+    """The state, if it has a valid form."""
     try:
         return checkpoint.load(folder, check=state_check("learner", "store", "session", "incarnations"))
     except BrokenCheckpointError as error:
@@ -144,7 +144,7 @@ def test_fuzz_manifest(folder, data):
     else:
         changed = json.dumps(data.draw(changed_json(json.loads(sound)))).encode()
     (folder / "manifest.json").write_bytes(changed)
-    load_or_refuse(folder)
+    load_or_reject(folder)
     checkpoint.segment_names(folder)
     (folder / "manifest.json").write_bytes(sound)
 
@@ -156,14 +156,14 @@ def test_fuzz_documents(folder, data):
     sound = (folder / f"{part}.json").read_bytes()
     changed = data.draw(st.one_of(changed_bytes(sound), changed_json(json.loads(sound)).map(json.dumps)))
     rewrite(folder, f"{part}.json", changed)
-    load_or_refuse(folder)
+    load_or_reject(folder)
     rewrite(folder, f"{part}.json", sound)
 
 
 @fuzz
 @given(data=st.data())
 def test_fuzz_files_of_tensors(folder, data):
-    """With a header of other bytes, or of other JSON."""
+    """With modified bytes or JSON in the header."""
     sound = (folder / "learner.safetensors").read_bytes()
     end = 8 + int.from_bytes(sound[:8], "little")
     if data.draw(st.booleans()):
@@ -188,7 +188,7 @@ def test_fuzz_json_and_rows(tmp_path_factory, content):
 
 @pytest.fixture(scope="module")
 def restored(sound):
-    """What the tables of the run are made of, and the state that they were saved with."""
+    """The replay of the run, and the saved state of its tables."""
     replay = load_replay(sound / "run", which="newest", warn=print)
     return replay, freeze({"store": replay.store.get_state(with_tables=True)})["store"]
 
@@ -196,7 +196,7 @@ def restored(sound):
 @fuzz
 @given(data=st.data())
 def test_fuzz_tables(restored, data):
-    """A state that is taken can be sampled from, inserted into, and saved again."""
+    """An accepted state can be sampled from, inserted into, and saved again."""
     replay, part = restored
     arrays, document = dict(part.arrays), part.document
     if data.draw(st.booleans()):
@@ -240,9 +240,9 @@ def make_table(sampler, layout):
 @fuzz
 @given(data=st.data())
 def test_fuzz_every_kind_of_table(sampler, data):
-    """With frame stacks and recurrent states; what is taken can be sampled from, inserted into, and saved again."""
+    """With frame stacks and recurrent states; an accepted state can be sampled from, inserted into, and saved again."""
     layout = make_layout(stack_of(2, 0))
-    stream = Stream(make_rows(0, 2, layout), np.arange(2), layout)
+    stream = Stream(make_envs(0, 2, layout), np.arange(2), layout)
     table = make_table(sampler, layout)
     for _ in range(4):
         table.insert(stream.fragment(3))
@@ -262,7 +262,7 @@ def test_fuzz_every_kind_of_table(sampler, data):
         assert_one_line(error)
         return
     if restored.ring is not None and not np.isin(restored.ring.env_rows, [0, 1]).all():
-        return  # who restores a run refuses these
+        return  # the code that restores a run rejects these
     for _ in range(2):
         restored.sample(2)
         restored.insert(stream.fragment(3))
@@ -271,7 +271,7 @@ def test_fuzz_every_kind_of_table(sampler, data):
 
 @st.composite
 def changed_array(draw, array):
-    """Another array: of other numbers, another shape, or another type."""
+    """The array with other values, another shape, or another dtype."""
     changed = np.array(array)
     match draw(st.sampled_from(["value", "all", "shape", "type"])):
         case "value" if changed.size:
@@ -294,7 +294,7 @@ def changed_array(draw, array):
 @fuzz
 @given(data=st.data())
 def test_fuzz_segments(tmp_path_factory, data):
-    """Bytes that are not those of their name are found; what is read has the size that was promised."""
+    """Bytes that do not match their name are detected; what is read has the declared size."""
     root = tmp_path_factory.mktemp("segments")
     segment = Joined((data.draw(st.binary(min_size=1, max_size=64)),))
     write_segments(root, deque([segment]))
@@ -310,8 +310,8 @@ def test_fuzz_segments(tmp_path_factory, data):
 
 
 @pytest.fixture(scope="module")
-def starting():
-    """A run that would begin with the exported replay."""
+def new_run():
+    """A run that would start with the exported replay."""
     run_plan = RunPlan.from_config(load_config(SETTINGS[0], SETTINGS[1:]))
     return run_plan, layout_of(run_plan, build_model(run_plan))
 
@@ -323,30 +323,30 @@ def export(sound, tmp_path):
 
 @fuzz
 @given(data=st.data())
-def test_fuzz_manifest_of_an_export(export, starting, data):
+def test_fuzz_manifest_of_an_export(export, new_run, data):
     file = export / "manifest.json"
     sound = file.read_bytes()
     changed = data.draw(st.one_of(changed_bytes(sound), changed_json(json.loads(sound)).map(json.dumps)))
     file.write_bytes(changed if isinstance(changed, bytes) else changed.encode())
-    read_or_refuse(export, starting)
+    read_or_reject(export, new_run)
     file.write_bytes(sound)
 
 
 @fuzz
 @given(data=st.data())
-def test_fuzz_steps_of_an_export(export, starting, sound, data):
+def test_fuzz_steps_of_an_export(export, new_run, sound, data):
     def change(columns):
         name = data.draw(st.sampled_from(sorted(columns)))
         columns[name] = np.ascontiguousarray(data.draw(changed_array(columns[name])))
 
     shutil.copytree(sound / "export", export, dirs_exist_ok=True)
     change_export(export, change)
-    read_or_refuse(export, starting)
+    read_or_reject(export, new_run)
 
 
-def read_or_refuse(export, starting):
-    """Read all steps of an export, unless it is refused with one line."""
-    run_plan, layout = starting
+def read_or_reject(export, new_run):
+    """Read all steps of an export, unless it is rejected with a one-line error."""
+    run_plan, layout = new_run
     try:
         manifest = check_replay(run_plan, layout, export)
         for entry in manifest.tables.values():

@@ -1,4 +1,4 @@
-"""The bandit against a slow version that reads like the paper, and against plain UCB where the best arm changes."""
+"""The bandit compared with a slow version that reads like the paper, and with plain UCB where the best arm changes."""
 
 import math
 
@@ -12,7 +12,7 @@ ARMS, ROWS = 4, 3
 
 
 def slow_choice(history, window, epsilon, bonus, noise):
-    """2003.13350, section 3.2: of the episodes of one row, a list of (arm, return)."""
+    """2003.13350, section 3.2: the arm after the episodes of one env, a list of (arm, return)."""
     recent = history[-window:]
     plays = [[value for arm, value in recent if arm == k] for k in range(ARMS)]
     for k in range(ARMS):
@@ -29,24 +29,24 @@ def slow_tuned_choice(history, window):
     low, high = (min(values), max(values)) if values else (0.0, 0.0)
     plays = [[(v - low) / (high - low) if high > low else 0.0 for arm, v in recent if arm == k] for k in range(ARMS)]
     scores = []
-    for mine in plays:
-        if not mine:
+    for values_of_arm in plays:
+        if not values_of_arm:
             scores.append(math.inf)
             continue
-        rate = math.log(len(recent)) / len(mine)
-        scores.append(np.mean(mine) + math.sqrt(rate * min(0.25, np.var(mine) + math.sqrt(2 * rate))))
+        rate = math.log(len(recent)) / len(values_of_arm)
+        scores.append(np.mean(values_of_arm) + math.sqrt(rate * min(0.25, np.var(values_of_arm) + math.sqrt(2 * rate))))
     return int(np.argmax(scores))
 
 
 @pytest.mark.parametrize("kind", ["ucb", "ucb_tuned"])
 @pytest.mark.parametrize("window", [7, 50])
-def test_equals_the_slow_version(kind, window):
+def test_bandit_matches_the_slow_reference(kind, window):
     rng = np.random.default_rng(0)
     bandit = Bandit(ARMS, window, kind=kind, epsilon=0.3, bonus=0.7)
     state, histories = bandit.state(ROWS), [[] for _ in range(ROWS)]
     seen = set()
     for _ in range(60):
-        rows = np.flatnonzero(rng.random(ROWS) < 0.7)  # those whose episode ends now
+        rows = np.flatnonzero(rng.random(ROWS) < 0.7)  # envs whose episode ends now
         noise = rng.random((len(rows), 2)).astype(np.float32)
         arms = bandit.choose(state, torch.from_numpy(rows), torch.from_numpy(noise)).numpy()
         for i, row in enumerate(rows):
@@ -60,24 +60,24 @@ def test_equals_the_slow_version(kind, window):
     assert len(seen) == ROWS * ARMS
 
 
-def regret(window, rows=20, episodes=600):
-    """What is lost against the best arm that never changes its mind, where the best arm changes every 200 episodes."""
+def regret(window, num_envs=20, episodes=600):
+    """The regret relative to the best fixed arm, where the best arm changes every 200 episodes."""
     rng = np.random.default_rng(0)
     bandit = Bandit(ARMS, window, epsilon=0.1, bonus=0.5)
-    state, everyone = bandit.state(rows), torch.arange(rows)
-    earned, fixed = 0.0, np.zeros(ARMS)
+    state, all_envs = bandit.state(num_envs), torch.arange(num_envs)
+    total, fixed = 0.0, np.zeros(ARMS)
     for t in range(episodes):
         means = np.full(ARMS, 0.2)
         means[t // 200] = 1.0
-        arms = bandit.choose(state, everyone, torch.from_numpy(rng.random((rows, 2))).float())
-        values = means[arms.numpy()] + 0.3 * rng.standard_normal(rows)
-        bandit.learn(state, everyone, arms, torch.from_numpy(values).float())
-        earned += means[arms.numpy()].mean()
+        arms = bandit.choose(state, all_envs, torch.from_numpy(rng.random((num_envs, 2))).float())
+        values = means[arms.numpy()] + 0.3 * rng.standard_normal(num_envs)
+        bandit.learn(state, all_envs, arms, torch.from_numpy(values).float())
+        total += means[arms.numpy()].mean()
         fixed += means
-    return fixed.max() - earned
+    return fixed.max() - total
 
 
 @pytest.mark.slow
-def test_a_sliding_window_follows_an_arm_that_drifts_where_plain_ucb_does_not():
+def test_sliding_window_follows_a_changing_best_arm_and_plain_ucb_does_not():
     sliding, plain = regret(window=40), regret(window=10_000)
     assert sliding < plain - 100

@@ -1,8 +1,8 @@
-"""ICM: what is expected earns little, features tell actions apart, noise that no action explains is left out."""
+"""ICM: predictable steps have low rewards, and features encode what actions control and not the noise."""
 
 import torch
 from gymnasium import spaces
-from support.looking import seen
+from support.intrinsic_inputs import intrinsic_input
 
 from starling.config.curiosity import ICMConfig
 from starling.intrinsic.icm import ICM
@@ -11,13 +11,13 @@ from starling.types import Batch, EnvSpec, Progress, Trajectory
 ENV = EnvSpec("x", spaces.Box(-10, 10, (4,)), spaces.Discrete(3))
 
 
-def walk(steps, rows, seed=0):
-    """A point on a circle of 8 places, moved by action - 1, and two numbers that are noise."""
-    drawn = torch.Generator().manual_seed(seed)
-    action = torch.randint(0, 3, (steps, rows), generator=drawn)
-    place = torch.cat([torch.zeros(1, rows, dtype=torch.int64), (action - 1).cumsum(0)])
+def walk(steps, num_envs, seed=0):
+    """A point on a circle with 8 positions, moved by action - 1, and two noise dimensions."""
+    generator = torch.Generator().manual_seed(seed)
+    action = torch.randint(0, 3, (steps, num_envs), generator=generator)
+    place = torch.cat([torch.zeros(1, num_envs, dtype=torch.int64), (action - 1).cumsum(0)])
     angle = place * (2 * torch.pi / 8)
-    noise = torch.randn(steps + 1, rows, 2, generator=drawn)
+    noise = torch.randn(steps + 1, num_envs, 2, generator=generator)
     return torch.cat([angle.cos()[..., None], angle.sin()[..., None], noise], dim=-1), action
 
 
@@ -30,7 +30,7 @@ def batch_of(obs, action):
     return Batch(trajectory, torch.ones(rows), torch.zeros(rows), Progress(), torch.Generator())
 
 
-def test_it_learns_what_an_action_does_and_leaves_out_what_none_explains():
+def test_icm_learns_the_effect_of_actions_and_ignores_noise():
     torch.manual_seed(0)
     icm = ICM(ICMConfig(hidden=64))
     module = icm.build(ENV)
@@ -49,23 +49,23 @@ def test_it_learns_what_an_action_does_and_leaves_out_what_none_explains():
     assert wrong > 3 * expected
 
 
-def test_the_reward_is_the_surprise_between_two_observations_of_a_row():
+def test_reward_is_the_forward_error_between_two_observations():
     torch.manual_seed(0)
     icm = ICM(ICMConfig())
     module = icm.build(ENV)
     obs, action = walk(3, 2)
-    memory, never = icm.initial_state(2), torch.zeros(2, dtype=torch.bool)
-    icm.reward(module, seen(obs[0], ~never, action[0]), memory)
+    memory, no_flags = icm.initial_state(2), torch.zeros(2, dtype=torch.bool)
+    icm.reward(module, intrinsic_input(obs[0], ~no_flags, action[0]), memory)
     for t in range(3):
-        found = icm.reward(module, seen(obs[t + 1], never, action[t]), memory)
+        found = icm.reward(module, intrinsic_input(obs[t + 1], no_flags, action[t]), memory)
         before, after = module.inverse.encode(obs[t]), module.inverse.encode(obs[t + 1])
         taken = torch.nn.functional.one_hot(action[t], 3).float()
         error = module.forward_model(torch.cat((before, taken), dim=-1)) - after
         torch.testing.assert_close(found, 0.5 * error.square().sum(-1))
 
 
-def test_the_forward_model_does_not_shape_the_features():
-    icm = ICM(ICMConfig(beta=1.0))  # the forward model's loss alone
+def test_forward_loss_does_not_train_the_features():
+    icm = ICM(ICMConfig(beta=1.0))  # only the loss of the forward model
     module = icm.build(ENV)
     batch = batch_of(*walk(4, 3))
     icm.loss(module, batch, batch.trajectory.obs[1:]).backward()

@@ -1,10 +1,10 @@
-"""Random network distillation: what is seen often is no longer new, and what it sees is normalised."""
+"""RND: what is seen often is no longer novel; observations are normalized."""
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from support.looking import seen
+from support.intrinsic_inputs import intrinsic_input
 
 from starling.config.curiosity import RNDConfig
 from starling.intrinsic.rnd import RND
@@ -15,7 +15,7 @@ VECTOR = EnvSpec("x", spaces.Box(-10, 10, (3,)), spaces.Discrete(2))
 
 
 def batch_of(obs, valid=None):
-    """Steps [T, B] that saw `obs` [T+1, B, ...]."""
+    """Steps [T, B] with observations `obs` [T+1, B, ...]."""
     steps, rows = obs.shape[0] - 1, obs.shape[1]
     valid = torch.ones(steps, rows, dtype=torch.bool) if valid is None else valid
     flags, numbers = torch.zeros(steps, rows, dtype=torch.bool), torch.zeros(steps, rows)
@@ -31,54 +31,54 @@ def noise(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def look(rnd, module, obs):
-    return rnd.reward(module, seen(obs), rnd.initial_state(len(obs))).detach()
+def reward_of(rnd, module, obs):
+    return rnd.reward(module, intrinsic_input(obs), rnd.initial_state(len(obs))).detach()
 
 
-def test_what_is_trained_on_stops_being_new_and_what_is_not_does_not():
+def test_novelty_falls_for_observations_that_are_trained_on():
     torch.manual_seed(0)
     rnd = RND(RNDConfig(warm_up=0))
     module = rnd.build(VECTOR)
     known, other = noise(ROWS, 3), noise(ROWS, 3, seed=1)
     batch = batch_of(known.expand(STEPS + 1, ROWS, 3))
     rnd.prepare(module, batch.trajectory)
-    before = look(rnd, module, known), look(rnd, module, other)
+    before = reward_of(rnd, module, known), reward_of(rnd, module, other)
     optimizer = torch.optim.Adam(module.predictor.parameters(), lr=1e-3)
     for _ in range(200):
         optimizer.zero_grad()
         rnd.loss(module, batch, batch.trajectory.obs[1:]).backward()
         optimizer.step()
-    assert (look(rnd, module, known) < 0.02 * before[0]).all()
-    assert look(rnd, module, other).mean() > 0.2 * before[1].mean()
+    assert (reward_of(rnd, module, known) < 0.02 * before[0]).all()
+    assert reward_of(rnd, module, other).mean() > 0.2 * before[1].mean()
     assert all(parameter.grad is None for parameter in module.random.parameters())
 
 
-def test_the_error_is_that_of_the_normalised_and_clipped_observation():
+def test_error_is_computed_on_normalized_and_clipped_observations():
     torch.manual_seed(0)
     rnd = RND(RNDConfig(warm_up=0, clip=1.5))
     module = rnd.build(VECTOR)
     obs = 100 + 7 * noise(STEPS + 1, ROWS, 3)
     valid = torch.ones(STEPS, ROWS, dtype=torch.bool)
     valid[2, 1] = False
-    obs[3, 1] = 1e6  # follows the step that is not valid
+    obs[3, 1] = 1e6  # follows the invalid step
     rnd.prepare(module, batch_of(obs, valid).trajectory)
     kept = obs[1:][valid]
     scaled = ((obs[0] - kept.mean(0)) / kept.std(0, correction=0)).clamp(-1.5, 1.5)
     expected = (module.predictor(scaled) - module.random(scaled)).square().mean(-1)
-    torch.testing.assert_close(look(rnd, module, obs[0]), expected.detach(), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(reward_of(rnd, module, obs[0]), expected.detach(), rtol=1e-3, atol=1e-5)
 
 
-def test_nothing_is_earned_before_enough_was_seen():
+def test_reward_is_0_until_warmed_up():
     rnd = RND(RNDConfig(warm_up=2 * STEPS * ROWS))
     module = rnd.build(VECTOR)
     steps = batch_of(noise(STEPS + 1, ROWS, 3)).trajectory
     rnd.prepare(module, steps)
-    assert (look(rnd, module, noise(ROWS, 3)) == 0).all()
+    assert (reward_of(rnd, module, noise(ROWS, 3)) == 0).all()
     rnd.prepare(module, steps)
-    assert (look(rnd, module, noise(ROWS, 3)) > 0).all()
+    assert (reward_of(rnd, module, noise(ROWS, 3)) > 0).all()
 
 
-def test_only_the_newest_frame_of_a_stack_is_looked_at():
+def test_only_the_newest_frame_of_a_stack_counts():
     env = EnvSpec("x", spaces.Box(0, 255, (4, 36, 36), np.uint8), spaces.Discrete(2), stack=StackSpec("", 0, 4))
     rnd = RND(RNDConfig(warm_up=0))
     module = rnd.build(env)
@@ -86,12 +86,12 @@ def test_only_the_newest_frame_of_a_stack_is_looked_at():
     rnd.prepare(module, batch_of(obs).trajectory)
     changed = obs[0].clone()
     changed[:, :3] = 0
-    torch.testing.assert_close(look(rnd, module, changed), look(rnd, module, obs[0]))
+    torch.testing.assert_close(reward_of(rnd, module, changed), reward_of(rnd, module, obs[0]))
     changed[:, 3] = 0
-    assert (look(rnd, module, changed) != look(rnd, module, obs[0])).all()
+    assert (reward_of(rnd, module, changed) != reward_of(rnd, module, obs[0])).all()
 
 
-def test_a_share_of_the_steps_is_learnt_from():
+def test_loss_uses_a_random_share_of_the_steps():
     rnd = RND(RNDConfig(warm_up=0, share=0.25))
     module = rnd.build(VECTOR)
     obs = noise(STEPS + 1, 100, 3)
@@ -99,6 +99,6 @@ def test_a_share_of_the_steps_is_learnt_from():
     rnd.prepare(module, batch.trajectory)
     loss = rnd.loss(module, batch, obs[1:]).item()
     drawn = torch.rand(STEPS, 100, generator=torch.Generator().manual_seed(0)) < 0.25
-    errors = look(rnd, module, obs[1:].flatten(0, 1)).view(STEPS, 100)
+    errors = reward_of(rnd, module, obs[1:].flatten(0, 1)).view(STEPS, 100)
     assert loss == pytest.approx(errors[drawn].mean().item(), rel=1e-4)
     assert loss != pytest.approx(errors.mean().item(), rel=1e-4)

@@ -1,4 +1,4 @@
-"""Which policies an evaluator tries, which it then takes for the best, and what it leaves to the next evaluation."""
+"""An evaluator's policy trials: which policies it tries, which one it considers best, and what it saves."""
 
 import json
 
@@ -8,77 +8,77 @@ import torch
 from starling.intrinsic.bandit import Bandit
 from starling.intrinsic.trials import BanditTrials
 
-LATE = torch.tensor([0.9, 0.9])  # noise with which nothing is at random
+GREEDY = torch.tensor([0.9, 0.9])  # noise for which no choice is random
 
 
 def trials(window=8, epsilon=0.5, episodes=3, bonus=1.0, arms=4):
     return BanditTrials(Bandit(arms, window, epsilon=epsilon, bonus=bonus), episodes)
 
 
-def played(*history, **settings):
-    made = trials(**settings)
+def trials_after(*history, **settings):
+    trials_now = trials(**settings)
     for arm, total in history:
-        made.learn(arm, total)
-    return made
+        trials_now.learn(arm, total)
+    return trials_now
 
 
 ONCE = [(0, 1.0), (1, 5.0), (2, 0.0), (3, 2.0)]
 
 
-def test_every_policy_is_tried_first_and_none_twice_at_once():
-    made = trials()
-    assert made.due == 4
-    assert made.choose([], LATE) == 0
-    assert made.choose([0], LATE) == 1
-    made.learn(1, 5.0)
-    assert made.choose([0], LATE) == 2
-    assert made.choose([0, 2], LATE) == 3
+def test_every_policy_is_tried_first_and_never_twice_at_the_same_time():
+    trials_now = trials()
+    assert trials_now.due == 4
+    assert trials_now.choose([], GREEDY) == 0
+    assert trials_now.choose([0], GREEDY) == 1
+    trials_now.learn(1, 5.0)
+    assert trials_now.choose([0], GREEDY) == 2
+    assert trials_now.choose([0, 2], GREEDY) == 3
 
 
-def test_then_the_bandit_chooses():
-    made = played(*ONCE)
-    assert made.due == 3
-    assert made.choose([], LATE) == 1
-    assert made.choose([], torch.tensor([0.4, 0.6])) == 2  # at random
-    curious = played(*ONCE, *[(1, 5.0)] * 4, bonus=9.0)
-    assert curious.choose([], LATE) == 3  # 2 + 9 > 5 + 9 / sqrt(5)
-    assert curious.best == 1  # without the bonus
+def test_after_one_trial_each_the_bandit_chooses():
+    trials_now = trials_after(*ONCE)
+    assert trials_now.due == 3
+    assert trials_now.choose([], GREEDY) == 1
+    assert trials_now.choose([], torch.tensor([0.4, 0.6])) == 2  # at random
+    with_bonus = trials_after(*ONCE, *[(1, 5.0)] * 4, bonus=9.0)
+    assert with_bonus.choose([], GREEDY) == 3  # 2 + 9 > 5 + 9 / sqrt(5)
+    assert with_bonus.best == 1  # without the bonus
 
 
-def test_the_best_has_the_largest_mean_within_the_window():
-    assert trials().best == 0  # nothing is known: the one that exploits
-    assert played((2, -3.0), (3, -5.0)).best == 2  # those without a trial are not taken for 0
-    assert played(*ONCE).best == 1
-    assert played(*ONCE, (1, 0.0), (1, 0.0)).best == 3  # mean 5 / 3
-    assert played((1, 9.0), *[(0, 1.0), (2, 2.0)] * 4).best == 2  # the 9 has left the window
+def test_best_policy_has_the_largest_mean_within_the_window():
+    assert trials().best == 0  # without any trial: the exploiting policy
+    assert trials_after((2, -3.0), (3, -5.0)).best == 2  # policies without a trial do not count as 0
+    assert trials_after(*ONCE).best == 1
+    assert trials_after(*ONCE, (1, 0.0), (1, 0.0)).best == 3  # mean 5 / 3
+    assert trials_after((1, 9.0), *[(0, 1.0), (2, 2.0)] * 4).best == 2  # the 9 is no longer in the window
 
 
-def test_a_policy_that_has_left_the_window_is_tried_again():
-    made = played(*ONCE, *[(0, 1.0)] * 6, episodes=0)
-    assert made.due == 1
-    assert made.choose([], LATE) == 1
+def test_policy_without_trials_in_the_window_is_tried_again():
+    trials_now = trials_after(*ONCE, *[(0, 1.0)] * 6, episodes=0)
+    assert trials_now.due == 1
+    assert trials_now.choose([], GREEDY) == 1
 
 
-def test_metrics_are_means_and_shares_of_what_is_in_the_window():
-    told = played((1, 2.0), (1, 4.0), (3, 7.0), (1, 0.0)).metrics()
+def test_metrics_are_means_and_shares_within_the_window():
+    metrics = trials_after((1, 2.0), (1, 4.0), (3, 7.0), (1, 0.0)).metrics()
     expected = {"arm/1/return": 2.0, "arm/3/return": 7.0, "arm/1/share": 0.75, "arm/3/share": 0.25}
-    assert told == pytest.approx(expected)
+    assert metrics == pytest.approx(expected)
 
 
-def test_a_state_is_json_and_all_that_is_known():
-    before = played(*ONCE, *[(i % 3, 0.1 * i) for i in range(9)])
+def test_state_is_json_and_complete():
+    before = trials_after(*ONCE, *[(i % 3, 0.1 * i) for i in range(9)])
     state = json.loads(json.dumps(before.get_state()))
     after = trials()
     after.set_state(state)
     assert (after.best, after.due, after.played) == (before.best, before.due, 13)
     assert after.metrics() == before.metrics()
-    for made in (before, after):
-        made.learn(3, 4.0)
+    for trials_now in (before, after):
+        trials_now.learn(3, 4.0)
     assert after.get_state() == before.get_state()
 
 
-def test_of_a_state_with_other_settings_what_still_has_a_meaning_is_kept():
-    state = played(*ONCE, (3, 9.0), (0, 2.0)).get_state()
+def test_state_from_other_settings_is_restored_as_far_as_possible():
+    state = trials_after(*ONCE, (3, 9.0), (0, 2.0)).get_state()
     fewer = trials(arms=2, window=2)
     fewer.set_state(state)
     assert fewer.get_state() == {"arms": [1, 0], "returns": [5.0, 2.0], "played": 6}

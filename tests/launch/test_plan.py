@@ -1,4 +1,4 @@
-"""The default number of actors works on every machine."""
+"""Run plans: the default number of actors, network size, devices, threads."""
 
 import time
 
@@ -22,7 +22,7 @@ TOPOLOGIES = [
 ]
 
 
-def works_with_some_number(config, env, fewest):
+def works_with_any_number_of_actors(config, env, fewest):
     for actors in range(fewest, config.env.num + 1):
         try:
             RunPlan.from_config(config.model_copy(update={"actors": actors}), env)
@@ -33,15 +33,15 @@ def works_with_some_number(config, env, fewest):
 
 
 @pytest.mark.parametrize("preset", preset_names())
-def test_the_default_number_of_actors_works_wherever_any_number_does(preset, monkeypatch):
+def test_default_number_of_actors_works_wherever_any_number_does(preset, monkeypatch):
     env = None
     for settings in TOPOLOGIES:
-        config = load(preset, [*settings, "env.stagger=0"])  # a stagger is checked on a real env, which takes long
+        config = load(preset, [*settings, "env.stagger=0"])  # a stagger is checked with a real env, which is slow
         env = env or env_spec(config.env)
         fewest = max(config.learners, config.ray.shards if config.runtime == "ray" else 1)
-        possible = works_with_some_number(config, env, fewest)
-        shards_a_queue = "ray.shards=2" in settings and config.algo.name in ("ppo", "pqn", "impala", "impact")
-        assert possible or shards_a_queue or config.learners > 1 or fewest > config.env.num, (preset, settings)
+        possible = works_with_any_number_of_actors(config, env, fewest)
+        queue_with_shards = "ray.shards=2" in settings and config.algo.name in ("ppo", "pqn", "impala", "impact")
+        assert possible or queue_with_shards or config.learners > 1 or fewest > config.env.num, (preset, settings)
         for number in CORES if possible else ():
             monkeypatch.setenv("STARLING_CORES", str(number))
             run_plan = RunPlan.from_config(config, env)
@@ -60,27 +60,27 @@ def test_synchronous_actors_form_equal_groups(number, actors, monkeypatch):
     assert {len(group.rows) for group in run_plan.groups().values()} == {8 // actors}
 
 
-def test_more_actors_than_cores_where_fewer_cannot_fill_a_batch(monkeypatch):
+def test_more_actors_than_cores_if_fewer_cannot_fill_a_batch(monkeypatch):
     monkeypatch.setenv("STARLING_CORES", "1")
     run_plan = RunPlan.from_config(
         load("ppo-cartpole", ["runtime=processes", "env.num=4", "algo.rows=6", "algo.minibatches=2"])
     )
-    assert run_plan.actors == 2  # one brings 4 rows, of which no number makes 6
+    assert run_plan.actors == 2  # one actor sends 4 rows at a time, which never add up to 6
 
 
-def test_a_number_of_actors_that_is_asked_for_is_taken_or_refused():
+def test_impossible_number_of_actors_is_rejected():
     with pytest.raises(UserError, match="equally many envs"):
         RunPlan.from_config(load("ppo-cartpole", ["runtime=processes", "env.num=8", "actors=3"]))
 
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "two", "1.5"])
-def test_a_wrong_number_of_cores_is_one_clear_line(wrong, monkeypatch):
+def test_invalid_number_of_cores_is_a_one_line_error(wrong, monkeypatch):
     monkeypatch.setenv("STARLING_CORES", wrong)
     with pytest.raises(UserError, match=f"STARLING_CORES={wrong} is not a number of cores"):
         cores()
 
 
-def test_cores_are_those_that_this_process_may_use(monkeypatch):
+def test_cores_default_to_the_usable_ones_and_can_be_set(monkeypatch):
     monkeypatch.delenv("STARLING_CORES", raising=False)
     assert cores() >= 1
     monkeypatch.setenv("STARLING_CORES", "7")
@@ -90,7 +90,7 @@ def test_cores_are_those_that_this_process_may_use(monkeypatch):
 @pytest.mark.parametrize(
     "preset", ["ppo-cartpole", "sac-pendulum", "r2d2-memory", "ngu-deepsea", "impala-minatar-breakout"]
 )
-def test_a_network_is_counted_without_making_it(preset):
+def test_network_size_is_computed_without_allocating_it(preset):
     run = RunPlan.from_config(load(preset))
     model = build_model(run)
     assert run.network_size == NetworkSize(
@@ -100,20 +100,20 @@ def test_a_network_is_counted_without_making_it(preset):
 
 
 @pytest.mark.parametrize("hidden", [[200_000, 200_000], [100_000] * 5])
-def test_a_network_larger_than_memory_is_refused_before_it_is_made(hidden):
+def test_network_larger_than_memory_is_rejected_before_it_is_built(hidden):
     config = load("ppo-cartpole", [f"net.torso.hidden={hidden}"])
     with pytest.raises(UserError, match=r"^the network has [\d,]+ parameters, which take [\d,.]+ GB, 2 times with"):
         validate(config)
 
 
-def test_a_network_that_cannot_be_counted_is_refused_where_memory_ends():
+def test_network_too_large_to_build_is_rejected():
     run = RunPlan.from_config(load("ppo-cartpole", ["net.torso.hidden=[900000, 900000]"]))
     with pytest.raises(UserError, match="does not fit into memory"):
         build_model(run)
 
 
 @pytest.mark.parametrize("device", ["meta", "mps", "xla", "cuda:99", "cpu:x", "²", ""])
-def test_a_device_to_train_on_is_named(device):
+def test_invalid_device_is_rejected(device):
     config = load("ppo-cartpole")
     with pytest.raises(UserError, match=r"^device="):
         validate(config.model_copy(update={"device": device}))
@@ -121,7 +121,7 @@ def test_a_device_to_train_on_is_named(device):
 
 @pytest.mark.parametrize("preset", ["dqn-cartpole", "ppo-cartpole", "impala-cartpole"])
 @pytest.mark.parametrize("num", [99_991, 100_000])
-def test_many_envs_are_dealt_out_or_refused_quickly(preset, num):
+def test_many_envs_are_distributed_or_rejected_quickly(preset, num):
     began = time.process_time()
     try:
         RunPlan.from_config(load(preset, [f"env.num={num}", "runtime=processes"]))
@@ -131,7 +131,7 @@ def test_many_envs_are_dealt_out_or_refused_quickly(preset, num):
     assert time.process_time() - began < 5
 
 
-def test_a_learner_has_as_many_threads_as_its_network_keeps_busy(monkeypatch):
+def test_learner_threads_depend_on_the_size_of_the_network(monkeypatch):
     monkeypatch.setattr("starling.launch.plan.cores", lambda: 4)
 
     def threads(preset, *settings):

@@ -1,6 +1,6 @@
-"""Fixtures of the learning tests: every test runs for three seeds, and every trained agent leaves one row of results.
+"""Fixtures of the learning tests: each test runs for three seeds, and each trained agent adds one row of results.
 
-Rows go to build/learn.jsonl, or with `--record` to results.jsonl beside this file, which is kept.
+Rows go to build/learn.jsonl, or with `--record` to results.jsonl in this folder, which is under version control.
 """
 
 import json
@@ -19,12 +19,12 @@ from starling.tools.benchmark.machine import describe
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-KEPT, SCRATCH = HERE / "results.jsonl", ROOT / "build" / "learn.jsonl"
+RECORDED, SCRATCH = HERE / "results.jsonl", ROOT / "build" / "learn.jsonl"
 SEEDS = (1, 2, 3)
 SETTINGS = ["stop.return=null", "checkpoint.replay=false", "checkpoint.keep=1", "threads=1"]
-sys.path.append(str(ROOT / "benchmarks"))  # whose envs and agents some tests use
+sys.path.append(str(ROOT / "benchmarks"))  # some tests use envs and agents of the benchmarks
 MINUTES = 30
-"""Limit for one test and seed, on a machine that is busy with other things."""
+"""Time limit for one test and seed, on a busy machine."""
 
 
 def pytest_addoption(parser):
@@ -55,11 +55,11 @@ def record(request, seed):
             **describe("starling-rl", "torch", "numpy", "gymnasium"),
             **{"commit": commit(), "date": datetime.now(UTC).isoformat(timespec="seconds")},
         }
-        path = KEPT if request.config.getoption("--record") else SCRATCH
+        path = RECORDED if request.config.getoption("--record") else SCRATCH
         path.parent.mkdir(exist_ok=True)
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(file, json.dumps(row).encode() + b"\n")  # in one call: another worker appends as well
+            os.write(file, json.dumps(row).encode() + b"\n")  # in one call: another worker may append at the same time
         finally:
             os.close(file)
 
@@ -70,18 +70,18 @@ def record(request, seed):
 def trial(record, seed, tmp_path):
     """`trial(variant, preset, settings, measure)`: train an agent with this test's seed, record and return its score.
 
-    `measure(result)` turns the `starling.Result` of the run into the score; without it the score is the mean return of
-    the last 100 training episodes. The run ends at `stop.env_steps`, or once that mean reaches `stop.return`.
+    `measure(result)` gives the score of a `starling.Result`; by default it is the mean return of the last 100 training
+    episodes. The run ends at `stop.env_steps`, or when that mean reaches `stop.return`.
     """
 
     def train(variant, preset, settings, measure=lambda result: result.score):
         started, cpu_started = time.monotonic(), time.process_time()
         run = f"run=trial-{len(list(tmp_path.iterdir()))}"
         result = starling.train(preset, [*SETTINGS, *settings, f"seed={seed}", run], runs=tmp_path)
-        took = {"seconds": time.monotonic() - started, "cpu_seconds": time.process_time() - cpu_started}
+        durations = {"seconds": time.monotonic() - started, "cpu_seconds": time.process_time() - cpu_started}
         assert result.exit_code == 0
         score = measure(result)
-        record(variant, score=score, env_steps=result.env_steps, **took)
+        record(variant, score=score, env_steps=result.env_steps, **durations)
         return score
 
     return train
@@ -89,9 +89,9 @@ def trial(record, seed, tmp_path):
 
 @cache
 def commit():
-    """The commit that is tested, with a + if files differ from it; None outside a git repository."""
+    """The tested commit, with a + if files differ from it; None outside a git repository."""
     try:
-        changes = git("status", "--porcelain", "--", ".", f":!{KEPT.relative_to(ROOT)}")
+        changes = git("status", "--porcelain", "--", ".", f":!{RECORDED.relative_to(ROOT)}")
         return git("rev-parse", "--short=10", "HEAD") + ("+" if changes else "")
     except (OSError, subprocess.CalledProcessError):
         return None

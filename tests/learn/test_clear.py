@@ -1,17 +1,17 @@
-"""CLEAR keeps a first task while a second is learned."""
+"""With CLEAR, an agent does not forget a first task while it learns a second one."""
 
 from continual import ROWS, train
-from support.watched import Stopwatch
+from support.training_scores import Stopwatch
 
 PERIOD = 2_000  # steps of every env in each task
 
 
-def test_only_cloned_replay_keeps_the_first_task(record, seed):
+def test_only_replay_with_cloning_keeps_the_first_task(record, seed):
     """Scores are probabilities of the right answer to the first task, after the second was learned.
 
     The second task has other answers to the same symbols, and a flag tells the tasks apart. New unrolls alone overwrite
-    the first answers. Replayed ones counteract it, less and less: V-trace weighs them by how likely the present policy
-    makes what was done. Cloning also pulls back what is forgotten.
+    the first answers. Replay counteracts this, but less and less: V-trace weights a replayed action by its probability
+    under the current policy. Cloning also restores what was forgotten.
     """
     learned, kept, second = {}, {}, {}
     for arm in ("new unrolls alone", "half replayed", "half replayed and cloned"):

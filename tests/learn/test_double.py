@@ -1,10 +1,10 @@
-"""Double Q-learning does not take the luckiest of many noisy estimates for the value of a room."""
+"""Double Q-learning does not overestimate the value of rooms with noisy rewards."""
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from support.watched import Stopwatch, mean_over_training, outputs_of
+from support.training_scores import Stopwatch, mean_over_training, outputs_of
 
 import starling
 
@@ -12,7 +12,7 @@ ROOMS, ACTIONS, MEAN = 4, 8, -0.35
 
 
 class NoisyRooms(gymnasium.Env):
-    """Stop for nothing, or enter a room in which every action pays N(MEAN, 1) (Sutton & Barto, example 6.7).
+    """Stop with reward 0, or enter a room in which every action pays N(MEAN, 1) (Sutton & Barto, example 6.7).
 
     The lower half of the actions stops; the upper half leads to one of ROOMS rooms. The observation [1 + ROOMS] is
     one-hot.
@@ -42,10 +42,10 @@ starling.register_env("learn/NoisyRooms", NoisyRooms)
 
 UPDATES = 2_000
 SETTINGS = [
-    *["env={id: learn/NoisyRooms, num: 32}", "net.torso.hidden=[]", "stop.return=null"],  # linear: a table
+    *["env={id: learn/NoisyRooms, num: 32}", "net.torso.hidden=[]", "stop.return=null"],  # linear: a table of Q values
     *["algo.n_step=1", "algo.epsilon=1", "algo.huber=100"],
     "algo.optimizer={name: SGD, args: {lr: 5.0}, clip_norm: 1000}",
-    # Small enough to hold other transitions at every copy: the two networks' errors are then independent.
+    # Small enough that all transitions are replaced between two copies: the two networks' errors are then independent.
     *["algo.capacity=512", "algo.learning_starts=256", "algo.fragment=8", "algo.updates_per_step=0.0625"],
     *["algo.batch=64", "algo.target_every=200"],
 ]
@@ -56,12 +56,12 @@ def value_of_entering(model):
     return outputs_of(model, torch.eye(1 + ROOMS)[:1])["extrinsic"][0, ACTIONS // 2 :].mean().item()
 
 
-def test_only_double_learning_knows_that_rooms_do_not_pay(record, seed):
+def test_only_double_learning_learns_that_rooms_do_not_pay(record, seed):
     """Entering is worth MEAN x discount = -0.35, stopping 0; scores are means over the second half of training.
 
-    A room's Q values are off by about 0.4, and the largest of eight such errors is about +0.6 on average: with
-    max Q the rooms seem to pay. The target network's errors are not those of the online network that chooses, so with
-    double learning they cancel out.
+    Errors of a room's Q values are about 0.4, and the largest of eight such errors is about +0.6 on average: with max Q
+    the rooms seem to pay. With double learning the errors of the network that evaluates are independent of those of the
+    network that chooses, so they cancel out.
     """
     values = {}
     for double in ("true", "false"):

@@ -1,4 +1,4 @@
-"""NGU and Agent57 on deep sea, beside the same agents without novelty."""
+"""NGU and Agent57 on deep sea, compared with the same agents without novelty."""
 
 import pytest
 
@@ -8,7 +8,7 @@ UNPROVEN = (
     " NGU found it on seeds 1 and 2 (38,000 and 50,000 steps), and the control, seed 3 and Agent57 have not been run"
 )
 SETTINGS = [
-    *[f"env.args={{size: {SIZE}, mapping_seed: 14}}", "env.num=4"],  # actions that lead on differ from step to step
+    *[f"env.args={{size: {SIZE}, mapping_seed: 14}}", "env.num=4"],  # the right action differs from step to step
     *[f"algo.unroll={SIZE}", f"algo.period={SIZE}", f"algo.fragment={SIZE}"],  # a sequence is an episode
     *[f"algo.predictor_steps={SIZE}", f"algo.episodic.capacity={SIZE}", "algo.lifelong.optimizer.args.lr=0.001"],
     *["stop.env_steps=100000", "stop.return=0.5"],
@@ -17,11 +17,11 @@ SETTINGS = [
 
 @pytest.mark.skip(reason=UNPROVEN)
 @pytest.mark.parametrize("preset", ["ngu-deepsea", "agent57-deepsea"])
-def test_the_treasure_of_the_deep_sea_is_found_by_novelty_alone(trial, preset):
-    """Only 18 right moves in a row reach the treasure of 1, and each costs: a chance of 2^-18 per episode at random.
+def test_only_novelty_finds_the_treasure_of_deep_sea(trial, preset):
+    """Only 18 right moves in a row reach the treasure of 1, and each costs: at random a chance of 2^-18 per episode.
 
-    In 5556 episodes a uniformly random policy finds it with a chance of 2%. The control follows the same family of
-    policies, with novelty weighted 0: R2D2 with its epsilons.
+    In 5556 episodes a uniformly random policy finds it with a probability of 2%. The control uses the same family of
+    policies with a novelty weight of 0: R2D2 with its epsilons.
     """
     novel = trial("novelty=0.02", preset, [*SETTINGS, "algo.novelty=0.02"])
     greedy = trial("novelty=0", preset, [*SETTINGS, "algo.novelty=0"])

@@ -1,11 +1,11 @@
-"""Two reward streams in one agent, one that ends with the episode and one that does not: both are valued right."""
+"""Two reward streams in one agent, one episodic and one not: both values are right."""
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from support.trained import load
+from support.trained_agents import load
 
 import starling
 from starling.algos.dqn.config import DQNConfig
@@ -19,7 +19,7 @@ ENDING = (1 - DISCOUNT ** np.arange(LENGTH, 0, -1)) / (1 - DISCOUNT)  # 4.1 at t
 
 
 class Walk(gymnasium.Env):
-    """Walks a chain of LENGTH steps to its end, whatever the action, and pays 1 at every step."""
+    """Walks a chain of LENGTH steps to its end, whatever the action, with a reward of 1 at every step."""
 
     observation_space = spaces.Box(0.0, 1.0, (LENGTH + 1,), np.float32)
     action_space = spaces.Discrete(2)
@@ -34,7 +34,7 @@ class Walk(gymnasium.Env):
 
 
 def with_bonus(base, config, ends):
-    """The algorithm with a second stream that also pays 1 per step; `ends[name]`: a stream ends with the episode."""
+    """The algorithm with a second stream that also pays 1 per step; `ends[name]` says whether a stream is episodic."""
 
     class WithBonus(base):
         Config = config
@@ -92,8 +92,8 @@ def value_error(result):
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_each_stream_is_valued_by_its_own_end(trial, agent):
-    """The score is an error: less is better. An end that is none makes 10 of 1, and the other way round: 9 off."""
+def test_episodic_and_non_episodic_streams_have_the_right_values(trial, agent):
+    """The score is an error. A wrong `episodic` turns a value of 10 into 1 or vice versa, an error of 9."""
     _, _, preset, settings = AGENTS[agent]
     errors = {}
     for variant in ENDS:

@@ -1,4 +1,4 @@
-"""Gradients one operation after the other and compiled: the same, for an optimizer's own parameters alone."""
+"""Gradients, eager and compiled, are the same, and each optimizer gets those of its own parameters."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ needs_compiler = pytest.mark.skipif(not CAN_COMPILE, reason="torch needs a C++ c
 
 
 def two_losses(a, b, x):
-    """A product that both parameters have a share in, as a loss for each of them."""
+    """A product of both parameters, as a loss for each of them."""
     y = (a * b * x).sum()
     return Loss({"first": y, "second": -2.0 * y}, lambda: {"y": y}, priorities=a.detach().abs() * x)
 
@@ -36,7 +36,7 @@ def parameters():
     return {"first": [a, unused], "second": [b]}
 
 
-def test_every_loss_is_differentiated_for_its_own_optimizer_alone(parameters):
+def test_every_loss_is_differentiated_only_for_its_own_optimizer(parameters):
     (a, _), (b,) = parameters.values()
     x = torch.tensor([1.0, 10.0])
     loss, gradients = differentiate(partial(two_losses, a, b, x), parameters, nullcontext)
@@ -50,7 +50,7 @@ def test_every_loss_is_differentiated_for_its_own_optimizer_alone(parameters):
 
 
 @needs_compiler
-def test_compiled_it_says_the_same_again_and_again(parameters):
+def test_compiled_gradients_equal_eager_ones_on_every_call(parameters):
     (a, _), (b,) = parameters.values()
     compiled = Compiled()
     for scale in (1.0, 2.0):
@@ -65,7 +65,7 @@ def test_compiled_it_says_the_same_again_and_again(parameters):
         assert float(same.metrics()["y"]) == 103.0 * scale
 
 
-SETTINGS = {  # two parts with three optimizers; what changes with time
+SETTINGS = {  # two parts with three optimizers; a setting that changes with time
     "sac-pendulum": ["algo.learning_starts=100", "algo.batch=64", "algo.prioritized.alpha=0.6"],
     "ppo-cartpole": ["algo.rollout=32", "algo.clip={start: 0.2, end: 0.0, fraction: 0.1}"],
 }
@@ -81,7 +81,7 @@ def train(preset, *settings):
 
 @needs_compiler
 @pytest.mark.parametrize("preset", [pytest.param("sac-pendulum", marks=pytest.mark.slow), "ppo-cartpole"])
-def test_a_compiled_learner_learns_the_same_from_one_piece_of_code(preset):
+def test_compiled_learner_gives_the_same_weights(preset):
     plain, compiled = train(preset), train(preset, "compile=true")
     metrics = [runtime.learner.drain_metrics() for runtime in (plain, compiled)]
     assert metrics[1].pop("learner/compiled") == 1.0, "else it learned as the other did"
@@ -92,22 +92,22 @@ def test_a_compiled_learner_learns_the_same_from_one_piece_of_code(preset):
 
 @needs_compiler
 @pytest.mark.slow
-def test_arrays_in_another_layout_are_learnt_from_by_the_same_code():
+def test_other_memory_layout_does_not_recompile():
     runtime = train("sac-pendulum", "compile=true")
     sample = runtime.store.mixture.sample(64)
     wider = np.concatenate([sample.trajectory.obs] * 3, axis=1)
-    part_of_more = replace(sample, trajectory=replace(sample.trajectory, obs=wider[:, :64]))
+    non_contiguous = replace(sample, trajectory=replace(sample.trajectory, obs=wider[:, :64]))
     with torch.compiler.set_stance("fail_on_recompile"):
-        assert runtime.learner.step(part_of_more, 500) is not None
+        assert runtime.learner.step(non_contiguous, 500) is not None
     assert runtime.learner.drain_metrics()["learner/compiled"] == 1.0
 
 
 @needs_compiler
-def test_a_loss_that_is_not_one_piece_is_differentiated_as_it_is(parameters):
+def test_loss_with_a_graph_break_runs_eagerly(parameters):
     (a, _), (b,) = parameters.values()
 
     def part():
-        if (a * b).sum() > 0:  # which way to go depends on numbers
+        if (a * b).sum() > 0:  # data-dependent control flow
             return two_losses(a, b, torch.ones(2))
         raise ValueError("the loss's own mistake")
 
@@ -124,16 +124,16 @@ def test_a_loss_that_is_not_one_piece_is_differentiated_as_it_is(parameters):
 
 
 @needs_compiler
-def test_what_a_loss_remembers_is_not_in_the_way(parameters):
-    """As `tree` does of classes: reading a file stands for what torch cannot compile."""
+def test_loss_that_caches_values_in_its_first_call_is_compiled(parameters):
+    """`tree` caches facts about classes in this way; reading a file stands for code that torch cannot compile."""
     (a, _), (b,) = parameters.values()
-    known = {}
+    cache = {}
 
     def part():
-        if "scale" not in known:
+        if "scale" not in cache:
             with open(__file__) as file:
-                known["scale"] = float(len(file.readline()) > 0)
-        return two_losses(a, b, torch.ones(2) * known["scale"])
+                cache["scale"] = float(len(file.readline()) > 0)
+        return two_losses(a, b, torch.ones(2) * cache["scale"])
 
     compiled = Compiled()
     loss, _ = compiled(part, parameters, nullcontext)
@@ -141,7 +141,7 @@ def test_what_a_loss_remembers_is_not_in_the_way(parameters):
     assert compiled.pays
 
 
-def test_without_a_compiler_auto_does_without_and_true_is_refused(monkeypatch):
+def test_without_a_cpp_compiler_auto_is_eager_and_true_is_rejected(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert not compiles(load("sac-pendulum", ["compile=auto"]))
     check_compiler(load("sac-pendulum", ["compile=auto"]))
@@ -149,7 +149,7 @@ def test_without_a_compiler_auto_does_without_and_true_is_refused(monkeypatch):
         check_compiler(load("sac-pendulum", ["compile=true"]))
 
 
-def test_without_pythons_headers_there_is_nothing_to_compile_with(monkeypatch):
+def test_compiling_needs_the_python_headers(monkeypatch):
     monkeypatch.setenv("CXX", sys.executable)
     monkeypatch.setattr("starling.hardware.sysconfig.get_path", lambda name: "/no/such/folder")
     with pytest.raises(UserError, match=r"needs Python's headers \(/no/such/folder/Python.h\)"):
@@ -158,7 +158,7 @@ def test_without_pythons_headers_there_is_nothing_to_compile_with(monkeypatch):
 
 @needs_compiler
 @pytest.mark.slow
-def test_a_compiler_that_does_not_work_is_one_clear_line(tmp_path):
+def test_failing_cpp_compiler_is_a_one_line_error(tmp_path):
     settings = ["compile=true", "algo.learning_starts=100", "stop.env_steps=300", "run=broken"]
     command = [sys.executable, "-m", "starling", "train", "sac-pendulum", *settings, "--runs", str(tmp_path)]
     environment = {**os.environ, "CXX": "false", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}

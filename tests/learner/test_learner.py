@@ -1,4 +1,4 @@
-"""The one optimisation step: epochs, minibatches, several optimizers, targets, priorities, non-finite gradients."""
+"""The learner's step: epochs, minibatches, several optimizers, targets, priorities, non-finite gradients."""
 
 import copy
 from dataclasses import replace
@@ -25,7 +25,7 @@ class TwoHeads(nn.Module):
 
 
 class Probe:
-    """An algorithm that writes down which rows and steps its loss was given."""
+    """An algorithm that records the batches that its loss gets."""
 
     def __init__(self, **spec):
         self.spec, self.seen, self.scale = spec, [], 1.0
@@ -49,8 +49,8 @@ def sgd(lr=0.1):
     return OptimizerConfig(name="SGD", args={"lr": lr})
 
 
-def a_sample():
-    """A batch whose obs holds (row, time)."""
+def make_sample():
+    """A sample whose obs are (row, time)."""
     obs = np.zeros((LENGTH + 1, ROWS, 2), np.float32)
     obs[..., 0] = np.arange(ROWS)
     obs[..., 1] = np.arange(LENGTH + 1)[:, None]
@@ -73,39 +73,39 @@ def a_sample():
 
 
 def learn(learner, sample=None, env_steps=0):
-    return learner.step(sample or a_sample(), env_steps)
+    return learner.step(sample or make_sample(), env_steps)
 
 
-def a_learner(algorithm, model=None):
+def make_learner(algorithm, model=None):
     torch.manual_seed(0)
     model = model or TwoHeads()
     return Learner(algorithm, model, seed=0, planned_env_steps=10, planned_updates=10)
 
 
 @pytest.mark.parametrize("split", ["env", "step"])
-def test_every_epoch_sees_every_row_and_step_once(split):
+def test_every_epoch_has_every_row_and_step_once(split):
     algorithm = Probe(epochs=3, minibatches=2, split=split)
-    learn(a_learner(algorithm))
+    learn(make_learner(algorithm))
     assert len(algorithm.seen) == 6
     for epoch in range(3):
         parts = algorithm.seen[2 * epoch : 2 * epoch + 2]
         seen = [tuple(o) for b in parts for o in b.trajectory.obs[: b.trajectory.length].reshape(-1, 2).tolist()]
         assert sorted(seen) == [(float(r), float(t)) for r in range(ROWS) for t in range(LENGTH)]
-        for part in parts:  # whatever is indexed by row is still that row's
+        for part in parts:  # everything indexed by row still belongs to that row
             rows = part.trajectory.obs[0, :, 0]
             assert torch.equal(part.trajectory.policy_version.float(), rows)
     orders = {tuple(b.trajectory.policy_version.tolist()) for b in algorithm.seen}
     assert len(orders) > 2
 
 
-def test_priorities_return_in_the_order_of_the_keys_whatever_the_minibatches():
-    learner = a_learner(Probe(minibatches=3))
+def test_priorities_are_in_the_order_of_the_keys():
+    learner = make_learner(Probe(minibatches=3))
     result = learn(learner)
     np.testing.assert_array_equal(result.keys.slot, np.arange(ROWS))
     np.testing.assert_array_equal(result.priorities, np.arange(ROWS))
 
 
-def test_two_losses_are_taken_at_the_same_parameters_each_for_its_own_optimizer():
+def test_losses_of_two_optimizers_use_the_same_parameters():
     class Two(Probe):
         def loss(self, model, target_net, batch):
             x = batch.trajectory.obs[:-1]
@@ -119,9 +119,9 @@ def test_two_losses_are_taken_at_the_same_parameters_each_for_its_own_optimizer(
     torch.manual_seed(0)
     model = TwoHeads()
     expected = copy.deepcopy(model)
-    learner = a_learner(Two(optimizers=spec), model)
+    learner = make_learner(Two(optimizers=spec), model)
     learn(learner)
-    x = torch.from_numpy(a_sample().trajectory.obs[:-1])
+    x = torch.from_numpy(make_sample().trajectory.obs[:-1])
     y, z = expected.a(x).mean(), expected.b(x).mean()
     (grad_a,) = torch.autograd.grad(y * z, [expected.a.weight], retain_graph=True)
     (grad_b,) = torch.autograd.grad(2 * y * z, [expected.b.weight])
@@ -129,8 +129,8 @@ def test_two_losses_are_taken_at_the_same_parameters_each_for_its_own_optimizer(
     torch.testing.assert_close(model.b.weight, expected.b.weight - 0.1 * grad_b)
 
 
-def test_a_target_is_copied_every_so_many_updates_or_moved_by_tau():
-    hard = a_learner(Probe(target=TargetSpec(every=3)))
+def test_target_network_is_copied_periodically_or_averaged_with_tau():
+    hard = make_learner(Probe(target=TargetSpec(every=3)))
     start = hard.model.a.weight.clone()
     for _ in range(2):
         learn(hard)
@@ -140,14 +140,14 @@ def test_a_target_is_copied_every_so_many_updates_or_moved_by_tau():
     assert torch.equal(hard._target.a.weight, hard.model.a.weight)
     assert hard._target.count == 5
 
-    soft = a_learner(Probe(target=TargetSpec(tau=0.25)))
+    soft = make_learner(Probe(target=TargetSpec(tau=0.25)))
     learn(soft)
     torch.testing.assert_close(soft._target.a.weight, 0.75 * start + 0.25 * soft.model.a.weight)
 
 
-def test_a_gradient_that_is_not_finite_moves_nothing_and_many_stop_the_run():
+def test_non_finite_gradient_is_skipped_and_too_many_stop_the_run():
     algorithm = Probe()
-    learner = a_learner(algorithm)
+    learner = make_learner(algorithm)
     before = learner.model.a.weight.clone()
     algorithm.scale = float("nan")
     learn(learner)
@@ -163,33 +163,33 @@ def test_a_gradient_that_is_not_finite_moves_nothing_and_many_stop_the_run():
         learn(learner)
 
 
-CHANCES = np.array([0.3, 0.6, 0.01, 0.04, 0.16, 0.25])
+PROBABILITIES = np.array([0.3, 0.6, 0.01, 0.04, 0.16, 0.25])
 
 
 def weights_of(beta, table_size, source):
-    """The importance weights of a batch whose rows were drawn with `CHANCES`."""
+    """The importance weights of a batch whose rows were sampled with `PROBABILITIES`."""
 
-    sample = replace(a_sample(), probability=CHANCES, table_size=table_size, source=source)
+    sample = replace(make_sample(), probability=PROBABILITIES, table_size=table_size, source=source)
     algorithm = Probe(importance_exponent=beta)
-    learner = a_learner(algorithm)
-    learn(learner, sample, env_steps=5)  # half of the run
+    learner = make_learner(algorithm)
+    learn(learner, sample, env_steps=5)  # halfway through the run
     return algorithm.seen[0].weight
 
 
 def test_importance_weights_follow_the_exponent():
-    """(N P)^-beta divided by the largest of the batch, with beta at the current progress: 0.4 + 0.6 / 2 at half."""
+    """(N P)^-beta divided by the largest of the batch, with beta at the current progress: 0.4 + 0.6 / 2 halfway."""
     one_table = np.full(ROWS, 100), np.zeros(ROWS, np.int64)
-    expected = (CHANCES / 0.01) ** -0.7
+    expected = (PROBABILITIES / 0.01) ** -0.7
     weight = weights_of(lambda progress: 0.4 + 0.6 * progress.fraction, *one_table)
     torch.testing.assert_close(weight, torch.from_numpy(expected).float())
     assert torch.equal(weights_of(lambda progress: 0.0, *one_table), torch.ones(ROWS))
     assert torch.equal(weights_of(None, *one_table), torch.ones(ROWS))
 
 
-def test_importance_weights_are_relative_to_the_largest_of_their_own_table():
-    """Rows from a queue keep their weight, however rare the rows of a prioritized table beside them are."""
+def test_importance_weights_are_normalized_per_table():
+    """Rows from a queue keep their weight, however improbable the rows of a prioritized table beside them are."""
     sizes, sources = np.array([7, 7, 50, 50, 50, 50]), np.array([0, 0, 1, 1, 1, 1])
-    smallest = [(CHANCES * sizes)[sources == table].min() for table in (0, 1)]
+    smallest = [(PROBABILITIES * sizes)[sources == table].min() for table in (0, 1)]
     assert smallest[0] != pytest.approx(
         smallest[1]
     )  # otherwise normalizing over both tables would give the same weights
@@ -197,9 +197,9 @@ def test_importance_weights_are_relative_to_the_largest_of_their_own_table():
     torch.testing.assert_close(weight, torch.tensor([1.0, 0.5**0.5, 1.0, 0.5, 0.25, 0.2]))
 
 
-def test_the_age_of_a_batch_is_told_in_versions_and_in_env_steps():
-    """Rows were recorded by versions 0 to 5; a version is made every 10 env steps."""
-    learner = a_learner(Probe())
+def test_lag_of_a_batch_is_measured_in_updates_and_env_steps():
+    """Rows were recorded by policy versions 0 to 5; there is a new version every 10 env steps."""
+    learner = make_learner(Probe())
     for version in range(8):
         learner.drain_metrics()
         learn(learner, env_steps=10 * version + 10)
@@ -208,8 +208,8 @@ def test_the_age_of_a_batch_is_told_in_versions_and_in_env_steps():
     assert metrics["learner/lag_steps"] == 80 - 25
 
 
-def test_the_age_is_looked_at_once_a_row_and_every_so_many_versions():
-    learner = a_learner(Probe())
+def test_lag_is_measured_once_per_metrics_row_and_every_few_updates():
+    learner = make_learner(Probe())
     for _ in range(2 * AGE_EVERY + 1):  # versions 0, 8 and 16
         learn(learner)
     assert learner.drain_metrics()["learner/lag"] == AGE_EVERY - 2.5
@@ -218,12 +218,12 @@ def test_the_age_is_looked_at_once_a_row_and_every_so_many_versions():
     assert learner.drain_metrics()["learner/lag"] == 2 * AGE_EVERY + 1 - 2.5
 
 
-def test_a_restored_learner_goes_on_to_the_bit():
+def test_restored_learner_continues_bitwise():
     spec = {"optimizers": {"all": OptimizerSpec(OptimizerConfig())}, "target": TargetSpec(tau=0.1), "minibatches": 2}
-    one = a_learner(Probe(**spec))
+    one = make_learner(Probe(**spec))
     learn(one)
     state = copy.deepcopy(one.get_state())
-    other = a_learner(Probe(**spec), TwoHeads())
+    other = make_learner(Probe(**spec), TwoHeads())
     other.set_state(state)
     for learner in (one, other):
         learn(learner)
@@ -236,14 +236,14 @@ def test_a_restored_learner_goes_on_to_the_bit():
 
 
 class Pair(nn.Module):
-    """A critic and an actor of one number each."""
+    """A critic and an actor with one parameter each."""
 
     def __init__(self):
         super().__init__()
         self.critic, self.actor = nn.Parameter(torch.tensor([5.0])), nn.Parameter(torch.tensor([1.0]))
 
 
-class InTurns(Probe):
+class SequentialUpdates(Probe):
     """The critic moves towards 3, and the actor towards the critic."""
 
     computed = ()
@@ -264,15 +264,15 @@ class InTurns(Probe):
             self.computed += ("actor",)
             return Loss({"actor": (model.actor - model.critic).square().sum()})
 
-        if self.spec["whole"]:  # one part for both optimizers
+        if self.spec["whole"]:  # one loss for both optimizers
             return (LossPart(lambda: merge_losses([critic(), actor()])),)
         return LossPart(critic, ("critic",)), LossPart(actor, ("actor",))
 
 
 @pytest.mark.parametrize(("sequential", "whole"), [(True, False), (False, False), (False, True)])
 @pytest.mark.parametrize("every", [1, 2, 3])
-def test_parts_are_stepped_in_turns_and_with_delays_as_the_algorithm_asks(sequential, whole, every):
-    algorithm = InTurns(sequential=sequential, whole=whole, every=every)
+def test_losses_are_applied_sequentially_and_with_delays_as_configured(sequential, whole, every):
+    algorithm = SequentialUpdates(sequential=sequential, whole=whole, every=every)
     learner = Learner(algorithm, Pair(), seed=0, planned_env_steps=100, planned_updates=100)
     critic, actor, computed = 5.0, 1.0, ()
     for update in range(1, 8):
@@ -287,7 +287,7 @@ def test_parts_are_stepped_in_turns_and_with_delays_as_the_algorithm_asks(sequen
     assert algorithm.computed == computed
 
 
-def test_an_update_in_which_no_optimizer_steps_is_refused():
+def test_update_without_any_optimizer_step_is_rejected():
     with pytest.raises(ValueError, match="at least one optimizer must step in every update"):
         LearnSpec({"all": OptimizerSpec(sgd(), every=2)})
     with pytest.raises(ValueError, match="at least 1"):

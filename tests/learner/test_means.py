@@ -1,4 +1,4 @@
-"""Means of numbers and tensors, read at once or when they are asked for."""
+"""Means of numbers and tensors, read eagerly or lazily."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ def means(request):
     return Means(later=request.param)
 
 
-def test_numbers_and_tensors_since_they_were_last_asked_for(means):
+def test_means_are_over_values_since_the_last_read(means):
     for value in (1.0, 2.0, 6.0):
         means.add("number", value)
         means.add("tensor", torch.tensor(value, requires_grad=True) * 2.0)
@@ -23,7 +23,7 @@ def test_numbers_and_tensors_since_they_were_last_asked_for(means):
     assert means.drain() == {}
 
 
-def test_they_go_on_from_a_state(means):
+def test_means_continue_from_a_restored_state(means):
     means.add("a", torch.tensor(0.1))
     means.add("b", 5.0)
     state = means.get_state()

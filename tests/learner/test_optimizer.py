@@ -1,4 +1,4 @@
-"""One flat buffer gives the same numbers as one tensor a parameter, for every optimizer, and resumes to the bit."""
+"""One flat buffer gives the same updates as one tensor per parameter, for every optimizer, and resumes bitwise."""
 
 import copy
 import inspect
@@ -17,13 +17,13 @@ from starling.learner.optimizer import ELEMENTWISE, FlatOptimizer, check_optimiz
 from starling.state_io import pack, unpack
 
 
-def a_net():
+def make_net():
     torch.manual_seed(0)
     conv = nn.Conv2d(2, 4, 3).to(memory_format=torch.channels_last)
     return nn.Sequential(conv, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 9, 3))
 
 
-def a_loss(net, step):
+def loss_at(net, step):
     x = torch.randn(6, 2, 5, 5, generator=torch.Generator().manual_seed(step))
     return net(x).square().mean()
 
@@ -34,21 +34,21 @@ PLANNED = 8
 
 def take_steps(optimizer, module, steps):
     for step in steps:
-        optimizer.take(torch.autograd.grad(a_loss(module, step), optimizer.parameters))
+        optimizer.take(torch.autograd.grad(loss_at(module, step), optimizer.parameters))
         optimizer.apply(optimizer.gradient_norm())
         optimizer.end_update((step + 1) / PLANNED)
 
 
 @pytest.mark.parametrize("name", [*sorted(ELEMENTWISE), "Adafactor"])
 def test_updates_equal_plain_torch(name):
-    net, plain = a_net(), a_net()
+    net, plain = make_net(), make_net()
     ours = FlatOptimizer(OptimizerConfig(name=name, args={"lr": 0.01}, clip_norm=0.05), net.parameters(), 10)
     theirs = optimizer_class(name)(plain.parameters(), lr=0.01)
     for step in range(5):
-        ours.take(torch.autograd.grad(a_loss(net, step), ours.parameters))
+        ours.take(torch.autograd.grad(loss_at(net, step), ours.parameters))
         ours.apply(ours.gradient_norm())
         theirs.zero_grad()
-        a_loss(plain, step).backward()
+        loss_at(plain, step).backward()
         nn.utils.clip_grad_norm_(plain.parameters(), 0.05)
         theirs.step()
     for mine, other in zip(net.parameters(), plain.parameters(), strict=True):
@@ -56,7 +56,7 @@ def test_updates_equal_plain_torch(name):
 
 
 def test_parameters_are_views_that_keep_their_shape_strides_and_values():
-    net, before = a_net(), a_net()
+    net, before = make_net(), make_net()
     ours = FlatOptimizer(OptimizerConfig(), net.parameters(), 1)
     for mine, other in zip(net.parameters(), before.parameters(), strict=True):
         assert torch.equal(mine, other)
@@ -64,26 +64,26 @@ def test_parameters_are_views_that_keep_their_shape_strides_and_values():
         assert mine.untyped_storage().data_ptr() == ours.flat.untyped_storage().data_ptr()
 
 
-def test_state_resumes_to_the_bit_with_its_schedule():
+def test_optimizer_and_schedule_resume_bitwise():
     schedule = ScheduleConfig(name="LinearLR", args={"start_factor": 1.0, "end_factor": 0.0, "total_iters": "run"})
     config = OptimizerConfig(name="Adam", args={"lr": 0.1}, schedule=schedule)
-    net = a_net()
+    net = make_net()
     ours = FlatOptimizer(config, net.parameters(), planned_updates=PLANNED)
 
     take_steps(ours, net, range(3))
     saved, weights = copy.deepcopy(ours.get_state()), copy.deepcopy(net.state_dict())
     take_steps(ours, net, range(3, 6))
-    again = a_net()
-    other = FlatOptimizer(config, again.parameters(), planned_updates=PLANNED)
+    restored_net = make_net()
+    other = FlatOptimizer(config, restored_net.parameters(), planned_updates=PLANNED)
     other.set_state(saved)
-    again.load_state_dict(weights)
-    take_steps(other, again, range(3, 6))
+    restored_net.load_state_dict(weights)
+    take_steps(other, restored_net, range(3, 6))
     assert ours.learning_rate == other.learning_rate == pytest.approx(0.1 * 2 / 8)
-    for mine, theirs in zip(net.parameters(), again.parameters(), strict=True):
+    for mine, theirs in zip(net.parameters(), restored_net.parameters(), strict=True):
         assert torch.equal(mine, theirs)
 
 
-def test_torchs_compiler_is_not_loaded_for_what_is_not_compiled():
+def test_eager_optimizers_do_not_import_the_torch_compiler():
     code = """
 import sys, torch
 from starling.config.parts import OptimizerConfig, ScheduleConfig
@@ -104,13 +104,13 @@ for name in ("Adam", "RMSprop"):
 
 
 def classes_in(module, base):
-    """Names of the public subclasses of `base` in a module of torch."""
+    """Names of the public subclasses of `base` in a torch module."""
     members = vars(module).items()
     return {n for n, c in members if isinstance(c, type) and issubclass(c, base) and c is not base and n[0] != "_"}
 
 
-def moves_the_network(name):
-    net, before = a_net(), a_net()
+def changes_the_network(name):
+    net, before = make_net(), make_net()
     try:
         take_steps(
             FlatOptimizer(OptimizerConfig.model_construct(name=name, args={"lr": 0.01}), net.parameters(), 9),
@@ -122,10 +122,10 @@ def moves_the_network(name):
     return not torch.equal(net[0].weight, before[0].weight)
 
 
-def test_the_usable_optimizers_are_those_of_torch_that_move_a_network():
-    every = {*classes_in(torch.optim, torch.optim.Optimizer), "RMSpropTF"}
-    assert {name for name in every if moves_the_network(name)} == set(OPTIMIZERS)
-    assert every == {*OPTIMIZERS, *UNUSABLE_OPTIMIZERS}
+def test_usable_optimizers_are_those_of_torch_that_train_a_network():
+    all_names = {*classes_in(torch.optim, torch.optim.Optimizer), "RMSpropTF"}
+    assert {name for name in all_names if changes_the_network(name)} == set(OPTIMIZERS)
+    assert all_names == {*OPTIMIZERS, *UNUSABLE_OPTIMIZERS}
 
 
 ARGUMENTS = {
@@ -142,30 +142,30 @@ ARGUMENTS = {
 }
 
 
-def test_arguments_that_are_numbers_are_known_and_no_others():
+def test_list_of_numeric_arguments_is_complete():
     flags = {"amsgrad", "capturable", "centered", "cycle_momentum", "decoupled_weight_decay", "differentiable"}
     flags |= {"foreach", "fused", "maximize", "nesterov", "three_phase"}
     words = {"anneal_strategy", "mode", "scale_fn", "scale_mode"}
-    every = set()
+    all_names = set()
     for made in [*map(optimizer_class, OPTIMIZERS), *(getattr(torch.optim.lr_scheduler, name) for name in SCHEDULES)]:
-        every |= inspect.signature(made).parameters.keys() - {"params", "optimizer"}
-    assert every == NUMBERS | flags | words
+        all_names |= inspect.signature(made).parameters.keys() - {"params", "optimizer"}
+    assert all_names == NUMBERS | flags | words
 
 
-def test_the_schedules_of_torch_are_usable_or_refused_with_a_reason():
+def test_every_torch_schedule_is_listed_as_usable_or_unusable():
     lr_scheduler = torch.optim.lr_scheduler
-    every = classes_in(lr_scheduler, lr_scheduler.LRScheduler) | {"ReduceLROnPlateau"}
-    assert every == {*SCHEDULES, *UNUSABLE_SCHEDULES}
+    all_names = classes_in(lr_scheduler, lr_scheduler.LRScheduler) | {"ReduceLROnPlateau"}
+    assert all_names == {*SCHEDULES, *UNUSABLE_SCHEDULES}
     assert set(ARGUMENTS) == set(SCHEDULES)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("optimizer", ["Adam", "SGD"])
-def test_every_schedule_changes_the_learning_rate_and_is_restored_from_a_checkpoint(name, optimizer):
+def test_every_schedule_changes_the_learning_rate_and_is_restored(name, optimizer):
     schedule = ScheduleConfig(name=name, args=ARGUMENTS[name])
     config = OptimizerConfig(name=optimizer, args={"lr": 0.1}, schedule=schedule)
     rates = []
-    net = a_net()
+    net = make_net()
     ours = FlatOptimizer(config, net.parameters(), planned_updates=PLANNED)
     for step in range(7):
         if step == 3:
@@ -173,20 +173,20 @@ def test_every_schedule_changes_the_learning_rate_and_is_restored_from_a_checkpo
         take_steps(ours, net, [step])
         rates.append(ours.learning_rate)
     assert len(set(rates)) > 1
-    again = a_net()
-    other = FlatOptimizer(config, again.parameters(), planned_updates=PLANNED)
+    restored_net = make_net()
+    other = FlatOptimizer(config, restored_net.parameters(), planned_updates=PLANNED)
     other.set_state(unpack(saved))
-    again.load_state_dict(weights)
-    take_steps(other, again, range(3, 7))
+    restored_net.load_state_dict(weights)
+    take_steps(other, restored_net, range(3, 7))
     assert other.learning_rate == rates[-1]
-    for mine, theirs in zip(net.parameters(), again.parameters(), strict=True):
+    for mine, theirs in zip(net.parameters(), restored_net.parameters(), strict=True):
         assert torch.equal(mine, theirs)
 
 
-def test_a_schedule_that_has_an_end_stays_there():
-    """A run may make a few versions more than were planned."""
+def test_schedule_keeps_its_final_learning_rate():
+    """A run may have a few more updates than planned."""
     schedule = ScheduleConfig(name="OneCycleLR", args={"max_lr": 0.1, "total_steps": "run", "final_div_factor": 10})
-    net = a_net()
+    net = make_net()
     ours = FlatOptimizer(OptimizerConfig(name="SGD", schedule=schedule), net.parameters(), planned_updates=PLANNED)
     take_steps(ours, net, range(7))
     assert ours.learning_rate == pytest.approx(0.1 / 25 / 10)
@@ -194,12 +194,12 @@ def test_a_schedule_that_has_an_end_stays_there():
     assert ours.learning_rate == pytest.approx(0.1 / 25 / 10)
 
 
-def test_changed_milestones_hold_from_where_a_schedule_is():
-    """In a branch of a run."""
+def test_changed_milestones_apply_from_the_current_update_on():
+    """As in a branch of a run."""
 
     def optimizer(milestones):
         schedule = ScheduleConfig(name="MultiStepLR", args={"milestones": milestones, "gamma": 0.5})
-        return FlatOptimizer(OptimizerConfig(args={"lr": 0.1}, schedule=schedule), a_net().parameters(), 8)
+        return FlatOptimizer(OptimizerConfig(args={"lr": 0.1}, schedule=schedule), make_net().parameters(), 8)
 
     old, new = optimizer([1, 2]), optimizer([1, 4])
     for _ in range(3):
@@ -227,7 +227,7 @@ def test_changed_milestones_hold_from_where_a_schedule_is():
         (ScheduleConfig, "ReduceLROnPlateau", "schedule ReduceLROnPlateau cannot be used: it follows a metric"),
     ],
 )
-def test_only_names_that_work_are_taken_and_suggested(kind, name, message):
+def test_only_usable_names_are_accepted_and_suggested(kind, name, message):
     with pytest.raises(ValidationError) as caught:
         kind(name=name)
     (problem,) = caught.value.errors()
@@ -255,7 +255,7 @@ def scheduled(name, **args):
         (scheduled("ExponentialLR", gamma=-0.5), "the learning rate becomes -0.0005"),
     ],
 )
-def test_mistakes_get_one_clear_line(config, message):
+def test_invalid_arguments_are_one_line_errors(config, message):
     with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
         check_optimizer(OptimizerConfig(**{"args": {"lr": 1e-3}, **config}), 1)
     assert message in str(caught.value)
@@ -264,13 +264,13 @@ def test_mistakes_get_one_clear_line(config, message):
 @pytest.mark.parametrize(
     "config", [*({"name": name} for name in OPTIMIZERS), *(scheduled(name, **ARGUMENTS[name]) for name in SCHEDULES)]
 )
-def test_what_works_is_not_refused(config):
+def test_usable_optimizers_and_schedules_pass_the_check(config):
     check_optimizer(OptimizerConfig(args={"lr": 1e-3}, **config), 100)
 
 
 def linear(**args):
     schedule = ScheduleConfig(name="LinearLR", args={"start_factor": 1.0, "end_factor": 0.0, **args})
-    return FlatOptimizer(OptimizerConfig(name="SGD", args={"lr": 1.0}, schedule=schedule), a_net().parameters(), 100)
+    return FlatOptimizer(OptimizerConfig(name="SGD", args={"lr": 1.0}, schedule=schedule), make_net().parameters(), 100)
 
 
 def rates(optimizer, fractions):
@@ -282,14 +282,14 @@ def rates(optimizer, fractions):
     return found
 
 
-def test_a_schedule_over_the_run_follows_env_steps_however_many_versions_there_are():
-    """Resets are part of batches and no env steps: a run may have more versions than were planned."""
+def test_schedule_over_the_run_follows_env_steps_and_not_updates():
+    """Resets are part of batches but no env steps, so a run may have more updates than planned."""
     fractions = [version / 110 for version in range(1, 111)]
     found = rates(linear(total_iters="run"), fractions)
     assert found == pytest.approx([1 - int(fraction * 100 + 1e-9) / 100 for fraction in fractions], abs=1e-6)
     assert min(found[:-1]) > 0
 
 
-def test_a_schedule_of_so_many_versions_counts_versions():
+def test_schedule_over_a_number_of_updates_counts_updates():
     found = rates(linear(total_iters=4), [0.0] * 6)
     assert found == pytest.approx([0.75, 0.5, 0.25, 0.0, 0.0, 0.0], abs=1e-6)

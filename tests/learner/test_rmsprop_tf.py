@@ -1,4 +1,4 @@
-"""RMSprop by TensorFlow's rule against the rule written out."""
+"""TensorFlow's RMSprop compared with the update rule written out."""
 
 import math
 
@@ -8,8 +8,8 @@ import torch
 from starling.learner.rmsprop_tf import RMSpropTF
 
 
-def slow(start, gradients, *, lr, alpha, eps, momentum, centered):
-    """One parameter, one number at a time."""
+def slow_rmsprop(start, gradients, *, lr, alpha, eps, momentum, centered):
+    """One parameter, one gradient at a time."""
     x, ms, mg, mom = start, 1.0, 0.0, 0.0
     for g in gradients:
         ms = alpha * ms + (1 - alpha) * g * g
@@ -21,7 +21,7 @@ def slow(start, gradients, *, lr, alpha, eps, momentum, centered):
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("centered", [False, True])
-def test_it_follows_the_rule(momentum, centered):
+def test_updates_follow_the_rule(momentum, centered):
     settings = {"lr": 0.05, "alpha": 0.9, "eps": 0.01, "momentum": momentum, "centered": centered}
     torch.manual_seed(0)
     start, gradients = torch.randn(7, dtype=torch.float64), torch.randn(20, 7, dtype=torch.float64)
@@ -30,7 +30,7 @@ def test_it_follows_the_rule(momentum, centered):
     for gradient in gradients:
         parameter.grad = gradient
         optimizer.step()
-    expected = [slow(start[i].item(), gradients[:, i].tolist(), **settings) for i in range(7)]
+    expected = [slow_rmsprop(start[i].item(), gradients[:, i].tolist(), **settings) for i in range(7)]
     torch.testing.assert_close(parameter.detach(), torch.tensor(expected, dtype=torch.float64))
 
 
@@ -43,7 +43,7 @@ def first_step(optimizer):
 
 
 @pytest.mark.parametrize("settings", [{"alpha": 0.99, "eps": 0.1}, {"alpha": 0.95, "eps": 1.5e-7}])
-def test_the_first_step_is_small_where_torch_takes_a_large_one(settings):
+def test_first_step_is_small_where_that_of_torch_is_large(settings):
     ours = first_step(lambda params: RMSpropTF(params, lr=1e-3, **settings))
     theirs = first_step(lambda params: torch.optim.RMSprop(params, lr=1e-3, **settings))
     assert ours == pytest.approx(1e-3 * 1e-3 / math.sqrt(settings["alpha"] + settings["eps"]), rel=1e-3)
@@ -51,6 +51,6 @@ def test_the_first_step_is_small_where_torch_takes_a_large_one(settings):
 
 
 @pytest.mark.parametrize("wrong", [{"lr": -1}, {"alpha": 1.5}, {"eps": -1}, {"momentum": float("nan")}])
-def test_wrong_settings_are_refused(wrong):
+def test_invalid_settings_are_rejected(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         RMSpropTF([torch.nn.Parameter(torch.zeros(1))], **wrong)

@@ -1,4 +1,4 @@
-"""A reward stream that goes on across episodes: with a reward of 1 and gamma 0.9 every state is worth 10."""
+"""A non-episodic reward stream: with a reward of 1 and a discount of 0.9 every state has the value 10."""
 
 import gymnasium
 import numpy as np
@@ -25,7 +25,7 @@ LENGTH = 5
 
 
 class Chain(gymnasium.Env):
-    """Walks from 0 to the end of a short chain, whatever the action; every other episode is truncated there."""
+    """Walks from 0 to the end of a short chain, whatever the action; every second episode is truncated there."""
 
     observation_space = spaces.Box(0.0, 1.0, (LENGTH + 1,), np.float32)
     action_space = spaces.Discrete(2)
@@ -39,12 +39,12 @@ class Chain(gymnasium.Env):
 
     def step(self, action):
         self.at += 1
-        over, cut = self.at == LENGTH, self.episode % 2 == 1
-        return np.eye(LENGTH + 1, dtype=np.float32)[self.at], 0.0, over and not cut, over and cut, {}
+        at_end, truncated = self.at == LENGTH, self.episode % 2 == 1
+        return np.eye(LENGTH + 1, dtype=np.float32)[self.at], 0.0, at_end and not truncated, at_end and truncated, {}
 
 
 def with_bonus(base):
-    """The algorithm with a stream that pays 1 at every step and never ends."""
+    """The algorithm with a non-episodic stream that pays 1 at every step."""
 
     class WithBonus(base):
         def streams(self):
@@ -86,7 +86,7 @@ for name, (base, config, _) in AGENTS.items():
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_every_state_of_a_chain_is_worth_ten(name):
+def test_every_state_of_the_chain_has_the_value_10(name):
     _, _, (preset, *settings) = AGENTS[name]
     run_plan = RunPlan.from_config(load(preset, [*COMMON, *settings, f"algo.name=bonus-{name}", "env.id=test/Chain"]))
     runtime = build_runtime(run_plan)
@@ -94,9 +94,9 @@ def test_every_state_of_a_chain_is_worth_ten(name):
         if runtime.env_steps >= run_plan.config.stop.env_steps:
             break
     model, obs = runtime.learner.model, torch.eye(LENGTH + 1)[:LENGTH, None]  # one walk: [T, 1, ...]
-    nothing = torch.zeros(LENGTH, 1)
+    zeros = torch.zeros(LENGTH, 1)
     with torch.no_grad():
-        outputs, _, _ = model.unroll(obs, nothing.bool(), nothing.long(), {}, model.initial_carry(1))
+        outputs, _, _ = model.unroll(obs, zeros.bool(), zeros.long(), {}, model.initial_carry(1))
     transform = RESCALED if getattr(run_plan.config.algo, "rescale", False) else IDENTITY
     values = transform.inverse(outputs["bonus"].max(-1).values).flatten()
     runtime.close()

@@ -1,4 +1,4 @@
-"""Problems that only a correct implementation solves; seeds are fixed, margins stated."""
+"""Problems that only a correct implementation solves; seeds are fixed, thresholds stated."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ GAUSSIAN = [*PPO, "algo.policy=gaussian", "algo.log_std=-1", "algo.discount=0.5"
 
 
 def train(preset, env, steps, overrides, enough=np.inf):
-    """An inline system after `steps` env steps, or once its score is `enough`; and the score of its last episodes."""
+    """An inline run after `steps` env steps or once its score exceeds `enough`, and the score of its last episodes."""
     config = load(preset, [*overrides, f"env.id={env}", f"stop.env_steps={steps}"])
     runtime = build_runtime(RunPlan.from_config(config))
     scores = Scoreboard(window=50)
@@ -43,7 +43,7 @@ def train(preset, env, steps, overrides, enough=np.inf):
 
 
 def test_sac_learns_identity_with_discrete_actions():
-    """16 rounds of one in four: 4 by chance, 16 at best. That other agents learn it shows the matrix."""
+    """16 rounds with four actions: 4 by chance, 16 at best. tests/matrix shows that the other agents learn it."""
     _, score = train("sac-pendulum", "toy/identity", 6_000, [*SAC, *COOLING, "algo.target_entropy=0.2"], enough=14)
     assert score > 14
 
@@ -54,20 +54,20 @@ CONTINUOUS = {
 }
 
 
-def test_sac_finds_the_place_that_is_named_between_uneven_bounds_by_several_steps():
-    """16 rounds: 5.3 by chance, 16 at best, of a policy that explores. Single steps are in the matrix."""
+def test_sac_with_n_step_returns_learns_toy_match():
+    """16 rounds: 5.3 by chance, 16 at best, with a policy that explores. tests/matrix has one-step returns."""
     preset, overrides = CONTINUOUS["sac"]
     _, score = train(preset, "toy/match", 8_000, [*overrides, "algo.n_step=3"], enough=13.5)
     assert score > 13.5
 
 
 @pytest.mark.parametrize(("agent", "leaf"), [("sac", "image"), ("ppo", "vector")])
-def test_a_dict_of_vectors_and_images_is_read_where_the_answer_is(agent, leaf):
-    """8 rounds: at most 4 without the leaf, 8 at best."""
+def test_dict_observation_with_the_answer_in_one_leaf_is_learned(agent, leaf):
+    """8 rounds: at most 4 without that leaf, 8 at best."""
     preset, overrides = CONTINUOUS[agent]
-    picture = ["net.torso={kind: cnn, channels: [8], kernels: [4], strides: [4], hidden: [32], activation: tanh}"]
-    where = f"env.args={{answer: {leaf}, continuous: true}}"
-    _, score = train(preset, "toy/dict", 8_000, [*overrides, *picture, where], enough=6)
+    image_torso = ["net.torso={kind: cnn, channels: [8], kernels: [4], strides: [4], hidden: [32], activation: tanh}"]
+    env_args = f"env.args={{answer: {leaf}, continuous: true}}"
+    _, score = train(preset, "toy/dict", 8_000, [*overrides, *image_torso, env_args], enough=6)
     assert score > 6
 
 
@@ -76,7 +76,7 @@ def test_a_dict_of_vectors_and_images_is_read_where_the_answer_is(agent, leaf):
     [("ppo-cartpole", [*PPO, "algo.gae_lambda=0.95"]), ("impala-cartpole", [*IMPALA, "algo.trace_lambda=0.95"])],
 )
 def test_memory_is_solved_with_a_core_and_not_without(preset, overrides):
-    """Return 1 needs the cue; without memory the mean is 0, whatever is learned."""
+    """A return of 1 needs the cue; without memory the mean return is 0, whatever is learned."""
     settings = [*overrides, "algo.discount=0.95", "net.shared=true"]
     core = "net.core={kind: lstm, size: 32}"
     _, with_memory = train(preset, "toy/memory", 25_000, [*settings, core], enough=0.9)
@@ -86,12 +86,12 @@ def test_memory_is_solved_with_a_core_and_not_without(preset, overrides):
 
 
 VALUES = {"truncated": 10.0, "terminated": 1 / (1 - 0.9 * 7 / 8)}
-"""Of toy/truncation at discount 0.9: a cut episode goes on in the value, an ended one does not (4.7)."""
+"""Values of toy/truncation at discount 0.9: a truncated episode is bootstrapped, a terminated one is not (4.7)."""
 
 
 @pytest.mark.parametrize("ends", VALUES)
 @pytest.mark.parametrize("lambda_", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
-def test_ppo_values_a_truncation_as_a_future_and_a_termination_as_none(ends, lambda_):
+def test_ppo_bootstraps_at_truncation_and_not_at_termination(ends, lambda_):
     settings = [*PPO, "algo.discount=0.9", f"algo.gae_lambda={lambda_}", f"env.args={{ends: {ends}}}"]
     runtime, _ = train("ppo-cartpole", "toy/truncation", 15_000, [*settings, "algo.rollout=64"])
     outputs, _ = runtime.learner.model.step(torch.ones(1, 1), torch.zeros(1, dtype=torch.bool), {})
@@ -100,7 +100,7 @@ def test_ppo_values_a_truncation_as_a_future_and_a_termination_as_none(ends, lam
 
 @pytest.mark.parametrize("ends", VALUES)
 @pytest.mark.parametrize("lambda_", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
-def test_impala_values_a_truncation_as_a_future_and_a_termination_as_none(ends, lambda_):
+def test_impala_bootstraps_at_truncation_and_not_at_termination(ends, lambda_):
     settings = [*IMPALA, "algo.discount=0.9", f"algo.trace_lambda={lambda_}", f"env.args={{ends: {ends}}}"]
     runtime, _ = train("impala-cartpole", "toy/truncation", 15_000, settings)
     outputs, _ = runtime.learner.model.step(torch.ones(1, 1), torch.zeros(1, dtype=torch.bool), {})
@@ -110,14 +110,14 @@ def test_impala_values_a_truncation_as_a_future_and_a_termination_as_none(ends, 
 @pytest.mark.slow
 @pytest.mark.parametrize("ends", VALUES)
 @pytest.mark.parametrize("n_step", [1, 5])
-def test_dqn_values_a_truncation_as_a_future_and_a_termination_as_none(ends, n_step):
+def test_dqn_bootstraps_at_truncation_and_not_at_termination(ends, n_step):
     settings = [
         *DQN,
         "algo.discount=0.9",
         f"algo.n_step={n_step}",
         f"env.args={{ends: {ends}}}",
         "algo.target_every=10",
-        "algo.huber=100",  # a mean is only learned by a squared error; Huber's own limit tends to the median
+        "algo.huber=100",  # only a squared error learns the mean; the linear part of Huber's tends to the median
     ]
     runtime, _ = train("dqn-cartpole", "toy/truncation", 5_000, settings)
     outputs, _ = runtime.learner.model.step(torch.ones(1, 1), torch.zeros(1, dtype=torch.bool), {})
@@ -129,15 +129,16 @@ def test_dqn_values_a_truncation_as_a_future_and_a_termination_as_none(ends, n_s
     ("ends", "n_step", "continuous"),
     [("truncated", 1, False), ("truncated", 5, True), ("terminated", 1, True), ("terminated", 5, False)],
 )
-def test_sac_values_what_comes_and_how_freely_it_may_act(ends, n_step, continuous):
-    """Nothing depends on actions, so the policy is as random as can be, log 2 in both forms, and alpha stays 0.5.
+def test_sac_learns_soft_values_and_bootstraps_at_truncation(ends, n_step, continuous):
+    """Actions have no effect, so the best policy has the largest entropy, log 2 for both action spaces, and alpha stays
+    0.5.
 
-    A soft value is then 1 + alpha log 2 at every step for as long as an episode lasts, and Q is 1 + what follows.
+    The soft value is then 1 + alpha log 2 per step while the episode lasts, and Q is 1 + the discounted next value.
     """
     settings = ["algo.discount=0.9", "algo.temperature=0.5", "algo.temperature_optimizer={name: SGD, args: {lr: 0}}"]
     env = f"env.args={{ends: {ends}, continuous: {continuous}}}"
     runtime, _ = train("sac-pendulum", "toy/truncation", 6_000, [*SAC, *settings, env, f"algo.n_step={n_step}"])
-    lasts = 1.0 if ends == "truncated" else 7 / 8
-    expected = 1.0 + 0.9 * lasts * (1 + 0.5 * np.log(2)) / (1 - 0.9 * lasts)
+    continues = 1.0 if ends == "truncated" else 7 / 8
+    expected = 1.0 + 0.9 * continues * (1 + 0.5 * np.log(2)) / (1 - 0.9 * continues)
     outputs, _ = runtime.learner.model.step(torch.ones(1, 1), torch.zeros(1, dtype=torch.bool), {})
     np.testing.assert_allclose(outputs["q"].detach().numpy(), expected, rtol=0.1)

@@ -1,7 +1,7 @@
-"""The proof of the claim: the same agent, unchanged, learns under every topology.
+"""The same agent, unchanged, learns under every topology.
 
-`make test` covers every pair of choices, over Ray with one agent of each kind; `make matrix` (STARLING_MATRIX=whole)
-every combination, variants of agents too.
+`make test` covers every pair of choices, and Ray with one agent of each kind; `make matrix` (STARLING_MATRIX=whole)
+covers every combination and variants of agents.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from starling.launch.plan import RunPlan
 from starling.launch.runtime import build_runtime
 
 ON_RAY = ["apex", "dqn", "ngu", "ppo", "impala", "sac", "impala elite lstm", "impact", "r2d2"]
-"""An agent of every kind; Ray takes the parts of any to other machines in the same way."""
+"""One agent of each kind; Ray distributes the parts of any agent in the same way."""
 
 RUNTIMES = {
     "inline": ["runtime=inline"],
@@ -35,7 +35,7 @@ AXES = {
     "agent": list(AGENTS),
     "runtime": list(RUNTIMES),
     "inference": ["local", "central"],
-    "actors": [1, 2],  # of each learner
+    "actors": [1, 2],  # per learner
 }
 STEPS = 16_000
 
@@ -44,8 +44,8 @@ def pairs(row: tuple) -> set:
     return set(itertools.combinations(enumerate(row), 2))
 
 
-def pairwise(rows: list[tuple]) -> list[tuple]:
-    """Some of these rows, greedily few, in which every pair of choices occurs that occurs in any."""
+def covering_rows(rows: list[tuple]) -> list[tuple]:
+    """A small subset of the rows, chosen greedily, that contains every pair of choices in any row."""
     missing, chosen = set().union(*map(pairs, rows)), []
     while missing:
         best = max(rows, key=lambda row: len(pairs(row) & missing))
@@ -55,12 +55,12 @@ def pairwise(rows: list[tuple]) -> list[tuple]:
 
 
 def marks(runtime: str) -> list:
-    """The quick tier has every agent in one process; `tests/runtime` has what several processes add."""
+    """The quick tests run every agent in one process; `tests/runtime` covers what several processes add."""
     return [pytest.mark.ray] if "ray" in runtime else [pytest.mark.slow] if runtime != "inline" else []
 
 
-EVERY = [row for row in itertools.product(*AXES.values()) if whole or row[1] != "ray" or row[0] in ON_RAY]
-ROWS = EVERY if whole else pairwise(EVERY)
+COMBINATIONS = [row for row in itertools.product(*AXES.values()) if whole or row[1] != "ray" or row[0] in ON_RAY]
+ROWS = COMBINATIONS if whole else covering_rows(COMBINATIONS)
 
 
 def test_every_algorithm_is_in_the_matrix():
@@ -68,9 +68,9 @@ def test_every_algorithm_is_in_the_matrix():
     assert {agent.split()[0] for agent in AGENTS} == built_in
 
 
-def test_every_pair_is_covered():
-    assert set().union(*map(pairs, ROWS)) == set().union(*map(pairs, EVERY))
-    for choices, axis in zip(zip(*EVERY, strict=True), AXES.values(), strict=True):
+def test_every_pair_of_choices_is_covered():
+    assert set().union(*map(pairs, ROWS)) == set().union(*map(pairs, COMBINATIONS))
+    for choices, axis in zip(zip(*COMBINATIONS, strict=True), AXES.values(), strict=True):
         assert set(choices) == set(axis)
 
 
@@ -78,10 +78,10 @@ def test_every_pair_is_covered():
     ("agent", "runtime", "inference", "actors"),
     [pytest.param(*row, marks=marks(row[1])) for row in ROWS],
 )
-def test_the_agent_learns_identity(agent, runtime, inference, actors, request):
-    """16 rounds of one in four: 4 by chance, 16 at best; of toy/match 5.3 by chance."""
+def test_agent_learns_its_toy_problem(agent, runtime, inference, actors, request):
+    """16 rounds with four actions: 4 by chance, 16 at best; 5.3 by chance in toy/match."""
     if "ray" in runtime:
-        request.getfixturevalue("ray_here")
+        request.getfixturevalue("local_ray")
     preset, settings = AGENTS[agent]
     actors *= 1 + ("two learners" in runtime)
     topology = [*RUNTIMES[runtime], f"inference={inference}", f"actors={actors}", f"stop.env_steps={STEPS}"]

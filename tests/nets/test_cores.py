@@ -21,7 +21,7 @@ class WithoutStep(nn.Module):
 
 
 def slow_unroll(core, x, first, state):
-    """Step by step, the state zeroed by hand before every t with first[t], by torch's own cells."""
+    """torch's own cells step by step, with the state zeroed before every t where first[t] is set."""
     module, cell_type = (core.lstm, nn.LSTMCell) if isinstance(core, LSTM) else (core.gru, nn.GRUCell)
     cell = cell_type(F, H)
     cell.load_state_dict({name.removesuffix("_l0"): value for name, value in module.state_dict().items()})
@@ -55,7 +55,7 @@ def resets(pattern):
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("pattern", ["none", "start", "last", "all", "random"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_unroll_equals_steps_with_zeroed_states(kind, pattern, grad):
+def test_unroll_equals_steps_with_states_zeroed_at_resets(kind, pattern, grad):
     core, x, state = make(kind)
     first = resets(pattern)
     with torch.set_grad_enabled(grad):
@@ -66,7 +66,7 @@ def test_unroll_equals_steps_with_zeroed_states(kind, pattern, grad):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_own_steps_equal_unroll(kind):
+def test_step_by_step_equals_unroll(kind):
     core, x, state = make(kind)
     first = resets("random")
     y, last = core(x, first, state)
@@ -78,7 +78,7 @@ def test_own_steps_equal_unroll(kind):
 
 @pytest.mark.parametrize("cut", [1, 4, T - 1])
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_halves_with_the_state_equal_one(kind, cut):
+def test_two_halves_joined_by_the_state_equal_one_unroll(kind, cut):
     core, x, state = make(kind)
     first = resets("random")
     whole, last = core(x, first, state)
@@ -104,7 +104,7 @@ def test_no_gradient_crosses_a_reset(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_reset_also_mends_a_state_that_is_not_finite(kind):
+def test_reset_also_clears_a_non_finite_state(kind):
     core, x, state = make(kind)
     broken = tree.map(lambda s: torch.full_like(s, float("nan")), state)
     first = resets("start")
@@ -113,7 +113,7 @@ def test_a_reset_also_mends_a_state_that_is_not_finite(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_call_where_nothing_is_reset_inside(kind, monkeypatch):
+def test_cores_make_one_call_per_span_without_resets(kind, monkeypatch):
     core, x, state = make(kind)
     lengths = []
     run = core._run
@@ -125,7 +125,7 @@ def test_one_call_where_nothing_is_reset_inside(kind, monkeypatch):
     assert lengths == [T, 3, 5, 1]
 
 
-def test_no_core_passes_features_on():
+def test_core_none_returns_the_features_unchanged():
     core = build_core(F, CoreConfig())
     x = torch.randn(T, B, F)
     assert core.size == F
@@ -134,12 +134,12 @@ def test_no_core_passes_features_on():
     assert core.step(x[0], resets("random")[0], None)[0].shape == (B, F)
 
 
-def test_states_have_the_batch_first():
+def test_states_are_batch_first():
     assert tree.map(lambda s: tuple(s.shape), LSTM(F, H).initial_state(B)) == {"h": (B, H), "c": (B, H)}
     assert tree.map(lambda s: s.tolist(), GRU(F, 1).initial_state(2)) == {"h": [[0.0], [0.0]]}
 
 
-def test_mistakes_are_explained():
+def test_invalid_cores_raise_clear_errors():
     with pytest.raises(UserError, match=r"unknown core 'lsmt'; did you mean 'lstm'"):
         build_core(F, CoreConfig(kind="lsmt"))
     with pytest.raises(UserError, match=r"lacks initial_state, step"):

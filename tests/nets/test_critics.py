@@ -1,4 +1,4 @@
-"""An ensemble is as many networks as it has members, and a critic reads observations and actions."""
+"""An ensemble is equivalent to independent networks; critics take observations and actions."""
 
 import numpy as np
 import pytest
@@ -13,11 +13,11 @@ from starling.types import EnvSpec
 
 VECTOR = spaces.Box(-1, 1, (5,), np.float32)
 BOX = spaces.Box(-1, 1, (2,), np.float32)
-PICTURE = spaces.Dict(image=spaces.Box(0, 255, (1, 8, 8), np.uint8), vector=VECTOR)
+IMAGE_AND_VECTOR = spaces.Dict(image=spaces.Box(0, 255, (1, 8, 8), np.uint8), vector=VECTOR)
 
 
 def member(ensemble, index):
-    """One member as a plain network."""
+    """One member of the ensemble as a plain network."""
     layers = []
     for layer in (*ensemble.hidden, ensemble.last):
         linear = nn.Linear(layer.weight.shape[1], layer.weight.shape[2])
@@ -33,23 +33,23 @@ def member(ensemble, index):
 @pytest.mark.parametrize("norm", ["none", "layer"])
 @pytest.mark.parametrize("compiling", [False, True])
 @pytest.mark.parametrize("outputs", [1, 2])
-def test_members_are_networks_of_their_own(norm, compiling, outputs, monkeypatch):
+def test_members_are_independent_networks(norm, compiling, outputs, monkeypatch):
     torch.manual_seed(0)
     ensemble, x = Ensemble(3, [5, 8, 7, outputs], "tanh", norm), torch.randn(6, 5)
     for parameter in ensemble.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
-    monkeypatch.setattr("torch.compiler.is_compiling", lambda: compiling)  # what is compiled, as it is written
-    together = ensemble(x)
-    assert together.shape == (3, 6, outputs)
+    monkeypatch.setattr("torch.compiler.is_compiling", lambda: compiling)  # use the implementation meant for compiling
+    outputs_of_all = ensemble(x)
+    assert outputs_of_all.shape == (3, 6, outputs)
     for i in range(3):
-        torch.testing.assert_close(together[i], member(ensemble, i)(x))
-    assert not torch.equal(together[0], together[1])
+        torch.testing.assert_close(outputs_of_all[i], member(ensemble, i)(x))
+    assert not torch.equal(outputs_of_all[0], outputs_of_all[1])
 
 
 @pytest.mark.parametrize("hidden", [[8], [8, 7], [8, 7, 9]])
 @pytest.mark.parametrize("members", [2, 3])
-def test_a_row_goes_back_through_its_lowest_critic_alone(hidden, members, monkeypatch):
-    """By hand, as it is compiled, and by torch's own backward pass."""
+def test_lowest_sends_gradients_only_through_the_lowest_critic(hidden, members, monkeypatch):
+    """In the implementation meant for compiling and with torch's own backward pass."""
     torch.manual_seed(0)
     critics = build_critics(EnvSpec("x", VECTOR, BOX), NetConfig(torso=TorsoConfig(hidden=hidden)), members)
     features, action = torch.randn(40, 5), torch.rand(40, 2, requires_grad=True)
@@ -57,16 +57,16 @@ def test_a_row_goes_back_through_its_lowest_critic_alone(hidden, members, monkey
         critics.ensemble.last.bias -= critics(features, action).mean(1)[:, None, None]
     q = critics(features, action)
     assert len(q.argmin(0).unique()) == members, "every critic is the lowest somewhere"
-    expected, sink = q.amin(0), torch.randn(40)
-    (slope,) = torch.autograd.grad(expected, action, sink)
+    expected, grad_outputs = q.amin(0), torch.randn(40)
+    (slope,) = torch.autograd.grad(expected, action, grad_outputs)
     for compiling in (False, True):
         monkeypatch.setattr("torch.compiler.is_compiling", lambda compiling=compiling: compiling)
         found = critics.lowest(features, action)
         torch.testing.assert_close(found, expected)
-        torch.testing.assert_close(torch.autograd.grad(found, action, sink)[0], slope)
+        torch.testing.assert_close(torch.autograd.grad(found, action, grad_outputs)[0], slope)
 
 
-def test_a_critic_that_is_never_the_lowest_has_no_say(monkeypatch):
+def test_critic_that_is_never_the_lowest_has_no_influence(monkeypatch):
     monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)
     critics = build_critics(EnvSpec("x", VECTOR, BOX), NetConfig(torso=TorsoConfig(hidden=[8, 7])), members=2)
     with torch.no_grad():
@@ -79,14 +79,14 @@ def test_a_critic_that_is_never_the_lowest_has_no_say(monkeypatch):
 
 
 @pytest.mark.parametrize("torso", [TorsoConfig(hidden=[8], norm="layer"), TorsoConfig(hidden=[8], activation="tanh")])
-def test_other_layers_go_back_as_torch_does_it(torso, monkeypatch):
+def test_lowest_supports_norms_and_other_activations(torso, monkeypatch):
     monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)
     critics = build_critics(EnvSpec("x", VECTOR, BOX), NetConfig(torso=torso), members=2)
     features, action = torch.randn(6, 5), torch.rand(6, 2, requires_grad=True)
     torch.testing.assert_close(critics.lowest(features, action), critics(features, action).amin(0))
 
 
-def test_weights_begin_as_torch_s_own_and_differently_in_every_member():
+def test_weights_are_initialized_as_in_torch_and_differ_between_members():
     ensemble = Ensemble(2, [100, 50, 1], "relu")
     weight = ensemble.hidden[0].weight.detach()
     assert weight.abs().max() <= 0.1
@@ -94,7 +94,7 @@ def test_weights_begin_as_torch_s_own_and_differently_in_every_member():
     assert not torch.equal(weight[0], weight[1])
 
 
-def test_orthogonal_weights():
+def test_orthogonal_initialization():
     ensemble = Ensemble(2, [6, 4, 3], "relu")
     ensemble.orthogonal()
     for first, last in zip(ensemble.hidden[0].weight, ensemble.last.weight, strict=True):
@@ -102,21 +102,21 @@ def test_orthogonal_weights():
         torch.testing.assert_close(last.T @ last, torch.eye(3))
 
 
-@pytest.mark.parametrize("observation", [VECTOR, PICTURE])
-def test_critics_read_observations_and_actions(observation):
+@pytest.mark.parametrize("observation", [VECTOR, IMAGE_AND_VECTOR])
+def test_critics_depend_on_observations_and_actions(observation):
     net = NetConfig(torso=TorsoConfig(hidden=[16], channels=[4], kernels=[3], strides=[2]), init="orthogonal")
     critics = build_critics(EnvSpec("x", observation, BOX), net, members=2)
     obs = {"image": torch.randint(256, (3, 1, 8, 8)).to(torch.uint8), "vector": torch.randn(3, 5)}
-    seen = obs if observation is PICTURE else obs["vector"]
+    obs_input = obs if observation is IMAGE_AND_VECTOR else obs["vector"]
     action = torch.rand(3, 2, requires_grad=True)
-    q = critics(critics.encode(seen), action)
+    q = critics(critics.encode(obs_input), action)
     assert q.shape == (2, 3)
     (slope,) = torch.autograd.grad(q.sum(), action)
     assert (slope != 0).any()
     discrete = build_critics(EnvSpec("x", observation, spaces.Discrete(4)), net, members=2)
-    assert discrete(discrete.encode(seen)).shape == (2, 3, 4)
+    assert discrete(discrete.encode(obs_input)).shape == (2, 3, 4)
 
 
-def test_other_actions_are_refused():
+def test_unsupported_action_spaces_are_rejected():
     with pytest.raises(UserError, match="critics need Discrete actions or a Box of them with one axis; x has"):
         build_critics(EnvSpec("x", VECTOR, spaces.MultiDiscrete([2, 2])), NetConfig(), members=2)

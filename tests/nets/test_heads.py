@@ -27,16 +27,16 @@ def build(kind, space=DISCRETE, **spec):
 
 
 @pytest.mark.parametrize("kind", ["value", "q", "categorical"])
-def test_the_last_layer_is_computed_in_float32_under_autocast(kind):
+def test_last_layer_is_computed_in_float32_under_autocast(kind):
     """bfloat16 would round values and logits to 8 bits."""
     head, x = build(kind), torch.randn(64, F)
-    said = {}
+    policy = {}
     for mixed in (False, True):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
             output = head(x.bfloat16() if mixed else x.bfloat16().float())
-        said[mixed] = output.logits if kind == "categorical" else output
-    assert said[True].dtype == torch.float32
-    assert torch.equal(said[True], said[False])
+        policy[mixed] = output.logits if kind == "categorical" else output
+    assert policy[True].dtype == torch.float32
+    assert torch.equal(policy[True], policy[False])
 
 
 @pytest.mark.parametrize("lead", [(3,), (5, 3)])
@@ -49,29 +49,29 @@ def test_leading_axes_are_kept(lead, hidden):
     assert build("categorical", hidden=hidden)(x).logits.shape == (*lead, 4)
     assert [part.shape[-1] for part in build("policy", MULTI, hidden=hidden)(x).logits] == [2, 3]
     for kind in ("gaussian", "tanh_gaussian"):
-        said = build(kind, BOX, hidden=hidden)(x)
-        assert said.mean.shape == said.log_std.shape == (*lead, 2)
+        policy = build(kind, BOX, hidden=hidden)(x)
+        assert policy.mean.shape == policy.log_std.shape == (*lead, 2)
 
 
 @pytest.mark.parametrize(
     ("space", "expected"),
     [(DISCRETE, Categorical), (MULTI, MultiCategorical), (BINARY, MultiCategorical), (BOX, Gaussian)],
 )
-def test_a_policy_speaks_of_the_action_space(space, expected):
-    said = build("policy", space)(torch.randn(3, F))
-    assert type(said) is expected
-    action = said.sample(torch.rand(3, said.noise_size))
+def test_policy_head_gives_the_distribution_of_the_action_space(space, expected):
+    policy = build("policy", space)(torch.randn(3, F))
+    assert type(policy) is expected
+    action = policy.sample(torch.rand(3, policy.noise_size))
     assert action.shape == (3, *space.shape)
-    if space is not BOX:  # a normal policy may leave the box; the env loop clips
+    if space is not BOX:  # a Gaussian policy may leave the box; the env loop clips
         assert all(space.contains(a.numpy().astype(space.dtype)) for a in action)
 
 
-def test_own_space_of_a_head_comes_before_that_of_the_env():
+def test_space_of_a_head_overrides_that_of_the_env():
     head = build_head(F, DISCRETE, HeadSpec("q", space=spaces.Discrete(7)))
     assert head(torch.randn(2, F)).shape == (2, 7)
 
 
-def test_dueling_is_value_plus_centred_advantage():
+def test_dueling_is_value_plus_centered_advantage():
     head = build("dueling")
     x = torch.randn(5, F)
     q = head(x)
@@ -80,7 +80,7 @@ def test_dueling_is_value_plus_centred_advantage():
     torch.testing.assert_close(q - q.mean(-1, keepdim=True), advantage - advantage.mean(-1, keepdim=True))
     with torch.no_grad():
         head.advantage.bias += 3.0
-    torch.testing.assert_close(head(x), q)  # what all actions share says nothing
+    torch.testing.assert_close(head(x), q)  # a constant added to all advantages changes nothing
 
 
 def test_dueling_scales_only_the_gradient_into_the_torso():
@@ -97,20 +97,20 @@ def test_dueling_scales_only_the_gradient_into_the_torso():
     torch.testing.assert_close(into_value, plain_value)
 
 
-def test_gaussian_spread_is_the_same_in_every_state_and_learns():
+def test_gaussian_std_is_state_independent_and_learnable():
     head = build("gaussian", BOX, log_std=-0.5)
-    said = head(torch.randn(3, F))
-    assert torch.equal(said.log_std, torch.full((3, 2), -0.5))
-    said.log_prob(torch.randn(3, 2)).sum().backward()
+    policy = head(torch.randn(3, F))
+    assert torch.equal(policy.log_std, torch.full((3, 2), -0.5))
+    policy.log_prob(torch.randn(3, 2)).sum().backward()
     assert (head.log_std.grad != 0).all()
 
 
-def test_tanh_gaussian_spread_depends_on_the_state_within_limits():
+def test_tanh_gaussian_std_depends_on_the_state_within_limits():
     head = build("tanh_gaussian", BOX, log_std_range=(-1.0, 0.5))
-    said = head(100 * torch.randn(64, F))
-    assert type(said) is TanhGaussian
-    assert said.log_std.min() == -1.0
-    assert said.log_std.max() == 0.5
+    policy = head(100 * torch.randn(64, F))
+    assert type(policy) is TanhGaussian
+    assert policy.log_std.min() == -1.0
+    assert policy.log_std.max() == 0.5
     near = head(0.1 * torch.randn(2, F)).log_std
     assert not torch.equal(near[0], near[1])
 
@@ -126,7 +126,7 @@ def test_tanh_gaussian_spread_depends_on_the_state_within_limits():
         ("tanh_gaussian", BOX, 0.01),
     ],
 )
-def test_orthogonal_gains(kind, space, gain):
+def test_orthogonal_gains_per_head(kind, space, gain):
     spec = HeadSpec(kind, hidden=(5,))
     head = build_head(F, space, spec)
     orthogonal_head(head, spec.last_gain)
@@ -154,12 +154,12 @@ def test_orthogonal_gains(kind, space, gain):
         ("duelling", DISCRETE, "did you mean 'dueling'"),
     ],
 )
-def test_mistakes_are_explained(kind, space, message):
+def test_invalid_heads_raise_clear_errors(kind, space, message):
     with pytest.raises(UserError, match=message):
         build(kind, space)
 
 
-def test_heads_are_modules_with_parameters_only_of_their_own():
+def test_heads_have_only_their_own_parameters():
     head = build("dueling", hidden=(8,))
     assert isinstance(head, nn.Module)
     shapes = sorted(tuple(p.shape) for p in head.parameters())

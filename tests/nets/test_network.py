@@ -20,7 +20,7 @@ T, B = 8, 3
 
 
 class CountingCore(nn.Module):
-    """Says how many observations it has seen since the last reset; a whole sequence is a loop of its own."""
+    """Outputs the number of observations since the last reset; unrolls with its own loop."""
 
     def __init__(self, _inputs, _size):
         super().__init__()
@@ -42,8 +42,8 @@ class CountingCore(nn.Module):
         return torch.stack(counts), state
 
 
-class NothingSeen(nn.Module):
-    """A torso that sees nothing, so that features are the previous action and rewards alone."""
+class EmptyTorso(nn.Module):
+    """A torso without outputs, so that features are only the previous action and rewards."""
 
     def __init__(self, _space):
         super().__init__()
@@ -70,7 +70,7 @@ def build(action=None, heads=ACTOR_CRITIC, observation=VECTOR, streams=("extrins
 
 
 def episodes(length, rows=B, seed=0):
-    """first [length, rows]: every row begins an episode at 0 and now and then, sometimes twice in a row."""
+    """`first` [length, rows]: every row begins an episode at step 0 and at random, sometimes at two steps in a row."""
     first = torch.rand(length, rows, generator=torch.Generator().manual_seed(seed)) < 0.25
     first[0] = True
     return first
@@ -85,12 +85,12 @@ def data(length, seed=0, streams=("extrinsic",), actions=4):
 
 
 def act_through(net, obs, first, action, rewards):
-    """As an actor does: one step at a time; the outputs and the carry before every observation."""
+    """Act one step at a time; returns the outputs and the carry before every observation."""
     carry, outputs, carries = net.initial_carry(B), [], []
     for t in range(len(obs)):
         carries.append(carry)
-        said, state = net.step(obs[t], first[t], carry)
-        outputs.append(said)
+        outputs_now, state = net.step(obs[t], first[t], carry)
+        outputs.append(outputs_now)
         after = {"state": state, "action": action[t], "rewards": {name: r[t] for name, r in rewards.items()}}
         carry = {name: after[name] for name in carry}
     return tree.stack(outputs), carries
@@ -102,21 +102,21 @@ def close(a, b, atol=1e-6):
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("length", [1, 3, 8])
-def test_a_counting_core_sees_every_state_in_its_place(shared, length):
+def test_counting_core_has_the_right_state_in_every_fragment(shared, length):
     net = build(heads={"value": HeadSpec("value")}, shared=shared, core=CoreConfig(kind=f"{__name__}:CountingCore"))
     nn.init.ones_(net.heads["value"].value.weight)
     nn.init.zeros_(net.heads["value"].value.bias)
     obs, first, action, rewards = data(24)
-    expected = torch.zeros(24, B)  # observations seen in the episode, by a plain loop
+    expected = torch.zeros(24, B)  # observations seen in the episode, counted by a plain loop
     for t in range(24):
         expected[t] = torch.where(first[t], 1.0, expected[t - 1] + 1.0)
     assert expected.max() > 3
     outputs, carries = act_through(net, obs, first, action, rewards)
     assert torch.equal(outputs["value"], expected)
-    for start in range(24 - length):  # fragments of T + 1 observations, each from the carry before its first
-        rows = slice(start, start + length + 1)
-        said, _, state = net.unroll(obs[rows], first[rows], action[rows], rewards, carries[start])
-        assert torch.equal(said["value"], expected[rows])
+    for start in range(24 - length):  # fragments of T + 1 observations, each from the carry before its first one
+        span = slice(start, start + length + 1)
+        unrolled, _, state = net.unroll(obs[span], first[span], action[span], rewards, carries[start])
+        assert torch.equal(unrolled["value"], expected[span])
         last = state if shared else state["value"]
         assert torch.equal(last["count"][:, 0], expected[start + length])
 
@@ -124,20 +124,20 @@ def test_a_counting_core_sees_every_state_in_its_place(shared, length):
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("inputs", [[], ["action"], ["reward"], ["action", "reward"]])
 @pytest.mark.parametrize("kind", ["none", "lstm", "gru"])
-def test_learning_sees_what_acting_saw(kind, inputs, shared):
+def test_unroll_in_learning_equals_steps_in_acting(kind, inputs, shared):
     net = build(core=CoreConfig(kind=kind, size=6), inputs=inputs, shared=shared, streams=("extrinsic", "rnd"))
     obs, first, action, rewards = data(20, streams=("extrinsic", "rnd"))
     acted, carries = act_through(net, obs, first, action, rewards)
     for start in (0, 5, 11):
-        rows, steps = slice(start, start + T + 1), slice(start, start + T)
+        span, steps = slice(start, start + T + 1), slice(start, start + T)
         r = {name: value[steps] for name, value in rewards.items()}
-        learned, features, _ = net.unroll(obs[rows], first[rows], action[steps], r, carries[start])
-        close(learned, tree.map(lambda x, rows=rows: x[rows], acted))
+        learned, features, _ = net.unroll(obs[span], first[span], action[steps], r, carries[start])
+        close(learned, tree.map(lambda x, span=span: x[span], acted))
         close(learned, net.decode(features))
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_two_halves_with_the_carry_equal_one(kind):
+def test_two_halves_joined_by_the_carry_equal_one_unroll(kind):
     net = build(core=CoreConfig(kind=kind, size=6), inputs=["action", "reward"])
     obs, first, action, rewards = data(10)
     carry = net.initial_carry(B)
@@ -150,11 +150,11 @@ def test_two_halves_with_the_carry_equal_one(kind):
     close(last_of_halves, last)
 
 
-def test_previous_actions_and_rewards_are_those_of_the_row_before():
-    nothing = TorsoConfig(kind=f"{__name__}:NothingSeen")
-    net = build(torso=nothing, inputs=["action", "reward"], streams=("extrinsic", "rnd"))
+def test_previous_actions_and_rewards_are_those_of_the_step_before():
+    empty = TorsoConfig(kind=f"{__name__}:EmptyTorso")
+    net = build(torso=empty, inputs=["action", "reward"], streams=("extrinsic", "rnd"))
     obs, first, action, rewards = data(T + 1, streams=("extrinsic", "rnd"))
-    first[0, 1] = False  # so that row 1 has a past, which the carry knows
+    first[0, 1] = False  # so that row 1 continues an episode, whose past is in the carry
     carry = {"action": torch.tensor([1, 3, 2]), "rewards": {"extrinsic": torch.ones(B), "rnd": 5 * torch.ones(B)}}
     _, features, _ = net.unroll(obs, first, action[:T], {k: v[:T] for k, v in rewards.items()}, carry)
     for t in range(T + 1):
@@ -175,22 +175,22 @@ def test_previous_actions_and_rewards_are_those_of_the_row_before():
         (spaces.Box(-9.0, 9.0, (2,)), torch.tensor([[0.5, -1.0], [2.0, 0.0]]), [[0.5, -1.0], [2.0, 0.0]]),
     ],
 )
-def test_previous_actions_of_every_kind_enter(action, taken, encoded):
-    net = build(action, torso=TorsoConfig(kind=f"{__name__}:NothingSeen"), inputs=["action"])
+def test_previous_actions_of_every_kind_are_encoded(action, taken, encoded):
+    net = build(action, torso=TorsoConfig(kind=f"{__name__}:EmptyTorso"), inputs=["action"])
     assert net.initial_carry(2)["action"].shape == taken.shape
     assert net.initial_carry(2)["action"].dtype == taken.dtype
     features, _ = net.encode(torch.randn(2, 3), torch.zeros(2, dtype=torch.bool), {"action": taken})
     assert features.tolist() == encoded
 
 
-def test_too_few_previous_actions_are_refused():
+def test_missing_previous_actions_are_rejected():
     net = build(inputs=["action"])
     obs, first, action, rewards = data(5)
     with pytest.raises(ValueError, match="5 observations need 4 previous actions"):
         net.unroll(obs, first, action[:3], rewards, net.initial_carry(B))
 
 
-def test_the_carry_holds_only_what_the_network_needs():
+def test_carry_has_only_what_the_network_needs():
     assert build().initial_carry(2) == {}
     assert build(shared=False).initial_carry(2) == {}
     shapes = tree.map(
@@ -198,24 +198,24 @@ def test_the_carry_holds_only_what_the_network_needs():
         build(core=CoreConfig(kind="lstm", size=6), inputs=["reward", "action"], streams=("a", "b")).initial_carry(2),
     )
     zeros = ((2, 6), torch.float32, False)
-    one = ((2,), torch.float32, False)
+    reward_spec = ((2,), torch.float32, False)
     assert shapes == {
         "state": {"h": zeros, "c": zeros},
         "action": ((2,), torch.int64, False),
-        "rewards": {"a": one, "b": one},
+        "rewards": {"a": reward_spec, "b": reward_spec},
     }
-    apart = build(core=CoreConfig(kind="gru", size=6), shared=False).initial_carry(2)
-    assert {name: set(state) for name, state in apart["state"].items()} == {"policy": {"h"}, "value": {"h"}}
+    separate = build(core=CoreConfig(kind="gru", size=6), shared=False).initial_carry(2)
+    assert {name: set(state) for name, state in separate["state"].items()} == {"policy": {"h"}, "value": {"h"}}
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_no_state_comes_out_of_a_network_without_memory(shared):
+def test_network_without_a_core_returns_no_state(shared):
     net = build(shared=shared)
     assert net.step(torch.randn(B, 3), torch.ones(B, dtype=torch.bool), {})[1] is None
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_heads_share_a_trunk_or_have_one_each(shared):
+def test_heads_share_one_trunk_or_have_one_each(shared):
     net = build(shared=shared)
     loss = net.step(torch.randn(B, 3), torch.ones(B, dtype=torch.bool), {})[0]["value"].sum()
     loss.backward()
@@ -224,7 +224,7 @@ def test_heads_share_a_trunk_or_have_one_each(shared):
     assert len(net.trunks) == (1 if shared else 2)
 
 
-def test_observations_in_a_dict_go_through_both_ways():
+def test_dict_observations_give_the_same_in_step_and_unroll():
     space = spaces.Dict(image=spaces.Box(0, 1, (10, 10, 2), np.uint8), where=spaces.Discrete(5))
     net = build(observation=space)
     obs = {"image": torch.randint(0, 2, (T, B, 10, 10, 2), dtype=torch.uint8), "where": torch.randint(0, 5, (T, B))}
@@ -233,7 +233,7 @@ def test_observations_in_a_dict_go_through_both_ways():
     close(tree.map(lambda x: x[2], outputs), acted, atol=1e-5)
 
 
-def test_a_critic_of_state_and_action_is_a_network_over_both():
+def test_critic_over_state_and_action_has_a_gradient_in_the_action():
     space = spaces.Dict(obs=VECTOR, action=spaces.Box(-1.0, 1.0, (2,)))
     net = build(observation=space, heads={"q1": HeadSpec("value"), "q2": HeadSpec("value")}, shared=False)
     action = torch.zeros(T, B, 2, requires_grad=True)
@@ -243,7 +243,7 @@ def test_a_critic_of_state_and_action_is_a_network_over_both():
     assert action.grad.any()
 
 
-def test_orthogonal_begins_with_the_gains_of_each_part():
+def test_orthogonal_initialization_has_the_gain_of_each_part():
     net = build(init="orthogonal", torso=TorsoConfig(hidden=[16]), core=CoreConfig(kind="lstm", size=4))
     first = net.trunks["shared"].torso.dense.linears[0]
     torch.testing.assert_close(first.weight.T @ first.weight, 2.0 * torch.eye(3))
@@ -255,27 +255,27 @@ def test_orthogonal_begins_with_the_gains_of_each_part():
     gates = net.trunks["shared"].core.lstm.bias_ih_l0  # input, forget, cell, output
     torch.testing.assert_close(gates, torch.tensor([0.0] * 4 + [0, 4 / 3, 8 / 3, 4] + [0] * 8))
     assert not any(p.any() for name, p in net.named_parameters() if "bias" in name and p is not gates)
-    assert any(p.any() for name, p in build().named_parameters() if "bias" in name)  # torch's own are not 0
+    assert any(p.any() for name, p in build().named_parameters() if "bias" in name)  # torch's default biases are not 0
 
 
 @pytest.mark.parametrize("net", [{}, {"core": CoreConfig(kind="lstm", size=4), "inputs": ["action"], "shared": False}])
-def test_a_copy_is_equal_and_apart(net):
+def test_deep_copy_is_equal_and_independent(net):
     online = build(**net)
     target = copy.deepcopy(online)
     obs, first, action, rewards = data(T)
     carry = online.initial_carry(B)
-    said = online.unroll(obs, first, action, rewards, carry)[0]
-    close(target.unroll(obs, first, action, rewards, carry)[0], said, atol=0)
+    expected = online.unroll(obs, first, action, rewards, carry)[0]
+    close(target.unroll(obs, first, action, rewards, carry)[0], expected, atol=0)
     with torch.no_grad():
         for parameter in online.parameters():
             parameter.add_(1.0)
-    close(target.unroll(obs, first, action, rewards, carry)[0], said, atol=0)
+    close(target.unroll(obs, first, action, rewards, carry)[0], expected, atol=0)
     fresh = build(**net, seed=1)
     fresh.load_state_dict(target.state_dict())
-    close(fresh.unroll(obs, first, action, rewards, carry)[0], said, atol=0)
+    close(fresh.unroll(obs, first, action, rewards, carry)[0], expected, atol=0)
 
 
-def test_everything_follows_to_another_device():
+def test_all_tensors_move_to_another_device():
     net = build(spaces.MultiDiscrete([2, 3]), core=CoreConfig(kind="lstm", size=4), inputs=["action", "reward"]).to(
         "meta"
     )
@@ -286,12 +286,12 @@ def test_everything_follows_to_another_device():
     assert {leaf.device.type for leaf in tree.leaves((outputs, state))} == {"meta"}
 
 
-def test_own_torso_keeps_its_own_weights():
+def test_user_torso_keeps_its_own_initialization():
     net = build(torso=TorsoConfig(kind=f"{__name__}:sevens"), init="orthogonal")
     assert (net.trunks["shared"].torso.weight == 7.0).all()
 
 
-def test_mistakes_are_explained():
+def test_invalid_networks_raise_clear_errors():
     with pytest.raises(UserError, match=r"previous action cannot enter"):
         build(spaces.Dict(a=spaces.Discrete(2)), heads={"value": HeadSpec("value")}, inputs=["action"])
     with pytest.raises(ValueError, match="needs heads"):
@@ -301,13 +301,13 @@ def test_mistakes_are_explained():
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("core", ["none", "gru"])
-def test_only_some_heads_say_the_same_and_keep_every_state(shared, core):
+def test_step_with_only_some_heads_gives_the_same_outputs_and_all_states(shared, core):
     net = NetConfig(core=CoreConfig(kind=core, size=4), shared=shared)
     env = EnvSpec("toy", spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
     network = build_network(env, net, {"policy": HeadSpec("policy"), "extrinsic": HeadSpec("value")})
     obs, first, carry = torch.rand(5, 3), torch.zeros(5, dtype=torch.bool), network.initial_carry(5)
-    every, state = network.step(obs, first, carry)
-    one, kept = network.step(obs, first, carry, only=("policy",))
-    assert list(one) == ["policy"]
-    assert torch.equal(one["policy"].logits, every["policy"].logits)
+    all_heads, state = network.step(obs, first, carry)
+    one_head, kept = network.step(obs, first, carry, only=("policy",))
+    assert list(one_head) == ["policy"]
+    assert torch.equal(one_head["policy"].logits, all_heads["policy"].logits)
     assert [torch.equal(a, b) for a, b in zip(tree.leaves(state), tree.leaves(kept), strict=True)].count(False) == 0

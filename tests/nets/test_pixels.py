@@ -1,4 +1,4 @@
-"""The quick way from bytes to floats gives what torch gives, to the bit."""
+"""The fast conversion of bytes to floats is bitwise equal to torch's."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from starling.nets.pixels import channels_last_floats
 
 
 @pytest.mark.parametrize("shape", [(3, 4, 7, 5), (1, 1, 1, 1), (2, 3, 84, 84), (5, 12, 9, 2), (0, 4, 5, 5)])
-def test_same_as_torch_to_the_bit(shape):
+def test_conversion_is_bitwise_equal_to_torch(shape):
     x = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     fast = channels_last_floats(x)
     assert torch.equal(fast, x.float())
@@ -16,8 +16,8 @@ def test_same_as_torch_to_the_bit(shape):
 
 
 @pytest.mark.parametrize("channels", [4, 3])
-def test_views_of_shared_frames(channels):
-    """Stacks that overlap in memory and begin somewhere inside it, as a replay hands them out."""
+def test_overlapping_frame_stacks_are_converted(channels):
+    """Stacks that share memory and start inside a storage, as returned by replay."""
     frames = torch.randint(0, 256, (10, 6, 7), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     stacks = frames.as_strided((5, channels, 6, 7), (42, 42, 7, 1), storage_offset=2 * 42)
     assert torch.equal(channels_last_floats(stacks), stacks.contiguous().float())

@@ -59,7 +59,7 @@ COLOR_STACK = spaces.Box(0, 255, (4, 84, 84, 3), np.uint8)
         ("cnn", spaces.Box(0.0, 1.0, (2, 7, 7), np.float32), 128),
     ],
 )
-def test_features_have_the_promised_size_and_every_weight_a_gradient(kind, space, size, norm, activation):
+def test_features_have_the_declared_size_and_every_weight_has_a_gradient(kind, space, size, norm, activation):
     torso = build_torso(space, TorsoConfig(kind=kind, norm=norm, activation=activation))
     features = torso(sample(space))
     assert features.shape == (3, size) == (3, torso.size)
@@ -69,7 +69,7 @@ def test_features_have_the_promised_size_and_every_weight_a_gradient(kind, space
 
 
 @pytest.mark.parametrize(("norm", "kinds"), [("none", set()), ("layer", {1}), ("group", {8})])
-def test_norms_are_groups_over_channels_and_layers_over_widths(norm, kinds):
+def test_convolutions_use_group_norm_and_dense_layers_use_layer_norm(norm, kinds):
     torso = build_torso(ATARI, TorsoConfig(kind="nature", norm=norm))
     convs = [m for m in torso.modules() if isinstance(m, nn.GroupNorm)]
     dense = [m for m in torso.modules() if isinstance(m, nn.LayerNorm)]
@@ -77,7 +77,7 @@ def test_norms_are_groups_over_channels_and_layers_over_widths(norm, kinds):
     assert (len(convs), len(dense)) == ((0, 0) if norm == "none" else (3, 1))
 
 
-def test_nature_is_the_network_of_the_paper():
+def test_nature_matches_the_network_of_the_paper():
     torso = build_torso(ATARI, TorsoConfig(kind="nature"))
     convs = [
         (m.in_channels, m.out_channels, m.kernel_size[0], m.stride[0]) for m in torso.modules() if type(m) is nn.Conv2d
@@ -86,14 +86,14 @@ def test_nature_is_the_network_of_the_paper():
     assert sum(p.numel() for p in torso.parameters()) == 8_224 + 32_832 + 36_928 + 3136 * 512 + 512
 
 
-def test_impala_has_two_residual_blocks_a_stage():
+def test_impala_has_two_residual_blocks_per_stage():
     torso = build_torso(ATARI, TorsoConfig(kind="impala"))
     assert [m.out_channels for m in torso.modules() if type(m) is nn.Conv2d] == [16] * 5 + [32] * 10
     assert torso.dense.linears[0].in_features == 32 * 11 * 11
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "elu", "gelu"])
-def test_residual_adds_to_its_untouched_input(activation):
+def test_residual_block_adds_to_its_unmodified_input(activation):
     block = Residual(2, activation, "none")
     for parameter in block.parameters():
         nn.init.zeros_(parameter)
@@ -121,7 +121,7 @@ def test_residual_adds_to_its_untouched_input(activation):
         (spaces.Tuple((VECTOR, spaces.Discrete(2))), "mlp"),
     ],
 )
-def test_auto_chooses_by_the_observation(space, kind):
+def test_auto_chooses_the_torso_by_the_observation_space(space, kind):
     assert automatic(space) == kind
     assert isinstance(build_torso(space, TorsoConfig()), Torso)
 
@@ -137,14 +137,14 @@ def test_auto_chooses_by_the_observation(space, kind):
         ((2, 3, 9, 9), 0, 6),
     ],
 )
-def test_channels_are_found(shape, axis, channels):
+def test_channel_axis_is_detected(shape, axis, channels):
     found = image_shape(spaces.Box(0, 255, shape, np.uint8))
     assert (found.axis, found.channels) == (axis, channels)
 
 
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("first", [True, False])
-def test_a_stack_of_color_frames_is_an_image_with_the_channels_of_all(first, grad):
+def test_stack_of_color_frames_is_one_image_with_all_channels(first, grad):
     shape = (2, 3, 36, 40) if first else (2, 36, 40, 3)
     stacked = build_torso(spaces.Box(0, 255, shape, np.uint8), TorsoConfig(kind="nature"))
     plain = build_torso(spaces.Box(0, 255, (6, 36, 40), np.uint8), TorsoConfig(kind="nature"))
@@ -156,7 +156,7 @@ def test_a_stack_of_color_frames_is_an_image_with_the_channels_of_all(first, gra
         torch.testing.assert_close(stacked(stacks), plain(by_hand.reshape(4, 6, 36, 40)))
 
 
-def test_channel_order_of_the_observation_does_not_matter():
+def test_channels_first_and_last_give_the_same_features():
     config = TorsoConfig(kind="cnn")
     last, first = build_torso(MINATAR, config), build_torso(spaces.Box(0, 1, (4, 10, 10), np.uint8), config)
     first.load_state_dict(last.state_dict())
@@ -175,7 +175,7 @@ def test_channel_order_of_the_observation_does_not_matter():
     ],
 )
 @pytest.mark.parametrize("grad", [True, False])
-def test_bytes_are_scaled_by_what_the_space_says(space, scale, grad):
+def test_images_are_scaled_by_the_bounds_of_the_space(space, scale, grad):
     image = Image(space, lambda shape: nn.Sequential(nn.Conv2d(shape.channels, 2, 3, stride=2, padding=1), nn.Tanh()))
     x = sample(space)
     before = x.clone()
@@ -183,18 +183,18 @@ def test_bytes_are_scaled_by_what_the_space_says(space, scale, grad):
         seen = image(x)
     torch.testing.assert_close(seen, image.convs(x.float() * scale).flatten(1))
     assert x.dtype == before.dtype
-    assert torch.equal(x, before)  # the caller's bytes are not touched
+    assert torch.equal(x, before)  # the caller's bytes are not modified
 
 
-def test_images_are_bytes_until_they_are_inside():
-    door = []
+def test_images_enter_the_encoder_as_bytes():
+    dtypes = []
     torso = build_torso(ATARI, TorsoConfig())
-    torso.encoders[0].register_forward_pre_hook(lambda _, args: door.append(args[0].dtype))
+    torso.encoders[0].register_forward_pre_hook(lambda _, args: dtypes.append(args[0].dtype))
     torso(sample(ATARI))
-    assert door == [torch.uint8]
+    assert dtypes == [torch.uint8]
 
 
-def test_channels_last_changes_nothing_but_speed():
+def test_channels_last_gives_the_same_features():
     torso = build_torso(ATARI, TorsoConfig())
     x = sample(ATARI)
     with torch.no_grad():
@@ -210,7 +210,7 @@ def test_ram_is_scaled_and_other_integers_are_not():
     assert torch.equal(Flat(spaces.Box(0, 9, (3,), np.int64))(counts), torch.full((2, 3), 7.0))
 
 
-def test_one_hot_joins_components_and_starts_where_the_space_does():
+def test_one_hot_joins_components_and_respects_the_start():
     assert OneHot(spaces.Discrete(3, start=-1))(torch.tensor([-1, 1])).tolist() == [[1, 0, 0], [0, 0, 1]]
     multi = OneHot(spaces.MultiDiscrete([2, 3], start=[0, 5]))
     assert multi(torch.tensor([[1, 5], [0, 7]])).tolist() == [[0, 1, 1, 0, 0], [1, 0, 0, 0, 1]]
@@ -242,7 +242,7 @@ def test_joined_leaves_are_in_the_order_of_the_space():
     assert set(torso.paths) == set(expected)
 
 
-def test_own_torso_by_import_path_and_by_registered_name():
+def test_user_torso_by_import_path_and_by_registered_name():
     torso = build_torso(VECTOR, TorsoConfig(kind=f"{__name__}:OwnTorso", args={"width": 7}))
     assert type(torso).__name__ == "OwnTorso"
     assert torso(sample(VECTOR)).shape == (3, 7)
@@ -268,7 +268,7 @@ def test_own_torso_by_import_path_and_by_registered_name():
         ({"kind": f"{__name__}:WithoutSize"}, VECTOR, r"int attribute `size`"),
     ],
 )
-def test_mistakes_are_explained(config, space, message):
+def test_invalid_torsos_raise_clear_errors(config, space, message):
     with pytest.raises(UserError, match=message):
         build_torso(space, TorsoConfig(**config))
 
@@ -282,7 +282,7 @@ def test_mistakes_are_explained(config, space, message):
         {"kind": "cnn", "channels": [3, 2], "kernels": [4, 3], "strides": [2, 3], "norm": "layer"},
     ],
 )
-def test_the_size_of_convolutions_is_known_without_computing_them(space, config):
+def test_output_size_of_convolutions_is_computed_without_a_forward_pass(space, config):
     if config["kind"] == "nature" and space is MINATAR:
         pytest.skip("too small for these convolutions")
     image = build_torso(space, TorsoConfig(hidden=[], **config)).encoders[0]
@@ -290,6 +290,6 @@ def test_the_size_of_convolutions_is_known_without_computing_them(space, config)
 
 
 @pytest.mark.parametrize("kind", ["cnn", "impala"])
-def test_convolutions_without_layers_are_refused(kind):
+def test_convolutions_without_layers_are_rejected(kind):
     with pytest.raises(UserError, match="at least one entry in channels"):
         build_torso(ATARI, TorsoConfig(kind=kind, channels=[], kernels=[], strides=[]))

@@ -1,4 +1,4 @@
-"""Rollouts as vector envs with NEXT_STEP autoreset make them, in float64 so that slow and fast agree closely."""
+"""Rollouts as vector envs with NEXT_STEP autoreset produce them, in float64 for tight comparisons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GAMMA = 0.9
 
 @dataclass(frozen=True)
 class Rollout:
-    """T steps of B rows; `episodes` lists (row, start, stop) of every run of valid steps."""
+    """T steps of B envs; `episodes` lists (b, start, stop) of every run of valid steps, with b the batch index."""
 
     r_t: torch.Tensor
     discount_t: torch.Tensor
@@ -32,7 +32,9 @@ class Rollout:
         return self.v[1:]
 
     def spoiled(self, seed=99):
-        """The same with huge numbers wherever no valid row may look: r and discount of resets, V after termination."""
+        """The same rollout with huge values wherever no valid step may look: r and discount at resets, V after
+        termination.
+        """
         rng = np.random.default_rng(seed)
         huge = torch.from_numpy(rng.normal(size=self.r_t.shape) * 1e6)
         v_t = torch.where(self.valid_t, self.v_t, huge)
@@ -42,7 +44,7 @@ class Rollout:
 
 
 def _ends(rng, length, p_end):
-    """One row: (terminated, truncated, valid); the row after an end is a reset, and the first may be one."""
+    """(terminated, truncated, valid) of one env; the step after an end is a reset, and so may be the first."""
     terminated, truncated = np.zeros(length, bool), np.zeros(length, bool)
     valid = np.ones(length, bool)
     valid[0] = rng.random() > p_end / 2

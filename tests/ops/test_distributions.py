@@ -1,4 +1,4 @@
-"""Distributions against torch.distributions, sampling by statistics with a fixed seed."""
+"""Distributions compared with torch.distributions; sampling checked by statistics with a fixed seed."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def gaussians(kind=Gaussian, seed=0):
 # --- Categorical
 
 
-def test_categorical_agrees_with_torch():
+def test_categorical_matches_torch():
     p, q = Categorical(3 * normal(0, 5, 4, 6)), Categorical(normal(1, 5, 4, 6))
     reference = td.Categorical(logits=p.logits, validate_args=False)
     action = torch.from_numpy(np.random.default_rng(2).integers(6, size=(5, 4)))
@@ -38,7 +38,7 @@ def test_categorical_agrees_with_torch():
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 4.0])
-def test_categorical_samples_by_chi_square(scale):
+def test_categorical_samples_pass_a_chi_square_test(scale):
     logits = scale * normal(3, 5, dtype=torch.float32)
     n = 40_000
     sample = Categorical(logits.expand(n, 5)).sample(uniform(4, n, 1))
@@ -52,16 +52,16 @@ def test_categorical_samples_by_chi_square(scale):
     )
 
 
-def test_categorical_is_the_inverse_of_the_cumulative_distribution():
+def test_categorical_samples_by_inverting_the_cdf():
     p = Categorical(torch.tensor([0.2, 0.5, 0.3]).log().expand(6, 3))
     noise = torch.tensor([[0.0], [0.19], [0.21], [0.69], [0.71], [1.0]])
     assert p.sample(noise).tolist() == [0, 0, 1, 1, 2, 2]
-    assert Categorical(torch.zeros(2)).sample(torch.tensor([0.5])).item() == 1  # intervals are [from, to)
+    assert Categorical(torch.zeros(2)).sample(torch.tensor([0.5])).item() == 1  # intervals are half-open, [from, to)
 
 
 @pytest.mark.parametrize("actions", [1, 2, 3, 7, 18, 1000, 4097])
 @pytest.mark.parametrize("noise", [0.0, 1e-45, 1e-7, 0.5, ALMOST_ONE, 1.0])
-def test_categorical_never_leaves_its_range(actions, noise):
+def test_categorical_samples_stay_in_range(actions, noise):
     logits = normal(actions, 200, actions, dtype=torch.float32) * 3
     sample = Categorical(logits).sample(torch.full((200, 1), noise))
     assert sample.min() >= 0
@@ -69,8 +69,8 @@ def test_categorical_never_leaves_its_range(actions, noise):
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3, ALMOST_ONE, 1.0])
-def test_a_forbidden_action_is_never_taken(noise):
-    """Actions of probability 0 before, between and behind the others, at sums that round below and above 1."""
+def test_forbidden_action_is_never_sampled(noise):
+    """Actions of probability 0 before, between, and after the others, with sums that round below and above 1."""
     logits = normal(0, 500, 9, dtype=torch.float32)
     logits[:, [0, 1, 4, 7, 8]] = -torch.inf
     p = Categorical(logits)
@@ -79,7 +79,7 @@ def test_a_forbidden_action_is_never_taken(noise):
     assert p.log_prob(sample).isfinite().all()
 
 
-def test_forbidden_actions_leave_entropy_kl_and_gradients_finite():
+def test_entropy_kl_and_gradients_are_finite_with_forbidden_actions():
     logits = torch.tensor([[0.0, 1.0, -torch.inf]], requires_grad=True)
     p = Categorical(logits)
     open_p = Categorical(torch.tensor([[0.0, 1.0]]))
@@ -92,7 +92,7 @@ def test_forbidden_actions_leave_entropy_kl_and_gradients_finite():
     assert logits.grad.isfinite().all()
 
 
-def test_categorical_sample_is_of_int64_without_gradient():
+def test_categorical_sample_is_int64_without_gradient():
     p = Categorical(torch.zeros(8, 4, requires_grad=True))
     sample = p.sample(uniform(0, 8, 1))
     assert sample.dtype == torch.int64
@@ -103,7 +103,7 @@ def test_categorical_sample_is_of_int64_without_gradient():
 # --- MultiCategorical
 
 
-def test_multi_categorical_is_the_product_of_its_parts():
+def test_multi_categorical_is_a_product_of_categoricals():
     p = MultiCategorical((normal(0, 5, 3), normal(1, 5, 2), normal(2, 5, 4)))
     q = MultiCategorical((normal(3, 5, 3), normal(4, 5, 2), normal(5, 5, 4)))
     noise = uniform(6, 5, 3)
@@ -123,7 +123,7 @@ def test_multi_categorical_is_the_product_of_its_parts():
 # --- Gaussian
 
 
-def test_gaussian_agrees_with_torch():
+def test_gaussian_matches_torch():
     p, q = gaussians()
     reference = td.Independent(td.Normal(p.mean, p.log_std.exp()), 1)
     other = td.Independent(td.Normal(q.mean, q.log_std.exp().expand_as(q.mean)), 1)
@@ -156,7 +156,7 @@ def test_noise_of_0_or_1_gives_a_finite_sample(kind, dtype):
     torch.testing.assert_close(sample, -sample.flip(-1), atol=1e-5, rtol=0)
 
 
-def test_the_gradient_flows_through_a_gaussian_sample():
+def test_gradient_flows_through_a_gaussian_sample():
     mean, log_std = torch.zeros(2, 3, requires_grad=True), torch.zeros(3, requires_grad=True)
     noise = uniform(1, 2, 3)
     Gaussian(mean, log_std).sample(noise).sum().backward()
@@ -172,7 +172,7 @@ def tanh_reference(p):
     return td.Independent(td.TransformedDistribution(base, td.TanhTransform()), 1)
 
 
-def test_tanh_gaussian_agrees_with_torch():
+def test_tanh_gaussian_matches_torch():
     for p in gaussians(TanhGaussian):
         action, log_prob = p.sample_with_log_prob(uniform(3, 4, 3, dtype=torch.float64))
         assert action.abs().max() < 1
@@ -182,7 +182,7 @@ def test_tanh_gaussian_agrees_with_torch():
         torch.testing.assert_close(p.mode(), p.mean.tanh())
 
 
-def test_the_density_of_a_tanh_gaussian_integrates_to_1():
+def test_tanh_gaussian_density_integrates_to_1():
     actions = torch.linspace(-1, 1, 200_001, dtype=torch.float64)[1:-1, None]
     p = TanhGaussian(torch.tensor([[0.4]]).double(), torch.tensor([-0.3]).double())
     density = TanhGaussian(p.mean.expand_as(actions), p.log_std).log_prob(actions).exp()
@@ -190,8 +190,8 @@ def test_the_density_of_a_tanh_gaussian_integrates_to_1():
 
 
 @pytest.mark.parametrize("mean", [-40.0, -12.0, 12.0, 40.0])
-def test_saturated_actions_have_the_right_log_prob_and_gradient(mean):
-    """In float32 tanh(12) is 1 and log(1 - tanh^2) would be -inf; in float64 12 still is exact."""
+def test_saturated_actions_have_exact_log_prob_and_gradient(mean):
+    """In float32 tanh(12) is 1 and log(1 - tanh^2) would be -inf; in float64 it is still exact at 12."""
     log_prob = {}
     for dtype in (torch.float32, torch.float64):
         location = torch.tensor([[mean]], dtype=dtype, requires_grad=True)
@@ -204,13 +204,13 @@ def test_saturated_actions_have_the_right_log_prob_and_gradient(mean):
     assert TanhGaussian(torch.tensor([[mean]]), torch.zeros(1)).log_prob(torch.tensor([[1.0]])).isfinite().all()
 
 
-def test_tanh_kl_is_that_of_the_gaussians():
+def test_tanh_gaussian_kl_equals_the_gaussian_kl():
     (p, q), (base_p, base_q) = gaussians(TanhGaussian), gaussians(Gaussian)
     torch.testing.assert_close(p.kl(q), base_p.kl(base_q))
     assert p.noise_size == 3
 
 
-# --- all
+# --- All kinds
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_tanh_kl_is_that_of_the_gaussians():
     ],
     ids=lambda p: type(p).__name__,
 )
-def test_params_can_be_recorded_and_read_back(p):
+def test_params_round_trip(p):
     params = p.params()
     assert all(tensor.shape[0] == 4 for tensor in params.values())
     back = type(p).from_params(dict(sorted(params.items())))  # logits_10 sorts before logits_2
@@ -234,7 +234,7 @@ def test_params_can_be_recorded_and_read_back(p):
     assert p.kl(back).abs().max() < 1e-12
 
 
-def test_shape_errors_are_clear():
+def test_shape_errors_name_the_argument():
     with pytest.raises(
         ValueError, match=r"Categorical.sample: noise has shape \(4,\), expected \[\.\.\., 1\] = \(4, 1\)"
     ):

@@ -6,16 +6,16 @@ from scipy import stats
 from starling.ops.explore import epsilon_greedy, epsilon_greedy_policy, epsilon_greedy_probability, ladder
 
 
-def test_the_ladder_of_epsilons():
+def test_epsilon_ladder_of_apex():
     epsilons = ladder(torch.arange(8), 8)
     assert epsilons.dtype == torch.float32
     assert epsilons.tolist() == pytest.approx([0.4 ** (1 + 7 * i / 7) for i in range(8)])
-    assert ladder(torch.tensor([3]), 8).item() == epsilons[3].item()  # a row's own, whatever its batch
+    assert ladder(torch.tensor([3]), 8).item() == epsilons[3].item()  # depends on the env's own index alone
     assert ladder(torch.tensor([0]), 1).item() == pytest.approx(0.4)
     assert ladder(torch.tensor([2]), 3, base=0.5, alpha=2.0).item() == pytest.approx(0.125)
 
 
-def test_epsilon_greedy_frequencies():
+def test_epsilon_greedy_action_frequencies():
     n = 30_000
     q = torch.tensor([0.1, 0.9, 0.5, -1.0]).expand(n, 4)
     noise = torch.from_numpy(np.random.default_rng(0).random((n, 2))).float()
@@ -27,7 +27,7 @@ def test_epsilon_greedy_frequencies():
 
 
 @pytest.mark.parametrize("actions", [1, 2, 6, 18])
-def test_extreme_noise_and_epsilons(actions):
+def test_extreme_noise_and_epsilon_give_valid_actions(actions):
     q = torch.arange(3.0 * actions).view(3, actions)
     noise = torch.tensor([[0.0, 0.0], [0.5, np.nextafter(np.float32(1), np.float32(0))], [1.0, 1.0]])
     uniform = epsilon_greedy(q, torch.full((3,), 1.1), noise)
@@ -35,7 +35,7 @@ def test_extreme_noise_and_epsilons(actions):
     assert epsilon_greedy(q, torch.zeros(3), noise).tolist() == [actions - 1] * 3
 
 
-def test_the_probability_is_that_of_the_action_taken():
+def test_probability_is_that_of_the_taken_action():
     rng = np.random.default_rng(1)
     q = torch.from_numpy(rng.normal(size=(5, 3, 4)))
     epsilon = torch.from_numpy(rng.random((5, 3)))
@@ -53,7 +53,7 @@ def test_the_probability_is_that_of_the_action_taken():
     assert not epsilon_greedy_policy(q.requires_grad_(), epsilon).requires_grad
 
 
-def test_shape_errors_are_clear():
+def test_shape_errors_name_the_argument():
     with pytest.raises(
         ValueError, match=r"epsilon_greedy: noise has shape \(3, 1\), expected \[B, 2\] = \(3, 2\) as q"
     ):

@@ -32,7 +32,7 @@ CLIP = torch.tensor(0.2)
 STEPS = [(t, b) for t in range(7) for b in range(5)]
 
 
-def test_ppo_surrogate_reads_as_the_paper(data):
+def test_ppo_surrogate_matches_the_paper(data):
     loss = ppo_surrogate(log_ratio(data["log_prob"], data["old"]), data["advantage"], CLIP)
     clipped = 0
     for i in STEPS:
@@ -46,13 +46,13 @@ def test_ppo_surrogate_reads_as_the_paper(data):
 @pytest.mark.parametrize(
     ("ratio", "advantage", "moves"), [(1.5, 1.0, False), (1.5, -1.0, True), (0.5, 1.0, True), (0.5, -1.0, False)]
 )
-def test_ppo_stops_only_gradients_that_would_go_further_out(ratio, advantage, moves):
+def test_ppo_clip_stops_only_gradients_that_move_the_ratio_further_out(ratio, advantage, moves):
     log_prob = torch.tensor([math.log(ratio)], requires_grad=True)
     ppo_surrogate(log_prob, torch.tensor([advantage]), CLIP).sum().backward()
     assert log_prob.grad.item() == pytest.approx(-ratio * advantage if moves else 0.0)
 
 
-def test_value_losses(data):
+def test_value_losses_match_their_definitions(data):
     plain = value_loss(data["v"], data["target"])
     clipped = clipped_value_loss(data["v"], data["v_old"], data["target"], 0.1)
     for i in STEPS:
@@ -63,7 +63,7 @@ def test_value_losses(data):
     assert (clipped > plain).any()
 
 
-def test_gradients_flow_into_the_present_network_alone(data):
+def test_gradients_flow_only_into_the_current_network(data):
     leaf = {name: tensor.clone().requires_grad_() for name, tensor in data.items() if name != "valid"}
     losses = [
         ppo_surrogate(log_ratio(leaf["log_prob"], leaf["old"]), leaf["advantage"], CLIP),
@@ -75,13 +75,13 @@ def test_gradients_flow_into_the_present_network_alone(data):
     assert {name for name, tensor in leaf.items() if tensor.grad is not None} == {"log_prob", "v"}
 
 
-def test_policy_gradient_loss_has_the_gradient_of_reinforce(data):
+def test_policy_gradient_loss_has_the_reinforce_gradient(data):
     log_prob = data["log_prob"].clone().requires_grad_()
     policy_gradient_loss(log_prob, data["advantage"]).sum().backward()
     assert log_prob.grad.equal(-data["advantage"])
 
 
-def test_masked_reductions_and_normalise_are_those_of_the_valid_steps(data):
+def test_masked_reductions_use_only_valid_steps(data):
     x, valid = data["advantage"] * 3 + 5, data["valid"]
     spoiled = torch.where(valid, x, 1e30)
     inside = x.numpy()[valid.numpy()]
@@ -93,7 +93,7 @@ def test_masked_reductions_and_normalise_are_those_of_the_valid_steps(data):
     assert (normal[~valid] == 0).all()
 
 
-def test_reductions_of_nothing_and_of_one_are_finite():
+def test_masked_reductions_of_zero_or_one_step_are_finite():
     none, one = torch.zeros(3, dtype=torch.bool), torch.tensor([False, True, False])
     x = torch.tensor([1.0, 2.0, 3.0])
     assert masked_mean(x, none).item() == 0
@@ -101,8 +101,8 @@ def test_reductions_of_nothing_and_of_one_are_finite():
     assert normalise(x, one).tolist() == [0, 0, 0]
 
 
-def test_a_masked_row_spoils_no_gradient():
-    """The ratio of a reset row may overflow; 0 x inf in its backward pass would be NaN."""
+def test_masked_step_does_not_affect_gradients():
+    """The ratio at a reset may overflow; 0 x inf in its backward pass would be NaN."""
     log_prob = torch.tensor([0.1, 500.0], requires_grad=True)
     valid = torch.tensor([True, False])
     loss = ppo_surrogate(log_ratio(log_prob, torch.zeros(2)), torch.tensor([1.0, -1e9]), CLIP)
@@ -110,7 +110,7 @@ def test_a_masked_row_spoils_no_gradient():
     assert log_prob.grad.tolist() == [pytest.approx(-math.exp(0.1)), 0.0]
 
 
-def test_metrics(data):
+def test_kl_and_clip_fraction_metrics(data):
     log_prob, old, valid = data["log_prob"], data["old"], data["valid"]
     ratio = np.exp((log_prob - old).numpy()[valid.numpy()])
     log_rho = torch.where(valid, log_ratio(log_prob, old), 70.0).requires_grad_()
@@ -123,20 +123,20 @@ def test_metrics(data):
     assert (is_clipped(same, CLIP) == 0).all()
 
 
-def test_kl_estimates_the_kl_of_the_behaviour():
-    """Expected exactly, over all actions of a behaviour p: sum_a p(a) (ratio - 1 - log ratio) = KL(p || q)."""
+def test_kl_estimate_has_the_kl_divergence_as_expectation():
+    """Exact expectation over all actions of a behavior policy p: sum_a p(a) (ratio - 1 - log ratio) = KL(p || q)."""
     p, q = torch.tensor([0.2, 0.5, 0.3]).double(), torch.tensor([0.4, 0.4, 0.2]).double()
     assert sum(p * kl_estimate(log_ratio(q.log(), p.log()))).item() == pytest.approx(sum(p * (p / q).log()).item())
 
 
-def test_disagreement_estimates_the_total_variation():
-    """Expected exactly, over all actions of a behaviour p: sum_a p(a) (1 - min(1, q/p)) = sum_a |p - q| / 2."""
+def test_total_variation_estimate_has_the_exact_expectation():
+    """Exact expectation over actions of a behavior policy p: sum_a p(a) (1 - min(1, q/p)) = sum_a |p - q| / 2."""
     p, q = torch.tensor([0.2, 0.5, 0.3]).double(), torch.tensor([0.4, 0.4, 0.2]).double()
     expected = (p - q).abs().sum().item() / 2
     assert sum(p * total_variation(log_ratio(q.log(), p.log()))).item() == pytest.approx(expected)
 
 
-def test_shape_errors_are_clear():
+def test_shape_errors_name_the_argument():
     with pytest.raises(ValueError, match=r"ppo_surrogate: advantage has shape \(3, 1\), expected \[\.\.\.\] = \(3,\)"):
         ppo_surrogate(torch.zeros(3), torch.zeros(3, 1), CLIP)
     with pytest.raises(ValueError, match="log_ratio: behaviour_log_prob has shape"):

@@ -13,7 +13,7 @@ def policies():
 
 
 @pytest.mark.parametrize("clip_rho", [0.5, 1.0, 3.0])
-def test_the_implied_policy_reads_as_the_paper(policies, clip_rho):
+def test_implied_policy_matches_the_paper(policies, clip_rho):
     pi, mu = policies
     implied = implied_policy(pi, mu, clip_rho).logits.softmax(-1)
     p, m = pi.logits.softmax(-1), mu.logits.softmax(-1)
@@ -22,13 +22,13 @@ def test_the_implied_policy_reads_as_the_paper(policies, clip_rho):
         assert implied[i].tolist() == pytest.approx([x / sum(lower) for x in lower])
 
 
-def test_the_implied_policy_is_pi_on_policy_and_with_no_clipping(policies):
+def test_implied_policy_is_pi_on_policy_or_without_clipping(policies):
     pi, mu = policies
     for implied in (implied_policy(pi, pi), implied_policy(pi, mu, 1e9)):
         torch.testing.assert_close(implied.logits.softmax(-1), pi.logits.softmax(-1))
 
 
-def test_relevance_is_a_test_on_states(policies):
+def test_relevance_is_decided_per_state(policies):
     pi, mu = policies
     threshold = pi.kl(mu).median().item()
     keep = relevant(pi, mu, threshold)
@@ -40,6 +40,6 @@ def test_relevance_is_a_test_on_states(policies):
     assert relevant(pi, pi, 0.01).all()
 
 
-def test_an_action_that_the_behaviour_never_took_makes_a_state_irrelevant():
+def test_action_impossible_under_the_behavior_policy_makes_a_state_irrelevant():
     pi, mu = Categorical(torch.zeros(1, 2)), Categorical(torch.tensor([[0.0, -torch.inf]]))
     assert not relevant(pi, implied_policy(pi, mu), 10.0).item()

@@ -1,4 +1,4 @@
-"""Distances against loops over states, and what each does not see."""
+"""Distances compared with loops over states, and which differences each distance ignores."""
 
 import numpy as np
 import pytest
@@ -21,13 +21,13 @@ def slow_cosine(x, y):
 
 
 @pytest.mark.parametrize("p", [1.0, 2.0, 3.0])
-def test_lp_is_that_of_the_formula(p):
+def test_lp_distance_matches_the_formula(p):
     x, y = random(3, 4, 5), random(3, 4, 5, seed=1)
     want = [[slow_lp(x[t, b].tolist(), y[t, b].tolist(), p) for b in range(4)] for t in range(3)]
     np.testing.assert_allclose(lp_distance(x, y, p), want, rtol=1e-5)
 
 
-def test_cosine_is_a_distance_and_not_the_similarity():
+def test_cosine_distance_is_one_minus_the_similarity():
     x, y = random(3, 4, 5), random(3, 4, 5, seed=1)
     want = [[slow_cosine(x[t, b].tolist(), y[t, b].tolist()) for b in range(4)] for t in range(3)]
     np.testing.assert_allclose(cosine_distance(x, y), want, rtol=1e-4, atol=1e-6)
@@ -35,7 +35,7 @@ def test_cosine_is_a_distance_and_not_the_similarity():
     np.testing.assert_allclose(cosine_distance(x, -x), 2.0, atol=1e-6)
 
 
-def test_the_nearest_of_several_is_found():
+def test_nearest_distance_is_the_minimum_over_all():
     x, others = random(3, 4, 5), random(6, 5, seed=1)
     pairs = [[[(x[t, b].tolist(), other.tolist()) for other in others] for b in range(4)] for t in range(3)]
     lp = [[min(slow_lp(*pair, 2.0) for pair in pairs[t][b]) for b in range(4)] for t in range(3)]
@@ -44,7 +44,7 @@ def test_the_nearest_of_several_is_found():
     np.testing.assert_allclose(nearest_cosine(x, others), cosine, rtol=1e-4, atol=1e-6)
 
 
-def test_a_sequence_is_as_far_off_as_its_valid_states_on_average():
+def test_sequence_distance_is_the_mean_over_valid_states():
     distance = torch.tensor([[1.0, 9.0, 1e9], [3.0, 1e9, 1e9]])
     valid = torch.tensor([[True, True, False], [True, False, False]])
     assert sequence_mean(distance, valid).tolist() == [2.0, 9.0, float("inf")]

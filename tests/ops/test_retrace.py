@@ -1,4 +1,4 @@
-"""Retrace against its definition, and its reductions."""
+"""Retrace compared with its definition and its special cases."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ ACTIONS = 3
 
 
 def off_policy(rollout, seed=11):
-    """Q of all actions, actions, an arbitrary policy, and how likely each action was under another."""
+    """Q of all actions, actions, an arbitrary policy, and the probability of each action under another policy."""
     rng = np.random.default_rng(seed)
     length, rows = rollout.r_t.shape
     q = torch.from_numpy(rng.normal(size=(length + 1, rows, ACTIONS)))
@@ -25,7 +25,7 @@ def off_policy(rollout, seed=11):
 
 
 def slow_retrace(rollout, q, action, pi, mu, lam, apply, inverse):
-    """h(h^-1(Q_t) + sum_s gamma^(s-t) (prod_{t<i<=s} c_i) delta_s), each episode by itself (1606.02647, eq. 3)."""
+    """h(h^-1(Q_t) + sum_s gamma^(s-t) (prod_{t<i<=s} c_i) delta_s), within each episode (1606.02647, eq. 3)."""
     r, d = rollout.r_t.numpy(), rollout.discount_t.numpy()
     length, rows = r.shape
     out = np.array([[q[t, b, action[t, b]].item() for b in range(rows)] for t in range(length)])
@@ -55,7 +55,7 @@ def run(rollout, q, action, pi, mu, **options):
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("lam", [0.0, 0.95, 1.0])
 @pytest.mark.parametrize("transform", [IDENTITY, RESCALED], ids=["identity", "h"])
-def test_retrace_equals_its_definition(make_rollout, seed, lam, transform):
+def test_retrace_matches_its_definition(make_rollout, seed, lam, transform):
     rollout = make_rollout(seed)
     data = off_policy(rollout)
     slow = slow_retrace(rollout, *data, lam, transform.apply, transform.inverse)
@@ -64,7 +64,7 @@ def test_retrace_equals_its_definition(make_rollout, seed, lam, transform):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_on_policy_with_lambda_1_it_is_the_return(make_rollout, seed):
-    """A greedy policy that took its own actions: V = Q(a), so that only rewards and the last bootstrap are left."""
+    """A greedy policy that took its own actions: V = Q(a), so only rewards and the final bootstrap remain."""
     rollout = make_rollout(seed)
     q, _, _, _ = off_policy(rollout)
     action, pi = q[:-1].argmax(-1), epsilon_greedy_policy(q, 0.0)
@@ -74,8 +74,8 @@ def test_on_policy_with_lambda_1_it_is_the_return(make_rollout, seed):
     torch.testing.assert_close(target, full)
 
 
-def test_the_first_step_is_not_weighted_and_an_impossible_action_cuts():
-    """pi never takes action 1: its own target still has r_t + gamma V, the step before it sees V only."""
+def test_first_step_is_unweighted_and_an_impossible_action_cuts_the_trace():
+    """pi never takes action 1: its own target is still r_t + gamma V, and the step before it uses V only."""
     q = torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]], [[5.0, 6.0]]])
     pi = torch.tensor([1.0, 0.0]).expand(3, 1, 2)
     action, mu = torch.tensor([[1], [1]]), torch.zeros(2, 1)
@@ -85,35 +85,35 @@ def test_the_first_step_is_not_weighted_and_an_impossible_action_cuts():
 
 
 @pytest.mark.parametrize("ending", ["terminated", "truncated"])
-def test_two_episodes_in_one_rollout_equal_the_two_apart(make_rollout, ending):
+def test_two_episodes_in_one_rollout_equal_separate_ones(make_rollout, ending):
     rollout = make_rollout(0, length=8, rows=2, p_end=0.0)
     q, action, pi, mu = off_policy(rollout)
     r, d, valid = rollout.r_t, rollout.discount_t.clone(), rollout.valid_t.clone()
     d[2] = 0.0 if ending == "terminated" else 0.9
     valid[3] = False
-    together = retrace(r, d, q, action, pi, mu, valid, lambda_t=0.9)
+    joint = retrace(r, d, q, action, pi, mu, valid, lambda_t=0.9)
     for part, after in ((slice(0, 3), slice(0, 4)), (slice(4, 8), slice(4, 9))):
-        apart = retrace(r[part], d[part], q[after], action[part], pi[after], mu[part], valid[part], lambda_t=0.9)
-        torch.testing.assert_close(together[part], apart, rtol=0, atol=1e-12)
+        separate = retrace(r[part], d[part], q[after], action[part], pi[after], mu[part], valid[part], lambda_t=0.9)
+        torch.testing.assert_close(joint[part], separate, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_garbage_in_invalid_rows_changes_nothing(make_rollout, seed):
-    """Of a reset row only Q and pi count, as V(final obs): its reward, discount, action and mu do not."""
+def test_values_at_invalid_steps_are_ignored(make_rollout, seed):
+    """At a reset only Q and pi count, as V(final obs); reward, discount, action, and mu do not."""
     rollout = make_rollout(seed)
     valid = rollout.valid_t
     q, action, pi, mu = off_policy(rollout)
     clean = run(rollout, q, action, pi, mu, lambda_t=0.9)
     spoiled, _, _ = rollout.spoiled()
     other = torch.where(valid, action, (action + 1) % ACTIONS)
-    dirty = run(spoiled, q, other, pi, torch.where(valid, mu, 0.0), lambda_t=0.9)
-    assert dirty[valid].equal(clean[valid])
+    with_garbage = run(spoiled, q, other, pi, torch.where(valid, mu, 0.0), lambda_t=0.9)
+    assert with_garbage[valid].equal(clean[valid])
     own = take(q[:-1], other)
-    assert dirty[~valid].equal(own[~valid])
+    assert with_garbage[~valid].equal(own[~valid])
 
 
-def test_the_transform_is_inverted_inside_the_expectation():
-    """sum_a pi(a) h^-1(Q(a)), not h^-1 of the mean: with squares (1 + 9) / 2 = 5 against 4."""
+def test_transform_is_inverted_inside_the_expectation():
+    """sum_a pi(a) h^-1(Q(a)), not h^-1 of the mean: with squares (1 + 9) / 2 = 5 rather than 4."""
     square = Transform(apply=lambda x: x.sqrt(), inverse=lambda x: x.square())
     q = torch.tensor([[[1.0, 1.0]], [[1.0, 3.0]]])
     pi = torch.full((2, 1, 2), 0.5)
@@ -122,7 +122,7 @@ def test_the_transform_is_inverted_inside_the_expectation():
     assert target.item() == 3.0
 
 
-def test_no_gradient_and_clear_shapes(make_rollout):
+def test_targets_are_detached_and_shape_errors_name_the_argument(make_rollout):
     rollout = make_rollout(0, length=5, rows=4)
     q, action, pi, mu = off_policy(rollout)
     assert not run(rollout, q.requires_grad_(), action, pi.requires_grad_(), mu).requires_grad

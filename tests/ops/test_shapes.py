@@ -46,7 +46,7 @@ def test_equal_shapes_pass():
         ),
     ],
 )
-def test_a_wrong_shape_is_one_clear_line(named, line):
+def test_wrong_shape_is_a_one_line_error(named, line):
     with pytest.raises(ValueError, match="gae") as caught:
         check_shapes("gae", **named)
     assert str(caught.value) == line

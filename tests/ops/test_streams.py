@@ -27,7 +27,7 @@ def as_trajectory(rollout):
     )
 
 
-def test_an_episodic_stream_ends_at_termination_only(make_rollout):
+def test_episodic_stream_ends_only_at_termination(make_rollout):
     rollout = make_rollout(0)
     assert rollout.terminated_t.any()
     assert rollout.truncated_t.any()
@@ -41,7 +41,7 @@ def test_an_episodic_stream_ends_at_termination_only(make_rollout):
     assert terms.r_t.dtype == rollout.r_t.dtype
 
 
-def test_a_non_episodic_stream_passes_through_resets(make_rollout):
+def test_non_episodic_stream_continues_through_resets(make_rollout):
     rollout = make_rollout(0)
     terms = stream_terms(as_trajectory(rollout), RND)
     valid = rollout.valid_t
@@ -55,32 +55,32 @@ def test_a_non_episodic_stream_passes_through_resets(make_rollout):
     assert terms.acted_t.equal(valid)
 
 
-def test_a_non_episodic_stream_of_a_window_takes_the_end_of_its_episode_for_a_cut(make_rollout):
+def test_non_episodic_stream_of_a_sequence_treats_an_episode_end_as_truncation(make_rollout):
     rollout = make_rollout(0)
     steps = as_trajectory(rollout)
-    window, cut = stream_terms(steps, RND, whole=False), replace(RND, episodic=True)
+    sequence_terms, truncated = stream_terms(steps, RND, whole=False), replace(RND, episodic=True)
     steps.terminated.zero_()
-    for mine, other in zip(vars(window).values(), vars(stream_terms(steps, cut)).values(), strict=True):
+    for mine, other in zip(vars(sequence_terms).values(), vars(stream_terms(steps, truncated)).values(), strict=True):
         assert mine.equal(other) if torch.is_tensor(mine) else mine == other
 
 
 def without_resets(rollout, row):
-    """One row as if no episode had ever ended: its valid steps in a line, their values, and the last value."""
+    """One env as if no episode had ended: which steps are valid, their rewards, and their values."""
     keep = rollout.valid_t[:, row]
     r = rollout.r_t[keep, row].square()
     v_t = rollout.v_t[keep, row]
     return keep, r, v_t
 
 
-def test_the_non_episodic_return_is_that_of_one_endless_episode(make_rollout):
+def test_non_episodic_return_is_that_of_one_endless_episode(make_rollout):
     rollout = make_rollout(3)
     endless = StreamSpec(name="rnd", discount=0.9, lambda_=1.0, episodic=False)
     terms = stream_terms(as_trajectory(rollout), endless)
     args = (terms.r_t, terms.discount_t, rollout.v_t, rollout.v_tp1)
-    whole = lambda_return(*args, terms.lambda_t, terms.valid_t)
+    full_return = lambda_return(*args, terms.lambda_t, terms.valid_t)
     advantage = gae(*args, terms.lambda_t, terms.valid_t)
-    window = window_return(terms.r_t, terms.discount_t, rollout.v[-1], terms.valid_t)
-    many = n_step_return(*args, len(rollout.r_t), terms.valid_t)
+    sequence_terms = window_return(terms.r_t, terms.discount_t, rollout.v[-1], terms.valid_t)
+    n_step = n_step_return(*args, len(rollout.r_t), terms.valid_t)
     for row in range(rollout.r_t.shape[1]):
         keep, r, v_t = without_resets(rollout, row)
         assert not keep.all()
@@ -89,12 +89,12 @@ def test_the_non_episodic_return_is_that_of_one_endless_episode(make_rollout):
             g = reward + 0.9 * g
             expected.insert(0, g)
         expected = torch.stack(expected)
-        torch.testing.assert_close(whole[keep, row], expected)
+        torch.testing.assert_close(full_return[keep, row], expected)
         torch.testing.assert_close(advantage[keep, row], expected - v_t)
-        torch.testing.assert_close(window[row], expected[0])
-        torch.testing.assert_close(many[keep, row], expected)
+        torch.testing.assert_close(sequence_terms[row], expected[0])
+        torch.testing.assert_close(n_step[keep, row], expected)
 
 
-def test_an_unknown_stream_is_refused(make_rollout):
+def test_unknown_stream_is_rejected(make_rollout):
     with pytest.raises(ValueError, match="no rewards of stream 'icm', only \\['extrinsic', 'rnd'\\]"):
         stream_terms(as_trajectory(make_rollout()), StreamSpec(name="icm"))

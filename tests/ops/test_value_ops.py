@@ -10,7 +10,7 @@ def random_q(seed, *shape):
     return torch.from_numpy(np.random.default_rng(seed).normal(size=shape))
 
 
-def test_take_reads_as_its_definition():
+def test_take_matches_its_definition():
     q = random_q(0, 4, 3, 5)
     action = torch.from_numpy(np.random.default_rng(2).integers(5, size=(4, 3)))
     taken = take(q, action.int())
@@ -18,7 +18,7 @@ def test_take_reads_as_its_definition():
     assert take(q[0, 0], action[0, 0]).shape == ()
 
 
-def test_targets_keep_rewards_and_bootstraps_outside_h(make_rollout):
+def test_rewards_and_bootstraps_are_added_outside_h(make_rollout):
     rollout = make_rollout(1)
     v_t, v_tp1, valid = rollout.v_t, rollout.v_tp1, rollout.valid_t
     unscaled = [RESCALED.inverse(v) for v in (v_t, v_tp1)]
@@ -30,7 +30,7 @@ def test_targets_keep_rewards_and_bootstraps_outside_h(make_rollout):
     assert plain.equal(n_step_return(rollout.r_t, rollout.discount_t, v_t, v_tp1, 3, valid))
 
 
-def test_td_error_has_gradient_in_the_value_of_valid_rows_alone():
+def test_td_error_has_a_gradient_only_in_values_of_valid_steps():
     v, target = random_q(0, 3, 2).requires_grad_(), random_q(1, 3, 2).requires_grad_()
     valid = torch.tensor([[True, False], [True, True], [False, True]])
     error = td_error(v, target, valid)
@@ -42,7 +42,7 @@ def test_td_error_has_gradient_in_the_value_of_valid_rows_alone():
 
 
 @pytest.mark.parametrize("delta", [0.5, 1.0, 3.0])
-def test_huber_against_torch_with_gradient(delta):
+def test_huber_loss_and_gradient_match_torch(delta):
     x = torch.linspace(-5, 5, 101, dtype=torch.float64).requires_grad_()
     y = torch.nn.functional.huber_loss(x, torch.zeros_like(x), reduction="none", delta=delta)
     (expected_gradient,) = torch.autograd.grad(y.sum(), x)
@@ -52,7 +52,7 @@ def test_huber_against_torch_with_gradient(delta):
     torch.testing.assert_close(gradient, expected_gradient)
 
 
-def test_shape_errors_are_clear():
+def test_shape_errors_name_the_argument():
     with pytest.raises(ValueError, match=r"take: action has shape \(2, 1\), expected \[\.\.\.\] = \(2,\) as q"):
         take(torch.zeros(2, 3), torch.zeros(2, 1, dtype=torch.int64))
     with pytest.raises(ValueError, match="td_error: target_t has shape"):

@@ -16,12 +16,12 @@ def exact_h(x, eps=1e-3):
     return np.sign(x) * (np.sqrt(np.abs(x) + 1) - 1) + eps * x
 
 
-def test_h_is_the_formula_in_float32():
+def test_h_matches_the_formula_in_float32():
     x = torch.from_numpy(BOTH_SIGNS).float()
     np.testing.assert_allclose(h(x).numpy(), exact_h(x.numpy()).astype(np.float64), rtol=4e-7)
 
 
-def test_the_inverse_is_the_formula():
+def test_inverse_matches_the_formula():
     """((sqrt(1 + 4 eps (|x| + 1 + eps)) - 1) / 2 eps)^2 - 1 (1805.11593, proposition A.2)."""
     x = np.asarray([-300.0, -2.0, 0.5, 40.0, 1000.0], np.longdouble)
     root = np.sqrt(1 + 4e-3 * (np.abs(x) + 1 + 1e-3))
@@ -33,7 +33,7 @@ def test_the_inverse_is_the_formula():
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 1e-6), (torch.float64, 2e-15)])
 @pytest.mark.parametrize("eps", [1e-3, 1e-2, 0.0])
-def test_round_trips_from_a_millionth_to_a_million(dtype, rtol, eps):
+def test_round_trips_from_1e_minus_6_to_1e6(dtype, rtol, eps):
     x = torch.from_numpy(BOTH_SIGNS).to(dtype)
     torch.testing.assert_close(h_inverse(h(x, eps), eps), x, rtol=rtol, atol=0)
     torch.testing.assert_close(h(h_inverse(x, eps), eps), x, rtol=rtol, atol=0)
@@ -41,7 +41,7 @@ def test_round_trips_from_a_millionth_to_a_million(dtype, rtol, eps):
 
 @settings(max_examples=50, deadline=None)
 @given(st.floats(-1e6, 1e6, width=32), st.floats(-1e6, 1e6, width=32))
-def test_h_is_odd_and_never_decreases(a, b):
+def test_h_is_odd_and_monotonic(a, b):
     low, high = (torch.tensor(x) for x in sorted((a, b)))
     assert h(low) <= h(high)
     assert h(-high) == -h(high)
@@ -55,7 +55,7 @@ def test_gradients_are_finite_at_0():
         assert x.grad.item() == pytest.approx(slope, rel=1e-4)
 
 
-def test_pairs():
+def test_transform_pairs_invert_each_other():
     x = torch.tensor([-3.0, 0.0, 8.0])
     assert IDENTITY.apply(x) is x
     assert IDENTITY.inverse(x) is x

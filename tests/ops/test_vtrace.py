@@ -1,4 +1,4 @@
-"""V-trace against its definition, and its reductions."""
+"""V-trace compared with its definition and its special cases."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def log_rhos(rollout, seed=7):
 
 
 def slow_vtrace(rollout, rho, c, lam=1.0):
-    """vs_s = V_s + sum_t gamma^(t-s) (prod_{i<t} c_i) rho_t delta_t (1802.01561, eq. 1), each episode by itself."""
+    """vs_s = V_s + sum_t gamma^(t-s) (prod_{i<t} c_i) rho_t delta_t, within each episode (1802.01561, eq. 1)."""
     r, d, v = rollout.r_t.numpy(), rollout.discount_t.numpy(), rollout.v.numpy()
     vs, pg = v[:-1].copy(), np.zeros_like(r)
     for b, start, stop in rollout.episodes:
@@ -36,7 +36,7 @@ def run(rollout, log_rho, **options):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("clip_rho", "clip_c", "lam"), [(1.0, 1.0, 1.0), (2.0, 1.2, 0.9), (float("inf"), 0.5, 0.3)])
-def test_vtrace_equals_its_definition(make_rollout, seed, clip_rho, clip_c, lam):
+def test_vtrace_matches_its_definition(make_rollout, seed, clip_rho, clip_c, lam):
     rollout = make_rollout(seed)
     log_rho = log_rhos(rollout)
     ratio = np.exp(log_rho.numpy())
@@ -86,7 +86,7 @@ RLAX = {
 
 
 @pytest.mark.parametrize(("lam", "clip"), RLAX)
-def test_it_equals_rlax_for_any_lambda(lam, clip):
+def test_vtrace_matches_rlax_for_any_lambda(lam, clip):
     v, r, d, rho = (torch.tensor(x, dtype=torch.float64)[:, None] for x in (V, R, DISCOUNT, RHO))
     valid = torch.ones_like(r, dtype=torch.bool)
     out = vtrace(rho.log(), r, d, v[:-1], v[1:], valid, lambda_t=lam, clip_rho=clip, clip_c=1.0)
@@ -96,7 +96,7 @@ def test_it_equals_rlax_for_any_lambda(lam, clip):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_row_that_is_not_kept_cuts_the_trace(make_rollout, seed):
+def test_step_outside_the_keep_mask_cuts_the_trace(make_rollout, seed):
     rollout = make_rollout(seed)
     log_rho = log_rhos(rollout)
     keep = torch.from_numpy(np.random.default_rng(seed).random(rollout.r_t.shape) < 0.6)
@@ -110,34 +110,34 @@ def test_a_row_that_is_not_kept_cuts_the_trace(make_rollout, seed):
 
 
 @pytest.mark.parametrize("ending", ["terminated", "truncated"])
-def test_two_episodes_in_one_rollout_equal_the_two_apart(ending):
+def test_two_episodes_in_one_rollout_equal_separate_ones(ending):
     rng = np.random.default_rng(5)
     r, v, log_rho = (torch.from_numpy(rng.normal(size=(rows, 2))) for rows in (8, 9, 8))
     d = torch.full((8, 2), 0.9, dtype=torch.float64)
     d[2] = 0.0 if ending == "terminated" else 0.9
     valid = torch.ones(8, 2, dtype=torch.bool)
     valid[3] = False
-    together = vtrace(log_rho, r, d, v[:-1], v[1:], valid)
+    joint = vtrace(log_rho, r, d, v[:-1], v[1:], valid)
     for part in (slice(0, 3), slice(4, 8)):
-        apart = vtrace(log_rho[part], r[part], d[part], v[:-1][part], v[1:][part], valid[part])
-        torch.testing.assert_close(together.vs[part], apart.vs, rtol=0, atol=1e-12)
-        torch.testing.assert_close(together.pg_advantage[part], apart.pg_advantage, rtol=0, atol=1e-12)
+        separate = vtrace(log_rho[part], r[part], d[part], v[:-1][part], v[1:][part], valid[part])
+        torch.testing.assert_close(joint.vs[part], separate.vs, rtol=0, atol=1e-12)
+        torch.testing.assert_close(joint.pg_advantage[part], separate.pg_advantage, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_garbage_in_invalid_rows_changes_nothing(make_rollout, seed):
+def test_values_at_invalid_steps_are_ignored(make_rollout, seed):
     rollout = make_rollout(seed)
     valid, log_rho = rollout.valid_t, log_rhos(rollout)
     clean = run(rollout, log_rho)
     spoiled, v_t, v_tp1 = rollout.spoiled()
     huge = torch.where(valid, log_rho, 1e9)
-    dirty = vtrace(huge, spoiled.r_t, spoiled.discount_t, v_t, v_tp1, valid)
-    assert dirty.vs[valid].equal(clean.vs[valid])
-    assert dirty.pg_advantage.equal(clean.pg_advantage)
+    with_garbage = vtrace(huge, spoiled.r_t, spoiled.discount_t, v_t, v_tp1, valid)
+    assert with_garbage.vs[valid].equal(clean.vs[valid])
+    assert with_garbage.pg_advantage.equal(clean.pg_advantage)
 
 
-def test_a_passing_stream_takes_the_reset_row_as_no_action():
-    """Steps 0 and 2 are real, row 1 is a reset; the ignored action's ratio, here e^-50, must not cut the trace."""
+def test_non_episodic_stream_takes_no_action_at_a_reset():
+    """Steps 0 and 2 are real, step 1 is a reset; its action's ratio, here e^-50, must not cut the trace."""
     log_rho = torch.tensor([[0.0], [-50.0], [0.0]])
     r, d = torch.tensor([[1.0], [0.0], [3.0]]), torch.tensor([[0.5], [1.0], [0.5]])
     v, valid = torch.tensor([[0.3], [0.7], [0.9], [8.0]]), torch.ones(3, 1, dtype=torch.bool)
@@ -145,11 +145,11 @@ def test_a_passing_stream_takes_the_reset_row_as_no_action():
     out = vtrace(log_rho, r, d, v[:-1], v[1:], valid, acted_t=acted, keep_t=acted)
     torch.testing.assert_close(out.vs, torch.tensor([[4.5], [7.0], [7.0]]))  # 1 + 0.5 (3 + 0.5 * 8)
     torch.testing.assert_close(out.pg_advantage, out.vs - v[:-1])
-    blind = vtrace(log_rho, r, d, v[:-1], v[1:], valid)
-    assert blind.vs[0].item() == pytest.approx(1.0 + 0.5 * 0.7)
+    without_mask = vtrace(log_rho, r, d, v[:-1], v[1:], valid)
+    assert without_mask.vs[0].item() == pytest.approx(1.0 + 0.5 * 0.7)
 
 
-def test_no_gradient_and_clear_shapes(make_rollout):
+def test_targets_are_detached_and_shape_errors_name_the_argument(make_rollout):
     rollout = make_rollout(0, length=5, rows=4)
     v, log_rho = rollout.v.clone().requires_grad_(), log_rhos(rollout).requires_grad_()
     out = vtrace(log_rho, rollout.r_t, rollout.discount_t, v[:-1], v[1:], rollout.valid_t)

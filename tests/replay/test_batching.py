@@ -1,4 +1,4 @@
-"""Each way to pick from candidates against one that reads like its description."""
+"""Each way to select from candidates compared with a slow version that reads like its description."""
 
 import numpy as np
 import pytest
@@ -39,18 +39,18 @@ SLOW = {
 }
 
 
-@pytest.mark.parametrize("how", SLOW)
+@pytest.mark.parametrize("selection", SLOW)
 @pytest.mark.parametrize(("total", "n"), [(1, 1), (12, 2), (96, 16), (16, 16), (37, 5), (20, 7)])
-def test_the_fast_pick_is_the_slow_one(how, total, n):
+def test_selection_matches_the_slow_reference(selection, total, n):
     random = np.random.default_rng(total + n)
     for _ in range(20):
         distances, uses = random.integers(0, 8, total) / 8, random.integers(0, 3, total)  # with ties in both
-        chosen = choose(how, distances, uses, n)
-        assert chosen.tolist() == SLOW[how](distances, uses, n)
+        chosen = choose(selection, distances, uses, n)
+        assert chosen.tolist() == SLOW[selection](distances, uses, n)
         assert len(set(chosen.tolist())) == n
 
 
-def test_what_each_prefers_by_hand():
+def test_selections_on_an_example():
     distances, uses = np.array([0.5, 0.1, 0.9, 0.3]), np.array([0, 2, 1, 3])  # the ranking is 1, 3, 0, 2
-    picks = {how: choose(how, distances, uses, 2).tolist() for how in SLOW}
+    picks = {selection: choose(selection, distances, uses, 2).tolist() for selection in SLOW}
     assert picks == {"nearest": [1, 3], "spread": [1, 0], "least_sampled": [0, 2], "grouped": [1, 0]}

@@ -1,4 +1,4 @@
-"""Compressed cells against an array, and what is said when a state was saved by another codec."""
+"""Compressed cells compared with a plain array, and errors for states that are damaged or of another codec."""
 
 import tracemalloc
 
@@ -17,14 +17,14 @@ from starling.types import ArraySpec
 SPEC = ArraySpec((2, 3), np.dtype(np.float32))
 
 
-def write_both(cells, rng, grid, heads, rows, steps):
-    """The next `steps` values of some rings, into all of `cells`."""
-    where = grid.at(np.array(rows), np.array([heads[row] for row in rows]) + np.arange(steps)[:, None])
-    values = rng.standard_normal((steps, len(rows), *SPEC.shape)).astype(np.float32)
+def write_both(cells, rng, grid, ring_heads, rings, steps):
+    """Write the next `steps` values of some rings into all of `cells`."""
+    where = grid.at(np.array(rings), np.array([ring_heads[row] for row in rings]) + np.arange(steps)[:, None])
+    values = rng.standard_normal((steps, len(rings), *SPEC.shape)).astype(np.float32)
     for each in cells:
         each.write(where, values)
-    for row in rows:
-        heads[row] += steps
+    for row in rings:
+        ring_heads[row] += steps
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -36,20 +36,20 @@ def write_both(cells, rng, grid, heads, rows, steps):
     ),
     saved=st.integers(1, 8),
 )
-def test_what_is_taken_is_what_was_written_also_after_coming_round(seed, length, writes, saved):
+def test_compressed_cells_return_what_was_written_even_after_wrapping_around(seed, length, writes, saved):
     grid, rng = Grid(2, length), np.random.default_rng(seed)
-    plain, packed, heads = Plain(SPEC, grid), Chunked(SPEC, grid), [0, 0]
-    for i, (rows, steps) in enumerate(writes):
-        write_both([plain, packed], rng, grid, heads, rows, min(steps, length))
+    plain, packed, ring_heads = Plain(SPEC, grid), Chunked(SPEC, grid), [0, 0]
+    for i, (rings, steps) in enumerate(writes):
+        write_both([plain, packed], rng, grid, ring_heads, rings, min(steps, length))
         if i == saved:
             state, packed = packed.get_state(length), Chunked(SPEC, grid)
             packed.set_state(state)
-        written = np.concatenate([grid.at(row, np.arange(min(head, length))) for row, head in enumerate(heads)])
+        written = np.concatenate([grid.at(row, np.arange(min(head, length))) for row, head in enumerate(ring_heads)])
         order = rng.permutation(np.concatenate([written, written]))[None]
         assert np.array_equal(plain.take(order), packed.take(order))
 
 
-def test_a_state_of_the_other_codec_is_named():
+def test_state_of_another_codec_is_a_clear_error():
     grid = Grid(1, 20)
     with pytest.raises(UserError, match=r"algo\.codec=none"):
         Chunked(SPEC, grid).set_state(Plain(SPEC, grid).get_state(20))
@@ -57,11 +57,11 @@ def test_a_state_of_the_other_codec_is_named():
         Plain(SPEC, grid).set_state(Chunked(SPEC, grid).get_state(20))
 
 
-def test_a_taken_value_is_a_copy():
+def test_taken_values_are_copies():
     grid = Grid(1, 4 * CHUNK)
     cells = Chunked(SPEC, grid)
     cells.write(np.arange(2 * CHUNK)[:, None], np.ones((2 * CHUNK, 1, *SPEC.shape), np.float32))
-    for cell in (0, CHUNK):  # closed, open
+    for cell in (0, CHUNK):  # in a closed chunk, in an open one
         cells.take(np.array([cell]))[:] = 5
         assert (cells.take(np.array([cell])) == 1).all()
 
@@ -73,7 +73,7 @@ def test_small_values_are_not_compressed():
     assert isinstance(make_cells("none", ArraySpec((84, 84), np.dtype(np.uint8)), grid), Plain)
 
 
-def test_a_chunk_that_unpacks_to_more_than_its_size_is_refused_before_it_is_unpacked():
+def test_chunk_that_unpacks_to_a_wrong_size_is_rejected_before_unpacking():
     packer, kind = Packer(), np.dtype(np.uint8)
     bomb = packer.pack(np.zeros(2**26, np.uint8))
     assert len(bomb) < 10_000
@@ -82,7 +82,7 @@ def test_a_chunk_that_unpacks_to_more_than_its_size_is_refused_before_it_is_unpa
         packer.unpack(bomb, (100,), kind)
     assert tracemalloc.get_traced_memory()[1] < 2**20
     tracemalloc.stop()
-    stream = zstandard.ZstdCompressor().compressobj()  # does not know its size when it begins
+    stream = zstandard.ZstdCompressor().compressobj()  # a stream does not declare its size
     unknown = stream.compress(bytes(2**26)) + stream.flush()
     for broken in (unknown, b"", b"zstd", bomb[:-1], packer.pack(np.zeros(100, np.uint8))[:-1]):
         with pytest.raises(UserError, match="damaged"):
@@ -91,7 +91,7 @@ def test_a_chunk_that_unpacks_to_more_than_its_size_is_refused_before_it_is_unpa
 
 
 @pytest.mark.parametrize("damage", ["bomb", "missing", "ring"])
-def test_a_damaged_state_is_refused_when_it_is_loaded(damage):
+def test_damaged_state_is_rejected_when_loaded(damage):
     grid = Grid(2, 4 * CHUNK)
     cells = Chunked(SPEC, grid)
     where = grid.at(np.arange(2), np.arange(2 * CHUNK)[:, None])
@@ -136,7 +136,7 @@ class Unread(Joined):
         lambda state: {"which": np.array(3)},
     ],
 )
-def test_a_state_with_impossible_chunks_is_refused_before_a_segment_is_read(change):
+def test_state_with_impossible_chunks_is_rejected_before_reading_segments(change):
     grid = Grid(1, 4 * CHUNK)
     cells = Chunked(SPEC, grid)
     cells.write(np.arange(3 * CHUNK)[:, None], np.ones((3 * CHUNK, 1, *SPEC.shape), np.float32))
@@ -148,7 +148,7 @@ def test_a_state_with_impossible_chunks_is_refused_before_a_segment_is_read(chan
 
 
 @pytest.mark.parametrize("sizes", [[1, 10**6, -(10**6)] * 300, [-1, 4], [1], [4], [[3]]])
-def test_pieces_of_other_sizes_than_their_bytes_are_refused(sizes):
+def test_pieces_whose_sizes_do_not_match_their_bytes_are_rejected(sizes):
     with pytest.raises(UserError, match="damaged"):
         parted({"bytes": np.zeros(3, np.uint8), "sizes": np.array(sizes, np.int32)})
     assert parted(joined([b"ab", b"", b"c"])) == [b"ab", b"", b"c"]

@@ -1,8 +1,8 @@
-"""Replay in segments: what is saved is what was there, however the ring goes on, and only what changed is new."""
+"""Replay saved in segments: a state is a snapshot although the ring goes on, and only changed segments are written."""
 
 import numpy as np
 import pytest
-from support.store_streams import Stream, make_layout, make_rows
+from support.store_streams import Stream, make_envs, make_layout
 
 from starling.experiment.run_folder import checkpoint
 from starling.experiment.run_folder.checkpoint import Retention
@@ -21,15 +21,15 @@ FRAME = ArraySpec((40, 30), np.dtype(np.uint8))
 
 @pytest.fixture(autouse=True)
 def _small_segments(monkeypatch):
-    """A few cells a segment, so that a small ring has many."""
+    """A few cells per segment, so that a small ring has many segments."""
     monkeypatch.setattr(grid, "BLOCK_BYTES", 7 * FRAME.nbytes)
     monkeypatch.setattr(codec, "LEAST_BYTES", 0)
     monkeypatch.setattr(codec, "SMALLEST", 8)
     monkeypatch.setattr(codec, "GROUP_BYTES", 2 * codec.CHUNK * FRAME.nbytes)
 
 
-class Ring:
-    """Cells that are written in order of time, and the plain array that they should be."""
+class RingWithModel:
+    """Cells written in order of time, and a plain array with the expected values."""
 
     def __init__(self, kind, seed=0):
         self.cells, self.model = kind(FRAME, GRID), np.zeros((GRID.cells, *FRAME.shape), np.uint8)
@@ -52,7 +52,7 @@ class Ring:
 
 
 def written(ring):
-    """The cells that hold something."""
+    """The cells that have been written."""
     return GRID.at(np.arange(GRID.rows)[:, None], np.arange(ring.used)).ravel()
 
 
@@ -62,19 +62,19 @@ def segments(state):
 
 @pytest.mark.parametrize("kind", [Plain, Chunked])
 @pytest.mark.parametrize("steps", [1, 6, 7, 8, 49, 50, 51, 133])
-def test_a_state_stays_what_it_was_while_the_ring_goes_on(kind, steps):
-    ring = Ring(kind)
+def test_state_is_a_snapshot_while_the_ring_goes_on(kind, steps):
+    ring = RingWithModel(kind)
     ring.write(steps)
     state, expected, cells = ring.state(), ring.model.copy(), written(ring)
     ring.write(60)
-    again = kind(FRAME, GRID)
-    again.set_state(state)
-    assert np.array_equal(again.take(cells), expected[cells])
+    restored = kind(FRAME, GRID)
+    restored.set_state(state)
+    assert np.array_equal(restored.take(cells), expected[cells])
 
 
 @pytest.mark.parametrize("kind", [Plain, Chunked])
-def test_several_states_of_one_ring_do_not_disturb_each_other(kind):
-    ring, kept = Ring(kind), []
+def test_several_states_of_one_ring_are_independent(kind):
+    ring, kept = RingWithModel(kind), []
     for steps in (5, 0, 9, 30, 1, 77, 0, 3):
         ring.write(steps)
         if ring.head:
@@ -82,25 +82,25 @@ def test_several_states_of_one_ring_do_not_disturb_each_other(kind):
         for part in segments(kept[0][0])[:2]:
             assert part.read() is not None
     for state, expected, cells in kept:
-        again = kind(FRAME, GRID)
-        again.set_state(state)
-        assert np.array_equal(again.take(cells), expected[cells])
+        restored = kind(FRAME, GRID)
+        restored.set_state(state)
+        assert np.array_equal(restored.take(cells), expected[cells])
 
 
-def test_a_ring_that_lags_behind_is_saved_as_far_as_the_others():
+def test_env_that_lags_behind_the_others_is_saved_completely():
     cells, ones = Plain(FRAME, GRID), np.ones((1, 1, *FRAME.shape), np.uint8)
     for step in range(10):
         cells.write(np.array([[step]]), ones)
         cells.write(np.array([[GRID.length + step // 2]]), ones)
         state = cells.get_state(step + 1)
-    again = Plain(FRAME, GRID)
-    again.set_state(state)
-    assert again.take(GRID.at(np.arange(2)[:, None], np.arange(10))).any(axis=(2, 3)).sum(axis=1).tolist() == [10, 5]
+    restored = Plain(FRAME, GRID)
+    restored.set_state(state)
+    assert restored.take(GRID.at(np.arange(2)[:, None], np.arange(10))).any(axis=(2, 3)).sum(axis=1).tolist() == [10, 5]
 
 
 @pytest.mark.parametrize("kind", [Plain, Chunked])
-def test_a_state_is_written_by_another_thread_while_the_ring_goes_on(tmp_path, kind):
-    ring, saver = Ring(kind), Saver(tmp_path, Retention(newest=9), print)
+def test_state_is_written_by_another_thread_while_the_ring_goes_on(tmp_path, kind):
+    ring, saver = RingWithModel(kind), Saver(tmp_path, Retention(newest=9), print)
     expected = {}
     for steps in (40, 30, 20, 60):
         ring.write(steps)
@@ -110,9 +110,9 @@ def test_a_state_is_written_by_another_thread_while_the_ring_goes_on(tmp_path, k
     saver.finish()
     saver.close()
     for head, (model, cells) in expected.items():
-        again = kind(FRAME, GRID)
-        again.set_state(checkpoint.find(tmp_path, str(head))[1]["store"])
-        assert np.array_equal(again.take(cells), model[cells])
+        restored = kind(FRAME, GRID)
+        restored.set_state(checkpoint.find(tmp_path, str(head))[1]["store"])
+        assert np.array_equal(restored.take(cells), model[cells])
 
 
 def save(root, step, state):
@@ -124,86 +124,86 @@ def files(root):
 
 
 @pytest.mark.parametrize("kind", [Plain, Chunked])
-def test_only_segments_that_changed_are_written_again(tmp_path, kind):
-    ring = Ring(kind)
+def test_only_changed_segments_are_written_again(tmp_path, kind):
+    ring = RingWithModel(kind)
     ring.write(50)
     save(tmp_path, 1, ring.state())
     first = files(tmp_path)
     ring.write(3)
     save(tmp_path, 2, ring.state())
     kept = {name for name, time in files(tmp_path).items() if first.get(name) == time}
-    assert kept == first.keys(), "what the older checkpoint names stays as it is"
+    assert kept == first.keys(), "segments of the older checkpoint are unchanged"
     new = len(files(tmp_path).keys() - first.keys())
-    assert 1 <= new <= GRID.rows * 2, "a block a ring, and where the last round's end was"
+    assert 1 <= new <= GRID.rows * 2, "one block per env, and the one with the previous head"
 
 
 @pytest.mark.parametrize("kind", [Plain, Chunked])
-def test_a_restored_ring_goes_on_with_the_segments_that_are_on_disk(tmp_path, kind):
-    ring = Ring(kind)
+def test_restored_ring_reuses_the_segments_on_disk(tmp_path, kind):
+    ring = RingWithModel(kind)
     ring.write(70)
     save(tmp_path, 1, ring.state())
     first = files(tmp_path)
-    again = Ring(kind)
-    again.cells.set_state(checkpoint.find(tmp_path)[1]["store"])
-    again.model, again.head = ring.model.copy(), ring.head
-    save(tmp_path, 2, again.state())
+    restored = RingWithModel(kind)
+    restored.cells.set_state(checkpoint.find(tmp_path)[1]["store"])
+    restored.model, restored.head = ring.model.copy(), ring.head
+    save(tmp_path, 2, restored.state())
     assert files(tmp_path) == first, "nothing has changed, so nothing is written"
-    for one in (ring, again):
+    for one in (ring, restored):
         one.rng = np.random.default_rng(7)
         one.write(20)
-    names = [[part.read() for part in segments(one.state())] for one in (ring, again)]
+    names = [[part.read() for part in segments(one.state())] for one in (ring, restored)]
     assert names[0] == names[1], "the same content in the same segments, restored or not"
-    assert np.array_equal(again.cells.take(written(again)), again.model[written(again)])
+    assert np.array_equal(restored.cells.take(written(restored)), restored.model[written(restored)])
 
 
 @pytest.mark.parametrize("kind", [Plain, Chunked])
-def test_a_ring_takes_segments_of_another_size(monkeypatch, kind):
-    ring = Ring(kind)
+def test_ring_loads_segments_of_another_size(monkeypatch, kind):
+    ring = RingWithModel(kind)
     ring.write(60)
     state = ring.state()
     monkeypatch.setattr(grid, "BLOCK_BYTES", 11 * FRAME.nbytes)
     monkeypatch.setattr(codec, "GROUP_BYTES", 3 * codec.CHUNK * FRAME.nbytes)
-    again = Ring(kind)
-    again.cells.set_state(state)
-    again.model, again.head = ring.model.copy(), ring.head
-    again.write(10)
+    restored = RingWithModel(kind)
+    restored.cells.set_state(state)
+    restored.model, restored.head = ring.model.copy(), ring.head
+    restored.write(10)
     later = kind(FRAME, GRID)
-    later.set_state(again.state())
-    assert np.array_equal(later.take(written(again)), again.model[written(again)])
+    later.set_state(restored.state())
+    assert np.array_equal(later.take(written(restored)), restored.model[written(restored)])
 
 
 @pytest.mark.parametrize("codec_name", ["none", "zstd"])
-def test_a_table_comes_back_from_disk_with_priorities_and_cursors(tmp_path, codec_name):
+def test_table_is_restored_from_disk_with_priorities_and_cursors(tmp_path, codec_name):
     layout = make_layout(stack=StackSpec("image", axis=1, n=3))
     spec = TableSpec(
         "replay", "ring", length=3, batch=8, capacity=400, fragment=16, sampler="prioritized", codec=codec_name
     )
-    table, again = (Table(spec, layout, 4, seed=0) for _ in range(2))
-    stream = Stream(make_rows(0, 4, layout, end=0.05), np.arange(4), layout)
+    table, restored = (Table(spec, layout, 4, seed=0) for _ in range(2))
+    stream = Stream(make_envs(0, 4, layout, end=0.05), np.arange(4), layout)
     for _ in range(20):
         keys = table.insert(stream.fragment(16))
         table.reprioritize(keys, np.linspace(0.1, 2, len(keys)))
     frozen = freeze({"store": table.get_state()})
     fragments = [stream.fragment(16) for _ in range(10)]
     checkpoint.write(tmp_path, 1, frozen, retention=Retention(newest=1))
-    again.set_state(checkpoint.find(tmp_path)[1]["store"])
+    restored.set_state(checkpoint.find(tmp_path)[1]["store"])
     for fragment in fragments:
-        keys = [one.insert(fragment) for one in (table, again)]
+        keys = [one.insert(fragment) for one in (table, restored)]
         assert np.array_equal(keys[0].slot, keys[1].slot)
-        samples = [one.sample(8) for one in (table, again)]
+        samples = [one.sample(8) for one in (table, restored)]
         assert np.array_equal(samples[0].keys.slot, samples[1].keys.slot)
         assert np.array_equal(samples[0].probability, samples[1].probability)
         assert np.array_equal(samples[0].trajectory.obs["image"], samples[1].trajectory.obs["image"])
-    again.check_valid()
+    restored.check_valid()
 
 
-def test_what_is_copied_while_saving_is_known_beforehand(monkeypatch):
+def test_memory_copied_while_saving_is_predicted(monkeypatch):
     layout = make_layout(carry=False)
     layout.obs["vector"] = ArraySpec((100,), np.dtype(np.float32))
     spec = TableSpec("replay", "ring", length=3, batch=8, capacity=4000, fragment=16)
     monkeypatch.setattr(table_bytes, "LEAST_BYTES", 0)
     segmented = table_bytes.table_bytes(spec, layout, 4, 10_000)
     monkeypatch.setattr(table_bytes, "LEAST_BYTES", 2**30)
-    whole = table_bytes.table_bytes(spec, layout, 4, 10_000)
-    assert whole.copied == whole.saved == segmented.saved
-    assert whole.saved - segmented.copied == 4000 * 400 * (1 - table_bytes.MEANWHILE)
+    unsegmented = table_bytes.table_bytes(spec, layout, 4, 10_000)
+    assert unsegmented.copied == unsegmented.saved == segmented.saved
+    assert unsegmented.saved - segmented.copied == 4000 * 400 * (1 - table_bytes.MEANWHILE)

@@ -10,7 +10,7 @@ INDICES = st.lists(st.integers(0, 19), max_size=30).map(lambda xs: np.array(xs, 
 
 
 class IndexSetMachine(RuleBasedStateMachine):
-    """Against Python's set; a twin restored from the state must draw the same."""
+    """Compared with Python's set; a twin restored from the state must draw the same."""
 
     def __init__(self):
         super().__init__()
@@ -38,7 +38,7 @@ class IndexSetMachine(RuleBasedStateMachine):
         self.set = twin
 
     @invariant()
-    def agrees(self):
+    def equals_the_set(self):
         self.set.check_valid()
         assert len(self.set) == len(self.model)
         assert set(self.set.get_state()["members"].tolist()) == self.model

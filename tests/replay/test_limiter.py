@@ -15,13 +15,13 @@ from starling.replay.spec import TableSpec
 
 
 def queue(name="queue", **changes):
-    wanted = {"storage": "slots", "length": 5, "fragment": 5, "batch": 4, "capacity": 16, "sampler": "fifo"}
-    return TableSpec(name, **wanted | changes)
+    spec = {"storage": "slots", "length": 5, "fragment": 5, "batch": 4, "capacity": 16, "sampler": "fifo"}
+    return TableSpec(name, **spec | changes)
 
 
 def replay(name="replay", **changes):
-    wanted = {"storage": "ring", "length": 1, "fragment": 5, "batch": 4, "capacity": 1000, "min_size": 40}
-    return TableSpec(name, **wanted | changes)
+    spec = {"storage": "ring", "length": 1, "fragment": 5, "batch": 4, "capacity": 1000, "min_size": 40}
+    return TableSpec(name, **spec | changes)
 
 
 def circular(name="old", **changes):
@@ -42,11 +42,11 @@ MIXES = {
 
 
 WHILE_FILLING = -1
-"""The version of what was begun before every replay had its min_size: then anybody may begin, whatever the lag."""
+"""The version of fragments begun before every replay had its min_size: until then any group may begin."""
 
 
 class LimiterMachine(RuleBasedStateMachine):
-    """Actors and a learner in any order: nobody may be stuck, and no rule may be broken."""
+    """Actors and a learner in any order: there is no deadlock, and no rule is broken."""
 
     @initialize(mix=st.sampled_from(sorted(MIXES)))
     def begin_with(self, mix):
@@ -70,21 +70,21 @@ class LimiterMachine(RuleBasedStateMachine):
         return self.limiter.may_sample([len(table) for table in self.tables])
 
     def may_begin(self):
-        """The groups whose next fragment may begin now."""
+        """The groups that may begin their next fragment now."""
         return [i for i, rows in enumerate(self.groups) if i not in self.busy and self.limiter.may_begin(rows)]
 
     @rule(choice=st.integers(0, 99))
-    def go_on(self, choice):
-        """Do one of the things that are possible now; of several rules Hypothesis would leave out some for long."""
-        moves = [
+    def advance(self, choice):
+        """Do one of the actions that are possible now; with several rules Hypothesis would leave out some for long."""
+        actions = [
             *(partial(self.begin, group) for group in self.may_begin()),
             *(partial(self.insert, group, ended) for group in self.busy for ended in (False, True)),
-            *(partial(self.die, group) for group in self.busy),
+            *(partial(self.lose_actor, group) for group in self.busy),
             *([self.sample] if self.can_sample() else []),
             *([self.publish] if self.learning else []),
             self.save_and_load,
         ]
-        moves[choice % len(moves)]()
+        actions[choice % len(actions)]()
 
     def begin(self, group):
         self.limiter.begin(self.groups[group])
@@ -102,7 +102,7 @@ class LimiterMachine(RuleBasedStateMachine):
         if self.start is None and self.filled():
             self.start = self.steps
 
-    def die(self, group):
+    def lose_actor(self, group):
         del self.busy[group]
         self.limiter.lost(self.groups[group])
 
@@ -130,7 +130,7 @@ class LimiterMachine(RuleBasedStateMachine):
         self.limiter.set_state(state)
 
     @invariant()
-    def somebody_can_go_on(self):
+    def no_deadlock(self):
         if hasattr(self, "limiter"):
             self.limiter.check_valid()
             assert self.may_begin() or self.busy or self.learning or self.can_sample()
@@ -156,8 +156,8 @@ class LimiterMachine(RuleBasedStateMachine):
         if hasattr(self, "limiter") and len(self.specs) == 1 and self.specs[0].sampler == "fifo":
             spec, take = self.specs[0], self.takes[0]
             outstanding = sum(self.groups[g] for g in self.busy) + len(self.tables[0])
-            room = spec.capacity if spec.max_lag is None else take * (1 + spec.max_lag)
-            assert outstanding <= max(room, take - 1 + max(self.groups))
+            limit = spec.capacity if spec.max_lag is None else take * (1 + spec.max_lag)
+            assert outstanding <= max(limit, take - 1 + max(self.groups))
 
 
 TestLimiter = LimiterMachine.TestCase
@@ -168,11 +168,11 @@ TestLimiter.settings = settings(max_examples=100, stateful_step_count=50, deadli
     ("ratio", "exact"),
     [(1 / 3, Fraction(1, 3)), (0.25, Fraction(1, 4)), (128 / 256, Fraction(1, 2)), (8.0, Fraction(8))],
 )
-def test_an_eager_learner_does_exactly_the_ratio(ratio, exact):
+def test_learner_that_is_always_ready_makes_exactly_the_configured_updates(ratio, exact):
     limiter, batches = Limiter([replay(updates_per_step=ratio, min_size=1)], 1), 0
     for step in range(3001):
         limiter.begin(1)
-        limiter.inserted(1 if step else 7, 1)  # the 7 steps that fill it do not count
+        limiter.inserted(1 if step else 7, 1)  # the first 7 steps, which fill it, do not count
         while limiter.may_sample([1]):
             limiter.sampled()
             batches += 1
@@ -180,7 +180,7 @@ def test_an_eager_learner_does_exactly_the_ratio(ratio, exact):
 
 
 def test_one_round_of_fragments_may_be_in_flight_while_the_learner_works():
-    limiter = Limiter([replay(updates_per_step=0.2)], rows=2)  # a fragment of a row is worth one batch
+    limiter = Limiter([replay(updates_per_step=0.2)], rows=2)  # one fragment of one env allows one batch
     limiter.begin(2)
     limiter.inserted(40, 2)
     assert limiter.may_sample([40])
@@ -188,7 +188,7 @@ def test_one_round_of_fragments_may_be_in_flight_while_the_learner_works():
     while begun < 10 and limiter.may_begin(1):
         limiter.begin(1)
         begun += 1
-    assert begun == 3  # the learner owes nothing yet, so one round and the one that exceeds it
+    assert begun == 3  # the learner is not behind, so one round and the fragment that exceeds it
 
 
 def test_synchronous_credits_return_only_after_publishing():
@@ -204,7 +204,7 @@ def test_synchronous_credits_return_only_after_publishing():
     assert limiter.may_begin(4)
 
 
-def test_a_lost_actors_credits_are_dealt_again():
+def test_credits_of_a_lost_actor_are_given_out_again():
     limiter = Limiter([queue(max_lag=0)], rows=4)
     limiter.begin(2)
     limiter.begin(2)
@@ -215,7 +215,7 @@ def test_a_lost_actors_credits_are_dealt_again():
 
 
 @pytest.mark.parametrize(
-    ("specs", "groups", "says"),
+    ("specs", "groups", "message"),
     [
         ([queue(capacity=3)], (1,), "never holds"),
         ([queue(capacity=4)], (8,), "below an actor's 8"),
@@ -239,8 +239,8 @@ def test_a_lost_actors_credits_are_dealt_again():
         ([queue(share=0.99), circular(share=0.01)], (2,), "is below one item"),
     ],
 )
-def test_settings_that_never_move_are_refused(specs, groups, says):
-    with pytest.raises(UserError, match=says):
+def test_settings_that_would_deadlock_are_rejected(specs, groups, message):
+    with pytest.raises(UserError, match=message):
         check(specs, sum(groups), groups)
 
 

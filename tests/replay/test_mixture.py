@@ -2,7 +2,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from support.store_streams import Stream, assert_same, column, make_layout, make_rows
+from support.store_streams import Stream, assert_same, column, make_envs, make_layout
 
 from starling.errors import UserError
 from starling.replay.mixture import Mixture
@@ -24,10 +24,10 @@ def make_mixture(shares=(0.25, 0.75), **changes):
 
 
 def make_stream(seed=0):
-    return Stream(make_rows(seed, 2, LAYOUT), np.arange(2), LAYOUT)
+    return Stream(make_envs(seed, 2, LAYOUT), np.arange(2), LAYOUT)
 
 
-def test_a_batch_is_joined_by_share_and_says_where_each_item_is_from():
+def test_batch_is_composed_by_shares_and_has_the_source_of_each_item():
     mixture, stream = make_mixture(), make_stream()
     for _ in range(6):
         mixture.insert(stream.fragment(3))
@@ -37,14 +37,14 @@ def test_a_batch_is_joined_by_share_and_says_where_each_item_is_from():
     assert sample.source.tolist() == [0, 0, 1, 1, 1, 1, 1, 1]
     assert sample.keys.table.tolist() == sample.source.tolist()
     assert sample.table_size.tolist() == [12] * 8
-    apart = [twins.tables[0].sample(2), twins.tables[1].sample(6)]
-    alone = [column(part.trajectory, b) for part in apart for b in range(part.trajectory.rows)]
-    for b, item in enumerate(alone):
+    separate = [twins.tables[0].sample(2), twins.tables[1].sample(6)]
+    separate_items = [column(part.trajectory, b) for part in separate for b in range(part.trajectory.rows)]
+    for b, item in enumerate(separate_items):
         assert_same(item, column(sample.trajectory, b))
     assert mixture.sizes == (10, 12)
 
 
-def test_nothing_is_taken_while_one_table_waits():
+def test_no_batch_while_one_table_is_below_its_min_size():
     mixture, stream = make_mixture(min_size=5), make_stream()
     mixture.insert(stream.fragment(3))
     mixture.insert(stream.fragment(3))
@@ -54,7 +54,7 @@ def test_nothing_is_taken_while_one_table_waits():
     assert mixture.sample(8) is not None
 
 
-def test_priorities_and_evictions_go_to_the_table_that_the_key_names():
+def test_priorities_and_evictions_go_to_the_table_in_the_key():
     mixture, stream = make_mixture(), make_stream()
     for _ in range(6):
         new, old = mixture.insert(stream.fragment(3))
@@ -71,7 +71,7 @@ def test_priorities_and_evictions_go_to_the_table_that_the_key_names():
     mixture.check_valid()
 
 
-def test_one_table_gives_its_own_sample():
+def test_single_table_gives_its_own_sample():
     table = Table(spec("new", "fifo"), LAYOUT, rows=2, seed=0)
     mixture = Mixture([table])
     mixture.insert(make_stream().fragment(3))
@@ -80,13 +80,13 @@ def test_one_table_gives_its_own_sample():
     assert mixture.steps == table.steps > 0
 
 
-def test_a_table_without_a_share_is_left_alone():
+def test_table_with_share_0_is_not_sampled():
     mixture, stream = make_mixture(shares=(1.0, 0.0)), make_stream()
     mixture.insert(stream.fragment(3))
     assert mixture.sample(2).source.tolist() == [0, 0]
 
 
-def test_tables_of_different_lengths_or_numbers_are_refused():
+def test_tables_with_different_lengths_or_wrong_indices_are_rejected():
     tables = [Table(spec("a", "fifo"), LAYOUT, 2, 0, index=0)]
     with pytest.raises(UserError, match="one length"):
         Mixture([*tables, Table(spec("b", "uniform", length=4, fragment=4), LAYOUT, 2, 0, index=1)])

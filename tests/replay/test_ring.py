@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from support.store_streams import RingModel, Stream, assert_same, column, make_layout, make_rows, stack_of
+from support.store_streams import RingModel, Stream, assert_same, column, make_envs, make_layout, stack_of
 
 from starling import tree
 from starling.replay import codec
@@ -29,14 +29,14 @@ def model_of(spec, rows, stack):
 
 @pytest.fixture(autouse=True, scope="module")
 def compress_everything():
-    """The observations of these tests are too small for it to pay."""
+    """Compress even the tiny observations of these tests, for which it does not pay."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(codec, "SMALLEST", 1)
         yield
 
 
 class RingMachine(RuleBasedStateMachine):
-    """A ring fed with random streams, lost fragments and restarted actors, against the slow model."""
+    """A ring fed with random streams, lost fragments, and restarted actors, compared with the slow model."""
 
     @initialize(
         seed=st.integers(0, 2**31),
@@ -67,48 +67,48 @@ class RingMachine(RuleBasedStateMachine):
             reads_past_end=reads_past_end,
         )
         count = sum(groups)
-        rows = make_rows(seed, count, self.layout, padding, glitch, end)
+        envs = make_envs(seed, count, self.layout, padding, glitch, end)
         numbers = np.random.default_rng(seed).permutation(10)[:count]
         splits = np.cumsum((0, *groups))
-        self.streams = [Stream(rows[a:b], numbers[a:b], self.layout) for a, b in itertools.pairwise(splits)]
+        self.streams = [Stream(envs[a:b], numbers[a:b], self.layout) for a, b in itertools.pairwise(splits)]
         self.make = lambda: Ring(spec, self.layout, count)
         self.ring, self.model = self.make(), model_of(spec, count, stack)
         self.joined = [False] * len(groups)
         self.live = {}
 
-    @rule(which=st.integers(0, 1), length=st.integers(1, 6), told=st.booleans())
-    def append(self, which, length, told):
-        which %= len(self.streams)
-        stream = self.streams[which]
+    @rule(index=st.integers(0, 1), length=st.integers(1, 6), with_sequence_numbers=st.booleans())
+    def append(self, index, length, with_sequence_numbers):
+        index %= len(self.streams)
+        stream = self.streams[index]
         fragment = stream.fragment(length)
         before = fragment.trajectory.obs["vector"].copy()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # stacks that do not slide are part of the test
-            # After a loss the ring must notice by itself (told: it also knows from the sequence numbers).
-            change = self.ring.append(fragment, continues=self.joined[which] or not told)
+            # After a loss the ring must detect the gap itself; with sequence numbers it is told.
+            change = self.ring.append(fragment, continues=self.joined[index] or not with_sequence_numbers)
         for leaf in tree.leaves(fragment.trajectory):
-            leaf[...] = 0  # the ring must have copied
+            leaf[...] = 0  # the ring must have made a copy
         assert before.any()
-        self.model.append(stream.numbers, stream.records, [self.joined[which]] * len(stream.numbers))
-        self.joined[which] = True
+        self.model.append(stream.numbers, stream.records, [self.joined[index]] * len(stream.numbers))
+        self.joined[index] = True
         for slot in change.dead:
             del self.live[int(slot)]
         for slot, generation in zip(change.born, self.ring.generation(change.born), strict=True):
             assert int(slot) not in self.live
             self.live[int(slot)] = int(generation)
 
-    @rule(which=st.integers(0, 1), length=st.integers(1, 4))
-    def lose_a_fragment(self, which, length):
-        which %= len(self.streams)
-        self.streams[which].fragment(length)
-        self.joined[which] = False
+    @rule(index=st.integers(0, 1), length=st.integers(1, 4))
+    def lose_fragment(self, index, length):
+        index %= len(self.streams)
+        self.streams[index].fragment(length)
+        self.joined[index] = False
 
-    @rule(which=st.integers(0, 1))
-    def restart_an_actor(self, which):
-        which %= len(self.streams)
-        for row in self.streams[which].rows:
-            row.reset()
-        self.joined[which] = False
+    @rule(index=st.integers(0, 1))
+    def restart_actor(self, index):
+        index %= len(self.streams)
+        for env in self.streams[index].envs:
+            env.reset()
+        self.joined[index] = False
 
     @rule(seed=st.integers(0, 1000))
     def release_some(self, seed):
@@ -116,9 +116,9 @@ class RingMachine(RuleBasedStateMachine):
             return
         rng = np.random.default_rng(seed)
         slots = rng.permutation(sorted(self.live))[: rng.integers(1, 4)]
-        windows = self.model.windows()
+        expected_sequences = self.model.sequences()
         for slot in slots.tolist():
-            number, start, _ = windows[slot, self.live.pop(slot)]
+            number, start, _ = expected_sequences[slot, self.live.pop(slot)]
             self.model.dropped.add((number, start))
         self.ring.release(slots)
 
@@ -135,17 +135,17 @@ class RingMachine(RuleBasedStateMachine):
             self.ring.check_valid()
 
     @invariant()
-    def holds_what_the_model_holds(self):
+    def equals_the_model(self):
         if not hasattr(self, "ring"):
             return
-        windows = self.model.windows()
-        assert set(self.live.items()) == set(windows)
-        keys = np.array(list(windows), np.int64).reshape(-1, 2)
+        expected_sequences = self.model.sequences()
+        assert set(self.live.items()) == set(expected_sequences)
+        keys = np.array(list(expected_sequences), np.int64).reshape(-1, 2)
         assert self.ring.alive(keys[:, 0], keys[:, 1]).all()
         assert not self.ring.alive(keys[:, 0], keys[:, 1] - 1).any()
         got = self.ring.gather(keys[:, 0])
-        for b, window in enumerate(windows.values()):
-            assert_same(self.model.expected(*window, self.layout), column(got, b))
+        for b, sequence in enumerate(expected_sequences.values()):
+            assert_same(self.model.expected(*sequence, self.layout), column(got, b))
 
 
 TestRing = RingMachine.TestCase
@@ -154,9 +154,9 @@ TestRing.settings = settings(
 )
 
 
-def run_ring(spec, layout, fragments, length, seed=0, **rows):
-    """A ring and its model after some fragments of two env rows."""
-    stream = Stream(make_rows(seed, 2, layout, **rows), np.arange(2), layout)
+def run_ring(spec, layout, fragments, length, seed=0, **options):
+    """A ring and its model after some fragments of two envs."""
+    stream = Stream(make_envs(seed, 2, layout, **options), np.arange(2), layout)
     ring, model = Ring(spec, layout, 2), model_of(spec, 2, layout.stack)
     for i in range(fragments):
         ring.append(stream.fragment(length), continues=True)
@@ -165,22 +165,22 @@ def run_ring(spec, layout, fragments, length, seed=0, **rows):
 
 
 def assert_holds(ring, model, layout):
-    """Every window of the model is in the ring."""
-    windows = model.windows()
-    got = ring.gather(np.array([slot for slot, _ in windows]))
-    for b, window in enumerate(windows.values()):
-        assert_same(model.expected(*window, layout), column(got, b))
+    """Check that every sequence of the model is in the ring."""
+    expected_sequences = model.sequences()
+    got = ring.gather(np.array([slot for slot, _ in expected_sequences]))
+    for b, sequence in enumerate(expected_sequences.values()):
+        assert_same(model.expected(*sequence, layout), column(got, b))
 
 
-def test_short_episodes_make_padded_windows_that_repeat_the_final_observation():
+def test_short_episodes_give_sequences_padded_with_the_final_observation():
     layout = make_layout()
     ring, model, _ = run_ring(ring_spec(length=5, capacity=80), layout, 4, 8, end=0.6)
-    windows = model.windows()
-    short = [key for key, (_, _, steps) in windows.items() if steps < 5]
+    expected_sequences = model.sequences()
+    short = [key for key, (_, _, steps) in expected_sequences.items() if steps < 5]
     assert len(short) > 10
     got = ring.gather(np.array([slot for slot, _ in short]))
     for b, key in enumerate(short):
-        number, start, steps = windows[key]
+        number, start, steps = expected_sequences[key]
         final = model.records[number][start + steps]
         assert not final["valid"]
         assert (got.obs["vector"][steps:, b] == final["obs"]["vector"]).all()
@@ -190,56 +190,56 @@ def test_short_episodes_make_padded_windows_that_repeat_the_final_observation():
         assert not got.rewards["extrinsic"][steps:, b].any()
 
 
-def test_extras_of_the_waiting_row_are_the_newest():
+def test_extras_of_the_last_observation_come_from_the_next_fragment():
     layout = make_layout()
     ring, _, stream = run_ring(ring_spec(length=2), layout, 1, 2, end=0.0)
     ring.append(stream.fragment(2), continues=True)
-    got = ring.gather(np.array([1]))  # steps 1 and 2 of the first env row: across the two fragments
+    got = ring.gather(np.array([1]))  # steps 1 and 2 of the first env: across the two fragments
     assert (got.extras["q"][1, 0] == stream.records[0][0]["extras"]["q"]).all()
 
 
-def test_without_a_carry_nothing_is_kept_for_one():
+def test_without_a_carry_no_carry_is_stored():
     layout = make_layout(carry=False)
     ring, _, _ = run_ring(ring_spec(), layout, 3, 4)
     assert ring.get_state()["carry"] is None
     assert ring.gather(np.array([0])).carry == {}
 
 
-def test_a_carry_is_kept_only_where_windows_begin():
+def test_carry_is_stored_only_where_sequences_begin():
     layout = make_layout()
     ring, _, _ = run_ring(ring_spec(length=4, period=4, capacity=400), layout, 10, 8, end=0.0)
     state = ring.get_state()["carry"]
     assert (state["entry"] >= 0).sum() == 2 * 80 / 4
 
 
-def test_missing_carries_are_refused():
+def test_missing_carries_are_rejected():
     layout = make_layout()
-    stream = Stream(make_rows(0, 1, layout), np.arange(1), layout)
+    stream = Stream(make_envs(0, 1, layout), np.arange(1), layout)
     fragment = stream.fragment(2)
     with pytest.raises(ValueError, match="carries"):
         Ring(ring_spec(), layout, 1).append(type(fragment)(fragment.trajectory, fragment.rows), continues=False)
 
 
-def test_an_episode_that_begins_after_a_valid_step_is_refused():
+def test_episode_start_after_a_valid_step_is_rejected():
     layout = make_layout()
-    fragment = Stream(make_rows(0, 1, layout, end=0.0), np.arange(1), layout).fragment(3)
+    fragment = Stream(make_envs(0, 1, layout, end=0.0), np.arange(1), layout).fragment(3)
     fragment.trajectory.first[2] = True
     with pytest.raises(ValueError, match="reset"):
         Ring(ring_spec(), layout, 1).append(fragment, continues=False)
 
 
-def test_too_many_env_rows_and_too_long_fragments_are_refused():
+def test_too_many_envs_and_too_long_fragments_are_rejected():
     layout = make_layout()
     ring = Ring(ring_spec(capacity=8), layout, 1)
     with pytest.raises(ValueError, match="too long"):
-        ring.append(Stream(make_rows(0, 1, layout), np.arange(1), layout).fragment(9), continues=False)
+        ring.append(Stream(make_envs(0, 1, layout), np.arange(1), layout).fragment(9), continues=False)
     with pytest.raises(ValueError, match="more envs"):
-        ring.append(Stream(make_rows(0, 2, layout), np.arange(2), layout).fragment(2), continues=False)
+        ring.append(Stream(make_envs(0, 2, layout), np.arange(2), layout).fragment(2), continues=False)
 
 
-def test_nan_observations_still_join():
+def test_fragments_with_nan_observations_are_joined():
     layout = make_layout()
-    stream = Stream(make_rows(0, 1, layout, end=0.0), np.arange(1), layout)
+    stream = Stream(make_envs(0, 1, layout, end=0.0), np.arange(1), layout)
     ring = Ring(ring_spec(length=2), layout, 1)
     for _ in range(3):
         fragment = stream.fragment(2)
@@ -250,33 +250,33 @@ def test_nan_observations_still_join():
 
 @pytest.mark.parametrize("padding", ["zeros", "repeat", "random"])
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_sliding_stacks_keep_one_frame_a_step(padding, axis):
+def test_sliding_stacks_store_one_frame_per_step(padding, axis):
     layout = make_layout(stack_of(4, axis))
     ring, model, _ = run_ring(ring_spec(length=3, capacity=120), layout, 10, 8, padding=padding, end=0.1)
-    whole = ring.get_state()["obs"]["1"]["whole"]["entry"]
+    whole_stacks = ring.get_state()["obs"]["1"]["whole"]["entry"]
     begun = sum(r["first"] for records in model.records.values() for r in records[-60:])
-    assert (whole >= 0).sum() == begun  # no warning was raised: warnings are errors here
+    assert (whole_stacks >= 0).sum() == begun  # no warning was raised: warnings are errors in tests
     assert_holds(ring, model, layout)
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 @pytest.mark.parametrize("reads_past_end", [True, False])
-def test_stacks_after_the_end_slide_on_where_nobody_reads_them(reads_past_end, codec):
+def test_stacks_after_a_termination_keep_sliding_if_nobody_reads_them(reads_past_end, codec):
     layout = make_layout(stack_of(4, 0))
     spec = ring_spec(length=5, capacity=120, reads_past_end=reads_past_end, codec=codec)
     ring, model, _ = run_ring(spec, layout, 10, 8, end=0.2)
-    windows = {key: window for key, window in model.windows().items() if window[2] < 5}
-    got = ring.gather(np.array([slot for slot, _ in windows]))
-    over = got.terminated.any(axis=0)
-    assert over.sum() > 10
-    for b, window in enumerate(windows.values()):
-        assert_same(model.expected(*window, layout), column(got, b))
+    expected_sequences = {key: sequence for key, sequence in model.sequences().items() if sequence[2] < 5}
+    got = ring.gather(np.array([slot for slot, _ in expected_sequences]))
+    terminated = got.terminated.any(axis=0)
+    assert terminated.sum() > 10
+    for b, sequence in enumerate(expected_sequences.values()):
+        assert_same(model.expected(*sequence, layout), column(got, b))
     slid = (got.obs["image"][-1] != got.obs["image"][-2]).any(axis=(1, 2, 3))
-    assert slid[over].any() != reads_past_end
-    assert not slid[~over].any()
+    assert slid[terminated].any() != reads_past_end
+    assert not slid[~terminated].any()
 
 
-def test_neighbouring_stacks_share_their_frames():
+def test_neighboring_stacks_share_their_frames():
     image = ArraySpec((4, 6, 6), np.dtype(np.uint8))
     layout = Layout(image, ArraySpec((), np.dtype(np.int64)), ("extrinsic",), {}, {}, StackSpec("", 0, 4))
     ring = Ring(ring_spec(length=3), layout, 1)
@@ -290,27 +290,27 @@ def test_neighbouring_stacks_share_their_frames():
     assert np.shares_memory(obs[0, :, 1:], obs[1, :, :-1])
 
 
-def test_a_stack_that_does_not_slide_warns_once_and_is_exact():
+def test_stack_that_does_not_slide_warns_once_and_is_stored_exactly():
     layout = make_layout(stack_of(4, 0))
-    stream = Stream(make_rows(0, 2, layout, glitch=1.0, end=0.1), np.arange(2), layout)
+    stream = Stream(make_envs(0, 2, layout, glitch=1.0, end=0.1), np.arange(2), layout)
     ring, model = Ring(ring_spec(capacity=120), layout, 2), model_of(ring_spec(capacity=120), 2, layout.stack)
     with pytest.warns(UserWarning, match="slide"):
         ring.append(stream.fragment(8), continues=False)
     model.append(stream.numbers, stream.records, [False] * 2)
     for _ in range(9):
-        ring.append(stream.fragment(8), continues=True)  # no second warning: it would be an error here
+        ring.append(stream.fragment(8), continues=True)  # a second warning would be an error here
         model.append(stream.numbers, stream.records, [True] * 2)
     assert_holds(ring, model, layout)
 
 
-def test_a_single_leaf_observation_can_be_a_stack():
+def test_single_leaf_observation_can_be_a_stack():
     image = ArraySpec((4, 6, 6), np.dtype(np.uint8))
     layout = Layout(image, ArraySpec((), np.dtype(np.int64)), ("extrinsic",), {}, {}, StackSpec("", 0, 4))
     newest = Ring(ring_spec(), layout, 1).get_state()["obs"]["0"]["newest"]
     assert newest.shape[2:] == (1, 6, 6)
 
 
-def test_the_state_is_arrays_and_json():
+def test_state_consists_of_arrays_and_json():
     layout = make_layout(stack_of(4, 0))
     ring, _, _ = run_ring(ring_spec(), layout, 3, 4)
 
@@ -322,8 +322,8 @@ def test_the_state_is_arrays_and_json():
     json.dumps(plain(ring.get_state()))
 
 
-def test_ages_outside_their_range_write_nothing_outside_the_buffer():
-    """Where a file gave them, they are refused; the loop is compiled and checks no bounds."""
+def test_out_of_range_frame_ages_write_nothing_outside_the_buffer():
+    """Ages from a file are validated; this compiled loop itself does no bounds checks."""
     since = np.full(8, -30_000, np.int16)
     cells, early = np.zeros((2, 6), np.int64), np.full((2, 100), -1, np.int64)
     count = locate(np.array([0, 4]), np.array([3, 3]), np.zeros(2, bool), since, 8, 3, cells, early, np.zeros(2, bool))

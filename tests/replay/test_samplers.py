@@ -14,7 +14,7 @@ def slots(*numbers):
     return np.array(numbers, np.int64)
 
 
-def test_fifo_hands_out_the_oldest_as_often_as_it_may():
+def test_fifo_draws_the_oldest_items_up_to_their_maximal_uses():
     queue, rng = Fifo(max_times_sampled=2), np.random.default_rng(0)
     queue.add(slots(5, 3, 9), None)
     assert queue.draw(4, rng) is None
@@ -35,8 +35,8 @@ def batches(queue, n, draws):
     return [queue.draw(n, np.random.default_rng(0)).slots.tolist() for _ in range(draws)]
 
 
-def test_a_circular_buffer_lets_its_batches_take_turns():
-    """Two batches of two, three uses each: they alternate, and a third takes part when one has had its last use."""
+def test_circular_buffer_alternates_its_batches():
+    """Two batches of two with three uses each: they alternate; a third one enters when one has had its last use."""
     queue = Fifo(max_times_sampled=3, buffer=2)
     queue.add(slots(1, 2, 3, 4, 5, 6, 7, 8), None)
     a, b, c, d = [1, 2], [3, 4], [5, 6], [7, 8]
@@ -44,7 +44,7 @@ def test_a_circular_buffer_lets_its_batches_take_turns():
     assert queue.size == 0
 
 
-def test_a_batch_that_comes_late_shares_its_turns_with_those_before():
+def test_batch_added_later_alternates_with_earlier_ones():
     queue = Fifo(max_times_sampled=3, buffer=2)
     queue.add(slots(1, 2), None)
     first = queue.draw(2, np.random.default_rng(0))
@@ -55,7 +55,7 @@ def test_a_batch_that_comes_late_shares_its_turns_with_those_before():
     queue.check_valid()
 
 
-def test_uniform_draws_uniformly_and_says_so():
+def test_uniform_draws_uniformly_and_reports_the_probability():
     sampler, rng = Uniform(100), np.random.default_rng(0)
     assert sampler.draw(1, rng) is None
     sampler.add(np.arange(40), None)
@@ -66,7 +66,7 @@ def test_uniform_draws_uniformly_and_says_so():
     assert set(draw.slots.tolist()) == set(range(1, 40, 2))
 
 
-def test_prioritized_draws_by_the_power_of_the_priority():
+def test_prioritized_draws_in_proportion_to_priority_to_the_exponent():
     sampler, rng = Prioritized(64, exponent=0.5), np.random.default_rng(0)
     priorities = np.random.default_rng(1).random(50) * 4
     sampler.add(np.arange(50), priorities)
@@ -105,7 +105,7 @@ def test_unusable_priorities_become_the_smallest(bad):
     assert sampler.draw(64, np.random.default_rng(0)).probability.max() == pytest.approx(0.5, rel=1e-5)
 
 
-def test_an_emptied_prioritized_sampler_gives_nothing():
+def test_empty_prioritized_sampler_draws_nothing():
     sampler = Prioritized(8, exponent=0.6)
     sampler.add(slots(1, 2), None)
     sampler.remove(slots(1, 2))
@@ -114,7 +114,7 @@ def test_an_emptied_prioritized_sampler_gives_nothing():
 
 
 @pytest.mark.parametrize("name", ["fifo", "uniform", "prioritized", "ranked"])
-def test_a_restored_sampler_goes_on_alike(name):
+def test_restored_sampler_continues_identically(name):
     spec = TableSpec("t", "slots", length=1, batch=4, capacity=50, sampler=name, max_times_sampled=2)
     one, other = build(spec, 50), build(spec, 50)
     one.add(np.arange(30), None)
@@ -130,12 +130,12 @@ def test_a_restored_sampler_goes_on_alike(name):
         assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def test_an_unknown_sampler_is_refused_with_a_hint():
+def test_unknown_sampler_is_rejected_with_a_hint():
     with pytest.raises(UserError, match="prioritized"):
         build(TableSpec("t", "ring", length=1, batch=1, capacity=5, sampler="priority"), 5)
 
 
-def test_a_sampler_of_ones_own_is_made_with_the_table_and_its_places(tmp_path, monkeypatch):
+def test_user_sampler_is_created_with_the_spec_and_number_of_slots(tmp_path, monkeypatch):
     (tmp_path / "latest_first.py").write_text(
         "class Latest:\n    def __init__(self, spec, slots):\n        self.made_with = (spec.name, slots)\n"
     )
@@ -147,6 +147,6 @@ def test_a_sampler_of_ones_own_is_made_with_the_table_and_its_places(tmp_path, m
         build(TableSpec("t", "ring", length=1, batch=1, capacity=5, sampler="latest_first:Last"), 5)
 
 
-def test_numba_is_loaded_only_for_priorities():
+def test_numba_is_imported_only_for_priorities():
     code = "import sys, starling.replay.mixture; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

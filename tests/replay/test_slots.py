@@ -3,7 +3,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.store_streams import Stream, assert_same, column, make_layout, make_rows
+from support.store_streams import Stream, assert_same, column, make_envs, make_layout
 
 from starling.replay.slots import Slots
 from starling.replay.spec import TableSpec
@@ -16,25 +16,25 @@ def slots_spec(capacity, length=3):
 
 
 class SlotsMachine(RuleBasedStateMachine):
-    """Whole fragments against a dict, oldest first."""
+    """Whole fragments compared with a dict, oldest first."""
 
     @initialize(seed=st.integers(0, 2**31), capacity=st.integers(2, 9))
     def begin(self, seed, capacity):
         self.make = lambda: Slots(slots_spec(capacity), LAYOUT)
         self.slots, self.capacity = self.make(), capacity
-        self.stream = Stream(make_rows(seed, 2, LAYOUT), np.arange(2), LAYOUT)
+        self.stream = Stream(make_envs(seed, 2, LAYOUT), np.arange(2), LAYOUT)
         self.live = {}  # slot -> (generation, item), oldest first
-        self.gone = set()  # (slot, generation) of items that were there once
+        self.gone = set()  # (slot, generation) of released or evicted items
 
     @rule()
     def append(self):
         fragment = self.stream.fragment(3)
         items = [column(fragment.trajectory, b) for b in range(2)]
         items = [{**item, "obs": {"vector": item["obs"]["vector"].copy()}} for item in items]
-        crowded = max(0, len(self.live) + 2 - self.capacity)
-        oldest = list(self.live)[:crowded]
+        excess = max(0, len(self.live) + 2 - self.capacity)
+        oldest = list(self.live)[:excess]
         change = self.slots.append(fragment, continues=True)
-        fragment.trajectory.obs["vector"][...] = 0  # it must have copied
+        fragment.trajectory.obs["vector"][...] = 0  # the slots must have made a copy
         assert sorted(change.dead.tolist()) == sorted(oldest)
         self.gone |= {(slot, self.live.pop(slot)[0]) for slot in oldest}
         for slot, generation, item in zip(change.born, self.slots.generation(change.born), items, strict=True):
@@ -57,7 +57,7 @@ class SlotsMachine(RuleBasedStateMachine):
         assert_same(state, self.slots.get_state())
 
     @invariant()
-    def agrees(self):
+    def equals_the_dict(self):
         if not getattr(self, "live", None):
             return
         self.slots.check_valid()
@@ -76,7 +76,7 @@ TestSlots.settings = settings(max_examples=40, stateful_step_count=20, deadline=
 
 
 @pytest.mark.parametrize(("length", "capacity"), [(2, 5), (3, 1)])
-def test_what_does_not_fit_is_refused(length, capacity):
-    fragment = Stream(make_rows(0, 2, LAYOUT), np.arange(2), LAYOUT).fragment(length)
+def test_fragment_that_does_not_fit_is_rejected(length, capacity):
+    fragment = Stream(make_envs(0, 2, LAYOUT), np.arange(2), LAYOUT).fragment(length)
     with pytest.raises(ValueError, match="does not fit"):
         Slots(slots_spec(capacity), LAYOUT).append(fragment, continues=True)

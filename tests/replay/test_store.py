@@ -1,4 +1,4 @@
-"""Tables and limiter together, as actors and learners meet them."""
+"""Tables and limiter together, as used by actors and learners."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ LAYOUT = Layout(
 
 
 def fragment(sequence, length=4):
-    """Steps of one endless episode whose observation is the time."""
+    """Steps of one endless episode whose observation is the time step."""
     start = (sequence - 1) * length
     flags = np.zeros((length, ROWS), bool)
     first = np.zeros((length + 1, ROWS), bool)
@@ -40,10 +40,10 @@ def fragment(sequence, length=4):
     return Fragment(steps, np.arange(ROWS), None, 0, sequence)
 
 
-def a_store(**spec):
+def make_store(**spec):
     base = {"name": "replay", "storage": "ring", "length": 1, "batch": 8, "capacity": 200, "fragment": 4, "min_size": 8}
     specs = [TableSpec(**{**base, **spec})]
-    return Store(specs, LAYOUT, rows=ROWS, seed=0, priority=lambda window: None, planned_env_steps=1000)
+    return Store(specs, LAYOUT, rows=ROWS, seed=0, priority=lambda sequence: None, planned_env_steps=1000)
 
 
 def fill(store, sequences):
@@ -52,24 +52,24 @@ def fill(store, sequences):
         store.insert(fragment(sequence))
 
 
-def test_a_ring_says_how_full_it_is_in_steps_whatever_its_items_are():
-    store = a_store(length=4, period=4)
+def test_ring_reports_its_fill_level_in_steps():
+    store = make_store(length=4, period=4)
     fill(store, range(1, 4))
-    found = store.metrics()
-    assert (found["store/replay/cells"], found["store/replay/capacity"]) == (3 * 4 * ROWS, 200)
-    assert found["store/replay/size"] == 3 * ROWS  # sequences
+    metrics = store.metrics()
+    assert (metrics["store/replay/cells"], metrics["store/replay/capacity"]) == (3 * 4 * ROWS, 200)
+    assert metrics["store/replay/size"] == 3 * ROWS  # sequences
     for sequence in range(4, 60):
         store.insert(fragment(sequence))
     assert store.metrics()["store/replay/cells"] == 200
     assert store.metrics()["store/replay/size"] < 200 / 4
 
 
-def test_whole_fragments_are_counted_as_such():
-    store = a_store(storage="slots", length=4, capacity=10, batch=2, min_size=1)
+def test_queue_reports_its_fill_level_in_fragments():
+    store = make_store(storage="slots", length=4, capacity=10, batch=2, min_size=1)
     fill(store, range(1, 3))
-    found = store.metrics()
-    assert found["store/replay/size"] == 2 * ROWS
-    assert not {"store/replay/cells", "store/replay/capacity"} & found.keys()
+    metrics = store.metrics()
+    assert metrics["store/replay/size"] == 2 * ROWS
+    assert not {"store/replay/cells", "store/replay/capacity"} & metrics.keys()
 
 
 def drain(store):
@@ -80,18 +80,19 @@ def drain(store):
     return samples
 
 
-def test_updates_follow_the_steps_exactly():
-    store = a_store(updates_per_step=0.5)
+def test_updates_follow_env_steps_exactly():
+    store = make_store(updates_per_step=0.5)
     counts = []
     for sequence in range(1, 8):
         fill(store, [sequence])
         counts.append(len(drain(store)))
-    assert counts == [1, 4, 4, 4, 4, 4, 4]  # the first when min_size is reached, then half the 8 steps of a fragment
+    # The first at min_size, then one for every second of the 8 steps of a fragment.
+    assert counts == [1, 4, 4, 4, 4, 4, 4]
     store.check_valid()
 
 
-def test_batches_drawn_ahead_are_different_whole_and_used_up():
-    store = a_store(updates_per_step=1.0)
+def test_prefetched_batches_are_distinct_complete_and_all_used():
+    store = make_store(updates_per_step=1.0)
     fill(store, range(1, 3))
     drain(store)
     fill(store, [3])
@@ -105,8 +106,8 @@ def test_batches_drawn_ahead_are_different_whole_and_used_up():
     assert not store._candidates
 
 
-def test_a_fragment_that_comes_twice_counts_once():
-    store = a_store(updates_per_step=0.5)
+def test_duplicate_fragment_counts_once():
+    store = make_store(updates_per_step=0.5)
     fill(store, [1])
     store.insert(fragment(1))
     assert store.env_steps == 8
@@ -115,11 +116,11 @@ def test_a_fragment_that_comes_twice_counts_once():
 
 
 @pytest.mark.parametrize("with_tables", [True, False])
-def test_a_restored_store_goes_on(with_tables):
-    store = a_store(updates_per_step=0.5)
+def test_restored_store_continues(with_tables):
+    store = make_store(updates_per_step=0.5)
     fill(store, range(1, 4))
     drain(store)
-    other = a_store(updates_per_step=0.5)
+    other = make_store(updates_per_step=0.5)
     other.set_state(store.get_state(with_tables))
     assert other.env_steps == store.env_steps
     if with_tables:

@@ -11,7 +11,7 @@ LEAVES = st.one_of(st.just(0.0), st.floats(0, 1e12), st.sampled_from([1e-300, 5e
 
 
 class SumTreeMachine(RuleBasedStateMachine):
-    """Against a plain array of leaves."""
+    """Compared with a plain array of leaves."""
 
     @initialize(capacity=st.sampled_from([1, 2, 7, 8, 9, 63, 64, 65, 513, 1000]))
     def begin(self, capacity):
@@ -19,8 +19,8 @@ class SumTreeMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), n=st.integers(0, 20))
     def set_some(self, data, n):
-        near = st.integers(0, len(self.leaves) - 1)
-        indices = data.draw(st.lists(near, min_size=n, max_size=n))
+        indices_in_range = st.integers(0, len(self.leaves) - 1)
+        indices = data.draw(st.lists(indices_in_range, min_size=n, max_size=n))
         values = data.draw(st.lists(LEAVES, min_size=n, max_size=n))
         self.tree.set(np.array(indices, np.int64), np.array(values))
         for index, value in zip(indices, values, strict=True):
@@ -43,13 +43,13 @@ class SumTreeMachine(RuleBasedStateMachine):
 
     @rule()
     def save_and_load(self):
-        again = SumTree(len(self.leaves))
-        again.set_state(self.tree.get_state())
-        assert again.total == self.tree.total  # to the bit, whatever the history
-        self.tree = again
+        restored = SumTree(len(self.leaves))
+        restored.set_state(self.tree.get_state())
+        assert restored.total == self.tree.total  # bitwise, whatever the history
+        self.tree = restored
 
     @invariant()
-    def agrees(self):
+    def equals_the_array(self):
         if hasattr(self, "tree"):
             self.tree.check_valid()
             np.testing.assert_array_equal(self.tree.get(np.arange(len(self.leaves))), self.leaves)
@@ -62,7 +62,7 @@ TestSumTree.settings = settings(max_examples=40, stateful_step_count=20, deadlin
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.integers(0, 2**31), st.integers(1, 3000))
-def test_the_right_edge_never_gives_a_zero_leaf(seed, live):
+def test_zero_leaves_are_never_sampled_even_at_the_right_edge(seed, live):
     rng = np.random.default_rng(seed)
     tree = SumTree(4096)
     at = rng.permutation(4096)[:live]
@@ -71,7 +71,7 @@ def test_the_right_edge_never_gives_a_zero_leaf(seed, live):
     assert (tree.get(tree.sample(fractions)) > 0).all()
 
 
-def test_draws_are_in_proportion():
+def test_samples_are_in_proportion_to_the_leaves():
     rng = np.random.default_rng(3)
     leaves = np.where(rng.random(100) < 0.3, 0.0, rng.random(100))
     tree = SumTree(100)
@@ -82,7 +82,7 @@ def test_draws_are_in_proportion():
     assert chisquare(counts[live], leaves[live] / leaves.sum() * 200_000).pvalue > 0.01
 
 
-def test_history_does_not_matter():
+def test_state_is_independent_of_the_order_of_updates():
     rng = np.random.default_rng(0)
     leaves = rng.random(5000)
     one, other = SumTree(5000), SumTree(5000)
@@ -98,7 +98,7 @@ def test_history_does_not_matter():
 
 
 @pytest.mark.parametrize(("index", "value"), [(-1, 1.0), (10, 1.0), (0, -1.0), (0, np.nan), (0, np.inf)])
-def test_bad_input_is_refused_and_changes_nothing(index, value):
+def test_invalid_input_is_rejected_and_changes_nothing(index, value):
     tree = SumTree(10)
     tree.set(np.array([3]), np.array([2.0]))
     with pytest.raises(ValueError, match="a value is negative"):
@@ -107,7 +107,7 @@ def test_bad_input_is_refused_and_changes_nothing(index, value):
     tree.check_valid()
 
 
-def test_an_empty_tree_cannot_be_sampled():
+def test_empty_tree_cannot_be_sampled():
     with pytest.raises(ValueError, match="empty"):
         SumTree(4).sample(np.array([0.5]))
 

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from scipy.stats import chisquare
-from support.store_streams import Stream, assert_same, make_layout, make_rows, stack_of
+from support.store_streams import Stream, assert_same, make_envs, make_layout, stack_of
 
 from starling import tree
 from starling.errors import UserError
@@ -28,7 +28,7 @@ def make_table(spec, priority=None, index=0):
 
 
 def make_stream(seed=0, **options):
-    return Stream(make_rows(seed, 2, LAYOUT, **options), np.arange(2), LAYOUT)
+    return Stream(make_envs(seed, 2, LAYOUT, **options), np.arange(2), LAYOUT)
 
 
 def same_sample(a, b):
@@ -39,7 +39,7 @@ def same_sample(a, b):
 
 
 class TableMachine(RuleBasedStateMachine):
-    """A table and a twin that is now and then restored from its state: both must always do the same."""
+    """A table and a twin that is sometimes restored from its state: both must always behave the same."""
 
     @initialize(
         kind=st.sampled_from(
@@ -57,7 +57,7 @@ class TableMachine(RuleBasedStateMachine):
         self.valid_steps = 0
 
     def make(self):
-        return make_table(self.spec, lambda window: np.abs(window.rewards["extrinsic"]).sum(axis=0))
+        return make_table(self.spec, lambda sequence: np.abs(sequence.rewards["extrinsic"]).sum(axis=0))
 
     @rule()
     def insert(self):
@@ -72,8 +72,8 @@ class TableMachine(RuleBasedStateMachine):
         self.forget_dead()
 
     def forget_dead(self):
-        gone = [key for key in self.live if not self.table._storage.alive(*np.array(key)[:, None])[0]]
-        for key in gone:
+        dead = [key for key in self.live if not self.table._storage.alive(*np.array(key)[:, None])[0]]
+        for key in dead:
             del self.live[key]
 
     @rule(which=st.integers(0, 100))
@@ -121,14 +121,14 @@ class TableMachine(RuleBasedStateMachine):
                 del self.live[key]
 
     @rule()
-    def restore_the_twin(self):
+    def restore_twin(self):
         state = self.table.get_state()
         self.twin = self.make()
         self.twin.set_state(state)
         assert_same(state, self.twin.get_state())
 
     @invariant()
-    def agrees(self):
+    def equals_its_twin(self):
         if hasattr(self, "table"):
             self.table.check_valid()
             assert self.table.size == self.twin.size == len(self.live)
@@ -140,7 +140,7 @@ TestTable.settings = settings(max_examples=40, stateful_step_count=25, deadline=
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
-def test_windows_are_drawn_as_often_as_they_say(sampler):
+def test_sequences_are_drawn_with_their_reported_probability(sampler):
     table = make_table(table_spec("ring", sampler, capacity=60), priority=lambda w: w.rewards["rnd"][0] ** 2)
     stream = make_stream(end=0.1)
     for _ in range(30):
@@ -160,7 +160,7 @@ def test_windows_are_drawn_as_often_as_they_say(sampler):
     assert sampler == "prioritized" or len(chance) == table.size
 
 
-def test_first_priorities_come_from_the_recorded_window():
+def test_initial_priorities_are_computed_from_the_recorded_sequence():
     table = make_table(table_spec("ring", "prioritized", priority_exponent=1.0), priority=lambda w: w.action[0] * 1.0)
     stream = make_stream(end=0.0)
     table.insert(stream.fragment(6))
@@ -169,7 +169,7 @@ def test_first_priorities_come_from_the_recorded_window():
     np.testing.assert_allclose(sample.probability, sample.trajectory.action[0] / total)
 
 
-def test_a_full_queue_drops_its_oldest_and_counts():
+def test_full_queue_drops_its_oldest_items_and_counts_them():
     table = make_table(table_spec("slots", "fifo", capacity=4))
     stream = make_stream()
     for _ in range(3):
@@ -180,7 +180,7 @@ def test_a_full_queue_drops_its_oldest_and_counts():
     assert (first.trajectory.policy_version == [2, 3]).all()  # those of the first fragment are gone
 
 
-def test_a_gap_in_the_sequence_breaks_the_stream():
+def test_gap_in_sequence_numbers_breaks_the_stream():
     table = make_table(table_spec("ring", "uniform"))
     stream = make_stream(end=0.0)
     table.insert(stream.fragment(3))
@@ -189,11 +189,11 @@ def test_a_gap_in_the_sequence_breaks_the_stream():
     table.insert(stream.fragment(3))
     assert table.counters["broken"] == 2
     later = stream.fragment(3)
-    table.insert(dataclasses.replace(later, actor=5))  # another actor cannot continue what this one began
+    table.insert(dataclasses.replace(later, actor=5))  # another actor cannot continue the stream of this one
     assert table.counters["broken"] == 4
 
 
-def test_keys_of_other_tables_and_shards_are_not_touched():
+def test_keys_of_other_tables_and_shards_are_ignored():
     table = make_table(table_spec("ring", "uniform"))
     keys = table.insert(make_stream(end=0.0).fragment(6))
     for other in (dataclasses.replace(keys, table=keys.table + 1), dataclasses.replace(keys, shard=keys.shard + 1)):
@@ -205,13 +205,13 @@ def test_keys_of_other_tables_and_shards_are_not_touched():
     assert table.sample(1) is None
 
 
-def test_a_ring_is_no_queue():
+def test_ring_cannot_be_a_queue():
     with pytest.raises(UserError, match="queue"):
         make_table(table_spec("ring", "fifo"))
 
 
 @pytest.mark.parametrize("part", ["obs", "action", "extras", "rewards", "carry"])
-def test_data_of_another_type_is_refused(part):
+def test_data_of_a_wrong_dtype_is_rejected(part):
     fragment = make_stream().fragment(3)
     cast = tree.map(lambda leaf: leaf.astype(np.float64), getattr(fragment.trajectory, part))
     wrong = dataclasses.replace(fragment, trajectory=dataclasses.replace(fragment.trajectory, **{part: cast}))
@@ -219,7 +219,7 @@ def test_data_of_another_type_is_refused(part):
         make_table(table_spec("slots", "uniform")).insert(wrong)
 
 
-def test_seeds_shards_and_tables_draw_differently():
+def test_draws_differ_between_seeds_shards_and_tables():
     def drawn(**place):
         table = Table(table_spec("ring", "uniform"), LAYOUT, rows=2, **{"seed": 7} | place)
         table.insert(make_stream(end=0.0).fragment(6))
@@ -229,7 +229,7 @@ def test_seeds_shards_and_tables_draw_differently():
     assert len({tuple(drawn(**place)) for place in ({}, {"seed": 8}, {"index": 1}, {"shard": 1})}) == 4
 
 
-def test_the_state_survives_json():
+def test_state_survives_json():
     table = make_table(table_spec("ring", "prioritized"))
     table.insert(make_stream().fragment(6))
 

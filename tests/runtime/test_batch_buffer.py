@@ -1,4 +1,4 @@
-"""Batches and states that go from one process to another through memory."""
+"""Batches and states passed between processes through shared memory."""
 
 import numpy as np
 
@@ -19,47 +19,47 @@ LAYOUT = Layout(
 TABLE = TableSpec("replay", "ring", length=2, batch=4, capacity=100)
 
 
-def a_sample(seed):
+def make_sample(seed):
     rng = np.random.default_rng(seed)
     steps = tree.map(lambda s: rng.integers(0, 2, s.shape).astype(s.dtype), LAYOUT.trajectory(2, 4))
     ids = rng.integers(0, 100, (4, 4))
     return Sample(steps, Keys(*ids), rng.random(4), rng.integers(1, 9, 4), ids[1])
 
 
-def test_a_batch_arrives_as_it_was_drawn_and_its_slot_is_used_again_only_when_it_is_learnt():
+def test_batch_arrives_unchanged_and_its_slot_is_reused_only_after_learning():
     port = BatchPort(batch_spec([TABLE], LAYOUT), 2)
-    desk, theirs = BatchBuffer(port), port.slots()
-    samples = [a_sample(0), a_sample(1)]
+    buffer, learner_slots = BatchBuffer(port), port.slots()
+    samples = [make_sample(0), make_sample(1)]
     for i, sample in enumerate(samples):
-        assert desk.free[0] == i
-        desk.write(i, sample)
-    assert desk.free == []
-    assert desk.out == [0, 1]
-    for slot, sample in zip(theirs, samples, strict=True):
-        for (name, mine), (_, drawn) in zip(tree.items(slot.trajectory), tree.items(sample.trajectory), strict=True):
-            np.testing.assert_array_equal(mine, drawn, err_msg=name)
+        assert buffer.free[0] == i
+        buffer.write(i, sample)
+    assert buffer.free == []
+    assert buffer.out == [0, 1]
+    for slot, sample in zip(learner_slots, samples, strict=True):
+        for (name, received), (_, sent) in zip(tree.items(slot.trajectory), tree.items(sample.trajectory), strict=True):
+            np.testing.assert_array_equal(received, sent, err_msg=name)
         np.testing.assert_array_equal(slot.probability, sample.probability)
         np.testing.assert_array_equal(slot.table_size, sample.table_size)
         np.testing.assert_array_equal(slot.source, sample.source)
-    theirs[0].priorities[:] = [4, 3, 2, 1]
-    keys, priorities = desk.update_priorities(0, with_priorities=True)
+    learner_slots[0].priorities[:] = [4, 3, 2, 1]
+    keys, priorities = buffer.update_priorities(0, with_priorities=True)
     assert keys is samples[0].keys
-    theirs[0].priorities[:] = 0
+    learner_slots[0].priorities[:] = 0
     np.testing.assert_array_equal(priorities, [4, 3, 2, 1])
-    assert desk.free == [0]
-    assert desk.out == [1]
-    assert desk.update_priorities(1, with_priorities=False)[1] is None
+    assert buffer.free == [0]
+    assert buffer.out == [1]
+    assert buffer.update_priorities(1, with_priorities=False)[1] is None
 
 
-def test_what_is_left_last_replaces_the_rest():
+def test_last_write_replaces_earlier_ones():
     shared_bytes = SharedBytes(b"a long first one")
     assert shared_bytes.read() == shared_bytes.read() == b"a long first one"
     shared_bytes.write(b"short")
     assert shared_bytes.read() == b"short"
 
 
-def test_a_packed_state_is_the_state():
+def test_packed_state_round_trips():
     state = {"version": 3, "rng": {"state": 2**100}, "w": np.arange(6.0).reshape(2, 3), "none": None, "e": {}}
-    again = unpack(pack(state))
-    np.testing.assert_array_equal(again.pop("w"), state.pop("w"))
-    assert again == state
+    unpacked = unpack(pack(state))
+    np.testing.assert_array_equal(unpacked.pop("w"), state.pop("w"))
+    assert unpacked == state

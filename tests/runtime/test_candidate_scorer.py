@@ -1,4 +1,4 @@
-"""Mixed batches in running systems: shares, ranked picks, scoring beside everything else, resuming to the bit."""
+"""Mixed batches in whole runs: shares, ranked selection, concurrent scoring, and bitwise resuming."""
 
 import copy
 import time
@@ -19,7 +19,7 @@ ELITE = (
 SMALL = ["env.num=8", "algo.unroll=6", "algo.batch=8", "net.torso.hidden=[16]", ELITE]
 
 
-def system(*more):
+def build(*more):
     return build_runtime(RunPlan.from_config(load("impala-cartpole", [*SMALL, *more])))
 
 
@@ -30,8 +30,8 @@ def run(runtime, updates, steps=None):
     raise AssertionError
 
 
-def test_the_learner_sees_every_source_by_its_share():
-    runtime = system()
+def test_batches_have_every_source_with_its_share():
+    runtime = build()
     sources, step = [], runtime.learner.algorithm.loss
 
     def spy(model, target, batch):
@@ -47,26 +47,26 @@ def test_the_learner_sees_every_source_by_its_share():
     assert metrics["loss/entropy"] == pytest.approx(np.average(means, weights=[4, 2, 2]), rel=0.05)
 
 
-def test_the_nearest_of_the_candidates_are_picked():
-    """The mean distance of what is learned from is below that of the table, by the network's own account."""
+def test_nearest_candidates_are_selected():
+    """The selected items have a smaller mean distance than all candidates, as computed by the network itself."""
     source = "{kind: elite, share: 0.5, capacity: 100, lambda: 8, anneal: null}"
-    runtime = system(f"algo.sources=[{{kind: queue, share: 0.5}}, {source}]", "algo.optimizer.args.lr=0.01")
+    runtime = build(f"algo.sources=[{{kind: queue, share: 0.5}}, {source}]", "algo.optimizer.args.lr=0.01")
     run(runtime, 60)
     table, learner = runtime.store.mixture.tables[1], runtime.learner
     candidates = table.draw_candidates(4, 0.0)
     steps = tree.to_torch(candidates.trajectory)
     with torch.no_grad():
         distances = learner.algorithm.score(learner.model, 1, steps, steps).numpy()
-    picked = table.select(candidates, 4, distances).keys.slot
+    selected = table.select(candidates, 4, distances).keys.slot
     assert len(distances) == 32
-    assert picked.tolist() == candidates.keys.slot[np.argsort(distances)[:4]].tolist()
+    assert selected.tolist() == candidates.keys.slot[np.argsort(distances)[:4]].tolist()
     assert distances[np.argsort(distances)[:4]].mean() < 0.8 * distances.mean()
 
 
-def test_a_resumed_run_goes_on_to_the_bit():
-    one = run(system("checkpoint.exact=true"), 20)
-    state = copy.deepcopy(one.save(with_tables=True))  # as a file would, it shares nothing with the run
-    other = system("checkpoint.exact=true")
+def test_run_with_candidate_sources_resumes_bitwise():
+    one = run(build("checkpoint.exact=true"), 20)
+    state = copy.deepcopy(one.save(with_tables=True))  # a deep copy: a state from a file shares nothing with the run
+    other = build("checkpoint.exact=true")
     other.restore(state)
     ends = []
     for runtime in (one, other):
@@ -80,8 +80,8 @@ def test_a_resumed_run_goes_on_to_the_bit():
 
 
 @pytest.mark.parametrize("inference", ["local", "central"])
-def test_in_processes_scoring_has_a_thread_of_its_own_and_its_cost_is_told(inference):
-    runtime = system("runtime=processes", "actors=2", f"inference={inference}", "algo.max_lag=2")
+def test_with_processes_scoring_has_its_own_thread_and_metrics(inference):
+    runtime = build("runtime=processes", "actors=2", f"inference={inference}", "algo.max_lag=2")
     try:
         steps = runtime.run()
         run(runtime, 20, steps)
@@ -97,8 +97,8 @@ def test_in_processes_scoring_has_a_thread_of_its_own_and_its_cost_is_told(infer
     assert metrics["loss/elite/lag"] > 0
 
 
-def test_the_cost_of_scoring_is_told_in_milliseconds_per_batch(monkeypatch):
-    runtime = system()
+def test_scoring_time_is_reported_in_milliseconds_per_batch(monkeypatch):
+    runtime = build()
     algorithm = runtime.learner.algorithm
     score = algorithm.score
 
@@ -117,8 +117,8 @@ def test_the_cost_of_scoring_is_told_in_milliseconds_per_batch(monkeypatch):
         runtime.close()
 
 
-def test_a_fault_in_scoring_ends_the_run_with_its_own_words(monkeypatch):
-    runtime = system("runtime=processes", "actors=1")
+def test_error_in_scoring_ends_the_run_with_its_own_message(monkeypatch):
+    runtime = build("runtime=processes", "actors=1")
 
     def broken(*args):
         raise ValueError("no such distance")

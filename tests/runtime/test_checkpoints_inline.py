@@ -1,4 +1,4 @@
-"""Inline checkpoints: by default they change nothing; exact ones truncate episodes and resume to the bit."""
+"""Checkpoints of inline runs: by default they do not affect training; exact ones cut episodes and resume bitwise."""
 
 import shutil
 
@@ -29,7 +29,7 @@ def rows_of(path):
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_rows_do_not_depend_on_how_often_a_run_is_saved(agent, tmp_path):
+def test_rows_do_not_depend_on_the_checkpoint_frequency(agent, tmp_path):
     preset, *settings = AGENTS[agent]
     often, rarely = (
         starling.train(preset, [*settings, *SHORT, f"checkpoint.every={every}"], runs=tmp_path / str(every))
@@ -39,38 +39,38 @@ def test_rows_do_not_depend_on_how_often_a_run_is_saved(agent, tmp_path):
     assert rows_of(often.folder)[-1]["episodes"] > 0
 
 
-def test_a_short_run_with_long_episodes_has_a_score(tmp_path):
+def test_short_run_with_long_episodes_has_a_score(tmp_path):
     settings = ["stop.env_steps=1000", "checkpoint.every=100", "algo.learning_starts=1000"]
-    result = starling.train("sac-pendulum", settings, runs=tmp_path)  # an episode takes 200 steps
+    result = starling.train("sac-pendulum", settings, runs=tmp_path)  # an episode has 200 steps
     assert result.score is not None
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_a_resumed_run_starts_new_episodes_and_loses_no_count(agent, tmp_path):
+def test_resumed_run_starts_new_episodes_and_keeps_all_counters(agent, tmp_path):
     preset, *settings = AGENTS[agent]
-    whole = starling.train(preset, [*settings, *SHORT, "checkpoint.every=800", "run=a"], runs=tmp_path).folder
-    cut = shutil.copytree(whole, tmp_path / "cut")
-    for folder in sorted(RunFolder(cut).checkpoints.glob("step-*"))[1:]:
+    uninterrupted = starling.train(preset, [*settings, *SHORT, "checkpoint.every=800", "run=a"], runs=tmp_path).folder
+    interrupted = shutil.copytree(uninterrupted, tmp_path / "cut")
+    for folder in sorted(RunFolder(interrupted).checkpoints.glob("step-*"))[1:]:
         shutil.rmtree(folder)
-    _, state, _ = checkpoint.find(RunFolder(cut).checkpoints, parts=("session",))
-    known = state["session"]["rows"]
-    assert starling.resume(cut).env_steps >= 1600
-    after = rows_of(cut)
-    assert after[:known] == rows_of(whole)[:known]
-    assert after[known:] != rows_of(whole)[known:]
+    _, state, _ = checkpoint.find(RunFolder(interrupted).checkpoints, parts=("session",))
+    saved_rows = state["session"]["rows"]
+    assert starling.resume(interrupted).env_steps >= 1600
+    after = rows_of(interrupted)
+    assert after[:saved_rows] == rows_of(uninterrupted)[:saved_rows]
+    assert after[saved_rows:] != rows_of(uninterrupted)[saved_rows:]
     for key in ("env_steps", "updates", "episodes"):
         values = [row[key] for row in after]
         assert values == sorted(values), key
     assert len({row["env_steps"] for row in after}) == len(after)  # no row is written twice
 
 
-def test_an_exact_checkpoint_truncates_episodes(tmp_path):
+def test_exact_checkpoint_truncates_episodes(tmp_path):
     settings = ["stop.env_steps=1000", "checkpoint.every=100", "algo.learning_starts=1000", "checkpoint.exact=true"]
     result = starling.train("sac-pendulum", settings, runs=tmp_path)
     assert result.score is None
 
 
 @pytest.mark.parametrize("runtime", ["processes", "ray"])
-def test_exact_checkpoints_are_refused_where_nothing_is_exact(runtime):
+def test_exact_checkpoints_are_rejected_by_other_runtimes(runtime):
     with pytest.raises(UserError, match=r"checkpoint\.exact needs runtime=inline"):
         load("ppo-cartpole", [f"runtime={runtime}", "checkpoint.exact=true"])

@@ -1,4 +1,4 @@
-"""Credits: dealt in order, dealt again when a writer dies, and books that balance."""
+"""Credits: granted in turns, granted again when a writer dies; and the ledger, which always balances."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -8,58 +8,58 @@ from starling.runtime.credits import ActorSlots, Credits, Ledger
 from starling.runtime.worker import Restarts
 
 
-class Room:
-    """A limiter that allows so many rows at once."""
+class FakeLimiter:
+    """A limiter that allows a number of envs at the same time."""
 
     def __init__(self, rows: int) -> None:
-        self.left = rows
+        self.free = rows
 
     def begin(self, rows: int) -> bool:
-        if rows > self.left:
+        if rows > self.free:
             return False
-        self.left -= rows
+        self.free -= rows
         return True
 
     def lost(self, rows: int) -> None:
-        self.left += rows
+        self.free += rows
 
 
 def actor_slots(groups: int, slots: int = 2, rows: int = 4) -> dict[int, ActorSlots]:
     return {g: ActorSlots(np.arange(g * rows, (g + 1) * rows), [None] * slots, f"actor {g}") for g in range(groups)}
 
 
-def served(groups: int, room: Room) -> Credits:
-    """Credits of groups whose writer is a server of all of them, which has begun."""
+def credits_with_one_writer(groups: int, limiter: FakeLimiter) -> Credits:
+    """Credits of groups with one common writer, an inference server, which is ready."""
     all_slots = actor_slots(groups)
     for slots in all_slots.values():
         slots.writer = "inference"
-    credits = Credits(all_slots, room.begin, room.lost)
+    credits = Credits(all_slots, limiter.begin, limiter.lost)
     credits.writer_begins("inference")
     return credits
 
 
-def test_every_group_gets_one_before_any_gets_two():
-    room = Room(12)
-    credits = Credits(actor_slots(3), room.begin, room.lost)
+def test_every_group_gets_one_credit_before_any_gets_two():
+    limiter = FakeLimiter(12)
+    credits = Credits(actor_slots(3), limiter.begin, limiter.lost)
     for g in range(3):
         credits.writer_begins(f"actor {g}")
     first = list(credits.grant())
     assert sorted(group for _, group, _ in first) == [0, 0, 1]  # workers start one after the other
     for _, group, slot in first:
         credits.returned(group, slot)
-        room.left += 4
+        limiter.free += 4
     assert sorted(group for _, group, _ in credits.grant()) == [1, 2, 2]
 
 
-def test_one_writer_of_many_groups_deals_evenly():
-    room = Room(12)
-    credits = served(3, room)
+def test_writer_of_several_groups_gets_credits_evenly():
+    limiter = FakeLimiter(12)
+    credits = credits_with_one_writer(3, limiter)
     assert [group for _, group, _ in credits.grant()] == [0, 1, 2]
 
 
-def test_credits_of_a_dead_writer_go_to_the_living():
-    room = Room(8)
-    credits = Credits(actor_slots(2), room.begin, room.lost)
+def test_credits_of_a_dead_writer_go_to_others():
+    limiter = FakeLimiter(8)
+    credits = Credits(actor_slots(2), limiter.begin, limiter.lost)
     credits.writer_begins("actor 0")
     credits.writer_begins("actor 1")
     assert [writer for writer, _, _ in credits.grant()] == ["actor 0", "actor 0"]
@@ -69,7 +69,7 @@ def test_credits_of_a_dead_writer_go_to_the_living():
     credits.writer_begins("actor 0")
     assert list(credits.grant()) == []
     credits.returned(1, 0)
-    room.left += 4
+    limiter.free += 4
     assert [writer for writer, _, _ in credits.grant()] == ["actor 0"]
 
 
@@ -89,34 +89,34 @@ EVENTS = ("step", "insert", "lose", "die")
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.sampled_from(EVENTS)), max_size=60))
-def test_the_books_balance_whatever_happens(events):
-    ledger, lives, produced = Ledger(), {0: 0, 1: 100, 2: 200}, {0: 0, 1: 0, 2: 0}
+def test_ledger_balances_for_any_events(events):
+    ledger, incarnation_ids, produced = Ledger(), {0: 0, 1: 100, 2: 200}, {0: 0, 1: 0, 2: 0}
     open_, total_in, total_lost = dict.fromkeys(produced, 0), 0, 0
     for group, steps, event in events:
         if event == "step":
             produced[group] += steps
             open_[group] += steps
         elif event == "insert":
-            taken = min(steps, open_[group])
-            ledger.inserted(lives[group], taken)
-            open_[group] -= taken
-            total_in += taken
+            moved = min(steps, open_[group])
+            ledger.inserted(incarnation_ids[group], moved)
+            open_[group] -= moved
+            total_in += moved
         elif event == "lose":
-            taken = min(steps, open_[group])
-            ledger.lost(lives[group], taken)
-            open_[group] -= taken
-            total_lost += taken
+            moved = min(steps, open_[group])
+            ledger.lost(incarnation_ids[group], moved)
+            open_[group] -= moved
+            total_lost += moved
         else:
-            ledger.ended(lives[group], produced[group])
+            ledger.ended(incarnation_ids[group], produced[group])
             total_lost += open_[group]
-            lives[group] += 1
+            incarnation_ids[group] += 1
             produced[group] = open_[group] = 0
-    row = ledger.row({lives[group]: count for group, count in produced.items()})
+    row = ledger.row({incarnation_ids[group]: count for group, count in produced.items()})
     assert row["produced"] == row["inserted"] + row["lost"] + row["open"]
     assert (row["inserted"], row["lost"], row["open"]) == (total_in, total_lost, sum(open_.values()))
 
 
-def test_a_fragment_that_arrives_after_its_incarnation_has_ended_is_not_lost():
+def test_fragment_that_arrives_after_its_incarnation_ended_is_not_lost():
     ledger = Ledger()
     ledger.ended(7, produced=30)
     assert ledger.row({})["lost"] == 30
@@ -124,45 +124,45 @@ def test_a_fragment_that_arrives_after_its_incarnation_has_ended_is_not_lost():
     assert ledger.row({}) == {"produced": 30, "inserted": 20, "lost": 10, "open": 0}
 
 
-def test_restarts_back_off_and_end():
+def test_restarts_back_off_exponentially_and_stop():
     restarts = Restarts(allowed=4)
     assert [restarts.crashed(float(i)) for i in range(5)] == [0.5, 1.0, 2.0, 4.0, None]
 
 
-def test_crashes_long_ago_are_forgiven():
+def test_old_crashes_do_not_count():
     restarts = Restarts(allowed=2)
     assert [restarts.crashed(now) for now in (0.0, 1.0, 1000.0, 1001.0, 1002.0)] == [0.5, 1.0, 0.5, 1.0, None]
 
 
-def test_what_was_lent_for_a_lost_env_loop_comes_back_and_waits_for_the_next():
-    room = Room(8)
-    credits = served(2, room)
+def test_credits_of_a_lost_env_loop_are_returned_and_granted_to_the_next():
+    limiter = FakeLimiter(8)
+    credits = credits_with_one_writer(2, limiter)
     assert [group for _, group, _ in credits.grant()] == [0, 1]
     credits.pause(1)
     assert list(credits.grant()) == []
     credits.given_back(1, [0])
     assert [(group, slot) for _, group, slot in credits.grant()] == [(0, 1)]
     credits.go_on(1)
-    assert list(credits.grant()) == []  # no room
+    assert list(credits.grant()) == []  # the limit is reached
     credits.returned(0, 0)
-    room.left += 4
+    limiter.free += 4
     assert [group for _, group, _ in credits.grant()] == [1]
 
 
-def test_a_fragment_that_arrives_after_its_env_loop_is_gone_frees_its_slot_once():
-    room = Room(100)
-    credits = served(1, room)
+def test_fragment_that_arrives_after_its_env_loop_ended_frees_its_slot_once():
+    limiter = FakeLimiter(100)
+    credits = credits_with_one_writer(1, limiter)
     assert len(list(credits.grant())) == 2
     credits.pause(0)
     credits.returned(0, 1)
-    assert list(credits.grant()) == [], "nothing is lent for whoever is gone"
+    assert list(credits.grant()) == [], "a lost env loop gets no credits"
     credits.go_on(0)
     assert [slot for _, _, slot in credits.grant()] == [1]
 
 
-def test_an_env_loop_that_comes_back_before_its_writer_is_lent_nothing():
-    room = Room(100)
-    credits = served(1, room)
+def test_env_loop_that_restarts_before_its_writer_gets_no_credits():
+    limiter = FakeLimiter(100)
+    credits = credits_with_one_writer(1, limiter)
     list(credits.grant())
     credits.writer_ends("inference")
     credits.pause(0)
@@ -170,4 +170,4 @@ def test_an_env_loop_that_comes_back_before_its_writer_is_lent_nothing():
     assert list(credits.grant()) == []
     credits.writer_begins("inference")
     assert len(list(credits.grant())) == 2
-    assert room.left == 92
+    assert limiter.free == 92

@@ -1,4 +1,4 @@
-"""The command `starling`, called in the folder of a stranger, imports nothing from there in any process it starts."""
+"""The command `starling`, called in a stranger's folder, imports nothing from there in any process it starts."""
 
 import os
 import subprocess
@@ -57,8 +57,8 @@ def test_modules_beside_a_run_are_not_imported(planted, settings):
     assert code == 0, printed
 
 
-def test_numba_takes_no_cache_from_there(planted):
-    """It would unpickle it."""
+def test_numba_reads_no_cache_from_the_current_folder(planted):
+    """It would unpickle the cache."""
     (planted / ".numba_config.yaml").write_text("cache_dir: numba\n")
     settings = ["algo.prioritized={}", "algo.learning_starts=100", "stop.env_steps=200", "run=mine", "--runs=."]
     code, printed, marks = call(planted, "train", "dqn-cartpole", *settings)
@@ -67,9 +67,9 @@ def test_numba_takes_no_cache_from_there(planted):
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("ray_here")
-def test_the_workers_of_a_cluster_do_not_import_them_either(planted):
-    """Ray lets the workers of a job import from the folder that its driver is in, where they have such a folder."""
+@pytest.mark.usefixtures("local_ray")
+def test_modules_beside_a_run_are_not_imported_by_cluster_workers(planted):
+    """By default, Ray workers can import from the current folder of the driver."""
     with cluster({"num_cpus": 4}) as nodes:
         settings = [*SMALL, "runtime=ray", f"ray.address={nodes.address}", "run=mine", "--runs=."]
         code, printed, marks = call(planted, "train", *settings)
@@ -77,7 +77,7 @@ def test_the_workers_of_a_cluster_do_not_import_them_either(planted):
     assert code == 0, printed
 
 
-def test_a_run_that_is_resumed_inside_its_own_folder(planted, tmp_path):
+def test_modules_in_the_folder_of_a_resumed_run_are_not_imported(planted, tmp_path):
     started = starling.train(SMALL[0], [*SMALL[1:], "runtime=processes", "run=mine"], runs=tmp_path).folder
     values = yaml.safe_load((started / "config.yaml").read_text())
     values["stop"]["env_steps"] = 800
@@ -98,7 +98,7 @@ def test_a_run_that_is_resumed_inside_its_own_folder(planted, tmp_path):
     ],
     ids=lambda command: command[0],
 )
-def test_helpers_of_commands_do_not_import_them_either(planted, command):
+def test_modules_in_the_current_folder_are_not_imported_by_helper_processes(planted, command):
     code, printed, marks = call(planted, *command)
     assert marks == ""
     assert code == 0, printed
@@ -120,15 +120,15 @@ class Env(CartPoleEnv):
         pytest.param((sys.executable, "-m", "starling"), SOURCE, "ray", marks=pytest.mark.ray),
     ],
 )
-def test_ones_own_modules_are_found_where_they_are_asked_for(tmp_path, command, path, runtime):
+def test_modules_in_the_current_folder_are_imported_on_request(tmp_path, command, path, runtime):
     (tmp_path / "mylab.py").write_text(MODULE)
     settings = [*SMALL, f"runtime={runtime}", "env.id=mylab:Env", "run=mine", "--runs=."]
     code, printed, _ = call(tmp_path, "train", *settings, path=path, command=command)
     assert code == 0, printed
 
 
-def test_threads_may_overlap(tmp_path, monkeypatch):
-    """The variables are there as long as any thread needs them, and as before afterwards."""
+def test_environment_variables_are_restored_after_overlapping_threads(tmp_path, monkeypatch):
+    """The variable is set as long as any thread needs it, and restored afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     first, second = kept_off_path(), kept_off_path()

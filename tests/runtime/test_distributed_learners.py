@@ -1,4 +1,4 @@
-"""Several learners are one: the same updates as one alone has with the whole batch; over loopback only."""
+"""Several learners make the same updates as one with the whole batch, over the loopback interface only."""
 
 import copy
 import os
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from support.driving import PATIENCE
+from support.driving import TIMEOUT
 from torch import nn
 
 from starling import tree
@@ -40,39 +40,43 @@ AGENTS = {
 }
 
 
-def meet(folder: Path, rank: int, size: int, timeout: float = PATIENCE, name: str = "meeting") -> DistributedLearners:
+def join_group(
+    folder: Path, rank: int, size: int, timeout: float = TIMEOUT, name: str = "meeting"
+) -> DistributedLearners:
     return DistributedLearners(
         RendezvousInfo(dist.FileStore(str(folder / name), size), rank, size, timeout), CPU, Usage()
     )
 
 
-def together(folder: Path, size: int, work) -> list:
-    """What `work(rank, ranks)` gives in each of `size` ranks, a thread each."""
+def run_ranks(folder: Path, size: int, work) -> list:
+    """The results of `work(rank, ranks)` in each of `size` ranks, one thread per rank."""
     with ThreadPoolExecutor(size) as threads:
-        return [*threads.map(lambda rank: work(rank, meet(folder, rank, size)), range(size))]
+        return [*threads.map(lambda rank: work(rank, join_group(folder, rank, size)), range(size))]
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_one_learner_through_this_path_has_the_same_updates_to_the_bit(tmp_path, agent):
+def test_group_of_one_learner_makes_bitwise_the_same_updates(tmp_path, agent):
     preset, settings = AGENTS[agent]
     states = []
     for shared in (False, True):
         runtime = build_runtime(RunPlan.from_config(load(preset, [*TOY, *settings])))
         if shared:
-            runtime.learner.join(meet(tmp_path, 0, 1), 0)
+            runtime.learner.join(join_group(tmp_path, 0, 1), 0)
         for _ in runtime.run():
             if runtime.updates >= 12:
                 break
         states.append(runtime.learner.get_state())
         runtime.close()
-    alone, path = (dict(tree.items({key: state[key] for key in ("model", "target", "optimizers")})) for state in states)
-    assert alone.keys() == path.keys()
-    for name, value in alone.items():
+    single, path = (
+        dict(tree.items({key: state[key] for key in ("model", "target", "optimizers")})) for state in states
+    )
+    assert single.keys() == path.keys()
+    for name, value in single.items():
         assert torch.equal(value, path[name]) if torch.is_tensor(value) else value == path[name], name
 
 
-class Counted(nn.Module):
-    """Two parts with an optimizer each, and statistics of what was seen."""
+class TwoLayers(nn.Module):
+    """Two linear layers with separate optimizers, and statistics of the inputs."""
 
     def __init__(self):
         super().__init__()
@@ -82,7 +86,7 @@ class Counted(nn.Module):
 
 
 class Probe:
-    """Two losses, weighted by importance; means over the rows, or sums."""
+    """Two importance-weighted losses: means over the rows, or sums."""
 
     def __init__(self, summed):
         self.summed, self.weights = summed, []
@@ -104,16 +108,16 @@ class Probe:
         self.weights.append(batch.weight)
         x = batch.trajectory.obs[0]
         a, b = model.a(x).squeeze(-1), model.b(x).squeeze(-1)
-        rows = {"a": batch.weight * (a - b.detach()).square(), "b": batch.weight * (b - a.detach() - 1).square()}
-        return Loss({name: row.sum() if self.summed else row.mean() for name, row in rows.items()})
+        row_losses = {"a": batch.weight * (a - b.detach()).square(), "b": batch.weight * (b - a.detach() - 1).square()}
+        return Loss({name: row.sum() if self.summed else row.mean() for name, row in row_losses.items()})
 
 
-class Rows:
-    """Batches of 8 rows, of which each rank has its part; a batch that was not learned from is offered again."""
+class Batches:
+    """Batches of 8 rows, split between ranks; a batch that was not used is offered again."""
 
     def __init__(self, rank=0, size=1, batches=100):
         self._rng, self._part = np.random.default_rng(3), slice(rank * 8 // size, (rank + 1) * 8 // size)
-        self.env_steps, self.left, self._offered = 100 // size, batches, None
+        self.env_steps, self.batches_left, self._offered = 100 // size, batches, None
 
     def learn(self, learner):
         self._offered = self._offered or self._sample()
@@ -123,9 +127,9 @@ class Rows:
         return result is not None
 
     def _sample(self):
-        if not self.left:
+        if not self.batches_left:
             return None
-        self.left -= 1
+        self.batches_left -= 1
         obs = self._rng.normal(size=(2, 8, 3)).astype(np.float32)[:, self._part]
         probability = self._rng.uniform(0.01, 0.2, 8)[self._part]
         n = obs.shape[1]
@@ -134,112 +138,112 @@ class Rows:
         return Sample(steps, Keys(ids, ids, ids, ids), probability, np.full(n, 10), ids)
 
 
-BORN = Counted()
+INITIAL_MODEL = TwoLayers()
 
 
-def a_learner(algorithm):
-    return Learner(algorithm, copy.deepcopy(BORN), seed=0, planned_env_steps=1000, planned_updates=10)
+def make_learner(algorithm):
+    return Learner(algorithm, copy.deepcopy(INITIAL_MODEL), seed=0, planned_env_steps=1000, planned_updates=10)
 
 
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("summed", [False, True])
-def test_ranks_with_a_part_of_the_batch_each_learn_what_one_learns_from_the_whole(tmp_path, size, summed):
-    alone, rows = a_learner(whole := Probe(summed)), Rows()
+def test_ranks_with_parts_of_a_batch_learn_the_same_as_one_with_the_whole(tmp_path, size, summed):
+    single, batches = make_learner(whole := Probe(summed)), Batches()
     for _ in range(5):
-        assert rows.learn(alone)
+        assert batches.learn(single)
 
     def learn(rank, ranks):
-        learner, rows = a_learner(probe := Probe(summed)), Rows(rank, size)
+        learner, batches = make_learner(probe := Probe(summed)), Batches(rank, size)
         learner.join(ranks, rank)
         for _ in range(5):
-            assert rows.learn(learner)
+            assert batches.learn(learner)
         return learner, torch.stack(probe.weights, dim=1)  # [b, steps]
 
-    ranks = together(tmp_path, size, learn)
+    ranks = run_ranks(tmp_path, size, learn)
     for learner, _ in ranks:
         assert learner.progress(0).env_steps == 100
         for name, value in learner.model.state_dict().items():
-            torch.testing.assert_close(value, alone.model.state_dict()[name], rtol=1e-5, atol=1e-6)
-            assert torch.equal(value, ranks[0][0].model.state_dict()[name]), "the same bits in all ranks"
+            torch.testing.assert_close(value, single.model.state_dict()[name], rtol=1e-5, atol=1e-6)
+            assert torch.equal(value, ranks[0][0].model.state_dict()[name]), "bitwise equal in all ranks"
     weights = torch.cat([weight for _, weight in ranks])
     torch.testing.assert_close(weights, torch.stack(whole.weights, dim=1))
-    assert (weights.amax(0) == 1).all(), "the largest is 1 in the batch of all"
+    assert (weights.amax(0) == 1).all(), "the largest weight of the whole batch is 1"
 
 
-def test_nobody_learns_before_all_have_a_batch(tmp_path):
+def test_no_rank_learns_before_all_have_a_batch(tmp_path):
     def learn(rank, ranks):
-        rows = Rows(rank, 2, batches=1 if rank else 0)
-        learner = a_learner(Probe(False))
+        batches = Batches(rank, 2, batches=1 if rank else 0)
+        learner = make_learner(Probe(False))
         learner.join(ranks, rank)
-        waited = [rows.learn(learner) for _ in range(3)]
-        rows.left += 1
-        return waited, rows.learn(learner), learner.updates
+        waited = [batches.learn(learner) for _ in range(3)]
+        batches.batches_left += 1
+        return waited, batches.learn(learner), learner.updates
 
-    assert together(tmp_path, 2, learn) == [([False] * 3, True, 1)] * 2
+    assert run_ranks(tmp_path, 2, learn) == [([False] * 3, True, 1)] * 2
 
 
-def test_random_numbers_differ_between_ranks_and_states_are_handed_out(tmp_path):
+def test_random_numbers_differ_between_ranks_and_states_are_broadcast(tmp_path):
     def draw_numbers(rank, ranks):
-        learner = a_learner(Probe(False))
+        learner = make_learner(Probe(False))
         learner.join(ranks, rank)
         content = ranks.broadcast(b"starling" * 1000 if rank == 1 else None, source=1)
         return torch.rand(1, generator=learner._generator).item(), learner._rng.random(), content
 
-    (x0, y0, c0), (x1, y1, c1) = together(tmp_path, 2, draw_numbers)
+    (x0, y0, c0), (x1, y1, c1) = run_ranks(tmp_path, 2, draw_numbers)
     assert x0 != x1
     assert y0 != y1
     assert c0 == c1 == b"starling" * 1000
 
 
-def test_weights_that_differ_are_found_out(tmp_path):
+def test_diverging_weights_are_detected(tmp_path):
     def learn(rank, ranks):
-        learner, rows = a_learner(Probe(False)), Rows(rank, 2)
+        learner, batches = make_learner(Probe(False)), Batches(rank, 2)
         learner.join(ranks, rank)
         learner.updates = CHECKED_EVERY - 2
-        rows.learn(learner)
+        batches.learn(learner)
         if rank:
             with torch.no_grad():
                 learner.model.a.weight[0, 0] += 1e-6
         with pytest.raises(DivergedError, match="weights differ"):
-            rows.learn(learner)
+            batches.learn(learner)
 
-    together(tmp_path, 2, learn)
+    run_ranks(tmp_path, 2, learn)
 
 
-def test_a_rank_that_goes_is_noticed_at_once_and_leaves_the_learner_as_it_was(tmp_path):
-    left = threading.Event()
+def test_lost_rank_is_detected_at_once_and_the_learner_is_unchanged(tmp_path):
+    has_left = threading.Event()
 
     def learn(rank, ranks):
-        learner, rows = a_learner(Probe(False)), Rows(rank, 2)
+        learner, batches = make_learner(Probe(False)), Batches(rank, 2)
         learner.join(ranks, rank)
-        rows.learn(learner)
+        batches.learn(learner)
         if rank:
             learner.join(None, 1)
             del ranks, learner
-            left.set()
+            has_left.set()
             return
         before = copy.deepcopy(learner.model.state_dict())
         del ranks
-        assert left.wait(PATIENCE)
+        assert has_left.wait(TIMEOUT)
         with pytest.raises(RankLostError) as lost:
-            rows.learn(learner)
+            batches.learn(learner)
         assert not lost.value.late
         assert learner.standing == (1, 0)
         assert all(torch.equal(value, before[name]) for name, value in learner.model.state_dict().items())
         return
 
     with ThreadPoolExecutor(2) as threads:
-        assert [*threads.map(lambda rank: learn(rank, meet(tmp_path, rank, 2)), range(2))] == [None, None]
+        assert [*threads.map(lambda rank: learn(rank, join_group(tmp_path, rank, 2)), range(2))] == [None, None]
 
 
-def test_a_gradient_that_does_not_come_is_late(tmp_path):
+def test_missing_gradient_times_out_as_late(tmp_path):
     done = threading.Event()
 
     def learn(rank):
-        ranks = meet(tmp_path, rank, 2)
-        ranks._timeout = timedelta(seconds=1)  # ranks on a busy machine take longer to meet
+        ranks = join_group(tmp_path, rank, 2)
+        ranks._timeout = timedelta(seconds=1)  # joining takes longer than 1 s on a busy machine
         if rank:
-            assert done.wait(PATIENCE)
+            assert done.wait(TIMEOUT)
             return
         with pytest.raises(RankLostError) as lost:
             ranks.all_reduce_sum(torch.ones(3))
@@ -250,9 +254,9 @@ def test_a_gradient_that_does_not_come_is_late(tmp_path):
         [*threads.map(learn, range(2))]
 
 
-def test_who_waits_for_a_batch_waits_longer_than_for_a_gradient(tmp_path):
+def test_timeout_for_a_batch_is_longer_than_for_a_gradient(tmp_path):
     def wait(rank):
-        ranks = meet(tmp_path, rank, 2)
+        ranks = join_group(tmp_path, rank, 2)
         ranks._timeout = timedelta(seconds=1)
         if rank:
             time.sleep(2.5)
@@ -262,10 +266,10 @@ def test_who_waits_for_a_batch_waits_longer_than_for_a_gradient(tmp_path):
         assert [*threads.map(wait, range(2))] == [2, 2]
 
 
-def test_what_is_done_just_after_a_wait_for_it_ended_is_done(tmp_path):
-    """The work of torch's own, but for a wait that ends a moment too early."""
+def test_work_that_completes_just_after_its_timeout_counts_as_done(tmp_path):
+    """Wraps the work of torch in one that reports a timeout slightly too early."""
 
-    class Hasty:
+    class EarlyTimeout:
         def __init__(self, work):
             self._work = work
             self.is_completed, self.times = work.is_completed, 0
@@ -277,20 +281,20 @@ def test_what_is_done_just_after_a_wait_for_it_ended_is_done(tmp_path):
                 raise RuntimeError("Operation timed out!")
 
     def work(rank, ranks):
-        told = torch.ones(2)
-        ranks._wait(Hasty(ranks._talk.allreduce([told])), timedelta(seconds=5))
-        return told.tolist()
+        tensor = torch.ones(2)
+        ranks._wait(EarlyTimeout(ranks._talk.allreduce([tensor])), timedelta(seconds=5))
+        return tensor.tolist()
 
-    assert together(tmp_path, 2, work) == [[2, 2], [2, 2]]
+    assert run_ranks(tmp_path, 2, work) == [[2, 2], [2, 2]]
 
 
-def test_ranks_that_do_not_come_are_not_waited_for_for_ever(tmp_path):
+def test_joining_without_the_other_ranks_times_out(tmp_path):
     with pytest.raises(RankLostError, match="did not connect"):
-        meet(tmp_path, 0, 2, timeout=1.0)
+        join_group(tmp_path, 0, 2, timeout=1.0)
 
 
 def listening() -> set[tuple[str, str]]:
-    """Where this process listens: addresses in hexadecimal as /proc gives them, each with its socket."""
+    """Listening sockets of this process: address in hexadecimal as in /proc, and inode."""
     mine = set()
     for fd in os.listdir("/proc/self/fd"):
         try:
@@ -306,7 +310,7 @@ def listening() -> set[tuple[str, str]]:
     return found
 
 
-def test_nobody_outside_this_machine_can_reach_a_rank(tmp_path):
-    others = listening()  # of tests before this one
-    found = set().union(*together(tmp_path, 2, lambda rank, ranks: (ranks.sync_env_steps(True, 0), listening())[1]))
+def test_ranks_listen_only_on_loopback(tmp_path):
+    others = listening()  # of earlier tests
+    found = set().union(*run_ranks(tmp_path, 2, lambda rank, ranks: (ranks.sync_env_steps(True, 0), listening())[1]))
     assert {address for address, _ in found - others} == {"0100007F"}

@@ -1,4 +1,4 @@
-"""Several learners over real processes: one that dies or hangs is named, all go on, and no experience is lost."""
+"""Several learners in processes: a dead or hung one is reported, all continue, and no experience is lost."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from support.driving import FAMILY, PATIENCE, evaluate, evaluate_family, go_on_until, run_of, until_notice
+from support.driving import NGU, TIMEOUT, evaluate, evaluate_twice, run_until, run_until_notice, stepped_run
 
 from starling.config.load import load
 from starling.errors import UserError
@@ -22,12 +22,12 @@ DQN = ["algo.learning_starts=100", "algo.fragment=4", "algo.batch=16", "algo.pri
 
 
 def running(preset, *settings):
-    return run_of(preset, *SMALL, *settings)
+    return stepped_run(preset, *SMALL, *settings)
 
 
 def updates(runtime, more):
-    goal = runtime.updates + more
-    return go_on_until(runtime, lambda: runtime.updates >= goal)
+    target = runtime.updates + more
+    return run_until(runtime, lambda: runtime.updates >= target)
 
 
 def rank(runtime, number):
@@ -35,15 +35,15 @@ def rank(runtime, number):
 
 
 @pytest.mark.slow
-def test_a_rank_is_lost_and_all_go_on_from_where_they_were():
-    blows = [(0, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGSTOP)]
+def test_after_losing_a_rank_all_continue_from_the_same_update():
+    signals = [(0, signal.SIGKILL), (1, signal.SIGKILL), (1, signal.SIGSTOP)]
     with running("dqn-cartpole", *DQN, "supervision.timeout=20", "supervision.reduction=5") as runtime:
-        for victim, blow in blows:
+        for victim, sig in signals:
             updates(runtime, 50)
             before, steps = runtime.updates, runtime.env_steps
-            os.kill(rank(runtime, victim).process.pid, blow)
-            notices = until_notice(runtime, "continue together")
-            died = f"learner {victim} died ({'killed by SIGKILL' if blow == signal.SIGKILL else 'hung'}"
+            os.kill(rank(runtime, victim).process.pid, sig)
+            notices = run_until_notice(runtime, "continue together")
+            died = f"learner {victim} died ({'killed by SIGKILL' if sig == signal.SIGKILL else 'hung'}"
             assert any(died in line for line in notices)
             assert any(f"learner {1 - victim} lost the others" in line for line in notices)
             (line,) = [line for line in notices if "continue together" in line]
@@ -58,12 +58,12 @@ def test_a_rank_is_lost_and_all_go_on_from_where_they_were():
 
 
 def states_of_one_version(runtime):
-    """The states of both ranks, asked for until both are of the same version."""
-    end = time.monotonic() + PATIENCE
+    """The states of both ranks, requested until both have the same number of updates."""
+    end = time.monotonic() + TIMEOUT
     while True:
         assert time.monotonic() < end
-        told = [runtime._ask(k, StateRequest(), StateWritten, PATIENCE) for k in range(2)]
-        states = [runtime._state_buffers[k].read() if told[k] else None for k in range(2)]
+        written = [runtime._ask(k, StateRequest(), StateWritten, TIMEOUT) for k in range(2)]
+        states = [runtime._state_buffers[k].read() if written[k] else None for k in range(2)]
         assert None not in states
         one, other = (unpack(state) for state in states)
         if one["updates"] == other["updates"]:
@@ -71,7 +71,7 @@ def states_of_one_version(runtime):
         next(runtime.rounds)
 
 
-def kill_again_and_again(runtime):
+def kill_repeatedly(runtime):
     while True:
         process = rank(runtime, 1).process
         if process is not None:
@@ -80,16 +80,16 @@ def kill_again_and_again(runtime):
             next(runtime.rounds)
 
 
-def test_a_rank_that_dies_again_and_again_ends_the_run_but_what_was_learnt_is_saved():
+def test_rank_that_dies_repeatedly_ends_the_run_but_its_progress_is_saved():
     with running("impala-cartpole", *IMPALA, "supervision.restarts=1") as runtime:
         updates(runtime, 20)
         with pytest.raises(RunFailedError, match="learner 1 was given up"):
-            kill_again_and_again(runtime)
+            kill_repeatedly(runtime)
         state = runtime.save(with_tables=True)
-    assert state["learner"]["updates"] >= 20, "the other rank tells it"
+    assert state["learner"]["updates"] >= 20, "the other rank has them"
 
 
-def test_what_actors_are_given_first_is_what_was_restored():
+def test_first_weights_of_actors_are_the_restored_ones():
     runtime = build_runtime(RunPlan.from_config(load("impala-cartpole", [*SMALL, *IMPALA])))
     try:
         with torch.no_grad():
@@ -101,14 +101,14 @@ def test_what_actors_are_given_first_is_what_was_restored():
         runtime.close()
 
 
-def test_synchronous_learning_stays_synchronous():
+def test_synchronous_learning_with_several_learners_has_no_lag():
     with running("ppo-cartpole", "algo.rollout=8", "algo.minibatches=2") as runtime:
         updates(runtime, 20)
         assert runtime.drain_metrics()["learner/lag"] == 0
 
 
 @pytest.mark.parametrize("inference", ["local", "central"])
-def test_metrics_are_those_of_all_learners(inference):
+def test_metrics_cover_all_learners(inference):
     with running("impala-cartpole", *IMPALA, f"inference={inference}", "eval.every=1000000") as runtime:
         updates(runtime, 20)
         runtime.drain_metrics()
@@ -120,13 +120,13 @@ def test_metrics_are_those_of_all_learners(inference):
         evaluate(runtime)
 
 
-def test_an_evaluator_goes_on_with_what_it_knows_of_policies():
-    with run_of("ngu-deepsea", *FAMILY, "learners=2", "actors=2", "runtime=processes") as runtime:
+def test_evaluator_continues_its_policy_trials():
+    with stepped_run("ngu-deepsea", *NGU, "learners=2", "actors=2", "runtime=processes") as runtime:
         updates(runtime, 5)
-        evaluate_family(runtime)
+        evaluate_twice(runtime)
 
 
-def test_what_cannot_be_is_refused():
+def test_impossible_settings_are_rejected():
     for settings, what in [
         (["runtime=inline"], "set runtime=processes"),
         (["actors=1"], "actors=1 is less than learners=2"),
@@ -137,8 +137,8 @@ def test_what_cannot_be_is_refused():
             RunPlan.from_config(load("ppo-cartpole", [*SMALL, *settings]))
 
 
-def test_what_is_saved_before_the_first_step_is_the_state_of_the_beginning():
-    """As a signal right at the start has it saved: no rank is there yet that could be asked."""
+def test_state_saved_before_the_first_step_is_the_initial_state():
+    """As after a signal right at the start, when no rank is running yet."""
     runtime = build_runtime(RunPlan.from_config(load("impala-cartpole", [*SMALL, *IMPALA])))
     try:
         state = runtime.save(with_tables=True)

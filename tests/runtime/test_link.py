@@ -1,4 +1,4 @@
-"""Lines between processes: a producer may be killed at any moment, the consumer sees whole messages and then an end."""
+"""Links between processes: when a producer is killed, the consumer still gets complete messages and then the end."""
 
 import os
 import random
@@ -18,7 +18,7 @@ from starling.types import ArraySpec
 
 
 def fork_with(link_end: Link, work) -> int:
-    """A plain child without anything of ours around it."""
+    """Fork a child that only runs `work`."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -28,40 +28,40 @@ def fork_with(link_end: Link, work) -> int:
     return pid
 
 
-def test_messages_arrive_whole_and_in_order():
-    mine, theirs = link()
+def test_messages_arrive_complete_and_in_order():
+    ours, theirs = link()
     pid = fork_with(theirs, lambda end: [end.send(Fault("x" * i * 37, "kind", str(i))) for i in range(300)])
     theirs.close()
     found = []
-    while not mine.ended:
-        wait_readable([mine], 5)
-        found += mine.receive()
+    while not ours.ended:
+        wait_readable([ours], 5)
+        found += ours.receive()
     os.waitpid(pid, 0)
     assert [message.details for message in found] == [str(i) for i in range(300)]
     assert all(len(message.text) == int(message.details) * 37 for message in found)
 
 
-def test_both_directions():
-    mine, theirs = link()
-    mine.send(CreditGranted(0, 1))
+def test_links_work_in_both_directions():
+    ours, theirs = link()
+    ours.send(CreditGranted(0, 1))
     theirs.send(CreditsReturned(0, (1, 2)))
     assert theirs.receive() == [CreditGranted(0, 1)]
-    assert mine.receive() == [CreditsReturned(0, (1, 2))]
-    assert mine.receive() == []
-    assert not mine.ended
+    assert ours.receive() == [CreditsReturned(0, (1, 2))]
+    assert ours.receive() == []
+    assert not ours.ended
 
 
-def test_sending_to_a_dead_peer_says_so(monkeypatch):
-    mine, theirs = link()
+def test_sending_to_a_dead_peer_returns_false(monkeypatch):
+    ours, theirs = link()
     theirs.close()
-    assert mine.send(CreditGranted(0, 1)) is False
+    assert ours.send(CreditGranted(0, 1)) is False
 
 
 SPEC = FragmentBuffer({"x": ArraySpec((50_000,), np.dtype(np.int64)), "y": ArraySpec((3,), np.dtype(np.uint8))}, None)
 
 
 def produce(end: Link, port: FragmentPort) -> None:
-    """Writes fragments as an actor does: fill a lent slot, name it, wait for the next credit."""
+    """Write fragments as an actor does: fill a granted slot, announce it, wait for the next credit."""
     slots = port.buffers()[0]
     number = 0
     while not end.ended:
@@ -74,30 +74,30 @@ def produce(end: Link, port: FragmentPort) -> None:
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("STARLING_KILLS", "12"))))
-def test_a_producer_killed_at_any_moment_neither_corrupts_nor_blocks(seed):
+def test_producer_killed_at_any_moment_neither_corrupts_nor_blocks(seed):
     random.seed(seed)
     size = size_of(SPEC)
     port = FragmentPort(AnonymousSharedMemory(2 * size), {0: SPEC}, {0: [0, size]})
     slots = port.buffers()[0]
-    mine, theirs = link()
-    pid = fork_with(theirs, lambda end: (mine.close(), produce(end, port)))
+    ours, theirs = link()
+    pid = fork_with(theirs, lambda end: (ours.close(), produce(end, port)))
     theirs.close()
-    mine.send(CreditGranted(0, 0))
-    mine.send(CreditGranted(0, 1))
+    ours.send(CreditGranted(0, 0))
+    ours.send(CreditGranted(0, 1))
     kill_at = time.monotonic() + random.random() * 0.15
     numbers, slowest, killed = [], 0.0, False
-    while not mine.ended:
+    while not ours.ended:
         if not killed and time.monotonic() >= kill_at:
             os.kill(pid, signal.SIGKILL)
             killed = True
-        wait_readable([mine], 0.01)
+        wait_readable([ours], 0.01)
         before = time.monotonic()
-        for message in mine.receive():
+        for message in ours.receive():
             if isinstance(message, FragmentReady):
                 values = slots[message.slot].steps["x"]
-                assert (values == message.sequence).all(), "a fragment that was named is whole"
+                assert (values == message.sequence).all(), "an announced fragment is complete"
                 numbers.append(message.sequence)
-                mine.send(CreditGranted(0, message.slot))
+                ours.send(CreditGranted(0, message.slot))
         slowest = max(slowest, time.monotonic() - before)
     os.waitpid(pid, 0)
     assert killed
@@ -105,21 +105,21 @@ def test_a_producer_killed_at_any_moment_neither_corrupts_nor_blocks(seed):
     assert slowest < 30.0
 
 
-def test_a_peer_that_stops_reading_does_not_block_for_ever(monkeypatch):
+def test_peer_that_stops_reading_does_not_block_indefinitely(monkeypatch):
     monkeypatch.setattr("starling.runtime.link.SEND_SECONDS", 0.2)
-    mine, theirs = link()
+    ours, theirs = link()
     before = time.monotonic()
-    assert mine.send(Evaluate({"padding": "x" * 10_000_000})) is False
-    assert time.monotonic() - before < 30  # it waits for a reader indefinitely else
+    assert ours.send(Evaluate({"padding": "x" * 10_000_000})) is False
+    assert time.monotonic() - before < 30  # otherwise it would wait for a reader indefinitely
     theirs.close()
 
 
 def shared_memory():
-    """What this process shares with others, as the kernel lists it: the last word is the file."""
+    """Shared mappings of this process, as listed by the kernel; the last field is the file."""
     return {line for line in Path("/proc/self/maps").read_text().splitlines() if line.split()[1].endswith("s")}
 
 
-def test_shared_memory_has_no_name_and_goes_with_its_last_user():
+def test_shared_memory_has_no_name_and_is_freed_with_its_last_user():
     before = shared_memory(), len(os.listdir("/proc/self/fd"))
     memory = AnonymousSharedMemory(1 << 20)
     arrays = memory.arrays(SPEC)

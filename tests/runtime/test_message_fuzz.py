@@ -1,6 +1,6 @@
-"""Bytes from another process that are none of our messages: each decoder names what is wrong, at once, or drops it.
+"""Bytes from another process that are not valid messages: each decoder reports what is wrong at once, or ignores them.
 
-`STARLING_FUZZ=20000` (`make fuzz`) tries as many for each decoder.
+`STARLING_FUZZ=20000` (`make fuzz`) sets the number of examples per decoder.
 """
 
 import base64
@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.driving import go_on_until, run_of, until_notice
+from support.driving import run_until, run_until_notice, stepped_run
 
 from starling.runtime.inference_channel import LoopSide, ServerSide, SharedInferenceChannel
 from starling.runtime.link import LARGEST, Link, link
@@ -72,27 +72,27 @@ def framed(data: bytes) -> bytes:
 
 
 def changed(draw, data: bytes) -> bytes:
-    """Bytes of ours, of which some are others, missing, or twice there."""
+    """Valid bytes, some of which are replaced, missing, or repeated."""
     at, to = sorted(draw(st.tuples(st.integers(0, len(data)), st.integers(0, len(data)))))
     return data[:at] + draw(st.sampled_from([b"", data[at:to] * 2]) | st.binary(max_size=16)) + data[to:]
 
 
 @st.composite
 def streams(draw) -> bytes:
-    """What a peer could write: messages, damaged messages, other JSON, and noise."""
-    whole = messages().map(lambda message: framed(encode(message)))
+    """Bytes that a peer could write: messages, damaged messages, other JSON, and noise."""
+    valid = messages().map(lambda message: framed(encode(message)))
     other = JSON.map(lambda value: framed(json.dumps(value).encode()))
     noise = st.binary(max_size=40) | st.binary(max_size=40).map(framed)
-    data = b"".join(draw(st.lists(whole | other | noise, max_size=6)))
+    data = b"".join(draw(st.lists(valid | other | noise, max_size=6)))
     return changed(draw, data) if draw(st.booleans()) else data
 
 
 def written_to(data: bytes) -> Link:
-    """The end of a line on which a peer wrote this and then went."""
-    mine, theirs = link()
+    """The receiving end of a link on which a peer wrote `data` and then closed."""
+    ours, theirs = link()
     os.write(theirs._writing.fd, data)
     theirs.close()
-    return mine
+    return ours
 
 
 def received(end: Link) -> list:
@@ -104,7 +104,7 @@ def received(end: Link) -> list:
 
 @fuzzed
 @given(streams())
-def test_a_line_gives_messages_and_then_ends(data):
+def test_link_returns_messages_and_then_ends(data):
     end = written_to(data)
     try:
         found = received(end)
@@ -117,10 +117,10 @@ def test_a_line_gives_messages_and_then_ends(data):
 
 @fuzzed
 @given(st.data())
-def test_messages_before_the_damage_are_whole(data):
+def test_messages_before_the_damage_are_received(data):
     sent, noise = data.draw(st.lists(messages(), max_size=4)), data.draw(st.binary(min_size=1, max_size=30))
-    bad = framed(b"\xff" + noise)
-    end = written_to(b"".join(framed(encode(message)) for message in sent) + bad + framed(encode(Ready())))
+    damaged = framed(b"\xff" + noise)
+    end = written_to(b"".join(framed(encode(message)) for message in sent) + damaged + framed(encode(Ready())))
     try:
         assert received(end) == sent
         assert end.broken is not None
@@ -142,7 +142,7 @@ def test_messages_before_the_damage_are_whole(data):
     ],
     ids=["deep list", "deep object", "long integer", "list", "not text", "large", "largest"],
 )
-def test_what_a_line_cannot_understand_ends_it_with_a_reason(data, words):
+def test_invalid_data_ends_the_link_with_a_reason(data, words):
     end = written_to(data)
     assert received(end) == []
     assert end.ended
@@ -160,7 +160,7 @@ FIELDS = sorted({field.name for kind in FROM_WORKERS for field in fields(kind)})
     st.sampled_from([*NAMES, "Nonsense", "FragmentReceived"]),
     st.dictionaries(st.sampled_from(FIELDS), JSON | NUMBERS | st.lists(NUMBERS, max_size=3), max_size=4),
 )
-def test_what_is_accepted_of_a_worker_has_the_fields_of_its_class(name, values):
+def test_accepted_messages_have_the_fields_of_their_class(name, values):
     try:
         message = decode(json.dumps([name, values]).encode(), FROM_WORKERS)
     except BrokenMessageError:
@@ -177,7 +177,7 @@ def test_what_is_accepted_of_a_worker_has_the_fields_of_its_class(name, values):
 
 @fuzzed
 @given(st.data())
-def test_messages_survive_their_encoding(data):
+def test_messages_round_trip(data):
     message = data.draw(messages())
     assert decode(encode(message), FROM_WORKERS) == message
 
@@ -208,14 +208,14 @@ def test_messages_survive_their_encoding(data):
     ],
     ids=str,
 )
-def test_messages_of_another_shape_are_refused(content):
+def test_messages_of_a_wrong_form_are_rejected(content):
     with pytest.raises(BrokenMessageError):
         decode(json.dumps(content).encode(), FROM_WORKERS)
 
 
 @fuzzed
 @given(st.integers(0, 3), st.text(max_size=4), st.text(max_size=12))
-def test_a_posted_value_is_bytes_or_refused(attempt, key, value):
+def test_posted_value_is_bytes_or_rejected(attempt, key, value):
     main, theirs = link()
     line = RankLine(theirs)
     main.send(RendezvousValue(attempt, key, value))
@@ -235,11 +235,11 @@ LAYOUT = Layout(ArraySpec((2,), np.dtype(np.float32)), ArraySpec((), np.dtype(np
 
 @fuzzed
 @given(st.binary(max_size=100) | st.tuples(*[st.integers(-3, 3)] * 3).map(lambda t: struct.pack("<qqq", *t)))
-def test_tokens_of_central_inference_name_a_group_or_are_refused(data):
-    desk = SharedInferenceChannel(LAYOUT, {0: 1, 2: 3})
-    server, loop = ServerSide(desk.server_port()), LoopSide(desk.loop_port(2), 2, 0)
-    os.write(desk._bell[1].fd, data)
-    os.write(desk._answers[2][1].fd, data)
+def test_tokens_of_central_inference_refer_to_a_group_or_are_rejected(data):
+    channel = SharedInferenceChannel(LAYOUT, {0: 1, 2: 3})
+    server, loop = ServerSide(channel.server_port()), LoopSide(channel.loop_port(2), 2, 0)
+    os.write(channel._bell[1].fd, data)
+    os.write(channel._answers[2][1].fd, data)
     with suppress(BrokenMessageError):
         assert {arrival.group for arrival in server.arrivals()} <= {0, 2}
     with suppress(BrokenMessageError):
@@ -255,7 +255,7 @@ STATE = {
 
 @st.composite
 def packed(draw) -> bytes:
-    """A packed state, damaged in its bytes or in the document at its front."""
+    """A packed state, damaged in its bytes or in its leading document."""
     data = pack(STATE)
     if draw(st.booleans()):
         return changed(draw, data)
@@ -271,7 +271,7 @@ def leaf(kind):
 
 @fuzzed
 @given(packed())
-def test_a_packed_state_is_read_or_refused(data):
+def test_packed_state_is_read_or_rejected(data):
     try:
         unpack(data)
     except ValueError:
@@ -279,7 +279,7 @@ def test_a_packed_state_is_read_or_refused(data):
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00" * 8, b"\xff" * 8, b"\xff" * 400, pack(STATE)[:-1], pack(STATE) + b"x"])
-def test_a_state_of_another_length_is_refused(data):
+def test_state_of_another_length_is_rejected(data):
     with pytest.raises(ValueError, match="packed state"):
         unpack(data)
     assert unpack(pack(STATE))["rng"] == STATE["rng"]
@@ -287,16 +287,16 @@ def test_a_state_of_another_length_is_refused(data):
 
 @fuzzed
 @given(st.data())
-def test_weights_from_another_node_fit_or_are_refused(data):
+def test_weights_from_another_node_fit_or_are_rejected(data):
     model = torch.nn.Linear(2, 1)
     shared_weights = SharedWeights(copy_size(model))
     WeightWriter(shared_weights, model).publish(Progress())
-    side = np.array(shared_weights.bytes_of(1))
+    copy = np.array(shared_weights.bytes_of(1))
     numbers = st.lists(st.floats(), min_size=3, max_size=3).map(lambda header: struct.pack("<3d", *header))
     noise = np.frombuffer(data.draw(numbers | st.binary(max_size=64)), np.uint8)
-    side[: len(noise)] = noise
+    copy[: len(noise)] = noise
     reader = WeightReader(shared_weights, model)
-    choices = [side, side[:-1], side[:1], side.reshape(1, -1), side.astype(np.float32), np.uint8(3)]
+    choices = [copy, copy[:-1], copy[:1], copy.reshape(1, -1), copy.astype(np.float32), np.uint8(3)]
     with suppress(ValueError):
         shared_weights.accept(np.asarray(data.draw(st.sampled_from(choices))))
     reader.refresh()
@@ -304,29 +304,29 @@ def test_weights_from_another_node_fit_or_are_refused(data):
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("place", range(3))
-def test_weights_whose_header_holds_no_numbers_are_refused(place, number):
+def test_weights_with_an_invalid_header_are_rejected(place, number):
     shared_weights = SharedWeights(copy_size(torch.nn.Linear(2, 1)))
-    side = np.zeros(shared_weights.size, np.uint8)
-    shared_weights.accept(side)
-    side[8 * place : 8 * place + 8] = np.frombuffer(struct.pack("<d", number), np.uint8)
+    copy = np.zeros(shared_weights.size, np.uint8)
+    shared_weights.accept(copy)
+    copy[8 * place : 8 * place + 8] = np.frombuffer(struct.pack("<d", number), np.uint8)
     with pytest.raises(ValueError, match="header holds no numbers"):
-        shared_weights.accept(side)
+        shared_weights.accept(copy)
 
 
 @pytest.mark.parametrize(
     ("data", "words"), [(b"\xff\xff", "not JSON"), (b'["Nonsense", {}]', "unknown message ['Nonsense', {}]")]
 )
-def test_an_actor_that_writes_noise_is_named_and_started_again(data, words):
-    """The pipe of a real worker, into which this process writes as if it were that worker."""
+def test_actor_that_writes_noise_is_reported_and_restarted(data, words):
+    """This process writes into the pipe of a real worker as if it were that worker."""
     small = ["env.id=toy/identity", "env.num=4", "actors=2", "net.torso.hidden=[8]", "stop.return=null"]
-    with run_of("impala-cartpole", *small, "algo.unroll=5", "algo.batch=4", "runtime=processes") as runtime:
+    with stepped_run("impala-cartpole", *small, "algo.unroll=5", "algo.batch=4", "runtime=processes") as runtime:
         worker = runtime.hub.supervisor.workers["actor 0"]
-        go_on_until(runtime, lambda: runtime.updates >= 2 and worker.ever_ready)
+        run_until(runtime, lambda: runtime.updates >= 2 and worker.ever_ready)
         with open(f"/proc/self/fd/{worker.link.fileno()}", "wb", buffering=0) as pipe:
             pipe.write(framed(data))
-        notices = until_notice(runtime, "actor 0 died")
+        notices = run_until_notice(runtime, "actor 0 died")
         assert any(f"actor 0 died (BrokenMessageError: sent an invalid message ({words}" in line for line in notices), (
             notices
         )
         updates = runtime.updates
-        go_on_until(runtime, lambda: runtime.updates >= updates + 5)
+        run_until(runtime, lambda: runtime.updates >= updates + 5)

@@ -1,4 +1,4 @@
-"""No run on one machine listens for another: read from /proc, of real processes."""
+"""Runs on one machine have no sockets that other machines can reach; read from /proc, for real processes."""
 
 import ipaddress
 import os
@@ -11,8 +11,8 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from support.driving import PATIENCE, go_on_until, run_of
-from support.listening import listening, outside, socket_files, tree
+from support.driving import TIMEOUT, run_until, stepped_run
+from support.listening_sockets import exposed_addresses, listening_addresses, socket_files, tree
 
 from starling.config.cluster import RayConfig
 from starling.errors import UserError
@@ -21,8 +21,8 @@ from starling.experiment.run_folder.metrics import read_rows
 SMALL = ["env.id=toy/identity", "env.num=4", "actors=2", "net.torso.hidden=[8]", "stop.return=null"]
 
 
-def test_what_listens_is_found():
-    """The test of the test: every interface, the loopback, and either through IPv6."""
+def test_listening_addresses_are_found():
+    """Checks the helper functions: all interfaces, loopback, and loopback mapped to IPv6."""
     places = [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1")]
     opened = []
     try:
@@ -32,43 +32,43 @@ def test_what_listens_is_found():
             listener.bind((address, 0))
             listener.listen()
         ports = [listener.getsockname()[1] for listener in opened]
-        found = {port: str(address) for address, port in listening([os.getpid()])}
+        found = {port: str(address) for address, port in listening_addresses([os.getpid()])}
         assert [found[port] for port in ports] == ["0.0.0.0", "127.0.0.1", "127.0.0.1"]
-        assert f"0.0.0.0:{ports[0]}" in outside([os.getpid()])
-        assert not any(str(port) in line for port in ports[1:] for line in outside([os.getpid()]))
+        assert f"0.0.0.0:{ports[0]}" in exposed_addresses([os.getpid()])
+        assert not any(str(port) in line for port in ports[1:] for line in exposed_addresses([os.getpid()]))
     finally:
         for listener in opened:
             listener.close()
 
 
 @pytest.mark.parametrize("learners", [1, 2])
-def test_over_processes_nothing_listens_but_learners_on_loopback(learners):
-    before = listening([*tree(os.getpid())])  # an earlier test of this process may have left a Ray
-    with run_of("impala-cartpole", *SMALL, f"learners={learners}", "algo.unroll=5", "algo.batch=4") as runtime:
-        go_on_until(runtime, lambda: runtime.updates >= 3)
-        found = listening([*tree(os.getpid())]) - before
+def test_with_processes_only_learners_listen_and_only_on_loopback(learners):
+    before = listening_addresses([*tree(os.getpid())])  # an earlier test in this process may have started Ray
+    with stepped_run("impala-cartpole", *SMALL, f"learners={learners}", "algo.unroll=5", "algo.batch=4") as runtime:
+        run_until(runtime, lambda: runtime.updates >= 3)
+        found = listening_addresses([*tree(os.getpid())]) - before
     assert {address for address, _ in found} == ({ipaddress.IPv4Address("127.0.0.1")} if learners > 1 else set())
     assert len(found) == (2 if learners > 1 else 0), "each rank listens once, for the other"
 
 
-def test_strangers_at_the_ports_of_learners_that_have_met_do_not_disturb_them():
-    """Gloo asks nobody who they are; what they send is not taken for a gradient."""
-    before = listening([*tree(os.getpid())])  # an earlier test of this process may have left a Ray
-    with run_of("impala-cartpole", *SMALL, "learners=2", "algo.unroll=5", "algo.batch=4") as runtime:
-        go_on_until(runtime, lambda: runtime.updates >= 3)
+def test_foreign_connections_do_not_disturb_connected_learners():
+    """Gloo does not authenticate connections, but foreign data is not taken for a gradient."""
+    before = listening_addresses([*tree(os.getpid())])  # an earlier test in this process may have started Ray
+    with stepped_run("impala-cartpole", *SMALL, "learners=2", "algo.unroll=5", "algo.batch=4") as runtime:
+        run_until(runtime, lambda: runtime.updates >= 3)
         noise = [b"", b"x", os.urandom(8), os.urandom(1 << 16), *(struct.pack("<q", n) + b"x" * 64 for n in range(8))]
         with ExitStack() as strangers:
-            for _, port in listening([*tree(os.getpid())]) - before:
+            for _, port in listening_addresses([*tree(os.getpid())]) - before:
                 for data in noise:
                     stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
                     stranger.sendall(data)
             updates = runtime.updates
-            assert go_on_until(runtime, lambda: runtime.updates >= updates + 20) == []
-        assert go_on_until(runtime, lambda: runtime.updates >= updates + 40) == [], "nor when they leave"
+            assert run_until(runtime, lambda: runtime.updates >= updates + 20) == []
+        assert run_until(runtime, lambda: runtime.updates >= updates + 40) == [], "nor when they disconnect"
 
 
 @pytest.mark.ray
-def test_a_ray_of_its_own_with_learners_in_it_listens_on_loopback_only(tmp_path, ray_token):
+def test_local_ray_with_learners_listens_only_on_loopback(tmp_path, ray_token):
     arguments = [
         "train",
         "impala-cartpole",
@@ -81,18 +81,18 @@ def test_a_ray_of_its_own_with_learners_in_it_listens_on_loopback_only(tmp_path,
     more = ["algo.unroll=5", "algo.batch=4", "stop.env_steps=100000000", "log.every=200", "ray.timeout=60"]
     command = [sys.executable, "-m", "starling", *arguments, *more, "run=a", "--runs", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as driver:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while not updates(tmp_path / "a"):
             assert driver.poll() is None, driver.communicate()[0]
             assert time.monotonic() < end
             time.sleep(0.2)
         pids = [*tree(driver.pid)]
-        found, open_to_others, sockets = listening(pids), outside(pids), socket_files(pids)
+        found, open_to_others, sockets = listening_addresses(pids), exposed_addresses(pids), socket_files(pids)
         exposed = [path for path in sockets if not is_private(path)]
         driver.send_signal(signal.SIGINT)
-        output, _ = driver.communicate(timeout=PATIENCE)
+        output, _ = driver.communicate(timeout=TIMEOUT)
     assert driver.returncode == 0, output
-    assert len(found) >= 7, "the head, the raylet, the driver, two hosts, two ranks"
+    assert len(found) >= 7, "the head, the raylet, the driver, two nodes, two ranks"
     assert open_to_others == []
     assert any(path.name == "raylet" for path in sockets)
     assert exposed == [], "another user could put a socket of its own there"
@@ -100,19 +100,19 @@ def test_a_ray_of_its_own_with_learners_in_it_listens_on_loopback_only(tmp_path,
 
 
 def is_private(path):
-    """Tell whether a folder above a file lets nobody else in."""
+    """Return whether a folder above a file denies access to other users."""
     return any(folder.exists() and not folder.stat().st_mode & 0o077 for folder in path.parents)
 
 
 def updates(run):
-    """Updates in the newest row of metrics."""
+    """Updates in the newest metrics row."""
     file = run / "metrics.jsonl"
     rows = read_rows(file) if file.exists() else []
     return rows[-1].get("updates", 0) if rows else 0
 
 
-def knocked(monkeypatch, seconds):
-    """Have the trial of a cluster's door end after so many seconds, and nothing remembered of earlier ones."""
+def with_probe_timeout(monkeypatch, seconds):
+    """Set the timeout of the check whether a cluster is open, and clear its cache."""
     from starling.runtime.ray import cluster
 
     monkeypatch.setattr(cluster, "KNOCK_SECONDS", seconds)
@@ -120,8 +120,8 @@ def knocked(monkeypatch, seconds):
     return cluster
 
 
-def test_a_cluster_that_does_not_answer_is_not_taken_for_a_closed_one(monkeypatch):
-    cluster = knocked(monkeypatch, 3.0)
+def test_cluster_that_does_not_answer_is_not_considered_closed(monkeypatch):
+    cluster = with_probe_timeout(monkeypatch, 3.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(cluster.UndecidedError, match="no answer within 3 s"):
@@ -135,8 +135,8 @@ def test_a_cluster_that_does_not_answer_is_not_taken_for_a_closed_one(monkeypatc
 
 
 @pytest.mark.ray
-def test_a_failed_trial_refuses_a_cluster_unless_one_says_so(ray_here, monkeypatch):
-    cluster = knocked(monkeypatch, 60.0)
+def test_failed_check_rejects_a_cluster_unless_allowed(local_ray, monkeypatch):
+    cluster = with_probe_timeout(monkeypatch, 60.0)
     assert not cluster.Cluster(RayConfig(), [], 0).open_to_all, "it asks for a token"
     cluster.is_open.cache_clear()
     monkeypatch.setattr(sys, "executable", "/bin/false")
@@ -144,4 +144,4 @@ def test_a_failed_trial_refuses_a_cluster_unless_one_says_so(ray_here, monkeypat
         cluster.Cluster(RayConfig(), [], 0)
     assert "\n" not in str(error.value)
     allowed = cluster.Cluster(RayConfig(allow_cluster_without_authentication=True), [], 0)
-    assert allowed.open_to_all, "for all that is known"
+    assert allowed.open_to_all, "as far as is known"

@@ -1,4 +1,4 @@
-"""A run over real processes: it learns, it survives what happens to its workers, and it leaves nothing behind."""
+"""Runs with worker processes: they learn, survive failures of workers, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.driving import FAMILY, PATIENCE, balance, evaluate, go_on, go_on_until, impatient, run_of, until_notice
+from support.driving import (
+    NGU,
+    TIMEOUT,
+    checked_ledger,
+    evaluate,
+    run_steps,
+    run_until,
+    run_until_notice,
+    short_timeouts,
+    stepped_run,
+)
 
 from starling.runtime.processes import ProcessesRuntime
 from starling.runtime.supervisor import RunFailedError
@@ -32,7 +42,7 @@ SMALL = [
 
 
 def running(*settings: str) -> AbstractContextManager[Any]:
-    return run_of("impala-cartpole", *SMALL, *settings)
+    return stepped_run("impala-cartpole", *SMALL, *settings)
 
 
 def pid(runtime: ProcessesRuntime, name: str) -> int:
@@ -45,132 +55,132 @@ def pid(runtime: ProcessesRuntime, name: str) -> int:
 @pytest.mark.parametrize(
     ("inference", "victims"), [("local", ["actor 1", "evaluator"]), ("central", ["env 1", "inference"])]
 )
-@pytest.mark.parametrize("blow", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
-def test_workers_are_lost_and_the_run_goes_on(inference, victims, blow):
+@pytest.mark.parametrize("sig", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
+def test_run_continues_after_losing_workers(inference, victims, sig):
     with running(f"inference={inference}", "eval.every=1000000", "supervision.timeout=60") as runtime:
         for victim in victims:
-            go_on(runtime, 400)
-            all_at_work(runtime)
+            run_steps(runtime, 400)
+            wait_until_all_run(runtime)
             before = runtime.updates
-            os.kill(pid(runtime, victim), blow)
-            with impatient(runtime.hub.supervisor.workers[victim]):
-                notices = until_notice(runtime, f"{victim} died")
+            os.kill(pid(runtime, victim), sig)
+            with short_timeouts(runtime.hub.supervisor.workers[victim]):
+                notices = run_until_notice(runtime, f"{victim} died")
             said = next(line for line in notices if f"{victim} died" in line)
-            assert ("killed by SIGKILL" if blow == signal.SIGKILL else "hung") in said
+            assert ("killed by SIGKILL" if sig == signal.SIGKILL else "hung") in said
             assert "restarting it in 0.5 s" in said
-            go_on(runtime, 600)
+            run_steps(runtime, 600)
             assert runtime.updates > before
-        assert balance(runtime)["lost"] <= len(victims) * 2 * 4 * 6, "at most what was under way"
-        all_at_work(runtime)
+        assert checked_ledger(runtime)["lost"] <= len(victims) * 2 * 4 * 6, "at most the fragments in flight"
+        wait_until_all_run(runtime)
         evaluate(runtime)
 
 
-def test_what_an_evaluator_knows_of_policies_outlives_it_and_the_run():
-    settings = [*FAMILY, "runtime=processes", "actors=2"]
-    with run_of("ngu-deepsea", *settings) as runtime:
-        go_on(runtime, 200)
+def test_policy_trials_survive_the_evaluator_and_the_run():
+    settings = [*NGU, "runtime=processes", "actors=2"]
+    with stepped_run("ngu-deepsea", *settings) as runtime:
+        run_steps(runtime, 200)
         evaluate(runtime)
         first = runtime.save(with_tables=False)["evaluator"]
         assert set(first["arms"]) == {0, 1, 2, 3}
         os.kill(pid(runtime, "evaluator"), signal.SIGKILL)
-        until_notice(runtime, "evaluator died")
-        all_at_work(runtime)
+        run_until_notice(runtime, "evaluator died")
+        wait_until_all_run(runtime)
         evaluate(runtime)
         state = runtime.save(with_tables=True)
         assert state["evaluator"]["arms"][:5] == first["arms"]
         assert state["evaluator"]["played"] == 10
-    with run_of("ngu-deepsea", *settings) as runtime:
+    with stepped_run("ngu-deepsea", *settings) as runtime:
         runtime.restore(state)
         assert runtime.save(with_tables=False)["evaluator"] == state["evaluator"]
-        go_on(runtime, 200)
+        run_steps(runtime, 200)
         evaluate(runtime)
         assert runtime.save(with_tables=False)["evaluator"]["played"] == 15
 
 
-def all_at_work(runtime: ProcessesRuntime) -> None:
-    """Go on until every worker has a process."""
+def wait_until_all_run(runtime: ProcessesRuntime) -> None:
+    """Run until every worker has a process."""
     workers = runtime.hub.supervisor.workers.values()
-    go_on_until(runtime, lambda: all(worker.process is not None for worker in workers))
+    run_until(runtime, lambda: all(worker.process is not None for worker in workers))
 
 
 @pytest.mark.parametrize(("inference", "victim"), [("local", "actor 0"), ("central", "env 0")])
-def test_synchronous_learning_goes_on_without_one_of_its_actors(inference, victim):
-    """A dead actor's credit is dealt to a living one: nobody waits for the dead."""
+def test_synchronous_learning_continues_without_one_of_its_actors(inference, victim):
+    """The credit of a dead actor is granted to another one."""
     settings = ["runtime=processes", f"inference={inference}", "env.num=4", "actors=2", "algo.rollout=8"]
-    with run_of("ppo-cartpole", *settings, "stop.return=null", "supervision.restarts=0") as runtime:
-        go_on(runtime, 200)
+    with stepped_run("ppo-cartpole", *settings, "stop.return=null", "supervision.restarts=0") as runtime:
+        run_steps(runtime, 200)
         os.kill(pid(runtime, victim), signal.SIGKILL)
-        until_notice(runtime, "given up")
-        go_on(runtime, 400)
+        run_until_notice(runtime, "given up")
+        run_steps(runtime, 400)
         row = runtime.drain_metrics()
         assert row["learner/lag"] == 0
 
 
 def test_too_few_actors_end_the_run():
     with running("supervision.restarts=0", "supervision.min_actors=2") as runtime:
-        go_on(runtime, 100)
+        run_steps(runtime, 100)
         os.kill(pid(runtime, "actor 1"), signal.SIGKILL)
         with pytest.raises(RunFailedError, match="1 of 2 actors are left"):
-            go_on(runtime, 10**9)
+            run_steps(runtime, 10**9)
 
 
 @pytest.mark.parametrize(
     ("inference", "what"),
     [
         *[("local", what) for what in ("raise_step", "shape", "exit", "hang", "raise_construct")],
-        *[("central", what) for what in ("raise_step", "hang")],  # env processes: an error, and a silence
+        *[("central", what) for what in ("raise_step", "hang")],  # env processes: an error, and no response
     ],
 )
-def test_an_env_that_misbehaves_once_is_named_and_begun_anew(tmp_path, inference, what):
+def test_env_with_one_fault_is_reported_and_restarted(tmp_path, inference, what):
     mark = tmp_path / "done"
     args = f"{{what: {what}, when: 30, once: {mark}}}"
-    if what == "raise_construct":  # the main process makes one env first, to know its spaces
+    if what == "raise_construct":  # the main process makes one env first, to get its spaces
         args = f"{{what: raise_reset, when: 0, once: {mark}}}"
-    patience = 3 if what == "hang" else 60  # whoever starts on a busy machine has not hung
-    supervision = f"supervision.timeout={patience}"
+    timeout = 3 if what == "hang" else 60  # a slow start on a busy machine must not count as hung
+    supervision = f"supervision.timeout={timeout}"
     with running("env.id=toy/faulty", f"env.args={args}", f"inference={inference}", supervision) as runtime:
-        notices = until_notice(runtime, "died")
-        notices += go_on(runtime, 500)
+        notices = run_until_notice(runtime, "died")
+        notices += run_steps(runtime, 500)
         assert mark.exists()
         if what not in ("exit", "hang"):
             assert "env 'toy/faulty'" in notices[0]
             assert sum("Traceback" in line for line in notices) == what.startswith("raise")
-        balance(runtime)
+        checked_ledger(runtime)
 
 
 @pytest.mark.parametrize("inference", ["local", "central"])
-def test_observations_outside_their_space_are_warned_of_once_whoever_acts(inference):
+def test_observations_outside_their_space_cause_one_warning(inference):
     with running("env.id=toy/faulty", "env.args={what: far_obs, when: 30}", f"inference={inference}") as runtime:
-        notices = until_notice(runtime, "warning:")
-        notices += go_on(runtime, 500)
+        notices = run_until_notice(runtime, "warning:")
+        notices += run_steps(runtime, 500)
     assert [line.partition(" (row")[0] for line in notices] == [
         "warning: env 'toy/faulty' gave 1000 in its observation, where its space has 0 to 1"
     ]
 
 
 @pytest.mark.parametrize("inference", ["local", "central"])
-def test_an_env_that_loses_its_numbers_once_only_loses_its_episode(tmp_path, inference):
+def test_non_finite_observation_drops_only_its_episode(tmp_path, inference):
     args = f"{{what: nan_obs, when: 30, once: {tmp_path / 'done'}}}"
     with running("env.id=toy/faulty", f"env.args={args}", f"inference={inference}") as runtime:
-        notices = until_notice(runtime, "its episode was dropped")
-        go_on(runtime, 500)
+        notices = run_until_notice(runtime, "its episode was dropped")
+        run_steps(runtime, 500)
         assert [line.partition(" (row")[0] for line in notices] == ["env 'toy/faulty' gave NaN in its observation"]
         assert runtime.drain_metrics()["envs/dropped"] == 1
-        balance(runtime)
+        checked_ledger(runtime)
 
 
-def test_an_env_that_always_raises_ends_the_run_with_its_traceback_once():
+def test_env_that_always_raises_ends_the_run_with_its_traceback_once():
     with running("env.id=toy/faulty", "env.args={what: raise_step, when: 3}", "supervision.restarts=1") as runtime:
         notices: list[str] = []
         with pytest.raises(RunFailedError):
             notices.extend(line for _ in runtime.rounds for line in runtime.notices())
         notices += runtime.notices()
-    assert 1 <= sum("Traceback" in line for line in notices) <= 2  # the two actors' rows may be named apart
+    assert 1 <= sum("Traceback" in line for line in notices) <= 2  # the two actors may report it for different envs
     assert any("given up after repeated crashes" in line for line in notices)
 
 
 def children(parent: int) -> set[int]:
-    """All descendants of a process that are alive."""
+    """All live descendants of a process."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -212,70 +222,70 @@ def test_no_child_survives_the_main_process(tmp_path):
     command = [sys.executable, "-m", "starling", "train", "impala-cartpole", *overrides, "--runs", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while not list(tmp_path.glob("*/metrics.jsonl")) or not any(
             f.stat().st_size for f in tmp_path.glob("*/metrics.jsonl")
         ):
             assert time.monotonic() < end
             time.sleep(0.1)
-        while len(at_work := [pid for pid in children(process.pid) if name_of(pid).startswith("starling ")]) < 3:
+        while len(worker_pids := [pid for pid in children(process.pid) if name_of(pid).startswith("starling ")]) < 3:
             assert time.monotonic() < end
             time.sleep(0.1)
-        family = children(process.pid)
-        os.kill(max(at_work), signal.SIGSTOP)  # a stopped child must go too
+        descendants = children(process.pid)
+        os.kill(max(worker_pids), signal.SIGSTOP)  # a stopped child must end, too
     finally:
         process.kill()
         process.wait()
-    end = time.monotonic() + PATIENCE
-    while alive(family):
+    end = time.monotonic() + TIMEOUT
+    while alive(descendants):
         assert time.monotonic() < end
         time.sleep(0.05)
 
 
-def test_nothing_is_left_open_when_a_run_ends():
-    with running() as runtime:  # the fork server's own descriptors stay
-        go_on(runtime, 100)
+def test_no_file_descriptors_are_leaked():
+    with running() as runtime:  # the fork server keeps some descriptors
+        run_steps(runtime, 100)
     del runtime
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(2):
         with running("inference=central") as runtime:
-            go_on(runtime, 100)
+            run_steps(runtime, 100)
         del runtime
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= before + 2
 
 
 @pytest.mark.slow
-def test_ctrl_c_reaches_the_main_process_alone(tmp_path):
-    """A terminal sends SIGINT to every process of the group: the run saves and ends with 0, and no worker complains."""
+def test_ctrl_c_is_handled_by_the_main_process_only(tmp_path):
+    """A terminal sends SIGINT to the whole group: the run is saved, it exits with 0, and no worker prints an error."""
     overrides = [*SMALL, "inference=central", "stop.env_steps=100000000", "log.every=500", "run=a"]
     command = [sys.executable, "-m", "starling", "train", "impala-cartpole", *overrides, "--runs", str(tmp_path)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
         rows = tmp_path / "a" / "metrics.jsonl"
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT
         while not rows.exists() or not rows.read_text():
             assert time.monotonic() < end
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)
-        said, _ = process.communicate(timeout=PATIENCE)
+        said, _ = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, said
     assert "Traceback" not in said
     assert "died" not in said
     assert list((tmp_path / "a" / "checkpoints").glob("step-*"))
 
 
-def test_nobody_waits_for_a_hub_that_waits_for_ever():
-    never, over = threading.Event(), threading.Event()
+def test_run_is_saved_even_if_the_hub_is_blocked():
+    release, done = threading.Event(), threading.Event()
     with running() as runtime:
-        go_on(runtime, 100)
-        runtime.hub.post(lambda: (never.wait(PATIENCE), over.set()))
+        run_steps(runtime, 100)
+        runtime.hub.post(lambda: (release.wait(TIMEOUT), done.set()))
         runtime.hub.fail(RunFailedError("nobody answers"))
         runtime.halt()
         assert runtime.save(with_tables=True)["store"]["env_steps"] >= 100
-        assert not over.is_set()
+        assert not done.is_set()
         with pytest.raises(RunFailedError, match="nobody answers"):
-            go_on(runtime, 1)
-        never.set()
+            run_steps(runtime, 1)
+        release.set()

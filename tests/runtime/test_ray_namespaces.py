@@ -1,4 +1,4 @@
-"""The recipe for two machines, run on two addresses: network namespaces joined by a cable, where that is allowed."""
+"""The recipe for two machines, run in two connected network namespaces, where that is allowed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ip(*words: str) -> None:
 
 
 def end_all_in(machine: str) -> None:
-    """Whatever still runs there; `ray stop` would end every Ray of this computer."""
+    """End everything that still runs there; `ray stop` would end every Ray on this computer."""
     found = subprocess.run(["ip", "netns", "pids", machine], check=True, capture_output=True, text=True).stdout
     for pid in map(int, found.split()):
         with suppress(ProcessLookupError):
@@ -47,7 +47,7 @@ def end_all_in(machine: str) -> None:
 
 @contextmanager
 def two_machines() -> Iterator[tuple[str, str]]:
-    """Two namespaces with an address each, that see nothing but each other."""
+    """Two namespaces with one address each, which can reach only each other."""
     first, second = (f"starling-{os.getpid()}-{i}" for i in (1, 2))
     cable = [f"st{os.getpid() % 10_000}-{i}" for i in (1, 2)]
     with ExitStack() as stack:
@@ -68,12 +68,12 @@ def two_machines() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.ray
-def test_the_recipe_for_two_machines_makes_a_cluster_that_learns(tmp_path):
+def test_recipe_for_two_machines_gives_a_cluster_that_learns(tmp_path):
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     common = os.environ | {PATH: str(tmp_path / "token"), MODE: "token", "PATH": path}
 
     def within(machine: str, address: str, *command: str) -> str:
-        """Run something on a machine, with Ray's files in a folder of that machine's own."""
+        """Run a command on a machine, with a separate folder for Ray's files."""
         there = common | {"ADDRESS": address, "RAY_TMPDIR": f"/tmp/{machine}", "PYTHONPATH": ":".join(sys.path)}
         whole = ["ip", "netns", "exec", machine, *command]
         done = subprocess.run(whole, env=there, capture_output=True, text=True, timeout=240, check=False)

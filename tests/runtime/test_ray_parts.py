@@ -20,14 +20,14 @@ from starling.runtime.ray.token import MODE, PATH, TOKEN, check_token_file, ensu
 from starling.runtime.worker import WorkerSpec
 
 
-def test_a_need_is_the_sum_of_its_parts():
+def test_needs_are_the_sum_of_their_parts():
     actor, server = PlaceConfig(cpus=0.5, resources={"fast": 1}), PlaceConfig(cpus=1, gpus=0.25)
     assert need("node 0", (actor, 4), (server, 1)).resources == {"CPU": 3.0, "GPU": 0.25, "fast": 4.0}
     assert need("evaluator", (PlaceConfig(cpus=0), 1)).resources["CPU"] > 0, "Ray wants something to be asked for"
 
 
 @pytest.mark.parametrize(
-    ("needs", "nodes", "words"),
+    ("needs", "nodes", "message"),
     [
         ([{"CPU": 2}, {"CPU": 2}], [{"CPU": 4}], None),
         ([{"CPU": 2}, {"CPU": 2}], [{"CPU": 2}, {"CPU": 2}], None),
@@ -38,16 +38,16 @@ def test_a_need_is_the_sum_of_its_parts():
         ([{"CPU": 2}] * 3, [{"CPU": 3}, {"CPU": 3}], "part 2 fits on no node beside the others"),
     ],
 )
-def test_what_is_missing_is_said(needs, nodes, words):
+def test_missing_resources_are_a_clear_error(needs, nodes, message):
     asked = [Need(f"part {i}", one) for i, one in enumerate(needs)]
-    if words is None:
+    if message is None:
         check(asked, nodes)
     else:
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(UserError, match=message):
             check(asked, nodes)
 
 
-def test_a_token_is_made_that_nobody_else_may_read(tmp_path, monkeypatch):
+def test_token_is_created_with_private_mode(tmp_path, monkeypatch):
     monkeypatch.setenv(PATH, str(tmp_path / "new" / "token"))
     monkeypatch.setenv(MODE, "disabled")
     monkeypatch.delenv(TOKEN, raising=False)
@@ -63,47 +63,47 @@ def test_a_token_is_made_that_nobody_else_may_read(tmp_path, monkeypatch):
         check_token_file()
 
 
-def news(number, *notices):
+def status(number, *notices):
     return NodeStatus(number, {0: GroupStatus(0, 0, (), True, False)}, [], {}, True, [], [], list(notices), 0, None)
 
 
-def a_node(deposit=None):
+def make_node(deposit=None):
     spec = WorkerSpec("node 0", "node", None, (0,))
     place = Place(need("node 0", (PlaceConfig(), 1)), None, 0)
     return RemoteNode(spec, load("ppo-cartpole", []), place, lambda task: None, None, deposit)
 
 
-def test_answers_of_a_host_are_taken_in_the_order_they_were_given():
-    node = a_node()
-    node._hear_fragment(FragmentResult(Credit(0, 1), FragmentInfo(7, 1, 5), news(2)), "second")
-    node._hear_beat((news(4, "fourth"), []))
-    assert node.receive() == [], "what was given before is still on its way"
-    node._hear_fragment(FragmentResult(Credit(0, 0), FragmentInfo(7, 0, 5), news(1)), "first")
+def test_answers_of_a_node_are_handled_in_order():
+    node = make_node()
+    node._hear_fragment(FragmentResult(Credit(0, 1), FragmentInfo(7, 1, 5), status(2)), "second")
+    node._hear_beat((status(4, "fourth"), []))
+    assert node.receive() == [], "an earlier answer has not arrived yet"
+    node._hear_fragment(FragmentResult(Credit(0, 0), FragmentInfo(7, 0, 5), status(1)), "first")
     assert [(m.sequence, m.buffer) for m in node.receive()] == [(0, "first"), (1, "second")]
-    node._hear_beat((news(3, "third"), []))
+    node._hear_beat((status(3, "third"), []))
     assert [m.text for m in node.receive()] == ["third", "fourth"]
 
 
-def test_fragments_are_deposited_in_the_order_they_were_made():
+def test_fragments_are_deposited_in_order():
     deposited = []
-    node = a_node(lambda group, made, buffer, settled: deposited.append(made.sequence))
+    node = make_node(lambda group, info, buffer, on_stored: deposited.append(info.sequence))
     for number in (3, 1, 2):
-        node._hear_fragment(FragmentResult(Credit(0, number), FragmentInfo(7, number - 1, 5), news(number)), None)
+        node._hear_fragment(FragmentResult(Credit(0, number), FragmentInfo(7, number - 1, 5), status(number)), None)
     assert deposited == [0, 1, 2]
 
 
-def test_what_a_shard_has_lost_is_told_with_its_steps():
-    answers = iter([5, 0, None])  # new, there already, gone with its shard
-    node = a_node(lambda group, made, buffer, settled: settled(next(answers)))
+def test_steps_lost_with_a_shard_are_reported():
+    answers = iter([5, 0, None])  # new, duplicate, lost with its shard
+    node = make_node(lambda group, info, buffer, on_stored: on_stored(next(answers)))
     for number in (1, 2, 3):
-        node._hear_fragment(FragmentResult(Credit(0, number), FragmentInfo(7, number - 1, 5), news(number)), None)
-    told = [message for message in node.receive() if not isinstance(message, SlotFreed)]
-    assert told == [StepsStored(7, 5), StepsStored(7, 0), StepsLost(7, 5)]
+        node._hear_fragment(FragmentResult(Credit(0, number), FragmentInfo(7, number - 1, 5), status(number)), None)
+    reported = [message for message in node.receive() if not isinstance(message, SlotFreed)]
+    assert reported == [StepsStored(7, 5), StepsStored(7, 0), StepsLost(7, 5)]
 
 
-def test_messages_to_a_rank_are_passed_on_in_the_order_they_were_sent(monkeypatch):
-    """A batch takes longer to arrive than a few words: here everything arrives backwards."""
-    relay = object.__new__(RankRelay)  # without the process that it would start
+def test_messages_to_a_rank_are_relayed_in_order(monkeypatch):
+    """A batch takes longer to arrive than a small message: here everything arrives in reverse order."""
+    relay = object.__new__(RankRelay)  # without starting its process
     relay._event_queue, relay._turns, passed_on = EventQueue(), Reorder(), []
     monkeypatch.setattr(relay, "_tell", lambda message, sample: passed_on.append(message["said"]), raising=False)
     sent = []

@@ -1,4 +1,4 @@
-"""Who leads a group of learners that begins, and who is found to keep it from beginning."""
+"""Regrouping of learners: which rank is the source, and which rank holds the others up."""
 
 from starling.runtime.regroup import GRACE, Order, Regroup
 
@@ -10,22 +10,22 @@ class Clock:
         return self.now
 
 
-def a_gathering(size=3, patience=30.0):
+def make_regroup(size=3, timeout=30.0):
     clock = Clock()
-    return Regroup(size, patience, clock), clock
+    return Regroup(size, timeout, clock), clock
 
 
-def a_group_at_work():
-    """Three ranks that have begun together."""
-    group, clock = a_gathering()
+def working_group():
+    """Three ranks that have started together."""
+    group, clock = make_regroup()
     for rank in range(3):
         group.waits(rank, (0, 0), late=False)
     group.order()
     return group, clock
 
 
-def test_all_begin_together_from_the_one_who_came_furthest():
-    group, _ = a_gathering()
+def test_all_start_together_from_the_rank_with_the_most_updates():
+    group, _ = make_regroup()
     group.waits(0, (7, 0), late=False)
     group.waits(2, (7, 3), late=False)
     assert group.order() is None
@@ -34,8 +34,8 @@ def test_all_begin_together_from_the_one_who_came_furthest():
     assert group.order() is None, "once"
 
 
-def test_a_rank_that_dies_while_it_waits_is_waited_for_again():
-    group, _ = a_gathering(size=2)
+def test_rank_that_dies_while_waiting_must_wait_again():
+    group, _ = make_regroup(size=2)
     group.waits(0, (4, 0), late=False)
     group.gone(0)
     group.waits(1, (4, 0), late=False)
@@ -44,8 +44,8 @@ def test_a_rank_that_dies_while_it_waits_is_waited_for_again():
     assert group.order() == Order(1, source=1, updates=4)
 
 
-def test_who_does_not_notice_a_late_gradient_is_named_once():
-    group, clock = a_group_at_work()
+def test_rank_that_does_not_report_a_late_gradient_is_named_once():
+    group, clock = working_group()
     group.waits(0, (5, 0), late=True)
     clock.now = GRACE / 2
     group.waits(2, (5, 0), late=True)
@@ -55,10 +55,10 @@ def test_who_does_not_notice_a_late_gradient_is_named_once():
     assert group.silent() == []
 
 
-def test_a_rank_that_is_gone_is_not_silent_and_one_that_computes_has_time():
-    group, clock = a_group_at_work()
+def test_lost_rank_is_not_silent_and_a_computing_rank_has_time():
+    group, clock = working_group()
     group.gone(1)
-    group.waits(0, (5, 0), late=False)  # its connection broke
+    group.waits(0, (5, 0), late=False)  # its connection is broken
     clock.now = GRACE + 1
     assert group.silent() == [], "rank 2 may be in the middle of a long update"
     clock.now = 31.0
@@ -66,7 +66,7 @@ def test_a_rank_that_is_gone_is_not_silent_and_one_that_computes_has_time():
 
 
 def test_ranks_that_start_slowly_are_not_silent():
-    group, clock = a_gathering()
+    group, clock = make_regroup()
     group.waits(0, (0, 0), late=False)
     clock.now = 1e6
     assert group.silent() == []

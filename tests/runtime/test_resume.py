@@ -1,4 +1,4 @@
-"""A run goes on after its end: with the same processes and learners, with others, or in one process."""
+"""A finished run continues with the same processes and learners, with others, or in one process."""
 
 import shutil
 
@@ -37,7 +37,7 @@ CHANGES = [
     *[("inline", ["runtime=processes"]), ("two groups", ["actors=1"])],
 ]
 QUEUED = [("processes", ["inference=central"]), ("processes", ["learners=2"]), ("two learners", ONE)]
-"""What changes for a queue of unrolls, which a checkpoint holds none of."""
+"""Changes tested with a queue of fragments, which checkpoints do not contain."""
 QUICK = [("processes", INLINE), ("processes", ["learners=2"]), ("inline", ["runtime=processes"])]
 CASES = [
     *(pytest.param("dqn", *change, marks=[] if change in QUICK else [pytest.mark.slow]) for change in CHANGES),
@@ -47,7 +47,7 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """`finished(agent, before)`: a run that has come to its end, trained when first asked for."""
+    """`finished(agent, before)`: a run that has ended, trained on first use."""
     made = {}
 
     def run(agent, before):
@@ -63,24 +63,24 @@ def finished(tmp_path_factory):
 @pytest.mark.parametrize(
     ("agent", "before", "after"), CASES, ids=lambda part: " ".join(part) if type(part) is list else part
 )
-def test_a_run_goes_on_wherever_it_ran_before(finished, tmp_path, agent, before, after):
-    goes_on(finished(agent, before), tmp_path, after)
+def test_run_continues_under_another_topology(finished, tmp_path, agent, before, after):
+    check_continued(finished(agent, before), tmp_path, after)
 
 
 @pytest.mark.slow
-def test_four_learners_go_on_with_the_replay_of_two(finished, tmp_path):
-    goes_on(finished("dqn", "two learners"), tmp_path, ["learners=4", "actors=4"])
+def test_four_learners_continue_with_the_replay_of_two(finished, tmp_path):
+    check_continued(finished("dqn", "two learners"), tmp_path, ["learners=4", "actors=4"])
 
 
-def test_old_unrolls_that_cannot_be_dealt_to_two_learners_are_named():
-    blueprints = [
+def test_fragments_that_cannot_be_split_between_two_learners_are_a_clear_error():
+    run_plans = [
         RunPlan.from_config(load("impala-clear-cartpole", [*after, "actors=2"])) for after in ([], ["learners=2"])
     ]
-    assert check_branch(*blueprints).lines()[-1] == "old sequences do not move to other learners: uniform start empty"
+    assert check_branch(*run_plans).lines()[-1] == "old sequences do not move to other learners: uniform start empty"
 
 
-def goes_on(first, runs, after):
-    """A branch of a run takes up its counters and its tables."""
+def check_continued(first, runs, after):
+    """Check that a branch of a run continues its counters and tables."""
     config = load(str(first.folder / "config.yaml"), ["stop.env_steps=1600", "run=second", *after])
     second = branch(first.folder, config, runs, starling.api.Quiet())
     rows = read_rows(second.folder / "metrics.jsonl")
@@ -90,19 +90,21 @@ def goes_on(first, runs, after):
     assert np.all(np.diff([row["env_steps"] for row in rows]) >= 0)
     last = rows[-1]
     replay = config.algo.name == "dqn"
-    assert last[f"store/{'replay' if replay else 'unrolls'}/duplicate"] == 0, "a new life is never taken for an old one"
+    assert last[f"store/{'replay' if replay else 'unrolls'}/duplicate"] == 0, (
+        "a new incarnation is never taken for an old one"
+    )
     if replay:
         assert last["store/replay/size"] > 1300, "what was in the replay is still there"
 
 
-def test_the_counters_of_a_finished_run_agree(finished):
+def test_counters_of_a_finished_run_agree(finished):
     counters = Counters.of(RunFolder(finished("dqn", "processes").folder))
     assert counters.env_steps == sum(counters.inserted)
     assert 0 <= sum(counters.drawn) - counters.updates <= UNDER_WAY
     assert counters.updates > 0
 
 
-def test_resuming_goes_on_in_the_same_folder(finished, tmp_path):
+def test_resuming_continues_in_the_same_folder(finished, tmp_path):
     first = finished("impala", "processes")
     folder = shutil.copytree(first.folder, tmp_path / "copy")
     config = (folder / "config.yaml").read_text()

@@ -1,4 +1,4 @@
-"""Weights in shared memory: a reader never sees half of one version and half of another."""
+"""Weights in shared memory: a reader never gets a mixture of two versions."""
 
 import itertools
 import os
@@ -23,7 +23,7 @@ def fill(net: nn.Module, value: int) -> None:
             tensor.fill_(value)
 
 
-def test_what_is_published_is_what_is_read():
+def test_published_weights_are_read():
     source, copy = model(), model()
     shared_weights = SharedWeights(copy_size(source))
     writer, reader = WeightWriter(shared_weights, source), WeightReader(shared_weights, copy)
@@ -32,11 +32,11 @@ def test_what_is_published_is_what_is_read():
         nn.init.normal_(source[0].weight, std=version)
         writer.publish(Progress(10 * version, version, 0.125))
         assert reader.refresh() == Progress(10 * version, version, 0.125)
-        for mine, theirs in zip(copy.state_dict().values(), source.state_dict().values(), strict=True):
-            assert torch.equal(mine, theirs)
+        for own, theirs in zip(copy.state_dict().values(), source.state_dict().values(), strict=True):
+            assert torch.equal(own, theirs)
 
 
-def test_reading_what_is_known_already_copies_nothing():
+def test_reading_an_unchanged_version_copies_nothing():
     source, copy = model(), model()
     shared_weights = SharedWeights(copy_size(source))
     WeightWriter(shared_weights, source).publish(Progress(updates=1))
@@ -47,7 +47,7 @@ def test_reading_what_is_known_already_copies_nothing():
     assert (copy[0].weight == 5).all()
 
 
-def test_no_torn_weights_while_a_writer_never_rests():
+def test_no_torn_weights_while_a_writer_publishes_continuously():
     """Every weight of a version is its number modulo 3; the writer laps the reader all the time."""
     sides, copy = [model(600) for _ in range(3)], model(600)
     for value, side in enumerate(sides):
@@ -74,7 +74,7 @@ def test_no_torn_weights_while_a_writer_never_rests():
         os.waitpid(pid, 0)
 
 
-def test_a_reader_that_is_lapped_in_the_middle_copies_again():
+def test_reader_that_is_lapped_during_a_copy_copies_again():
     source, copy = model(), model()
     shared_weights = SharedWeights(copy_size(source))
     writer, reader = WeightWriter(shared_weights, source), WeightReader(shared_weights, copy)
@@ -84,7 +84,7 @@ def test_a_reader_that_is_lapped_in_the_middle_copies_again():
         writer.publish(Progress(updates=version))
 
     class Lapped:
-        """A tensor during whose copy the writer gets two versions further, once."""
+        """A tensor during whose first copy the writer publishes two more versions."""
 
         def __init__(self, tensor: torch.Tensor) -> None:
             self.tensor, self.times = tensor, 0
@@ -103,7 +103,7 @@ def test_a_reader_that_is_lapped_in_the_middle_copies_again():
     assert all((tensor == 3).all() for tensor in copy.state_dict().values())
 
 
-def test_a_side_travels_as_bytes_to_another_board_and_a_lapped_copy_is_made_again():
+def test_copy_is_transferred_as_bytes_and_repeated_if_lapped():
     source, copy = model(), model()
     here, there = SharedWeights(copy_size(source)), SharedWeights(copy_size(source))
     writer, reader = WeightWriter(here, source), WeightReader(there, copy)

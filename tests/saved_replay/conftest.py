@@ -1,4 +1,4 @@
-"""Trains the runs whose replays are looked at."""
+"""Fixtures with trained runs and their exported replays."""
 
 import pytest
 
@@ -28,10 +28,10 @@ RUNS = {
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory, made_when_asked):
-    """A run by its name; it goes on to its last step."""
+def run(tmp_path_factory, train_once):
+    """A function for the folder of a run, trained to its last step on first use."""
     runs = {name: [*settings, "stop.return=null"] for name, settings in RUNS.items()}
-    return made_when_asked(tmp_path_factory.mktemp("runs"), runs)
+    return train_once(tmp_path_factory.mktemp("runs"), runs)
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +41,7 @@ def saved(run):
 
 @pytest.fixture(scope="session")
 def exported(saved, tmp_path_factory):
-    """The folder of a run's export, in files of a few steps each."""
+    """A function for the folder of a run's export, in files of a few steps each."""
     root = tmp_path_factory.mktemp("exports")
 
     def make(name):

@@ -1,4 +1,4 @@
-"""An export is read with numpy and safetensors alone, as docs/replay-format.md says; damage is named."""
+"""An export can be read with numpy and safetensors alone, as docs/replay-format.md says; damage is reported."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from starling.experiment.saved_replay.manifest import read_manifest, read_part
 
 
 def read_as_documented(folder, table="replay"):
-    """Rows of {column: value} with whole stacks: a reader of the format that knows nothing of this package."""
+    """Read rows of {column: value} with whole stacks, independently of this package."""
     manifest = json.loads((folder / "manifest.json").read_text())
     stack, rows = manifest["stack"], []
     for part in manifest["tables"][table]["parts"]:
@@ -23,7 +23,7 @@ def read_as_documented(folder, table="replay"):
         assert hashlib.sha256(content).hexdigest() == part["sha256"]
         columns = load_file(folder / part["file"])
         starts = np.cumsum(columns["priority"] > 0) - 1
-        whole = dict(zip(columns.get("stack_at", np.zeros(0)).tolist(), columns.get("stack", []), strict=True))
+        whole_stacks = dict(zip(columns.get("stack_at", np.zeros(0)).tolist(), columns.get("stack", []), strict=True))
         previous = None
         for i in range(part["steps"]):
             row = {name: columns[name][i] for name in manifest["columns"] if not name.startswith("carry/")}
@@ -32,8 +32,8 @@ def read_as_documented(folder, table="replay"):
                 row |= {name: columns[name][starts[i]] for name in carries}
             if stack is not None:
                 frame, axis = row["obs"], stack["axis"]
-                slid = None if i in whole else np.delete(previous, range(frame.shape[axis]), axis)
-                previous = row["obs"] = whole[i] if i in whole else np.concatenate([slid, frame], axis)
+                slid = None if i in whole_stacks else np.delete(previous, range(frame.shape[axis]), axis)
+                previous = row["obs"] = whole_stacks[i] if i in whole_stacks else np.concatenate([slid, frame], axis)
             rows.append(row)
     return manifest, rows
 
@@ -49,30 +49,30 @@ def test_every_item_can_be_rebuilt_from_the_documented_format(name, exported, sa
     assert manifest["tables"]["replay"]["steps"] == sum(bool(row["valid"]) for row in rows)
     np.testing.assert_array_equal([rows[i]["priority"] for i in begins], table.priorities(items.slots))
     for place, (i, slot, steps) in enumerate(zip(begins, items.slots, items.steps, strict=True)):
-        window = table.ring.gather(np.array([slot]))
+        sequence = table.ring.gather(np.array([slot]))
         assert rows[i]["row"] == items.rows[place]
-        assert rows[i]["first"] == window.first[0, 0]
+        assert rows[i]["first"] == sequence.first[0, 0]
         for t in range(steps + 1):
-            np.testing.assert_array_equal(rows[i + t]["obs"], window.obs[t, 0])
+            np.testing.assert_array_equal(rows[i + t]["obs"], sequence.obs[t, 0])
         for t in range(steps):
             assert rows[i + t]["valid"]
-            assert rows[i + t]["action"] == window.action[t, 0]
-            assert rows[i + t]["rewards/extrinsic"] == window.rewards["extrinsic"][t, 0]
-            assert rows[i + t]["terminated"] == window.terminated[t, 0]
-        for path, leaf in tree.items(window.carry):
+            assert rows[i + t]["action"] == sequence.action[t, 0]
+            assert rows[i + t]["rewards/extrinsic"] == sequence.rewards["extrinsic"][t, 0]
+            assert rows[i + t]["terminated"] == sequence.terminated[t, 0]
+        for path, leaf in tree.items(sequence.carry):
             np.testing.assert_array_equal(rows[i][f"carry/{path}"], leaf[0])
 
 
-def test_an_existing_folder_is_refused_and_nothing_is_left_of_a_failure(saved, tmp_path):
-    taken = tmp_path / "taken"
-    taken.mkdir()
+def test_existing_folder_is_rejected_and_failed_exports_leave_no_files(saved, tmp_path):
+    existing = tmp_path / "taken"
+    existing.mkdir()
     with pytest.raises(UserError, match="exists already"):
-        export_replay(saved("wrapped"), taken)
+        export_replay(saved("wrapped"), existing)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write"):
         export_replay(saved("wrapped"), tmp_path / "file" / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "taken"]
-    assert list(taken.iterdir()) == []
+    assert list(existing.iterdir()) == []
 
 
 def damage_cut(folder):
@@ -119,7 +119,7 @@ def read_all(folder):
 @pytest.mark.parametrize(
     "damage", [damage_cut, damage_alter, damage_remove, damage_manifest, damage_path, damage_format]
 )
-def test_damage_is_named(damage, exported, tmp_path):
+def test_damage_is_a_clear_error(damage, exported, tmp_path):
     folder = shutil.copytree(exported("cartpole"), tmp_path / "copy")
     message = damage(folder)
     with pytest.raises(UserError, match=message):

@@ -1,4 +1,4 @@
-"""Saved tables of one learner as those of several, and back: the same steps, items and priorities in other hands."""
+"""Saved tables of one learner become those of several, and vice versa: same steps, items, and priorities."""
 
 from dataclasses import replace
 
@@ -21,8 +21,8 @@ R2D2 = [
 ]
 
 
-def a_run(preset, settings, steps):
-    """A plan and what a run of it saved of its store."""
+def run_and_state(preset, settings, steps):
+    """A run plan and the store's state of a run."""
     run_plan = RunPlan.from_config(load(preset, [*TOY, *settings]))
     runtime = build_runtime(run_plan)
     for _ in runtime.run():
@@ -32,7 +32,7 @@ def a_run(preset, settings, steps):
     return run_plan, runtime.store.get_state(with_tables=True)
 
 
-def shared_by(run_plan, learners):
+def with_learners(run_plan, learners):
     return replace(run_plan, config=run_plan.config.model_copy(update={"learners": learners}))
 
 
@@ -45,71 +45,71 @@ def restored(run_plan, saved):
 
 
 def contents(stores):
-    """Every step of every env row, without what a stretch that is cut begins with."""
-    by_row = {}
+    """Every step of every env, without the truncated beginning of a segment."""
+    by_env = {}
     for store in stores:
         for steps in read_steps(store.mixture.tables[0]):
-            by_row.setdefault(int(steps.row[0]), []).append(steps)
-    return {row: tree.concat(parts, axis=0) for row, parts in sorted(by_row.items())}
+            by_env.setdefault(int(steps.row[0]), []).append(steps)
+    return {row: tree.concat(parts, axis=0) for row, parts in sorted(by_env.items())}
 
 
 @pytest.mark.parametrize(("preset", "settings"), [("dqn-cartpole", DQN), ("r2d2-memory", R2D2)])
 @pytest.mark.parametrize("steps", [400, 1500])  # before and after the ring is full
-def test_steps_items_and_priorities_stay_in_other_hands(preset, settings, steps):
-    one, saved = a_run(preset, settings, steps)
-    two = shared_by(one, 2)
-    parted = reshard(one, two, saved)
-    halves = restored(two, parted)
+def test_resharding_keeps_steps_items_and_priorities(preset, settings, steps):
+    one, saved = run_and_state(preset, settings, steps)
+    two = with_learners(one, 2)
+    resharded = reshard(one, two, saved)
+    halves = restored(two, resharded)
     assert [sorted(contents([half])) for half in halves] == [[0, 1, 2], [3, 4]]
     assert sum(half.env_steps for half in halves) == saved["env_steps"]
-    (again,) = restored(one, reshard(two, one, parted))
+    (merged,) = restored(one, reshard(two, one, resharded))
     (before,) = restored(one, saved)
-    for whole, lost in ((halves, 2), ([again], 4)):  # the end of a row takes cells of a full ring
-        theirs, ours = contents([before]), contents(whole)
-        assert theirs.keys() == ours.keys()
-        for row in theirs:
-            missing = len(theirs[row].valid) - len(ours[row].valid)
+    for stores, lost in ((halves, 2), ([merged], 4)):  # the end of an env's steps takes cells in a full ring
+        before_by_env, after_by_env = contents([before]), contents(stores)
+        assert before_by_env.keys() == after_by_env.keys()
+        for row in before_by_env:
+            missing = len(before_by_env[row].valid) - len(after_by_env[row].valid)
             assert 0 <= missing <= (lost if steps > 600 else 0)
-            wanted = dict(tree.items(tree.map(lambda leaf, n=missing: leaf[n:], theirs[row])))
-            for name, value in tree.items(ours[row]):
+            wanted = dict(tree.items(tree.map(lambda leaf, n=missing: leaf[n:], before_by_env[row])))
+            for name, value in tree.items(after_by_env[row]):
                 compare = np.testing.assert_allclose if name == "priority" else np.testing.assert_array_equal
-                if name != "policy_version":  # of a fragment of steps the oldest is kept
+                if name != "policy_version":  # all steps of a fragment get its oldest version
                     compare(value, wanted[name], err_msg=f"{name} of row {row}")
-            assert (ours[row].policy_version <= wanted["policy_version"]).all()
-            assert steps < 600 or ours[row].policy_version.max() > 0
+            assert (after_by_env[row].policy_version <= wanted["policy_version"]).all()
+            assert steps < 600 or after_by_env[row].policy_version.max() > 0
     if steps < 600:
-        assert sum(half.mixture.sizes[0] for half in halves) == before.mixture.sizes[0] == again.mixture.sizes[0]
+        assert sum(half.mixture.sizes[0] for half in halves) == before.mixture.sizes[0] == merged.mixture.sizes[0]
 
 
-def test_learning_goes_on_at_the_same_pace():
-    one, saved = a_run("dqn-cartpole", DQN, 400)
-    saved["limiter"]["sampled"] -= 10  # batches by which a learner in another process lags behind
+def test_resharded_run_keeps_its_replay_ratio():
+    one, saved = run_and_state("dqn-cartpole", DQN, 400)
+    saved["limiter"]["sampled"] -= 10  # a learner in another process lags behind by some batches
     (store,) = restored(one, saved)
-    halves = restored(two := shared_by(one, 2), reshard(one, two, saved))
+    halves = restored(two := with_learners(one, 2), reshard(one, two, saved))
     for each in (store, *halves):
         drawn = sum(each.sample() is not None for _ in range(20))
         assert abs(drawn - 10) <= 1
 
 
-def test_fragments_that_wait_in_a_queue_go_along():
+def test_resharding_keeps_queued_fragments():
     settings = ["algo.unroll=5", "algo.batch=12", "env.num=6"]
-    one, _ = a_run("impala-cartpole", settings, 30)
+    one, _ = run_and_state("impala-cartpole", settings, 30)
     runtime = build_runtime(one)
     for _ in runtime.run():
         if runtime.store.mixture.sizes[0] == 6:
             break
     saved = runtime.store.get_state(with_tables=True)
     runtime.close()
-    halves = restored(two := shared_by(one, 2), reshard(one, two, saved))
+    halves = restored(two := with_learners(one, 2), reshard(one, two, saved))
     assert [half.mixture.sizes[0] for half in halves] == [3, 3]
-    (again,) = restored(one, reshard(two, one, reshard(one, two, saved)))
-    assert again.mixture.sizes[0] == 6
+    (merged,) = restored(one, reshard(two, one, reshard(one, two, saved)))
+    assert merged.mixture.sizes[0] == 6
 
 
-def test_without_tables_only_the_count_of_steps_is_dealt():
+def test_without_tables_only_the_step_count_is_split():
     run_plan = RunPlan.from_config(load("dqn-cartpole", [*TOY, *DQN]))
-    two = shared_by(run_plan, 2)
-    parted = reshard(run_plan, two, {"env_steps": 1001})
-    assert parted == {"env_steps": 1001, "shards": {"0": {"env_steps": 600}, "1": {"env_steps": 401}}}
-    assert without_tables(parted) == parted
-    assert reshard(two, run_plan, parted) == {"env_steps": 1001}
+    two = with_learners(run_plan, 2)
+    resharded = reshard(run_plan, two, {"env_steps": 1001})
+    assert resharded == {"env_steps": 1001, "shards": {"0": {"env_steps": 600}, "1": {"env_steps": 401}}}
+    assert without_tables(resharded) == resharded
+    assert reshard(two, run_plan, resharded) == {"env_steps": 1001}

@@ -1,4 +1,4 @@
-"""A new run that begins with an exported replay has its items and priorities, and learns from them at once."""
+"""A new run that starts with an exported replay has its items and priorities, and learns from them at once."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ SAME = ("obs", "first", "action", "rewards", "terminated", "truncated", "valid",
 
 
 def begin(source, settings):
-    """The runtime of a new run, its tables filled from `source`."""
+    """The runtime of a new run whose tables were filled from `source`."""
     preset, *rest = settings
     run_plan = RunPlan.from_config(load(preset, [*rest, f"replay_from={source}"]))
     runtime = build_runtime(run_plan)
@@ -28,17 +28,17 @@ def begin(source, settings):
     return runtime
 
 
-def windows(table, slots):
+def sequence_fields(table, slots):
     taken = table.ring.gather(slots)
     return {name: getattr(taken, name) for name in SAME}
 
 
 def as_bytes(table):
-    """Every item as bytes, and its priority, by env row and age: whatever their slots are."""
+    """Every item as bytes with its priority, ordered by env and age, independent of slots."""
     slots = table.ring.items().slots
     found = []
     for slot, priority in zip(slots, table.priorities(slots), strict=True):
-        leaves = [np.ascontiguousarray(leaf).tobytes() for leaf in _leaves(windows(table, np.array([slot])))]
+        leaves = [np.ascontiguousarray(leaf).tobytes() for leaf in _leaves(sequence_fields(table, np.array([slot])))]
         found.append((b"".join(leaves), round(float(priority), 9)))
     return found
 
@@ -52,26 +52,26 @@ def _leaves(value):
 @pytest.mark.parametrize("name", ["cartpole", "wrapped", "pong", "memory"])
 @pytest.mark.parametrize("rows", ["same", "more"])
 def test_items_and_priorities_are_those_of_the_export(name, rows, exported, saved, settings_of):
-    """But for the oldest of a full ring: it has to note where its last episode ended."""
-    more = ["env.num=3", "algo.capacity=3000"] if rows == "more" else []
-    runtime = begin(exported(name), [*settings_of(name), *more])
+    """Except for the oldest item of a full ring, which needs a cell for the end of its last episode."""
+    larger = ["env.num=3", "algo.capacity=3000"] if rows == "more" else []
+    runtime = begin(exported(name), [*settings_of(name), *larger])
     (old,), (new,) = saved(name).store.mixture.tables, runtime.store.mixture.tables
     new.check_valid()
-    mine, theirs = as_bytes(new), as_bytes(old)
+    new_items, old_items = as_bytes(new), as_bytes(old)
     if rows == "same":
-        per_row = np.bincount(old.ring.items().rows) - np.bincount(new.ring.items().rows)
-        assert all(lost in ((0, 1) if name in FULL else (0,)) for lost in per_row)
+        lost_per_env = np.bincount(old.ring.items().rows) - np.bincount(new.ring.items().rows)
+        assert all(lost in ((0, 1) if name in FULL else (0,)) for lost in lost_per_env)
         begins = np.cumsum([0, *np.bincount(old.ring.items().rows)])[:-1]
-        oldest = {begin + i for begin, lost in zip(begins, per_row, strict=True) for i in range(lost)}
-        assert mine == [item for i, item in enumerate(theirs) if i not in oldest]
+        oldest = {begin + i for begin, lost in zip(begins, lost_per_env, strict=True) for i in range(lost)}
+        assert new_items == [item for i, item in enumerate(old_items) if i not in oldest]
     else:
-        assert sorted(mine) == sorted(theirs)
+        assert sorted(new_items) == sorted(old_items)
     assert (new.ring.gather(new.ring.items().slots[:1]).policy_version == 0).all()
     assert runtime.env_steps == runtime.store.env_steps == 0
     runtime.close()
 
 
-def test_one_update_comes_at_once_and_then_as_many_as_new_steps_allow(exported, settings_of):
+def test_one_update_is_possible_at_once_and_then_as_many_as_new_steps_allow(exported, settings_of):
     runtime = begin(exported("cartpole"), [*settings_of("cartpole"), "algo.updates_per_step=0.25"])
     result = runtime.learner.step(runtime.store.sample(), 0)
     runtime.store.update_priorities(result.keys, result.priorities)
@@ -86,7 +86,7 @@ def test_one_update_comes_at_once_and_then_as_many_as_new_steps_allow(exported, 
     runtime.close()
 
 
-def test_other_windows_are_cut_anew_with_priorities_of_their_own(exported, saved, settings_of):
+def test_sequences_of_another_length_are_rebuilt_with_new_priorities(exported, saved, settings_of):
     runtime = begin(exported("cartpole"), [*settings_of("cartpole"), "algo.n_step=1"])
     (old,), (new,) = saved("cartpole").store.mixture.tables, runtime.store.mixture.tables
     assert new.size == sum(int(steps.valid.sum()) for steps in read_steps(old))
@@ -103,13 +103,13 @@ def test_other_windows_are_cut_anew_with_priorities_of_their_own(exported, saved
         ("memory", ["algo.unroll=10"], "length 20, period 2, prefix 2.*length 12"),
     ],
 )
-def test_what_does_not_fit_is_one_clear_line(name, change, message, exported, settings_of):
+def test_incompatible_replay_is_a_one_line_error(name, change, message, exported, settings_of):
     with pytest.raises(UserError, match=message) as error:
         begin(exported(name), [*settings_of(name), *change])
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_other_streams_are_named(exported, settings_of, tmp_path):
+def test_other_reward_streams_are_a_clear_error(exported, settings_of, tmp_path):
     folder = shutil.copytree(exported("cartpole"), tmp_path / "copy")
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["columns"]["rewards/rnd"] = manifest["columns"]["rewards/extrinsic"]
@@ -118,7 +118,7 @@ def test_other_streams_are_named(exported, settings_of, tmp_path):
         begin(folder, settings_of("cartpole"))
 
 
-def test_an_altered_export_begins_nothing(exported, settings_of, tmp_path):
+def test_altered_export_is_rejected(exported, settings_of, tmp_path):
     folder = shutil.copytree(exported("cartpole"), tmp_path / "copy")
     last = max(folder.glob("*.safetensors"))
     content = bytearray(last.read_bytes())
@@ -128,7 +128,7 @@ def test_an_altered_export_begins_nothing(exported, settings_of, tmp_path):
         begin(folder, settings_of("cartpole"))
 
 
-def test_a_stretch_without_an_end_is_refused(exported, settings_of, tmp_path):
+def test_segment_without_a_final_observation_is_rejected(exported, settings_of, tmp_path):
     folder = shutil.copytree(exported("cartpole"), tmp_path / "copy")
     manifest = json.loads((folder / "manifest.json").read_text())
     for part in manifest["tables"]["replay"]["parts"]:
@@ -141,6 +141,6 @@ def test_a_stretch_without_an_end_is_refused(exported, settings_of, tmp_path):
         begin(folder, settings_of("cartpole"))
 
 
-def test_a_queue_has_no_replay_to_begin_with(exported):
+def test_algorithm_with_a_queue_cannot_start_from_a_replay(exported):
     with pytest.raises(UserError, match="ppo learns from a queue"):
         begin(exported("cartpole"), ["ppo-cartpole"])

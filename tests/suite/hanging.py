@@ -1,4 +1,4 @@
-"""Tests that hang; pytest does not collect them, `test_timeouts.py` runs them on purpose."""
+"""Tests that hang on purpose; pytest does not collect them, `test_timeouts.py` runs them."""
 
 import ctypes
 import threading
@@ -17,7 +17,7 @@ def hangs_in_teardown():
 
 
 def lock_twice():
-    """Wait in C for a mutex that nobody unlocks, with the GIL held: no Python code runs in this process any more."""
+    """Wait in C for a mutex that nobody unlocks while holding the GIL: this process runs no more Python code."""
     mutex = ctypes.create_string_buffer(128)
     for _ in range(2):
         ctypes.PyDLL(None).pthread_mutex_lock(mutex)

@@ -1,4 +1,4 @@
-"""The load script: busy processes beside a command, none of them left, and the command's own exit code."""
+"""tests/load.py: it runs busy processes beside a command, ends all of them, and returns the command's exit code."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "load.py"
-BESIDE = """
+PRINT_BUSY_PIDS = """
 import os, pathlib, time
 parent, ticks = os.getppid(), os.sysconf("SC_CLK_TCK")
 def busy():
@@ -27,42 +27,42 @@ def under_load(*command, **options):
     return subprocess.Popen([sys.executable, SCRIPT, "3", "--", *command], stdout=subprocess.PIPE, text=True, **options)
 
 
-def gone(pid):
+def has_ended(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
 
 
-def test_a_command_runs_beside_busy_processes_which_end_with_it():
-    with under_load(sys.executable, "-c", BESIDE + "raise SystemExit(7)") as process:
+def test_busy_processes_run_beside_the_command_and_end_with_it():
+    with under_load(sys.executable, "-c", PRINT_BUSY_PIDS + "raise SystemExit(7)") as process:
         busy = process.stdout.read().split()
     assert process.returncode == 7
     assert len(busy) == 3
-    assert all(map(gone, busy))
+    assert all(map(has_ended, busy))
 
 
 def test_busy_processes_end_when_the_script_is_killed():
-    with under_load(sys.executable, "-c", BESIDE + "time.sleep(1000)", start_new_session=True) as process:
+    with under_load(sys.executable, "-c", PRINT_BUSY_PIDS + "time.sleep(1000)", start_new_session=True) as process:
         busy = process.stdout.readline().split()
         process.kill()
         process.wait()
         try:
-            while not all(map(gone, busy)):
+            while not all(map(has_ended, busy)):
                 time.sleep(0.05)
         finally:
-            os.killpg(process.pid, signal.SIGKILL)  # the command, which nobody waits for
+            os.killpg(process.pid, signal.SIGKILL)  # the command, which the script no longer ends
     assert len(busy) == 3
 
 
-def test_a_command_that_a_signal_ended_has_a_shells_exit_code():
+def test_command_ended_by_a_signal_gives_the_shell_exit_code():
     with under_load(sys.executable, "-c", "import os; os.kill(os.getpid(), 15)") as process:
         pass
     assert process.returncode == 128 + 15
 
 
 @pytest.mark.parametrize("arguments", [[], ["8"], ["8", "--"], ["x", "--", "true"]])
-def test_wrong_arguments_are_told(arguments):
+def test_wrong_arguments_print_the_usage(arguments):
     done = subprocess.run([sys.executable, SCRIPT, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("usage: ")

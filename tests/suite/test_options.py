@@ -1,4 +1,4 @@
-"""Every option of every command is typed in some test, as a person would type it."""
+"""Every option of every command is used in some test, as a user would type it."""
 
 import ast
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def options(command, path=()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The words of every command, with each of its options."""
+    """Yield the words of every command with each of its options."""
     for parameter in command.params:
         if parameter.param_type_name == "option":
             yield from ((path, name) for name in (*parameter.opts, *parameter.secondary_opts))
@@ -21,8 +21,8 @@ def options(command, path=()) -> Iterator[tuple[tuple[str, ...], str]]:
         yield from options(below, (*path, name))
 
 
-class Typed(ast.NodeVisitor):
-    """The command lines of one file: what stands together in a call or a list, with what names and functions add."""
+class CommandLines(ast.NodeVisitor):
+    """The command lines in one file: the words in one call or list, plus those that names and functions contribute."""
 
     def __init__(self, source: str) -> None:
         module = ast.parse(source)
@@ -46,7 +46,7 @@ class Typed(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _words(self, node: ast.AST, depth: int = 4) -> set[str]:
-        """The words that a node contributes to the command line in which it stands."""
+        """The words that a node contributes to the command line around it."""
         match node:
             case ast.Constant(value=str(text)):
                 return {text.partition("=")[0]}
@@ -69,18 +69,18 @@ class Typed(ast.NodeVisitor):
 
 @pytest.fixture(scope="module")
 def lines():
-    return [line for file in TESTS.rglob("test_*.py") for line in Typed(file.read_text()).lines]
+    return [line for file in TESTS.rglob("test_*.py") for line in CommandLines(file.read_text()).lines]
 
 
 @pytest.mark.parametrize(("command", "option"), [*options(typer.main.get_command(app))], ids=str)
-def test_every_option_is_typed_in_a_test(lines, command, option):
+def test_every_option_is_used_in_a_test(lines, command, option):
     assert any({*command, option} <= line for line in lines), (
         f"no test types {' '.join(['starling', *command, option])}: write one that shows what the option does"
     )
 
 
 @pytest.mark.parametrize(
-    ("source", "found"),
+    ("source", "counts"),
     [
         ('run("eval", folder, "--seed", 3)', True),
         ('subprocess.run([sys.executable, "-m", "starling", "eval", "--seed", "3"])', True),
@@ -93,5 +93,5 @@ def test_every_option_is_typed_in_a_test(lines, command, option):
         ("play(folder, seed=3)", False),
     ],
 )
-def test_an_option_counts_where_it_stands_beside_its_command(source, found):
-    assert any({"eval", "--seed"} <= line for line in Typed(source).lines) is found
+def test_option_counts_only_in_the_same_command_line_as_its_command(source, counts):
+    assert any({"eval", "--seed"} <= line for line in CommandLines(source).lines) is counts

@@ -1,4 +1,4 @@
-"""Files that GitHub and visitors read: workflows, issue forms, citation, and indexes of benchmarks and examples."""
+"""Files for GitHub and its visitors: workflows, issue forms, citation, and the indexes of benchmarks and examples."""
 
 import re
 import tomllib
@@ -24,26 +24,26 @@ def links(readme):
     return {path for path in re.findall(r"\]\(([^)#]+)\)", readme.read_text()) if "://" not in path}
 
 
-def made(text):
-    """Targets that commands `make TARGET` in a text name."""
+def make_targets(text):
+    """Targets in commands of the form `make TARGET`."""
     return set(re.findall(r"(?:^|`)make ([\w-]+)", text, re.MULTILINE))
 
 
 def targets():
-    """Targets that the Makefile has."""
+    """Targets that the Makefile defines."""
     return set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-def test_there_are_workflows_and_issue_forms():
+def test_workflows_and_issue_forms_exist():
     assert [path.name for path in WORKFLOWS] == ["test.yml"]
     assert [path.name for path in FORMS] == ["bug.yml", "feature.yml"]
     assert (GITHUB / "PULL_REQUEST_TEMPLATE.md").read_text().strip()
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_workflows_have_the_keys_that_github_demands(path):
+def test_workflows_have_the_required_keys(path):
     workflow = read(path)
-    triggers = workflow.get("on", workflow.get(True))  # YAML 1.1 reads the bare key `on` as true
+    triggers = workflow.get("on", workflow.get(True))  # YAML 1.1 parses the bare key `on` as true
     assert set(triggers) == {"push", "pull_request"}
     assert workflow["jobs"]
     for name, job in workflow["jobs"].items():
@@ -54,7 +54,7 @@ def test_workflows_have_the_keys_that_github_demands(path):
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_workflows_may_only_read_and_have_a_time_limit(path):
+def test_workflows_have_read_permission_only_and_a_time_limit(path):
     workflow = read(path)
     assert workflow["permissions"] == {"contents": "read"}
     for name, job in workflow["jobs"].items():
@@ -63,15 +63,15 @@ def test_workflows_may_only_read_and_have_a_time_limit(path):
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_workflows_call_targets_of_the_makefile(path):
+def test_workflows_call_existing_make_targets(path):
     steps = [step for job in read(path)["jobs"].values() for step in job["steps"]]
-    called = set().union(*(made(step.get("run", "")) for step in steps))
+    called = set().union(*(make_targets(step.get("run", "")) for step in steps))
     assert called == {"test", "quick"}
     assert called <= targets()
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
-def test_issue_forms_have_the_keys_that_github_demands(path):
+def test_issue_forms_have_the_required_keys(path):
     form = read(path)
     assert isinstance(form["name"], str)
     assert isinstance(form["description"], str)
@@ -85,12 +85,12 @@ def test_issue_forms_have_the_keys_that_github_demands(path):
         assert len(names) == len(set(names)), "ids and labels are unique"
 
 
-def test_the_bug_form_asks_for_what_a_bug_is_reproduced_with():
+def test_bug_form_asks_for_what_reproduces_the_bug():
     ids = {element.get("id") for element in read(TEMPLATES / "bug.yml")["body"]}
     assert {"command", "config", "log", "version", "machine"} <= ids
 
 
-def test_the_chooser_of_issues_is_configured():
+def test_issue_chooser_is_configured():
     chooser = read(TEMPLATES / "config.yml")
     assert set(chooser) <= {"blank_issues_enabled", "contact_links"}
     assert isinstance(chooser["blank_issues_enabled"], bool)
@@ -98,7 +98,7 @@ def test_the_chooser_of_issues_is_configured():
         assert set(link) == {"name", "url", "about"}
 
 
-def test_the_citation_is_of_this_version():
+def test_citation_has_the_current_version_and_license():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = read(ROOT / "CITATION.cff")
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
@@ -107,7 +107,7 @@ def test_the_citation_is_of_this_version():
 
 
 @pytest.mark.parametrize("folder", ["benchmarks", "examples"])
-def test_an_index_links_every_file_and_none_that_is_missing(folder):
+def test_index_links_every_file_and_no_missing_one(folder):
     here = ROOT / folder
     files = [path for path in here.rglob("*") if path.suffix in {".py", ".yaml"} and "__pycache__" not in path.parts]
     linked = links(here / "README.md")
@@ -117,9 +117,9 @@ def test_an_index_links_every_file_and_none_that_is_missing(folder):
 
 
 @pytest.mark.parametrize("folder", ["benchmarks", "examples"])
-def test_commands_in_an_index_name_files_and_targets_that_exist(folder):
+def test_commands_in_an_index_use_existing_files_and_targets(folder):
     text = (ROOT / folder / "README.md").read_text()
     named = set(re.findall(rf"\b{folder}/[\w/-]+\.(?:py|yaml)", text))
     assert named
     assert {path for path in named if not (ROOT / path).exists()} == set()
-    assert made(text) <= targets()
+    assert make_targets(text) <= targets()

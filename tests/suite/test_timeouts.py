@@ -1,4 +1,4 @@
-"""A test that hangs is reported with its stacks, and the rest of the suite runs, with the settings of this suite."""
+"""With this suite's settings, a test that hangs is reported with its stacks and the remaining tests run."""
 
 import subprocess
 import sys
@@ -11,14 +11,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def run_pytest(*names, workers=0):
-    """Run some of the hanging tests with limits of few seconds: exit code and output."""
+    """Run some of the hanging tests with a limit of two seconds; returns the exit code and the output."""
     tests = [f"{HANGING}::{name}" for name in names]
     command = [sys.executable, "-m", "pytest", "-n", str(workers), "--timeout", "2", "-rA", *tests]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
-def test_a_test_that_waits_for_a_thread_fails_with_the_stacks_of_all_threads():
+def test_hanging_test_fails_with_the_stacks_of_all_threads():
     code, output = run_pytest("test_that_waits_for_a_thread", "test_that_passes")
     assert code == 1
     assert "Timeout (>2.0s) from pytest-timeout" in output
@@ -28,7 +28,7 @@ def test_a_test_that_waits_for_a_thread_fails_with_the_stacks_of_all_threads():
 
 
 @pytest.mark.slow
-def test_a_test_that_cannot_be_interrupted_ends_the_process_with_its_stack():
+def test_uninterruptible_test_ends_the_process_with_its_stack():
     code, output = run_pytest("test_that_waits_in_c")
     assert code == 1
     assert "Timeout (0:00:02" in output
@@ -36,7 +36,7 @@ def test_a_test_that_cannot_be_interrupted_ends_the_process_with_its_stack():
 
 
 @pytest.mark.slow
-def test_a_worker_of_xdist_that_hangs_is_replaced_and_the_other_tests_run():
+def test_hung_xdist_worker_is_replaced_and_the_other_tests_run():
     crashing = ["test_that_waits_in_c", "test_that_fails_and_then_waits_in_teardown"]
     code, output = run_pytest("test_that_waits_for_a_thread", *crashing, "test_that_passes", workers=1)
     assert code == 1
@@ -49,7 +49,7 @@ def test_a_worker_of_xdist_that_hangs_is_replaced_and_the_other_tests_run():
 
 
 @pytest.mark.slow
-def test_a_thread_that_outlives_the_tests_does_not_keep_the_process():
+def test_thread_left_running_does_not_keep_the_process_alive():
     code, output = run_pytest("test_that_leaves_a_thread_behind")
     assert code == 1
     assert "1 passed" in output

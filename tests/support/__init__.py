@@ -1,1 +1,1 @@
-"""Helpers that several test modules share: batches, slow references, envs, and drivers of runs."""
+"""Helpers shared by several test modules: batches, slow reference implementations, envs, and drivers of runs."""

@@ -66,4 +66,4 @@ VARIANTS = {
     "impala laser": ("impala-laser-cartpole", [*IMPALA, "algo.batch=32"]),
     "r2d2 retrace": ("r2d2-memory", [*R2D2, "algo.retrace=0.95", "net.core={kind: gru, size: 16}"]),
 }
-"""Agents whose data goes the ways of another's: they differ in the loss or the network alone, which no runtime sees."""
+"""Agents with the data flow of another one: they differ only in loss or network, which the runtimes do not see."""

@@ -1,4 +1,4 @@
-"""Runs over several processes that a test drives step by step, and does things to meanwhile."""
+"""Drive multi-process runs step by step, so that a test can interfere in between."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from starling.config.load import load
 from starling.launch.plan import RunPlan
 from starling.launch.runtime import build_runtime
 
-PATIENCE = 240.0
-"""Seconds that anything may take on a machine that has much else to do."""
+TIMEOUT = 240.0
+"""Seconds that anything may take on a busy machine."""
 
-FAMILY = [
+NGU = [
     *[
         "env={id: toy/identity, num: 4}",
         "net.torso.hidden=[8]",
@@ -31,10 +31,10 @@ FAMILY = [
 
 
 @contextmanager
-def run_of(preset: str, *settings: str) -> Iterator[Any]:
-    """A run that goes on only while `go_on` and the like are at work."""
+def stepped_run(preset: str, *settings: str) -> Iterator[Any]:
+    """A run that advances only inside `run_until` and the functions based on it."""
     runtime: Any = build_runtime(RunPlan.from_config(load(preset, settings)))
-    runtime.rounds, runtime.seen = runtime.run(), []
+    runtime.rounds, runtime.seen_notices = runtime.run(), []
     try:
         yield runtime
     finally:
@@ -42,8 +42,8 @@ def run_of(preset: str, *settings: str) -> Iterator[Any]:
 
 
 @contextmanager
-def impatient(*workers: Any, seconds: float = 2.5) -> Iterator[None]:
-    """Take these workers for hung once they are silent for so long; on a busy machine others are silent for longer."""
+def short_timeouts(*workers: Any, seconds: float = 2.5) -> Iterator[None]:
+    """Treat these workers as hung after `seconds` of silence; on a busy machine other workers may take longer."""
     before = [worker.timeout for worker in workers]
     for worker in workers:
         worker.timeout = seconds
@@ -54,29 +54,29 @@ def impatient(*workers: Any, seconds: float = 2.5) -> Iterator[None]:
             worker.timeout = timeout
 
 
-def go_on_until(runtime: Any, over: Callable[[], bool]) -> list[str]:
-    """Run until it is over; the notices on the way, which are `seen` also where something is raised."""
-    runtime.seen, end = [], time.monotonic() + PATIENCE
-    while not over():
+def run_until(runtime: Any, done: Callable[[], bool]) -> list[str]:
+    """Run until `done()`; returns the notices meanwhile, which are also in `seen_notices` if something raises."""
+    runtime.seen_notices, end = [], time.monotonic() + TIMEOUT
+    while not done():
         next(runtime.rounds)
-        runtime.seen += runtime.notices()
-        assert time.monotonic() < end, (runtime.env_steps, runtime.updates, runtime.seen)
-    return runtime.seen + runtime.notices()
+        runtime.seen_notices += runtime.notices()
+        assert time.monotonic() < end, (runtime.env_steps, runtime.updates, runtime.seen_notices)
+    return runtime.seen_notices + runtime.notices()
 
 
-def go_on(runtime: Any, steps: int) -> list[str]:
-    """Run until so many more env steps have come in; the notices on the way."""
-    goal = runtime.env_steps + steps
-    return go_on_until(runtime, lambda: runtime.env_steps >= goal)
+def run_steps(runtime: Any, steps: int) -> list[str]:
+    """Run until `steps` more env steps have been inserted; returns the notices meanwhile."""
+    target = runtime.env_steps + steps
+    return run_until(runtime, lambda: runtime.env_steps >= target)
 
 
-def until_notice(runtime: Any, text: str) -> list[str]:
-    """Run until something is said; all notices on the way."""
-    return go_on_until(runtime, lambda: any(text in line for line in runtime.seen))
+def run_until_notice(runtime: Any, text: str) -> list[str]:
+    """Run until a notice contains `text`; returns all notices meanwhile."""
+    return run_until(runtime, lambda: any(text in line for line in runtime.seen_notices))
 
 
 def evaluate(runtime: Any) -> None:
-    """Have an evaluation done: of weights that were trained, over whole episodes of toy/identity."""
+    """Run one evaluation, of trained weights over whole episodes of toy/identity."""
     for _ in runtime.evaluate(wait=True):
         pass
     row = runtime.evaluations()[-1]
@@ -84,8 +84,8 @@ def evaluate(runtime: Any) -> None:
     assert 0 < row["eval/env_steps"] <= runtime.env_steps
 
 
-def evaluate_family(runtime: Any) -> None:
-    """Have policies tried in two evaluations, of which the second goes on where the first has ended."""
+def evaluate_twice(runtime: Any) -> None:
+    """Run two evaluations, of which the second continues the policy trials of the first."""
     evaluate(runtime)
     first = runtime.save(with_tables=False)["evaluator"]
     assert set(first["arms"]) == {0, 1, 2, 3}
@@ -95,11 +95,11 @@ def evaluate_family(runtime: Any) -> None:
     assert (first["played"], second["played"]) == (5, 10)
 
 
-def balance(runtime: Any) -> dict[str, int]:
-    """The books of the env steps, which must add up."""
+def checked_ledger(runtime: Any) -> dict[str, int]:
+    """The ledger of env steps, after checking that it adds up."""
     row, steps = runtime.hub.call(lambda: (runtime.hub.metrics(), runtime.env_steps))
-    books = {key: row[f"ledger/{key}"] for key in ("produced", "inserted", "lost", "open")}
-    assert books["produced"] == books["inserted"] + books["lost"] + books["open"]
-    assert books["inserted"] == steps
-    assert books["open"] >= 0
-    return books
+    ledger = {key: row[f"ledger/{key}"] for key in ("produced", "inserted", "lost", "open")}
+    assert ledger["produced"] == ledger["inserted"] + ledger["lost"] + ledger["open"]
+    assert ledger["inserted"] == steps
+    assert ledger["open"] >= 0
+    return ledger

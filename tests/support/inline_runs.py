@@ -1,4 +1,4 @@
-"""Inline systems that have lived for a while, and what their one table holds."""
+"""Inline runs after a number of env steps, and all sequences in their only table."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ def build(preset, *overrides):
 
 
 def run(preset, steps, *overrides):
-    """The system after so many env steps."""
+    """The runtime after `steps` env steps."""
     runtime = build(preset, *overrides)
     for _ in runtime.run():
         if runtime.env_steps >= steps:
@@ -20,7 +20,7 @@ def run(preset, steps, *overrides):
     raise AssertionError
 
 
-def windows(runtime):
-    """Every window there is, [T, B] once each."""
+def all_sequences(runtime):
+    """All stored sequences, [T, B], each once."""
     (table,) = runtime.store.mixture.tables
     return table._storage.gather(np.nonzero(table._storage._windows.steps)[0])

@@ -1,4 +1,4 @@
-"""Ray clusters for tests: small, without a dashboard."""
+"""Small Ray clusters for tests, without a dashboard."""
 
 from __future__ import annotations
 
@@ -17,20 +17,25 @@ QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "hea
 
 @contextmanager
 def cluster(first: dict[str, Any], *others: dict[str, Any]) -> Iterator[Any]:
-    """A head, which is the first node, and the others, each a raylet of its own; this process does not connect to it.
+    """A cluster with a head, which is the first node, and other nodes, each with its own raylet.
 
-    They ask for the token, as do processes that are started meanwhile, unless the environment says otherwise.
+    This process does not connect to it. The cluster requires the token, as do processes started meanwhile, unless the
+    environment says otherwise.
     """
     from ray.cluster_utils import Cluster
 
-    fewer = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}  # processes of the head
-    head = {"object_store_memory": STORE, "_system_config": QUICK, **fewer, **first}
+    disabled = {
+        "include_dashboard": False,
+        "include_log_monitor": False,
+        "no_monitor": True,
+    }  # head processes that tests do not need
+    head = {"object_store_memory": STORE, "_system_config": QUICK, **disabled, **first}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MODE, os.environ.get(MODE, "token"))
-        made = Cluster(initialize_head=True, connect=False, head_node_args=head)
+        ray_cluster = Cluster(initialize_head=True, connect=False, head_node_args=head)
         try:
             for node in others:
-                made.add_node(object_store_memory=STORE, wait=True, **node)
-            yield made
+                ray_cluster.add_node(object_store_memory=STORE, wait=True, **node)
+            yield ray_cluster
         finally:
-            made.shutdown()
+            ray_cluster.shutdown()

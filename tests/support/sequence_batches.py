@@ -1,4 +1,4 @@
-"""Windows of a ring with every kind of beginning and end, and R2D2's targets written as in the papers."""
+"""Ring sequences with every kind of beginning and end, and R2D2's targets written as in the papers."""
 
 import math
 from dataclasses import dataclass
@@ -28,24 +28,24 @@ SETTINGS = {
 BEGINS = (1, 2, 6)
 STEPS = [8, 8, 2, 6, 8, 3, 7, 4, 5]
 TERMINATED, TRUNCATED = {2: 1, 4: 7, 7: 3}, {3: 5, 5: 2, 6: 6, 8: 4}
-"""Of every row: does it begin an episode, how many steps does it have, which of them ends the episode and how.
+"""For each row: whether it begins an episode, its number of steps, and which step ends the episode and how.
 
-Row 2 is a whole episode shorter than the burn-in; row 5 ends within its burn-in, so nothing of it is trained.
+Row 2 is a whole episode shorter than the burn-in; row 5 ends within its burn-in, so none of its steps are trained.
 """
 ROWS = len(STEPS)
 
 
 def make(core="lstm", inputs=("action", "reward"), **settings):
-    """The algorithm, its network and another of other weights as the target."""
+    """The algorithm, its network, and a target network with other weights."""
     net = float64_net(core, inputs=list(inputs))
     algorithm = R2D2(R2D2Config(name="r2d2", **{**SETTINGS, **settings}), net)
     return algorithm, build(algorithm, env_spec()), build_target(algorithm, env_spec())
 
 
 def make_batch(model, length=LENGTH, seed=0, begins=BEGINS, rewards=("extrinsic",), arms=1):
-    """A random batch of windows; what was recorded when acting is random too.
+    """A random batch of sequences; what acting recorded is random too.
 
-    The padding has rewards and actions as well, which a loss must ignore.
+    The padding also has rewards and actions, which a loss must ignore.
     """
     random = torch.Generator().manual_seed(seed)
     steps = torch.tensor([min(n, length) for n in STEPS])
@@ -59,16 +59,16 @@ def make_batch(model, length=LENGTH, seed=0, begins=BEGINS, rewards=("extrinsic"
         carry["arm"] = torch.arange(ROWS) % arms
     obs = torch.randn(length + 1, ROWS, 5, generator=random)
     for b, n in enumerate(steps):
-        obs[n + 1 :, b] = obs[n, b]  # padding repeats the final observation
+        obs[n + 1 :, b] = obs[n, b]  # so that TD errors have all magnitudes
     first = torch.zeros(length + 1, ROWS, dtype=torch.bool)
     first[0, list(begins)] = True
-    sizes = torch.logspace(-1.0, 1.0, length)[torch.randperm(length, generator=random)]  # for errors of every size
+    magnitudes = torch.logspace(-1.0, 1.0, length)[torch.randperm(length, generator=random)]  # for errors of every size
     batch = Batch(
         Trajectory(
             obs=obs,
             first=first,
             action=torch.randint(3, (length, ROWS), generator=random),
-            rewards={name: sizes[:, None] * torch.randn(length, ROWS, generator=random) for name in rewards},
+            rewards={name: magnitudes[:, None] * torch.randn(length, ROWS, generator=random) for name in rewards},
             terminated=_marked(TERMINATED, valid),
             truncated=_marked(TRUNCATED, valid),
             valid=valid,
@@ -98,7 +98,7 @@ def _marked(cells, valid):
 
 @dataclass(frozen=True)
 class SlowStream:
-    """One Q head: its rewards [T, B], and for every row its discount and its weight in what the policy prefers."""
+    """One Q head: its rewards [T, B], and for each row its discount and its weight in the combined Q values."""
 
     name: str
     reward: torch.Tensor
@@ -107,7 +107,7 @@ class SlowStream:
 
 
 def slow_streams(specs, steps):
-    """The streams of an algorithm whose rows are all alike."""
+    """An algorithm's streams, with the same discount and weight in all rows."""
     return [
         SlowStream(s.name, steps.rewards[s.name], [s.discount] * steps.rows, [s.weight] * steps.rows) for s in specs
     ]
@@ -123,27 +123,27 @@ def slow_h_inverse(x):
 
 
 def slow_q(model, steps, b, config):
-    """Q values [A] of window b, by head, one observation after another; gradients only where steps are trained."""
+    """Q values [A] of sequence b for each head, one observation at a time; gradients only where steps are trained."""
     row = partial(tree.map, lambda leaf: leaf[b : b + 1])
     carry = row(steps.carry)
     if config.state == "zero":
         carry["state"] = tree.map(torch.zeros_like, carry["state"])
-    seen = []
+    all_outputs = []
     for t in range(steps.length + 1):
         obs = tree.map(lambda leaf, t=t: leaf[t, b : b + 1], steps.obs)
         with torch.set_grad_enabled(bool(steps.first[0, b]) or t >= config.burn_in):
             outputs, state = model.step(obs, steps.first[t, b : b + 1], carry)
-        seen.append(outputs)
+        all_outputs.append(outputs)
         if t < steps.length:
             rewards = {name: steps.rewards[name][t, b : b + 1] for name in steps.carry["rewards"]}
             carry = {"state": state, "action": steps.action[t, b : b + 1], "rewards": rewards}
-    return {name: [outputs[name][0] for outputs in seen] for name in seen[0]}
+    return {name: [outputs[name][0] for outputs in all_outputs] for name in all_outputs[0]}
 
 
 def slow_target(steps, b, t, stream, best, q_target, config):
     """The n-step target of step t (R2D2, section 2.3), or Retrace's (1606.02647, eq. 3), inside h.
 
-    `best` is the action that the policy prefers at every observation.
+    `best` is the policy's preferred action at every observation.
     """
     h, inverse = (slow_h, slow_h_inverse) if config.rescale else (float, float)
     end = int(steps.valid[:, b].sum())
@@ -171,15 +171,15 @@ def slow_target(steps, b, t, stream, best, q_target, config):
 
 
 def slow_losses(model, target, batch, config, streams):
-    """The loss of every stream and the priority of every window, one step after another."""
-    steps, priorities, sizes = batch.trajectory, [], []
+    """The loss of each stream and the priority of each sequence, one step at a time."""
+    steps, priorities, magnitudes = batch.trajectory, [], []
     losses = {stream.name: torch.zeros((), dtype=torch.float64) for stream in streams}
     for b in range(steps.rows):
         q, q_target = slow_q(model, steps, b, config), slow_q(target, steps, b, config)
         selector, best, errors = q if config.double else q_target, [], []
         for i in range(steps.length + 1):
-            mixed_q = [sum(s.weight[b] * selector[s.name][i][a].item() for s in streams) for a in range(3)]
-            best.append(mixed_q.index(max(mixed_q)))
+            combined_q = [sum(s.weight[b] * selector[s.name][i][a].item() for s in streams) for a in range(3)]
+            best.append(combined_q.index(max(combined_q)))
         for t in range(int(steps.valid[:, b].sum())):
             if t < config.burn_in and not steps.first[0, b]:
                 continue
@@ -189,8 +189,8 @@ def slow_losses(model, target, batch, config, streams):
                 error = td_target - q[s.name][t][steps.action[t, b]]
                 losses[s.name] = losses[s.name] + batch.weight[b] * slow_huber(error, config.huber) / steps.rows
                 errors[-1] += s.weight[b] * abs(error.item())
-                sizes.append(abs(error.item()))
+                magnitudes.append(abs(error.item()))
         mean = sum(errors) / max(len(errors), 1)
         priorities.append(config.eta * max(errors, default=0.0) + (1 - config.eta) * mean)
-    assert min(sizes) < config.huber < max(sizes), "errors must be in both regimes of the loss"
+    assert min(magnitudes) < config.huber < max(magnitudes), "errors must be in both regimes of the loss"
     return losses, torch.tensor(priorities, dtype=torch.float64)

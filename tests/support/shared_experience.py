@@ -1,4 +1,4 @@
-"""IMPALA that mostly learns from the experience of another agent, which has another policy."""
+"""IMPALA that learns mostly from the experience of another agent with a different policy."""
 
 from dataclasses import replace
 
@@ -10,11 +10,11 @@ from starling.algos.impala.mixed import MixedIMPALA
 from starling.ops.distributions import Categorical
 
 OTHER = torch.tensor([0.95, 0.05])
-"""The other agent's probability of each of two actions, whatever it observes."""
+"""The other agent's probability of each of two actions, at any observation."""
 
 
 class Shared(MixedIMPALA):
-    """Acts in one eighth of the envs; in all others the other agent acts, and what it records says so."""
+    """Acts in one eighth of the envs; in the others the other agent acts and records its own policy."""
 
     Config = IMPALAConfig
 
@@ -22,7 +22,7 @@ class Shared(MixedIMPALA):
         own = super().act(model, inputs)
         own_logits = own.extras[BEHAVIOUR]["logits"]  # [B, 2]
         other = Categorical(OTHER.log().expand_as(own_logits))
-        mine = inputs.env_index < inputs.num_envs // 8  # [B]
-        action = torch.where(mine, own.action, choose_from(other, inputs))
-        logits = torch.where(mine[:, None], own_logits, other.logits)
+        is_own = inputs.env_index < inputs.num_envs // 8  # [B]
+        action = torch.where(is_own, own.action, choose_from(other, inputs))
+        logits = torch.where(is_own[:, None], own_logits, other.logits)
         return replace(own, action=action, extras={**own.extras, BEHAVIOUR: {"logits": logits}})

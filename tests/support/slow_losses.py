@@ -1,6 +1,6 @@
 """Slow reference losses that read like the papers: loops over t and b, plain numbers where the gradient stops.
 
-Networks and batches are float64, so that losses and gradients can be compared to nine digits.
+Networks and batches are float64, so that losses and gradients agree to nine digits.
 """
 
 import math
@@ -55,7 +55,7 @@ def build(algorithm, env, seed=3):
 
 
 def build_target(algorithm, env):
-    """A target network with other weights and, like the learner's, without gradient."""
+    """A target network with other weights and, as in the learner, without gradients."""
     return build(algorithm, env, seed=4).requires_grad_(False)
 
 
@@ -67,16 +67,18 @@ def in_float64(batch):
 
 
 def assert_losses_match(algorithm, model, target, batch, expected, rtol=1e-9):
-    """Compare every optimizer's loss and its gradient with the `expected` losses; returns the algorithm's `Loss`."""
+    """Compare every optimizer's loss and gradient with `expected`; returns the algorithm's `Loss`."""
     loss, specs = algorithm.loss(model, target, batch), algorithm.learning().optimizers
     assert loss.losses.keys() == expected.keys() == specs.keys()
     for name, spec in specs.items():
         torch.testing.assert_close(loss.losses[name], expected[name], rtol=rtol, atol=rtol, msg=_prefixed(name, "loss"))
         parameters = [parameter for parameter in spec.parameters(model) if parameter.requires_grad]
-        mine, theirs = (_gradient(value, parameters) for value in (loss.losses[name], expected[name]))
-        assert any(gradient.any() for gradient in theirs), f"{name}: the gradient is 0, so nothing is compared"
-        for one, other in zip(mine, theirs, strict=True):
-            torch.testing.assert_close(one, other, rtol=rtol, atol=rtol, msg=_prefixed(name, "gradient"))
+        gradients, expected_gradients = (_gradient(value, parameters) for value in (loss.losses[name], expected[name]))
+        assert any(gradient.any() for gradient in expected_gradients), (
+            f"{name}: the gradient is 0, so nothing is compared"
+        )
+        for got, want in zip(gradients, expected_gradients, strict=True):
+            torch.testing.assert_close(got, want, rtol=rtol, atol=rtol, msg=_prefixed(name, "gradient"))
     return loss
 
 
@@ -93,12 +95,12 @@ def valid_cells(steps):
 
 
 def slow_huber(error, delta):
-    """error^2 / 2, and a line of slope delta beyond |error| = delta."""
+    """error^2 / 2, continued linearly with slope delta beyond |error| = delta."""
     return error**2 / 2 if abs(error.item()) <= delta else delta * (abs(error) - delta / 2)
 
 
-def choices(params, *at):
-    """The policy with these parameters at one index: one of torch's own distributions per action dimension."""
+def policy_at(params, *at):
+    """The policy with these parameters at one index: one torch distribution per action dimension."""
     if "mean" in params:
         mean, std = params["mean"][at], params["log_std"][at].exp()
         return [distributions.Normal(*both) for both in zip(mean, std, strict=True)]
@@ -106,26 +108,26 @@ def choices(params, *at):
 
 
 def log_prob(policy, action):
-    return sum(one.log_prob(part) for one, part in zip(policy, action.reshape(-1), strict=True))
+    return sum(got.log_prob(part) for got, part in zip(policy, action.reshape(-1), strict=True))
 
 
 def entropy(policy):
-    return sum(one.entropy() for one in policy)
+    return sum(got.entropy() for got in policy)
 
 
-def kl(policy, other):
-    return sum(distributions.kl_divergence(*both) for both in zip(policy, other, strict=True))
+def kl(policy, want):
+    return sum(distributions.kl_divergence(*both) for both in zip(policy, want, strict=True))
 
 
-def values_of(seen, name):
-    """The outputs of one value head as plain numbers [T+1, B]."""
-    return np.array([outputs[name].tolist() for outputs in seen])
+def values_of(outputs_at, name):
+    """The outputs of one value head as numbers [T+1, B]."""
+    return np.array([outputs[name].tolist() for outputs in outputs_at])
 
 
 def slow_dqn(model, target, batch, config, streams):
     """Loss and priorities of n-step Q-learning (Mnih 2015; double: 1509.06461, eq. 4), one transition at a time.
 
-    r_1 + gamma r_2 + ... + gamma^m Q_target(s_m, argmax_a Q(s_m, a)) - Q(s_0, a_0), with the m steps really taken.
+    r_1 + gamma r_2 + ... + gamma^m Q_target(s_m, argmax_a Q(s_m, a)) - Q(s_0, a_0), with m the steps really taken.
     """
     steps, loss, priorities = batch.trajectory, torch.zeros((), dtype=torch.float64), []
 
@@ -136,8 +138,8 @@ def slow_dqn(model, target, batch, config, streams):
         taken = int(steps.valid[:, b].sum())
         first, last = q(model, 0, b), q(target, taken, b)
         selector = q(model, taken, b) if config.double else last
-        mixed_q = [sum(s.weight * selector[s.name][0, a].item() for s in streams) for a in range(3)]
-        best, priority = mixed_q.index(max(mixed_q)), 0.0
+        combined_q = [sum(s.weight * selector[s.name][0, a].item() for s in streams) for a in range(3)]
+        best, priority = combined_q.index(max(combined_q)), 0.0
         for stream in streams:
             td_target, discount = 0.0, 1.0
             for t in range(taken):
@@ -154,16 +156,17 @@ def slow_dqn(model, target, batch, config, streams):
 def slow_ppo(before, model, batch, config, streams, clip, cells=None):
     """PPO's loss (1707.06347, eq. 9) of a minibatch of `cells`, or of all; `before` is the model before any update.
 
-    Advantages are GAE's (1506.02438, eq. 16), which is V-trace's with ratios of 1. Where actors run ahead the ratios
-    are those of `before` to the recorded policy, and an advantage leaves out its own, which the surrogate has.
+    Advantages are GAE's (1506.02438, eq. 16), which is V-trace with ratios of 1. With asynchronous actors the ratios
+    are those of `before` to the recorded policy, and an advantage leaves out its own step's ratio, which the surrogate
+    applies.
     """
     steps = batch.trajectory
     every, given = valid_cells(steps), list(product(range(steps.length), range(steps.rows))) if cells is None else cells
     cells, resets = ([cell for cell in given if (cell in every) == valid] for valid in (True, False))
-    seen = outputs_step_by_step(model, steps)
+    outputs_at = outputs_step_by_step(model, steps)
     with torch.no_grad():
         old = outputs_step_by_step(before, steps)
-    log_old = {(t, b): log_prob(choices(old[t]["policy"].params(), b), steps.action[t, b]).item() for t, b in every}
+    log_old = {(t, b): log_prob(policy_at(old[t]["policy"].params(), b), steps.action[t, b]).item() for t, b in every}
     log_mu = {(t, b): steps.extras["log_prob"][t, b].item() for t, b in every} if config.max_lag else log_old
     ratio = np.ones((steps.length, steps.rows))
     for cell in every:
@@ -178,14 +181,14 @@ def slow_ppo(before, model, batch, config, streams, clip, cells=None):
     mean, std = (used.mean(), used.std() + 1e-8) if config.normalize_advantages else (0.0, 1.0)
 
     def value_loss(name, t, b):
-        v, v_old, vs = seen[t][name][b], old[t][name][b].item(), targets[name][t, b]
+        v, v_old, vs = outputs_at[t][name][b], old[t][name][b].item(), targets[name][t, b]
         if config.value_clip is None:
             return (v - vs) ** 2 / 2
         clipped = v_old + (v - v_old).clamp(-config.value_clip, config.value_clip)
         return torch.maximum((v - vs) ** 2, (clipped - vs) ** 2) / 2
 
     for t, b in cells:
-        policy = choices(seen[t]["policy"].params(), b)
+        policy = policy_at(outputs_at[t]["policy"].params(), b)
         rho, a = torch.exp(log_prob(policy, steps.action[t, b]) - log_mu[t, b]), (advantage[t, b] - mean) / std
         total = total - torch.minimum(rho * a, rho.clamp(1 - clip, 1 + clip) * a)
         total = total + config.value_coef * sum(value_loss(s.name, t, b) for s in streams)
@@ -197,13 +200,17 @@ def slow_ppo(before, model, batch, config, streams, clip, cells=None):
 
 
 def slow_impala(model, batch, config, streams, replayed):
-    """IMPALA's loss (1802.01561, section 4.2), summed, with CLEAR (1811.11682) and LASER (1909.11583) if switched on.
+    """IMPALA's loss (1802.01561, section 4.2), summed, with CLEAR (1811.11682) and LASER (1909.11583) if configured.
 
-    `replayed` are the rows of old experience.
+    `replayed` are the rows of replayed experience.
     """
-    steps, seen, cells = batch.trajectory, outputs_step_by_step(model, batch.trajectory), valid_cells(batch.trajectory)
-    pi = {(t, b): choices(seen[t]["policy"].params(), b) for t, b in cells}
-    mu = {(t, b): choices(steps.extras["behaviour"], t, b) for t, b in cells}
+    steps, outputs_at, cells = (
+        batch.trajectory,
+        outputs_step_by_step(model, batch.trajectory),
+        valid_cells(batch.trajectory),
+    )
+    pi = {(t, b): policy_at(outputs_at[t]["policy"].params(), b) for t, b in cells}
+    mu = {(t, b): policy_at(steps.extras["behaviour"], t, b) for t, b in cells}
     log_pi = {cell: log_prob(pi[cell], steps.action[cell]) for cell in cells}
     ratio, keep = np.ones((steps.length, steps.rows)), np.ones((steps.length, steps.rows))
     for cell in cells:
@@ -217,11 +224,11 @@ def slow_impala(model, batch, config, streams, replayed):
     rho = keep * np.minimum(config.clip_rho, ratio)
     for s in streams:
         vs, advantage = slow_vtrace(
-            steps, ratio, values_of(seen, s.name), s.discount, s.lambda_, config.clip_rho, config.clip_c,
+            steps, ratio, values_of(outputs_at, s.name), s.discount, s.lambda_, config.clip_rho, config.clip_c,
             stream=s.name, episodic=s.episodic, keep=keep,
         )  # fmt: skip
         for t, b in product(range(steps.length), range(steps.rows)):
-            error = vs[t, b] - seen[t][s.name][b]  # nothing on the resets of an episodic stream
+            error = vs[t, b] - outputs_at[t][s.name][b]  # 0 at the resets of an episodic stream
             total = total + weight[b] * config.value_coef * error**2 / 2
         for t, b in cells:
             total = total - weight[b] * s.weight * rho[t, b] * advantage[t, b] * log_pi[t, b]
@@ -229,7 +236,7 @@ def slow_impala(model, batch, config, streams, replayed):
         if config.laser is None or (keep[t, b] and b not in replayed):
             total = total - weight[b] * config.entropy_coef * entropy(pi[t, b])
         if config.clear is not None and keep[t, b] and b in replayed:
-            clones = [(seen[t][s.name][b] - steps.extras["values"][s.name][t, b]) ** 2 for s in streams]
+            clones = [(outputs_at[t][s.name][b] - steps.extras["values"][s.name][t, b]) ** 2 for s in streams]
             total = total + weight[b] * config.clear.policy_cost * kl(mu[t, b], pi[t, b])
             total = total + weight[b] * config.clear.value_cost * sum(clones)
     return total
@@ -239,38 +246,41 @@ def slow_relevance(pi, mu, config):
     """KL(pi || implied policy), or KL(pi || mu), at one state (1909.11583, section 4)."""
     if config.laser.reference == "behaviour":
         return kl(pi, mu).item()
-    (p,), (m,) = ([one.probs.tolist() for one in policy] for policy in (pi, mu))
-    least = [min(config.clip_rho * m_a, p_a) for p_a, m_a in zip(p, m, strict=True)]
-    return sum(p_a * math.log(p_a / (l_a / sum(least))) for p_a, l_a in zip(p, least, strict=True))
+    (p,), (m,) = ([got.probs.tolist() for got in policy] for policy in (pi, mu))
+    clipped_mu = [min(config.clip_rho * m_a, p_a) for p_a, m_a in zip(p, m, strict=True)]
+    return sum(p_a * math.log(p_a / (c_a / sum(clipped_mu))) for p_a, c_a in zip(p, clipped_mu, strict=True))
 
 
 def slow_impact(model, target, batch, config, streams, clip):
     """IMPACT's loss (1912.00167, algorithm 1 and section 3.1); the target network's outputs are plain numbers."""
     steps, cells = batch.trajectory, valid_cells(batch.trajectory)
-    seen, slow = outputs_step_by_step(model, steps), outputs_step_by_step(target, steps)
-    pi = {(t, b): choices(seen[t]["policy"].params(), b) for t, b in cells}
+    outputs_at, target_outputs = outputs_step_by_step(model, steps), outputs_step_by_step(target, steps)
+    pi = {(t, b): policy_at(outputs_at[t]["policy"].params(), b) for t, b in cells}
     p_pi = {cell: log_prob(pi[cell], steps.action[cell]).exp() for cell in cells}
-    worker = {
-        cell: log_prob(choices(steps.extras["behaviour"], *cell), steps.action[cell]).exp().item() for cell in cells
+    p_worker = {
+        cell: log_prob(policy_at(steps.extras["behaviour"], *cell), steps.action[cell]).exp().item() for cell in cells
     }
-    aim = {(t, b): log_prob(choices(slow[t]["policy"].params(), b), steps.action[t, b]).exp().item() for t, b in cells}
+    p_target = {
+        (t, b): log_prob(policy_at(target_outputs[t]["policy"].params(), b), steps.action[t, b]).exp().item()
+        for t, b in cells
+    }
     ratio, advantage, errors = np.ones((steps.length, steps.rows)), 0.0, {}
     for cell in cells:
-        ratio[cell] = aim[cell] / worker[cell]
+        ratio[cell] = p_target[cell] / p_worker[cell]
     assert ratio.min() < 1 / config.target_ratio_clip < config.clip_c < config.clip_rho < ratio.max(), (
-        "not all are clipped"
+        "some ratios must be clipped, and some not"
     )
     for s in streams:
         vs, own = slow_vtrace(
-            steps, ratio, values_of(seen, s.name), s.discount, s.lambda_, config.clip_rho, config.clip_c,
+            steps, ratio, values_of(outputs_at, s.name), s.discount, s.lambda_, config.clip_rho, config.clip_c,
             stream=s.name, episodic=s.episodic,
         )  # fmt: skip
         advantage = advantage + s.weight * np.minimum(config.clip_rho, ratio) * own
         every = cells if s.episodic else product(range(steps.length), range(steps.rows))
-        errors[s.name] = sum((vs[t, b] - seen[t][s.name][b]) ** 2 / 2 for t, b in every)
+        errors[s.name] = sum((vs[t, b] - outputs_at[t][s.name][b]) ** 2 / 2 for t, b in every)
     total = config.value_coef * sum(errors.values())
     for cell in cells:
-        r = p_pi[cell] / max(aim[cell], worker[cell] / config.target_ratio_clip)
+        r = p_pi[cell] / max(p_target[cell], p_worker[cell] / config.target_ratio_clip)
         total = total - torch.minimum(r * advantage[cell], r.clamp(1 - clip, 1 + clip) * advantage[cell])
         total = total - config.entropy_coef * entropy(pi[cell])
     return total / len(cells)

@@ -1,4 +1,4 @@
-"""Random env streams for the store's tests, and a slow model of what a ring must hand out."""
+"""Random env streams for the store's tests, and a slow model of what a ring must return."""
 
 from dataclasses import dataclass, field
 
@@ -9,11 +9,11 @@ from starling.types import ArraySpec, Fragment, Layout, StackSpec, Trajectory
 
 
 def make_layout(stack=None, carry=True):
-    """Vector and (where `stack` is given) image observations, a dict of extras, a recurrent state of two parts."""
+    """Vector and (if `stack` is given) image observations, a dict of extras, and a recurrent state with two parts."""
     obs = {"vector": ArraySpec((3,), np.dtype(np.float32))}
     if stack is not None:
         shape = [2, 2]
-        shape.insert(stack.axis, 2 * stack.n)  # frames two wide along the stacked axis
+        shape.insert(stack.axis, 2 * stack.n)  # frames are two wide along the stacked axis
         obs["image"] = ArraySpec(tuple(shape), np.dtype(np.uint8))
     state = {"h": ArraySpec((2,), np.dtype(np.float32)), "step": ArraySpec((), np.dtype(np.int64))}
     return Layout(
@@ -27,14 +27,14 @@ def make_layout(stack=None, carry=True):
 
 
 @dataclass
-class Row:
-    """One env: what it shows now, and whether its next step is a reset."""
+class RandomEnv:
+    """One env: its current observation, and whether its next step is a reset."""
 
     rng: np.random.Generator
     layout: Layout
-    padding: str  # how a stack begins: "zeros", "repeat" or "random"
-    glitch: float  # chance that a stack does not slide
-    end: float  # chance that a step ends the episode
+    padding: str  # how a stack begins: "zeros", "repeat", or "random"
+    glitch: float  # probability that a stack does not slide
+    end: float  # probability that a step ends the episode
     obs: dict = None
     first: bool = True
     ended: bool = False
@@ -59,7 +59,7 @@ class Row:
             self.obs["image"] = np.concatenate([*past[self.padding], new], axis=axis)
 
     def step(self):
-        """One record of the stream: what was shown, and what the step brought."""
+        """One record of the stream: the observation, and the result of the step."""
         record = {"obs": self.obs, "first": self.first, "carry": self._carry(), "extras": self._extras()}
         record |= {"action": int(self.rng.integers(1, 5)), "terminated": False, "truncated": False}
         if self.ended:
@@ -70,10 +70,10 @@ class Row:
         self.ended = bool(self.rng.random() < self.end)
         kind = self.rng.integers(3)  # 2: cut without a flag, as by a forced reset
         record["terminated"], record["truncated"] = self.ended and kind == 0, self.ended and kind == 1
-        self._optimizer_step()
+        self._advance()
         return record
 
-    def _optimizer_step(self):
+    def _advance(self):
         obs = {"vector": self.rng.standard_normal(3).astype(np.float32)}
         if self.layout.stack is not None:
             n, axis = self.layout.stack.n, self.layout.stack.axis
@@ -89,21 +89,21 @@ class Row:
     def _extras(self):
         return {"q": self.rng.standard_normal(2).astype(np.float32)}
 
-    def now(self):
-        """The record of the observation that waits for its action."""
+    def waiting(self):
+        """The record of the observation that has no action yet."""
         return {"obs": self.obs, "first": self.first, "carry": self._carry(), "extras": self._extras()}
 
 
-def make_rows(seed, count, layout, padding="zeros", glitch=0.0, end=0.2):
+def make_envs(seed, count, layout, padding="zeros", glitch=0.0, end=0.2):
     rngs = np.random.default_rng(seed).spawn(count)
-    return [Row(rng, layout, padding, glitch, end) for rng in rngs]
+    return [RandomEnv(rng, layout, padding, glitch, end) for rng in rngs]
 
 
 @dataclass
 class Stream:
-    """Several rows that make fragments together; `records` are those of the last fragment, a list a row."""
+    """Several envs that make fragments together; `records` has the last fragment, one list per env."""
 
-    rows: list
+    envs: list
     numbers: np.ndarray
     layout: Layout
     records: list = field(default_factory=list)
@@ -111,18 +111,18 @@ class Stream:
     version: int = 0
 
     def fragment(self, length):
-        self.records = [[row.step() for _ in range(length)] + [row.now()] for row in self.rows]
+        self.records = [[env.step() for _ in range(length)] + [env.waiting()] for env in self.envs]
         self.sequence += 1
         self.version += 1
-        version = np.array([self.version + i % 2 for i in range(len(self.rows))])
-        for row, number in zip(self.records, version, strict=True):
-            for record in row:
+        version = np.array([self.version + i % 2 for i in range(len(self.envs))])
+        for env_records, number in zip(self.records, version, strict=True):
+            for record in env_records:
                 record["policy_version"] = int(number)
         return to_fragment(self.records, self.numbers, version, self.layout, self.sequence)
 
 
 def _stack(records, get, count, dtype):
-    return np.stack([np.stack([np.asarray(get(row[t]), dtype) for row in records]) for t in range(count)])
+    return np.stack([np.stack([np.asarray(get(env[t]), dtype) for env in records]) for t in range(count)])
 
 
 def to_fragment(records, numbers, version, layout, sequence):
@@ -155,7 +155,7 @@ def to_fragment(records, numbers, version, layout, sequence):
 
 @dataclass
 class RingModel:
-    """What a ring must hold, written as one would say it: a list of records a row, windows found by looking."""
+    """A naive model of a ring: one list of records per env, and sequences found by scanning."""
 
     length: int
     period: int
@@ -163,9 +163,9 @@ class RingModel:
     cells: int
     history: int
     reads_past_end: bool = True
-    records: dict = field(default_factory=dict)  # env row -> all records since the beginning
-    order: list = field(default_factory=list)  # env rows as first seen
-    dropped: set = field(default_factory=set)  # (env row, start) of windows that were released
+    records: dict = field(default_factory=dict)  # env index -> all records since the beginning
+    order: list = field(default_factory=list)  # env indices in the order they appeared
+    dropped: set = field(default_factory=set)  # (env index, start) of released sequences
 
     def append(self, numbers, new, joins):
         for number, records, joined in zip(numbers, new, joins, strict=True):
@@ -173,24 +173,25 @@ class RingModel:
             if number not in self.records:
                 self.records[number] = []
                 self.order.append(number)
-            mine = self.records[number]
-            if mine and joined:
-                mine.pop()
-            elif mine:
-                mine[-1] = {**mine[-1], "valid": False}  # nothing follows what was shown last: it is final
-            mine.extend(records)
+            env_records = self.records[number]
+            if env_records and joined:
+                env_records.pop()
+            elif env_records:
+                # No step follows the last observation, so it is final.
+                env_records[-1] = {**env_records[-1], "valid": False}
+            env_records.extend(records)
 
-    def windows(self):
-        """{(slot, generation): (env row, start, steps)} of every window that must be there."""
+    def sequences(self):
+        """{(slot, generation): (env index, start, steps)} of every sequence that must be stored."""
         found = {}
         for ring, number in enumerate(self.order):
-            for start, steps in self._row_windows(self.records[number]):
+            for start, steps in self._sequences_of(self.records[number]):
                 if (number, start) not in self.dropped:
                     key = (ring * self.cells + start % self.cells, start // self.cells)
                     found[key] = (number, start, steps)
         return found
 
-    def _row_windows(self, records):
+    def _sequences_of(self, records):
         head, segment = len(records) - 1, 0
         for start in range(head):
             if start == 0 or records[start]["first"] or not records[start - 1]["valid"]:
@@ -210,14 +211,14 @@ class RingModel:
                 yield start, steps
 
     def expected(self, number, start, steps, layout):
-        """One window as a trajectory without the batch axis, as nested dicts."""
-        rows = [self.records[number][start + min(t, steps)] for t in range(self.length + 1)]
+        """One sequence as a trajectory without the batch axis, as nested dicts."""
+        steps_and_final = [self.records[number][start + min(t, steps)] for t in range(self.length + 1)]
         real = [t < steps for t in range(self.length)]
-        taken = list(zip(rows[:-1], real, strict=True))
+        taken = list(zip(steps_and_final[:-1], real, strict=True))
         return {
-            "obs": self._shown(rows, steps, layout),
-            "extras": {k: np.stack([r["extras"][k] for r in rows]) for k in layout.extras},
-            "first": np.array([rows[0]["first"]] + [False] * self.length),
+            "obs": self._shown(steps_and_final, steps, layout),
+            "extras": {k: np.stack([r["extras"][k] for r in steps_and_final]) for k in layout.extras},
+            "first": np.array([steps_and_final[0]["first"]] + [False] * self.length),
             "action": np.array([r["action"] if ok else 0 for r, ok in taken]),
             "rewards": {
                 k: np.array([r["rewards"][i] if ok else 0 for r, ok in taken], np.float32)
@@ -226,14 +227,14 @@ class RingModel:
             "terminated": np.array([ok and r["terminated"] for r, ok in taken]),
             "truncated": np.array([ok and r["truncated"] for r, ok in taken]),
             "valid": np.array(real),
-            "carry": {k: rows[0]["carry"][k] for k in layout.carry},
+            "carry": {k: steps_and_final[0]["carry"][k] for k in layout.carry},
             "policy_version": min(r["policy_version"] for r, ok in taken if ok),
         }
 
-    def _shown(self, rows, steps, layout):
-        """Observations; unread ones after a termination slide on, if the stacks before them slide."""
-        shown = {k: np.stack([r["obs"][k] for r in rows]) for k in layout.obs}
-        over = any(r["terminated"] for r in rows[:steps])
+    def _shown(self, records, steps, layout):
+        """Observations; those after a termination, which nobody reads, keep sliding if the stacks before them slide."""
+        shown = {k: np.stack([r["obs"][k] for r in records]) for k in layout.obs}
+        over = any(r["terminated"] for r in records[:steps])
         if layout.stack is not None and over and not self.reads_past_end:
             n, axis = layout.stack.n, layout.stack.axis
             stacks = [np.split(image, n, axis) for image in shown["image"]]
@@ -245,7 +246,7 @@ class RingModel:
 
 
 def assert_same(expected, got, path=""):
-    """Nested dicts, arrays and segments are equal to the bit, dtype and shape included."""
+    """Assert that nested dicts, arrays, and segments are bitwise equal, including dtype and shape."""
     if isinstance(expected, dict):
         assert expected.keys() == got.keys(), path
         for key in expected:

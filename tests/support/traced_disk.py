@@ -10,9 +10,9 @@ from starling.experiment.run_folder import disk
 
 
 class TracedDisk:
-    """Stands in for `os` in `experiment.run_folder.disk`: counts all changes and passes them on.
+    """Stands in for `os` in `experiment.run_folder.disk`: records all changes and passes them on.
 
-    With `room`, writing more bytes than that fails as on a full disk, once so many were written.
+    With `room`, a write fails as on a full disk once that many bytes were written.
     """
 
     def __init__(self, monkeypatch=None, room=None):
@@ -28,7 +28,7 @@ class TracedDisk:
         return getattr(os, name)
 
     def before(self, kind, path):
-        """Called before an operation, which it may keep from happening."""
+        """Called before an operation; may raise to prevent it."""
 
     def _done(self, *operation):
         self.operations.append(operation)
@@ -93,7 +93,7 @@ class TracedDisk:
 
 @dataclass(eq=False)
 class File:
-    """Content as programs see it, and as it surely is on the disk."""
+    """Content as programs see it, and the part that is guaranteed to be on the disk."""
 
     live: bytes = b""
     synced: bytes = b""
@@ -104,7 +104,7 @@ class File:
 
 @dataclass(eq=False)
 class Folder:
-    """Entries that are surely on the disk, and the changes since, which reach it in this order or not at all."""
+    """Entries that are guaranteed to be on the disk, and later changes, which reach it in this order or not at all."""
 
     synced: dict = field(default_factory=dict)
     pending: list = field(default_factory=list)
@@ -122,10 +122,10 @@ class Folder:
 
 
 class CrashModel:
-    """Replays operations below `base` and gives what may be on the disk after a power failure.
+    """Replays operations below `base` and gives the possible contents of the disk after a power failure.
 
-    Content that was not synced may be there, in part, or not at all. So may changes of a folder's entries, a folder
-    for itself, except that a later change of a folder never comes before an earlier one.
+    Content that was not synced may be there, in part, or not at all. The same holds for changes to the entries of each
+    folder, except that a later change of a folder never appears without the earlier ones.
     """
 
     def __init__(self, base):
@@ -159,7 +159,7 @@ class CrashModel:
                 node.synced = node.live
 
     def left(self, *, entries, content):
-        """What is left, path to content (None: a folder), if so many changes of entries and this content were kept."""
+        """The remaining files and folders (path -> content; None for a folder) with these entries and this content."""
         return dict(self._left(self.root, Path(), entries, content))
 
     def _left(self, node, path, entries, content):
@@ -172,7 +172,7 @@ class CrashModel:
 
 
 def write_tree(target, tree):
-    """Make what `CrashModel.left` describes."""
+    """Create the files and folders that `CrashModel.left` describes."""
     for path, content in tree.items():
         if content is None:
             (target / path).mkdir()
@@ -181,13 +181,13 @@ def write_tree(target, tree):
 
 
 def read_tree(folder):
-    """What `CrashModel.left` would describe in this way."""
+    """Describe a folder in the form of `CrashModel.left`."""
     paths = [folder, *folder.rglob("*")]
     return {path.relative_to(folder): None if path.is_dir() else path.read_bytes() for path in paths}
 
 
 def crashes(rng: random.Random):
-    """Arguments of `CrashModel.left`: the worst, the best, and some in between."""
+    """Arguments of `CrashModel.left`: the worst case, the best case, and some in between."""
     yield {"entries": lambda folder: 0, "content": lambda file: file.synced}
     yield {"entries": lambda folder: None, "content": lambda file: file.synced}
     yield {"entries": lambda folder: None, "content": lambda file: file.live}

@@ -1,4 +1,4 @@
-"""n-step transitions with every kind of end, as the replay of DQN and SAC samples them."""
+"""n-step transitions with every kind of episode end, as DQN and SAC sample them from replay."""
 
 import numpy as np
 import torch
@@ -6,13 +6,13 @@ import torch
 from starling.types import Batch, Progress, Trajectory
 
 STEPS = {"full": 3, "terminated": 2, "truncated": 2, "terminated at the last step": 3, "one step": 1, "begins": 3}
-"""Kinds of transitions of up to 3 steps: how many were really taken."""
+"""Kinds of transitions of up to 3 steps -> number of valid steps."""
 
 
 def make_transitions(actions, length, seed=0, intrinsic=()):
-    """One transition of each kind, with rewards from 0.1 to 5 in size; the padding repeats the final observation.
+    """One transition of each kind, with rewards of size 0.1 to 5; the padding repeats the final observation.
 
-    The padding has rewards as well, which a loss must ignore; `intrinsic` names further reward streams.
+    The padding also has rewards, which a loss must ignore; `intrinsic` names further reward streams.
     """
     random = torch.Generator().manual_seed(seed)
     taken = torch.tensor(list(STEPS.values())).clamp(max=length)

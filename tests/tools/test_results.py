@@ -1,4 +1,4 @@
-"""Records of learning results: what is appended is read, what is damaged is named, and seeds are summed up."""
+"""Records of learning results: appended rows are read back, damage is reported, and seeds are summarized."""
 
 import json
 import os
@@ -32,7 +32,7 @@ ONE = Result(
 )
 
 
-def test_what_is_appended_is_read_back(tmp_path):
+def test_appended_results_are_read_back(tmp_path):
     file = tmp_path / "results.jsonl"
     assert read(file) == []
     bare = Result("dqn-pong", ("seed_x=1", "stop.minutes=1"), 3, 10, None, -20.5, "other", {}, "unknown")
@@ -58,7 +58,7 @@ def test_what_is_appended_is_read_back(tmp_path):
         ({"scores": 1}, "scores: "),
     ],
 )
-def test_a_damaged_line_is_named(tmp_path, line, problem):
+def test_damaged_line_is_a_clear_error(tmp_path, line, problem):
     file = tmp_path / "results.jsonl"
     append(ONE, file)
     if isinstance(line, dict):
@@ -72,14 +72,14 @@ def test_a_damaged_line_is_named(tmp_path, line, problem):
 
 
 @pytest.mark.parametrize("wrong", [{"score": float("nan")}, {"curve": ((1, 2.0),) * 61}, {"minutes": float("inf")}])
-def test_what_could_not_be_read_is_not_appended(tmp_path, wrong):
+def test_invalid_result_is_not_appended(tmp_path, wrong):
     file = tmp_path / "results.jsonl"
     with pytest.raises(UserError, match="the result to append is damaged"):
         append(replace(ONE, **wrong), file)
     assert not file.exists()
 
 
-def test_a_line_that_was_torn_spoils_no_other(tmp_path):
+def test_torn_line_affects_no_other_line(tmp_path):
     file = tmp_path / "results.jsonl"
     append(ONE, file)
     file.write_bytes(file.read_bytes()[:-20])
@@ -91,13 +91,13 @@ def test_a_line_that_was_torn_spoils_no_other(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
+def test_unwritable_file_is_a_one_line_error(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(UserError, match="cannot write to"):
         append(ONE, tmp_path / "results.jsonl")
 
 
-def test_a_folder_in_the_place_of_the_file_is_one_line(tmp_path):
+def test_folder_instead_of_the_file_is_a_one_line_error(tmp_path):
     with pytest.raises(UserError, match=r"cannot read .*: Is a directory"):
         read(tmp_path)
     with pytest.raises(UserError, match=r"cannot write to .*: Is a directory"):
@@ -113,7 +113,7 @@ def test_results_are_selected_by_preset_and_overrides():
     assert select(every, overrides=["stop.env_steps=9"]) == [long]
 
 
-def test_seeds_are_summed_up_by_their_median_and_the_last_result_of_a_seed_counts():
+def test_summary_is_the_median_over_seeds_with_the_last_result_of_each():
     seeds = [
         replace(ONE, seed=0, score=1.0, minutes=None, date="2026-11-20"),
         replace(ONE, seed=0, score=100.0, minutes=1.0, env_steps=10),
@@ -127,7 +127,7 @@ def test_seeds_are_summed_up_by_their_median_and_the_last_result_of_a_seed_count
     assert summarize([replace(ONE, minutes=None)])[0].minutes is None
 
 
-def test_a_preset_is_told_by_its_own_results_and_else_by_shorter_or_longer_runs():
+def test_preset_without_results_is_described_by_shorter_or_longer_runs():
     short = replace(ONE, overrides=("stop.env_steps=9", "eval.every=null"), score=1.0, date="2026-11-30")
     changed = replace(ONE, overrides=("algo.double=true",), score=2.0, date="2026-12-30")
     later = replace(short, overrides=("stop={env_steps: 7}",), score=3.0, date="2026-12-01")
@@ -148,7 +148,7 @@ def test_curves_are_thinned_evenly_and_keep_their_ends():
     assert {after - before for before, after in pairwise(steps)} <= {16, 17}
 
 
-def test_the_results_that_come_with_starling_are_sound_and_read_without_torch():
+def test_bundled_results_are_valid_and_read_without_torch():
     script = """
     import sys
     from starling.tools.results.records import read
@@ -161,14 +161,14 @@ def test_the_results_that_come_with_starling_are_sound_and_read_without_torch():
     assert all(result.curve[-1][0] <= 1.01 * result.env_steps for result in results if result.curve)
 
 
-def test_the_page_in_docs_is_what_the_results_say():
+def test_results_page_is_up_to_date():
     command = [sys.executable, "-m", "starling.tools.results.describe"]
     generated = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     message = "run: python -m starling.tools.results.describe > docs/benchmarks.md"
     assert generated == PAGE.read_text(encoding="utf-8"), message
 
 
-def test_a_table_names_presets_with_fewer_than_five_seeds():
+def test_table_marks_presets_with_fewer_than_five_seeds():
     five = [replace(ONE, seed=seed, score=float(seed)) for seed in range(5)]
     assert "Fewer than 5 seeds" not in markdown(five)
     row = next(line for line in markdown(five).splitlines() if line.startswith("| CartPole-v1"))
@@ -178,7 +178,7 @@ def test_a_table_names_presets_with_fewer_than_five_seeds():
     assert "| 480.00 | (1) |" in markdown([ONE]), "one seed has no interval"
 
 
-def test_every_family_has_its_table_and_an_old_preset_too():
+def test_every_family_and_removed_presets_have_a_table():
     atari, other = replace(ONE, preset="ppo-pong"), replace(ONE, overrides=("env.id=toy/memory", "x='a|b'"))
     gone = replace(ONE, preset="ppo-that-was-removed", minutes=None)
     page = markdown([ONE, atari, other, gone])

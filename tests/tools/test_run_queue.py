@@ -19,7 +19,7 @@ from starling.tools.results.from_run import end_of, is_finished, training_minute
 from starling.tools.results.records import Result, append, read
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "run_queue.py"
-PATIENCE = 240
+TIMEOUT = 240
 """Seconds within which a busy machine does what it should."""
 TINY = ["ppo-cartpole", "stop.env_steps=600", "stop.return=null"]
 OTHER = ["dqn-cartpole", "stop.env_steps=300"]
@@ -40,16 +40,16 @@ def queue(tmp_path):
     for process in started:
         with suppress(ProcessLookupError):
             process.terminate()  # so that it ends its own processes
-        process.communicate(timeout=PATIENCE)
+        process.communicate(timeout=TIMEOUT)
 
 
 @pytest.fixture
 def done(queue):
-    """`done(arguments)`: exit code, output, and complaints of a queue that has ended."""
+    """`done(arguments)`: exit code, stdout, and stderr of a queue that has ended."""
 
     def run(*arguments):
         process = queue(*arguments)
-        out, err = process.communicate(timeout=PATIENCE)
+        out, err = process.communicate(timeout=TIMEOUT)
         return process.returncode, out, err
 
     return run
@@ -57,7 +57,7 @@ def done(queue):
 
 @pytest.fixture
 def in_process(monkeypatch, capsys, tmp_path):
-    """`in_process(arguments)`: exit code and complaints of the command, without a process of its own."""
+    """`in_process(arguments)`: exit code and stderr of the command, run in this process."""
     monkeypatch.syspath_prepend(SCRIPT.parent)
     spec = importlib.util.spec_from_file_location("run_queue", SCRIPT)
     module = importlib.util.module_from_spec(spec)
@@ -95,7 +95,7 @@ def in_process(monkeypatch, capsys, tmp_path):
         (["--runs", "/tmp/x", "/nowhere.yaml"], "cannot read /nowhere.yaml: No such file"),
     ],
 )
-def test_bad_input_is_one_clear_line(in_process, arguments, message):
+def test_invalid_input_is_a_one_line_error(in_process, arguments, message):
     code, complaint = in_process(*arguments)
     assert code == 2
     assert message in complaint
@@ -120,7 +120,7 @@ def test_bad_input_is_one_clear_line(in_process, arguments, message):
         ("- {preset: ppo-cartpole, seeds: 0}", "seeds must be a number of seeds or a list of seeds"),
     ],
 )
-def test_a_bad_file_of_jobs_is_one_clear_line(in_process, tmp_path, text, message):
+def test_invalid_job_file_is_a_one_line_error(in_process, tmp_path, text, message):
     file = tmp_path / "jobs.yaml"
     file.write_text(text)
     code, complaint = in_process(file, "--runs", tmp_path / "runs")
@@ -129,7 +129,7 @@ def test_a_bad_file_of_jobs_is_one_clear_line(in_process, tmp_path, text, messag
     assert len(complaint.splitlines()) == 1
 
 
-def test_jobs_take_turns_and_are_there_once(in_process):
+def test_jobs_are_interleaved_and_unique(in_process):
     from run_queue import Job, checked, parse_seeds
 
     jobs = checked(
@@ -147,8 +147,8 @@ def test_help_has_an_example():
     assert "run_queue.py --runs ~/runs --seeds 5 --job ppo-cartpole" in done.stdout
 
 
-def test_minutes_are_those_of_all_sessions():
-    """A session's clock starts at 0; that of the second may pass the first one's last row before its own first."""
+def test_minutes_are_summed_over_all_sessions():
+    """The clock of each session starts at 0; the second may exceed the first one's last row at its first row."""
 
     def row(env_steps, start, speed):
         seconds = (env_steps - start) / speed
@@ -163,7 +163,7 @@ def test_minutes_are_those_of_all_sessions():
         assert training_minutes(whole[:first] + resumed) == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_score_names_how_many_episodes_it_is_of():
+def test_score_has_its_number_of_episodes():
     row = {"env_steps": 9, "return": 3.5, "episodes": 250}
     assert training_score([row]) == (3.5, "mean return of the last 100 training episodes")
     assert training_score([row | {"episodes": 7}]) == (3.5, "mean return of the last 7 training episodes")
@@ -185,7 +185,7 @@ def test_a_score_names_how_many_episodes_it_is_of():
         (["run: a", "finished: SIGTERM received", "resuming from b", "finished: stop.minutes=1 reached, 9"], True),
     ],
 )
-def test_a_run_is_finished_when_it_reached_its_own_end(tmp_path, lines, finished):
+def test_run_is_finished_only_at_its_stop_condition(tmp_path, lines, finished):
     folder = RunFolder(tmp_path)
     assert end_of(folder) is None
     for line in lines:
@@ -224,15 +224,24 @@ def test_runs_are_recorded_once_with_their_scores(done, tmp_path):
 
 @pytest.mark.slow
 def test_ctrl_c_saves_the_runs_and_the_same_command_continues_them(queue, done, tmp_path):
-    wanted = ["--seeds", "2", "--jobs", "2", "--job", "ppo-cartpole", "stop.env_steps=20000", "stop.return=null"]
-    process = queue(*wanted)
-    deadline = time.monotonic() + PATIENCE
+    expected_error = [
+        "--seeds",
+        "2",
+        "--jobs",
+        "2",
+        "--job",
+        "ppo-cartpole",
+        "stop.env_steps=20000",
+        "stop.return=null",
+    ]
+    process = queue(*expected_error)
+    deadline = time.monotonic() + TIMEOUT
     while len(started := [file for file in (tmp_path / "runs").glob("*/metrics.jsonl") if file.stat().st_size]) < 2:
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    out, err = process.communicate(timeout=PATIENCE)
+    out, err = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, err) == (0, "")
     assert "2 not finished" in out
     assert "SIGINT received: the same command continues" in out
@@ -242,7 +251,7 @@ def test_ctrl_c_saves_the_runs_and_the_same_command_continues_them(queue, done, 
         assert end_of(RunFolder(file.parent)).startswith("SIGINT received")
         assert (file.parent / "checkpoints" / f"step-{row['env_steps']:012}").is_dir()
         assert row["env_steps"] < 20_000
-    code, out, err = done(*wanted)
+    code, out, err = done(*expected_error)
     assert (code, err) == (0, "")
     assert out.count(": continues\n") == 2
     results = read(tmp_path / "r.jsonl")
@@ -254,11 +263,11 @@ def test_ctrl_c_saves_the_runs_and_the_same_command_continues_them(queue, done, 
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_keeps_no_other_from_being_evaluated_and_recorded(done, tmp_path):
-    """One run at a time; a run without a checkpoint starts again, in another folder."""
+def test_failed_run_does_not_prevent_others_from_being_recorded(done, tmp_path):
+    """One run at a time; a run without a checkpoint starts again in another folder."""
     faulty = ["ppo-cartpole", "env.id=toy/faulty", "env.args={what: raise_step, when: 5}", "stop.env_steps=600"]
-    wanted = ["--seeds", "3-3", "--jobs", "1", "--job", *faulty, "--job", *TINY, "--evaluate", "2"]
-    code, out, err = done(*wanted)
+    expected_error = ["--seeds", "3-3", "--jobs", "1", "--job", *faulty, "--job", *TINY, "--evaluate", "2"]
+    code, out, err = done(*expected_error)
     assert (code, err) == (1, "")
     assert "toy/faulty" in out
     assert "ended with code 1: error: " in out
@@ -267,25 +276,25 @@ def test_a_run_that_fails_keeps_no_other_from_being_evaluated_and_recorded(done,
     assert result.job == (TINY[0], tuple(TINY[1:]), 3)
     assert result.protocol == "mean of 2 evaluation episodes, likeliest actions"
     assert result.note == ""
-    code, out, _ = done(*wanted)
+    code, out, _ = done(*expected_error)
     assert code == 1
     assert "1 runs to do, 1 recorded already" in out
     assert len(list((tmp_path / "runs").glob("*/config.yaml"))) == 3
 
 
 @pytest.mark.slow
-def test_a_run_with_other_settings_is_not_continued(done, tmp_path):
-    wanted = ["--seeds", "1", "--jobs", "1", "--job", *TINY]
-    assert done(*wanted)[0] == 0
+def test_run_with_other_settings_is_not_continued(done, tmp_path):
+    expected_error = ["--seeds", "1", "--jobs", "1", "--job", *TINY]
+    assert done(*expected_error)[0] == 0
     (config,) = (tmp_path / "runs").glob("*/config.yaml")
     config.write_text(config.read_text().replace("epochs: 10", "epochs: 9"))
     (tmp_path / "r.jsonl").unlink()
-    code, out, _ = done(*wanted)
+    code, out, _ = done(*expected_error)
     assert code == 1
     assert f"{config.parent} has other settings than the preset has now (algo.epochs); move it away" in out
 
 
-def test_a_damaged_results_file_is_one_clear_line(in_process, tmp_path):
+def test_damaged_results_file_is_a_one_line_error(in_process, tmp_path):
     file = tmp_path / "r.jsonl"
     append(Result("ppo-cartpole", (), 0, 1, None, 1.0, "mean", {}, "here"), file)
     file.write_bytes(file.read_bytes() + b"{\n")

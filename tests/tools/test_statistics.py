@@ -1,6 +1,6 @@
-"""Statistics of scores: stored numbers, scipy by rliable's definitions, and identities.
+"""Statistics of scores compared with stored values, with scipy by rliable's definitions, and with identities.
 
-The stored numbers were computed once with scipy 1.17.1 by the definitions in rliable's `metrics.py`: `trim_mean(scores,
+The stored values were computed once with scipy 1.17.1 by the definitions in rliable's `metrics.py`: `trim_mean(scores,
 0.25, axis=None)`, and the mean over tasks of `mannwhitneyu(x, y, alternative="greater")`, divided by the number of
 pairs. rliable itself was not run.
 """
@@ -43,19 +43,19 @@ pairs = st.integers(1, 3).flatmap(lambda tasks: st.tuples(matrices(tasks), matri
         ([[1], [2], [7]], 3.3333333333333335),
     ],
 )
-def test_iqm_is_the_stored_number(scores, stored):
+def test_iqm_equals_the_stored_value(scores, stored):
     assert interquartile_mean(scores) == pytest.approx(stored, rel=1e-12)
 
 
 @pytest.mark.parametrize(
     ("x", "y", "stored"), [(X, Y, 0.4666666666666666), (Y, X, 0.5333333333333333), (TIED, ALSO_TIED, 0.41)]
 )
-def test_probability_of_improvement_is_the_stored_number(x, y, stored):
+def test_probability_of_improvement_equals_the_stored_value(x, y, stored):
     assert probability_of_improvement(x, y) == pytest.approx(stored, rel=1e-12)
 
 
 @given(matrices())
-def test_iqm_is_scipy_s_trimmed_mean(scores):
+def test_iqm_equals_the_trimmed_mean_of_scipy(scores):
     assert interquartile_mean(scores) == pytest.approx(scipy.stats.trim_mean(scores, 0.25, axis=None), abs=1e-6)
 
 
@@ -69,7 +69,7 @@ def test_iqm_lies_between_the_extremes_in_any_order(scores, random):
 
 
 @given(pairs)
-def test_probability_of_improvement_is_mann_whitney_s(pair):
+def test_probability_of_improvement_equals_the_mann_whitney_statistic(pair):
     x, y = pair
     runs = len(x) * len(y)
     each = [
@@ -80,15 +80,15 @@ def test_probability_of_improvement_is_mann_whitney_s(pair):
 
 
 @given(pairs)
-def test_x_over_y_and_y_over_x_add_up_to_one(pair):
+def test_probabilities_of_x_over_y_and_y_over_x_add_up_to_1(pair):
     x, y = pair
     assert probability_of_improvement(x, y) + probability_of_improvement(y, x) == pytest.approx(1)
     assert probability_of_improvement(x, x) == 0.5
 
 
 @pytest.mark.parametrize("confidence", [0.95, 0.5])
-def test_the_interval_is_that_of_every_possible_resample(confidence):
-    """3 runs of 2 tasks have 27 x 27 equally likely resamples; a task keeps its own runs."""
+def test_interval_matches_that_of_all_possible_resamples(confidence):
+    """3 runs of 2 tasks have 27 x 27 equally likely resamples; resampling is within tasks."""
     scores = np.array([[0.0, 100.0], [1.0, 110.0], [5.0, 170.0]])
     draws = list(product(range(3), repeat=3))
     exact = [np.mean([scores[list(one), 0], scores[list(two), 1]]) for one in draws for two in draws]
@@ -97,7 +97,7 @@ def test_the_interval_is_that_of_every_possible_resample(confidence):
     assert found == pytest.approx(expected, abs=1.0)
 
 
-def test_every_resample_has_the_runs_of_its_task():
+def test_resampling_is_within_tasks():
     scores = np.array([[0.0, 10.0], [1.0, 11.0], [2.0, 12.0], [3.0, 13.0]])
     seen = []
 
@@ -116,7 +116,7 @@ def test_every_resample_has_the_runs_of_its_task():
     assert any((one[:3] + 100 != other).any() for one, other in seen), "arrays are drawn independently"
 
 
-def test_the_same_seed_gives_the_same_interval_and_a_constant_has_none():
+def test_same_seed_gives_the_same_interval_and_constant_scores_an_empty_one():
     one, two = (bootstrap_interval(interquartile_mean, X, rng=np.random.default_rng(7)) for _ in range(2))
     assert one == two
     assert one[0] < interquartile_mean(X) < one[1]
@@ -126,12 +126,12 @@ def test_the_same_seed_gives_the_same_interval_and_a_constant_has_none():
 
 
 @pytest.mark.parametrize("scores", [[], [[]], [1.0, np.nan], [np.inf], 3.0, np.zeros((2, 2, 2))])
-def test_what_are_no_scores_is_refused(scores):
+def test_invalid_scores_are_rejected(scores):
     with pytest.raises(ValueError, match="scores must be"):
         interquartile_mean(scores)
 
 
-def test_other_tasks_and_impossible_intervals_are_refused():
+def test_different_tasks_and_impossible_confidences_are_rejected():
     with pytest.raises(ValueError, match="X has 3 tasks and Y has 2"):
         probability_of_improvement(X, TIED)
     for wrong in ({"resamples": 0}, {"confidence": 0.0}, {"confidence": 1.0}):

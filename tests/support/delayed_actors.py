@@ -1,4 +1,4 @@
-"""IMPALA whose actors are held so many updates behind the learner, and the same without V-trace's correction."""
+"""IMPALA whose actors lag a fixed number of updates behind the learner, with and without V-trace's correction."""
 
 import copy
 from dataclasses import replace
@@ -11,30 +11,30 @@ from starling.algos.impala.config import IMPALAConfig
 from starling.algos.impala.impala import IMPALA
 
 
-class HeldConfig(IMPALAConfig):
-    held: int = 0
+class DelayedConfig(IMPALAConfig):
+    delay: int = 0
 
 
-class Held(IMPALA):
-    """Acts with the network as it was `held` updates ago."""
+class Delayed(IMPALA):
+    """Acts with the network as it was `delay` updates ago."""
 
-    Config = HeldConfig
+    Config = DelayedConfig
 
     def __init__(self, config, net):
         super().__init__(config, net)
-        self._past = {}  # by the number of updates
+        self._past = {}  # update count -> network
 
     def act(self, model, inputs):
-        now = inputs.progress.updates
-        if now not in self._past:
-            self._past[now] = copy.deepcopy(model)
-        then = max((version for version in self._past if version <= now - self.config.held), default=0)
-        self._past = {version: net for version, net in self._past.items() if version >= then}
-        return super().act(self._past[then], inputs)
+        updates = inputs.progress.updates
+        if updates not in self._past:
+            self._past[updates] = copy.deepcopy(model)
+        oldest = max((version for version in self._past if version <= updates - self.config.delay), default=0)
+        self._past = {version: net for version, net in self._past.items() if version >= oldest}
+        return super().act(self._past[oldest], inputs)
 
 
-class Uncorrected(Held):
-    """Takes what was recorded for the present policy's own choices: all ratios are 1."""
+class Uncorrected(Delayed):
+    """Treats the recorded actions as the current policy's own: all ratios are 1."""
 
     def loss(self, model, target_net, batch):
         steps = batch.trajectory
@@ -45,8 +45,10 @@ class Uncorrected(Held):
 
 
 class Corridor(gymnasium.Env):
-    """Three places that look alike, in the second of which left is right: only chance gets through (Sutton & Barto,
-    example 13.1). Every step costs 1; at best -11.6 an episode, and `limit` for who always does the same.
+    """Three states with the same observation; in the second one the actions are swapped (Sutton & Barto, example 13.1).
+
+    Only a random policy gets through. Every step costs 1: the best return is -11.6 per episode, and a deterministic
+    policy gets -`limit`.
     """
 
     def __init__(self, limit=60):

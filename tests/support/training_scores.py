@@ -1,4 +1,4 @@
-"""Training that is looked at on the way, for scores that the trained agent alone does not tell."""
+"""Scores measured during training, which the trained agent alone does not give."""
 
 import time
 
@@ -10,7 +10,7 @@ from starling.launch.runtime import build_runtime
 
 
 class Stopwatch:
-    """Time since it was made: `read()` returns the `seconds` and `cpu_seconds` that the fixture `record` wants."""
+    """Measures the time since its creation: `read()` returns `seconds` and `cpu_seconds` for the fixture `record`."""
 
     def __init__(self):
         self._started, self._cpu_started = time.monotonic(), time.process_time()
@@ -23,7 +23,7 @@ class Stopwatch:
 
 
 def mean_over_training(preset, settings, updates, measure):
-    """Train inline for so many updates and return the mean of `measure(model)` over the second half, and env steps."""
+    """Train inline; returns the mean of `measure(model)` over the second half of `updates`, and the env steps."""
     runtime = build_runtime(RunPlan.from_config(load(preset, settings)))
     values = []
     for _ in runtime.run():
@@ -37,6 +37,6 @@ def mean_over_training(preset, settings, updates, measure):
 
 @torch.no_grad()
 def outputs_of(model, obs):
-    """What the heads of a network say about first observations [B, ...]."""
+    """The outputs of a network's heads for first observations [B, ...]."""
     outputs, _ = model.step(obs, torch.ones(len(obs), dtype=torch.bool), {})
     return outputs

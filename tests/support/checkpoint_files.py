@@ -1,4 +1,4 @@
-"""Checkpoints as tests make and damage them."""
+"""Make and damage checkpoints."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from starling.experiment.run_folder import checkpoint
 from starling.state_io import Joined, Segmented, freeze
 
 RING = 4
-"""Segments of `changing_state`, of which every save changes one."""
+"""Number of segments in `changing_state`; every save changes one."""
 
 
 def save(root, step, state, **settings):
@@ -14,15 +14,15 @@ def save(root, step, state, **settings):
 
 
 def changing_state(serial, size=300):
-    """A state in which everything says which save it belongs to."""
-    made = [serial - (serial - i) % RING for i in range(RING)]
-    parts = Segmented(tuple(Joined((np.full(size, age, np.int32).tobytes(),)) for age in made))
-    small = {"serial": serial, "w": np.full(100, serial)}
-    return {"store": {"frames": np.full(size, serial, np.int32), "ring": parts}, "learner": small}
+    """A state whose values tell which save wrote them."""
+    serials = [serial - (serial - i) % RING for i in range(RING)]
+    parts = Segmented(tuple(Joined((np.full(size, saved_by, np.int32).tobytes(),)) for saved_by in serials))
+    learner_state = {"serial": serial, "w": np.full(100, serial)}
+    return {"store": {"frames": np.full(size, serial, np.int32), "ring": parts}, "learner": learner_state}
 
 
 def ages(ring):
-    """The save that each segment is of."""
+    """The save that wrote each segment."""
     contents = [np.frombuffer(part.read(), np.int32) for part in ring.parts]
     assert all((content == content[0]).all() for content in contents)
     return [int(content[0]) for content in contents]

@@ -1,4 +1,4 @@
-"""Which addresses processes listen on, as the kernel says."""
+"""The addresses on which processes listen, as reported by the kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LISTEN = "0A"
 
 
 def tree(pid: int) -> Iterator[int]:
-    """A process and all that descend from it."""
+    """Yield a process and all its descendants."""
     yield pid
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -22,7 +22,7 @@ def tree(pid: int) -> Iterator[int]:
             yield from tree(int(child))
 
 
-def listening(pids: list[int]) -> set[tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]]:
+def listening_addresses(pids: list[int]) -> set[tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]]:
     """Addresses and ports at which processes accept TCP connections."""
     sockets = {inode for pid in pids for inode in _sockets(pid)}
     found = set()
@@ -35,13 +35,13 @@ def listening(pids: list[int]) -> set[tuple[ipaddress.IPv4Address | ipaddress.IP
     return found
 
 
-def outside(pids: list[int]) -> list[str]:
-    """Where processes listen for other machines."""
-    return sorted(f"{address}:{port}" for address, port in listening(pids) if not address.is_loopback)
+def exposed_addresses(pids: list[int]) -> list[str]:
+    """Listening addresses that other machines can reach."""
+    return sorted(f"{address}:{port}" for address, port in listening_addresses(pids) if not address.is_loopback)
 
 
 def socket_files(pids: list[int]) -> list[Path]:
-    """Files at which processes have Unix sockets."""
+    """Files of the processes' Unix sockets."""
     sockets = {inode for pid in pids for inode in _sockets(pid)}
     lines = [line.split(maxsplit=7) for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
     return sorted({Path(line[7]) for line in lines if len(line) == 8 and line[6] in sockets and line[7][0] == "/"})
@@ -62,7 +62,7 @@ def _sockets(pid: int) -> Iterator[str]:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address as /proc writes it: words of four bytes, each in the order of this machine (little-endian)."""
+    """Parse an address from /proc: 32-bit words, each in the machine's byte order (little-endian)."""
     words = bytes.fromhex(text)
     data = b"".join(words[i : i + 4][::-1] for i in range(0, len(words), 4))
     if len(data) == 4:

@@ -1,4 +1,4 @@
-"""Statistics against numpy over all that was seen, and a network that normalises once."""
+"""Running statistics compared with numpy over all data, and a network that normalizes exactly once."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def observations(lead, seed=0):
     }
 
 
-def test_moments_of_several_batches_are_those_of_all_valid_numbers():
+def test_moments_over_batches_equal_those_of_all_valid_values():
     moments, seen = Moments((2,)), []
     assert moments.mean().tolist() == [0, 0]
     assert moments.std().tolist() == pytest.approx([1, 1])
@@ -40,7 +40,7 @@ def test_moments_of_several_batches_are_those_of_all_valid_numbers():
     np.testing.assert_allclose(moments.std(), everything.std(0), rtol=1e-5)
 
 
-def test_moments_follow_their_sums_however_those_were_written():
+def test_moments_follow_buffers_that_were_overwritten():
     moments, other = Moments((2,)), Moments((2,))
     x = torch.tensor([[1.0, 4.0], [3.0, 4.0]])
     other.update(x, torch.ones(2, dtype=torch.bool))
@@ -50,7 +50,8 @@ def test_moments_follow_their_sums_however_those_were_written():
         mine.numpy()[...] = theirs.numpy()  # as weights arrive from another process
     with torch.inference_mode():
         assert moments.mean().tolist() == [2, 4]
-    scaled = (torch.ones(2, requires_grad=True) - moments.mean()) / moments.std()  # what acting knew serves learning
+    # Statistics cached while acting can be used in training.
+    scaled = (torch.ones(2, requires_grad=True) - moments.mean()) / moments.std()
     scaled.sum().backward()
     other.total += 2
     moments.load_state_dict(other.state_dict())
@@ -67,20 +68,20 @@ def test_moments_of_two_learners_add_up():
         torch.testing.assert_close(one.get_buffer(name) + other.get_buffer(name), buffer)
 
 
-def test_only_vectors_of_floats_are_normalised():
-    normaliser, obs = ObservationNormaliser(SPACE), observations((50, 4))
-    normaliser.update(obs, torch.ones(50, 4, dtype=torch.bool))
-    seen = normaliser(obs)
+def test_only_float_vectors_are_normalized():
+    normalizer, obs = ObservationNormaliser(SPACE), observations((50, 4))
+    normalizer.update(obs, torch.ones(50, 4, dtype=torch.bool))
+    seen = normalizer(obs)
     for leaf in (seen["vector"].flatten(0, 1), seen["pair"][0].flatten()):
         torch.testing.assert_close(leaf.mean(0), torch.zeros(leaf.shape[1:]), atol=1e-5, rtol=0)
         torch.testing.assert_close(leaf.std(0, correction=0), torch.ones(leaf.shape[1:]), atol=1e-4, rtol=0)
     assert seen["image"] is obs["image"]
     assert seen["pair"][1] is obs["pair"][1]
-    far = normaliser({**obs, "vector": torch.full((1, 3), 1e9)})
+    far = normalizer({**obs, "vector": torch.full((1, 3), 1e9)})
     assert (far["vector"] == LIMIT).all()
 
 
-def test_a_network_normalises_what_was_not_normalised_before():
+def test_network_normalizes_observations_exactly_once():
     net = NetConfig(torso=TorsoConfig(hidden=[8], channels=[2], kernels=[3], strides=[2]))
     network = build_network(EnvSpec("x", SPACE, spaces.Discrete(2)), net, {"value": HeadSpec("value")}, normalise=True)
     network.normaliser.update(observations((50, 4), seed=1), torch.ones(50, 4, dtype=torch.bool))
@@ -96,7 +97,7 @@ def test_a_network_normalises_what_was_not_normalised_before():
 
 
 def slow_returns(r, first, valid, discount, before):
-    """What each row has earned up to each step of its episode, one step after another."""
+    """Discounted returns accumulated so far at every valid step, one step at a time."""
     found = []
     for row in range(r.shape[1]):
         running = before
@@ -107,7 +108,7 @@ def slow_returns(r, first, valid, discount, before):
     return np.array(found)
 
 
-def test_rewards_are_divided_by_the_deviation_of_their_return():
+def test_rewards_are_divided_by_the_std_of_their_return():
     scale, seen, before = RewardScale(0.9), [], 0.0
     for seed in range(3):
         random = np.random.default_rng(seed)
@@ -118,5 +119,5 @@ def test_rewards_are_divided_by_the_deviation_of_their_return():
         scale.update(torch.from_numpy(r), torch.from_numpy(first), torch.from_numpy(valid))
         seen.append(slow_returns(r, first, valid, 0.9, before))
         before = np.concatenate(seen).mean()
-    deviation = np.concatenate(seen).std()
-    np.testing.assert_allclose(scale(torch.from_numpy(r)), np.clip(r / deviation, -LIMIT, LIMIT), rtol=1e-4)
+    std = np.concatenate(seen).std()
+    np.testing.assert_allclose(scale(torch.from_numpy(r)), np.clip(r / std, -LIMIT, LIMIT), rtol=1e-4)

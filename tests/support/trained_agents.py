@@ -1,10 +1,10 @@
-"""Measures of a trained agent, to be given to `trial`."""
+"""Scores of a trained agent, for the fixture `trial`."""
 
 from starling.tools.evaluate import evaluate_run, load_agent
 
 
 def greedy_return(episodes=100):
-    """A measure: the mean return of so many evaluation episodes of the trained agent."""
+    """A function that returns the mean return of `episodes` evaluation episodes of the trained agent."""
 
     def measure(result):
         options = {"seed": 0, "which": "newest", "protocol": "as-trained", "warn": lambda line: None}
