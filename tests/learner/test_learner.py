@@ -287,6 +287,12 @@ def test_parts_are_stepped_in_turns_and_with_delays_as_the_algorithm_asks(sequen
     assert algorithm.computed == computed
 
 
+def test_a_parameter_of_two_optimizers_is_refused():
+    spec = {"a": OptimizerSpec(sgd(), lambda m: m.a.parameters()), "all": OptimizerSpec(sgd())}
+    with pytest.raises(ValueError, match="optimizers 'a' and 'all' have a parameter in common"):
+        a_learner(Probe(optimizers=spec), TwoHeads())
+
+
 def test_an_update_in_which_no_optimizer_steps_is_refused():
     with pytest.raises(ValueError, match="at least one optimizer must step in every update"):
         LearnSpec({"all": OptimizerSpec(sgd(), every=2)})
