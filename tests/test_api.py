@@ -7,6 +7,7 @@ import torch
 
 import starling
 from starling.actor.noise import Noise
+from starling.config.load import from_dict
 from starling.envs.toy import Identity
 from starling.experiment.run_folder.folder import RunFolder
 from starling.experiment.run_folder.metrics import read_rows
@@ -122,4 +123,22 @@ def test_train_accepts_a_dict(tmp_path):
     with pytest.raises(starling.UserError, match="unknown key 'sede'"):
         starling.train({**settings, "sede": 1}, runs=tmp_path)
     with pytest.raises(ValueError, match="overrides go with"):
-        starling.train(settings, ["seed=1"], runs=tmp_path)
+        starling.train(from_dict(settings), ["seed=1"], runs=tmp_path)
+
+
+def test_overrides_change_a_dict(tmp_path):
+    settings = {"algo": {"name": "ppo", "rollout": 16}, "env": {"id": "toy/identity", "num": 2}}
+    result = starling.train(settings, ["stop.env_steps=64", "algo.rollout=32", "run=short"], runs=tmp_path)
+    assert (result.env_steps, result.updates, result.folder) == (64, 1, tmp_path / "short")
+    assert settings["algo"] == {"name": "ppo", "rollout": 16}  # not changed in place
+    with pytest.raises(starling.UserError, match=r"unknown key 'algo\.rolout'"):
+        starling.train(settings, ["algo.rolout=32"], runs=tmp_path)
+
+
+def test_print_display_prints_messages_and_a_line_per_row(tmp_path, capsys):
+    settings = {"algo": {"name": "ppo", "rollout": 16}, "env": {"id": "toy/identity", "num": 2}}
+    starling.train(settings, ["stop.env_steps=96", "run=shown"], runs=tmp_path, display=starling.PrintDisplay())
+    first, *rows = capsys.readouterr().out.splitlines()
+    assert first == f"run: {tmp_path / 'shown'}"
+    assert [row.split(" env steps")[0].strip() for row in rows] == ["32", "64", "96"]
+    assert all("return" in row and "steps/s" in row and "entropy" in row for row in rows)

@@ -3,7 +3,9 @@
 With STARLING_MATRIX=whole each example trains under every runtime.
 """
 
+import ast
 import os
+import re
 import subprocess
 import sys
 from itertools import product
@@ -11,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+import starling
 from starling.cli.main import app
 from starling.experiment.run_folder.folder import RunFolder
 from starling.experiment.run_folder.metrics import read_rows
 
 ROOT = Path(__file__).parent.parent
+SOURCES = str(Path(starling.__file__).parents[1])  # subprocesses import the package that is tested
 WHOLE = os.environ.get("STARLING_MATRIX") == "whole"
 RUNTIMES = {
     "inline": [],
@@ -31,7 +35,8 @@ PAIRS = [
 
 
 def train_in_subprocess(arguments):
-    env = {**os.environ, "PYTHONPATH": "examples"}  # relative, as in the README
+    path = os.pathsep.join(("examples", SOURCES))  # relative, as in the README
+    env = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, "-m", "starling", "train", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -60,3 +65,62 @@ def test_example_trains_under_every_runtime(example, runtime, tmp_path, train_in
         assert with_reward[-1]["loss/curiosity/reconstruction"] < 0.5 * with_reward[0]["loss/curiosity/reconstruction"]
     else:
         assert rows[-1]["return"] > 0.7  # 0.8 at best, about -2 at the start
+
+
+SCRIPTS = {"dqn": 60_000, "ppo": 120_000}
+"""Examples that are scripts too, and the env steps of their schedules."""
+SCRIPT_RUNS = [
+    pytest.param(script, runtime, marks=[pytest.mark.ray] if runtime == "ray" else [])
+    for script, runtime in product(SCRIPTS, RUNTIMES)
+    if WHOLE or (script, runtime) in {("dqn", "inline"), ("dqn", "ray"), ("ppo", "inline"), ("ppo", "processes")}
+]
+
+
+@pytest.mark.usefixtures("ray_token")
+@pytest.mark.parametrize(("script", "runtime"), SCRIPT_RUNS)
+def test_script_learns_cartpole_under_every_runtime(script, runtime, tmp_path):
+    """From another folder, and without its own folder on PYTHONPATH; a random policy has a return of about 22."""
+    settings = ["run=own", "stop.return=60", "seed=1", *RUNTIMES[runtime]]
+    command = [sys.executable, str(ROOT / "examples" / f"{script}.py"), *settings]
+    env = {**os.environ, "PYTHONPATH": SOURCES}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "reached stop.return=60; mean return of the last 100 episodes: " in done.stdout
+    rows = read_rows(RunFolder(tmp_path / "runs" / "own").metrics_file)
+    assert rows[-1]["return"] >= 60
+    assert rows[-1]["env_steps"] < SCRIPTS[script]
+
+
+@pytest.mark.parametrize("name", ["td3", *SCRIPTS])
+def test_single_file_algorithms_have_less_than_150_lines(name):
+    assert len((ROOT / "examples" / f"{name}.py").read_text().splitlines()) < 150
+
+
+def not_public(source):
+    """Imports and attributes of starling in a file that are not documented as public."""
+    builders = (ROOT / "docs" / "ops.md").read_text().partition("## Networks and trees")[2]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names if name.name.startswith("starling."))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "starling":
+            for name in (name.name for name in node.names):
+                public = {
+                    "starling": name in {"tree", *starling.__all__},
+                    "starling.ops": not name.startswith("_"),
+                    "starling.nets": re.search(rf"\b{name}\b", builders) is not None,
+                }
+                if not public.get(".".join(node.module.split(".")[:2]), False):
+                    yield f"{node.module}.{name}"
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "starling":
+            yield from {f"starling.{node.attr}"} - {f"starling.{name}" for name in starling.__all__}
+
+
+@pytest.mark.parametrize("name", ["dqn", "ppo", "td3", "own_algorithm", "own_curiosity", "own_env", "own_network"])
+def test_examples_use_only_the_public_api(name):
+    """Except own_sampler.py, which extends a built-in algorithm and a built-in sampler."""
+    assert list(not_public((ROOT / "examples" / f"{name}.py").read_text())) == []
+
+
+def test_private_imports_are_found():
+    source = "import starling.api\nfrom starling.algos.dqn.dqn import DQN\nstarling.Curious\nstarling.train()"
+    assert sorted(not_public(source)) == ["starling.Curious", "starling.algos.dqn.dqn.DQN", "starling.api"]

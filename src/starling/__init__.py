@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from starling.algos.tables import replay_table, rollout_table
     from starling.api import (
         Agent,
+        PrintDisplay,
         load,
         register_algorithm,
         register_env,
@@ -35,11 +36,12 @@ if TYPE_CHECKING:
     from starling.errors import UserError
     from starling.nets.build import HeadSpec, Network, build_network
     from starling.replay.spec import TableSpec
-    from starling.types import Batch, EnvSpec, StreamSpec, Trajectory
+    from starling.types import Batch, EnvSpec, Progress, StreamSpec, Trajectory
 
 _HOMES = {
     "starling.api": (
-        "Agent", "load", "register_algorithm", "register_env", "register_torso", "register_wrapper", "resume", "train",
+        "Agent", "PrintDisplay", "load", "register_algorithm", "register_env", "register_torso", "register_wrapper",
+        "resume", "train",
     ),
     "starling.algos.base": (
         "ActInput", "ActOutput", "Algorithm", "LearnSpec", "Loss", "LossPart", "OptimizerSpec", "TargetSpec",
@@ -51,7 +53,7 @@ _HOMES = {
     "starling.errors": ("UserError",),
     "starling.nets.build": ("HeadSpec", "Network", "build_network"),
     "starling.replay.spec": ("TableSpec",),
-    "starling.types": ("Batch", "EnvSpec", "StreamSpec", "Trajectory"),
+    "starling.types": ("Batch", "EnvSpec", "Progress", "StreamSpec", "Trajectory"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -72,6 +74,8 @@ __all__ = [
     "Network",
     "OptimizerConfig",
     "OptimizerSpec",
+    "PrintDisplay",
+    "Progress",
     "StreamSpec",
     "TableSpec",
     "TargetSpec",

@@ -36,6 +36,24 @@ class Quiet:
     def message(self, line: str) -> None: ...
 
 
+class PrintDisplay:
+    """A display that prints messages, and one line per row of metrics: env steps, mean return, speed, losses."""
+
+    def tick(self, status: Status) -> None:
+        """Called several times per second; prints nothing."""
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Print a row of metrics, with the keys of `metrics.jsonl`."""
+        score = "-" if row["return"] is None else f"{row['return']:.1f}"
+        facts = [f"{row['env_steps']:>9,} env steps", f"return {score:>6}", f"{row['time/steps_per_s']:>7,.0f} steps/s"]
+        losses = [key for key in row if key.startswith("loss/") and key.count("/") == 1]
+        self.message("  ".join([*facts, *(f"{key.removeprefix('loss/')} {row[key]:.3g}" for key in losses)]))
+
+    def message(self, line: str) -> None:
+        """Print a message of the run."""
+        print(line, flush=True)
+
+
 def train(
     source: str | dict[str, Any] | Config,
     overrides: Sequence[str] = (),
@@ -50,9 +68,9 @@ def train(
 
     Args:
         source: the name of a preset, a YAML file, a nested dict, or a `Config`.
-        overrides: `key.sub=value` settings to change; only for a preset or a file.
+        overrides: `key.sub=value` settings to change, e.g. `sys.argv[1:]`; not for a `Config`.
         runs: the folder in which the run's own folder is created.
-        display: receives progress, rows of metrics, and messages; by default nothing is shown.
+        display: receives progress, rows of metrics, and messages, e.g. `PrintDisplay()`; by default nothing is shown.
         allow: packages that may be imported if the file is in a run folder that was made by somebody else.
 
     Returns:
@@ -60,17 +78,19 @@ def train(
 
     Raises:
         UserError: The configuration cannot be used; the message says what to change.
-        ValueError: `overrides` were given with a dict or a `Config`.
+        ValueError: `overrides` were given with a `Config`.
     """
     if isinstance(source, str):
         run = of_config(source, allow)
         config = load_config(source, overrides, vet=None if run is None else run.vet)
         if run is not None:
             run.check_cluster(overrides)
+    elif isinstance(source, dict):
+        config = from_dict(source, overrides)
     elif overrides:
-        raise ValueError("overrides go with a preset or a file; change the dict or the Config itself")
+        raise ValueError("overrides go with a preset, a file, or a dict; change the Config itself")
     else:
-        config = from_dict(source) if isinstance(source, dict) else source
+        config = source
     return training.train(config, Path(runs), display or Quiet())
 
 

@@ -84,9 +84,18 @@ def _lacking(whole: dict[str, Any], given: dict[str, Any], prefix: str = "") -> 
             yield from _lacking(value, given[key], f"{prefix}{key}.")
 
 
-def from_dict(values: dict[str, Any]) -> Config:
-    """Build a checked configuration from plain data; raise one `UserError` with one line per mistake."""
-    return _or_raise(*check(values))
+def from_dict(values: dict[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """Build a checked configuration from plain data and `key.sub=value` overrides on top.
+
+    Raises one `UserError` with one line per mistake.
+    """
+    if not overrides:
+        return _or_raise(*check(values))
+    settings = Settings()
+    settings.add_file(values, "")
+    mistakes = settings.add_overrides(overrides)
+    config, more = check(settings.values)
+    return _or_raise(config, mistakes + more)
 
 
 def _or_raise(config: Config | None, mistakes: list[str]) -> Config:

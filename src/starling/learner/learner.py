@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,6 +59,15 @@ class LearnResult:
     priorities: NDArray | None
 
 
+def _check_disjoint(parameters: Mapping[str, Sequence[nn.Parameter]]) -> None:
+    """Raise ValueError if two optimizers have a parameter in common: it would be a view of one flat buffer only."""
+    owners: dict[nn.Parameter, str] = {}
+    for name, mine in parameters.items():
+        for parameter in mine:
+            if (other := owners.setdefault(parameter, name)) != name:
+                raise ValueError(f"optimizers {other!r} and {name!r} have a parameter in common; each needs its own")
+
+
 class Learner:
     """One update per batch: prepare, epochs of minibatches, optimizer steps, target network, new priorities."""
 
@@ -84,6 +93,7 @@ class Learner:
             for name, spec in self._learning.optimizers.items()
         }
         self._parameters = {name: optimizer.parameters for name, optimizer in self._optimizers.items()}
+        _check_disjoint(self._parameters)
         self._compiled = Compiled() if compiled else None
         self._compiled_everywhere = True  # no rank still compiles its loss
         self._target_flat = self._flatten_target()

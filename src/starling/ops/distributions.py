@@ -41,12 +41,17 @@ def _log_slope(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Categorical:
-    """A distribution over A discrete actions; logits may be unnormalized, and -inf masks an action."""
+    """A distribution over A discrete actions.
 
-    logits: Tensor  # [..., A]
+    Attributes:
+        logits: [..., A], may be unnormalized; -inf masks an action.
+    """
+
+    logits: Tensor
 
     @property
     def noise_size(self) -> int:
+        """Uniform numbers per action that `sample` takes."""
         return 1
 
     @torch.no_grad()
@@ -90,21 +95,28 @@ class Categorical:
         return (log_p.exp() * (log_p - log_q)).sum(-1)
 
     def params(self) -> dict[str, Tensor]:
+        """The logits, to be recorded per step."""
         return {"logits": self.logits}
 
     @classmethod
     def from_params(cls, params: Mapping[str, Tensor]) -> Self:
+        """The distribution with these `params`."""
         return cls(params["logits"])
 
 
 @dataclass(frozen=True)
 class MultiCategorical:
-    """K independent categorical distributions, each with its own number of actions."""
+    """K independent categorical distributions, each with its own number of actions.
 
-    logits: tuple[Tensor, ...]  # K of [..., A_k]
+    Attributes:
+        logits: K tensors [..., A_k].
+    """
+
+    logits: tuple[Tensor, ...]
 
     @property
     def noise_size(self) -> int:
+        """Uniform numbers per action that `sample` takes."""
         return len(self.logits)
 
     @property
@@ -136,22 +148,30 @@ class MultiCategorical:
         return torch.stack([mine.kl(theirs) for mine, theirs in each]).sum(0)
 
     def params(self) -> dict[str, Tensor]:
+        """The logits of every categorical distribution, to be recorded per step."""
         return {f"logits_{k}": logits for k, logits in enumerate(self.logits)}
 
     @classmethod
     def from_params(cls, params: Mapping[str, Tensor]) -> Self:
+        """The distribution with these `params`."""
         return cls(tuple(params[f"logits_{k}"] for k in range(len(params))))
 
 
 @dataclass(frozen=True)
 class Gaussian:
-    """A normal distribution with diagonal covariance; a log-std [D] is shared by all states."""
+    """A normal distribution with diagonal covariance.
 
-    mean: Tensor  # [..., D]
-    log_std: Tensor  # [..., D] or [D]
+    Attributes:
+        mean: [..., D].
+        log_std: [..., D], or [D] if all states share it.
+    """
+
+    mean: Tensor
+    log_std: Tensor
 
     @property
     def noise_size(self) -> int:
+        """Uniform numbers per action that `sample` takes."""
         return int(self.mean.shape[-1])
 
     def sample(self, noise: Tensor) -> Tensor:
@@ -186,15 +206,21 @@ class Gaussian:
 
     @classmethod
     def from_params(cls, params: Mapping[str, Tensor]) -> Self:
+        """The distribution with these `params`."""
         return cls(params["mean"], params["log_std"])
 
 
 @dataclass(frozen=True)
 class TanhGaussian:
-    """tanh of a Gaussian, with actions in (-1, 1) (1801.01290, appendix C); the entropy has no closed form."""
+    """tanh of a Gaussian, with actions in (-1, 1) (1801.01290, appendix C); the entropy has no closed form.
 
-    mean: Tensor  # [..., D] before tanh
-    log_std: Tensor  # [..., D] or [D]
+    Attributes:
+        mean: [..., D], before tanh.
+        log_std: [..., D], or [D] if all states share it; before tanh.
+    """
+
+    mean: Tensor
+    log_std: Tensor
 
     @property
     def base(self) -> Gaussian:
@@ -203,6 +229,7 @@ class TanhGaussian:
 
     @property
     def noise_size(self) -> int:
+        """Uniform numbers per action that `sample` takes."""
         return int(self.mean.shape[-1])
 
     def sample(self, noise: Tensor) -> Tensor:
@@ -246,6 +273,7 @@ class TanhGaussian:
 
     @classmethod
     def from_params(cls, params: Mapping[str, Tensor]) -> Self:
+        """The distribution with these `params`."""
         return cls(params["mean"], params["log_std"])
 
 

@@ -13,7 +13,17 @@ from starling.types import Tensor
 
 
 def ladder(rows: Tensor, total: int, base: float = 0.4, alpha: float = 7.0) -> Tensor:
-    """Ape-X's epsilons base^(1 + alpha i / (N - 1)) [B] for envs i [B] of N (1803.00933, section 4.1); N = 1: base."""
+    """Ape-X's epsilons base^(1 + alpha i / (N - 1)) of envs i (1803.00933, section 4.1).
+
+    Args:
+        rows: Indices i [B] of envs, from 0.
+        total: Number N of envs in the run; with a single one, epsilon is `base`.
+        base: Epsilon of env 0, the largest.
+        alpha: Env N - 1 has epsilon base^(1 + alpha), the smallest.
+
+    Returns:
+        Epsilons [B].
+    """
     exponent = 1.0 + rows.to(torch.float32) * (alpha / max(total - 1, 1))
     return torch.pow(base, exponent)
 
@@ -28,7 +38,16 @@ def epsilon_metrics(epsilon: Tensor | float) -> dict[str, float]:
 
 @torch.no_grad()
 def epsilon_greedy(q: Tensor, epsilon: Tensor | float, noise: Tensor) -> Tensor:
-    """Sample epsilon-greedy actions [B] int64 from q [B, A], epsilon [B] or a number, and noise [B, 2] in (0, 1)."""
+    """Sample epsilon-greedy actions.
+
+    Args:
+        q: Q values [B, A].
+        epsilon: Probability of a uniformly random action: a number, or [B].
+        noise: [B, 2] uniform in (0, 1), e.g. `ActInput.noise(2)`.
+
+    Returns:
+        Actions [B], int64.
+    """
     check_shapes("epsilon_greedy", q=(q, "B A"), epsilon=(epsilon, "B"), noise=(noise, "B 2"))
     actions = q.shape[-1]
     uniform = (noise[:, 1] * actions).long().clamp(max=actions - 1)

@@ -40,7 +40,7 @@ def masked_means(named: Mapping[str, Tensor], valid: Tensor) -> dict[str, Tensor
 
 @torch.no_grad()
 def normalise(advantage: Tensor, valid: Tensor) -> Tensor:
-    """(advantage - mean) / (std + 1e-8) over valid steps, 0 elsewhere; [...]."""
+    """Advantages [...] with mean 0 and std 1 over valid steps, 0 elsewhere: (advantage - mean) / (std + 1e-8)."""
     centred = torch.where(valid, advantage - masked_mean(advantage, valid), 0.0)
     std = masked_mean(centred.square(), valid).sqrt()
     return centred / (std + 1e-8)
@@ -60,9 +60,17 @@ def log_ratio(log_prob: Tensor, behaviour_log_prob: Tensor) -> Tensor:
 
 
 def ppo_surrogate(log_rho: Tensor, advantage: Tensor, clip: Tensor) -> Tensor:
-    """The negated clipped surrogate (1707.06347, eq. 7) [...] from log ratios and advantages [...].
+    """The negated clipped surrogate of PPO (1707.06347, eq. 7), to be minimized.
 
-    `clip` [...] or [] is a tensor because it may follow a schedule, and compiled code treats a number as a constant.
+        -min(rho A, clamp(rho, 1 - clip, 1 + clip) A)
+
+    Args:
+        log_rho: Log ratios log pi(a) - log pi_old(a) [...].
+        advantage: Advantages A [...]; no gradient flows through them.
+        clip: [...] or []; a tensor because it may follow a schedule, and compiled code treats a number as a constant.
+
+    Returns:
+        Losses [...] of single steps.
     """
     check_shapes("ppo_surrogate", "...", log_rho=log_rho, advantage=advantage)
     rho, advantage = log_rho.exp(), advantage.detach()
@@ -76,7 +84,17 @@ def value_loss(v: Tensor, target: Tensor) -> Tensor:
 
 
 def clipped_value_loss(v: Tensor, v_old: Tensor, target: Tensor, clip: float) -> Tensor:
-    """The maximum of `value_loss` at v and at v clipped to v_old +- clip (2005.12729, section 3) [...]."""
+    """The maximum of `value_loss` at v and at v clipped to v_old +- clip (2005.12729, section 3).
+
+    Args:
+        v: Values [...] of the current network.
+        v_old: Values [...] before the update.
+        target: Value targets [...]; no gradient flows through them.
+        clip: Largest distance of v from v_old.
+
+    Returns:
+        Losses [...] of single steps.
+    """
     check_shapes("clipped_value_loss", "...", v=v, v_old=v_old, target=target)
     v_old = v_old.detach()
     v_held = v_old + (v - v_old).clamp(-clip, clip)

@@ -12,20 +12,34 @@ from starling.types import Tensor
 
 @torch.no_grad()
 def retrace(
-    r_t: Tensor,  # [T, B]
-    discount_t: Tensor,  # [T, B]
-    q: Tensor,  # [T+1, B, A] of the target network, transformed
-    action_t: Tensor,  # [T, B] int
-    pi: Tensor,  # [T+1, B, A] probabilities of the target policy
-    mu_t: Tensor,  # [T, B] recorded probability of the action taken
-    valid_t: Tensor,  # [T, B] bool
+    r_t: Tensor,
+    discount_t: Tensor,
+    q: Tensor,
+    action_t: Tensor,
+    pi: Tensor,
+    mu_t: Tensor,
+    valid_t: Tensor,
     *,
-    lambda_t: Tensor | float = 1.0,  # [T, B]
+    lambda_t: Tensor | float = 1.0,
     transform: Transform = IDENTITY,
-) -> Tensor:  # [T, B] transformed; Q itself on invalid steps
+) -> Tensor:
     """Q targets h(G_t), G_t = r_t + discount_t (V_{t+1} + c_{t+1} (G_{t+1} - Q_{t+1})) (1606.02647, eq. 3).
 
     V = sum_a pi(a) h^-1(Q(a)), and c_{t+1} = lambda_t min(1, pi / mu) at t + 1: the first step has no weight.
+
+    Args:
+        r_t: Rewards [T, B].
+        discount_t: Discounts [T, B], 0 at termination.
+        q: Q values [T+1, B, A] of the target network, predicted under `transform`.
+        action_t: Actions [T, B], int.
+        pi: Probabilities [T+1, B, A] of the target policy.
+        mu_t: Recorded probabilities [T, B] of the actions that were taken.
+        valid_t: bool [T, B], False on resets and padding.
+        lambda_t: A number, or [T, B].
+        transform: h and its inverse; the identity by default.
+
+    Returns:
+        Transformed Q targets [T, B] without gradient; Q itself on invalid steps.
     """
     check_shapes(
         "retrace",

@@ -14,8 +14,16 @@ from starling.types import Tensor
 
 
 def backward_recursion(base_t: Tensor, weight_t: Tensor, x_last: Tensor) -> Tensor:
-    """Solve x_t = base_t + weight_t x_{t+1} backward from x_T = x_last, with one op per step."""
-    # base_t, weight_t: [T, B]; x_last: [B]; returns [T, B]
+    """Solve x_t = base_t + weight_t x_{t+1} backward from x_T = x_last, with one op per step.
+
+    Args:
+        base_t: [T, B].
+        weight_t: [T, B].
+        x_last: x_T [B].
+
+    Returns:
+        x_0, ..., x_{T-1} [T, B].
+    """
     x, xs = x_last, []
     for base, weight in zip(reversed(base_t.unbind()), reversed(weight_t.unbind()), strict=True):
         x = torch.addcmul(base, weight, x)
@@ -25,14 +33,28 @@ def backward_recursion(base_t: Tensor, weight_t: Tensor, x_last: Tensor) -> Tens
 
 @torch.no_grad()
 def gae(
-    r_t: Tensor,  # [T, B]
-    discount_t: Tensor,  # [T, B]
-    v_t: Tensor,  # [T, B] values at obs[t]
-    v_tp1: Tensor,  # [T, B] values at obs[t+1]
-    lambda_t: Tensor | float,  # [T, B]
-    valid_t: Tensor,  # [T, B] bool
-) -> Tensor:  # [T, B]
-    """Generalized advantage estimates (1506.02438, eq. 16), 0 on invalid steps."""
+    r_t: Tensor,
+    discount_t: Tensor,
+    v_t: Tensor,
+    v_tp1: Tensor,
+    lambda_t: Tensor | float,
+    valid_t: Tensor,
+) -> Tensor:
+    """Generalized advantage estimates (1506.02438, eq. 16).
+
+        A_t = delta_t + discount_t lambda_t A_{t+1},  delta_t = r_t + discount_t v_tp1 - v_t
+
+    Args:
+        r_t: Rewards [T, B].
+        discount_t: Discounts [T, B], 0 at termination.
+        v_t: Values [T, B] at obs[t].
+        v_tp1: Values [T, B] at obs[t+1].
+        lambda_t: A number, or [T, B]. 0 gives one-step TD errors, 1 whole returns minus v_t.
+        valid_t: bool [T, B], False on resets and padding.
+
+    Returns:
+        Advantages [T, B] without gradient, 0 on invalid steps. The value targets are advantages + v_t.
+    """
     check_shapes("gae", "T B", r_t=r_t, discount_t=discount_t, v_t=v_t, v_tp1=v_tp1, lambda_t=lambda_t, valid_t=valid_t)
     delta_t = torch.where(valid_t, r_t + discount_t * v_tp1 - v_t, 0.0)
     trace_t = torch.where(valid_t, discount_t * lambda_t, 0.0)
@@ -41,14 +63,28 @@ def gae(
 
 @torch.no_grad()
 def lambda_return(
-    r_t: Tensor,  # [T, B]
-    discount_t: Tensor,  # [T, B]
-    v_t: Tensor,  # [T, B] values at obs[t]; the targets of invalid steps
-    v_tp1: Tensor,  # [T, B] values at obs[t+1]
-    lambda_t: Tensor | float,  # [T, B]
-    valid_t: Tensor,  # [T, B] bool
-) -> Tensor:  # [T, B]
-    """G_t = r_t + discount_t ((1 - lambda_t) v_tp1 + lambda_t G_{t+1}) (Sutton and Barto, eq. 12.18)."""
+    r_t: Tensor,
+    discount_t: Tensor,
+    v_t: Tensor,
+    v_tp1: Tensor,
+    lambda_t: Tensor | float,
+    valid_t: Tensor,
+) -> Tensor:
+    """Lambda returns G_t = r_t + discount_t ((1 - lambda_t) v_tp1 + lambda_t G_{t+1}) (Sutton and Barto, eq. 12.18).
+
+    The last valid step of an episode or of the sequence bootstraps from its own v_tp1.
+
+    Args:
+        r_t: Rewards [T, B].
+        discount_t: Discounts [T, B], 0 at termination.
+        v_t: Values [T, B] at obs[t]; the targets of invalid steps.
+        v_tp1: Values [T, B] at obs[t+1].
+        lambda_t: A number, or [T, B]. 0 gives one-step targets, 1 Monte Carlo returns.
+        valid_t: bool [T, B], False on resets and padding.
+
+    Returns:
+        Value targets [T, B] without gradient; v_t on invalid steps.
+    """
     check_shapes(
         "lambda_return", "T B", r_t=r_t, discount_t=discount_t, v_t=v_t, v_tp1=v_tp1, lambda_t=lambda_t, valid_t=valid_t
     )
@@ -61,14 +97,28 @@ def lambda_return(
 
 @torch.no_grad()
 def n_step_return(
-    r_t: Tensor,  # [T, B]
-    discount_t: Tensor,  # [T, B]
-    v_t: Tensor,  # [T, B] values at obs[t]; the targets of invalid steps
-    v_tp1: Tensor,  # [T, B] values at obs[t+1]
+    r_t: Tensor,
+    discount_t: Tensor,
+    v_t: Tensor,
+    v_tp1: Tensor,
     n: int,
-    valid_t: Tensor,  # [T, B] bool
-) -> Tensor:  # [T, B]
-    """n-step returns for every t, with fewer steps if the sequence or the episode ends before."""
+    valid_t: Tensor,
+) -> Tensor:
+    """n-step returns r_t + ... + discount^n v_{t+n} for every t.
+
+    They have fewer steps if the sequence or the episode ends before.
+
+    Args:
+        r_t: Rewards [T, B].
+        discount_t: Discounts [T, B], 0 at termination.
+        v_t: Values [T, B] at obs[t]; the targets of invalid steps.
+        v_tp1: Values [T, B] at obs[t+1].
+        n: Number of rewards before the bootstrap, at least 1.
+        valid_t: bool [T, B], False on resets and padding.
+
+    Returns:
+        Value targets [T, B] without gradient; v_t on invalid steps.
+    """
     check_shapes("n_step_return", "T B", r_t=r_t, discount_t=discount_t, v_t=v_t, v_tp1=v_tp1, valid_t=valid_t)
     if n < 1:
         raise ValueError(f"n_step_return: n must be at least 1, not {n}")
@@ -82,15 +132,24 @@ def n_step_return(
 
 @torch.no_grad()
 def window_return(
-    r_t: Tensor,  # [T, B]
-    discount_t: Tensor,  # [T, B]
-    v_last: Tensor,  # [B] value at obs[T]
-    valid_t: Tensor,  # [T, B] bool
-) -> Tensor:  # [B]
+    r_t: Tensor,
+    discount_t: Tensor,
+    v_last: Tensor,
+    valid_t: Tensor,
+) -> Tensor:
     """Return of a whole sequence: discounted rewards plus the discounted value of the last observation.
 
     A sequence lies within one episode, and its padding repeats the final observation, so `v_last` follows the last
-    valid step.
+    valid step. With T = n, this is the n-step target of the first step; T = 1 gives r + discount v_last.
+
+    Args:
+        r_t: Rewards [T, B]; those of invalid steps are ignored.
+        discount_t: Discounts [T, B], 0 at termination.
+        v_last: Values [B] at obs[T].
+        valid_t: bool [T, B], False on padding.
+
+    Returns:
+        Value targets [B] of the first step, without gradient.
     """
     check_shapes("window_return", "T B", r_t=r_t, discount_t=discount_t, valid_t=valid_t, v_last=(v_last, "B"))
     r_t, discount_t = torch.where(valid_t, r_t, 0.0), torch.where(valid_t, discount_t, 1.0)

@@ -17,22 +17,32 @@ from starling.types import StreamSpec, Tensor, Trajectory
 class StreamTerms:
     """Rewards, discounts, lambdas, and masks of one stream, in the form that the ops of `starling.ops` take.
 
-    `valid_t` marks steps of the recursion, at which the stream's value has a target. `acted_t` marks steps at which an
-    action was taken; it masks the policy loss. They differ only at resets within a non-episodic stream.
+    The two masks differ only at resets within a non-episodic stream.
+
+    Attributes:
+        r_t: Rewards [T, B], 0 on resets within a non-episodic stream.
+        discount_t: Discounts [T, B], 0 at termination if the stream is episodic.
+        lambda_t: A number, or [T, B].
+        valid_t: bool [T, B]: steps of the recursion, at which the stream's value has a target.
+        acted_t: bool [T, B]: steps at which an action was taken; it masks the policy loss.
     """
 
-    r_t: Tensor  # [T, B] float, 0 on resets within a non-episodic stream
-    discount_t: Tensor  # [T, B] float, 0 at termination if the stream is episodic
-    lambda_t: Tensor | float  # [T, B] float
-    valid_t: Tensor  # [T, B] bool
-    acted_t: Tensor  # [T, B] bool
+    r_t: Tensor
+    discount_t: Tensor
+    lambda_t: Tensor | float
+    valid_t: Tensor
+    acted_t: Tensor
 
 
 def stream_terms(trajectory: Trajectory[Tensor], stream: StreamSpec, *, whole: bool = True) -> StreamTerms:
-    """Compute the terms of `stream`; a non-episodic one continues through resets: reward 0, discount 1, lambda 1.
+    """Compute the terms of `stream` from a trajectory.
 
-    A sequence that ends with its episode is not `whole`: it does not contain the next episode, so a non-episodic stream
-    bootstraps from the last observation, as at a truncation.
+    Args:
+        trajectory: T steps of B envs or sequences, e.g. `batch.trajectory`.
+        stream: The stream; `trajectory.rewards` must have rewards of its name. A non-episodic stream continues through
+            resets with reward 0, discount 1, and lambda 1.
+        whole: False if sequences end with their episode, as those of a replay do. They do not contain the next episode,
+            so a non-episodic stream bootstraps from the last observation, as at a truncation.
     """
     if stream.name not in trajectory.rewards:
         raise ValueError(f"stream_terms: no rewards of stream {stream.name!r}, only {sorted(trajectory.rewards)}")

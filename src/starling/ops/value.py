@@ -53,15 +53,28 @@ def take(q: Tensor, action: Tensor) -> Tensor:
 
 @torch.no_grad()
 def n_step_target(
-    r_t: Tensor,  # [T, B]
-    discount_t: Tensor,  # [T, B]
-    v_t: Tensor,  # [T, B] transformed; the targets of invalid steps
-    v_tp1: Tensor,  # [T, B] transformed
+    r_t: Tensor,
+    discount_t: Tensor,
+    v_t: Tensor,
+    v_tp1: Tensor,
     n: int,
-    valid_t: Tensor,  # [T, B] bool
+    valid_t: Tensor,
     transform: Transform = IDENTITY,
-) -> Tensor:  # [T, B]
-    """Transformed n-step targets h(r_t + ... + discount^n h^-1(v_{t+n})), for values predicted under a transform h."""
+) -> Tensor:
+    """Transformed n-step targets h(r_t + ... + discount^n h^-1(v_{t+n})), for values predicted under a transform h.
+
+    Args:
+        r_t: Rewards [T, B], not transformed.
+        discount_t: Discounts [T, B], 0 at termination.
+        v_t: Transformed values [T, B] at obs[t]; the targets of invalid steps.
+        v_tp1: Transformed values [T, B] at obs[t+1].
+        n: Number of rewards before the bootstrap, at least 1.
+        valid_t: bool [T, B], False on resets and padding.
+        transform: h and its inverse; the identity by default.
+
+    Returns:
+        Transformed targets [T, B] without gradient; v_t on invalid steps.
+    """
     inverse = transform.inverse
     return_t = n_step_return(r_t, discount_t, inverse(v_t), inverse(v_tp1), n, valid_t)
     return torch.where(valid_t, transform.apply(return_t), v_t)

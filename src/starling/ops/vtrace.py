@@ -13,26 +13,31 @@ from starling.types import Tensor
 
 @dataclass(frozen=True)
 class VTrace:
-    """Value targets and policy-gradient advantages, both without gradient."""
+    """Value targets and policy-gradient advantages, both without gradient.
 
-    vs: Tensor  # [T, B] eq. 1; the value itself on invalid steps
-    pg_advantage: Tensor  # [T, B] rho_t (r_t + discount_t q_{t+1} - v_t), section 4.2; 0 on invalid steps
+    Attributes:
+        vs: Value targets [T, B] (eq. 1); the value itself on invalid steps.
+        pg_advantage: rho_t (r_t + discount_t q_{t+1} - v_t) [T, B] (section 4.2); 0 on invalid steps.
+    """
+
+    vs: Tensor
+    pg_advantage: Tensor
 
 
 @torch.no_grad()
 def vtrace(
-    log_rho_t: Tensor,  # [T, B] log pi(a_t) - log mu(a_t)
-    r_t: Tensor,  # [T, B]
-    discount_t: Tensor,  # [T, B]
-    v_t: Tensor,  # [T, B] values at obs[t]
-    v_tp1: Tensor,  # [T, B] values at obs[t+1]
-    valid_t: Tensor,  # [T, B] bool
+    log_rho_t: Tensor,
+    r_t: Tensor,
+    discount_t: Tensor,
+    v_t: Tensor,
+    v_tp1: Tensor,
+    valid_t: Tensor,
     *,
-    lambda_t: Tensor | float = 1.0,  # [T, B]
+    lambda_t: Tensor | float = 1.0,
     clip_rho: float = 1.0,
     clip_c: float = 1.0,
-    keep_t: Tensor | None = None,  # [T, B] bool: False cuts the trace, rho = c = 0 (LASER, 1909.11583)
-    acted_t: Tensor | None = None,  # [T, B] bool: False on resets within a non-episodic stream, rho = c = 1
+    keep_t: Tensor | None = None,
+    acted_t: Tensor | None = None,
 ) -> VTrace:
     """Compute V-trace targets and policy-gradient advantages (1802.01561, remark 1 and section 4.2).
 
@@ -40,6 +45,22 @@ def vtrace(
         q_{t+1} = lambda_t vs_{t+1} + (1 - lambda_t) v_tp1
 
     The paper has lambda = 1. With lambda < 1 the advantage bootstraps from q, as in rlax, and equals GAE on-policy.
+
+    Args:
+        log_rho_t: log pi(a_t) - log mu(a_t) [T, B], of the current policy pi and the behavior policy mu.
+        r_t: Rewards [T, B].
+        discount_t: Discounts [T, B], 0 at termination.
+        v_t: Values [T, B] at obs[t].
+        v_tp1: Values [T, B] at obs[t+1].
+        valid_t: bool [T, B], False on resets and padding.
+        lambda_t: A number, or [T, B].
+        clip_rho: Largest weight of a TD error; it decides which policy is evaluated.
+        clip_c: Largest weight of a trace; it decides how far a target looks ahead.
+        keep_t: bool [T, B]; False cuts the trace, rho = c = 0 (LASER, 1909.11583). None: keep all steps.
+        acted_t: bool [T, B]; False on resets within a non-episodic stream, rho = c = 1. None: an action at every step.
+
+    Returns:
+        Value targets and advantages [T, B].
     """
     check_shapes(
         "vtrace",
