@@ -290,7 +290,7 @@ def test_losses_are_applied_sequentially_and_with_delays_as_configured(sequentia
 def test_parameter_of_two_optimizers_is_rejected():
     spec = {"a": OptimizerSpec(sgd(), lambda m: m.a.parameters()), "all": OptimizerSpec(sgd())}
     with pytest.raises(ValueError, match="optimizers 'a' and 'all' have a parameter in common"):
-        a_learner(Probe(optimizers=spec), TwoHeads())
+        make_learner(Probe(optimizers=spec), TwoHeads())
 
 
 def test_update_without_any_optimizer_step_is_rejected():
