@@ -124,7 +124,7 @@ EVAL = Section("eval/", "Evaluations during training (`eval.every`), without exp
     Metric("eval/return_std", STD, EVALUATION, "Standard deviation of these returns"),
     Metric("eval/length", MEAN_STEPS, EVALUATION, "Mean length of these episodes"),
     Metric("eval/env_steps", STEPS, EVALUATION,
-           "Env steps at which the evaluated weights were published; worker processes train on meanwhile"),
+           "Env steps when the evaluated weights were published; with worker processes, before the row's `env_steps`"),
     Metric("eval/NAME", UNIT_OF_ENV, "`eval.metrics`",
            "Mean of the number NAME in the env's info at the end of these episodes"),
     Metric("eval/arm", INDEX, TRIALS, "Policy that was scored: the best in the trials"),
