@@ -116,7 +116,7 @@ class DQN(starling.Algorithm):
             target = r + self.config.discount * goes_on * target_net(next_s).amax(-1)
         q = take(model(s), a)  # Q(s, a) [B]
         loss = huber(target - q).mean()
-        return starling.Loss({"q": loss}, metrics=lambda: {"q": loss, "value": q.mean()})
+        return starling.Loss({"q": loss}, metrics=lambda: {"q": loss, "q_values": q.mean()})
 
 
 CARTPOLE = {
