@@ -36,7 +36,7 @@ def score(algorithm, delay, seed):
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_with_actors_40_updates_behind_only_the_corrected_loss_learns(seed):
     """The best return is -11.6; a deterministic policy never reaches the end and gets -60."""
-    assert score("Held", 40, seed) > -20
+    assert score("Delayed", 40, seed) > -20
     assert score("Uncorrected", 40, seed) < -40
 
 
