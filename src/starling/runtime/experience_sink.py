@@ -9,7 +9,7 @@ from torch import nn
 
 from starling.actor.recorder import FragmentBuffer
 from starling.runtime.link import Link
-from starling.runtime.messages import CreditGranted, CreditsReturned, FragmentReady, GroupLost
+from starling.runtime.messages import CreditGranted, CreditsReturned, EnvGroupLost, FragmentReady
 from starling.runtime.shared_memory import AnonymousSharedMemory
 from starling.runtime.shared_weights import SharedWeights, WeightReader
 from starling.types import Fragment, Progress
@@ -54,7 +54,7 @@ class LinkSink:
         """Take in what has come over the link."""
         for message in self._link.receive():
             match message:
-                case GroupLost(group):
+                case EnvGroupLost(group):
                     self._lost.append(group)
                 case CreditGranted(group, slot):
                     self._credits[group].append(slot)

@@ -25,15 +25,15 @@ from starling.runtime.messages import (
     BrokenMessageError,
     CreditGranted,
     CreditsReturned,
+    EnvGroupLost,
+    EnvGroupPaused,
+    EnvGroupResumed,
     EpisodesDropped,
     EpisodesEnded,
     Evaluate,
     EvaluationDone,
     FragmentReady,
     FragmentReceived,
-    GroupLost,
-    GroupPaused,
-    GroupResumed,
     IncarnationEnded,
     Message,
     SlotFreed,
@@ -261,9 +261,9 @@ class Hub:
                 credits.ledger.lost(actor, steps)
             case IncarnationEnded(group, steps):
                 credits.incarnation_ends(group, steps)
-            case GroupPaused(group):
+            case EnvGroupPaused(group):
                 credits.pause(group)
-            case GroupResumed(group):
+            case EnvGroupResumed(group):
                 credits.go_on(group)
             case _:
                 raise BrokenMessageError(f"{worker.name} sent {type(message).__name__}, which a hub does not handle")
@@ -291,4 +291,4 @@ class Hub:
         if worker.spec.kind == "env":
             for group in worker.spec.groups:
                 self.credits.pause(group)
-                self._send(self.credits.actor_slots[group].writer, GroupLost(group))
+                self._send(self.credits.actor_slots[group].writer, EnvGroupLost(group))

@@ -22,7 +22,7 @@ from starling.runtime.event_queue import drain
 from starling.runtime.lease import Lease, close_hubs, lease_metrics
 from starling.runtime.messages import (
     BatchLearned,
-    JoinGroup,
+    JoinLearners,
     LearnerMetrics,
     Message,
     MetricsRequest,
@@ -145,7 +145,7 @@ class LearnersRuntime:
             self._notices.append(f"the learners continue together from update {order.updates:,}")
         self._updates = order.updates
         for hub in self.hubs:
-            hub.send_to_rank(JoinGroup(order.time, order.source, hub.store.env_steps))
+            hub.send_to_rank(JoinLearners(order.time, order.source, hub.store.env_steps))
 
     def _ask(self, rank: int, request: StateRequest | MetricsRequest, answer: type[M], seconds: float) -> M | None:
         """The answer of a rank; None if it is gone or does not answer within `seconds`."""

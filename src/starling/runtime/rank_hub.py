@@ -23,7 +23,7 @@ Event = tuple[int, Message]
 
 
 class RankHub(Hub):
-    """A hub whose learner is one of its workers. Messages that concern the whole group go to `events`.
+    """A hub whose learner is one of its workers. Messages that concern all learners go to `events`.
 
     Args:
         peers: The hubs of all ranks, this one included.

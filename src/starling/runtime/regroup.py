@@ -29,7 +29,7 @@ class Regroup:
         self._times = 0
 
     def waits(self, rank: int, standing: tuple[int, int], late: bool) -> None:
-        """A rank waits, since it has started or lost the group."""
+        """A rank waits, since it has started or lost the others."""
         self._gone.discard(rank)
         self._standing[rank] = standing
         end = self._clock() + (GRACE if late else self._patience)

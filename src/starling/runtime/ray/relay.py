@@ -18,13 +18,13 @@ from starling.runtime.messages import (
     BrokenMessageError,
     CreditGranted,
     CreditsReturned,
+    EnvGroupLost,
     EpisodesDropped,
     EpisodesEnded,
     Evaluate,
     EvaluationDone,
     Fault,
     FragmentReady,
-    GroupLost,
     Message,
 )
 from starling.runtime.process_worker import processes
@@ -221,5 +221,5 @@ class Relay:
                 for slot in [slot for other, slot in self._lent if other == group]:
                     self._give_back(group, slot)
             else:
-                self._supervisor.workers[self._actor_slots[group].writer].send(GroupLost(group))
+                self._supervisor.workers[self._actor_slots[group].writer].send(EnvGroupLost(group))
         self._rang()

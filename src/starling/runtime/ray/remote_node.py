@@ -14,12 +14,12 @@ from starling.runtime.event_queue import Post
 from starling.runtime.messages import (
     CreditGranted,
     CreditsReturned,
+    EnvGroupPaused,
+    EnvGroupResumed,
     EpisodesDropped,
     EpisodesEnded,
     Evaluate,
     FragmentReceived,
-    GroupPaused,
-    GroupResumed,
     IncarnationEnded,
     Message,
     Notice,
@@ -134,7 +134,7 @@ class RemoteNode(RemoteWorker):
         ended = now.ended[len(now.ended) - missed :]
         self._messages += [IncarnationEnded(group, produced) for produced in ended]
         if before.working != now.working:
-            self._messages.append(GroupResumed(group) if now.working else GroupPaused(group))
+            self._messages.append(EnvGroupResumed(group) if now.working else EnvGroupPaused(group))
 
     def send(self, message: Message) -> None:
         if self.line is None:
