@@ -147,6 +147,8 @@ def test_invalid_data_ends_the_link_with_a_reason(data, words):
     assert received(end) == []
     assert end.ended
     assert words in end.broken
+    with pytest.raises(BrokenMessageError, match="the main process sent an invalid message"):
+        end.raise_if_ended()
     end.close()
 
 

@@ -58,8 +58,7 @@ class LinkSink:
                     self._lost.append(group)
                 case CreditGranted(group, slot):
                     self._credits[group].append(slot)
-        if self._link.ended:
-            raise EOFError("the main process is gone")
+        self._link.raise_if_ended()
 
     def lost_groups(self) -> list[int]:
         """Groups whose env loop is gone since the last call."""

@@ -5,9 +5,9 @@ converts those to the classes here, so a hub sees no difference. In messages, `g
 and `actor_id` one incarnation of that group. The learners that train together are never called a group here.
 
 A message of an unknown class, or with wrong fields, ends the link: `decode` raises `BrokenMessageError`, and `Link`
-keeps its text in `broken`. The main process then kills the worker, and a worker raises the error. A message of a known
-class that reaches a process with no use for it, such as `Evaluate` at a learner, is a bug of ours: whoever receives it
-raises `BrokenMessageError` with the name of its class.
+keeps its text in `broken`. The main process then kills the worker; a worker raises the error (`Link.raise_if_ended`).
+A message of a known class at a receiver that has no use for it, such as `Evaluate` at a learner, is a bug of ours: a
+hub, a node, and a learner raise `BrokenMessageError` with its name; workers that act or evaluate ignore it.
 """
 
 from __future__ import annotations

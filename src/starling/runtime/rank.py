@@ -21,6 +21,7 @@ from starling.runtime.link import wait_readable
 from starling.runtime.messages import (
     BatchLearned,
     BatchReady,
+    BrokenMessageError,
     JoinLearners,
     LearnerMetrics,
     LearnersJoined,
@@ -131,8 +132,9 @@ class LearnerRank:
                         self._line.send(StateWritten(self._learner.updates))
                     case MetricsRequest():
                         self._line.send(LearnerMetrics(self._learner.drain_metrics()))
-        if self._line.ended:
-            raise EOFError("the main process is gone")
+                    case _:
+                        raise BrokenMessageError(f"{type(message).__name__}, which a learner does not handle")
+        self._line.raise_if_ended()
 
     def _join_learners(self, order: JoinLearners) -> None:
         """Meet the other ranks and take over the state of the one that has learned most."""
