@@ -19,7 +19,7 @@ from starling.runtime.batch_buffer import BatchPort
 from starling.runtime.credits import ActorSlots
 from starling.runtime.experience_sink import FragmentPort, LinkSink
 from starling.runtime.inference_channel import LoopPort, LoopSide, ServerPort, ServerSide, SharedInferenceChannel
-from starling.runtime.learners import LatestState
+from starling.runtime.learners_runtime import LatestState
 from starling.runtime.link import Link
 from starling.runtime.rank import LearnerRank, RankSpec
 from starling.runtime.rank_hub import LEARNER

@@ -45,7 +45,7 @@ class StatusBoard:
         return self.shared_memory.array(*self.place(index))
 
 
-def processes(
+def make_process_workers(
     specs: Sequence[WorkerSpec[WorkerArgs]], settings: SupervisionConfig, selector: selectors.BaseSelector
 ) -> list[Worker]:
     """One worker per spec; none is started yet."""

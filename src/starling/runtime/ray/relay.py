@@ -27,7 +27,7 @@ from starling.runtime.messages import (
     FragmentReady,
     Message,
 )
-from starling.runtime.process_worker import processes
+from starling.runtime.process_worker import make_process_workers
 from starling.runtime.ray.messages import (
     Credit,
     FragmentInfo,
@@ -66,7 +66,7 @@ class Relay:
         self._rang = rang  # called when the driver should be notified at once
         self._event_queue = EventQueue()
         self.incarnations = dict(spec.incarnations)  # of every group
-        supervised = processes(workers.specs, spec.supervision, self._event_queue.selector)
+        supervised = make_process_workers(workers.specs, spec.supervision, self._event_queue.selector)
         self._supervisor = Supervisor(supervised, spec.supervision, self)
         self._lent: dict[tuple[int, int], Deliver] = {}
         self._ended: dict[int, list[int]] = defaultdict(list)

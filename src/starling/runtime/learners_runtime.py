@@ -31,7 +31,7 @@ from starling.runtime.messages import (
     StateRequest,
     StateWritten,
 )
-from starling.runtime.processes import PATIENCE
+from starling.runtime.processes_runtime import PATIENCE
 from starling.runtime.rank_hub import Event, RankHub
 from starling.runtime.regroup import Regroup
 from starling.runtime.shared_memory import SharedBytes
