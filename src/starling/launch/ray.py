@@ -28,10 +28,10 @@ from starling.runtime.hub import Hub
 from starling.runtime.learners_runtime import LatestState, LearnersRuntime
 from starling.runtime.process_worker import make_process_workers
 from starling.runtime.processes_runtime import ProcessesRuntime
-from starling.runtime.rank_hub import LEARNER, Event, RankHub
+from starling.runtime.rank_hub import Event, RankHub
 from starling.runtime.shared_memory import SharedBytes, size_of
 from starling.runtime.shared_weights import SharedWeights, WeightWriter, copy_size
-from starling.runtime.worker import Worker, WorkerSpec
+from starling.runtime.worker import LEARNER, Worker, WorkerSpec
 from starling.types import Layout
 
 try:
@@ -309,4 +309,4 @@ def _deposit(
     on_stored: OnStored,
 ) -> None:
     """Send a fragment from its node to its shard."""
-    store.deposit(Empty(groups[group].rows, made.actor, made.sequence), buffer, on_stored)
+    store.deposit(Empty(groups[group].rows, made.actor_id, made.sequence), buffer, on_stored)

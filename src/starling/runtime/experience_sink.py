@@ -74,7 +74,7 @@ class LinkSink:
 
     def insert(self, group: int, fragment: Fragment) -> None:
         slot = self._open.pop(group)
-        if not self._link.send(FragmentReady(group, slot, fragment.actor, fragment.sequence)):
+        if not self._link.send(FragmentReady(group, slot, fragment.actor_id, fragment.sequence)):
             raise EOFError("the main process is gone or no longer listens")
 
     def refresh(self) -> Progress:

@@ -63,7 +63,7 @@ class FragmentReady(Message):
 
     group: int
     slot: int
-    actor: int
+    actor_id: int
     sequence: int
 
 
@@ -205,7 +205,7 @@ class FragmentReceived(Message):
 
     group: int
     slot: int
-    actor: int
+    actor_id: int
     sequence: int
     buffer: Any  # FragmentBuffer
 
@@ -220,13 +220,13 @@ class SlotFreed(Message):
 
 @dataclass(frozen=True)
 class StepsStored(Message):
-    actor: int
+    actor_id: int
     steps: int
 
 
 @dataclass(frozen=True)
 class StepsLost(Message):
-    actor: int
+    actor_id: int
     steps: int
 
 

@@ -11,12 +11,7 @@ from starling.actor.usage import Shares, mean
 from starling.config.schema import SupervisionConfig
 from starling.learner.learner import DivergedError
 from starling.runtime.messages import Fault, Message, Notice, Ready
-from starling.runtime.worker import Member, Worker, stop_all
-
-ACTING = ("actor", "env", "node")
-"""Kinds of workers that step envs."""
-NEEDED = ("inference", "learner")
-"""Kinds of workers without which a run cannot go on."""
+from starling.runtime.worker import ACTING, NEEDED, Member, Worker, stop_all
 
 
 class RunFailedError(RuntimeError):

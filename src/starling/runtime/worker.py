@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from starling.actor.usage import read
 from starling.runtime.messages import Fault, Message
@@ -19,6 +19,26 @@ LONGEST_REST = 30.0
 ENDED = "Ended"
 """The kind of a fault that says no more than how a process ended: killed, hung."""
 
+WorkerKind = Literal["actor", "env", "inference", "node", "evaluator", "learner", "shard"]
+"""The kinds of workers:
+
+- `actor`: an env loop and its policy in one process; it writes its fragments itself.
+- `env`: an env loop only; the inference server of its hub acts for it and writes its fragments.
+- `inference`: an inference server, the writer for the groups of several `env` workers.
+- `node`: a Ray actor that holds `actor` workers, or `env` workers and their inference server. It restarts them itself
+  and reports what became of their groups (`IncarnationEnded`, `EnvGroupPaused`, `EnvGroupResumed`).
+- `evaluator`, `learner` (one of several), `shard` (a Ray actor with some of the tables).
+"""
+LEARNER: Final = "learner"
+ACTING = ("actor", "env", "node")
+"""Kinds that step envs: with their process, an incarnation of each of their groups ends."""
+PAUSING = ("env", "node")
+"""Kinds whose groups can be paused, that is without an env loop while their writer still runs."""
+LOOP_ONLY = "env"
+"""The kind whose fragments another worker writes, which must be told of its end."""
+NEEDED = ("inference", LEARNER)
+"""Kinds without which a run cannot go on."""
+
 
 A = TypeVar("A", covariant=True)
 
@@ -28,7 +48,7 @@ class WorkerSpec(Generic[A]):
     """One worker: its settings, the groups of envs that it steps or acts for, and the workers that depend on it."""
 
     name: str
-    kind: str  # actor, env, inference, evaluator, learner, node, shard
+    kind: WorkerKind
     args: A
     groups: tuple[int, ...] = ()
     dependents: tuple[str, ...] = ()
@@ -121,7 +141,7 @@ class Worker(ABC):
     @property
     @abstractmethod
     def produced(self) -> dict[int, int]:
-        """Env steps of the present life of its groups."""
+        """Env steps of the current incarnation of its groups."""
 
     @property
     @abstractmethod
