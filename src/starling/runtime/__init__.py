@@ -10,6 +10,6 @@
   and `rank` if it learns. `prewarm` starts the server that all of them are forked from.
 - Between processes: `link` (pipes) with `messages`, `shared_memory`, `shared_weights`, `batch_buffer`,
   `experience_sink` (fragments), `inference_channel`.
-- Several learners: see `rank`, which names their files in the order in which they take part.
+- Several learners: `learners_runtime` names their files in the order in which they take part.
 - A cluster: `lease` is all that the main loop knows of it; the rest is package `ray`.
 """

@@ -1,5 +1,7 @@
 """One of several learners, in its own process: learns from its hub's batches, together with the other ranks.
 
+`learners_runtime` says where this stands among the files of several learners.
+
 Its hub sends `BatchReady`, `JoinLearners`, `StateRequest`, and `MetricsRequest`; the rank sends `BatchLearned`,
 `RankWaits`, `LearnersJoined`, and answers.
 """
