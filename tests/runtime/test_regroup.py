@@ -65,7 +65,7 @@ def test_lost_rank_is_not_overdue_and_a_computing_rank_has_time():
     assert group.overdue_ranks() == [2]
 
 
-def test_ranks_that_start_slowly_are_not_silent():
+def test_ranks_that_start_slowly_are_not_overdue():
     group, clock = make_regroup()
     group.on_waiting(0, (0, 0), late=False)
     clock.now = 1e6
