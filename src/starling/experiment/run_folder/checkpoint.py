@@ -11,7 +11,7 @@ Order of writes (`write`), each synced to disk before the next:
 1. What an earlier save left half done is removed or undone (`recover`).
 2. The segments that are not there yet.
 3. The folder under a temporary name: the parts, then the manifest.
-4. Its final name, under which a checkpoint is always complete; an older one of the same env steps is removed after that.
+4. Its final name, under which a checkpoint is complete. An older one of the same env steps is removed after that.
 5. `best.json`, if its score is the best so far.
 6. Old checkpoints are removed as `Retention` says, then the segments that none refers to any more.
 
