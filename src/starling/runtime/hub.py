@@ -1,6 +1,6 @@
 """The hub between workers and a learner: owns the store, grants credits, prepares batches, handles workers' messages.
 
-One thread runs it, so nothing in here needs a lock; other threads use `post` and `call`, and must read nothing else.
+One thread runs it, so nothing in here needs a lock; other threads change its state through `post` and `call` only.
 """
 
 from __future__ import annotations
