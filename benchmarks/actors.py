@@ -26,7 +26,7 @@ from starling.launch.plan import RunPlan
 from starling.launch.runtime import build_runtime
 from starling.runtime.prewarm import prewarm
 from starling.runtime.process_worker import ProcessWorker
-from starling.runtime.processes import ProcessesRuntime
+from starling.runtime.processes_runtime import ProcessesRuntime
 
 ACTORS = (1, 2, 4, 8, 16, 32, 64)
 INFERENCE = ("local", "central")

@@ -125,7 +125,7 @@ class Fragment:
     trajectory: Trajectory[NDArray]
     rows: NDArray  # [B] int64: global env rows
     carries: Tree = None  # [T+1, B, ...] the carry before every obs, if a ring stores recurrent states
-    actor: int = 0  # actor id; inserts are idempotent by (actor, sequence)
+    actor_id: int = 0  # see `GroupSpec.actor_id`; inserts are idempotent by (actor_id, sequence)
     sequence: int = 0
 
 

@@ -60,7 +60,7 @@ def recorded_fragments(settings: list[str], steps: int) -> list[Fragment]:
 
 
 def _name(fragment: Fragment) -> tuple[int, int]:
-    return fragment.actor, fragment.sequence
+    return fragment.actor_id, fragment.sequence
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])

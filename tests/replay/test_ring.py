@@ -324,9 +324,10 @@ def test_state_consists_of_arrays_and_json():
 
 def test_out_of_range_frame_ages_write_nothing_outside_the_buffer():
     """Ages from a file are validated; this compiled loop itself does no bounds checks."""
-    since = np.full(8, -30_000, np.int16)
-    cells, early = np.zeros((2, 6), np.int64), np.full((2, 100), -1, np.int64)
-    count = locate(np.array([0, 4]), np.array([3, 3]), np.zeros(2, bool), since, 8, 3, cells, early, np.zeros(2, bool))
+    ages = np.full(8, -30_000, np.int16)
+    cells, in_whole = np.zeros((2, 6), np.int64), np.full((2, 100), -1, np.int64)
+    outputs = {"out_cells": cells, "out_in_whole": in_whole, "out_irregular": np.zeros(2, bool)}
+    count = locate(np.array([0, 4]), np.array([3, 3]), np.zeros(2, bool), ages, 8, 3, **outputs)
     assert count <= 2 * 2
-    assert (early[:, 4:] == -1).all()
+    assert (in_whole[:, 4:] == -1).all()
     assert ((cells >= 0) & (cells < 8)).all()

@@ -189,7 +189,7 @@ def test_gap_in_sequence_numbers_breaks_the_stream():
     table.insert(stream.fragment(3))
     assert table.counters["broken"] == 2
     later = stream.fragment(3)
-    table.insert(dataclasses.replace(later, actor=5))  # another actor cannot continue the stream of this one
+    table.insert(dataclasses.replace(later, actor_id=5))  # another actor cannot continue the stream of this one
     assert table.counters["broken"] == 4
 
 

@@ -46,7 +46,7 @@ def test_every_group_gets_one_credit_before_any_gets_two():
     first = list(credits.grant())
     assert sorted(group for _, group, _ in first) == [0, 0, 1]  # workers start one after the other
     for _, group, slot in first:
-        credits.returned(group, slot)
+        credits.free_slot(group, slot)
         limiter.free += 4
     assert sorted(group for _, group, _ in credits.grant()) == [1, 2, 2]
 
@@ -68,7 +68,7 @@ def test_credits_of_a_dead_writer_go_to_others():
     assert list(credits.grant()) == []
     credits.writer_begins("actor 0")
     assert list(credits.grant()) == []
-    credits.returned(1, 0)
+    credits.free_slot(1, 0)
     limiter.free += 4
     assert [writer for writer, _, _ in credits.grant()] == ["actor 0"]
 
@@ -140,11 +140,11 @@ def test_credits_of_a_lost_env_loop_are_returned_and_granted_to_the_next():
     assert [group for _, group, _ in credits.grant()] == [0, 1]
     credits.pause(1)
     assert list(credits.grant()) == []
-    credits.given_back(1, [0])
+    credits.take_back_unused(1, [0])
     assert [(group, slot) for _, group, slot in credits.grant()] == [(0, 1)]
     credits.go_on(1)
     assert list(credits.grant()) == []  # the limit is reached
-    credits.returned(0, 0)
+    credits.free_slot(0, 0)
     limiter.free += 4
     assert [group for _, group, _ in credits.grant()] == [1]
 
@@ -154,7 +154,7 @@ def test_fragment_that_arrives_after_its_env_loop_ended_frees_its_slot_once():
     credits = credits_with_one_writer(1, limiter)
     assert len(list(credits.grant())) == 2
     credits.pause(0)
-    credits.returned(0, 1)
+    credits.free_slot(0, 1)
     assert list(credits.grant()) == [], "a lost env loop gets no credits"
     credits.go_on(0)
     assert [slot for _, _, slot in credits.grant()] == [1]

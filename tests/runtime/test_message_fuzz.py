@@ -147,6 +147,8 @@ def test_invalid_data_ends_the_link_with_a_reason(data, words):
     assert received(end) == []
     assert end.ended
     assert words in end.broken
+    with pytest.raises(BrokenMessageError, match="the main process sent an invalid message"):
+        end.raise_if_ended()
     end.close()
 
 
@@ -187,11 +189,11 @@ def test_messages_round_trip(data):
     [
         {},
         ["FragmentReady"],
-        ["FragmentReady", {"group": 0, "slot": 0, "actor": 0}],
-        ["FragmentReady", {"group": 0, "slot": "0", "actor": 0, "sequence": 0}],
-        ["FragmentReady", {"group": 0, "slot": True, "actor": 0, "sequence": 0}],
-        ["FragmentReady", {"group": 0, "slot": 0, "actor": 0, "sequence": 0, "buffer": None}],
-        ["FragmentReceived", {"group": 0, "slot": 0, "actor": 0, "sequence": 0, "buffer": None}],
+        ["FragmentReady", {"group": 0, "slot": 0, "actor_id": 0}],
+        ["FragmentReady", {"group": 0, "slot": "0", "actor_id": 0, "sequence": 0}],
+        ["FragmentReady", {"group": 0, "slot": True, "actor_id": 0, "sequence": 0}],
+        ["FragmentReady", {"group": 0, "slot": 0, "actor_id": 0, "sequence": 0, "buffer": None}],
+        ["FragmentReceived", {"group": 0, "slot": 0, "actor_id": 0, "sequence": 0, "buffer": None}],
         ["CreditsReturned", {"group": 0, "slots": 0}],
         ["CreditsReturned", {"group": 0, "slots": [[]]}],
         ["EpisodesEnded", {"episodes": [[0, 1.0]]}],

@@ -26,7 +26,7 @@ from support.driving import (
     stepped_run,
 )
 
-from starling.runtime.processes import ProcessesRuntime
+from starling.runtime.processes_runtime import ProcessesRuntime
 from starling.runtime.supervisor import RunFailedError
 
 SMALL = [

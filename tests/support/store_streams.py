@@ -150,7 +150,7 @@ def to_fragment(records, numbers, version, layout, sequence):
         carry={name: leaf[0] for name, leaf in carries.items()},
         policy_version=version,
     )
-    return Fragment(trajectory, np.asarray(numbers), carries or None, actor=0, sequence=sequence)
+    return Fragment(trajectory, np.asarray(numbers), carries or None, actor_id=0, sequence=sequence)
 
 
 @dataclass

@@ -249,7 +249,7 @@ class PolicyCore:
         self._specs[index] = spec
         self._groups[index] = self.policy.group(spec.rows, self._seed, spec.start)
         self._groups[index].seen = before.seen if before else None
-        self._recorders[index] = Recorder(self._shape, spec.rows, actor=spec.actor_id(index))
+        self._recorders[index] = Recorder(self._shape, spec.rows, actor_id=spec.actor_id(index))
         self._waiting.pop(index, None)
 
     def abandon(self, index: int) -> None:

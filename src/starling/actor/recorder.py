@@ -49,8 +49,8 @@ class Recorder:
     Order of calls: `begin`, then `action` and `result` alternately until `full`, then `seal`.
     """
 
-    def __init__(self, shape: FragmentShape, rows: NDArray, *, actor: int) -> None:
-        self._shape, self._rows, self._actor = shape, rows, actor
+    def __init__(self, shape: FragmentShape, rows: NDArray, *, actor_id: int) -> None:
+        self._shape, self._rows, self._actor_id = shape, rows, actor_id
         self._buffer: FragmentBuffer | None = None  # None: no fragment is open
         self._sequence = 0
         self._t = 0
@@ -96,7 +96,7 @@ class Recorder:
         self._observation(obs, first, carry, extras)
         buffer, self._buffer = self._buffer, None
         self._sequence += 1
-        return Fragment(buffer.steps, self._rows, buffer.carries, self._actor, self._sequence)
+        return Fragment(buffer.steps, self._rows, buffer.carries, self._actor_id, self._sequence)
 
     def abandon(self) -> None:
         """Discard the open fragment."""

@@ -29,7 +29,7 @@ from starling.launch.plan import RunPlan
 from starling.launch.runtime import Runtime
 from starling.learner.learner import DivergedError
 from starling.process_exit import Interrupts
-from starling.runtime.processes import ProcessesRuntime
+from starling.runtime.processes_runtime import ProcessesRuntime
 from starling.runtime.supervisor import RunFailedError
 
 TICK_SECONDS = 0.25

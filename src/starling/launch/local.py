@@ -28,10 +28,10 @@ from starling.runtime.credits import ActorSlots
 from starling.runtime.distributed_learners import LOOPBACK
 from starling.runtime.event_queue import EventQueue
 from starling.runtime.hub import Hub
-from starling.runtime.inline import InlineRuntime, InlineSink
-from starling.runtime.learners import LatestState, LearnersRuntime
-from starling.runtime.process_worker import processes
-from starling.runtime.processes import ProcessesRuntime
+from starling.runtime.inline_runtime import InlineRuntime, InlineSink
+from starling.runtime.learners_runtime import LatestState, LearnersRuntime
+from starling.runtime.process_worker import make_process_workers
+from starling.runtime.processes_runtime import ProcessesRuntime
 from starling.runtime.rank_hub import Event, RankHub
 from starling.runtime.shared_memory import SharedBytes
 from starling.runtime.shared_weights import SharedWeights, WeightReader, WeightWriter, copy_size
@@ -78,7 +78,7 @@ def build_processes(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Proc
     weights = SharedWeights(copy_size(model))
     specs, slots = worker_specs(run_plan, run, weights, 0)
     events = EventQueue()
-    workers = processes(specs, settings, events.selector)
+    workers = make_process_workers(specs, settings, events.selector)
     (store,) = build_stores(run_plan, layout)
     hub = Hub(store, events, workers, slots, settings, PREFETCH, build_scoring_thread(run_plan, weights))
     learner = build_learner(run_plan, model)
@@ -98,8 +98,8 @@ def build_learners(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Learn
         args = LearnerArgs(run, weights[rank], rank, batches, latest, state_buffers[rank], LOOPBACK)
         specs, slots = worker_specs(run_plan, run, weights[rank], rank)
         events = EventQueue()
-        workers = processes([learner_spec(rank, args)], settings, events.selector)
-        workers += processes(specs, settings, events.selector)
+        workers = make_process_workers([learner_spec(rank, args)], settings, events.selector)
+        workers += make_process_workers(specs, settings, events.selector)
         scoring_thread = build_scoring_thread(run_plan, weights[rank])
         hubs.append(
             RankHub(

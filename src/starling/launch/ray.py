@@ -25,13 +25,13 @@ from starling.runtime.credits import ActorSlots
 from starling.runtime.distributed_learners import LOOPBACK
 from starling.runtime.event_queue import EventQueue
 from starling.runtime.hub import Hub
-from starling.runtime.learners import LatestState, LearnersRuntime
-from starling.runtime.process_worker import processes
-from starling.runtime.processes import ProcessesRuntime
-from starling.runtime.rank_hub import LEARNER, Event, RankHub
+from starling.runtime.learners_runtime import LatestState, LearnersRuntime
+from starling.runtime.process_worker import make_process_workers
+from starling.runtime.processes_runtime import ProcessesRuntime
+from starling.runtime.rank_hub import Event, RankHub
 from starling.runtime.shared_memory import SharedBytes, size_of
 from starling.runtime.shared_weights import SharedWeights, WeightWriter, copy_size
-from starling.runtime.worker import Worker, WorkerSpec
+from starling.runtime.worker import LEARNER, Worker, WorkerSpec
 from starling.types import Layout
 
 try:
@@ -241,7 +241,7 @@ def _build_learners(
             port = batch_port(run_plan, run.layout, rank)
             batches = BatchBuffer(port)
             args = LearnerArgs(run, weights[rank], rank, port, latest, state_buffers[rank], LOOPBACK)
-            workers += processes([learner_spec(rank, args)], config.supervision, events.selector)
+            workers += make_process_workers([learner_spec(rank, args)], config.supervision, events.selector)
         else:
             name, batches = f"{LEARNER} {rank}", RemoteBatches(LEARNER_SLOTS)
             spec = WorkerSpec(name, LEARNER, RankNodeArgs(run, plan.weights_bytes, rank))
@@ -309,4 +309,4 @@ def _deposit(
     on_stored: OnStored,
 ) -> None:
     """Send a fragment from its node to its shard."""
-    store.deposit(Empty(groups[group].rows, made.actor, made.sequence), buffer, on_stored)
+    store.deposit(Empty(groups[group].rows, made.actor_id, made.sequence), buffer, on_stored)

@@ -7,9 +7,9 @@ from starling.launch import local
 from starling.launch.fitting import refuse
 from starling.launch.plan import RunPlan, build_model, layout_of
 from starling.launch.sizes import predict_sizes
-from starling.runtime.inline import InlineRuntime
-from starling.runtime.learners import LearnersRuntime
-from starling.runtime.processes import ProcessesRuntime
+from starling.runtime.inline_runtime import InlineRuntime
+from starling.runtime.learners_runtime import LearnersRuntime
+from starling.runtime.processes_runtime import ProcessesRuntime
 
 Runtime = InlineRuntime | ProcessesRuntime | LearnersRuntime
 

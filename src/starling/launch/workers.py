@@ -19,14 +19,13 @@ from starling.runtime.batch_buffer import BatchPort
 from starling.runtime.credits import ActorSlots
 from starling.runtime.experience_sink import FragmentPort, LinkSink
 from starling.runtime.inference_channel import LoopPort, LoopSide, ServerPort, ServerSide, SharedInferenceChannel
-from starling.runtime.learners import LatestState
+from starling.runtime.learners_runtime import LatestState
 from starling.runtime.link import Link
 from starling.runtime.rank import LearnerRank, RankSpec
-from starling.runtime.rank_hub import LEARNER
 from starling.runtime.rendezvous import RankLine
 from starling.runtime.shared_memory import AnonymousSharedMemory, SharedBytes, size_of
 from starling.runtime.shared_weights import SharedWeights, WeightReader, WeightWriter
-from starling.runtime.worker import WorkerSpec
+from starling.runtime.worker import LEARNER, WorkerSpec
 from starling.runtime.worker_main import WorkerArgs
 from starling.runtime.worker_roles import EvaluatorWorker, InferenceWorker, LoopWorker
 from starling.state_io import unpack

@@ -1,4 +1,7 @@
-"""Collective operations of the learners that train the same agent, and their trivial form for a single learner."""
+"""Collective operations of the learners that train the same agent, and their trivial form for a single learner.
+
+The form for several is `runtime.distributed_learners`; `runtime.learners_runtime` lists the other files.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Storage of a ring's observations in memory: plain arrays, or chunks of a few steps compressed with zstd."""
+"""Storage of a ring's observations in memory: plain arrays, or chunks of a few steps compressed with zstd.
+
+For the words, see `columns`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,17 @@
-"""Columns of a ring: each stores one observation leaf for every step of every env."""
+"""Columns of a ring: each stores one observation leaf for every step of every env.
+
+From the outside in:
+
+- A `Ring` has one ring of *cells* per env; a cell is the place of one step. `Grid` numbers the cells of all rings.
+- A `Column` stores one leaf of the observations in all cells: `Dense` has one value per cell, `frames.Stacked` has one
+  frame per cell, from which it restores frame stacks. A `Block` says in which cells observations are written, a `Run`
+  from which they are read.
+- A column keeps its values in `codec.Cells`: `Plain` is one array, `Chunked` compresses a few steps at a time. Values
+  that only a few cells have, such as whole frame stacks, are in `sparse.Sparse` (an array) or `sparse.Packed`
+  (compressed).
+- For checkpoints, `grid.Blocks` splits a plain array into pieces, each a `state_io.Block`; only those that changed are
+  written again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frame stacks in a ring: only the newest frame of each step is stored."""
+"""Frame stacks in a ring: only the newest frame of each step is stored. For the words, see `columns`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Stacked:
         frame = ArraySpec((spec.shape[stack.axis] // stack.n, *rest), spec.dtype)
         self._shape, self._axis, self._n, self._grid = spec.shape, stack.axis, stack.n, grid
         self._newest = make_cells(codec, frame, grid)
-        self._since = np.zeros(grid.cells, np.int16)  # steps since a whole stack was stored, at most n-1
+        self._age = np.zeros(grid.cells, np.int16)  # of each cell: steps since a whole stack was stored, at most n-1
         whole = ArraySpec((stack.n, *frame.shape), frame.dtype)
         self._whole = Packed(whole) if pays(codec, frame.nbytes) else Sparse(whole, grid)
         self._warned = False
@@ -46,7 +46,7 @@ class Stacked:
         new[0] = ~block.joins
         whole = block.begins.copy()
         whole[1:] |= ~self._slides(frames, block.begins)
-        self._since[block.cells] = self._count_since(block, whole)
+        self._age[block.cells] = self._ages(block, whole)
         whole &= new
         write_block(self._newest, block, frames[:, :, -1])
         self._whole.clear(block.cells[new])
@@ -62,11 +62,11 @@ class Stacked:
             warnings.warn("a frame stack does not slide by one frame per step: stored whole there", stacklevel=6)
         return np.asarray(same)
 
-    def _count_since(self, block: Block, whole: NDArray) -> NDArray:
+    def _ages(self, block: Block, whole: NDArray) -> NDArray:
         """Steps since the last whole stack, at most n-1: [T+1, B]."""
         step = np.arange(len(whole))[:, None]
         last = np.where(whole, step, -self._n)  # the step of the last whole stack; before step 0 it is negative
-        last[0] = np.where(block.joins, -self._since[block.cells[0]], 0)
+        last[0] = np.where(block.joins, -self._age[block.cells[0]], 0)
         return np.minimum(step - np.maximum.accumulate(last, axis=0), self._n - 1)
 
     def repeats(self, cells: NDArray, values: NDArray) -> NDArray:
@@ -77,34 +77,45 @@ class Stacked:
         from starling.replay.kernels import locate  # loads numba, which only frame stacks need
 
         n, rows = self._n, len(run.steps)
-        cells, early = np.empty((rows, len(run.cells) + n - 1), np.int64), np.empty((2, rows * (n - 1)), np.int64)
-        apart = np.empty(rows, bool)
-        count = locate(run.cells[0], run.steps, run.unread, self._since, self._grid.length, n, cells, early, apart)
+        cells = np.empty((rows, len(run.cells) + n - 1), np.int64)  # of each frame
+        in_whole = np.empty((2, rows * (n - 1)), np.int64)  # (frame, sequence) of frames that only a whole stack has
+        irregular = np.empty(rows, bool)  # sequences with stacks that are not views of `frames`
+        count = locate(
+            run.cells[0],
+            run.steps,
+            run.unread,
+            self._age,
+            self._grid.length,
+            n,
+            out_cells=cells,
+            out_in_whole=in_whole,
+            out_irregular=irregular,
+        )
         frames = self._newest.take(cells.T)  # [T+n, B, frame]
         if count:
-            frame, row = early[:, :count]
-            age = self._since[run.cells[0, row]]
+            frame, row = in_whole[:, :count]
+            age = self._age[run.cells[0, row]]
             frames[frame, row] = self._whole.get(self._grid.shift(run.cells[0, row], -age), frame + age)
         stacks = np.lib.stride_tricks.as_strided(
             frames,
             (*run.cells.shape, n, *frames.shape[2:]),
             (*frames.strides[:2], frames.strides[0], *frames.strides[2:]),
         )  # [T+1, B, n, frame]: frame i of stack t is frames[t + i]
-        if apart.any():
+        if irregular.any():
             stacks = stacks.copy()
-            stacks[:, apart] = self._one_by_one(run.cells[:, apart])
+            stacks[:, irregular] = self._one_by_one(run.cells[:, irregular])
         return self._join(stacks)
 
     def _one_by_one(self, cells: NDArray) -> NDArray:
         """Stacks [T+1, B, n, frame] of `cells` [T+1, B], each gathered separately."""
-        since = self._since[cells][..., None]  # [T+1, B, 1]
-        age = np.arange(self._n - 1, -1, -1)  # of each frame, oldest first
-        back = np.minimum(age, since)  # [T+1, B, n]
+        since = self._age[cells][..., None]  # [T+1, B, 1] steps since a whole stack was stored
+        ago = np.arange(self._n - 1, -1, -1)  # steps since each frame was the newest, oldest frame first
+        back = np.minimum(ago, since)  # [T+1, B, n]
         out = self._newest.take(self._grid.shift(cells[..., None], -back))  # [T+1, B, n, frame]
-        early = np.nonzero(age > since)  # frames older than the last whole stack are taken from it
-        if len(early[0]):
-            owner = self._grid.shift(cells[early[:-1]], -back[early])
-            out[early] = self._whole.get(owner, early[-1] + back[early])
+        in_whole = np.nonzero(ago > since)  # frames older than the last whole stack are taken from it
+        if len(in_whole[0]):
+            owner = self._grid.shift(cells[in_whole[:-1]], -back[in_whole])
+            out[in_whole] = self._whole.get(owner, in_whole[-1] + back[in_whole])
         return out
 
     def _split(self, values: NDArray) -> NDArray:
@@ -119,7 +130,7 @@ class Stacked:
 
     def check_valid(self, cells: NDArray) -> None:
         self._whole.check_valid()
-        since = self._since[cells]
+        since = self._age[cells]
         begun = since < self._n - 1
         owner = self._grid.shift(cells[begun], -since[begun].astype(np.int64))
         require(self._whole.has(owner).all(), "a stack whose beginning is gone")
@@ -127,15 +138,15 @@ class Stacked:
     def get_state(self, used: int) -> dict[str, Any]:
         return {
             "newest": self._newest.get_state(used),
-            "since": self._grid.save(self._since, used),
+            "since": self._grid.save(self._age, used),
             "whole": self._whole.get_state(used),
             "warned": self._warned,
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._newest.set_state(state["newest"])
-        self._grid.load(self._since, state["since"])
-        require(((self._since >= 0) & (self._since < self._n)).all(), "a stack of impossible age")
+        self._grid.load(self._age, state["since"])
+        require(((self._age >= 0) & (self._age < self._n)).all(), "a stack of impossible age")
         self._whole.set_state(state["whole"])
         self._warned = bool(state["warned"])
 

@@ -12,36 +12,37 @@ def locate(
     begin: NDArray,  # [B] cells of the first observations
     steps: NDArray,  # [B] number of valid steps
     unread: NDArray,  # [B] bool: the loss does not read past the final observation
-    since: NDArray,  # [cells] steps since a whole stack was stored, at most n-1
+    ages: NDArray,  # [cells] steps since a whole stack was stored, at most n-1
     length: int,  # cells per ring
     n: int,  # frames per stack
-    cells: NDArray,  # [B, T+n] output
-    early: NDArray,  # [2, B * (n-1)] output
-    apart: NDArray,  # [B] bool, output
+    out_cells: NDArray,  # [B, T+n]
+    out_in_whole: NDArray,  # [2, B * (n-1)]
+    out_irregular: NDArray,  # [B] bool
 ) -> int:
-    """Write the cells of every frame of B sequences, oldest first: n frames of the first stack, then one per step.
+    """Find the frames of B sequences, oldest first: n frames of the first stack, then one per step.
 
-    Frames older than the last whole stack must be taken from that stack; they are written to `early` as (frame,
-    sequence), and their number is returned. A sequence is `apart` if a stack that the loss reads does not slide.
+    Fills the arguments `out_...`: `out_cells` with the cell of every frame; `out_in_whole` with (frame, sequence) of
+    frames that are older than the last whole stack and must be taken from it; `out_irregular` with the sequences of
+    which the loss reads a stack that is not its predecessor shifted by one frame. Returns the number in `out_in_whole`.
     """
     found = 0
     for b in range(len(begin)):
         ring = begin[b] // length * length
-        first, known, last = begin[b] - ring, max(since[begin[b]], 0), steps[b]  # below 0 would overflow `early`
-        for frame in range(cells.shape[1]):
+        first, known, last = begin[b] - ring, max(ages[begin[b]], 0), steps[b]  # below 0 would overflow `out_in_whole`
+        for frame in range(out_cells.shape[1]):
             step = frame - (n - 1)
             if step < -known:
-                early[0, found], early[1, found] = frame, b
+                out_in_whole[0, found], out_in_whole[1, found] = frame, b
                 found += 1
                 step = -known
-            cells[b, frame] = ring + (first + min(step, last)) % length
-        apart[b] = False
-        for step in range(1, cells.shape[1] - (n - 1)):
+            out_cells[b, frame] = ring + (first + min(step, last)) % length
+        out_irregular[b] = False
+        for step in range(1, out_cells.shape[1] - (n - 1)):
             if step > last:
-                apart[b] |= not unread[b]
+                out_irregular[b] |= not unread[b]
                 break
-            now = since[ring + (first + step) % length]
-            apart[b] |= now != min(known + 1, n - 1)
+            now = ages[ring + (first + step) % length]
+            out_irregular[b] |= now != min(known + 1, n - 1)
             known = now
     return found
 

@@ -2,6 +2,8 @@
 
 An actor needs a credit to *begin* a fragment, so that its data is never older than the settings allow; a learner needs
 enough items and, for replay, enough env steps. Nothing here waits: every query returns at once.
+
+A table with sampler "fifo" is a queue here; every other sampler, also a custom one, is replay.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Limiter:
         self._steps = 0  # env steps inserted
         self._start: int | None = None  # env steps inserted when every table first had its min_size
         self._sampled = 0  # batches
-        self._sizes = [0] * len(specs)  # items in each table at the last `see`; for queues, updated since
+        self._sizes = [0] * len(specs)  # items in each table at the last `set_sizes`; for queues, updated since
         self._unpublished: list[list[int]] = []  # for each batch: items it took from each queue
 
     @property
@@ -68,7 +70,7 @@ class Limiter:
         return all((ahead - one_round) * batches <= self._sampled * steps for batches, steps in self._ratios)
 
     def begin(self, rows: int) -> None:
-        """Count the credit for a fragment of `rows` envs."""
+        """Count the credit for a fragment of `rows` envs, whether or not it `may_begin`; `Store.begin` asks first."""
         self._in_flight += rows
 
     def inserted(self, env_steps: int, rows: int) -> None:
@@ -87,17 +89,19 @@ class Limiter:
         self._in_flight = 0
         self._unpublished.clear()
 
-    def see(self, sizes: Sequence[int]) -> None:
+    def set_sizes(self, sizes: Sequence[int]) -> None:
         """Set the number of items in each table; until the next call, only those of queues are updated."""
         self._sizes = list(sizes)
 
     def may_sample(self, sizes: Sequence[int]) -> bool:
         """Return True if the next batch may be drawn, given the number of items in each table.
 
+        Also notes the sizes (`set_sizes`), and the env steps at the first call for which every table has its min_size.
+
         The first batch may be drawn as soon as every table has its min_size, then `updates_per_step` batches per env
         step: after N more steps, exactly 1 + floor(N * updates_per_step) batches.
         """
-        self.see(sizes)
+        self.set_sizes(sizes)
         if not all(size >= spec.min_size for size, spec in zip(sizes, self._specs, strict=True)):
             return False
         if self._start is None:

@@ -18,7 +18,7 @@ class Candidates:
 
     parts: dict[int, Sample]  # candidates
     takes: dict[int, int]  # number of candidates to select
-    unranked: tuple[int, ...] = ()  # tables whose candidates must be scored before the selection
+    tables_to_score: tuple[int, ...] = ()  # tables whose candidates must be scored before the selection
 
 
 class Mixture:
@@ -66,8 +66,8 @@ class Mixture:
         if not all(self.tables[i].ready(take) for i, take in takes.items()):
             return None
         parts = {i: self.tables[i].draw_candidates(take, fraction) for i, take in takes.items()}
-        unranked = tuple(i for i, take in takes.items() if self.tables[i].ranks(len(parts[i].keys), take))
-        return Candidates(parts, takes, unranked)
+        tables_to_score = tuple(i for i, take in takes.items() if self.tables[i].ranks(len(parts[i].keys), take))
+        return Candidates(parts, takes, tables_to_score)
 
     def select(self, candidates: Candidates, distances: Mapping[int, NDArray]) -> Sample:
         """Select the batch, given the distances [N] of candidates per table; without distances, the first ones."""

@@ -28,7 +28,16 @@ class Draw(NamedTuple):
 
 
 class Sampler(Protocol):
-    """Chooses among slots; it never sees their content."""
+    """Chooses the items of a batch among the slots of a table; it never sees their content.
+
+    To use your own, set `TableSpec.sampler` in `Algorithm.tables` to "package.module:Class". The class is called with
+    the table's `TableSpec` and its number of slots. `examples/own_sampler.py` is one.
+
+    Two built-in samplers mean more than a way to draw. The limiter (`replay/limiter.py`) paces learning by the items in
+    a table with "fifo", where others use `updates_per_step`. The candidates of "ranked" are scored with the network
+    (`CandidateScorer`). Neither is possible with `ray.shards` (`launch/plan.py`). A sampler of your own is treated as
+    replay.
+    """
 
     @property
     def size(self) -> int:
@@ -48,18 +57,30 @@ class Sampler(Protocol):
         ...
 
     def draw(self, n: int, rng: np.random.Generator) -> Draw | None:
-        """Draw `n` slots; None if the sampler is not `ready(n)`."""
+        """Draw `n` slots, at random with `rng`; None if the sampler is not `ready(n)`.
+
+        Whether a slot can be drawn twice for one batch is up to the sampler: "uniform" and "prioritized" draw with
+        replacement, "fifo" and "ranked" without. `Draw.probability` has, for each slot, the probability that a single
+        draw chooses it; importance weights are computed from it. The table removes the items of `Draw.spent` from its
+        storage, but does not call `remove` for them.
+        """
         ...
 
     def update(self, slots: NDArray, priorities: NDArray) -> None:
         """Set new priorities [n] of the items in `slots` [n]."""
         ...
 
-    def check_valid(self) -> None: ...
+    def check_valid(self) -> None:
+        """Raise ValueError if the state is inconsistent; called after `set_state` with a state from a file."""
+        ...
 
-    def get_state(self) -> dict[str, Any]: ...
+    def get_state(self) -> dict[str, Any]:
+        """Everything that decides what is drawn, as copies: arrays, numbers, strings, and dicts of these."""
+        ...
 
-    def set_state(self, state: dict[str, Any]) -> None: ...
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore a result of `get_state`, in a sampler that was built with the same arguments."""
+        ...
 
 
 class Fifo:
@@ -298,7 +319,7 @@ def listed(state: dict[str, Any]) -> NDArray:
 
 
 def build(spec: TableSpec, slots: int) -> Sampler:
-    """Build the sampler of a table with `slots` slots; a custom class is called with the same two arguments."""
+    """Build the sampler that `TableSpec.sampler` names, for a table with `slots` slots; see `Sampler` for your own."""
     if spec.sampler in BUILT_IN:
         return BUILT_IN[spec.sampler](spec, slots)
     if ":" in spec.sampler:

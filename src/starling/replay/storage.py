@@ -1,4 +1,4 @@
-"""The interface between a table and its storage."""
+"""The interface between a table and its storage: `ring.Ring` or `slots.Slots`, see `TableSpec.storage`."""
 
 from __future__ import annotations
 

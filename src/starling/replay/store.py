@@ -24,7 +24,9 @@ class Tables(Protocol):
 
     env_steps: int
 
-    def begin(self, rows: int) -> bool: ...
+    def begin(self, rows: int) -> bool:
+        """See `Store.begin`."""
+        ...
 
     def insert(self, fragment: Fragment) -> None: ...
 
@@ -74,7 +76,10 @@ class Store:
         self._most_ahead = _most_ahead(specs, layout)
 
     def begin(self, rows: int) -> bool:
-        """Grant the credit for a fragment of `rows` envs; returns False if the limiter does not allow it now."""
+        """Ask the limiter whether a fragment of `rows` envs may begin now; if so, count it as begun.
+
+        Every True must be followed by `insert` of that fragment, or by `lost`.
+        """
         if not self.limiter.may_begin(rows):
             return False
         self.limiter.begin(rows)
@@ -119,7 +124,7 @@ class Store:
                 return None
             self._candidates.extend([candidates] if ahead == 1 else _split(candidates.parts[0], ahead))
         self.limiter.sampled()
-        self.limiter.see(self.mixture.sizes)
+        self.limiter.set_sizes(self.mixture.sizes)
         return self._candidates.popleft()
 
     def select(self, candidates: Candidates, distances: Mapping[int, NDArray]) -> Sample:

@@ -86,7 +86,7 @@ class Table:
 
         A fragment that is not newer than the last one of the same actor is ignored and counted as a duplicate.
         """
-        last = self._sequence.get(fragment.actor)
+        last = self._sequence.get(fragment.actor_id)
         if last is not None and fragment.sequence <= last:
             self._counters["duplicate"] += 1
             return self._keys(np.zeros(0, np.int64))
@@ -94,7 +94,7 @@ class Table:
             self._check_layout(fragment.trajectory)
         self._make_room(len(fragment.rows))
         change = self._storage.append(fragment, continues=last is not None and fragment.sequence == last + 1)
-        self._sequence[fragment.actor] = fragment.sequence
+        self._sequence[fragment.actor_id] = fragment.sequence
         self._steps += int(fragment.trajectory.valid.sum())
         if len(change.dead):
             self._sampler.remove(change.dead)

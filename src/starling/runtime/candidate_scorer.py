@@ -31,13 +31,13 @@ class CandidateScorer:
 
     def score(self, candidates: Candidates) -> dict[int, NDArray]:
         """Distances [N] of the candidates of every table that asks for them."""
-        if not candidates.unranked:
+        if not candidates.tables_to_score:
             return {}
         self._usage.enter(BUSY)
         device = next(self.model.parameters()).device
         recent = tree.to_torch(candidates.parts[self._queue].trajectory, device)
         with torch.inference_mode():
-            distances = {i: self._distances(i, candidates.parts[i], recent) for i in candidates.unranked}
+            distances = {i: self._distances(i, candidates.parts[i], recent) for i in candidates.tables_to_score}
         self._usage.add("calls", 1)
         self._usage.enter(WAIT_IN)
         return distances

@@ -30,13 +30,19 @@ class ActorSlots:
 
 
 class Credits:
-    """Lends slots in the order in which they came back, so that no group gets ahead of the others."""
+    """Lends slots in the order in which they came back, so that no group gets ahead of the others.
+
+    Args:
+        actor_slots: The slots of every group.
+        begin: `Tables.begin`: counts a fragment of so many envs as begun; returns False if none may begin now.
+        lost: `Tables.lost`: takes back fragments, of so many envs in total, that have begun and will never arrive.
+    """
 
     def __init__(
         self, actor_slots: dict[int, ActorSlots], begin: Callable[[int], bool], lost: Callable[[int], None]
     ) -> None:
         self.actor_slots, self.ledger = actor_slots, Ledger()
-        self._begin, self._lost = begin, lost
+        self._try_begin, self._lost = begin, lost
         self._free: deque[tuple[int, int]] = deque()  # (group, slot) that may be lent: writer and env loop are running
         self._writers: set[str] = set()  # that are running
         self._paused: set[int] = set()  # groups without an env loop
@@ -55,7 +61,10 @@ class Credits:
         self._free.extend((group, slot) for slot, group in sorted(pairs))
 
     def writer_ends(self, name: str) -> None:
-        """A worker is gone: its credits are taken back, and its slots wait for the next worker."""
+        """A worker is gone: the fragments that it was writing are lost, and its slots wait until it is started again.
+
+        Nothing happens if it writes no fragments (`env`, `evaluator`, `shard`).
+        """
         self._writers.discard(name)
         for slots in self.actor_slots.values():
             if slots.writer == name:
@@ -70,18 +79,18 @@ class Credits:
         slots.incarnation += 1
 
     def pause(self, group: int) -> None:
-        """The env loop of a group is gone, but not its writer: lend nothing for it; see `given_back`."""
+        """The env loop of a group is gone, but not its writer: lend nothing for it; see `take_back_unused`."""
         self._paused.add(group)
         self._free = deque((other, slot) for other, slot in self._free if other != group)
 
-    def given_back(self, group: int, unused: Sequence[int]) -> None:
-        """The writer has returned the credits of a group whose env loop is gone."""
+    def take_back_unused(self, group: int, unused: Sequence[int]) -> None:
+        """The writer returned these slots of a group without a fragment, since the env loop is gone."""
         slots = self.actor_slots[group]
-        returned = slots.lent & set(unused)
-        self._lost(len(slots.rows) * len(returned))
-        slots.lent -= returned
+        unused_slots = slots.lent & set(unused)
+        self._lost(len(slots.rows) * len(unused_slots))
+        slots.lent -= unused_slots
         if group not in self._paused:
-            self._free.extend((group, slot) for slot in sorted(returned))
+            self._free.extend((group, slot) for slot in sorted(unused_slots))
 
     def go_on(self, group: int) -> None:
         """A group has an env loop again."""
@@ -97,14 +106,14 @@ class Credits:
         while self._free:
             group, slot = self._free[0]
             slots = self.actor_slots[group]
-            if not self._begin(len(slots.rows)):
+            if not self._try_begin(len(slots.rows)):
                 return
             self._free.popleft()
             slots.lent.add(slot)
             yield slots.writer, group, slot
 
-    def returned(self, group: int, slot: int) -> None:
-        """A slot was read: it may be lent again."""
+    def free_slot(self, group: int, slot: int) -> None:
+        """The fragment in a slot was stored: the slot may be lent again."""
         self.actor_slots[group].lent.discard(slot)
         if group not in self._paused:  # else `go_on` finds it
             self._free.append((group, slot))
@@ -114,25 +123,25 @@ class Ledger:
     """Env steps by actor id, i.e. per incarnation of a group."""
 
     def __init__(self) -> None:
-        self._inserted: dict[int, int] = defaultdict(int)  # of each life
-        self._lost: dict[int, int] = defaultdict(int)  # of what came in
-        self._produced: dict[int, int] = {}  # of lives that have ended
+        self._inserted: dict[int, int] = defaultdict(int)  # by actor id
+        self._lost: dict[int, int] = defaultdict(int)  # by actor id, of fragments that arrived
+        self._produced: dict[int, int] = {}  # by actor id, of incarnations that have ended
 
-    def inserted(self, life: int, steps: int) -> None:
-        self._inserted[life] += steps
+    def inserted(self, actor_id: int, steps: int) -> None:
+        self._inserted[actor_id] += steps
 
-    def lost(self, life: int, steps: int) -> None:
+    def lost(self, actor_id: int, steps: int) -> None:
         """Steps of an actor that arrived were lost before they were inserted."""
-        self._lost[life] += steps
+        self._lost[actor_id] += steps
 
-    def ended(self, life: int, produced: int) -> None:
+    def ended(self, actor_id: int, produced: int) -> None:
         """An incarnation has ended after so many steps: those that were not inserted are lost."""
-        self._produced[life] = produced
+        self._produced[actor_id] = produced
 
     def row(self, living: dict[int, int]) -> dict[str, int]:
         """The balance, given the steps of all running actors: produced = inserted + open + lost."""
         produced = sum(self._produced.values()) + sum(living.values())
         inserted = sum(self._inserted.values())
-        lost = sum(count - self._inserted[life] for life, count in self._produced.items())
-        lost += sum(steps for life, steps in self._lost.items() if life not in self._produced)
+        lost = sum(count - self._inserted[actor_id] for actor_id, count in self._produced.items())
+        lost += sum(steps for actor_id, steps in self._lost.items() if actor_id not in self._produced)
         return {"produced": produced, "inserted": inserted, "lost": lost, "open": produced - inserted - lost}

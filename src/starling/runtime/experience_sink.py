@@ -9,7 +9,7 @@ from torch import nn
 
 from starling.actor.recorder import FragmentBuffer
 from starling.runtime.link import Link
-from starling.runtime.messages import CreditGranted, CreditsReturned, FragmentReady, GroupLost
+from starling.runtime.messages import CreditGranted, CreditsReturned, EnvGroupLost, FragmentReady
 from starling.runtime.shared_memory import AnonymousSharedMemory
 from starling.runtime.shared_weights import SharedWeights, WeightReader
 from starling.types import Fragment, Progress
@@ -54,12 +54,11 @@ class LinkSink:
         """Take in what has come over the link."""
         for message in self._link.receive():
             match message:
-                case GroupLost(group):
+                case EnvGroupLost(group):
                     self._lost.append(group)
                 case CreditGranted(group, slot):
                     self._credits[group].append(slot)
-        if self._link.ended:
-            raise EOFError("the main process is gone")
+        self._link.raise_if_ended()
 
     def lost_groups(self) -> list[int]:
         """Groups whose env loop is gone since the last call."""
@@ -75,7 +74,7 @@ class LinkSink:
 
     def insert(self, group: int, fragment: Fragment) -> None:
         slot = self._open.pop(group)
-        if not self._link.send(FragmentReady(group, slot, fragment.actor, fragment.sequence)):
+        if not self._link.send(FragmentReady(group, slot, fragment.actor_id, fragment.sequence)):
             raise EOFError("the main process is gone or no longer listens")
 
     def refresh(self) -> Progress:

@@ -1,6 +1,6 @@
 """The hub between workers and a learner: owns the store, grants credits, prepares batches, handles workers' messages.
 
-One thread runs it, so nothing in here needs a lock; other threads use `post` and `call`.
+One thread runs it, so nothing in here needs a lock; other threads change its state through `post` and `call` only.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from starling.runtime.messages import (
     BrokenMessageError,
     CreditGranted,
     CreditsReturned,
+    EnvGroupLost,
+    EnvGroupPaused,
+    EnvGroupResumed,
     EpisodesDropped,
     EpisodesEnded,
     Evaluate,
     EvaluationDone,
     FragmentReady,
     FragmentReceived,
-    GroupLost,
-    GroupPaused,
-    GroupResumed,
     IncarnationEnded,
     Message,
     SlotFreed,
     StepsLost,
     StepsStored,
 )
-from starling.runtime.supervisor import ACTING, Supervisor
-from starling.runtime.worker import Worker
+from starling.runtime.supervisor import Supervisor
+from starling.runtime.worker import ACTING, LOOP_ONLY, PAUSING, Worker
 from starling.types import Episode, Fragment, NDArray, Sample
 
 R = TypeVar("R")
@@ -65,12 +65,11 @@ class Hub:
     ) -> None:
         self.store = store
         self.credits = Credits(actor_slots, store.begin, store.lost)
-        self._ready: queue.SimpleQueue[Sample] = queue.SimpleQueue()
+        self._prefetched: queue.SimpleQueue[Sample] = queue.SimpleQueue()
         self.failure: BaseException | None = None
         self._prefetch, self._scoring_thread = prefetch, scoring_thread
-        self._num_scoring = 0  # batches whose candidates are being scored
+        self._undelivered = 0  # batches with drawn candidates, perhaps still being scored
         self._event_queue = event_queue
-        self.post, self.wake = self._event_queue.post, self._event_queue.wake
         self.supervisor = Supervisor(workers, settings, self)
         self._next_check = 0.0
         self._shares, self._usage = Shares(), Usage()
@@ -87,16 +86,30 @@ class Hub:
         self._thread.start()
         if self._scoring_thread is not None:
             self._scoring_thread.start(
-                lambda candidates, scores: self.post(lambda: self._select(candidates, scores)), self._fail
+                lambda candidates, scores: self.post(lambda: self._select(candidates, scores)), self._set_failure
             )
 
+    def post(self, function: Callable[[], None]) -> None:
+        """Run a function in the hub's thread, soon; never, if that thread ends before."""
+        self._event_queue.post(function)
+
+    def wake(self) -> None:
+        """Let the hub's thread look now at what has changed."""
+        self._event_queue.wake()
+
     def call(self, function: Callable[[], R]) -> R:
-        """Run a function in the hub's thread and return its result."""
+        """Run a function in the hub's thread and return its result.
+
+        It runs in the caller's thread instead if the hub's has not started, has ended, or is stuck (see `fail`). If the
+        hub's thread is stuck in the function itself, it runs in both, so it must be harmless to run twice.
+        """
         if not self._thread.is_alive() or threading.current_thread() is self._thread:
             return function()
         answer: Future[R] = Future()
 
         def run() -> None:
+            if not answer.set_running_or_notify_cancel():
+                return  # this thread was stuck, and the caller did not wait for it
             try:
                 answer.set_result(function())
             except BaseException as error:
@@ -105,12 +118,14 @@ class Hub:
         self.post(run)
         while not answer.done() and self._thread.is_alive() and not self._stuck:
             time.sleep(0.0005)
-        return answer.result(0) if answer.done() else function()
+        if answer.cancel() or not answer.done():
+            return function()
+        return answer.result(0)
 
     def next_batch(self, timeout: float) -> Sample | None:
         """Take a prepared batch; None if none is ready within `timeout` seconds."""
         try:
-            sample = self._ready.get(timeout=timeout)
+            sample = self._prefetched.get(timeout=timeout)
         except queue.Empty:
             return None
         self.wake()  # another one can be prepared
@@ -139,11 +154,11 @@ class Hub:
         return self.call(self._metrics)
 
     def fail(self, failure: BaseException) -> None:
-        """Fail the run although the hub's thread may be stuck waiting for an answer: nobody waits for that thread."""
+        """Fail the run from another thread, and do not wait for the hub's, which may be stuck waiting for an answer."""
         self.failure, self._stuck = failure, True
 
     def halt(self) -> None:
-        """End the thread: from now on nothing comes in."""
+        """End the thread, so that the store no longer changes; the workers run on until `stop`."""
         self._stopping = True
         if self._thread.is_alive():
             self.wake()
@@ -162,15 +177,15 @@ class Hub:
     def _serve(self) -> None:
         try:
             while not self._stopping:
-                self.turn(CHECK_SECONDS)
+                self._serve_once(CHECK_SECONDS)
         except BaseException as error:
-            self._fail(error)
+            self._set_failure(error)
 
-    def _fail(self, error: BaseException) -> None:
+    def _set_failure(self, error: BaseException) -> None:
         self.failure = error
 
-    def turn(self, timeout: float) -> None:
-        """Handle the events that have arrived, or wait for one."""
+    def _serve_once(self, timeout: float) -> None:
+        """Wait for events, at most `timeout` seconds; handle them, then prepare batches and grant credits."""
         self._usage.enter(WAIT_IN)
         events = self._event_queue.wait(timeout)
         self._usage.enter(BUSY)
@@ -185,26 +200,27 @@ class Hub:
 
     def _prefetch_batches(self) -> None:
         """Prepare batches before the learner asks for them."""
-        while self._num_scoring < self._free_places():
+        while self._undelivered < self._free_places():
             candidates = self.store.draw_candidates()
             if candidates is None:
                 return
-            self._num_scoring += 1
-            if candidates.unranked and self._scoring_thread is not None:
+            self._undelivered += 1
+            if candidates.tables_to_score and self._scoring_thread is not None:
                 self._scoring_thread.put(candidates)
             else:
                 self._select(candidates, {})
 
     def _select(self, candidates: Candidates, distances: dict[int, NDArray]) -> None:
-        self._num_scoring -= 1
+        self._undelivered -= 1
         self._deliver(self.store.select(candidates, distances))
 
     def _free_places(self) -> int:
-        """Number of batches that may still be prepared."""
-        return self._prefetch - self._ready.qsize()
+        """Number of batches that may still be delivered; `RankHub` counts the slots that it shares with its rank."""
+        return self._prefetch - self._prefetched.qsize()
 
     def _deliver(self, sample: Sample) -> None:
-        self._ready.put(sample)
+        """Hand a batch to the learner, here in the main thread; `RankHub` sends it to its rank."""
+        self._prefetched.put(sample)
 
     def _send(self, name: str, message: Message) -> None:
         self.supervisor.workers[name].send(message)
@@ -238,12 +254,12 @@ class Hub:
     def handle_message(self, worker: Worker, message: Message) -> None:
         credits = self.credits
         match message:
-            case FragmentReady(group, slot, actor, sequence):
-                self._insert(group, slot, actor, sequence, credits.actor_slots[group].buffers[slot])
-            case FragmentReceived(group, slot, actor, sequence, buffer):
-                self._insert(group, slot, actor, sequence, buffer)
+            case FragmentReady(group, slot, actor_id, sequence):
+                self._insert(group, slot, actor_id, sequence, credits.actor_slots[group].buffers[slot])
+            case FragmentReceived(group, slot, actor_id, sequence, buffer):
+                self._insert(group, slot, actor_id, sequence, buffer)
             case CreditsReturned(group, slots):
-                credits.given_back(group, slots)
+                credits.take_back_unused(group, slots)
             case EpisodesEnded(episodes):
                 self._episodes.extend(episodes)
             case EpisodesDropped(count, notices):
@@ -254,41 +270,52 @@ class Hub:
                 self.evaluator_state = state
                 self._evaluating = False
             case SlotFreed(group, slot):
-                credits.returned(group, slot)
-            case StepsStored(actor, steps):
-                credits.ledger.inserted(actor, steps)
-            case StepsLost(actor, steps):
-                credits.ledger.lost(actor, steps)
+                credits.free_slot(group, slot)
+            case StepsStored(actor_id, steps):
+                credits.ledger.inserted(actor_id, steps)
+            case StepsLost(actor_id, steps):
+                credits.ledger.lost(actor_id, steps)
             case IncarnationEnded(group, steps):
                 credits.incarnation_ends(group, steps)
-            case GroupPaused(group):
+            case EnvGroupPaused(group):
                 credits.pause(group)
-            case GroupResumed(group):
+            case EnvGroupResumed(group):
                 credits.go_on(group)
             case _:
                 raise BrokenMessageError(f"{worker.name} sent {type(message).__name__}, which a hub does not handle")
 
-    def _insert(self, group: int, slot: int, actor: int, sequence: int, buffer: FragmentBuffer | None) -> None:
+    def _insert(self, group: int, slot: int, actor_id: int, sequence: int, buffer: FragmentBuffer | None) -> None:
         slots, before = self.credits.actor_slots[group], self.store.env_steps
         assert buffer is not None, "a fragment lies in its slot or was sent"
-        self.store.insert(Fragment(buffer.steps, slots.rows, buffer.carries, actor, sequence))
-        self.credits.ledger.inserted(actor, self.store.env_steps - before)
-        self.credits.returned(group, slot)
+        self.store.insert(Fragment(buffer.steps, slots.rows, buffer.carries, actor_id, sequence))
+        self.credits.ledger.inserted(actor_id, self.store.env_steps - before)  # valid steps; none of a duplicate
+        self.credits.free_slot(group, slot)
 
     def worker_started(self, worker: Worker) -> None:
+        """Free the slots that the worker writes, resume its groups, and repeat an evaluation that died with it."""
         self.credits.writer_begins(worker.name)
-        if worker.spec.kind in ("env", "node"):
+        if worker.spec.kind in PAUSING:
             for group in worker.spec.groups:
                 self.credits.go_on(group)
         if worker.name == "evaluator" and self._evaluating:
             self._send(worker.name, Evaluate(self.evaluator_state))
 
     def worker_ended(self, worker: Worker) -> None:
+        """Balance the books of a dead worker, whatever its kind (`WorkerKind`).
+
+        1. A writer of fragments: those that it had begun are lost, and their credits are free for others.
+        2. A worker that steps envs: an incarnation of each of its groups ends. The steps that it produced and that were
+           never inserted count as lost in the ledger.
+        3. An env loop without a policy: its groups get no credits until it is started again, and the inference server
+           that writes for them is told to return those that it still has (`CreditsReturned`).
+
+        The restart is the supervisor's decision.
+        """
         self.credits.writer_ends(worker.name)
         if worker.spec.kind in ACTING:
             for group in worker.spec.groups:
                 self.credits.incarnation_ends(group, worker.produced[group])
-        if worker.spec.kind == "env":
+        if worker.spec.kind == LOOP_ONLY:
             for group in worker.spec.groups:
                 self.credits.pause(group)
-                self._send(self.credits.actor_slots[group].writer, GroupLost(group))
+                self._send(self.credits.actor_slots[group].writer, EnvGroupLost(group))

@@ -118,7 +118,7 @@ class LoopSide:
             if not token:
                 raise EOFError("the inference server is gone")
             if _decoded(token) == (self._group, self._birth, self._number):
-                return [self._actions]  # any other was meant for an earlier life
+                return [self._actions]  # any other was meant for an earlier incarnation
 
     def fileno(self) -> int:
         return self._answer.fd

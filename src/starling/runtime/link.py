@@ -67,8 +67,8 @@ class Link:
     def __init__(self, reading: PipeEnd, writing: PipeEnd, accepted: tuple[type[Message], ...]) -> None:
         self._reading, self._writing, self._accepted = reading, writing, accepted
         self._buffer = bytearray()
-        self.ended = False  # the peer is gone, or nothing that it sends can be understood any more
-        self.broken: str | None = None  # what was wrong with its bytes
+        self.ended = False  # the peer is gone, or sent an invalid message, after which nothing more is read
+        self.broken: str | None = None  # what was wrong with that message
 
     def fileno(self) -> int:
         return self._reading.fd
@@ -116,6 +116,18 @@ class Link:
                 return
             del self._buffer[:end]
             yield message
+
+    def raise_if_ended(self) -> None:
+        """For workers, whose peer is the main process.
+
+        Raises:
+            EOFError: The main process is gone, and the worker ends without a word.
+            BrokenMessageError: The main process sent an invalid message, a fault that the worker reports.
+        """
+        if self.broken is not None:
+            raise BrokenMessageError(f"the main process sent an invalid message ({self.broken})")
+        if self.ended:
+            raise EOFError("the main process is gone")
 
     def close(self) -> None:
         self._reading.close()

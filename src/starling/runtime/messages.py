@@ -1,6 +1,13 @@
-"""All messages between the processes of a run, and their encoding as JSON.
+"""Messages between a hub and its workers, and their encoding as JSON for the pipes of `runtime.link`.
 
-What a process receives is decoded into one of these classes; anything else is a `BrokenMessageError` that names it.
+A worker on another machine is reached through Ray, with the messages of `runtime.ray.messages` in between; the driver
+converts those to the classes here, so a hub sees no difference. In messages, `group` is the index of a group of envs,
+and `actor_id` one incarnation of that group. The learners that train together are never called a group here.
+
+A message of an unknown class, or with wrong fields, ends the link: `decode` raises `BrokenMessageError`, and `Link`
+keeps its text in `broken`. The main process then kills the worker; a worker raises the error (`Link.raise_if_ended`).
+A message of a known class at a receiver that has no use for it, such as `Evaluate` at a learner, is a bug of ours: a
+hub, a node, and a learner raise `BrokenMessageError` with its name; workers that act or evaluate ignore it.
 """
 
 from __future__ import annotations
@@ -56,7 +63,7 @@ class FragmentReady(Message):
 
     group: int
     slot: int
-    actor: int
+    actor_id: int
     sequence: int
 
 
@@ -100,18 +107,20 @@ class BatchLearned(Message):
 
 
 @dataclass(frozen=True)
-class GroupJoined(Message):
+class LearnersJoined(Message):
+    """The rank has joined the others and trains with them."""
+
     updates: int
 
 
 @dataclass(frozen=True)
 class RankWaits(Message):
-    """The rank waits for the others to join a group."""
+    """The rank waits until it can join the other learners."""
 
     updates: int
     optimizer_steps: int  # of the update in progress
     late: bool  # it waited too long for another rank
-    why: str | None = None  # it lost the group; None: it has just started
+    why: str | None = None  # why it lost the other learners; None: it has just started
 
 
 @dataclass(frozen=True)
@@ -147,8 +156,8 @@ class CreditGranted(Message):
 
 
 @dataclass(frozen=True)
-class GroupLost(Message):
-    """The env loop of a group is gone; see `CreditsReturned`."""
+class EnvGroupLost(Message):
+    """The env loop of a group is gone: return its credits with `CreditsReturned`. Sent to its inference server."""
 
     group: int
 
@@ -169,8 +178,8 @@ class BatchReady(Message):
 
 
 @dataclass(frozen=True)
-class JoinGroup(Message):
-    """All ranks meet for the n-th time and take over the state of the rank `source`."""
+class JoinLearners(Message):
+    """All learners meet for the n-th time, `attempt`, and take over the state of the rank `source`."""
 
     attempt: int
     source: int
@@ -196,7 +205,7 @@ class FragmentReceived(Message):
 
     group: int
     slot: int
-    actor: int
+    actor_id: int
     sequence: int
     buffer: Any  # FragmentBuffer
 
@@ -211,13 +220,13 @@ class SlotFreed(Message):
 
 @dataclass(frozen=True)
 class StepsStored(Message):
-    actor: int
+    actor_id: int
     steps: int
 
 
 @dataclass(frozen=True)
 class StepsLost(Message):
-    actor: int
+    actor_id: int
     steps: int
 
 
@@ -230,12 +239,16 @@ class IncarnationEnded(Message):
 
 
 @dataclass(frozen=True)
-class GroupPaused(Message):
+class EnvGroupPaused(Message):
+    """The env loop of a group, or its policy, is not running: lend it no slots."""
+
     group: int
 
 
 @dataclass(frozen=True)
-class GroupResumed(Message):
+class EnvGroupResumed(Message):
+    """Both the env loop of a group and its policy are running again."""
+
     group: int
 
 
@@ -246,10 +259,10 @@ class RankGone(Message):
 
 FROM_WORKERS: tuple[type[Message], ...] = (
     *(Ready, Fault, Notice, FragmentReady, CreditsReturned, EpisodesEnded, EpisodesDropped, EvaluationDone),
-    *(BatchLearned, GroupJoined, RankWaits, StateWritten, LearnerMetrics, RendezvousValue),
+    *(BatchLearned, LearnersJoined, RankWaits, StateWritten, LearnerMetrics, RendezvousValue),
 )
 TO_WORKERS: tuple[type[Message], ...] = (
-    *(CreditGranted, GroupLost, Evaluate, BatchReady, JoinGroup, StateRequest, MetricsRequest, RendezvousValue),
+    *(CreditGranted, EnvGroupLost, Evaluate, BatchReady, JoinLearners, StateRequest, MetricsRequest, RendezvousValue),
 )
 
 

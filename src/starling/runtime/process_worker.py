@@ -45,7 +45,7 @@ class StatusBoard:
         return self.shared_memory.array(*self.place(index))
 
 
-def processes(
+def make_process_workers(
     specs: Sequence[WorkerSpec[WorkerArgs]], settings: SupervisionConfig, selector: selectors.BaseSelector
 ) -> list[Worker]:
     """One worker per spec; none is started yet."""
@@ -151,7 +151,9 @@ class ProcessWorker(Worker):
     def _reason(self, code: int) -> str:
         if self.hung:
             return "hung: no heartbeat"
-        return self.told() or (f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}")
+        return self.fault_text() or (
+            f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        )
 
     @property
     def produced(self) -> dict[int, int]:

@@ -1,7 +1,9 @@
 """One of several learners, in its own process: learns from its hub's batches, together with the other ranks.
 
-Its hub sends `BatchReady`, `JoinGroup`, `StateRequest`, and `MetricsRequest`; the rank sends `BatchLearned`,
-`RankWaits`, `GroupJoined`, and answers.
+`learners_runtime` says where this stands among the files of several learners.
+
+Its hub sends `BatchReady`, `JoinLearners`, `StateRequest`, and `MetricsRequest`; the rank sends `BatchLearned`,
+`RankWaits`, `LearnersJoined`, and answers.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from starling.runtime.link import wait_readable
 from starling.runtime.messages import (
     BatchLearned,
     BatchReady,
-    GroupJoined,
-    JoinGroup,
+    BrokenMessageError,
+    JoinLearners,
     LearnerMetrics,
+    LearnersJoined,
     MetricsRequest,
     RankWaits,
     StateRequest,
@@ -41,7 +44,7 @@ PATIENCE = 0.05
 
 @dataclass(frozen=True)
 class RankSpec:
-    """One rank of a group of learners, and where it listens for the others."""
+    """One of several learners, and where it listens for the others."""
 
     rank: int
     size: int
@@ -50,7 +53,7 @@ class RankSpec:
 
 
 class LearnerRank:
-    """The role of a rank: learns whenever the group is complete, and waits to be regrouped otherwise."""
+    """The role of a rank: learns while it is joined with all other ranks, and waits to join them otherwise."""
 
     def __init__(
         self,
@@ -66,12 +69,12 @@ class LearnerRank:
         self._weights, self._state_buffer, self._usage = weights, state_buffer, usage
         self._waiting: deque[int] = deque()  # slots with batches to learn from
         self._env_steps = 0  # that have arrived at this rank's hub
-        self._grouped = False
+        self._joined = False
         self._send_waits()
 
     def step(self) -> bool:
         self._handle_messages()
-        if not self._grouped:
+        if not self._joined:
             return False
         if not self._waiting:
             self._wait_for_batch()
@@ -79,7 +82,7 @@ class LearnerRank:
         try:
             result = self._learner.step(sample, self._env_steps)
         except RankLostError as error:
-            self._leave_group(error)
+            self._leave_learners(error)
             return True
         if result is not None:
             self._report(self._waiting.popleft(), result)
@@ -124,17 +127,18 @@ class LearnerRank:
                     case BatchReady(slot, env_steps):
                         self._env_steps = env_steps
                         self._waiting.append(slot)
-                    case JoinGroup():
-                        self._join_group(message)
+                    case JoinLearners():
+                        self._join_learners(message)
                     case StateRequest():
                         self._state_buffer.write(pack(self._learner.get_state()))
                         self._line.send(StateWritten(self._learner.updates))
                     case MetricsRequest():
                         self._line.send(LearnerMetrics(self._learner.drain_metrics()))
-        if self._line.ended:
-            raise EOFError("the main process is gone")
+                    case _:
+                        raise BrokenMessageError(f"{type(message).__name__}, which a learner does not handle")
+        self._line.raise_if_ended()
 
-    def _join_group(self, order: JoinGroup) -> None:
+    def _join_learners(self, order: JoinLearners) -> None:
         """Meet the other ranks and take over the state of the one that has learned most."""
         spec, learner = self._spec, self._learner
         self._env_steps = order.env_steps
@@ -151,14 +155,14 @@ class LearnerRank:
             learner.join(group, spec.rank)
             group.sync_env_steps(False, self._env_steps)
         except RankLostError as error:
-            self._leave_group(error)
+            self._leave_learners(error)
             return
         self._publish()
-        self._grouped = True
-        self._line.send(GroupJoined(learner.updates))
+        self._joined = True
+        self._line.send(LearnersJoined(learner.updates))
 
-    def _leave_group(self, error: RankLostError) -> None:
-        self._learner.group, self._grouped = SingleLearner(), False  # closes the connections, so the others notice
+    def _leave_learners(self, error: RankLostError) -> None:
+        self._learner.group, self._joined = SingleLearner(), False  # closes the connections, so the others notice
         self._send_waits(late=error.late, why=str(error))
 
     def _send_waits(self, late: bool = False, why: str | None = None) -> None:

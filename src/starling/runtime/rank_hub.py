@@ -13,17 +13,15 @@ from starling.runtime.credits import ActorSlots
 from starling.runtime.event_queue import EventQueue
 from starling.runtime.hub import Hub
 from starling.runtime.messages import BatchLearned, BatchReady, Message, RankGone, RendezvousValue
-from starling.runtime.worker import Worker
+from starling.runtime.worker import LEARNER, Worker
 from starling.types import Sample
 
-LEARNER = "learner"
-"""The kind of a worker that learns."""
 Event = tuple[int, Message]
 """A rank and its message."""
 
 
 class RankHub(Hub):
-    """A hub whose learner is one of its workers. Messages that concern the whole group go to `events`.
+    """A hub whose learner is one of its workers. Messages that concern all learners go to `events`.
 
     Args:
         peers: The hubs of all ranks, this one included.

@@ -1,4 +1,4 @@
-"""Decides when the ranks of a group may meet again, from whose state, and which rank keeps them from it."""
+"""Decides when the learners may join again, whose state they continue from, and which rank keeps them waiting."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ GRACE = 5.0
 
 @dataclass(frozen=True)
 class Order:
-    """An order to all ranks: meet for the n-th time, and take over the state of `source`."""
+    """An order to all ranks: meet for the n-th time, `attempt`, and take over the state of the rank `source`."""
 
-    time: int
+    attempt: int
     source: int
     updates: int  # of that state
 
@@ -23,38 +23,38 @@ class Regroup:
 
     def __init__(self, size: int, patience: float, clock: Callable[[], float]) -> None:
         self._size, self._patience, self._clock = size, patience, clock
-        self._standing: dict[int, tuple[int, int]] = {}  # of ranks that wait
-        self._deadline: float | None = None  # when those that are together no longer must be found out
-        self._gone: set[int] = set()
-        self._times = 0
+        self._standing: dict[int, tuple[int, int]] = {}  # of ranks that wait: (updates, optimizer steps)
+        self._deadline: float | None = None  # by which ranks that do not wait must have noticed that others do
+        self._exited: set[int] = set()
+        self._attempts = 0
 
-    def waits(self, rank: int, standing: tuple[int, int], late: bool) -> None:
-        """A rank waits, since it has started or lost the group."""
-        self._gone.discard(rank)
+    def on_waiting(self, rank: int, standing: tuple[int, int], late: bool) -> None:
+        """A rank waits, since it has started or lost the others."""
+        self._exited.discard(rank)
         self._standing[rank] = standing
         end = self._clock() + (GRACE if late else self._patience)
-        if self._times and (self._deadline is None or end < self._deadline):
+        if self._attempts and (self._deadline is None or end < self._deadline):
             self._deadline = end
 
-    def gone(self, rank: int) -> None:
+    def on_exit(self, rank: int) -> None:
         """A rank's process has ended."""
         self._standing.pop(rank, None)
-        self._gone.add(rank)
+        self._exited.add(rank)
 
-    def silent(self) -> list[int]:
-        """Ranks that should have noticed by now that the others wait; each is returned once."""
+    def overdue_ranks(self) -> list[int]:
+        """Ranks that should have reported by now that they wait, as the others do, and hang; each is returned once."""
         if self._deadline is None or self._clock() < self._deadline:
             return []
         self._deadline = None
-        return [rank for rank in range(self._size) if rank not in self._standing and rank not in self._gone]
+        return [rank for rank in range(self._size) if rank not in self._standing and rank not in self._exited]
 
     def order(self) -> Order | None:
-        """The order to all ranks, once all of them wait; the state with most updates wins."""
+        """The order to all ranks, returned once when all of them wait; the state with most updates wins."""
         if len(self._standing) < self._size:
             return None
         source = max(self._standing, key=lambda rank: (self._standing[rank], -rank))
         updates, _ = self._standing[source]
         self._standing.clear()
         self._deadline = None
-        self._times += 1
-        return Order(self._times, source, updates)
+        self._attempts += 1
+        return Order(self._attempts, source, updates)

@@ -31,6 +31,8 @@ class Line(Protocol):
 
     def receive(self) -> list[Message]: ...
 
+    def raise_if_ended(self) -> None: ...
+
     def fileno(self) -> int: ...
 
 
@@ -46,6 +48,9 @@ class RankLine:
     @property
     def ended(self) -> bool:
         return self._line.ended
+
+    def raise_if_ended(self) -> None:
+        self._line.raise_if_ended()
 
     def fileno(self) -> int:
         return self._line.fileno()
@@ -79,13 +84,19 @@ class RankLine:
         """Read the line until `known()`; other messages are kept for `receive`."""
         end = time.monotonic() + seconds
         while not known():
-            if self.ended:
-                raise RuntimeError("the main process is gone")
+            self._raise_if_ended()
             left = end - time.monotonic()
             if left <= 0:
                 raise RuntimeError(f"the other learners did not arrive within {seconds:g} s")
             wait_readable([self], min(left, SLICE))
             self._read()
+
+    def _raise_if_ended(self) -> None:
+        """Raise RuntimeError, the one error that torch's callers of a store handle."""
+        try:
+            self.raise_if_ended()
+        except (EOFError, BrokenMessageError) as error:
+            raise RuntimeError(str(error)) from error
 
     def _read(self) -> None:
         for message in self._line.receive():

@@ -11,12 +11,7 @@ from starling.actor.usage import Shares, mean
 from starling.config.schema import SupervisionConfig
 from starling.learner.learner import DivergedError
 from starling.runtime.messages import Fault, Message, Notice, Ready
-from starling.runtime.worker import Member, Worker, stop_all
-
-ACTING = ("actor", "env", "node")
-"""Kinds of workers that step envs."""
-NEEDED = ("inference", "learner")
-"""Kinds of workers without which a run cannot go on."""
+from starling.runtime.worker import ACTING, NEEDED, Member, Worker, stop_all
 
 
 class RunFailedError(RuntimeError):
@@ -53,17 +48,17 @@ class Supervisor:
         self.crashes: Counter[str] = Counter()  # by kind
         self._shown: set[str] = set()
         self._shares = Shares()
-        self._looked: float | None = None
+        self._supervised_at: float | None = None
 
     def supervise(self) -> None:
         """Kill workers that hang, start those that are due; raises `RunFailedError` if too few are left."""
-        now, before = time.monotonic(), self._looked
-        self._looked = now
+        now, before = time.monotonic(), self._supervised_at
+        self._supervised_at = now
         idle = 0.0 if before is None else now - before
         for worker in self.workers.values():
             slept = idle > worker.timeout / 2  # this process itself was stopped
             if worker.running:
-                worker.look()
+                worker.poll()
             if worker.running and worker.silent_seconds > worker.timeout and not slept:
                 worker.hung = True
                 worker.kill()
@@ -92,17 +87,17 @@ class Supervisor:
         if not worker.running:
             return  # it has just been put away together with another
         reason = self._reap(worker)
-        if not worker.ever_ready and not worker.may_mend:
+        if not worker.ever_ready and not worker.retry_if_never_ready:
             self._show_details(worker, reason)
             raise RunFailedError(f"{worker.name} could not be started: {reason}")
         if worker.fault is not None and worker.fault.kind == DivergedError.__name__:  # a restart would repeat it
             raise DivergedError(f"{worker.name}: {worker.fault.text}")
         self.crashes[worker.spec.kind] += 1
-        self._announce(worker, reason, worker.rest())
+        self._announce(worker, reason, worker.plan_restart())
         for name in worker.spec.dependents:
-            self._start_anew(self.workers[name])
+            self._restart(self.workers[name])
 
-    def _start_anew(self, worker: Worker) -> None:
+    def _restart(self, worker: Worker) -> None:
         """Restart a healthy worker that cannot go on without one that died."""
         if worker.running:
             worker.kill()
@@ -117,8 +112,8 @@ class Supervisor:
         self._listener.worker_ended(worker)
         return reason
 
-    def _announce(self, worker: Worker, reason: str, pause: float | None) -> None:
-        plan = "given up after repeated crashes" if pause is None else f"restarting it in {pause:g} s"
+    def _announce(self, worker: Worker, reason: str, delay: float | None) -> None:
+        plan = "given up after repeated crashes" if delay is None else f"restarting it in {delay:g} s"
         self.notices.append(f"{worker.name} died ({reason}): {plan}")
         self._show_details(worker, reason)
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from starling.actor.usage import read
 from starling.runtime.messages import Fault, Message
@@ -15,9 +15,29 @@ from starling.types import NDArray
 
 WINDOW_SECONDS = 600.0
 """Crashes that lie further back than this do not count against a worker."""
-LONGEST_REST = 30.0
+LONGEST_DELAY = 30.0
 ENDED = "Ended"
 """The kind of a fault that says no more than how a process ended: killed, hung."""
+
+WorkerKind = Literal["actor", "env", "inference", "node", "evaluator", "learner", "shard"]
+"""The kinds of workers:
+
+- `actor`: an env loop and its policy in one process; it writes its fragments itself.
+- `env`: an env loop only; the inference server of its hub acts for it and writes its fragments.
+- `inference`: an inference server, the writer for the groups of several `env` workers.
+- `node`: a Ray actor that holds `actor` workers, or `env` workers and their inference server. It restarts them itself
+  and reports what became of their groups (`IncarnationEnded`, `EnvGroupPaused`, `EnvGroupResumed`).
+- `evaluator`, `learner` (one of several), `shard` (a Ray actor with some of the tables).
+"""
+LEARNER: Final = "learner"
+ACTING = ("actor", "env", "node")
+"""Kinds that step envs: with their process, an incarnation of each of their groups ends."""
+PAUSING = ("env", "node")
+"""Kinds whose groups can be paused, that is without an env loop while their writer still runs."""
+LOOP_ONLY = "env"
+"""The kind whose fragments another worker writes, which must be told of its end."""
+NEEDED = ("inference", LEARNER)
+"""Kinds without which a run cannot go on."""
 
 
 A = TypeVar("A", covariant=True)
@@ -28,7 +48,7 @@ class WorkerSpec(Generic[A]):
     """One worker: its settings, the groups of envs that it steps or acts for, and the workers that depend on it."""
 
     name: str
-    kind: str  # actor, env, inference, evaluator, learner, node, shard
+    kind: WorkerKind
     args: A
     groups: tuple[int, ...] = ()
     dependents: tuple[str, ...] = ()
@@ -42,12 +62,12 @@ class Restarts:
         self._crashes: deque[float] = deque()
 
     def crashed(self, now: float) -> float | None:
-        """Seconds to rest before the next start; None: it is given up."""
+        """Seconds until the next start; None: it is given up."""
         self._crashes.append(now)
         while self._crashes[0] < now - WINDOW_SECONDS:
             self._crashes.popleft()
         count = len(self._crashes)
-        return None if count > self._allowed else min(LONGEST_REST, 0.5 * 2 ** (count - 1))
+        return None if count > self._allowed else min(LONGEST_DELAY, 0.5 * 2 ** (count - 1))
 
 
 @dataclass(frozen=True)
@@ -121,7 +141,7 @@ class Worker(ABC):
     @property
     @abstractmethod
     def produced(self) -> dict[int, int]:
-        """Env steps of the present life of its groups."""
+        """Env steps of the current incarnation of its groups."""
 
     @property
     @abstractmethod
@@ -137,28 +157,31 @@ class Worker(ABC):
         """Crashes of its own workers by kind, where it has some."""
         return {}
 
-    def look(self) -> None:  # noqa: B027 - most have nothing to look for
-        """Called now and then while it runs, for what nobody tells."""
+    def poll(self) -> None:  # noqa: B027 - most have nothing to poll for
+        """Called by `Supervisor.supervise` while it runs, to notice what no event reports."""
 
     @property
-    def may_mend(self) -> bool:
-        """Whether what it died of may go away by itself: an env's fault, a kill, a hang; not a mistake in code."""
+    def retry_if_never_ready(self) -> bool:
+        """Whether to restart it although it died before it was ever ready.
+
+        True after an env's fault, a kill, or a hang, which may not happen again; False after a mistake in code.
+        """
         return self.fault.kind in ("EnvFault", ENDED) if self.fault else self.killed
 
-    def told(self) -> str | None:
-        """What it said it dies of, if it could."""
+    def fault_text(self) -> str | None:
+        """The exception that it reported before it died, in one line; None if it reported none."""
         if self.fault is None:
             return None
         known = self.fault.kind in ("EnvFault", "UserError", "RunFailedError", ENDED)  # their words say all
         return self.fault.text if known else f"{self.fault.kind}: {self.fault.text}"
 
-    def rest(self) -> float | None:
-        """Plan the next start after a crash; None: the worker is given up."""
+    def plan_restart(self) -> float | None:
+        """Set `start_at` after a crash and return the seconds until then; None: the worker is given up."""
         now = time.monotonic()
-        pause = self._restarts.crashed(now)
-        self.given_up = pause is None
-        self.start_at = None if pause is None else now + pause
-        return pause
+        delay = self._restarts.crashed(now)
+        self.given_up = delay is None
+        self.start_at = None if delay is None else now + delay
+        return delay
 
 
 def stop_all(workers: list[Worker], seconds: float) -> None:

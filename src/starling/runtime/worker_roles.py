@@ -78,8 +78,7 @@ class EvaluatorWorker:
             if isinstance(message, Evaluate):
                 self._env_steps = self._weights.refresh().env_steps
                 self._evaluation = self._evaluator.evaluate(message.state)
-        if self._link.ended:
-            raise EOFError("the main process is gone")
+        self._link.raise_if_ended()
         if self._evaluation is None:
             return False
         done = next(self._evaluation)

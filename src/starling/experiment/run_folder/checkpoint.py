@@ -1,11 +1,21 @@
 """Checkpoints: a folder of safetensors, JSON, and a manifest with checksums. Nothing is ever unpickled.
 
-A checkpoint is written under a temporary name, synced to disk, and renamed, so that a folder with its final name is
-complete at any moment. Old checkpoints are removed after that. Loading verifies every checksum and falls back to the
-newest older checkpoint that is valid.
+The state is a dict of parts; each is `PART.json` and, if it has arrays, `PART.safetensors`. Every runtime saves `store`
+(env steps, tables, limiter), `learner` (networks, optimizers), `incarnations` of the groups of envs, and `evaluator`;
+`inline` adds `env`, and `loops` and `policies` if the checkpoint is exact. The session adds `session`. See `save` of
+each runtime and `Session._take_state`. Large arrays that change gradually, those of the tables, are in *segments*:
+files beside the checkpoints, which several of them share.
 
-Large data that changes gradually is stored in segments, which checkpoints share: they are written before the first
-checkpoint that refers to them and removed after the last one.
+Order of writes (`write`), each synced to disk before the next:
+
+1. What an earlier save left half done is removed or undone (`recover`).
+2. The segments that are not there yet.
+3. The folder under a temporary name: the parts, then the manifest.
+4. Its final name, under which a checkpoint is complete. An older one of the same env steps is removed after that.
+5. `best.json`, if its score is the best so far.
+6. Old checkpoints are removed as `Retention` says, then the segments that none refers to any more.
+
+Loading verifies every checksum and falls back to the newest older checkpoint that is valid.
 """
 
 from __future__ import annotations
@@ -91,7 +101,7 @@ def write(root: Path, env_steps: int, frozen: Frozen, *, retention: Retention, s
         write_segments(root, segments)
         make_folder(partial)
         _fill(partial, env_steps, frozen)
-        _publish(partial, final)
+        _rename_to_final(partial, final)
     except OSError:
         with suppress(OSError):
             recover(root)  # on a full disk, other files need the space
@@ -126,7 +136,7 @@ def recover(root: Path) -> None:
         _sweep(root)
 
 
-def _publish(partial: Path, final: Path) -> None:
+def _rename_to_final(partial: Path, final: Path) -> None:
     """Give a complete checkpoint its final name; an older one of the same env steps is removed only after that."""
     root, replaced = final.parent, final.with_name(f"{_REPLACED}{final.name}")
     if _is_same(final, partial):

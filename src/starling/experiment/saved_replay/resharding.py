@@ -100,7 +100,7 @@ def _move_queue(before: Sequence[Table], after: Sequence[Table]) -> None:
     for table in before:
         while (item := table.sample(1)) is not None:
             i = next(number)
-            after[i % len(after)].insert(Fragment(item.trajectory, np.zeros(1, np.int64), actor=-1, sequence=i))
+            after[i % len(after)].insert(Fragment(item.trajectory, np.zeros(1, np.int64), actor_id=-1, sequence=i))
 
 
 def _limiters(new: RunPlan, parts: list[State], stores: Sequence[Store]) -> list[State]:

@@ -44,7 +44,7 @@ class Credit:
 class FragmentInfo:
     """The origin and size of a fragment, without its arrays."""
 
-    actor: int
+    actor_id: int
     sequence: int
     steps: int  # valid ones
 

@@ -14,7 +14,7 @@ from starling.config.schema import SupervisionConfig
 from starling.runtime.batch_buffer import BatchSlot, fill
 from starling.runtime.event_queue import EventQueue, drain
 from starling.runtime.messages import BatchLearned, BatchReady, Fault, Message, Ready, StateWritten
-from starling.runtime.process_worker import processes
+from starling.runtime.process_worker import make_process_workers
 from starling.runtime.ray.messages import Reorder
 from starling.runtime.shared_memory import SharedBytes
 from starling.runtime.shared_weights import SharedWeights
@@ -62,7 +62,7 @@ class RankRelay:
         self._shared, self._timeout = worker, supervision.timeout
         self._rang = rang
         self._event_queue = EventQueue()
-        (self._worker,) = processes([worker.spec], supervision, self._event_queue.selector)
+        (self._worker,) = make_process_workers([worker.spec], supervision, self._event_queue.selector)
         self._said: deque[LearnerMessage] = deque()
         self._known = 0  # number of the weights that were sent last
         self._turns = Reorder()

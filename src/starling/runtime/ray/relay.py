@@ -18,16 +18,16 @@ from starling.runtime.messages import (
     BrokenMessageError,
     CreditGranted,
     CreditsReturned,
+    EnvGroupLost,
     EpisodesDropped,
     EpisodesEnded,
     Evaluate,
     EvaluationDone,
     Fault,
     FragmentReady,
-    GroupLost,
     Message,
 )
-from starling.runtime.process_worker import processes
+from starling.runtime.process_worker import make_process_workers
 from starling.runtime.ray.messages import (
     Credit,
     FragmentInfo,
@@ -38,8 +38,8 @@ from starling.runtime.ray.messages import (
     Vitals,
 )
 from starling.runtime.shared_weights import SharedWeights
-from starling.runtime.supervisor import ACTING, RunFailedError, Supervisor
-from starling.runtime.worker import Worker, WorkerSpec
+from starling.runtime.supervisor import RunFailedError, Supervisor
+from starling.runtime.worker import ACTING, Worker, WorkerSpec
 from starling.runtime.worker_main import WorkerArgs
 from starling.types import Episode
 
@@ -66,7 +66,7 @@ class Relay:
         self._rang = rang  # called when the driver should be notified at once
         self._event_queue = EventQueue()
         self.incarnations = dict(spec.incarnations)  # of every group
-        supervised = processes(workers.specs, spec.supervision, self._event_queue.selector)
+        supervised = make_process_workers(workers.specs, spec.supervision, self._event_queue.selector)
         self._supervisor = Supervisor(supervised, spec.supervision, self)
         self._lent: dict[tuple[int, int], Deliver] = {}
         self._ended: dict[int, list[int]] = defaultdict(list)
@@ -176,8 +176,8 @@ class Relay:
 
     def handle_message(self, worker: Worker, message: Message) -> None:
         match message:
-            case FragmentReady(group, slot, actor, sequence):
-                self._deliver(group, slot, actor, sequence)
+            case FragmentReady(group, slot, actor_id, sequence):
+                self._deliver(group, slot, actor_id, sequence)
             case CreditsReturned(group, slots):
                 for slot in slots:
                     self._give_back(group, slot)
@@ -193,14 +193,14 @@ class Relay:
             case _:
                 raise BrokenMessageError(f"{worker.name} sent {type(message).__name__}, which a node does not handle")
 
-    def _deliver(self, group: int, slot: int, actor: int, sequence: int) -> None:
+    def _deliver(self, group: int, slot: int, actor_id: int, sequence: int) -> None:
         """Deliver a fragment; its slot is lent again only after the arrays have arrived."""
         if self._failure is not None:  # all credits have been returned
             return
         deliver = self._lent.pop((group, slot))
         buffer = self._actor_slots[group].buffers[slot]
         assert buffer is not None, "a fragment lies in its slot"
-        made = FragmentInfo(actor, sequence, int(buffer.steps.valid.sum()))
+        made = FragmentInfo(actor_id, sequence, int(buffer.steps.valid.sum()))
         deliver((FragmentResult(Credit(group, slot), made, self._news()), buffer))
 
     def _evaluate(self, state: dict[str, Any]) -> None:
@@ -221,5 +221,5 @@ class Relay:
                 for slot in [slot for other, slot in self._lent if other == group]:
                     self._give_back(group, slot)
             else:
-                self._supervisor.workers[self._actor_slots[group].writer].send(GroupLost(group))
+                self._supervisor.workers[self._actor_slots[group].writer].send(EnvGroupLost(group))
         self._rang()

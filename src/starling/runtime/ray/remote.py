@@ -75,7 +75,7 @@ class RemoteWorker(Worker):
         messages, self._messages = self._messages, []
         return messages
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Poll for missed results, and check the placement of an actor that has not answered yet."""
         if self.line is None:
             return
@@ -129,7 +129,7 @@ class RemoteWorker(Worker):
         self.line.cut()
         self.line = None
         self.killed = self.fault is None
-        return "hung: no answer" if self.hung else self.told() or reason_of(self._error)
+        return "hung: no answer" if self.hung else self.fault_text() or reason_of(self._error)
 
     def abandon(self) -> None:
         """Drop an actor that can no longer be reached."""

@@ -14,12 +14,12 @@ from starling.runtime.event_queue import Post
 from starling.runtime.messages import (
     CreditGranted,
     CreditsReturned,
+    EnvGroupPaused,
+    EnvGroupResumed,
     EpisodesDropped,
     EpisodesEnded,
     Evaluate,
     FragmentReceived,
-    GroupPaused,
-    GroupResumed,
     IncarnationEnded,
     Message,
     Notice,
@@ -89,14 +89,14 @@ class RemoteNode(RemoteWorker):
         self._weights, self._deposit = weights, deposit
         self._past_faults: Counter[str] = Counter()
         self._news: NodeStatus | None = None
-        self._lives = {group: GroupStatus(0, 0, (), True, False) for group in spec.groups}
+        self._groups = {group: GroupStatus(0, 0, (), True, False) for group in spec.groups}
         self._turns = Reorder()
 
     def _create(self, incarnations: Mapping[int, int], options: dict[str, Any]) -> Any:
         mine = {group: incarnations[group] for group in self.spec.groups}
         self._past_faults.update(self._news.faults if self._news else {})
         self._news, self._turns = None, Reorder()
-        self._lives = {group: GroupStatus(incarnation, 0, (), True, False) for group, incarnation in mine.items()}
+        self._groups = {group: GroupStatus(incarnation, 0, (), True, False) for group, incarnation in mine.items()}
         node = NodeSpec(self.name, self.spec.args.for_incarnations(incarnations), mine, self._supervision)
         under_way = 4 * len(mine) + 16  # calls that wait for a fragment must not block others
         return ray.remote(Node).options(max_concurrency=under_way, **options).remote(node, self._weights.newest())
@@ -118,8 +118,8 @@ class RemoteNode(RemoteWorker):
     def _take_in(self, news: NodeStatus) -> None:
         """Convert the difference to the last status into messages, and forward the node's own messages."""
         for group, status in news.groups.items():
-            self._compare(group, self._lives[group], status)
-        self._news, self._lives = news, news.groups
+            self._compare(group, self._groups[group], status)
+        self._news, self._groups = news, news.groups
         self.ever_ready = self.ever_ready or news.ready
         self._messages += [Notice(line) for line in news.notices]
         self._messages += news.evaluations
@@ -134,7 +134,7 @@ class RemoteNode(RemoteWorker):
         ended = now.ended[len(now.ended) - missed :]
         self._messages += [IncarnationEnded(group, produced) for produced in ended]
         if before.working != now.working:
-            self._messages.append(GroupResumed(group) if now.working else GroupPaused(group))
+            self._messages.append(EnvGroupResumed(group) if now.working else EnvGroupPaused(group))
 
     def send(self, message: Message) -> None:
         if self.line is None:
@@ -164,7 +164,7 @@ class RemoteNode(RemoteWorker):
         if made is None:
             self._messages.append(CreditsReturned(group, (slot,)))
         elif self._deposit is None:
-            self._messages.append(FragmentReceived(group, slot, made.actor, made.sequence, buffer))
+            self._messages.append(FragmentReceived(group, slot, made.actor_id, made.sequence, buffer))
         else:
             self._messages.append(SlotFreed(group, slot))
             self._deposit(group, made, buffer, partial(self._settled, made))
@@ -172,14 +172,14 @@ class RemoteNode(RemoteWorker):
 
     def _settled(self, made: FragmentInfo, stored: int | None) -> None:
         if stored is None:
-            self._messages.append(StepsLost(made.actor, made.steps))
+            self._messages.append(StepsLost(made.actor_id, made.steps))
         else:
-            self._messages.append(StepsStored(made.actor, stored))
+            self._messages.append(StepsStored(made.actor_id, stored))
         self._hear()
 
     @property
     def produced(self) -> dict[int, int]:
-        return {group: status.produced for group, status in self._lives.items()}
+        return {group: status.produced for group, status in self._groups.items()}
 
     @property
     def members(self) -> list[Member]:
@@ -192,4 +192,4 @@ class RemoteNode(RemoteWorker):
 
     @property
     def groups_left(self) -> int:
-        return 0 if self.given_up else sum(not status.given_up for status in self._lives.values())
+        return 0 if self.given_up else sum(not status.given_up for status in self._groups.values())

@@ -11,7 +11,7 @@ import ray
 from starling.actor.usage import CELLS
 from starling.config.schema import Config
 from starling.runtime.event_queue import Post
-from starling.runtime.learners import LatestState
+from starling.runtime.learners_runtime import LatestState
 from starling.runtime.messages import BatchLearned, BatchReady, Message
 from starling.runtime.ray.line import Line
 from starling.runtime.ray.placement import Place

@@ -77,10 +77,10 @@ class RemoteShard(RemoteWorker):
         self._next_beat = time.monotonic() + BEAT_SECONDS
         self._hear()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         if self.line is not None and self._next_beat is not None and time.monotonic() >= self._next_beat:
             self._began(self.line)
-        super().look()
+        super().poll()
 
     def reap(self) -> str:
         reason = super().reap()

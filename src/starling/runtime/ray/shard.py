@@ -30,10 +30,10 @@ class ShardSpec:
 
 @dataclass(frozen=True)
 class Empty:
-    """A fragment without its arrays: its envs, its actor, and its sequence number."""
+    """A fragment without its arrays: its envs, its actor id, and its sequence number."""
 
     rows: NDArray  # [B] int64: global env indices
-    actor: int
+    actor_id: int
     sequence: int
 
 
@@ -74,7 +74,7 @@ class Shard:
         """Insert a fragment, given its arrays; return its number of valid steps, 0 if it is a duplicate."""
         before = self._tables.steps
         rows = np.searchsorted(self._rows, empty.rows)
-        self._tables.insert(Fragment(buffer.steps, rows, buffer.carries, empty.actor, empty.sequence))
+        self._tables.insert(Fragment(buffer.steps, rows, buffer.carries, empty.actor_id, empty.sequence))
         return self._tables.steps - before, self.beat()
 
     def sample(self, n: int) -> Sample | None:

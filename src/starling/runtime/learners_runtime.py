@@ -2,6 +2,16 @@
 
 A rank that dies or hangs loses no experience, since the hubs of this process hold shards and batches. The other ranks
 abandon the update in progress, and all continue from the state of the rank with most updates.
+
+The files, in the order in which they take part ("main": a part of this process; "rank": of each learner's process):
+
+1. `rank_hub` (main): one hub per learner; it starts the learner's process and sends it batches.
+2. `rank` (rank): the role of that process; it learns while it is joined with the others, and else reports `RankWaits`.
+3. This file (main): the main loop, which handles the messages of all ranks.
+4. `regroup` (main): once all ranks wait, decides whose state they continue from; they are sent `JoinLearners`.
+5. `rendezvous` (rank): the torch store through which the ranks then find each other, over their links.
+6. `distributed_learners` (rank): the process group of the ranks that have found each other, which all-reduces
+   gradients. It implements `learner.group.LearnerGroup`, all that a `Learner` knows of the others.
 """
 
 from __future__ import annotations
@@ -22,7 +32,7 @@ from starling.runtime.event_queue import drain
 from starling.runtime.lease import Lease, close_hubs, lease_metrics
 from starling.runtime.messages import (
     BatchLearned,
-    JoinGroup,
+    JoinLearners,
     LearnerMetrics,
     Message,
     MetricsRequest,
@@ -31,7 +41,7 @@ from starling.runtime.messages import (
     StateRequest,
     StateWritten,
 )
-from starling.runtime.processes import PATIENCE
+from starling.runtime.processes_runtime import PATIENCE
 from starling.runtime.rank_hub import Event, RankHub
 from starling.runtime.regroup import Regroup
 from starling.runtime.shared_memory import SharedBytes
@@ -106,7 +116,7 @@ class LearnersRuntime:
         for hub in self.hubs:
             hub.start()
         while True:
-            self._turn()
+            self._handle_next()
             if failure := self._failure():
                 raise failure
             yield
@@ -114,11 +124,11 @@ class LearnersRuntime:
     def _failure(self) -> BaseException | None:
         return next((hub.failure for hub in self.hubs if hub.failure is not None), None)
 
-    def _turn(self) -> None:
+    def _handle_next(self) -> None:
         """Handle one message of a rank, or wait a moment for one."""
         with suppress(queue.Empty):
             self._handle_message(*self._events.get(timeout=PATIENCE))
-        for rank in self._regroup.silent():
+        for rank in self._regroup.overdue_ranks():
             self.hubs[rank].kill_rank()
 
     def _handle_message(self, rank: int, message: Message) -> None:
@@ -129,10 +139,10 @@ class LearnersRuntime:
                 self._lost.discard(rank)
                 if why is not None:
                     self._notices.append(f"learner {rank} lost the others: {why}")
-                self._regroup.waits(rank, (updates, optimizer_steps), late)
+                self._regroup.on_waiting(rank, (updates, optimizer_steps), late)
             case RankGone():
                 self._lost.add(rank)
-                self._regroup.gone(rank)
+                self._regroup.on_exit(rank)
             case StateWritten() | LearnerMetrics():
                 self._answers[rank] = message
         self._regroup_if_complete()
@@ -145,7 +155,7 @@ class LearnersRuntime:
             self._notices.append(f"the learners continue together from update {order.updates:,}")
         self._updates = order.updates
         for hub in self.hubs:
-            hub.send_to_rank(JoinGroup(order.time, order.source, hub.store.env_steps))
+            hub.send_to_rank(JoinLearners(order.attempt, order.source, hub.store.env_steps))
 
     def _ask(self, rank: int, request: StateRequest | MetricsRequest, answer: type[M], seconds: float) -> M | None:
         """The answer of a rank; None if it is gone or does not answer within `seconds`."""
@@ -153,7 +163,7 @@ class LearnersRuntime:
         self.hubs[rank].send_to_rank(request)
         end = time.monotonic() + seconds
         while time.monotonic() < end and rank not in self._lost and self.hubs[rank].failure is None:
-            self._turn()
+            self._handle_next()
             found = self._answers.pop(rank, None)
             if isinstance(found, answer):
                 return found
@@ -229,7 +239,7 @@ class LearnersRuntime:
 
     def _await_evaluation(self) -> Iterator[None]:
         while self.hubs[0].evaluating and self._failure() is None:
-            self._turn()
+            self._handle_next()
             yield
 
     def evaluations(self) -> list[dict[str, float]]:
