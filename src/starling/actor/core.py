@@ -96,9 +96,17 @@ class RowGroup:
 class Policy:
     """A network that acts for groups of envs."""
 
-    def __init__(self, algorithm: Algorithm, model: Any, *, num_envs: int, explore: bool, mixed: bool = False) -> None:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        model: Any,
+        *,
+        num_envs: int,
+        explore: bool,
+        mixed_precision: bool = False,  # bfloat16 where autocast finds it safe
+    ) -> None:
         self.algorithm, self.model = algorithm, model
-        self._mixed = mixed  # mixed precision: bfloat16 where autocast finds it safe
+        self._mixed_precision = mixed_precision
         self.explore, self.num_envs = explore, num_envs
         self.progress = Progress()
         self.arm = 0  # the policy that is played without exploration, of an algorithm that has several
@@ -151,10 +159,10 @@ class Policy:
             explore=self.explore,
             noise=self._noise(groups),
         )
-        precision = torch.autocast(self._device.type, dtype=torch.bfloat16) if self._mixed else nullcontext()
+        precision = torch.autocast(self._device.type, dtype=torch.bfloat16) if self._mixed_precision else nullcontext()
         with torch.inference_mode(), precision:
             acted = self.algorithm.act(self.model, inputs)
-        output = tree.to_numpy(tree.map(_as_float32, acted) if self._mixed else acted)
+        output = tree.to_numpy(tree.map(_as_float32, acted) if self._mixed_precision else acted)
         if single:
             return [output]
         ends = np.cumsum([len(group.rows) for group in groups]).tolist()
