@@ -57,7 +57,7 @@ def test_synchronous_actors_form_equal_groups(number, actors, monkeypatch):
     monkeypatch.setenv("STARLING_CORES", str(number))
     run_plan = RunPlan.from_config(load("ppo-cartpole", ["runtime=processes", "env.num=8"]))
     assert run_plan.actors == actors
-    assert {len(group.rows) for group in run_plan.groups().values()} == {8 // actors}
+    assert {len(group.env_index) for group in run_plan.groups().values()} == {8 // actors}
 
 
 def test_more_actors_than_cores_if_fewer_cannot_fill_a_batch(monkeypatch):

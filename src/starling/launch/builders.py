@@ -80,12 +80,12 @@ def build_env_loop(
 ) -> EnvLoop:
     """Build the env loop of one group, with its own envs."""
     return EnvLoop(
-        make_env(config.env, len(group.rows), threads=threads),
+        make_env(config.env, len(group.env_index), threads=threads),
         acting,
         group=index,
-        rows=group.rows,
+        rows=group.env_index,
         seed=config.seed,
-        start=group.start,
+        start=group.noise_start,
         stagger=config.env.stagger,
         usage=usage,
     )

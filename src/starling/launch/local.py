@@ -48,7 +48,7 @@ def build_inline(run_plan: RunPlan, model: nn.Module, layout: Layout) -> InlineR
     candidate_scorer = CandidateScorer(run_plan.algorithm, model, run_plan.tables) if run_plan.selects_items else None
     learner = build_learner(run_plan, model)
     groups, shape = run_plan.groups(), run_plan.fragment_shape(layout)
-    buffers = {index: tree.zeros(shape.buffer(len(group.rows))) for index, group in groups.items()}
+    buffers = {index: tree.zeros(shape.buffer(len(group.env_index))) for index, group in groups.items()}
     learner_usage = Usage()
     learner_usage.enter(WAIT_IN)
     sink = InlineSink(store, learner, buffers, learner_usage, candidate_scorer)

@@ -83,7 +83,7 @@ class RunPlan:
         if run_plan.actors < config.learners:
             raise UserError(f"actors={run_plan.actors} is less than learners={config.learners}, which need one each")
         run_plan.check_tables(run_plan.actors)
-        check_stagger(config.env, max(len(group.rows) for group in run_plan.groups().values()))
+        check_stagger(config.env, max(len(group.env_index) for group in run_plan.groups().values()))
         _check_minibatches(run_plan)
         run_plan.far_shards()  # raises if they cannot be used
         for spec in algorithm.learning().optimizers.values():
@@ -115,7 +115,7 @@ class RunPlan:
     def check_tables(self, actors: int) -> None:
         """Raise `UserError` if tables could never be filled or sampled with so many env loops."""
         for tables, groups in zip(self.shards(), self._deal_envs(actors), strict=True):
-            sizes = [len(group.rows) for group in groups.values()]
+            sizes = [len(group.env_index) for group in groups.values()]
             check_moves(tables, sum(sizes), groups=sizes)
 
     @cached_property
@@ -168,7 +168,7 @@ class RunPlan:
         if shards > len(groups):
             raise UserError(f"ray.shards={shards} is more than the {len(groups)} actors whose experience they share")
         dealt = np.array_split(np.array(list(groups)), max(1, shards))[:shards]
-        return [np.concatenate([groups[group].rows for group in mine.tolist()]) for mine in dealt]
+        return [np.concatenate([groups[group].env_index for group in mine.tolist()]) for mine in dealt]
 
     @property
     def _num_shard_actors(self) -> int:

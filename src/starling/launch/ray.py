@@ -120,7 +120,7 @@ class ClusterPlan:
     @classmethod
     def of(cls, run_plan: RunPlan, model: nn.Module, layout: Layout) -> ClusterPlan:
         shape = run_plan.fragment_shape(layout)
-        fragments = sum(size_of(shape.buffer(len(group.rows))) for group in run_plan.groups().values())
+        fragments = sum(size_of(shape.buffer(len(group.env_index))) for group in run_plan.groups().values())
         return cls(run_plan, fragments, copy_size(model))
 
     def node_groups(self, nodes: int) -> list[list[int]]:
@@ -282,7 +282,7 @@ def _node_specs(plan: ClusterPlan, run: RunSpec, nodes: int) -> list[WorkerSpec[
 def _remote_slots(specs: Sequence[WorkerSpec[NodeArgs]]) -> dict[int, ActorSlots]:
     """Slots of all groups; their buffers are on the nodes."""
     return {
-        index: ActorSlots(group.rows, [None] * SLOTS, spec.name)
+        index: ActorSlots(group.env_index, [None] * SLOTS, spec.name)
         for spec in specs
         for index, group in spec.args.groups.items()
     }
@@ -309,4 +309,4 @@ def _deposit(
     on_stored: OnStored,
 ) -> None:
     """Send a fragment from its node to its shard."""
-    store.deposit(Empty(groups[group].rows, made.actor, made.sequence), buffer, on_stored)
+    store.deposit(Empty(groups[group].env_index, made.actor, made.sequence), buffer, on_stored)

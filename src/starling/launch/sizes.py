@@ -67,7 +67,7 @@ def predict_sizes(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Sizes:
     items = sum(table.candidates_for(take, 0.0) for table, take in zip(run_plan.tables, takes, strict=True))
     batch = items * tree.nbytes(layout.trajectory(first.length, 1))
     shape = run_plan.fragment_shape(layout)
-    fragments = sum(size_of(shape.buffer(len(group.rows))) for group in run_plan.groups().values())
+    fragments = sum(size_of(shape.buffer(len(group.env_index))) for group in run_plan.groups().values())
     workers, ranks = _workers(run_plan), learners if learners > 1 else 0
     handed = sum((1 + PREFETCH) * size_of(batch_spec(mine, layout)) for mine in run_plan.shards()) if ranks else 0
     states = 2 + 2 * ranks if ranks else 1  # the initial state, also packed; each rank's own, and the copy it sent
@@ -99,7 +99,7 @@ def checkpoint_limits(run_plan: RunPlan, model: nn.Module) -> dict[str, int]:
         most_saved(table, layout, rows[shard]) for shard, tables in enumerate(run_plan.shards()) for table in tables
     ]
     shape = run_plan.fragment_shape(layout)
-    fragments = sum(size_of(shape.buffer(len(group.rows))) for group in run_plan.groups().values())
+    fragments = sum(size_of(shape.buffer(len(group.env_index))) for group in run_plan.groups().values())
     return {
         "learner": SMALL + 2 * learning_bytes(run_plan, model),
         "store": SMALL + sum(tables),

@@ -210,7 +210,7 @@ def _central_specs(
 ) -> tuple[Specs, dict[int, ActorSlots]]:
     """One env loop per group, and one inference server for all of them."""
     slots, ports = _actor_slots(run_plan, run.layout, groups, {name: list(groups)})
-    channel = SharedInferenceChannel(run.layout, {index: len(group.rows) for index, group in groups.items()})
+    channel = SharedInferenceChannel(run.layout, {index: len(group.env_index) for index, group in groups.items()})
     server: WorkerSpec[WorkerArgs] = WorkerSpec(
         name,
         "inference",
@@ -233,12 +233,14 @@ def _actor_slots(
     slots: dict[int, ActorSlots] = {}
     ports: dict[str, FragmentPort] = {}
     for worker, indices in writers.items():
-        specs = {index: shape.buffer(len(groups[index].rows)) for index in indices}
+        specs = {index: shape.buffer(len(groups[index].env_index)) for index in indices}
         offsets: dict[int, list[int]] = {}
         end = 0
         for index, spec in specs.items():
             offsets[index] = [end + slot * size_of(spec) for slot in range(SLOTS)]
             end += SLOTS * size_of(spec)
         ports[worker] = port = FragmentPort(AnonymousSharedMemory(end), specs, offsets)
-        slots |= {index: ActorSlots(groups[index].rows, buffers, worker) for index, buffers in port.buffers().items()}
+        slots |= {
+            index: ActorSlots(groups[index].env_index, buffers, worker) for index, buffers in port.buffers().items()
+        }
     return slots, ports
