@@ -16,7 +16,7 @@ from starling.actor.core import GroupSpec
 from starling.errors import UserError
 from starling.launch.builders import build_learner, build_stores
 from starling.launch.local import LEARNER_SLOTS, batch_port, build_scoring_thread
-from starling.launch.plan import PREFETCH, SLOTS, RunPlan
+from starling.launch.plan import FRAGMENT_SLOTS, PREFETCH, RunPlan
 from starling.launch.workers import LearnerArgs, RunSpec, acting_specs, evaluator_spec, learner_spec
 from starling.replay.mixture import Mixture
 from starling.replay.table import Table
@@ -147,7 +147,7 @@ class ClusterPlan:
     @property
     def bytes_under_way(self) -> int:
         """Bytes that may lie in the object store of one node at once, if all fragments are there."""
-        return SLOTS * self.fragment_bytes + WEIGHTS_KEPT * self.weights_bytes
+        return FRAGMENT_SLOTS * self.fragment_bytes + WEIGHTS_KEPT * self.weights_bytes
 
     @property
     def object_store(self) -> int:
@@ -282,7 +282,7 @@ def _node_specs(plan: ClusterPlan, run: RunSpec, nodes: int) -> list[WorkerSpec[
 def _remote_slots(specs: Sequence[WorkerSpec[NodeArgs]]) -> dict[int, ActorSlots]:
     """Slots of all groups; their buffers are on the nodes."""
     return {
-        index: ActorSlots(group.env_index, [None] * SLOTS, spec.name)
+        index: ActorSlots(group.env_index, [None] * FRAGMENT_SLOTS, spec.name)
         for spec in specs
         for index, group in spec.args.groups.items()
     }
@@ -292,7 +292,7 @@ def _build_shards(
     run_plan: RunPlan, run: RunSpec, store: ShardedStore, places: Mapping[str, Place], events: EventQueue
 ) -> list[RemoteShard]:
     shards = []
-    for index, rows in enumerate(run_plan.far_shards()):
+    for index, rows in enumerate(run_plan.remote_shard_envs()):
         spec = WorkerSpec(f"shard {index}", "shard", ShardArgs(run, index, len(rows)))
         saved = partial(store.saved_of, index)
         shards.append(RemoteShard(spec, run_plan.config, places[spec.name], events.post, rows, saved))

@@ -12,7 +12,7 @@ from starling import tree
 from starling.actor.evaluator import MAX_ROWS
 from starling.algos.base import OptimizerSpec
 from starling.config.schema import Config
-from starling.launch.plan import PREFETCH, SLOTS, RunPlan, layout_of
+from starling.launch.plan import FRAGMENT_SLOTS, PREFETCH, RunPlan, layout_of
 from starling.learner.optimizer import FlatOptimizer
 from starling.replay.batching import split
 from starling.replay.store import shard_rows
@@ -84,7 +84,7 @@ def predict_sizes(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Sizes:
         tables=sum(table.held for table in tables) if tables_here else 0,
         saving=sum(table.copied for table in tables) if tables_here and config.checkpoint.replay else 0,
         memories=0 if cluster and config.ray.address is not None else memories,
-        shared=0 if inline else SLOTS * fragments + 2 * learners * weights + handed,
+        shared=0 if inline else FRAGMENT_SLOTS * fragments + 2 * learners * weights + handed,
         checkpoint=learning + saved + (config.env.num * row if inline else 0),
         checkpoints=_kept(config),
         metrics=ROW * (config.stop.env_steps // config.log_every + 1),

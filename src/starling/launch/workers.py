@@ -13,7 +13,7 @@ from starling.config.load import from_dict, to_dict
 from starling.config.schema import Config
 from starling.hardware import set_up_torch
 from starling.launch.builders import build_env_loop, build_evaluator, build_learner, build_policy, evaluation_seed
-from starling.launch.plan import SLOTS, RunPlan, build_model, plan_threads
+from starling.launch.plan import FRAGMENT_SLOTS, RunPlan, build_model, plan_threads
 from starling.launch.user_code import Part, parts_of
 from starling.runtime.batch_buffer import BatchPort
 from starling.runtime.credits import ActorSlots
@@ -237,8 +237,8 @@ def _actor_slots(
         offsets: dict[int, list[int]] = {}
         end = 0
         for index, spec in specs.items():
-            offsets[index] = [end + slot * size_of(spec) for slot in range(SLOTS)]
-            end += SLOTS * size_of(spec)
+            offsets[index] = [end + slot * size_of(spec) for slot in range(FRAGMENT_SLOTS)]
+            end += FRAGMENT_SLOTS * size_of(spec)
         ports[worker] = port = FragmentPort(AnonymousSharedMemory(end), specs, offsets)
         slots |= {
             index: ActorSlots(groups[index].env_index, buffers, worker) for index, buffers in port.buffers().items()
