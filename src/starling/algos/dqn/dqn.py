@@ -98,7 +98,7 @@ class DQN(Algorithm):
             selector = q_n
             if self.config.double:
                 selector = substitute_reset_values(model, _q_values(model, steps, -1), ended, IDENTITY)
-            best = weighted_total(selector, self._streams).argmax(-1)  # [B]
+            best = weighted_total(selector, self._streams).argmax(-1)  # a* [B], greedy in s_n
         values = {name: take(q, steps.action[0]) for name, q in q_0.items()}
         errors = self.td_errors(steps, values, {name: take(q, best) for name, q in q_n.items()})
         loss = (batch.weight * total([huber(error, self.config.huber) for error in errors.values()])).mean()
