@@ -23,7 +23,7 @@ from machine import describe, spread
 
 from starling import tree
 from starling.actor import noise
-from starling.actor.core import Policy, RowGroup
+from starling.actor.core import EnvGroup, Policy
 from starling.actor.env_loop import EnvLoop
 from starling.actor.recorder import FragmentBuffer
 from starling.config.load import load
@@ -69,12 +69,12 @@ class DiscardFragments:
         """Discard the fragment."""
 
 
-def fill(policy: Policy, group: RowGroup, env: VectorEnv, actions: int) -> None:
+def fill(policy: Policy, group: EnvGroup, env: VectorEnv, actions: int) -> None:
     """Fill every episodic memory with embeddings of random play in all envs."""
     memory, rng = group.intrinsic_state["episode"], np.random.default_rng(0)
-    entries, num_envs = memory["entries"], len(group.rows)
+    entries, num_envs = memory["entries"], len(group.env_index)
     steps = -(-entries.shape[1] // num_envs)
-    seen = env.reset(noise.seeds(1, group.rows, 0))
+    seen = env.reset(noise.seeds(1, group.env_index, 0))
     walk = []
     with torch.inference_mode():
         for _ in range(steps):
@@ -83,7 +83,7 @@ def fill(policy: Policy, group: RowGroup, env: VectorEnv, actions: int) -> None:
         entries.copy_(torch.stack(walk, 1).flatten(0, 1)[: entries.shape[1]])
 
 
-def keep_full(group: RowGroup) -> None:
+def keep_full(group: EnvGroup) -> None:
     """Keep every memory full, although an episode end would clear it."""
     memory = group.intrinsic_state["episode"]
     memory["count"].clamp_(min=memory["entries"].shape[1])
@@ -98,10 +98,10 @@ def act(preset: str, overrides: list[str], num_envs: int, steps: int) -> dict[st
     sink = DiscardFragments(tree.zeros(run_plan.fragment_shape(layout).buffer(num_envs)))
     core, env = build_policy(run_plan, model, layout, sink, {0: spec}), make_env(run_plan.config.env, num_envs)
     assert isinstance(run_plan.env.action, spaces.Discrete), "what NGU needs"
-    group: RowGroup = core._groups[0]
+    group: EnvGroup = core._groups[0]
     fill(core.policy, group, env, int(run_plan.env.action.n))
-    loop, watch = EnvLoop(env, core, group=0, rows=spec.rows, seed=0), Stopwatch()
-    parts = {"intrinsic": (core.policy, "reward"), "inference": (core.policy, "infer"), "env": (env, "step")}
+    loop, watch = EnvLoop(env, core, group=0, rows=spec.env_index, seed=0), Stopwatch()
+    parts = {"intrinsic": (core.policy, "compute_rewards"), "inference": (core.policy, "infer"), "env": (env, "step")}
     for name, (owner, method) in parts.items():
         setattr(owner, method, watch.timed(name, getattr(owner, method)))
     step = watch.timed("all", loop.step)

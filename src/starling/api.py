@@ -162,7 +162,7 @@ class Agent:
             The action for `env.step`, and the state for the next call.
         """
         policy = self._policies[explore]
-        group = policy.group(np.zeros(1, np.int64), seed)
+        group = policy.new_group(np.zeros(1, np.int64), seed)
         if state is not None:
             group.carry, group.step, group.action = dict(state.carry), state.step, state.action
             group.intrinsic_state = tree.map(
@@ -170,10 +170,10 @@ class Agent:
             )  # the policy changes it in place
         flag, earned = np.zeros(1, bool), np.array([0.0 if state is None else reward], np.float32)
         batch = self._encode(_batch_of_one(obs))
-        group.seen = EnvStep(batch, np.array([state is None]), earned, flag, flag, ~flag, flag)
-        policy.reward(group, self._clip)
+        group.latest = EnvStep(batch, np.array([state is None]), earned, flag, flag, ~flag, flag)
+        policy.compute_rewards(group, self._clip)
         (output,) = policy.infer([group])
-        group.record_output(output)
+        group.advance(output)
         return self._decode(output.action)[0], AgentState(group.carry, group.step, group.intrinsic_state, group.action)
 
 

@@ -25,9 +25,9 @@ def test_mixed_precision_acts_in_bfloat16_and_records_float32(preset, core):
     )
     outputs = []
     for mixed in (False, True):
-        policy = Policy(run_plan.algorithm, model, num_envs=NUM_ENVS, explore=True, mixed=mixed)
-        group = policy.group(np.arange(NUM_ENVS), seed=0)
-        group.seen = step
+        policy = Policy(run_plan.algorithm, model, num_envs=NUM_ENVS, explore=True, mixed_precision=mixed)
+        group = policy.new_group(np.arange(NUM_ENVS), seed=0)
+        group.latest = step
         (output,) = policy.infer([group])
         outputs.append(dict(tree.items((output.extras, output.state))))
     plain, in_bfloat16 = outputs

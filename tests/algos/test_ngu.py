@@ -106,7 +106,7 @@ def test_bandits_learn_from_whole_episodes_only(tmp_path, cut):
     groups = [group for core in runtime._cores for group in core._groups.values()]
     for group in groups:
         bandit = group.intrinsic_state["bandit"]
-        for row, returns, played in zip(group.rows.tolist(), bandit["value"], bandit["played"], strict=True):
+        for row, returns, played in zip(group.env_index.tolist(), bandit["value"], bandit["played"], strict=True):
             assert played > 5
             assert returns[:played].tolist() == pytest.approx(totals[row][:played])
             assert len(totals[row]) - played <= 1  # an end is recorded only with the next action

@@ -38,7 +38,7 @@ CASES = [
 def test_every_kind_of_agent_can_be_measured(case):
     run_plan = RunPlan.from_config(load(case[0], [*case[1:], "compile=false"]))
     work = Work(run_plan)
-    num_envs = len(run_plan.groups()[0].rows)
+    num_envs = len(run_plan.groups()[0].env_index)
     stepped, inferred, trained = work.step_envs(), work.infer(), work.train()
     work.close()
     assert 0 <= stepped <= num_envs

@@ -8,7 +8,7 @@ from starling.config.load import load, preset_names
 from starling.envs.registry import env_spec
 from starling.errors import UserError
 from starling.hardware import cores
-from starling.launch.plan import NetworkSize, RunPlan, build_model, plan_threads, validate
+from starling.launch.plan import NetworkSize, RunPlan, build_model, plan_threads, validated_plan
 
 CORES = [*range(1, 17), 24, 32, 48, 64, 96, 127, 128]
 TOPOLOGIES = [
@@ -57,7 +57,7 @@ def test_synchronous_actors_form_equal_groups(number, actors, monkeypatch):
     monkeypatch.setenv("STARLING_CORES", str(number))
     run_plan = RunPlan.from_config(load("ppo-cartpole", ["runtime=processes", "env.num=8"]))
     assert run_plan.actors == actors
-    assert {len(group.rows) for group in run_plan.groups().values()} == {8 // actors}
+    assert {len(group.env_index) for group in run_plan.groups().values()} == {8 // actors}
 
 
 def test_more_actors_than_cores_if_fewer_cannot_fill_a_batch(monkeypatch):
@@ -103,7 +103,7 @@ def test_network_size_is_computed_without_allocating_it(preset):
 def test_network_larger_than_memory_is_rejected_before_it_is_built(hidden):
     config = load("ppo-cartpole", [f"net.torso.hidden={hidden}"])
     with pytest.raises(UserError, match=r"^the network has [\d,]+ parameters, which take [\d,.]+ GB, 2 times with"):
-        validate(config)
+        validated_plan(config)
 
 
 def test_network_too_large_to_build_is_rejected():
@@ -116,7 +116,7 @@ def test_network_too_large_to_build_is_rejected():
 def test_invalid_device_is_rejected(device):
     config = load("ppo-cartpole")
     with pytest.raises(UserError, match=r"^device="):
-        validate(config.model_copy(update={"device": device}))
+        validated_plan(config.model_copy(update={"device": device}))
 
 
 @pytest.mark.parametrize("preset", ["dqn-cartpole", "ppo-cartpole", "impala-cartpole"])

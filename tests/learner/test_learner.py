@@ -10,7 +10,7 @@ from torch import nn
 
 from starling.algos.base import Algorithm, LearnSpec, Loss, LossPart, OptimizerSpec, TargetSpec, merge_losses
 from starling.config.parts import OptimizerConfig
-from starling.learner.learner import AGE_EVERY, MAX_SKIPPED, DivergedError, Learner
+from starling.learner.learner import LAG_EVERY, MAX_SKIPPED, DivergedError, Learner
 from starling.types import Keys, Sample, Trajectory
 
 ROWS, LENGTH = 6, 3
@@ -210,12 +210,12 @@ def test_lag_of_a_batch_is_measured_in_updates_and_env_steps():
 
 def test_lag_is_measured_once_per_metrics_row_and_every_few_updates():
     learner = make_learner(Probe())
-    for _ in range(2 * AGE_EVERY + 1):  # versions 0, 8 and 16
+    for _ in range(2 * LAG_EVERY + 1):  # versions 0, 8 and 16
         learn(learner)
-    assert learner.drain_metrics()["learner/lag"] == AGE_EVERY - 2.5
+    assert learner.drain_metrics()["learner/lag"] == LAG_EVERY - 2.5
     learn(learner)
     learn(learner)
-    assert learner.drain_metrics()["learner/lag"] == 2 * AGE_EVERY + 1 - 2.5
+    assert learner.drain_metrics()["learner/lag"] == 2 * LAG_EVERY + 1 - 2.5
 
 
 def test_restored_learner_continues_bitwise():

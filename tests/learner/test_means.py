@@ -9,7 +9,7 @@ from starling.learner.means import Means
 
 @pytest.fixture(params=[False, True])
 def means(request):
-    return Means(later=request.param)
+    return Means(defer_reads=request.param)
 
 
 def test_means_are_over_values_since_the_last_read(means):
@@ -27,7 +27,7 @@ def test_means_continue_from_a_restored_state(means):
     means.add("a", torch.tensor(0.1))
     means.add("b", 5.0)
     state = means.get_state()
-    other = Means(later=False)
+    other = Means(defer_reads=False)
     other.set_state(state)
     other.add("b", 7.0)
     assert other.drain() == {"a": float(np.float32(0.1)), "b": 6.0}

@@ -37,26 +37,32 @@ class ExperienceSink(Protocol):
         ...
 
 
-OTHER = 0x5EED
-"""Makes the noise of intrinsic rewards differ from that of actions."""
+INTRINSIC_NOISE = 0x5EED
+"""Changes the seed for the noise of intrinsic rewards, so that it differs from that of actions."""
 
 
-class RowGroup:
-    """The envs of one env loop: their current observations, and the carry that goes with these."""
+class EnvGroup:
+    """What a policy remembers of the B envs of one env loop.
 
-    def __init__(self, rows: NDArray, carry: Tree, intrinsic_state: Tree, seed: int, start: int, arm: int) -> None:
-        self.rows = rows
-        self.row_ids = torch.from_numpy(rows)
-        self.arm = torch.full((len(rows),), arm)  # int64: the policy that each env plays without exploration
-        self.noise, self.other_noise = Noise(seed, rows), Noise(seed ^ OTHER, rows)
+    This is their latest observations, the carry (recurrent state, last action and rewards, as far as the network takes
+    them as input), the state of intrinsic rewards, and the noise counter.
+    """
+
+    def __init__(
+        self, env_index: NDArray, carry: Tree, intrinsic_state: Tree, seed: int, noise_start: int, arm: int
+    ) -> None:
+        self.env_index = env_index  # [B] int64
+        self.env_index_tensor = torch.from_numpy(env_index)
+        self.arm = torch.full((len(env_index),), arm)  # int64: the policy that each env plays without exploration
+        self.noise, self.intrinsic_noise = Noise(seed, env_index), Noise(seed ^ INTRINSIC_NOISE, env_index)
         self.carry = carry  # numpy [B, ...]
         self.intrinsic_state = intrinsic_state  # tensors [B, ...]
         self.action: NDArray | None = None  # [B, ...] the last one
-        self.step = start  # number of actions so far
-        self.seen: EnvStep | None = None  # the current observations, with the results of the last actions
+        self.step = noise_start  # noise counter, which every action increments
+        self.latest: EnvStep | None = None  # the current observations, with the results of the last actions
 
-    def record_output(self, output: ActOutput) -> None:
-        """Update the carry with an action; its rewards follow with the next observation."""
+    def advance(self, output: ActOutput) -> None:
+        """Increment the noise counter, and update the carry with an action; its rewards follow with `set_rewards`."""
         self.step += 1
         self.action = output.action
         if "state" in self.carry:
@@ -64,13 +70,13 @@ class RowGroup:
         if "action" in self.carry:
             self.carry["action"] = output.action
 
-    def reward(self, rewards: dict[str, NDArray]) -> None:
+    def set_rewards(self, rewards: dict[str, NDArray]) -> None:
         """Complete the carry with the rewards [B] of the last action, per stream."""
         if "rewards" in self.carry:
             self.carry["rewards"] = {name: rewards[name] for name in self.carry["rewards"]}
 
     def get_state(self) -> dict[str, Any]:
-        arrays = dict(tree.items((self.carry, self.seen)))
+        arrays = dict(tree.items((self.carry, self.latest)))
         return {
             "step": self.step,
             "arrays": {name: np.array(array) for name, array in arrays.items()},
@@ -79,15 +85,15 @@ class RowGroup:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        assert self.seen is not None, "a group is restored after its env loop has started"
+        assert self.latest is not None, "a group is restored after its env loop has started"
         self.step = to_count(state["step"])
-        saved = state["arrays"]  # of earlier versions: without what steps did not have then
-        restored = [(leaf, saved.get(name, leaf)) for name, leaf in tree.items((self.carry, self.seen))]
+        saved = state["arrays"]  # a state of an earlier version lacks newer fields of `EnvStep`; these are not restored
+        restored = [(leaf, saved.get(name, leaf)) for name, leaf in tree.items((self.carry, self.latest))]
         for leaf, array in restored:
             same = array.shape == leaf.shape and array.dtype.kind == leaf.dtype.kind
             require(same, f"{array.dtype} {array.shape} of envs that have {leaf.dtype} {leaf.shape}")
         arrays = iter(array for _, array in restored)
-        self.carry, self.seen = tree.map(lambda _: next(arrays), (self.carry, self.seen))
+        self.carry, self.latest = tree.map(lambda _: next(arrays), (self.carry, self.latest))
         for name, tensor in tree.items(self.intrinsic_state):
             tensor.copy_(torch.from_numpy(state["intrinsic_state"][name]))
         self.action = state.get("action")  # states of earlier versions have none
@@ -96,80 +102,97 @@ class RowGroup:
 class Policy:
     """A network that acts for groups of envs."""
 
-    def __init__(self, algorithm: Algorithm, model: Any, *, num_envs: int, explore: bool, mixed: bool = False) -> None:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        model: Any,
+        *,
+        num_envs: int,
+        explore: bool,
+        mixed_precision: bool = False,  # bfloat16 where autocast finds it safe
+    ) -> None:
         self.algorithm, self.model = algorithm, model
-        self._mixed = mixed  # mixed precision: bfloat16 where autocast finds it safe
+        self._mixed_precision = mixed_precision
         self.explore, self.num_envs = explore, num_envs
         self.progress = Progress()
         self.arm = 0  # the policy that is played without exploration, of an algorithm that has several
         self._device = next(iter(model.parameters())).device
 
-    def group(self, rows: NDArray, seed: int, start: int = 0) -> RowGroup:
-        """A group whose envs begin an episode; `start` is the first counter of their noise."""
-        carry = tree.map(np.array, tree.to_numpy(self.model.initial_carry(len(rows))))
-        intrinsic_state = tree.map(lambda tensor: tensor.to(self._device), self.algorithm.intrinsic_state(len(rows)))
-        return RowGroup(rows, carry, intrinsic_state, seed, start, self.arm)
+    def new_group(self, env_index: NDArray, seed: int, noise_start: int = 0) -> EnvGroup:
+        """A group for the envs with these indices [B], which begin an episode; their noise counter is `noise_start`."""
+        num_envs = len(env_index)
+        carry = tree.map(np.array, tree.to_numpy(self.model.initial_carry(num_envs)))
+        intrinsic_state = tree.map(lambda tensor: tensor.to(self._device), self.algorithm.intrinsic_state(num_envs))
+        return EnvGroup(env_index, carry, intrinsic_state, seed, noise_start, self.arm)
 
-    def reward(self, group: RowGroup, clip: float | None) -> dict[str, NDArray]:
-        """Rewards [B] of the last actions per stream; only the environment's is clipped. Call it once per step."""
-        assert group.seen is not None
-        rewards = learning_rewards(group.seen, clip)
+    def compute_rewards(self, group: EnvGroup, clip: float | None) -> dict[str, NDArray]:
+        """Compute the rewards [B] of the last actions per stream, and put them into the carry.
+
+        Only the environment's is clipped. Call it once per step: it advances the state of intrinsic rewards.
+        """
+        step = _latest(group)
+        rewards = learning_rewards(step, clip)
         if group.intrinsic_state:
-            rewards |= self._intrinsic(group, group.seen)
-        group.reward(rewards)
+            rewards |= self._intrinsic_rewards(group, step)
+        group.set_rewards(rewards)
         return rewards
 
-    def _intrinsic(self, group: RowGroup, step: EnvStep) -> dict[str, NDArray]:
+    def _intrinsic_rewards(self, group: EnvGroup, step: EnvStep) -> dict[str, NDArray]:
         ended = (step.terminated | step.truncated) & ~step.cut_short
-        seen = IntrinsicInput(
+        inputs = IntrinsicInput(
             tree.to_torch(step.obs, self._device),
             torch.from_numpy(step.first).to(self._device),
             torch.from_numpy(ended).to(self._device),
             tree.to_torch(group.action, self._device),
             torch.from_numpy(step.reward).to(self._device),
-            group.row_ids.to(self._device),
+            group.env_index_tensor.to(self._device),
             self.explore,
             group.arm.to(self._device),
-            lambda n: torch.from_numpy(group.other_noise.uniform(group.step, n)).to(self._device),
+            lambda n: torch.from_numpy(group.intrinsic_noise.uniform(group.step, n)).to(self._device),
         )
         with torch.inference_mode():
-            earned: Tree = self.algorithm.intrinsic_rewards(self.model, seen, group.intrinsic_state)
+            earned: Tree = self.algorithm.intrinsic_rewards(self.model, inputs, group.intrinsic_state)
         group.carry |= tree.map(np.array, tree.to_numpy(group.intrinsic_state.get("carry", {})))
         return tree.to_numpy(earned)
 
-    def infer(self, groups: Sequence[RowGroup]) -> list[ActOutput]:
+    def infer(self, groups: Sequence[EnvGroup]) -> list[ActOutput]:
         """Actions for all groups in one forward pass; changes no state."""
         single = groups[0] if len(groups) == 1 else None
-        seen = [group.seen for group in groups if group.seen is not None]
+        steps = [_latest(group) for group in groups]
         inputs = ActInput(
-            obs=self._gather([s.obs for s in seen]),
-            first=self._gather([s.first for s in seen]),
+            obs=self._gather([step.obs for step in steps]),
+            first=self._gather([step.first for step in steps]),
             carry=self._gather([group.carry for group in groups]),
-            env_index=single.row_ids if single else torch.cat([group.row_ids for group in groups]),
+            env_index=single.env_index_tensor if single else torch.cat([group.env_index_tensor for group in groups]),
             num_envs=self.num_envs,
             progress=self.progress,
             explore=self.explore,
             noise=self._noise(groups),
         )
-        precision = torch.autocast(self._device.type, dtype=torch.bfloat16) if self._mixed else nullcontext()
+        precision = torch.autocast(self._device.type, dtype=torch.bfloat16) if self._mixed_precision else nullcontext()
         with torch.inference_mode(), precision:
             acted = self.algorithm.act(self.model, inputs)
-        output = tree.to_numpy(tree.map(_as_float32, acted) if self._mixed else acted)
+        output = tree.to_numpy(tree.map(_as_float32, acted) if self._mixed_precision else acted)
         if single:
             return [output]
-        ends = np.cumsum([len(group.rows) for group in groups]).tolist()
+        ends = np.cumsum([len(group.env_index) for group in groups]).tolist()
         starts = [0, *ends[:-1]]
         return [tree.map(lambda leaf, a=a, b=b: leaf[a:b], output) for a, b in zip(starts, ends, strict=True)]
 
     def _gather(self, parts: list[Tree]) -> Tree:
         return tree.to_torch(tree.concat(parts, axis=0), self._device)
 
-    def _noise(self, groups: Sequence[RowGroup]) -> Callable[[int], torch.Tensor]:
+    def _noise(self, groups: Sequence[EnvGroup]) -> Callable[[int], torch.Tensor]:
         def draw(n: int) -> torch.Tensor:
             drawn = [group.noise.uniform(group.step, n) for group in groups]
             return torch.from_numpy(drawn[0] if len(drawn) == 1 else np.concatenate(drawn)).to(self._device)
 
         return draw
+
+
+def _latest(group: EnvGroup) -> EnvStep:
+    assert group.latest is not None, "a group acts after its first observation"
+    return group.latest
 
 
 def _as_float32(leaf: torch.Tensor) -> torch.Tensor:
@@ -179,19 +202,19 @@ def _as_float32(leaf: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """The envs of one env loop, and their incarnation."""
+    """Which envs form a group, i.e. share one env loop, and the incarnation of that loop; `EnvGroup` is its state."""
 
-    rows: NDArray  # [B] int64: indices of the envs in the run
+    env_index: NDArray  # [B] int64: indices of the envs in the run
     incarnation: int = 0  # number of restarts of the env loop
 
     MAX_INCARNATIONS: ClassVar[int] = 2**16
 
     def actor_id(self, index: int) -> int:
-        """An id per incarnation, so that a table never takes a new fragment for an old one."""
+        """An id per incarnation of group `index`, so that a table never takes a new fragment for an old one."""
         return index * self.MAX_INCARNATIONS + self.incarnation
 
     @property
-    def start(self) -> int:
+    def noise_start(self) -> int:
         """First noise counter of this incarnation: no incarnation repeats the noise of another."""
         return self.incarnation << 32
 
@@ -227,9 +250,9 @@ class PolicyCore:
         self._shape, self._seed = shape, seed
         self._synchronous, self._reward_clip = synchronous, reward_clip
         self._specs = dict(groups)
-        self._groups: dict[int, RowGroup] = {}
+        self._groups: dict[int, EnvGroup] = {}
         self._recorders: dict[int, Recorder] = {}
-        self._waiting: dict[int, _Inferred] = {}  # inferred, but without a credit for the next fragment
+        self._pending: dict[int, _Inferred] = {}  # not acted upon yet, e.g. for want of a credit for the next fragment
         for index, spec in groups.items():
             self.start_incarnation(index, spec)
 
@@ -240,79 +263,85 @@ class PolicyCore:
 
     @property
     def recording(self) -> int:
-        """Env rows with a fragment under way."""
-        return sum(len(self._specs[index].rows) for index, recorder in self._recorders.items() if recorder.open)
+        """Number of envs with a fragment under way."""
+        return sum(len(self._specs[index].env_index) for index, recorder in self._recorders.items() if recorder.open)
 
     def start_incarnation(self, index: int, spec: GroupSpec) -> None:
         """Start a group, or restart it after its env loop was lost: all but its current observations is forgotten."""
         before = self._groups.get(index)
         self._specs[index] = spec
-        self._groups[index] = self.policy.group(spec.rows, self._seed, spec.start)
-        self._groups[index].seen = before.seen if before else None
-        self._recorders[index] = Recorder(self._shape, spec.rows, actor_id=spec.actor_id(index))
-        self._waiting.pop(index, None)
+        self._groups[index] = self.policy.new_group(spec.env_index, self._seed, spec.noise_start)
+        self._groups[index].latest = before.latest if before else None
+        self._recorders[index] = Recorder(self._shape, spec.env_index, actor_id=spec.actor_id(index))
+        self._pending.pop(index, None)
 
     def abandon(self, index: int) -> None:
         """Forget the open fragment of a group; it acts again only after `start_incarnation`."""
         self._recorders[index].abandon()
-        self._waiting.pop(index, None)
+        self._pending.pop(index, None)
 
     def observe(self, index: int, step: EnvStep) -> None:
         """Set the results of the last actions of a group; they are recorded when it acts next."""
-        self._groups[index].seen = step
+        self._groups[index].latest = step
 
     def act(self, indices: Sequence[int]) -> list[Tree | None]:
         """Actions for these groups; None for a group that waits for a credit."""
-        fresh = [i for i in indices if i not in self._waiting]
+        fresh = [i for i in indices if i not in self._pending]
         if fresh:
-            self._reward(fresh)
+            self._record_results(fresh)
             self._infer(fresh)
         return [self._act_one(i) for i in indices]
 
     def _infer(self, indices: Sequence[int]) -> None:
         outputs = self.policy.infer([self._groups[i] for i in indices])
         updates = self.policy.progress.updates
-        self._waiting.update({i: _Inferred(output, updates) for i, output in zip(indices, outputs, strict=True)})
+        self._pending.update({i: _Inferred(output, updates) for i, output in zip(indices, outputs, strict=True)})
 
-    def _reward(self, indices: Sequence[int]) -> None:
+    def _record_results(self, indices: Sequence[int]) -> None:
         """Record the results of the last actions, with the rewards of every stream."""
         for index in indices:
             group, recorder = self._groups[index], self._recorders[index]
-            assert group.seen is not None
-            rewards = self.policy.reward(group, self._reward_clip)
+            rewards = self.policy.compute_rewards(group, self._reward_clip)
             if recorder.open:
-                recorder.result(group.seen, rewards)
+                recorder.result(_latest(group), rewards)
 
     def _act_one(self, index: int) -> Tree | None:
+        """Record and return the pending action of a group, or return None if it has no credit for a new fragment.
+
+        A full fragment is closed first, with the current observation, which only bootstraps. A new one begins with the
+        newest weights.
+        """
         group, recorder = self._groups[index], self._recorders[index]
-        assert group.seen is not None
-        obs, first = group.seen.obs, group.seen.first
+        obs, first = _latest(group).obs, _latest(group).first
         if recorder.full:
-            self.sink.insert(index, recorder.seal(obs, first, group.carry, self._waiting[index].output.extras))
+            self.sink.insert(index, recorder.seal(obs, first, group.carry, self._pending[index].output.extras))
         if not recorder.open:
             buffer = self.sink.begin(index)
             if buffer is None:
                 return None
-            self._renew(index)
-            recorder.begin(buffer, group.carry, self._waiting[index].policy_version)
-        output = self._waiting.pop(index).output
+            self._refresh_weights(index)
+            recorder.begin(buffer, group.carry, self._pending[index].policy_version)
+        output = self._pending.pop(index).output
         recorder.action(obs, first, group.carry, output.action, output.extras)
-        group.record_output(output)
+        group.advance(output)
         return output.action
 
-    def _renew(self, index: int) -> None:
-        """Read the newest weights; with a synchronous learner, infer again if they have changed."""
+    def _refresh_weights(self, index: int) -> None:
+        """Load the newest weights and their progress, which epsilon depends on.
+
+        With a synchronous learner, infer again if they have changed.
+        """
         self.policy.progress = self.sink.refresh()
-        if self._synchronous and self._waiting[index].policy_version != self.policy.progress.updates:
+        if self._synchronous and self._pending[index].policy_version != self.policy.progress.updates:
             self._infer([index])
 
-    def start_incarnations(self, incarnations: Mapping[int, int]) -> None:
-        """Set the incarnation of every group."""
+    def restart_all(self, incarnations: Mapping[int, int]) -> None:
+        """Start every group with its incarnation in `incarnations`, e.g. when a run is resumed."""
         for index, spec in self._specs.items():
             self.start_incarnation(index, replace(spec, incarnation=incarnations[index]))
 
     def get_state(self) -> dict[str, Any]:
-        assert not self._waiting, "a policy is saved between steps, when no group waits for a credit"
+        assert not self._pending, "a policy is saved between steps, when no group waits for a credit"
         return {
             "progress": asdict(self.policy.progress),
             "groups": {str(i): group.get_state() for i, group in self._groups.items()},

@@ -67,7 +67,7 @@ def play_episodes(
     """
     rows = np.arange(env.num)
     share = np.full(env.num, episodes // env.num) + (rows < episodes % env.num)
-    group = policy.group(rows, seed, start)
+    group = policy.new_group(rows, seed, start)
     step = env.reset(noise.seeds(seed, rows, start))
     totals, lengths = np.zeros(env.num), np.zeros(env.num, np.int64)
     begins = np.ones(env.num, np.bool_)  # envs whose next first observation begins a game, not just a life
@@ -76,10 +76,10 @@ def play_episodes(
             for i in np.flatnonzero(begins & step.first & (share > 0)):
                 group.arm[i] = choose(group.arm[torch.from_numpy(~begins & (share > 0))].tolist())
                 begins[i] = False
-        group.seen = step
-        policy.reward(group, reward_clip)
+        group.latest = step
+        policy.compute_rewards(group, reward_clip)
         (output,) = policy.infer([group])
-        group.record_output(output)
+        group.advance(output)
         step = env.step(output.action)
         played: list[Played] = []
         totals += step.reward

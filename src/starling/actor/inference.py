@@ -159,7 +159,7 @@ class InferenceServer:
         return len(groups) - len(stuck)
 
     def _rows(self, groups: Any) -> int:
-        return sum(len(self._groups[group].rows) for group in groups)
+        return sum(len(self._groups[group].env_index) for group in groups)
 
     def _measure(self, rows: int, waited: float) -> None:
         self._usage.add("calls", 1)

@@ -70,18 +70,18 @@ def first_steps(policy: Distribution, length: int) -> Distribution:
     return tree.map(lambda leaf: leaf[:length], policy)
 
 
-def stream_traces(
-    outputs: dict[str, Tensor],  # [T+1, B] of every value head
+def vtrace_by_stream(
+    heads: dict[str, Tensor],  # [T+1, B] values of every stream, by name
     log_rho: Tensor,  # [T, B]
     steps: Trajectory[Tensor],
     streams: tuple[StreamSpec, ...],
     config: VTraceConfig,
-    keep: Tensor | None = None,  # [T, B] bool
+    keep_t: Tensor | None = None,  # [T, B] bool
 ) -> dict[str, VTrace]:
     """V-trace value targets and advantages [T, B] per stream."""
 
     def trace(stream: StreamSpec) -> VTrace:
-        terms, v = stream_terms(steps, stream), outputs[stream.name]
+        terms, v = stream_terms(steps, stream), heads[stream.name]
         return vtrace(
             log_rho,
             terms.r_t,
@@ -92,7 +92,7 @@ def stream_traces(
             lambda_t=terms.lambda_t,
             clip_rho=config.clip_rho,
             clip_c=config.clip_c,
-            keep_t=keep,
+            keep_t=keep_t,
             acted_t=terms.acted_t,
         )
 

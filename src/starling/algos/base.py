@@ -189,7 +189,11 @@ class Algorithm(ABC):
 
     @abstractmethod
     def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> nn.Module:
-        """Build the model, with one value or Q head per stream; it must have `initial_carry(batch_size) -> dict`."""
+        """Build the model, with one value or Q head per stream; it must have `initial_carry(batch_size) -> dict`.
+
+        It is called before `act` and `loss` on the same instance, which may keep the streams, or what else it needs to
+        know of the env.
+        """
 
     @abstractmethod
     def tables(self, num_envs: int) -> tuple[TableSpec, ...]:

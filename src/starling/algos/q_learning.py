@@ -56,7 +56,7 @@ def td_priority(td_errors: Values, streams: tuple[StreamSpec, ...]) -> Tensor:
 
 
 # A non-episodic stream continues after the end of an episode with the value of the next first observation. A sampled
-# sequence does not contain that observation, so the mean value of first observations stands in for it.
+# sequence does not contain that observation, so the "reset value", a mean over first observations, stands in for it.
 
 
 def add_reset_values(network: Network, streams: tuple[StreamSpec, ...]) -> None:
@@ -81,8 +81,17 @@ def update_reset_values(
         mean.update(transform.inverse(take(q[name], best)), batch.weight[starts])
 
 
-def bootstrap_at_resets(model: Network, q: Values, ended_t: Tensor, transform: Transform) -> Values:
-    """For non-episodic streams, replace Q after the end of an episode by the mean value of a first observation."""
+def substitute_reset_values(model: Network, q: Values, ended_t: Tensor, transform: Transform) -> Values:
+    """Replace Q values of final observations by the reset value, in non-episodic streams; those of others stay.
+
+    Targets that bootstrap from the returned Q values then continue beyond the end of the episode.
+
+    Args:
+        model: The network, which has the reset values.
+        q: Q values [T+1, B, A] or [B, A] per stream.
+        ended_t: bool [T, B] or [B]: steps after which an episode ends.
+        transform: Transform of the Q values; reset values are not transformed.
+    """
     values = {name: transform.apply(mean.value()) for name, mean in _reset_values(model)}
     return q | {name: bootstrap_from_reset(q[name], ended_t, value) for name, value in values.items()}
 

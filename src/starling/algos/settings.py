@@ -8,14 +8,14 @@ from pydantic import Field
 
 from starling.config.algorithms import AlgoConfig
 from starling.config.limits import Capacity, Length, Magnitude, Weight
-from starling.config.parts import Linear, LinearShare, Part
+from starling.config.parts import Linear, LinearUnit, Part
 
 
 class PrioritizedConfig(Part):
     """Prioritized replay (1511.05952)."""
 
     alpha: float = Field(0.6, ge=0, le=1, description="exponent of the priorities; 0 is uniform")
-    beta: LinearShare = Field(
+    beta: LinearUnit = Field(
         Linear(start=0.4, end=1.0, fraction=1.0), description="exponent of importance weights; 1 is a full correction"
     )
 

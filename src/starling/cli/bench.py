@@ -37,10 +37,10 @@ def throughput(
 
     config = load_source(preset, overrides or [], allow)
 
-    from starling.launch.plan import validate
+    from starling.launch.plan import validated_plan
     from starling.tools.benchmark.throughput import bench
 
-    run_plan = validate(config)
+    run_plan = validated_plan(config)
     found = bench(run_plan, seconds, say=lambda line: print(line, file=sys.stderr))
     print(as_table(found, run_plan))
     if as_json:

@@ -60,9 +60,9 @@ def check(source: Source, overrides: Overrides = None, allow: Allow = None) -> N
     config = load_checked(file, overrides or [], derive=run is None, vet=vet)
 
     from starling.experiment.saved_replay.start import check_replay
-    from starling.launch.plan import build_model, layout_of, validate
+    from starling.launch.plan import build_model, layout_of, validated_plan
 
-    run_plan = validate(config)
+    run_plan = validated_plan(config)
     model = build_model(run_plan)
     layout = layout_of(run_plan, model)
     if config.runtime == "ray":

@@ -33,10 +33,10 @@ def plan(
     config = load_source(source, overrides or [], allow)
 
     from starling.hardware import set_up_torch
-    from starling.launch.plan import validate
+    from starling.launch.plan import validated_plan
     from starling.tools.benchmark import plan as planning
 
-    run_plan = validate(config)
+    run_plan = validated_plan(config)
     set_up_torch(1)
     made = planning.plan(run_plan, runs, seconds)
     print(as_table(made))

@@ -51,10 +51,10 @@ def tune_throughput(
     _check_out(out)
     config = load_source(source, overrides or [], allow, seals=out is not None)
 
-    from starling.launch.plan import validate
+    from starling.launch.plan import validated_plan
     from starling.tools.benchmark.tuning import fastest, tune
 
-    run_plan = validate(config)
+    run_plan = validated_plan(config)
     found = tune(run_plan, seconds, lambda line: print(line, file=sys.stderr), rows=rows)
     trials = _shown(found)
     if not any(trial.steps_per_s for trial in trials):

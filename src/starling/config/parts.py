@@ -142,8 +142,8 @@ def _check_range(value: Linear, low: float, high: float) -> Linear:
     return value
 
 
-LinearShare = Annotated[Linear, AfterValidator(lambda value: _check_range(value, 0.0, 1.0))]
-"""A `Linear` with values in [0, 1]."""
+LinearUnit = Annotated[Linear, AfterValidator(lambda value: _check_range(value, 0.0, 1.0))]
+"""A `Linear` with values in the unit interval [0, 1], such as an epsilon or an exponent."""
 LinearPositive = Annotated[Linear, AfterValidator(lambda value: _check_range(value, 0.0, math.inf))]
 """A `Linear` with values that are never negative."""
 

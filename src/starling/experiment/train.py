@@ -21,7 +21,7 @@ from starling.experiment.saved_replay.resharding import reshard, without_tables
 from starling.experiment.saved_replay.start import begin_with_replay
 from starling.experiment.session import Result, Session
 from starling.hardware import find_room, set_up_torch
-from starling.launch.plan import RunPlan, build_model, load_weights, plan_threads, validate
+from starling.launch.plan import RunPlan, build_model, load_weights, plan_threads, validated_plan
 from starling.launch.runtime import Runtime, build_runtime
 from starling.launch.sizes import checkpoint_limits
 from starling.process_exit import Interrupts
@@ -146,7 +146,7 @@ def _prepare(config: Config) -> RunPlan:
     """Validate the configuration; meanwhile the fork server, if the run uses processes, loads torch."""
     if config.runtime == "processes":
         prewarm()
-    return validate(config)
+    return validated_plan(config)
 
 
 def _load(

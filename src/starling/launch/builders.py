@@ -51,7 +51,7 @@ def build_policy(
             model,
             num_envs=config.env.num,
             explore=True,
-            mixed=config.precision == "bfloat16",
+            mixed_precision=config.precision == "bfloat16",
         ),
         run_plan.fragment_shape(layout),
         sink,
@@ -70,7 +70,7 @@ def build_learner(run_plan: RunPlan, model: nn.Module) -> Learner:
         seed=run_plan.config.seed,
         planned_env_steps=run_plan.config.stop.env_steps,
         planned_updates=run_plan.planned_updates,
-        mixed=run_plan.config.precision == "bfloat16",
+        mixed_precision=run_plan.config.precision == "bfloat16",
         compiled=compiles(run_plan.config),
     )
 
@@ -80,12 +80,12 @@ def build_env_loop(
 ) -> EnvLoop:
     """Build the env loop of one group, with its own envs."""
     return EnvLoop(
-        make_env(config.env, len(group.rows), threads=threads),
+        make_env(config.env, len(group.env_index), threads=threads),
         acting,
         group=index,
-        rows=group.rows,
+        rows=group.env_index,
         seed=config.seed,
-        start=group.start,
+        start=group.noise_start,
         stagger=config.env.stagger,
         usage=usage,
     )

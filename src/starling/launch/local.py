@@ -45,10 +45,12 @@ def build_inline(run_plan: RunPlan, model: nn.Module, layout: Layout) -> InlineR
     """Build a runtime with all roles in one thread and one shared model."""
     config = run_plan.config
     (store,) = build_stores(run_plan, layout)
-    candidate_scorer = CandidateScorer(run_plan.algorithm, model, run_plan.tables) if run_plan.selects_items else None
+    candidate_scorer = (
+        CandidateScorer(run_plan.algorithm, model, run_plan.tables) if run_plan.has_ranked_table else None
+    )
     learner = build_learner(run_plan, model)
     groups, shape = run_plan.groups(), run_plan.fragment_shape(layout)
-    buffers = {index: tree.zeros(shape.buffer(len(group.rows))) for index, group in groups.items()}
+    buffers = {index: tree.zeros(shape.buffer(len(group.env_index))) for index, group in groups.items()}
     learner_usage = Usage()
     learner_usage.enter(WAIT_IN)
     sink = InlineSink(store, learner, buffers, learner_usage, candidate_scorer)
@@ -124,7 +126,7 @@ def worker_specs(
 
 def build_scoring_thread(run_plan: RunPlan, weights: SharedWeights) -> ScoringThread | None:
     """A thread that scores candidates with its own copy of the model, if a table selects among candidates."""
-    if not run_plan.selects_items:
+    if not run_plan.has_ranked_table:
         return None
     model = build_model(run_plan)
     return ScoringThread(CandidateScorer(run_plan.algorithm, model, run_plan.tables), WeightReader(weights, model))

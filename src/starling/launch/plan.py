@@ -1,4 +1,9 @@
-"""The plan of a run, resolved from its configuration: groups, tables, model, layout, and threads."""
+"""The plan of a run: what its configuration leaves to be decided, and what its parts have to agree on.
+
+`RunPlan.from_config` makes the algorithm, divides the envs into groups (one per env loop), the groups among learners
+and Ray actors, and checks that the tables can be filled. `validated_plan` also checks the machine. The functions below
+build the network of a plan, find the layout of its steps, and choose a learner's number of threads.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +29,17 @@ from starling.errors import UserError, printable
 from starling.hardware import available_memory, check_compiler, cores, device, settle_precision
 from starling.learner.optimizer import check_optimizer
 from starling.registry import check_kind
-from starling.replay.limiter import check as check_moves
+from starling.replay.limiter import check as check_no_deadlock
 from starling.replay.limiter import pace
 from starling.replay.spec import TableSpec
 from starling.replay.store import shard_rows, shard_specs
 from starling.types import ArraySpec, EnvSpec, Layout, NDArray, Progress, StreamSpec
 
-SLOTS = 2
-"""Fragments of one env loop in flight: one is recorded while the other is inserted into the tables."""
+FRAGMENT_SLOTS = 2
+"""Fragment buffers per env loop: one is recorded into while the other is inserted into the tables."""
 
 ACTORS_TRIED = 256
-"""Numbers of actors above one per core to try if the tables refuse that; each try divides all envs again."""
+"""Numbers of env loops above one per core to try if the tables refuse that; each try divides all envs again."""
 
 WORTH_A_SECOND_THREAD = 6_000_000
 """Multiplications of one forward pass over a minibatch of vectors from which a learner uses two threads.
@@ -42,6 +47,9 @@ WORTH_A_SECOND_THREAD = 6_000_000
 SAC with batches of 256 is slower with a second thread for hidden layers of 64 x 64 (3.4 million), and faster for
 128 x 128 (13 million). More than two threads were not measured.
 """
+
+SMALLEST_IMAGE = 36
+"""Height and width in pixels of an observation from which a learner uses all free threads."""
 
 PREFETCH = 2
 """Batches that are ready before the learner asks for them."""
@@ -83,23 +91,23 @@ class RunPlan:
         if run_plan.actors < config.learners:
             raise UserError(f"actors={run_plan.actors} is less than learners={config.learners}, which need one each")
         run_plan.check_tables(run_plan.actors)
-        check_stagger(config.env, max(len(group.rows) for group in run_plan.groups().values()))
+        check_stagger(config.env, max(len(group.env_index) for group in run_plan.groups().values()))
         _check_minibatches(run_plan)
-        run_plan.far_shards()  # raises if they cannot be used
+        run_plan.remote_shard_envs()  # raises if the replay cannot be divided as asked
         for spec in algorithm.learning().optimizers.values():
             check_optimizer(spec.config, run_plan.planned_updates)
         return run_plan
 
     @cached_property
     def actors(self) -> int:
-        """Env loops that share the envs.
+        """Number of env loops, which share the envs.
 
         By default one if inline, else one per core. If the tables refuse that number (a synchronous table needs equal
         groups that fill a batch exactly), the nearest smaller number that they accept, or else the nearest larger.
         """
         if self.config.actors is not None:
             return self.config.actors
-        fewest, most = max(self.learners, self._num_shard_actors), self.config.env.num
+        fewest, most = max(self.learners, self._num_remote_shards), self.config.env.num
         preferred = 1 if self.config.runtime == "inline" else min(max(fewest, cores()), most)
         more = range(preferred + 1, min(most, preferred + ACTORS_TRIED) + 1)
         fitting = filter(self._actors_fit, [*range(preferred, fewest - 1, -1), *more])
@@ -115,15 +123,15 @@ class RunPlan:
     def check_tables(self, actors: int) -> None:
         """Raise `UserError` if tables could never be filled or sampled with so many env loops."""
         for tables, groups in zip(self.shards(), self._deal_envs(actors), strict=True):
-            sizes = [len(group.rows) for group in groups.values()]
-            check_moves(tables, sum(sizes), groups=sizes)
+            sizes = [len(group.env_index) for group in groups.values()]
+            check_no_deadlock(tables, sum(sizes), groups=sizes)
 
     @cached_property
     def network_size(self) -> NetworkSize | None:
         """The size of the network, counted on the meta device; None if a custom network cannot be built there."""
         try:
             with torch.random.fork_rng(devices=[]), torch.device("meta"):
-                # By another instance, because some keep parts of what they have built.
+                # By another instance, since `Algorithm.build` may keep parts of what it builds.
                 model = _algorithm_with_curiosity(self.config).build(self.env, self.streams)
         except Exception:  # a real mistake is reported when the model is built
             return None
@@ -135,18 +143,19 @@ class RunPlan:
 
     @property
     def learners(self) -> int:
+        """Number of learners that train the agent together."""
         return self.config.learners
 
     def groups(self) -> dict[int, GroupSpec]:
-        """The group of envs of every env loop, by index."""
+        """The group of envs of every env loop, by the index of the group."""
         return {index: group for mine in self.groups_by_learner() for index, group in mine.items()}
 
     def groups_by_learner(self) -> list[dict[int, GroupSpec]]:
-        """The groups of each learner."""
+        """The groups that each learner gets experience from, by index."""
         return self._deal_envs(self.actors)
 
     def _deal_envs(self, actors: int) -> list[dict[int, GroupSpec]]:
-        """Divide the envs among the learners, and each learner's among its env loops."""
+        """Divide the envs among the learners, and each learner's among its env loops, `actors` in total."""
         numbers = np.array_split(np.arange(actors), self.learners)
         shards = shard_rows(self.config.env.num, self.learners)
         return [
@@ -155,12 +164,15 @@ class RunPlan:
         ]
 
     def shards(self) -> list[tuple[TableSpec, ...]]:
-        """The tables of every learner; with one learner, `tables`."""
+        """The tables of every learner, which hold the experience of its groups; with one learner, `tables`."""
         return shard_specs(self.tables, self.config.env.num, self.learners)
 
-    def far_shards(self) -> list[NDArray]:
-        """Env indices of every Ray actor that holds a replay shard; groups are never split."""
-        shards, groups = self._num_shard_actors, self.groups()
+    def remote_shard_envs(self) -> list[NDArray]:
+        """Indices of the envs in each replay shard that is a process of a Ray cluster; groups are never split.
+
+        Raises `UserError` if the tables cannot be in such shards. The list is empty without `ray.shards`.
+        """
+        shards, groups = self._num_remote_shards, self.groups()
         if shards and any(table.sampler == "fifo" for table in self.tables):
             raise UserError("ray.shards is for replay; this algorithm reads a queue, which stays beside the learner")
         if shards and any(table.sampler == "ranked" for table in self.tables):
@@ -168,20 +180,21 @@ class RunPlan:
         if shards > len(groups):
             raise UserError(f"ray.shards={shards} is more than the {len(groups)} actors whose experience they share")
         dealt = np.array_split(np.array(list(groups)), max(1, shards))[:shards]
-        return [np.concatenate([groups[group].rows for group in mine.tolist()]) for mine in dealt]
+        return [np.concatenate([groups[group].env_index for group in mine.tolist()]) for mine in dealt]
 
     @property
-    def _num_shard_actors(self) -> int:
-        """Number of Ray actors that hold replay shards."""
+    def _num_remote_shards(self) -> int:
+        """Number of replay shards in processes of their own ("actors" in Ray's sense, not env loops)."""
         return self.config.ray.shards if self.config.runtime == "ray" else 0
 
     @property
-    def selects_items(self) -> bool:
-        """True if a table selects its items among scored candidates (attentive, elite)."""
+    def has_ranked_table(self) -> bool:
+        """True if a table selects its items among candidates by `Algorithm.score` (attentive, elite)."""
         return any(table.sampler == "ranked" for table in self.tables)
 
     @property
     def synchronous(self) -> bool:
+        """True if a queue has `max_lag` 0, so that actors wait for the weights of each update."""
         return any(table.max_lag == 0 for table in self.tables)
 
     def fragment_shape(self, layout: Layout) -> FragmentShape:
@@ -203,6 +216,7 @@ class RunPlan:
         steps, (table, take) = self.config.stop.env_steps, pace(self.tables)
         if table.updates_per_step is not None:
             return max(1, int((steps - table.min_size) * table.updates_per_step))
+        # A queue of items with `length` steps each: an update takes `take` of them, and each is used so many times.
         return max(1, steps * table.max_times_sampled // (take * table.length))
 
 
@@ -211,12 +225,12 @@ def _algorithm_with_curiosity(config: Config) -> Algorithm:
     return Curious(algorithm, config.curiosity) if config.curiosity else algorithm
 
 
-def validate(config: Config) -> RunPlan:
+def validated_plan(config: Config) -> RunPlan:
     """Return the plan of a run that is about to train on this machine; raise `UserError` if it cannot run here.
 
     In its `config`, `precision=auto` is resolved for this machine.
     """
-    device(config)  # raises if it is missing
+    device(config)  # only to raise if this machine does not have it
     settled = settle_precision(config)
     check_compiler(settled)
     run_plan = RunPlan.from_config(settled)
@@ -248,7 +262,10 @@ def _check_minibatches(run_plan: RunPlan) -> None:
 
 
 def build_model(run_plan: RunPlan, rank: int = 0) -> nn.Module:
-    """Build the network, initialized from the seed; several ranks are distributed over the available GPUs."""
+    """Build the network, initialized from the seed; several ranks are distributed over the available GPUs.
+
+    It also lets the plan's algorithm set what depends on the envs: `act` and `loss` work only afterwards.
+    """
     config = run_plan.config
     where = device(config)
     if rank and where.type == "cuda" and where.index is None:
@@ -285,12 +302,15 @@ def plan_threads(run_plan: RunPlan) -> int:
     config = run_plan.config
     if config.threads is not None:
         return config.threads
-    in_turns = config.runtime == "inline" or run_plan.synchronous  # actors are idle during an update
-    taken = 0 if in_turns else run_plan.actors
+    actors_idle_during_updates = config.runtime == "inline" or run_plan.synchronous
+    taken = 0 if actors_idle_during_updates else run_plan.actors
     free = max(1, (cores() - taken) // run_plan.learners)
     specs: list[ArraySpec] = tree.leaves(observation_layout(run_plan.env.observation))
-    images = any(len(spec.shape) >= 3 and sorted(spec.shape)[-2] >= 36 for spec in specs)
-    return free if images else min(free, 2 if _products(run_plan) >= WORTH_A_SECOND_THREAD else 1)
+    if any(len(spec.shape) >= 3 and sorted(spec.shape)[-2] >= SMALLEST_IMAGE for spec in specs):
+        return free
+    if _products(run_plan) >= WORTH_A_SECOND_THREAD:
+        return min(free, 2)
+    return 1
 
 
 def _products(run_plan: RunPlan) -> int:

@@ -16,7 +16,7 @@ from starling.actor.core import GroupSpec
 from starling.errors import UserError
 from starling.launch.builders import build_learner, build_stores
 from starling.launch.local import LEARNER_SLOTS, batch_port, build_scoring_thread
-from starling.launch.plan import PREFETCH, SLOTS, RunPlan
+from starling.launch.plan import FRAGMENT_SLOTS, PREFETCH, RunPlan
 from starling.launch.workers import LearnerArgs, RunSpec, acting_specs, evaluator_spec, learner_spec
 from starling.replay.mixture import Mixture
 from starling.replay.table import Table
@@ -120,7 +120,7 @@ class ClusterPlan:
     @classmethod
     def of(cls, run_plan: RunPlan, model: nn.Module, layout: Layout) -> ClusterPlan:
         shape = run_plan.fragment_shape(layout)
-        fragments = sum(size_of(shape.buffer(len(group.rows))) for group in run_plan.groups().values())
+        fragments = sum(size_of(shape.buffer(len(group.env_index))) for group in run_plan.groups().values())
         return cls(run_plan, fragments, copy_size(model))
 
     def node_groups(self, nodes: int) -> list[list[int]]:
@@ -147,7 +147,7 @@ class ClusterPlan:
     @property
     def bytes_under_way(self) -> int:
         """Bytes that may lie in the object store of one node at once, if all fragments are there."""
-        return SLOTS * self.fragment_bytes + WEIGHTS_KEPT * self.weights_bytes
+        return FRAGMENT_SLOTS * self.fragment_bytes + WEIGHTS_KEPT * self.weights_bytes
 
     @property
     def object_store(self) -> int:
@@ -282,7 +282,7 @@ def _node_specs(plan: ClusterPlan, run: RunSpec, nodes: int) -> list[WorkerSpec[
 def _remote_slots(specs: Sequence[WorkerSpec[NodeArgs]]) -> dict[int, ActorSlots]:
     """Slots of all groups; their buffers are on the nodes."""
     return {
-        index: ActorSlots(group.rows, [None] * SLOTS, spec.name)
+        index: ActorSlots(group.env_index, [None] * FRAGMENT_SLOTS, spec.name)
         for spec in specs
         for index, group in spec.args.groups.items()
     }
@@ -292,7 +292,7 @@ def _build_shards(
     run_plan: RunPlan, run: RunSpec, store: ShardedStore, places: Mapping[str, Place], events: EventQueue
 ) -> list[RemoteShard]:
     shards = []
-    for index, rows in enumerate(run_plan.far_shards()):
+    for index, rows in enumerate(run_plan.remote_shard_envs()):
         spec = WorkerSpec(f"shard {index}", "shard", ShardArgs(run, index, len(rows)))
         saved = partial(store.saved_of, index)
         shards.append(RemoteShard(spec, run_plan.config, places[spec.name], events.post, rows, saved))
@@ -309,4 +309,4 @@ def _deposit(
     on_stored: OnStored,
 ) -> None:
     """Send a fragment from its node to its shard."""
-    store.deposit(Empty(groups[group].rows, made.actor_id, made.sequence), buffer, on_stored)
+    store.deposit(Empty(groups[group].env_index, made.actor_id, made.sequence), buffer, on_stored)

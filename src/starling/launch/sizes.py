@@ -12,7 +12,7 @@ from starling import tree
 from starling.actor.evaluator import MAX_ROWS
 from starling.algos.base import OptimizerSpec
 from starling.config.schema import Config
-from starling.launch.plan import PREFETCH, SLOTS, RunPlan, layout_of
+from starling.launch.plan import FRAGMENT_SLOTS, PREFETCH, RunPlan, layout_of
 from starling.learner.optimizer import FlatOptimizer
 from starling.replay.batching import split
 from starling.replay.store import shard_rows
@@ -67,7 +67,7 @@ def predict_sizes(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Sizes:
     items = sum(table.candidates_for(take, 0.0) for table, take in zip(run_plan.tables, takes, strict=True))
     batch = items * tree.nbytes(layout.trajectory(first.length, 1))
     shape = run_plan.fragment_shape(layout)
-    fragments = sum(size_of(shape.buffer(len(group.rows))) for group in run_plan.groups().values())
+    fragments = sum(size_of(shape.buffer(len(group.env_index))) for group in run_plan.groups().values())
     workers, ranks = _workers(run_plan), learners if learners > 1 else 0
     handed = sum((1 + PREFETCH) * size_of(batch_spec(mine, layout)) for mine in run_plan.shards()) if ranks else 0
     states = 2 + 2 * ranks if ranks else 1  # the initial state, also packed; each rank's own, and the copy it sent
@@ -84,7 +84,7 @@ def predict_sizes(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Sizes:
         tables=sum(table.held for table in tables) if tables_here else 0,
         saving=sum(table.copied for table in tables) if tables_here and config.checkpoint.replay else 0,
         memories=0 if cluster and config.ray.address is not None else memories,
-        shared=0 if inline else SLOTS * fragments + 2 * learners * weights + handed,
+        shared=0 if inline else FRAGMENT_SLOTS * fragments + 2 * learners * weights + handed,
         checkpoint=learning + saved + (config.env.num * row if inline else 0),
         checkpoints=_kept(config),
         metrics=ROW * (config.stop.env_steps // config.log_every + 1),
@@ -99,7 +99,7 @@ def checkpoint_limits(run_plan: RunPlan, model: nn.Module) -> dict[str, int]:
         most_saved(table, layout, rows[shard]) for shard, tables in enumerate(run_plan.shards()) for table in tables
     ]
     shape = run_plan.fragment_shape(layout)
-    fragments = sum(size_of(shape.buffer(len(group.rows))) for group in run_plan.groups().values())
+    fragments = sum(size_of(shape.buffer(len(group.env_index))) for group in run_plan.groups().values())
     return {
         "learner": SMALL + 2 * learning_bytes(run_plan, model),
         "store": SMALL + sum(tables),

@@ -13,7 +13,7 @@ from starling.config.load import from_dict, to_dict
 from starling.config.schema import Config
 from starling.hardware import set_up_torch
 from starling.launch.builders import build_env_loop, build_evaluator, build_learner, build_policy, evaluation_seed
-from starling.launch.plan import SLOTS, RunPlan, build_model, plan_threads
+from starling.launch.plan import FRAGMENT_SLOTS, RunPlan, build_model, plan_threads
 from starling.launch.user_code import Part, parts_of
 from starling.runtime.batch_buffer import BatchPort
 from starling.runtime.credits import ActorSlots
@@ -209,7 +209,7 @@ def _central_specs(
 ) -> tuple[Specs, dict[int, ActorSlots]]:
     """One env loop per group, and one inference server for all of them."""
     slots, ports = _actor_slots(run_plan, run.layout, groups, {name: list(groups)})
-    channel = SharedInferenceChannel(run.layout, {index: len(group.rows) for index, group in groups.items()})
+    channel = SharedInferenceChannel(run.layout, {index: len(group.env_index) for index, group in groups.items()})
     server: WorkerSpec[WorkerArgs] = WorkerSpec(
         name,
         "inference",
@@ -232,12 +232,14 @@ def _actor_slots(
     slots: dict[int, ActorSlots] = {}
     ports: dict[str, FragmentPort] = {}
     for worker, indices in writers.items():
-        specs = {index: shape.buffer(len(groups[index].rows)) for index in indices}
+        specs = {index: shape.buffer(len(groups[index].env_index)) for index in indices}
         offsets: dict[int, list[int]] = {}
         end = 0
         for index, spec in specs.items():
-            offsets[index] = [end + slot * size_of(spec) for slot in range(SLOTS)]
-            end += SLOTS * size_of(spec)
+            offsets[index] = [end + slot * size_of(spec) for slot in range(FRAGMENT_SLOTS)]
+            end += FRAGMENT_SLOTS * size_of(spec)
         ports[worker] = port = FragmentPort(AnonymousSharedMemory(end), specs, offsets)
-        slots |= {index: ActorSlots(groups[index].rows, buffers, worker) for index, buffers in port.buffers().items()}
+        slots |= {
+            index: ActorSlots(groups[index].env_index, buffers, worker) for index, buffers in port.buffers().items()
+        }
     return slots, ports

@@ -30,7 +30,7 @@ class LearnerGroup(Protocol):
     def size(self) -> int: ...
 
     def sync_env_steps(self, ready: bool, env_steps: int) -> int | None:
-        """The env steps of all ranks in total once every rank is ready, else None."""
+        """Return the env steps of all ranks in total if every rank is `ready` (has a batch), else None."""
         ...
 
     def total(self, env_steps: int) -> int:
@@ -42,7 +42,7 @@ class LearnerGroup(Protocol):
         ...
 
     def all_reduce_min(self, value: float) -> float:
-        """The minimum of the value over all ranks."""
+        """Return the minimum of the value over all ranks; it waits much longer for them than `all_reduce_sum`."""
         ...
 
     def all_equal(self, fingerprint: Callable[[], int]) -> bool:

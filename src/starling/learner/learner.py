@@ -26,13 +26,11 @@ from starling.ops.priority import importance_weights
 from starling.types import Batch, Keys, NDArray, Progress, Sample, Tensor
 
 MAX_SKIPPED = 20
-"""Updates in a row whose gradient may be non-finite before the run is stopped."""
+"""Optimizer steps in a row that may be skipped for a non-finite gradient before the run is stopped."""
 CHECKED_EVERY = 100
 """Updates between two comparisons of the learners' weights."""
-
-
-AGE_EVERY = 8
-"""Updates between two measurements of a batch's age; a row of metrics has at least one."""
+LAG_EVERY = 8
+"""Updates between two measurements of a batch's lag; a row of metrics has at least one."""
 LAG = "learner/lag"
 
 
@@ -69,7 +67,11 @@ def _check_disjoint(parameters: Mapping[str, Sequence[nn.Parameter]]) -> None:
 
 
 class Learner:
-    """One update per batch: prepare, epochs of minibatches, optimizer steps, target network, new priorities."""
+    """One update per batch: prepare, epochs of minibatches, optimizer steps, target network, new priorities.
+
+    `step` calls `_prepare`, `_learn_epochs`, and `_update_target`. Inside an epoch, `_learn_minibatch` calls
+    `_compute_and_step`, which computes gradients, then `_all_reduce_gradient` and `_apply_gradients`.
+    """
 
     def __init__(
         self,
@@ -79,72 +81,77 @@ class Learner:
         seed: int,
         planned_env_steps: int,
         planned_updates: int,
-        mixed: bool = False,  # mixed precision: bfloat16 where autocast finds it safe
+        mixed_precision: bool = False,  # bfloat16 where autocast finds it safe
         compiled: bool = False,
     ) -> None:
         self.algorithm, self.model = algorithm, model
         self.group: LearnerGroup = SingleLearner()
         self._seed = seed
-        self._mixed = mixed
-        self._learning = algorithm.learning()
-        self._target = copy.deepcopy(model).requires_grad_(False) if self._learning.target else None
+        self._mixed_precision = mixed_precision
+        self._spec = algorithm.learning()
+        self._target = copy.deepcopy(model).requires_grad_(False) if self._spec.target else None
         self._optimizers = {
             name: FlatOptimizer(spec.config, spec.parameters(model), planned_updates)
-            for name, spec in self._learning.optimizers.items()
+            for name, spec in self._spec.optimizers.items()
         }
         self._parameters = {name: optimizer.parameters for name, optimizer in self._optimizers.items()}
         _check_disjoint(self._parameters)
         self._compiled = Compiled() if compiled else None
-        self._compiled_everywhere = True  # no rank still compiles its loss
+        self._compiled_everywhere = True  # False until every rank of the group has compiled its loss
         self._target_flat = self._flatten_target()
-        copied = () if self._target is None else self._target.buffers()
-        self._target_buffers = list(zip(copied, model.buffers(), strict=False))  # collected once
+        target_buffers = () if self._target is None else self._target.buffers()
+        self._buffer_pairs = list(zip(target_buffers, model.buffers(), strict=False))  # (target's, model's)
         self._device = next(model.parameters()).device
         self._rng = np.random.Generator(np.random.PCG64(seed))  # shuffles minibatches
         self._generator = torch.Generator(self._device).manual_seed(seed)  # for losses that sample
-        kept = model.state_dict()
-        self._statistics = [buffer for name, buffer in model.named_buffers() if name in kept]
+        # Persistent buffers are running statistics, which `prepare` updates; the others are constants or caches.
+        persistent = model.state_dict()
+        self._statistics = [buffer for name, buffer in model.named_buffers() if name in persistent]
         self._ones = torch.empty(0)
-        self._means = Means(later=self._device.type != "cpu")
-        self._timeline = Timeline()
-        self._skipped = self.skipped_in_all = 0
+        self._means = Means(defer_reads=self._device.type != "cpu")
+        self._timeline = Timeline()  # env steps at each policy version, to compute the lag in env steps
+        self._skipped = self.skipped_in_all = 0  # optimizer steps: in a row, in total
         self._optimizer_steps = 0  # of the update in progress
         self._planned_env_steps = planned_env_steps
         self.updates = 0
 
     def _flatten_target(self) -> dict[str, Tensor]:
-        """The target's parameters in the flat order of each optimizer's, so that an update is one operation."""
+        """Flatten the target's parameters per optimizer, in the order of its own, to update them in one operation."""
         if self._target is None:
             return {}
         twins = dict(zip(self.model.parameters(), self._target.parameters(), strict=True))
         return {name: flatten([twins[p] for p in opt.parameters]) for name, opt in self._optimizers.items()}
 
     def progress(self, env_steps: int) -> Progress:
-        """Training progress, given the env steps that have arrived at this learner."""
-        return self._progress(self.group.total(env_steps))
+        """Training progress of the whole group, given the env steps that have arrived at this learner."""
+        return self._progress_at(self.group.total(env_steps))
 
-    def _progress(self, steps: int) -> Progress:
-        return Progress(steps, self.updates, min(1.0, steps / self._planned_env_steps))
+    def _progress_at(self, total_env_steps: int) -> Progress:
+        """Training progress, given the env steps of all ranks in total."""
+        return Progress(total_env_steps, self.updates, min(1.0, total_env_steps / self._planned_env_steps))
 
     def step(self, sample: Sample | None, env_steps: int) -> LearnResult | None:
         """Learn from one batch, when `env_steps` have arrived at this learner.
 
-        Returns None if there is no batch here or at another learner of the group; a batch is then offered again, as it
-        is after a `RankLostError`.
+        Returns None if there is no batch here or at another learner of the group. Then, and after a `RankLostError`,
+        the caller must pass the same batch again.
         """
-        steps = self.group.sync_env_steps(sample is not None, env_steps)
-        if sample is None or steps is None:
+        # The ranks also agree here whether all of them have a batch.
+        total_env_steps = self.group.sync_env_steps(sample is not None, env_steps)
+        if sample is None or total_env_steps is None:
             return None
-        before = [buffer.clone() for buffer in self._statistics] if self.group.size > 1 else []
+        before = self._copy_statistics()
         try:
-            batch = self._prepare(self._batch(sample, self._progress(steps)), before)
-            priorities = self._epochs(batch)
+            batch = self._prepare(self._batch(sample, self._progress_at(total_env_steps)), before)
+            priorities = self._learn_epochs(batch)
         except RankLostError:
-            if self._optimizer_steps == 0:  # the same batch will be prepared again
+            # The same batch will be prepared again, so undo its effect on the statistics, unless a weight has changed:
+            # after an optimizer step, weights and statistics both keep what they have learned from it.
+            if before is not None and self._optimizer_steps == 0:
                 for buffer, then in zip(self._statistics, before, strict=True):
                     buffer.copy_(then)
             raise
-        self._note_age(sample.trajectory.policy_version, batch.progress)
+        self._record_lag(sample.trajectory.policy_version, batch.progress)
         self.updates, self._optimizer_steps = self.updates + 1, 0
         self._timeline.add(self.updates, batch.progress.env_steps)
         for optimizer in self._optimizers.values():
@@ -161,11 +168,16 @@ class Learner:
             crc = zlib.crc32(optimizer.flat.cpu().numpy().data, crc)
         return crc
 
-    def _prepare(self, batch: Batch, before: list[Tensor]) -> Batch:
+    def _copy_statistics(self) -> list[Tensor] | None:
+        """Copies of the statistics, to add up all ranks' changes; None for a single learner or without statistics."""
+        shared = self.group.size > 1 and len(self._statistics) > 0
+        return [buffer.clone() for buffer in self._statistics] if shared else None
+
+    def _prepare(self, batch: Batch, before: list[Tensor] | None) -> Batch:
         """Call the algorithm's `prepare`; add up the changes of all ranks to the statistics, which were `before`."""
         with torch.no_grad(), self._precision():
             batch = self.algorithm.prepare(self.model, self._target, batch)
-        if before:
+        if before is not None:
             self._add_up_statistics(before)
         return batch
 
@@ -178,16 +190,16 @@ class Learner:
         for buffer, then, change in zip(self._statistics, before, parts, strict=True):
             buffer.copy_(then.double() + change.view_as(then))
 
-    def _note_age(self, versions: NDArray, now: Progress) -> None:
-        """Record the age of the weights [B] that acted, in updates and in env steps."""
-        if self.updates % AGE_EVERY and LAG in self._means:
+    def _record_lag(self, versions: NDArray, now: Progress) -> None:
+        """Record the mean lag, in updates and in env steps, of the policy versions [B] that acted."""
+        if self.updates % LAG_EVERY and LAG in self._means:
             return
         rows = len(versions)
         self._means.add(LAG, now.updates - float(versions.sum()) / rows)
         self._means.add("learner/lag_steps", now.env_steps - float(self._timeline.at(versions).sum()) / rows)
 
     def _batch(self, sample: Sample, progress: Progress) -> Batch:
-        exponent = self._learning.importance_exponent
+        exponent = self._spec.importance_exponent
         if exponent is None:
             weight = self._equal_weights(len(sample.keys))
         else:
@@ -210,6 +222,7 @@ class Learner:
         """Importance weights [B], normalized so that the largest of each table over all ranks is 1."""
         weight, source = torch.empty(len(sample.keys), dtype=torch.float64), torch.from_numpy(sample.source)
         probability, size = torch.from_numpy(sample.probability), torch.from_numpy(sample.table_size)
+        # All ranks reduce in the same order: every batch has items of every table, as `replay.limiter.check` ensures.
         for table in np.unique(sample.source).tolist():
             rows = source == table
             smallest = float((probability[rows] * size[rows]).min())
@@ -217,13 +230,14 @@ class Learner:
             weight[rows] = usual * float((self.group.all_reduce_min(smallest) / smallest) ** beta)
         return weight
 
-    def _epochs(self, batch: Batch) -> Tensor | None:
+    def _learn_epochs(self, batch: Batch) -> Tensor | None:
+        """Learn from all minibatches in all epochs; returns the new priorities [B] if there are any."""
         priorities, loss = None, None
-        if self._learning.split == "step":
+        if self._spec.split == "step":
             batch = steps_as_rows(batch)
-        for _ in range(self._learning.epochs):
-            for rows, part in minibatches(batch, self._learning.minibatches, self._rng):
-                loss = self._optimize(part)
+        for _ in range(self._spec.epochs):
+            for rows, part in minibatches(batch, self._spec.minibatches, self._rng):
+                loss = self._learn_minibatch(part)
                 if loss.priorities is not None:
                     priorities = torch.zeros_like(batch.weight) if priorities is None else priorities
                     priorities[rows] = loss.priorities.detach().to(priorities.dtype)
@@ -234,22 +248,22 @@ class Learner:
         return priorities
 
     def _precision(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self._device.type, dtype=torch.bfloat16) if self._mixed else nullcontext()
+        return torch.autocast(self._device.type, dtype=torch.bfloat16) if self._mixed_precision else nullcontext()
 
-    def _optimize(self, batch: Batch) -> Loss:
-        """One step of every optimizer that is due; returns the loss before it.
+    def _learn_minibatch(self, batch: Batch) -> Loss:
+        """Take one step of every optimizer that is due in this update; returns the loss before it.
 
         All losses are computed at the same parameters, or part after part if the algorithm is `sequential`.
         """
         with self._precision():
             parts = self._due_parts(self.algorithm.parts(self.model, self._target, batch))
-        if self._learning.sequential:
-            return merge_losses([self._step_parts([part], batch) for part in parts])
-        return self._step_parts(parts, batch)
+        if self._spec.sequential:
+            return merge_losses([self._compute_and_step([part], batch) for part in parts])
+        return self._compute_and_step(parts, batch)
 
     def _due_parts(self, parts: Sequence[LossPart]) -> list[Part]:
         """The parts with an optimizer that steps in this update, without the losses of other optimizers."""
-        specs = self._learning.optimizers
+        specs = self._spec.optimizers
         if all(spec.every == 1 for spec in specs.values()):
             return [part.compute for part in parts]
         due = {name for name, spec in specs.items() if (self.updates + 1) % spec.every == 0}
@@ -263,16 +277,19 @@ class Learner:
 
         return [only_due(part) for part in parts if part.optimizers is None or due.intersection(part.optimizers)]
 
-    def _step_parts(self, parts: Sequence[Part], batch: Batch) -> Loss:
+    def _compute_and_step(self, parts: Sequence[Part], batch: Batch) -> Loss:
         """Compute parts of the loss at the current parameters, then step their optimizers."""
-        loss, gradients = (self._compiled or differentiate)(as_one(parts), self._parameters, self._precision)
-        for name, found in gradients.items():
-            self._optimizers[name].take(found)
-        if not self._compiled_everywhere:  # compiling may take longer than the timeout of a reduction
+        compute = differentiate if self._compiled is None else self._compiled
+        loss, gradients = compute(as_one(parts), self._parameters, self._precision)
+        for name, gradient in gradients.items():
+            self._optimizers[name].take(gradient)
+        if not self._compiled_everywhere:
+            # A barrier: another rank may compile for longer than the timeout of the gradients' all-reduce below, but
+            # `all_reduce_min` waits much longer.
             self.group.all_reduce_min(0.0)
             self._compiled_everywhere = True
-        norms = {name: self._shared_norm(name) for name in loss.losses}
-        self._optimizer_step(norms)
+        norms = {name: self._all_reduce_gradient(name) for name in loss.losses}
+        self._apply_gradients(norms)
         if self._skipped >= MAX_SKIPPED:
             raise DivergedError(f"gradients were not finite {self._skipped} times in a row", batch, norms)
         if not self._weights_finite():
@@ -283,16 +300,16 @@ class Learner:
         """True if the sum of all weights is finite: a NaN or an infinity anywhere makes it non-finite."""
         return math.isfinite(sum(optimizer.flat.sum() for optimizer in self._optimizers.values()))
 
-    def _shared_norm(self, name: str) -> float:
-        """All-reduce a gradient over the ranks; returns its norm."""
+    def _all_reduce_gradient(self, name: str) -> float:
+        """Sum or average the gradient of one optimizer over the ranks; returns its norm."""
         optimizer = self._optimizers[name]
         self.group.all_reduce_sum(optimizer.gradient)
-        if self.group.size > 1 and not self._learning.optimizers[name].summed:
+        if self.group.size > 1 and not self._spec.optimizers[name].summed:
             optimizer.gradient.div_(self.group.size)
         return optimizer.gradient_norm()
 
-    def _optimizer_step(self, norms: dict[str, float]) -> None:
-        """Step all optimizers; skip the step if the norm of any gradient is not finite."""
+    def _apply_gradients(self, norms: dict[str, float]) -> None:
+        """Step the optimizers in `norms`, or none of them if the norm of any gradient is not finite."""
         self._optimizer_steps += 1
         if all(math.isfinite(norm) for norm in norms.values()):
             self._skipped = 0
@@ -305,18 +322,22 @@ class Learner:
 
     def _update_target(self) -> None:
         """Update the target network if it is due; see `TargetSpec`."""
-        target = self._learning.target
+        target = self._spec.target
         if target is None or (target.every is not None and self.updates % target.every):
             return
-        share = 1.0 if target.tau is None else target.tau
+        tau = 1.0 if target.tau is None else target.tau
         with torch.no_grad():
-            for name, flat in self._target_flat.items():
-                flat.lerp_(self._optimizers[name].flat, share) if share < 1 else flat.copy_(self._optimizers[name].flat)
-            for mine, theirs in self._target_buffers:
-                mine.copy_(theirs)
+            for name, target_flat in self._target_flat.items():
+                flat = self._optimizers[name].flat
+                if tau < 1:
+                    target_flat.lerp_(flat, tau)
+                else:
+                    target_flat.copy_(flat)
+            for target_buffer, buffer in self._buffer_pairs:
+                target_buffer.copy_(buffer)
 
     def apply_settings(self) -> None:
-        """Replace the optimizers' restored settings with the configured ones."""
+        """Use the configured settings of the optimizers instead of those that `set_state` restored."""
         for optimizer in self._optimizers.values():
             optimizer.apply_settings()
 
@@ -327,11 +348,11 @@ class Learner:
 
     @property
     def standing(self) -> tuple[int, int]:
-        """Updates so far, and optimizer steps of the update in progress."""
+        """Updates so far, and optimizer steps of the update in progress: the rank with the most is the one to copy."""
         return self.updates, self._optimizer_steps
 
     def join(self, group: LearnerGroup, rank: int) -> None:
-        """Join a group as `rank`, with the state of another learner but with different random numbers."""
+        """Join a group as `rank`. All ranks must have loaded the same state before; all but 0 are reseeded here."""
         self.group, self._optimizer_steps, self._compiled_everywhere = group, 0, self._compiled is None
         if rank:
             seeds = np.random.SeedSequence([self._seed, rank, self.updates])
@@ -371,5 +392,6 @@ class Learner:
         for name, optimizer in self._optimizers.items():
             optimizer.set_state(state["optimizers"][name])
         self._means.set_state(state["means"])
-        if "timeline" in state:  # checkpoints of earlier versions have none: from 0 to now is then a straight line
+        # Without one, as in checkpoints of earlier versions, env steps are interpolated linearly from version 0 to now.
+        if "timeline" in state:
             self._timeline.set_state(state["timeline"])

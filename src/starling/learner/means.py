@@ -15,20 +15,20 @@ from starling.types import Tensor
 class Means:
     """Collects numbers and scalar tensors by name.
 
-    With `later`, tensors are read in `drain`, since reading them at once would wait for the GPU. Otherwise they are
-    read at once: small tensors that stay alive between the large ones of an update would fragment the heap, so that the
-    large ones could not reuse their memory in the next update.
+    With `defer_reads`, tensors are read in `drain`, since reading them at once would wait for the GPU. Otherwise (on
+    the CPU) they are read at once: small tensors that stay alive between the large ones of an update would fragment the
+    heap, so that the large ones could not reuse their memory in the next update.
     """
 
-    def __init__(self, *, later: bool) -> None:
-        self._later = later
+    def __init__(self, *, defer_reads: bool) -> None:
+        self._defer_reads = defer_reads
         self._numbers: dict[str, list[float]] = defaultdict(list)
         self._tensors: dict[str, list[Tensor]] = defaultdict(list)
 
     def add(self, name: str, value: Tensor | float) -> None:
         if not isinstance(value, Tensor):
             self._numbers[name].append(value)
-        elif self._later:
+        elif self._defer_reads:
             self._tensors[name].append(value.detach())
         else:
             self._numbers[name].append(value.item())

@@ -1,4 +1,4 @@
-"""The env steps at which each version of the weights was created, to compute the age of experience."""
+"""The env steps at which each policy version was created, to compute the lag of experience in env steps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import numpy as np
 from starling.types import NDArray
 
 MOST = 2048
+"""Points of a timeline."""
 
 
 class Timeline:
-    """Env steps at every `stride`-th version; if it is full, every second point is dropped."""
+    """Env steps at every `stride`-th policy version; if it is full, every second point is dropped.
+
+    A new one has only the point of version 0 at 0 env steps.
+    """
 
     def __init__(self, most: int = MOST) -> None:
         self._points = np.zeros((2, most + 1))  # versions and env steps; the current one follows `size` points

@@ -1,4 +1,7 @@
-"""Exploration: epsilon-greedy with per-env epsilons, Gaussian noise, and families of policies (NGU, Agent57)."""
+"""Exploration: epsilon-greedy with per-env epsilons, Gaussian noise, and families of policies (NGU, Agent57).
+
+The functions take the current epsilon. Its schedule is a setting of the algorithm (`epsilon`, a `Linear`).
+"""
 
 from __future__ import annotations
 

@@ -106,7 +106,8 @@ def n_step_return(
 ) -> Tensor:
     """n-step returns r_t + ... + discount^n v_{t+n} for every t.
 
-    They have fewer steps if the sequence or the episode ends before.
+    Use it for long sequences in which every step gets a target, as in R2D2. Returns have fewer steps if the sequence or
+    the episode ends before. For a single target per sequence, see `window_return`.
 
     Args:
         r_t: Rewards [T, B].
@@ -138,6 +139,9 @@ def window_return(
     valid_t: Tensor,
 ) -> Tensor:
     """Return of a whole sequence: discounted rewards plus the discounted value of the last observation.
+
+    Use it if only the first step of each sequence gets a target, as in DQN and SAC on sequences of n steps; only the
+    last observation then needs a value. For targets of all steps, see `n_step_return`.
 
     A sequence lies within one episode, and its padding repeats the final observation, so `v_last` follows the last
     valid step. With T = n, this is the n-step target of the first step; T = 1 gives r + discount v_last.

@@ -46,6 +46,10 @@ def vtrace(
 
     The paper has lambda = 1. With lambda < 1 the advantage bootstraps from q, as in rlax, and equals GAE on-policy.
 
+    The masks combine in this order: where `valid_t` is False there is no step, so the target is v_t, the advantage is
+    0, and no trace passes, whatever the other masks are. Elsewhere, where `acted_t` is False, rho = c = 1, also if the
+    step is not kept. Elsewhere, where `keep_t` is False, rho = c = 0: the target is v_t and the advantage is 0.
+
     Args:
         log_rho_t: log pi(a_t) - log mu(a_t) [T, B], of the current policy pi and the behavior policy mu.
         r_t: Rewards [T, B].

@@ -182,7 +182,7 @@ class InlineRuntime:
 
     def _start_incarnations(self, incarnations: Mapping[int, int]) -> None:
         for core in self._cores:
-            core.start_incarnations(incarnations)
+            core.restart_all(incarnations)
 
     def evaluate(self, wait: bool) -> Iterator[None]:
         """Evaluate the present weights without exploration; yields after every step of the envs.

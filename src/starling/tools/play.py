@@ -17,7 +17,7 @@ import torch
 
 from starling import tree
 from starling.actor import noise
-from starling.actor.core import Policy, RowGroup
+from starling.actor.core import EnvGroup, Policy
 from starling.envs.registry import make_env
 from starling.envs.vector import VectorEnv
 from starling.errors import UserError
@@ -121,7 +121,7 @@ class Player:
     ) -> None:
         self.env, self.shown = env, list[Shown]()
         self._policy, self._demand, self._clip, self._report = policy, demand, reward_clip, report
-        self._group = policy.group(_ROW, demand.seed)
+        self._group = policy.new_group(_ROW, demand.seed)
         self._strip = Strip() if demand.streams else None
         self._streams: tuple[str, ...] = ()  # known after the first reset
 
@@ -160,14 +160,14 @@ class Player:
 
     def _see(self, step: EnvStep) -> dict[str, NDArray]:
         """Store the current step; returns its rewards per stream."""
-        self._group.seen = step
-        return self._policy.reward(self._group, self._clip)
+        self._group.latest = step
+        return self._policy.compute_rewards(self._group, self._clip)
 
     def _step(self, shown: Shown) -> None:
         group = self._group
         outputs = head_outputs(self._policy.model, group) if self._demand.log else {}
         (output,) = self._policy.infer([group])
-        group.record_output(output)
+        group.advance(output)
         step = self.env.step(output.action)
         rewards = self._see(step)
         if step.valid[0]:  # else the env was reset and the action ignored
@@ -190,13 +190,13 @@ def _line(action: Tree, outputs: dict[str, Any], step: EnvStep, rewards: dict[st
     }
 
 
-def head_outputs(model: Any, group: RowGroup) -> dict[str, Any]:
+def head_outputs(model: Any, group: EnvGroup) -> dict[str, Any]:
     """Return the outputs of all heads of a `Network` for the group's observation; {} if the model has no `step`."""
-    assert group.seen is not None
+    assert group.latest is not None
     if not hasattr(model, "step"):
         return {}
     where = next(model.parameters()).device
-    obs, first, carry = tree.to_torch((group.seen.obs, group.seen.first, group.carry), where)
+    obs, first, carry = tree.to_torch((group.latest.obs, group.latest.first, group.carry), where)
     with torch.inference_mode():
         outputs, _ = model.step(obs, first, carry)
     return {name: _plain(output) for name, output in tree.to_numpy(outputs).items()}

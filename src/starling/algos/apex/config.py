@@ -9,7 +9,7 @@ from pydantic import Field
 from starling.algos.dqn.config import DQNConfig
 from starling.algos.settings import PrioritizedConfig
 from starling.config.limits import BatchSize, Capacity, Exponent, Length, UpdateRate
-from starling.config.parts import Linear, LinearShare, OptimizerConfig
+from starling.config.parts import Linear, LinearUnit, OptimizerConfig
 
 
 class ApeXConfig(DQNConfig):
@@ -33,7 +33,7 @@ class ApeXConfig(DQNConfig):
     updates_per_step: UpdateRate = Field(
         0.0015, gt=0, description="updates allowed per env step; the paper's system had 19 in 12,500"
     )
-    epsilon: LinearShare = Field(
+    epsilon: LinearUnit = Field(
         Linear(start=0.4, end=0.4, fraction=1.0),
         description="training epsilon of the first env; env i of N has epsilon^(1 + ladder i / (N - 1))",
     )

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from starling.algos.settings import TransitionsConfig
 from starling.config.limits import BatchSize, Capacity, Length, Magnitude, Steps, UpdateRate, Width
-from starling.config.parts import Linear, LinearShare, OptimizerConfig
+from starling.config.parts import Linear, LinearUnit, OptimizerConfig
 
 
 class DQNConfig(TransitionsConfig):
@@ -32,7 +32,7 @@ class DQNConfig(TransitionsConfig):
     fragment: Length = Field(4, ge=1, description="steps of every env between two inserts into replay")
     updates_per_step: UpdateRate = Field(0.25, gt=0, description="updates allowed per env step")
     target_every: Steps = Field(2_500, ge=1, description="updates between copies into the target network")
-    epsilon: LinearShare = Field(Linear(start=1.0, end=0.01, steps=1_000_000), description="epsilon when training")
+    epsilon: LinearUnit = Field(Linear(start=1.0, end=0.01, steps=1_000_000), description="epsilon when training")
     eval_epsilon: float = Field(0.01, ge=0, le=1, description="epsilon when evaluating")
     huber: Magnitude = Field(1.0, gt=0, description="error at which the loss turns from quadratic to linear")
     optimizer: OptimizerConfig = Field(

@@ -12,10 +12,10 @@ from starling.algos.dqn.config import DQNConfig
 from starling.algos.q_learning import (
     Values,
     add_reset_values,
-    bootstrap_at_resets,
     importance_exponent,
     n_step_table,
     q_heads,
+    substitute_reset_values,
     td_priority,
     update_reset_values,
 )
@@ -71,7 +71,10 @@ class DQN(Algorithm):
         return self.training_epsilon(inputs.progress, inputs.env_index, inputs.num_envs)
 
     def training_epsilon(self, progress: Progress, env_index: Tensor, num_envs: int) -> Tensor | float:
-        """Epsilon when training of the envs with indices `env_index` [B]: one number, or one per env [B]."""
+        """Epsilon when training of the envs with indices `env_index` [B]: one number, or one per env [B].
+
+        `progress` is that of the weights that act, so it changes once per fragment, when these are loaded.
+        """
         return self.config.epsilon.at(progress.env_steps, progress.fraction)
 
     def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
@@ -91,11 +94,11 @@ class DQN(Algorithm):
         q_0 = _q_values(model, steps, 0)  # Q(s_0, .) [B, A] per stream
         with torch.no_grad():
             ended = (steps.terminated | steps.truncated).any(0)  # [B]
-            q_n = bootstrap_at_resets(model, _q_values(target_net, steps, -1), ended, IDENTITY)  # Q_target(s_n, .)
+            q_n = substitute_reset_values(model, _q_values(target_net, steps, -1), ended, IDENTITY)  # Q_target(s_n, .)
             selector = q_n
             if self.config.double:
-                selector = bootstrap_at_resets(model, _q_values(model, steps, -1), ended, IDENTITY)
-            best = weighted_total(selector, self._streams).argmax(-1)  # [B]
+                selector = substitute_reset_values(model, _q_values(model, steps, -1), ended, IDENTITY)
+            best = weighted_total(selector, self._streams).argmax(-1)  # a* [B], greedy in s_n
         values = {name: take(q, steps.action[0]) for name, q in q_0.items()}
         errors = self.td_errors(steps, values, {name: take(q, best) for name, q in q_n.items()})
         loss = (batch.weight * total([huber(error, self.config.huber) for error in errors.values()])).mean()
@@ -106,12 +109,13 @@ class DQN(Algorithm):
         )
 
     def td_errors(self, steps: Trajectory[Tensor], values: Values, bootstrap: Values) -> Values:
-        """n-step TD errors [B] per stream: r_1 + γ r_2 + ... + γ^n max_a Q_target(s_n, a) − Q(s_0, a_0).
+        """n-step TD errors [B] per stream: r_0 + γ r_1 + ... + γ^(n-1) r_{n-1} + γ^n v(s_n) − Q(s_0, a_0).
 
         Args:
             steps: Sequences [n, B].
             values: Q(s_0, a_0) [B] per stream.
-            bootstrap: The value of s_n [B] per stream.
+            bootstrap: v(s_n) [B] per stream. In the loss it is Q_target(s_n, a*), with a* = argmax_a Q_target(s_n, a),
+                or argmax_a Q(s_n, a) with double Q-learning.
         """
         errors = {}
         for stream in self._streams:

@@ -14,7 +14,7 @@ from starling.algos.actor_critic import (
     build_actor_critic,
     choose,
     first_steps,
-    stream_traces,
+    vtrace_by_stream,
 )
 from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec, TargetSpec
 from starling.algos.impact.config import IMPACTConfig
@@ -98,7 +98,7 @@ class IMPACT(Algorithm):
         outputs, _, _ = model.unroll_trajectory(steps)
         policy = first_steps(outputs[POLICY], steps.length)
         log_rho = log_ratio(prepared.target, prepared.behavior)  # [T, B]
-        traces = stream_traces(outputs, log_rho, steps, streams, config)
+        traces = vtrace_by_stream(outputs, log_rho, steps, streams, config)
         advantage = weighted_total({name: trace.pg_advantage for name, trace in traces.items()}, streams)
         reference = torch.maximum(prepared.target, prepared.behavior - math.log(config.target_ratio_clip))
         log_pi = policy.log_prob(steps.action)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from starling.algos.impala.impala import Evaluation
+from starling.algos.impala.impala import PolicyOutputs
 from starling.ops.streams import total
 from starling.types import StreamSpec, Tensor, Trajectory
 
@@ -13,10 +13,10 @@ VALUES = "values"
 
 
 def cloning_losses(
-    now: Evaluation, steps: Trajectory[Tensor], streams: tuple[StreamSpec, ...], cloned: Tensor
+    outputs: PolicyOutputs, steps: Trajectory[Tensor], streams: tuple[StreamSpec, ...], cloned: Tensor
 ) -> dict[str, Tensor]:
     """KL(mu || pi) and (V - V_recorded)^2 (section 3.2), [T, B] each and 0 where `cloned` [T, B] is False."""
     recorded = steps.extras[VALUES]
-    errors = [(now.outputs[s.name][:-1] - recorded[s.name][: steps.length]).square() for s in streams]
-    losses = {"policy_clone": now.behaviour.kl(now.policy), "value_clone": total(errors)}
+    errors = [(outputs.heads[s.name][:-1] - recorded[s.name][: steps.length]).square() for s in streams]
+    losses = {"policy_clone": outputs.behaviour.kl(outputs.policy), "value_clone": total(errors)}
     return {name: torch.where(cloned, loss, 0.0) for name, loss in losses.items()}

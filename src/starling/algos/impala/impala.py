@@ -12,7 +12,7 @@ from starling.algos.actor_critic import (
     build_actor_critic,
     choose,
     first_steps,
-    stream_traces,
+    vtrace_by_stream,
 )
 from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec
 from starling.algos.impala.config import IMPALAConfig
@@ -66,25 +66,25 @@ class IMPALA(Algorithm):
     def loss(self, model: Network, target_net: None, batch: Batch) -> Loss:
         """Sum over steps of: policy gradient loss + value_coef * value loss - entropy_coef * entropy."""
         steps, config = batch.trajectory, self.config
-        now = evaluate(model, steps)
-        terms = loss_terms(now, steps, self._streams, config)
+        outputs = run_network(model, steps)
+        terms = loss_terms(outputs, steps, self._streams, config)
         policy_loss = masked_sum(terms.policy - config.entropy_coef * terms.entropy, steps.valid)
-        # The value loss needs no mask: vs equals the value at steps without a target.
+        # The value loss needs no mask: the target `vs` is the value itself at steps without a target.
         loss = policy_loss + config.value_coef * terms.value.sum()
         return Loss(
             losses={"impala": loss},
             metrics=lambda: {
-                **masked_means(per_step_metrics(now, terms, config.clip_rho), steps.valid),
-                "explained_variance": explained_value(now, terms, self._streams[0], steps.valid),
+                **masked_means(per_step_metrics(outputs, terms, config.clip_rho), steps.valid),
+                "explained_variance": explained_value(outputs, terms, self._streams[0], steps.valid),
             },
         )
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class PolicyOutputs:
     """Outputs of the current network for a batch of shape [T, B], and the importance ratios of the actions."""
 
-    outputs: dict[str, Any]  # [T+1, B, ...] of every head
+    heads: dict[str, Any]  # [T+1, B, ...] the policy, and the values of each stream
     policy: Any  # [T, B] distribution
     behaviour: Any  # [T, B] distribution of the same class: the policy that acted
     log_prob: Tensor  # [T, B]
@@ -96,60 +96,63 @@ class LossTerms:
     """Terms of the loss, [T, B] each, before masks and coefficients."""
 
     policy: Tensor
-    value: Tensor
+    value: Tensor  # sum over streams
     entropy: Tensor
-    traces: dict[str, VTrace]  # per stream
+    traces: dict[str, VTrace]  # value targets and advantages per stream
 
 
-def evaluate(model: Network, steps: Trajectory[Tensor]) -> Evaluation:
+def run_network(model: Network, steps: Trajectory[Tensor]) -> PolicyOutputs:
     """Apply the network to all observations; the last of the T + 1 only bootstraps."""
-    outputs, _, _ = model.unroll_trajectory(steps)
-    policy = first_steps(outputs[POLICY], steps.length)
+    heads, _, _ = model.unroll_trajectory(steps)
+    policy = first_steps(heads[POLICY], steps.length)
     behaviour = behaviour_policy(policy, steps)
     log_prob = policy.log_prob(steps.action)
     log_rho = log_ratio(log_prob, behaviour.log_prob(steps.action))
-    return Evaluation(outputs, policy, behaviour, log_prob, log_rho)
+    return PolicyOutputs(heads, policy, behaviour, log_prob, log_rho)
 
 
 def loss_terms(
-    now: Evaluation,
+    outputs: PolicyOutputs,
     steps: Trajectory[Tensor],
     streams: tuple[StreamSpec, ...],
     config: IMPALAConfig,
     keep_t: Tensor | None = None,
 ) -> LossTerms:
-    """Policy gradient, value loss, and entropy; targets vs and advantages are V-trace's (section 4.1).
+    """Policy gradient, value loss, and entropy; value targets and advantages are V-trace's (sections 4.1 and 4.2).
 
     Args:
-        now: Result of `evaluate`.
+        outputs: Result of `run_network`.
         steps: The batch.
         streams: Reward streams; advantages are their weighted sum, value losses their sum.
         config: Clipping thresholds.
-        keep_t: Mask, bool [T, B], of states to learn from; None: all.
+        keep_t: Mask, bool [T, B], of states to learn from; None: all. `vtrace` tells how it combines with other masks.
     """
-    traces = stream_traces(now.outputs, now.log_rho, steps, streams, config, keep_t)
+    traces = vtrace_by_stream(outputs.heads, outputs.log_rho, steps, streams, config, keep_t)
     advantage = weighted_total({name: trace.pg_advantage for name, trace in traces.items()}, streams)
     return LossTerms(
-        policy=policy_gradient_loss(now.log_prob, advantage),
-        value=total([value_loss(now.outputs[s.name][:-1], traces[s.name].vs) for s in streams]),
-        entropy=now.policy.entropy(),
+        policy=policy_gradient_loss(outputs.log_prob, advantage),
+        value=total([value_loss(outputs.heads[s.name][:-1], traces[s.name].vs) for s in streams]),
+        entropy=outputs.policy.entropy(),
         traces=traces,
     )
 
 
-def per_step_metrics(now: Evaluation, terms: LossTerms, clip_rho: float) -> dict[str, Tensor]:
+def per_step_metrics(outputs: PolicyOutputs, terms: LossTerms, clip_rho: float) -> dict[str, Tensor]:
     """Metrics [T, B] whose means are logged."""
-    rho = now.log_rho.exp()
+    rho = outputs.log_rho.exp()
     return {
         "policy": terms.policy,
         "value": terms.value,
         "entropy": terms.entropy,
         "rho": rho,
         "clipped": (rho > 1.001 * clip_rho).float(),  # on-policy ratios are 1 up to rounding and do not count
-        "off_policy": total_variation(now.log_rho),
+        "off_policy": total_variation(outputs.log_rho),
     }
 
 
-def explained_value(now: Evaluation, terms: LossTerms, stream: StreamSpec, valid_t: Tensor) -> Tensor:
-    """Share [] of the variance of V-trace's targets that the values of a stream explain."""
-    return explained_variance(now.outputs[stream.name][:-1], terms.traces[stream.name].vs, valid_t)
+def explained_value(outputs: PolicyOutputs, terms: LossTerms, stream: StreamSpec, valid_t: Tensor) -> Tensor:
+    """Share [] of the variance of V-trace's value targets that the values of a stream explain.
+
+    Only that of the first stream is logged, since it has the environment's rewards.
+    """
+    return explained_variance(outputs.heads[stream.name][:-1], terms.traces[stream.name].vs, valid_t)

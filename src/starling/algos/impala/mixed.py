@@ -10,12 +10,12 @@ from starling.algos.impala.clear import VALUES, cloning_losses
 from starling.algos.impala.config import IMPALAConfig, SourceConfig
 from starling.algos.impala.impala import (
     IMPALA,
-    Evaluation,
     LossTerms,
-    evaluate,
+    PolicyOutputs,
     explained_value,
     loss_terms,
     per_step_metrics,
+    run_network,
 )
 from starling.algos.impala.laser import check_actions, relevance
 from starling.algos.impala.sources import FEATURES, Sources, means_by_source
@@ -68,9 +68,11 @@ class MixedIMPALA(IMPALA):
     def loss(self, model: Network, target_net: None, batch: Batch) -> Loss:
         """IMPALA's loss with LASER's mask, CLEAR's cloning losses, and importance weights, each where asked for."""
         steps, config = batch.trajectory, self.config
-        now = evaluate(model, steps)
-        keep = None if config.laser is None else relevance(now.policy, now.behaviour, config.clip_rho, config.laser)
-        terms = loss_terms(now, steps, self._streams, config, keep)
+        outputs = run_network(model, steps)
+        keep: Tensor | None = None
+        if config.laser is not None:
+            keep = relevance(outputs.policy, outputs.behaviour, config.clip_rho, config.laser)
+        terms = loss_terms(outputs, steps, self._streams, config, keep)
         replayed = batch.source != self._sources.queue  # [B]
         entropy, value = terms.entropy, terms.value
         if keep is not None:
@@ -79,7 +81,7 @@ class MixedIMPALA(IMPALA):
         clones: dict[str, Tensor] = {}
         if config.clear is not None:
             cloned = replayed & (steps.valid if keep is None else steps.valid & keep)
-            clones = cloning_losses(now, steps, self._streams, cloned)
+            clones = cloning_losses(outputs, steps, self._streams, cloned)
             policy = policy + config.clear.policy_cost * clones["policy_clone"]
             policy = policy + config.clear.value_cost * clones["value_clone"]
         prioritized = self._sources.importance_exponent is not None
@@ -88,27 +90,27 @@ class MixedIMPALA(IMPALA):
         loss = masked_sum(policy, steps.valid) + config.value_coef * value.sum()
         return Loss(
             losses={"impala": loss},
-            metrics=lambda: self._metrics(now, terms, clones, keep, batch),
-            priorities=self._priorities(now, terms, steps.valid) if prioritized else None,
+            metrics=lambda: self._metrics(outputs, terms, clones, keep, batch),
+            priorities=self._priorities(outputs, terms, steps.valid) if prioritized else None,
         )
 
-    def _priorities(self, now: Evaluation, terms: LossTerms, valid: Tensor) -> Tensor:
+    def _priorities(self, outputs: PolicyOutputs, terms: LossTerms, valid: Tensor) -> Tensor:
         """Priorities [B]: the mean absolute value error of each row."""
-        errors = total([(terms.traces[s.name].vs - now.outputs[s.name][:-1]).detach().abs() for s in self._streams])
+        errors = total([(terms.traces[s.name].vs - outputs.heads[s.name][:-1]).detach().abs() for s in self._streams])
         return torch.where(valid, errors, 0.0).sum(0) / valid.sum(0).clamp(min=1)
 
     def _metrics(
-        self, now: Evaluation, terms: LossTerms, clones: dict[str, Tensor], keep: Tensor | None, batch: Batch
+        self, outputs: PolicyOutputs, terms: LossTerms, clones: dict[str, Tensor], keep: Tensor | None, batch: Batch
     ) -> dict[str, Tensor]:
         """Means over all valid steps, and per source."""
         steps = batch.trajectory
-        named = {**per_step_metrics(now, terms, self.config.clip_rho), **clones}
+        named = {**per_step_metrics(outputs, terms, self.config.clip_rho), **clones}
         if keep is not None:
             named["relevant"] = keep.float()
         means = masked_means(named, steps.valid)
-        named["lag"] = (batch.progress.updates - steps.policy_version).float().expand_as(now.log_rho)
+        named["lag"] = (batch.progress.updates - steps.policy_version).float().expand_as(outputs.log_rho)
         return {
             **means,
             **means_by_source(named, steps.valid, batch.source, self._sources.names),
-            "explained_variance": explained_value(now, terms, self._streams[0], steps.valid),
+            "explained_variance": explained_value(outputs, terms, self._streams[0], steps.valid),
         }

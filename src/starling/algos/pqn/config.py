@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from starling.config.algorithms import AlgoConfig
 from starling.config.limits import Length, Magnitude, Minibatches, Passes, check_passes
-from starling.config.parts import Linear, LinearShare, OptimizerConfig, ScheduleConfig
+from starling.config.parts import Linear, LinearUnit, OptimizerConfig, ScheduleConfig
 
 
 class PQNConfig(AlgoConfig):
@@ -21,7 +21,7 @@ class PQNConfig(AlgoConfig):
     rollout: Length = Field(32, ge=1, description="steps of every env in one batch")
     epochs: Passes = Field(2, ge=1, description="passes over a batch")
     minibatches: Minibatches = Field(32, ge=1, description="parts of a batch, one optimizer step each")
-    epsilon: LinearShare = Field(Linear(start=1.0, end=0.05, fraction=0.1), description="epsilon when training")
+    epsilon: LinearUnit = Field(Linear(start=1.0, end=0.05, fraction=0.1), description="epsilon when training")
     eval_epsilon: float = Field(0.0, ge=0, le=1, description="epsilon when evaluating")
     huber: Magnitude | None = Field(
         None, gt=0, description="error at which the loss turns from quadratic to linear; null: quadratic everywhere"

@@ -17,10 +17,10 @@ from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss,
 from starling.algos.q_learning import (
     Values,
     add_reset_values,
-    bootstrap_at_resets,
     importance_exponent,
     n_step_table,
     q_heads,
+    substitute_reset_values,
     td_priority,
     update_reset_values,
 )
@@ -105,7 +105,7 @@ class R2D2(Algorithm):
         with torch.no_grad():
             q_target, _, _ = target_net.unroll_trajectory(steps)
         trained_t, ended_t = self._trained(steps), steps.terminated | steps.truncated
-        q, q_target = (bootstrap_at_resets(model, values, ended_t, self._transform) for values in (q, q_target))
+        q, q_target = (substitute_reset_values(model, values, ended_t, self._transform) for values in (q, q_target))
         errors = self._td_errors(steps, q, q_target, trained_t)
         losses = self.losses({name: huber(error, self.config.huber) for name, error in errors.items()}, batch.weight)
         with torch.no_grad():

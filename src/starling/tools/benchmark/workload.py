@@ -28,15 +28,15 @@ class Work:
     def __init__(self, run_plan: RunPlan) -> None:
         config, model = run_plan.config, build_model(run_plan)
         layout, group = layout_of(run_plan, model), run_plan.groups()[0]
-        sink = Refill(run_plan, layout, len(group.rows))
+        sink = Refill(run_plan, layout, len(group.env_index))
         core = build_policy(run_plan, model, layout, sink, {0: group})
-        self._env = make_env(config.env, len(group.rows))
-        loop = EnvLoop(self._env, core, group=0, rows=group.rows, seed=config.seed)
+        self._env = make_env(config.env, len(group.env_index))
+        loop = EnvLoop(self._env, core, group=0, rows=group.env_index, seed=config.seed)
         while (sample := sink.store.sample()) is None:
             loop.step()
         self._policy, self._actions, self._clip = core.policy, sink.actions, config.env.reward_clip
-        self._group = core.policy.group(group.rows, config.seed)
-        self._group.seen = self._env.reset(seeds(config.seed, group.rows, 0))
+        self._group = core.policy.new_group(group.env_index, config.seed)
+        self._group.latest = self._env.reset(seeds(config.seed, group.env_index, 0))
         self._steps_a_version = steps_a_version(run_plan.tables)
         self.learner = build_learner(run_plan, model)
         self.sample = sample
@@ -48,14 +48,14 @@ class Work:
     def step_envs(self) -> float:
         """Step all envs once; a reset is no env step, but its time counts."""
         self._actions.rotate(-1)
-        self._group.seen = step = self._env.step(self._actions[0])
+        self._group.latest = step = self._env.step(self._actions[0])
         return float(np.count_nonzero(step.valid))
 
     def infer(self) -> float:
         """Compute the actions and intrinsic rewards for one step of all envs."""
-        self._policy.reward(self._group, self._clip)
+        self._policy.compute_rewards(self._group, self._clip)
         self._policy.infer([self._group])
-        return float(len(self._group.rows))
+        return float(len(self._group.env_index))
 
     def train(self) -> float:
         self.learner.step(self.sample, 0)
