@@ -29,6 +29,6 @@ with in_order():
     ],
 )
 def test_exit_code_is_that_of_the_command(immediate, code, returncode, output):
-    program = PROGRAM.format(at_once=immediate, code=code)
+    program = PROGRAM.format(immediate=immediate, code=code)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (returncode, output), ended.stderr

@@ -153,7 +153,7 @@ def test_observations_outside_their_space_cause_one_warning(inference):
     with running("env.id=toy/faulty", "env.args={what: far_obs, when: 30}", f"inference={inference}") as runtime:
         notices = run_until_notice(runtime, "warning:")
         notices += run_steps(runtime, 500)
-    assert [line.partition(" (row")[0] for line in notices] == [
+    assert [line.partition(" (env")[0] for line in notices] == [
         "warning: env 'toy/faulty' gave 1000 in its observation, where its space has 0 to 1"
     ]
 
@@ -164,7 +164,7 @@ def test_non_finite_observation_drops_only_its_episode(tmp_path, inference):
     with running("env.id=toy/faulty", f"env.args={args}", f"inference={inference}") as runtime:
         notices = run_until_notice(runtime, "its episode was dropped")
         run_steps(runtime, 500)
-        assert [line.partition(" (row")[0] for line in notices] == ["env 'toy/faulty' gave NaN in its observation"]
+        assert [line.partition(" (env")[0] for line in notices] == ["env 'toy/faulty' gave NaN in its observation"]
         assert runtime.drain_metrics()["envs/dropped"] == 1
         checked_ledger(runtime)
 

@@ -148,7 +148,7 @@ def test_run_continues_without_a_lost_shard_until_it_is_back():
                 short_timeouts(*runtime.hub.supervisor.workers.values()) if sig == signal.SIGSTOP else nullcontext()
             )
             with timeouts:  # on a busy machine Ray reports a death only after seconds
-                notices = run_until_notice(runtime, "begins empty")  # there is no checkpoint
+                notices = run_until_notice(runtime, "starts empty")  # there is no checkpoint
             assert any(line.startswith("shard ") and f"died ({said})" in line for line in notices), notices
             run_steps(runtime, 300)
             assert runtime.updates > updates
@@ -228,7 +228,7 @@ def test_saved_state_is_restored():
 def test_first_actions_use_the_restored_weights():
     with running(*DQN, "eval.every=null") as runtime:
         runtime.learner.updates = 7  # as in a resumed run
-        versions, insert, begin = [], runtime.hub.store.insert, runtime.hub.credits._begin
+        versions, insert, begin = [], runtime.hub.store.insert, runtime.hub.credits._try_begin
         nodes, all_ready_at = runtime.hub.supervisor.workers.values(), []
 
         def begin_late(rows):  # a second after all nodes are ready, as if the learner had to catch up
@@ -236,7 +236,7 @@ def test_first_actions_use_the_restored_weights():
                 all_ready_at.append(time.monotonic())
             return bool(all_ready_at) and time.monotonic() > all_ready_at[0] + 1 and begin(rows)
 
-        runtime.hub.credits._begin = begin_late
+        runtime.hub.credits._try_begin = begin_late
         runtime.hub.store.insert = lambda new: (versions.append(new.trajectory.policy_version.min()), insert(new))
         run_steps(runtime, 40)
         assert min(versions) >= 7
