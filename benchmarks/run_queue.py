@@ -238,7 +238,8 @@ class Queue:
 def check_settings(job: Job, folder: RunFolder) -> None:
     """Refuse to continue a run that was started with other settings than its job has now."""
     asked = to_dict(load(job.preset, [*job.overrides, f"seed={job.seed}"]))
-    keys = {key for key, _ in differences(to_dict(folder.config()), asked)} - {"run", "threads"}
+    chosen = {"run", "threads", *(["precision"] if asked["precision"] == "auto" else [])}  # by the queue or the machine
+    keys = {key for key, _ in differences(to_dict(folder.config()), asked)} - chosen
     if keys:
         raise UserError(
             f"{folder.path} has other settings than the preset has now ({', '.join(sorted(keys))});"

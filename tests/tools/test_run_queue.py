@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from starling.config.load import load
 from starling.errors import UserError
-from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.folder import RunFolder, create
 from starling.experiment.run_folder.metrics import read_rows
 from starling.tools.results.from_run import end_of, is_finished, training_minutes, training_score
 from starling.tools.results.records import Result, append, read
@@ -302,3 +303,13 @@ def test_damaged_results_file_is_a_one_line_error(in_process, tmp_path):
     assert code == 2
     assert complaint.startswith(f"error: {file} line 2 is damaged")
     assert len(complaint.splitlines()) == 1
+
+
+def test_precision_chosen_for_the_machine_is_no_other_setting(in_process, tmp_path):
+    from run_queue import Job, check_settings
+
+    job = Job("ppo-cartpole", ("precision=auto",), 0)
+    folder = create(tmp_path, load("ppo-cartpole", ["precision=bfloat16", "seed=0"]))
+    check_settings(job, folder)
+    with pytest.raises(UserError, match=r"other settings than the preset has now \(precision\)"):
+        check_settings(Job("ppo-cartpole", ("precision=float32",), 0), folder)
