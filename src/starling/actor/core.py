@@ -42,7 +42,7 @@ INTRINSIC_NOISE = 0x5EED
 
 
 class EnvGroup:
-    """What a policy remembers of the B envs of one env loop.
+    """The state that a policy keeps for the B envs of one env loop.
 
     This is their latest observations, the carry (recurrent state, last action and rewards, as far as the network takes
     them as input), the state of intrinsic rewards, and the noise counter.

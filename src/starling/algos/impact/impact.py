@@ -37,7 +37,7 @@ from starling.types import Batch, EnvSpec, StreamSpec, Tensor
 
 @dataclass(frozen=True)
 class LogProbs:
-    """What `IMPACT.prepare` computes for all epochs, each [T, B]: log-probabilities of the actions, and the clip."""
+    """Results of `IMPACT.prepare` for all epochs, each [T, B]: log-probabilities of the actions, and the clip."""
 
     target: Tensor  # under the target network's policy
     behavior: Tensor  # under the policy of the worker that acted

@@ -43,7 +43,7 @@ LOG_PROB = "log_prob"
 
 @dataclass(frozen=True)
 class Estimates:
-    """What `PPO.prepare` computes once per batch for all epochs, each [T, B]; dicts have one entry per stream."""
+    """Results of `PPO.prepare`, once per batch for all epochs, each [T, B]; dicts have one entry per stream."""
 
     advantage: Tensor  # weighted sum over the streams
     value: dict[str, Tensor]  # v(s) before the update, around which `value_clip` clips
