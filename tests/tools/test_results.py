@@ -12,7 +12,7 @@ import pytest
 
 from starling.errors import UserError
 from starling.tools.results.describe import env_of, markdown
-from starling.tools.results.records import FILE, Result, append, latest, read, select, summarize, thin
+from starling.tools.results.records import DEEP_SEA, FILE, Result, append, latest, read, select, summarize, thin
 
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 ONE = Result(
@@ -186,3 +186,27 @@ def test_every_family_and_removed_presets_have_a_table():
     assert titles == ["## Atari (ALE)", "## Toy problems", "## Gymnasium", "## Removed presets"]
     assert "`env.id=toy/memory` `x='a\\|b'` |" in page
     assert [env_of(summary) for summary in summarize([atari, other, gone])] == ["ALE/Pong-v5", "toy/memory", None]
+
+
+def test_deep_sea_has_a_table_of_agents_by_sizes():
+    def run(preset, size, episodes, *overrides):
+        lengths = (
+            f"env.args={{size: {size}, mapping_seed: 42}}",
+            f"stop.env_steps={10_000 * size}",
+            f"algo.unroll={size}",
+        )
+        return replace(ONE, preset=preset, overrides=(*overrides, *lengths), score=float(episodes), protocol=DEEP_SEA)
+
+    page = markdown([
+        run("dqn-rnd-deepsea", 10, 800), run("dqn-rnd-deepsea", 20, 10_000), run("ngu-deepsea", 20, 1_234),
+        run("dqn-rnd-deepsea", 10, 10_000, "curiosity=[]"),
+    ])  # fmt: skip
+    lines = page[page.index("## Deep sea") :].splitlines()
+    assert lines[4:] == [
+        "| agent | 10 | 20 | solved |",
+        "|---|---|---|---|",
+        "| `dqn-rnd-deepsea` | 800 | no | 1 of 2 |",
+        "| `ngu-deepsea` |  | 1,234 | 1 of 1 |",
+        "| `dqn-rnd-deepsea` `curiosity=[]` | no |  | 0 of 1 |",
+    ]
+    assert "Toy problems" not in page

@@ -16,12 +16,12 @@ Outcome = tuple[NDArray, float, bool, bool, Info]
 
 
 class DeepSea(gymnasium.Env[NDArray, Any]):
-    """Deep sea (Osband et al. 2020, bsuite, arXiv:1908.03568): only `size` moves right in a row reach the treasure.
+    """Deep sea (Osband et al. 2020, bsuite, arXiv:1908.03568): only `size` consecutive moves right reach the treasure.
 
-    Every step moves down one row. For each column, `mapping_seed` determines which of the two actions is "right". A
-    move right costs 0.01 / size, and the treasure in the last corner is worth 1: the best return is 0.99, and random
-    actions find the treasure once in 2^size episodes. The observation [size * size] is one-hot for the current cell,
-    and zero after the last row.
+    Every step moves down one row. In each cell, `mapping_seed` determines which of the two actions is "right", as in
+    bsuite, which uses 42. A move right costs 0.01 / size, and the treasure in the last corner is worth 1: the best
+    return is 0.99, and random actions find the treasure once in 2^size episodes. The observation [size * size] is
+    one-hot for the current cell, and zero after the last row.
     """
 
     def __init__(self, size: int = 8, mapping_seed: int = 0) -> None:
@@ -29,7 +29,8 @@ class DeepSea(gymnasium.Env[NDArray, Any]):
         self.observation_space = spaces.Box(0, 1, (size * size,), np.float32)
         self.action_space = spaces.Discrete(2)
         self._size = size
-        self._right = np.random.default_rng(mapping_seed).integers(2, size=size)
+        # bsuite's legacy generator, so that the same seed gives the same mapping as there.
+        self._right = np.random.RandomState(mapping_seed).binomial(1, 0.5, (size, size))
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[NDArray, Info]:
         super().reset(seed=seed, options=options)
@@ -37,7 +38,7 @@ class DeepSea(gymnasium.Env[NDArray, Any]):
         return self._observe(), {}
 
     def step(self, action: Any) -> Outcome:
-        right = bool(action == self._right[self._column])
+        right = bool(action == self._right[self._row, self._column])
         found = right and self._row == self._column == self._size - 1
         reward = float(found) - (0.01 / self._size if right else 0.0)
         self._column = min(self._column + 1, self._size - 1) if right else max(self._column - 1, 0)

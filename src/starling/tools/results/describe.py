@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from starling.config.dialect import parse
 from starling.config.load import merge, preset_names
-from starling.tools.results.records import Result, Summary, read, summarize
+from starling.tools.results.records import DEEP_SEA, DEEP_SEA_EPISODES, Result, Summary, read, summarize
 from starling.tools.statistics import bootstrap_interval, interquartile_mean
 
 FEW_SEEDS = 5
@@ -44,16 +45,21 @@ minutes depend on the machine and on what ran beside the run (`machine` and `not
 def markdown(results: Iterable[Result]) -> str:
     """Return the content of docs/benchmarks.md."""
     tables: dict[str, list[tuple[str, Summary]]] = {name: [] for name in (*_FAMILIES.values(), _OTHERS, _GONE)}
-    for summary in summarize(results):
+    summaries = summarize(results)
+    deep_sea = [summary for summary in summaries if summary.protocol == DEEP_SEA]
+    for summary in summaries:
+        if summary.protocol == DEEP_SEA:
+            continue
         env = env_of(summary)
         family = _GONE if env is None else _FAMILIES.get(env.partition("/")[0], _OTHERS)
         tables[family].append((env or "unknown", summary))
-    return "\n".join([_INTRODUCTION, *(_table(family, rows) for family, rows in tables.items() if rows)])
+    parts = [_INTRODUCTION, *(_table(family, rows) for family, rows in tables.items() if rows)]
+    return "\n".join([*parts, *([_deep_sea_table(deep_sea)] if deep_sea else [])])
 
 
 def env_of(summary: Summary) -> str | None:
     """Return the env id from the overrides or the preset; None if the preset no longer exists."""
-    named = [value for key, _, value in (override.partition("=") for override in summary.overrides) if key == "env.id"]
+    named = [value for key, value in map(_halves, summary.overrides) if key == "env.id"]
     if named:
         return named[-1]
     if summary.preset not in preset_names():
@@ -77,6 +83,48 @@ def _table(family: str, rows: list[tuple[str, Summary]]) -> str:
     ]  # fmt: skip
     lines += [_row(env, summary, protocols.index(summary.protocol) + 1) for env, summary in rows]
     return "\n".join([*lines, ""])
+
+
+def _deep_sea_table(summaries: list[Summary]) -> str:
+    """Format the table of deep sea: one line per agent, one column per size, the median over seeds in each cell."""
+    cells: dict[str, dict[int, Summary]] = {}
+    for summary in summaries:
+        size, agent = _deep_sea_agent(summary)
+        cells.setdefault(agent, {})[size] = summary
+    sizes = sorted({size for by_size in cells.values() for size in by_size})
+    seeds = sorted({summary.seeds for summary in summaries})
+    lines = [
+        "## Deep sea", "",
+        f"Score: {DEEP_SEA}. Seeds per cell: {', '.join(map(str, seeds))} (median). Protocol and action mapping are"
+        " those of bsuite; `benchmarks/deep_sea.py` runs it.", "",
+        f"| agent | {' | '.join(map(str, sizes))} | solved |",
+        f"|---|{'---|' * (len(sizes) + 1)}",
+    ]  # fmt: skip
+    for agent, by_size in cells.items():
+        solved = [size for size, summary in by_size.items() if summary.score < DEEP_SEA_EPISODES]
+        shown = [_episodes(by_size.get(size)) for size in sizes]
+        lines.append(f"| {agent} | {' | '.join(shown)} | {len(solved)} of {len(by_size)} |")
+    return "\n".join([*lines, ""])
+
+
+def _deep_sea_agent(summary: Summary) -> tuple[int, str]:
+    """Return the size of a run's env, and its agent: the preset with the overrides that do not depend on the size."""
+    arguments = next(value for key, value in map(_halves, summary.overrides) if key == "env.args")
+    size = int(parse(arguments, "env.args")["size"])
+    lengths = {str(size), str(size * DEEP_SEA_EPISODES)}
+    kept = [f"`{o}`" for o in summary.overrides if _halves(o)[0] != "env.args" and _halves(o)[1] not in lengths]
+    return size, " ".join([f"`{summary.preset}`", *kept])
+
+
+def _halves(override: str) -> tuple[str, str]:
+    key, _, value = override.partition("=")
+    return key, value
+
+
+def _episodes(summary: Summary | None) -> str:
+    if summary is None:
+        return ""
+    return f"{summary.score:,.0f}" if summary.score < DEEP_SEA_EPISODES else "no"
 
 
 def _row(env: str, summary: Summary, protocol: int) -> str:

@@ -23,6 +23,9 @@ FILE = Path(__file__).with_name("results.jsonl")
 """The results that are distributed with Starling."""
 CURVE_POINTS = 60
 """Largest number of points of a stored learning curve."""
+DEEP_SEA_EPISODES = 10_000
+DEEP_SEA = f"episodes until at least 10% of all training episodes found the treasure; {DEEP_SEA_EPISODES:,}: never"
+"""Protocol of deep sea, as in bsuite; benchmarks/deep_sea.py."""
 _LENGTH_ONLY = {"stop", "log", "checkpoint", "eval"}
 """Sections of a configuration that affect the length and the output of a run, but not learning."""
 
