@@ -53,6 +53,7 @@ def test_all_errors_are_reported_at_once_with_the_nearest_key():
         ("ppo-cartpole", ["algo=dqn"], "algo: must be a section, not 'dqn'; did you mean algo.name=dqn?"),
         ("ppo-cartpole", ["env=Acrobot-v1"], "not 'Acrobot-v1'; did you mean env.id=Acrobot-v1?"),
         ("ppo-cartpole", ["env={num: 2}"], "env.id is missing: Gymnasium id"),
+        ("ppo-cartpole", ["eval.metrics=[return]"], "'return' is a metric that every evaluation has; rename it"),
         ("ppo-cartpole", ["checkpoint=5"], "checkpoint: must be a section with the keys every, exact"),
         ("ppo-cartpole", ["lr=0.1"], "unknown key 'lr'; did you mean 'algo.optimizer.args.lr'?"),
         ("dqn-cartpole", ["batch=32"], "unknown key 'batch'; did you mean 'algo.batch'?"),

@@ -14,6 +14,10 @@ from starling.config.limits import Episodes, Items, Minutes, NumEnvs, Processes,
 from starling.config.parts import NetConfig, Part
 
 
+EVAL_KEYS = ("return", "return_std", "length", "env_steps", "arm")
+"""Metrics `eval/KEY` that `eval.metrics` cannot name."""
+
+
 class StopConfig(Part):
     """Conditions that end a run; the first one that is met ends it."""
 
@@ -60,6 +64,14 @@ class EvalConfig(Part):
     metrics: list[str] = Field(
         default_factory=list, description="numbers to report from the env's info at the end of an episode"
     )
+
+    @field_validator("metrics")
+    @classmethod
+    def _names_are_free(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if name in EVAL_KEYS or name.startswith("arm/"):
+                raise ValueError(f"{name!r} is a metric that every evaluation has; rename it in the env's info")
+        return names
 
 
 class SupervisionConfig(Part):
