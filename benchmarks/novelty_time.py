@@ -4,7 +4,7 @@ One actor as in a run (envs, policy, recorder) on one thread, with the networks 
 are discarded. Times are processor times of this process, so that other work on the machine hardly counts. The parts of
 each step are timed, and shares are those of all steps together.
 
-    python benchmarks/novelty_time.py [--preset ngu-montezuma] [--rows 16] [--steps 200] [--json] [KEY=VALUE ...]
+    python benchmarks/novelty_time.py [--preset ngu-montezuma] [--envs 16] [--steps 200] [--json] [KEY=VALUE ...]
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def act(preset: str, overrides: list[str], num_envs: int, steps: int) -> dict[st
     assert isinstance(run_plan.env.action, spaces.Discrete), "what NGU needs"
     group: EnvGroup = core._groups[0]
     fill(core.policy, group, env, int(run_plan.env.action.n))
-    loop, watch = EnvLoop(env, core, group=0, rows=spec.env_index, seed=0), Stopwatch()
+    loop, watch = EnvLoop(env, core, group=0, env_index=spec.env_index, seed=0), Stopwatch()
     parts = {"intrinsic": (core.policy, "compute_rewards"), "inference": (core.policy, "infer"), "env": (env, "step")}
     for name, (owner, method) in parts.items():
         setattr(owner, method, watch.timed(name, getattr(owner, method)))
@@ -122,12 +122,12 @@ def act(preset: str, overrides: list[str], num_envs: int, steps: int) -> dict[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="ngu-montezuma")
-    parser.add_argument("--rows", type=int, default=16, help="number of envs")
+    parser.add_argument("--envs", type=int, default=16, help="number of envs")
     parser.add_argument("--steps", type=int, default=200, help="timed steps")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings that differ from the preset's")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     args = parser.parse_args()
-    seconds = act(args.preset, args.overrides, args.rows, args.steps)
+    seconds = act(args.preset, args.overrides, args.envs, args.steps)
     total = sum(map(sum, seconds.values()))
     parts = {
         name: {"share": round(sum(values) / total, 3), "ms": spread([1e3 * value for value in values])}
@@ -136,7 +136,7 @@ def main() -> None:
     for name, numbers in parts.items():
         print(f"{name}: {json.dumps(numbers)}")
     if args.json:
-        settings = {"preset": args.preset, "overrides": args.overrides, "rows": args.rows, "steps": args.steps}
+        settings = {"preset": args.preset, "overrides": args.overrides, "envs": args.envs, "steps": args.steps}
         print(json.dumps({**describe("starling-rl", "torch", "ale-py"), "settings": settings, "parts": parts}))
 
 

@@ -87,7 +87,7 @@ class EnvStep:
 class Episode:
     """An episode that the env ended, with its raw return."""
 
-    row: int
+    env_index: int
     total: float
     length: int
 
@@ -102,7 +102,7 @@ class Trajectory(Generic[A]):
     rewards: dict[str, A]  # [T, B] float32 per stream
     terminated: A  # [T, B] bool: bootstrap with 0
     truncated: A  # [T, B] bool: bootstrap with V(obs[t+1])
-    valid: A  # [T, B] bool: False on reset rows and padding
+    valid: A  # [T, B] bool: False on resets and padding
     extras: Tree  # [T+1, B, ...] recorded outputs of act(): logits, q, features
     carry: Tree  # [B, ...] BEFORE obs[0]: recurrent state, previous action, previous rewards
     policy_version: A  # [B] int64: number of updates behind the oldest weights that acted
@@ -123,7 +123,7 @@ class Fragment:
     """A trajectory as an actor sends it to the tables, with its origin."""
 
     trajectory: Trajectory[NDArray]
-    rows: NDArray  # [B] int64: global env rows
+    env_index: NDArray  # [B] int64: global env indices
     carries: Tree = None  # [T+1, B, ...] the carry before every obs, if a ring stores recurrent states
     actor_id: int = 0  # see `GroupSpec.actor_id`; inserts are idempotent by (actor_id, sequence)
     sequence: int = 0
@@ -140,8 +140,8 @@ class Layout:
     carry: Tree
     stack: StackSpec | None = None
 
-    def trajectory(self, length: int, rows: int) -> Trajectory[Any]:
-        """The `ArraySpec` of every array in a trajectory of `length` steps of `rows` envs."""
+    def trajectory(self, length: int, num_envs: int) -> Trajectory[Any]:
+        """The `ArraySpec` of every array in a trajectory of `length` steps of `num_envs` envs."""
 
         def each(specs: Tree, *lead: int) -> Tree:
             if isinstance(specs, ArraySpec):
@@ -152,16 +152,16 @@ class Layout:
 
         flag, number = ArraySpec((), np.dtype(np.bool_)), ArraySpec((), np.dtype(np.float32))
         return Trajectory(
-            obs=each(self.obs, length + 1, rows),
-            first=each(flag, length + 1, rows),
-            action=each(self.action, length, rows),
-            rewards={name: each(number, length, rows) for name in self.rewards},
-            terminated=each(flag, length, rows),
-            truncated=each(flag, length, rows),
-            valid=each(flag, length, rows),
-            extras=each(self.extras, length + 1, rows),
-            carry=each(self.carry, rows),
-            policy_version=ArraySpec((rows,), np.dtype(np.int64)),
+            obs=each(self.obs, length + 1, num_envs),
+            first=each(flag, length + 1, num_envs),
+            action=each(self.action, length, num_envs),
+            rewards={name: each(number, length, num_envs) for name in self.rewards},
+            terminated=each(flag, length, num_envs),
+            truncated=each(flag, length, num_envs),
+            valid=each(flag, length, num_envs),
+            extras=each(self.extras, length + 1, num_envs),
+            carry=each(self.carry, num_envs),
+            policy_version=ArraySpec((num_envs,), np.dtype(np.int64)),
         )
 
 

@@ -41,7 +41,7 @@ def test_stacks_begin_with_zeros_and_slide():
 
 
 def test_recording_has_the_stacks_of_the_env():
-    recording = record("Pong", 40, rows=2)
+    recording = record("Pong", 40, num_envs=2)
     assert len(recording.action) == 2 * FRAGMENT
     env = make_env(EnvConfig(id="ALE/Pong-v5", num=2), 2)
     shown = [env.reset(seeds(0, np.arange(2), 0)).obs.copy()]

@@ -127,14 +127,14 @@ def test_interrupt_ends_a_measurement():
         throughput.watch(load("impala-cartpole", TOY), 60.0, lambda line: None)
 
 
-START = Choice("inline", "local", actors=1, threads=1, rows=8)
+START = Choice("inline", "local", actors=1, threads=1, num_envs=8)
 WITH_PROCESSES = replace(START, runtime="processes")
 
 
-def search_trials(speed, *, cores=4, rows=False):
+def search_trials(speed, *, cores=4, vary_envs=False):
     """All trials of a search if `speed` gives the speed of each choice."""
     return list(
-        search([START, WITH_PROCESSES], tuning._plan(cores, rows=rows), lambda choice: Trial(choice, speed(choice)))
+        search([START, WITH_PROCESSES], tuning._plan(cores, vary_envs=vary_envs), lambda choice: Trial(choice, speed(choice)))
     )
 
 
@@ -144,10 +144,10 @@ def test_search_finds_a_combination_whose_first_step_does_not_help():
         return 100.0 if choice.runtime == "inline" else 30.0 * central * choice.actors / choice.threads
 
     trials = search_trials(speed)
-    assert fastest(trials).choice == Choice("processes", "central", actors=8, threads=1, rows=8)
+    assert fastest(trials).choice == Choice("processes", "central", actors=8, threads=1, num_envs=8)
     assert trials[0].choice == START
     assert len({trial.choice for trial in trials}) == len(trials) <= tuning.MOST_TRIALS
-    assert {trial.choice.rows for trial in trials} == {8}
+    assert {trial.choice.num_envs for trial in trials} == {8}
     assert any(trial.choice.threads == 4 for trial in trials if trial.choice.runtime == "inline")
 
 
@@ -160,9 +160,9 @@ def test_number_of_actors_is_tried_again_after_other_changes():
 
 
 def test_number_of_envs_is_varied_only_if_requested_and_trials_are_limited():
-    trials = search_trials(lambda choice: float(choice.rows), cores=2, rows=True)
-    assert fastest(trials).choice.rows == 32
-    assert len(search_trials(lambda choice: float(choice.rows), cores=64, rows=True)) <= tuning.MOST_TRIALS
+    trials = search_trials(lambda choice: float(choice.num_envs), cores=2, vary_envs=True)
+    assert fastest(trials).choice.num_envs == 32
+    assert len(search_trials(lambda choice: float(choice.num_envs), cores=64, vary_envs=True)) <= tuning.MOST_TRIALS
 
 
 def test_small_differences_do_not_change_the_choice():
@@ -174,13 +174,13 @@ def test_small_differences_do_not_change_the_choice():
 
 def test_overrides_of_a_choice_reproduce_it():
     config = load("impala-cartpole", TOY)
-    choice = Choice("processes", "central", actors=2, threads=1, rows=4)
+    choice = Choice("processes", "central", actors=2, threads=1, num_envs=4)
     assert choice.apply(config) == load("impala-cartpole", [*TOY, *choice.overrides()])
     assert Choice.of(RunPlan.from_config(choice.apply(config))) == choice
 
 
 def test_impossible_choice_is_skipped_with_its_reason():
-    uneven = Choice("processes", "local", actors=2, threads=1, rows=3)
+    uneven = Choice("processes", "local", actors=2, threads=1, num_envs=3)
     trial = tuning.attempt(load("ppo-cartpole"), uneven, 60.0, pytest.fail)
     assert trial.steps_per_s == 0.0
     assert "equally many envs" in trial.refused

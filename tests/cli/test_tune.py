@@ -52,7 +52,7 @@ def test_number_of_envs_is_varied_only_if_requested(monkeypatch):
     monkeypatch.setattr(
         "starling.tools.benchmark.tuning.watch", lambda config, *_: SimpleNamespace(steps_per_s=float(config.env.num))
     )
-    fixed, varied = tune("impala-cartpole", *TOY, "--json"), tune("impala-cartpole", *TOY, "--json", "--rows")
+    fixed, varied = tune("impala-cartpole", *TOY, "--json"), tune("impala-cartpole", *TOY, "--json", "--envs")
     assert (fixed.exit_code, varied.exit_code) == (0, 0), fixed.output + varied.output
     assert json.loads(fixed.stdout.splitlines()[-1])["best"]["env.num"] == 2
     assert json.loads(varied.stdout.splitlines()[-1])["best"]["env.num"] == 8

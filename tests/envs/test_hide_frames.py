@@ -50,10 +50,10 @@ def test_hide_frames_is_found_by_name_and_rejects_invalid_arguments():
     def config(**args):
         return EnvConfig(id=BREAKOUT, wrappers=[{"name": "HideFrames", "args": args}])
 
-    env = make_env(config(chance=1.0), rows=2)
+    env = make_env(config(chance=1.0), num_envs=2)
     assert not env.reset(np.array([1, 2])).obs.any()
     env.close()
     with pytest.raises(UserError, match=r"chance must be between 0 and 1, not 1\.5"):
-        make_env(config(chance=1.5), rows=1)
+        make_env(config(chance=1.5), num_envs=1)
     with pytest.raises(TypeError, match="only a Box can be hidden"):
         HideFrames(gymnasium.make("FrozenLake-v1"))

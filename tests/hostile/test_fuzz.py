@@ -233,7 +233,7 @@ KINDS = {
 
 def make_table(sampler, layout):
     shared = {"name": "t", "length": 3, "fragment": 3, "batch": 4, "sampler": sampler, "min_size": 2}
-    return Table(TableSpec(**shared, **KINDS[sampler]), layout, rows=2, seed=7)
+    return Table(TableSpec(**shared, **KINDS[sampler]), layout, num_envs=2, seed=7)
 
 
 @pytest.mark.parametrize("sampler", KINDS)
@@ -261,7 +261,7 @@ def test_fuzz_every_kind_of_table(sampler, data):
     except UserError as error:
         assert_one_line(error)
         return
-    if restored.ring is not None and not np.isin(restored.ring.env_rows, [0, 1]).all():
+    if restored.ring is not None and not np.isin(restored.ring.env_index, [0, 1]).all():
         return  # the code that restores a run rejects these
     for _ in range(2):
         restored.sample(2)

@@ -63,7 +63,7 @@ def test_synchronous_actors_form_equal_groups(number, actors, monkeypatch):
 def test_more_actors_than_cores_if_fewer_cannot_fill_a_batch(monkeypatch):
     monkeypatch.setenv("STARLING_CORES", "1")
     run_plan = RunPlan.from_config(
-        load("ppo-cartpole", ["runtime=processes", "env.num=4", "algo.rows=6", "algo.minibatches=2"])
+        load("ppo-cartpole", ["runtime=processes", "env.num=4", "algo.batch_envs=6", "algo.minibatches=2"])
     )
     assert run_plan.actors == 2  # one actor sends 4 rows at a time, which never add up to 6
 

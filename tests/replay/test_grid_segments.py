@@ -15,7 +15,7 @@ from starling.replay.table import Table
 from starling.state_io import freeze
 from starling.types import ArraySpec, StackSpec
 
-GRID = Grid(rows=3, length=50)
+GRID = Grid(num_envs=3, length=50)
 FRAME = ArraySpec((40, 30), np.dtype(np.uint8))
 
 

@@ -180,7 +180,7 @@ def test_learner_that_is_always_ready_makes_exactly_the_configured_updates(ratio
 
 
 def test_one_round_of_fragments_may_be_in_flight_while_the_learner_works():
-    limiter = Limiter([replay(updates_per_step=0.2)], rows=2)  # one fragment of one env allows one batch
+    limiter = Limiter([replay(updates_per_step=0.2)], num_envs=2)  # one fragment of one env allows one batch
     limiter.begin(2)
     limiter.inserted(40, 2)
     assert limiter.may_sample([40])
@@ -192,7 +192,7 @@ def test_one_round_of_fragments_may_be_in_flight_while_the_learner_works():
 
 
 def test_synchronous_credits_return_only_after_publishing():
-    limiter = Limiter([queue(max_lag=0)], rows=4)
+    limiter = Limiter([queue(max_lag=0)], num_envs=4)
     assert limiter.may_begin(4)
     limiter.begin(4)
     assert not limiter.may_begin(1)
@@ -205,7 +205,7 @@ def test_synchronous_credits_return_only_after_publishing():
 
 
 def test_credits_of_a_lost_actor_are_given_out_again():
-    limiter = Limiter([queue(max_lag=0)], rows=4)
+    limiter = Limiter([queue(max_lag=0)], num_envs=4)
     limiter.begin(2)
     limiter.begin(2)
     assert not limiter.may_begin(2)

@@ -20,7 +20,7 @@ def spec(name, sampler, **changes):
 def make_mixture(shares=(0.25, 0.75), **changes):
     new, old = shares
     specs = [spec("new", "fifo", share=new), spec("old", "prioritized", share=old, **changes)]
-    return Mixture([Table(s, LAYOUT, rows=2, seed=0, index=i) for i, s in enumerate(specs)])
+    return Mixture([Table(s, LAYOUT, num_envs=2, seed=0, index=i) for i, s in enumerate(specs)])
 
 
 def make_stream(seed=0):
@@ -72,7 +72,7 @@ def test_priorities_and_evictions_go_to_the_table_in_the_key():
 
 
 def test_single_table_gives_its_own_sample():
-    table = Table(spec("new", "fifo"), LAYOUT, rows=2, seed=0)
+    table = Table(spec("new", "fifo"), LAYOUT, num_envs=2, seed=0)
     mixture = Mixture([table])
     mixture.insert(make_stream().fragment(3))
     assert mixture.sample(3) is None

@@ -15,7 +15,7 @@ LAYOUT = make_layout()
 
 def make_table(**changes):
     shared = {"storage": "slots", "length": 3, "fragment": 3, "batch": 4, "capacity": 24, "sampler": "ranked"}
-    return Table(TableSpec("elite", **shared | {"candidate_factor": 3.0} | changes), LAYOUT, rows=2, seed=0)
+    return Table(TableSpec("elite", **shared | {"candidate_factor": 3.0} | changes), LAYOUT, num_envs=2, seed=0)
 
 
 def filled(fragments=12, **changes):

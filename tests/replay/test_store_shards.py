@@ -6,13 +6,13 @@ import pytest
 from starling.errors import UserError
 from starling.replay.limiter import Limiter
 from starling.replay.spec import TableSpec
-from starling.replay.store import shard_rows, shard_specs
+from starling.replay.store import shard_envs, shard_specs
 
 REPLAY = TableSpec("replay", "ring", length=1, batch=32, capacity=1000, min_size=100, updates_per_step=0.25)
 
 
 def test_every_env_is_in_exactly_one_shard():
-    assert [rows.tolist() for rows in shard_rows(5, 2)] == [[0, 1, 2], [3, 4]]
+    assert [rows.tolist() for rows in shard_envs(5, 2)] == [[0, 1, 2], [3, 4]]
 
 
 def test_shards_split_batch_and_capacity():
@@ -21,7 +21,7 @@ def test_shards_split_batch_and_capacity():
         assert sum(part.batch for part in parts) in (0, 32)
         assert all(
             part.capacity >= 1000 * len(env_indices) / num_envs
-            for part, env_indices in zip(parts, shard_rows(num_envs, shards))  # noqa: B905
+            for part, env_indices in zip(parts, shard_envs(num_envs, shards))  # noqa: B905
         )
     assert shard_specs([REPLAY], 8, 1) == [(REPLAY,)]
 
@@ -32,9 +32,9 @@ def test_all_shards_together_allow_as_many_batches_as_one_table(num_envs, shards
     whole = Limiter([REPLAY], num_envs)
     parts = [
         Limiter(specs, len(mine))
-        for specs, mine in zip(shard_specs([REPLAY], num_envs, shards), shard_rows(num_envs, shards), strict=True)
+        for specs, mine in zip(shard_specs([REPLAY], num_envs, shards), shard_envs(num_envs, shards), strict=True)
     ]
-    mine = [len(each) for each in shard_rows(num_envs, shards)]
+    mine = [len(each) for each in shard_envs(num_envs, shards)]
     batches = {"whole": 0, "parts": 0}
     for limiter, size in [(whole, 200), *[(part, 200) for part in parts]]:
         limiter.may_sample([size])
@@ -63,4 +63,4 @@ def test_impossible_splits_are_rejected():
 
 
 def test_shards_cover_all_env_indices():
-    np.testing.assert_array_equal(np.concatenate(shard_rows(7, 3)), np.arange(7))
+    np.testing.assert_array_equal(np.concatenate(shard_envs(7, 3)), np.arange(7))

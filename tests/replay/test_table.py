@@ -24,7 +24,7 @@ def table_spec(kind, sampler, **changes):
 
 
 def make_table(spec, priority=None, index=0):
-    return Table(spec, LAYOUT, rows=2, seed=7, priority=priority, index=index)
+    return Table(spec, LAYOUT, num_envs=2, seed=7, priority=priority, index=index)
 
 
 def make_stream(seed=0, **options):
@@ -221,7 +221,7 @@ def test_data_of_a_wrong_dtype_is_rejected(part):
 
 def test_draws_differ_between_seeds_shards_and_tables():
     def drawn(**place):
-        table = Table(table_spec("ring", "uniform"), LAYOUT, rows=2, **{"seed": 7} | place)
+        table = Table(table_spec("ring", "uniform"), LAYOUT, num_envs=2, **{"seed": 7} | place)
         table.insert(make_stream(end=0.0).fragment(6))
         return table.sample(30).keys.slot.tolist()
 

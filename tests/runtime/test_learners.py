@@ -130,7 +130,7 @@ def test_impossible_settings_are_rejected():
     for settings, what in [
         (["runtime=inline"], "set runtime=processes"),
         (["actors=1"], "actors=1 is less than learners=2"),
-        (["algo.rows=3"], "cannot be divided equally"),
+        (["algo.batch_envs=3"], "cannot be divided equally"),
         (["net.core.kind=lstm", "net.shared=true", "algo.minibatches=4"], "lower algo.minibatches"),
     ]:
         with pytest.raises(UserError, match=what):

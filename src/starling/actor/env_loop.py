@@ -29,7 +29,7 @@ class Acting(Protocol):
 
 
 class EnvLoop:
-    """Steps one vector env, whose envs have the global indices `rows`."""
+    """Steps one vector env, whose envs have the global indices `env_index`."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class EnvLoop:
         policy: Acting,
         *,
         group: int,
-        rows: NDArray,
+        env_index: NDArray,
         seed: int,
         start: int = 0,
         stagger: int = 0,
@@ -46,7 +46,7 @@ class EnvLoop:
         self.env, self.policy = env, policy
         self._stagger = stagger
         self._usage = usage or Usage()
-        self._group, self._rows, self._seed = group, rows, seed
+        self._group, self._env_index, self._seed = group, env_index, seed
         self._totals = np.zeros(env.num, np.float64)
         self._lengths = np.zeros(env.num, np.int64)
         self._finished: list[Episode] = []
@@ -89,7 +89,7 @@ class EnvLoop:
         return notices
 
     def _reset(self) -> EnvStep:
-        seeds = noise.seeds(self._seed, self._rows, self._start + self.env_steps)
+        seeds = noise.seeds(self._seed, self._env_index, self._start + self.env_steps)
         step = self.env.reset(seeds)
         self.env.stagger(seeds % (self._stagger + 1))
         return step
@@ -102,7 +102,7 @@ class EnvLoop:
         ended = self.env.game_over  # if losing a life ends an episode, the game and its score continue
         if ended.any():
             for i in np.flatnonzero(ended):
-                self._finished.append(Episode(int(self._rows[i]), float(self._totals[i]), int(self._lengths[i])))
+                self._finished.append(Episode(int(self._env_index[i]), float(self._totals[i]), int(self._lengths[i])))
         if self.env.drops:
             self._name_drops()
         if self._bounds is not None and (found := self._bounds.look(step.obs)) is not None:
@@ -115,16 +115,16 @@ class EnvLoop:
     def _name_drops(self) -> None:
         for fault in self.env.drops:
             self.dropped += 1
-            row = self._rows[fault.row]
+            env = self._env_index[fault.index]
             more = "; further ones are only counted" if self.dropped == NAMED else ""
             if self.dropped <= NAMED:
-                self._notices.append(f"env {fault.env!r} {fault.what} (env {row}): its episode was dropped{more}")
+                self._notices.append(f"env {fault.env!r} {fault.what} (env {env}): its episode was dropped{more}")
         self.env.drops.clear()
 
-    def _warn_of_bounds(self, what: str, row: int) -> None:
+    def _warn_of_bounds(self, what: str, index: int) -> None:
         self._notices.append(
-            f"warning: env {self.env.spec.id!r} {what} (env {self._rows[row]}): widen the bounds of the space, or scale"
-            " its values to them; training uses them as they are"
+            f"warning: env {self.env.spec.id!r} {what} (env {self._env_index[index]}): widen the bounds of the space,"
+            " or scale its values to them; training uses them as they are"
         )
 
     def get_state(self) -> dict[str, Any]:

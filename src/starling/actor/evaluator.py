@@ -18,7 +18,7 @@ from starling.config.schema import EvalConfig
 from starling.envs.vector import VectorEnv
 from starling.errors import did_you_mean
 
-MAX_ROWS = 8
+MAX_ENVS = 8
 """Maximum number of envs in an evaluation."""
 LONGEST = 108_000
 """Maximum steps of a game, half an hour of Atari at one frame per step; longer games count with their score so far.
@@ -65,10 +65,10 @@ def play_episodes(
         reward_clip: Clips the rewards that are inputs of the network; returns stay raw.
         choose: Returns the policy of a new game, given those of the running games; default is always `policy.arm`.
     """
-    rows = np.arange(env.num)
-    share = np.full(env.num, episodes // env.num) + (rows < episodes % env.num)
-    group = policy.new_group(rows, seed, start)
-    step = env.reset(noise.seeds(seed, rows, start))
+    env_index = np.arange(env.num)
+    share = np.full(env.num, episodes // env.num) + (env_index < episodes % env.num)
+    group = policy.new_group(env_index, seed, start)
+    step = env.reset(noise.seeds(seed, env_index, start))
     totals, lengths = np.zeros(env.num), np.zeros(env.num, np.int64)
     begins = np.ones(env.num, np.bool_)  # envs whose next first observation begins a game, not just a life
     while share.any():

@@ -34,8 +34,8 @@ class Desk(Protocol):
 class Batcher:
     """Decides when to stop waiting for more observations.
 
-    One call takes about a + b * rows seconds. Merging two calls saves a, so waiting longer than a cannot pay off: the
-    wait budget is the measured a, unless `budget` is given. The target batch size is the number of rows that can still
+    One call takes about a + b * envs seconds. Merging two calls saves a, so waiting longer than a cannot pay off: the
+    wait budget is the measured a, unless `budget` is given. The target batch size is the number of envs that can still
     arrive, limited by `target` if given.
     """
 
@@ -43,7 +43,7 @@ class Batcher:
 
     def __init__(self, target: int | None = None, budget: float | None = None) -> None:
         self._target, self._fixed = target, budget
-        self._rows = self._seconds = self._rows_squared = self._product = 0.0
+        self._envs = self._seconds = self._envs_squared = self._product = 0.0
         self._calls = 0
 
     @property
@@ -51,25 +51,25 @@ class Batcher:
         """Seconds that a batch may wait for more observations."""
         if self._fixed is not None:
             return self._fixed
-        variance = self._rows_squared - self._rows**2
-        if self._calls < 10 or variance < 1e-3 * self._rows**2:
+        variance = self._envs_squared - self._envs**2
+        if self._calls < 10 or variance < 1e-3 * self._envs**2:
             return 0.0  # all batches have about the same size: a cannot be estimated yet
-        slope = max(0.0, (self._product - self._rows * self._seconds) / variance)
-        return min(max(0.0, self._seconds - slope * self._rows), self._seconds)
+        slope = max(0.0, (self._product - self._envs * self._seconds) / variance)
+        return min(max(0.0, self._seconds - slope * self._envs), self._seconds)
 
-    def due(self, rows: int, possible: int, waited: float) -> bool:
-        """Return True if the policy should act now for `rows` rows, out of at most `possible`."""
+    def due(self, envs: int, possible: int, waited: float) -> bool:
+        """Return True if the policy should act now for `envs` envs, out of at most `possible`."""
         target = possible if self._target is None else min(self._target, possible)
-        return rows >= target or waited >= self.budget
+        return envs >= target or waited >= self.budget
 
-    def took(self, rows: int, seconds: float) -> None:
+    def took(self, envs: int, seconds: float) -> None:
         """Update the estimate with one call."""
         self._calls += 1
         share = max(self.FORGET, 1 / self._calls)
-        self._rows += share * (rows - self._rows)
+        self._envs += share * (envs - self._envs)
         self._seconds += share * (seconds - self._seconds)
-        self._rows_squared += share * (rows * rows - self._rows_squared)
-        self._product += share * (rows * seconds - self._product)
+        self._envs_squared += share * (envs * envs - self._envs_squared)
+        self._product += share * (envs * seconds - self._product)
 
 
 class InferenceServer:
@@ -93,13 +93,13 @@ class InferenceServer:
         self._take_in()
         answered = self._act(self._blocked)
         if self._pending and self._due():
-            rows = self._rows(self._pending)
+            envs = self._num_envs(self._pending)
             waited = time.monotonic() - min(self._pending.values())
             fresh, self._pending = list(self._pending), {}
             before = time.monotonic()
             answered += self._act(fresh)
-            self._batcher.took(rows, time.monotonic() - before)
-            self._measure(rows, waited)
+            self._batcher.took(envs, time.monotonic() - before)
+            self._measure(envs, waited)
         return answered > 0
 
     def forget(self, group: int) -> None:
@@ -143,8 +143,9 @@ class InferenceServer:
             self._pending[group] = time.monotonic()
 
     def _due(self) -> bool:
-        possible = self._rows(self._groups) - self._rows(self._blocked)
-        return self._batcher.due(self._rows(self._pending), possible, time.monotonic() - min(self._pending.values()))
+        possible = self._num_envs(self._groups) - self._num_envs(self._blocked)
+        waited = time.monotonic() - min(self._pending.values())
+        return self._batcher.due(self._num_envs(self._pending), possible, waited)
 
     def _act(self, groups: list[int]) -> int:
         """Act for these groups, and return how many of them got actions."""
@@ -158,12 +159,12 @@ class InferenceServer:
         self._blocked = [group for group in self._blocked if group not in groups] + stuck
         return len(groups) - len(stuck)
 
-    def _rows(self, groups: Any) -> int:
+    def _num_envs(self, groups: Any) -> int:
         return sum(len(self._groups[group].env_index) for group in groups)
 
-    def _measure(self, rows: int, waited: float) -> None:
+    def _measure(self, envs: int, waited: float) -> None:
         self._usage.add("calls", 1)
-        self._usage.add("rows", rows)
+        self._usage.add("envs", envs)
         self._usage.add("waited", int(waited * 1e9))
         self._usage.set("budget", int(self._batcher.budget * 1e9))
 

@@ -22,9 +22,9 @@ def _mix(x: NDArray) -> NDArray:
     return mixed
 
 
-def _streams(seed: int, rows: NDArray) -> NDArray:
+def _streams(seed: int, env_index: NDArray) -> NDArray:
     """One 64-bit stream id per env, [B] uint64."""
-    return _mix(_mix(np.full(1, seed, np.uint64) + _GOLDEN) + (rows.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+    return _mix(_mix(np.full(1, seed, np.uint64) + _GOLDEN) + (env_index.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
 
 
 def _words(streams: NDArray, steps: NDArray, n: int) -> NDArray:
@@ -38,8 +38,8 @@ class Noise:
 
     BLOCK = 64
 
-    def __init__(self, seed: int, rows: NDArray) -> None:
-        self._streams = _streams(seed, rows)
+    def __init__(self, seed: int, env_index: NDArray) -> None:
+        self._streams = _streams(seed, env_index)
         self._blocks: dict[int, tuple[int, NDArray]] = {}  # by n: index of the block, and its numbers [BLOCK, B, n]
 
     def uniform(self, step: int, n: int) -> NDArray:
@@ -59,7 +59,7 @@ def _open_interval(words: NDArray) -> NDArray:
     return uniform
 
 
-def seeds(seed: int, rows: NDArray, step: int) -> NDArray:
+def seeds(seed: int, env_index: NDArray, step: int) -> NDArray:
     """One environment seed per env, [B] int64 below 2**31."""
-    streams = _streams(seed, rows) + _GOLDEN  # different from those of `Noise`
+    streams = _streams(seed, env_index) + _GOLDEN  # different from those of `Noise`
     return (_words(streams, np.array([step]), 1)[0, :, 0] >> np.uint64(33)).astype(np.int64)

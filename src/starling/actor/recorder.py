@@ -28,12 +28,12 @@ class FragmentShape:
     length: int
     keep_carries: bool
 
-    def buffer(self, rows: int) -> FragmentBuffer:
-        """The `ArraySpec` of all arrays in a fragment of `rows` envs."""
-        lead = (self.length + 1, rows)
+    def buffer(self, num_envs: int) -> FragmentBuffer:
+        """The `ArraySpec` of all arrays in a fragment of `num_envs` envs."""
+        lead = (self.length + 1, num_envs)
         wanted = self.keep_carries and bool(tree.leaves(self.layout.carry))
         carries = tree.map(lambda s: ArraySpec(lead + s.shape, s.dtype), self.layout.carry) if wanted else None
-        return FragmentBuffer(self.layout.trajectory(self.length, rows), carries)
+        return FragmentBuffer(self.layout.trajectory(self.length, num_envs), carries)
 
 
 def _write(buffer: Tree, t: int, value: Tree) -> None:
@@ -49,8 +49,8 @@ class Recorder:
     Order of calls: `begin`, then `action` and `result` alternately until `full`, then `seal`.
     """
 
-    def __init__(self, shape: FragmentShape, rows: NDArray, *, actor_id: int) -> None:
-        self._shape, self._rows, self._actor_id = shape, rows, actor_id
+    def __init__(self, shape: FragmentShape, env_index: NDArray, *, actor_id: int) -> None:
+        self._shape, self._env_index, self._actor_id = shape, env_index, actor_id
         self._buffer: FragmentBuffer | None = None  # None: no fragment is open
         self._sequence = 0
         self._t = 0
@@ -96,7 +96,7 @@ class Recorder:
         self._observation(obs, first, carry, extras)
         buffer, self._buffer = self._buffer, None
         self._sequence += 1
-        return Fragment(buffer.steps, self._rows, buffer.carries, self._actor_id, self._sequence)
+        return Fragment(buffer.steps, self._env_index, buffer.carries, self._actor_id, self._sequence)
 
     def abandon(self) -> None:
         """Discard the open fragment."""
@@ -119,7 +119,7 @@ class Recorder:
         self._t, self._sequence = to_count(state["t"], self._shape.length + 1), to_count(state["sequence"])
         self._buffer = None
         if state["arrays"]:
-            self._buffer = tree.zeros(self._shape.buffer(len(self._rows)))
+            self._buffer = tree.zeros(self._shape.buffer(len(self._env_index)))
             for name, array in tree.items(self._buffer):
                 np.copyto(array, state["arrays"][name])
             to_count(self._t, self._shape.length)  # a full fragment is sealed before anything is saved

@@ -9,7 +9,7 @@ import numpy as np
 
 from starling.types import NDArray
 
-CELLS = ("beat", "busy", "wait_in", "wait_out", "env_steps", "calls", "rows", "waited", "budget", "stop")
+CELLS = ("beat", "busy", "wait_in", "wait_out", "env_steps", "calls", "envs", "waited", "budget", "stop")
 """Cells of a role, one int64 each; times are in nanoseconds. The role writes all of them except `stop`."""
 
 BUSY, WAIT_IN, WAIT_OUT = "busy", "wait_in", "wait_out"

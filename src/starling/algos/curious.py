@@ -75,8 +75,8 @@ class CuriousModel(nn.Module):
         self.curiosity = nn.ModuleDict(curiosity)
         self.returns = nn.ModuleDict({name: Moments(()) for name in curiosity})
 
-    def initial_carry(self, rows: int) -> dict[str, Tree]:
-        carry: dict[str, Tree] = self.agent.initial_carry(rows)
+    def initial_carry(self, batch_size: int) -> dict[str, Tree]:
+        carry: dict[str, Tree] = self.agent.initial_carry(batch_size)
         return carry
 
     def step(self, obs: Tree, first: Tensor, carry: Tree) -> Any:

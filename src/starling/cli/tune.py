@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from starling.config.schema import Config
     from starling.tools.benchmark.tuning import Choice, Trial
 
-COLUMNS = {"runtime": "runtime", "inference": "inference", "actors": "actors", "threads": "threads", "rows": "envs"}
+COLUMNS = {"runtime": "runtime", "inference": "inference", "actors": "actors", "threads": "threads", "num_envs": "envs"}
 """Attributes of a choice, each with its heading."""
 
 
@@ -27,8 +27,8 @@ def tune_throughput(
     source: Source,
     overrides: Overrides = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="Seconds to measure each trial.")] = 10.0,
-    rows: Annotated[
-        bool, typer.Option("--rows", help="Also vary env.num, which may change the batches of on-policy algorithms.")
+    vary_envs: Annotated[
+        bool, typer.Option("--envs", help="Also vary env.num, which may change the batches of on-policy algorithms.")
     ] = False,
     out: Annotated[
         Path | None,
@@ -55,7 +55,7 @@ def tune_throughput(
     from starling.tools.benchmark.tuning import fastest, tune
 
     run_plan = validated_plan(config)
-    found = tune(run_plan, seconds, lambda line: print(line, file=sys.stderr), rows=rows)
+    found = tune(run_plan, seconds, lambda line: print(line, file=sys.stderr), vary_envs=vary_envs)
     trials = _shown(found)
     if not any(trial.steps_per_s for trial in trials):
         raise UserError(trials[0].refused if trials else "stopped before the first trial ended")
@@ -123,9 +123,9 @@ def _as_values(trials: list[Trial], best: Trial, source: str, overrides: list[st
     from starling.tools.benchmark.machine import describe
 
     def settings(choice: Choice) -> dict[str, Any]:
-        return {("env.num" if name == "rows" else name): getattr(choice, name) for name in COLUMNS}
+        return {("env.num" if name == "num_envs" else name): getattr(choice, name) for name in COLUMNS}
 
-    rows = [
+    shown = [
         {**settings(trial.choice), "steps_per_s": trial.steps_per_s}
         | ({"refused": trial.refused} if trial.refused else {})
         for trial in trials
@@ -136,6 +136,6 @@ def _as_values(trials: list[Trial], best: Trial, source: str, overrides: list[st
         "seconds": seconds,
         "best": settings(best.choice),
         "steps_per_s": best.steps_per_s,
-        "trials": rows,
+        "trials": shown,
         **describe("starling-rl", "torch", "numpy", "gymnasium", "ale-py"),
     }

@@ -13,7 +13,6 @@ from starling.config.env import EnvConfig
 from starling.config.limits import Episodes, Items, Minutes, NumEnvs, Processes, Seconds, Signed, Steps, Threads
 from starling.config.parts import NetConfig, Part
 
-
 EVAL_KEYS = ("return", "return_std", "length", "env_steps", "arm")
 """Metrics `eval/KEY` that `eval.metrics` cannot name."""
 
@@ -88,7 +87,7 @@ class SupervisionConfig(Part):
 class BatchingConfig(Part):
     """Batching of central inference; settings that are null are measured and adapted."""
 
-    rows: NumEnvs | None = Field(None, ge=1, description="envs that a batch waits for; null: all that can come")
+    batch_envs: NumEnvs | None = Field(None, ge=1, description="envs that a batch waits for; null: all that can come")
     wait_ms: Seconds | None = Field(
         None, ge=0, description="longest wait for them in ms; null: the measured fixed cost of one call"
     )

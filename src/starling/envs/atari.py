@@ -13,14 +13,14 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 
 from starling.config.env import AtariConfig, EnvConfig
 from starling.envs.catalog import atari_games
-from starling.envs.vector import GAME_OVER, row_infos, seeds_int32
+from starling.envs.vector import GAME_OVER, infos_of, seeds_int32
 from starling.errors import UserError, did_you_mean
 from starling.types import NDArray, StackSpec
 
 _EXTRA_ARGS = ("maxpool", "continuous", "continuous_action_threshold", "thread_affinity_offset")
 
 
-def make_vector(config: EnvConfig, rows: int, threads: int) -> VectorEnv[Any, Any, Any]:
+def make_vector(config: EnvConfig, num_envs: int, threads: int) -> VectorEnv[Any, Any, Any]:
     """Make the ALE's vector env with the preprocessing of `config.atari`; convert its seeds with `seeds_int32`."""
     for name in config.args:
         if name not in _EXTRA_ARGS:
@@ -32,7 +32,7 @@ def make_vector(config: EnvConfig, rows: int, threads: int) -> VectorEnv[Any, An
 
     env = AtariVectorEnv(
         atari_games()[config.id],
-        rows,
+        num_envs,
         num_threads=threads,
         reward_clipping=False,
         **_switches(config.atari),
@@ -81,9 +81,9 @@ class SingleAtari(gymnasium.Env[NDArray, Any]):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012 (as in Gymnasium; fps of the console)
 
     def __init__(self, config: EnvConfig, render_mode: str | None = None) -> None:
-        self._rows = make_vector(config, rows=1, threads=1)
-        self.observation_space = self._rows.single_observation_space
-        self.action_space = self._rows.single_action_space
+        self._envs = make_vector(config, num_envs=1, threads=1)
+        self.observation_space = self._envs.single_observation_space
+        self.action_space = self._envs.single_action_space
         self.render_mode = render_mode
         self._ended = False
 
@@ -95,24 +95,24 @@ class SingleAtari(gymnasium.Env[NDArray, Any]):
             obs, _, _, _, info = self._step(np.zeros((1, *(self.action_space.shape or ())), self.action_space.dtype))
             return obs, info
         seeds: Any = None if seed is None else seeds_int32(np.array([seed]))
-        obs, infos = self._rows.reset(seed=seeds)
+        obs, infos = self._envs.reset(seed=seeds)
         self._ended, self._frame = False, obs[0, -1]
-        return obs[0], row_infos(infos, 0)
+        return obs[0], infos_of(infos, 0)
 
     def step(self, action: Any) -> tuple[NDArray, float, bool, bool, dict[str, Any]]:
         return self._step(np.asarray(action)[None])
 
     def _step(self, actions: NDArray) -> tuple[NDArray, float, bool, bool, dict[str, Any]]:
-        obs, reward, terminated, truncated, infos = self._rows.step(actions)
+        obs, reward, terminated, truncated, infos = self._envs.step(actions)
         self._ended, self._frame = bool(terminated[0] or truncated[0]), obs[0, -1]
-        return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), row_infos(infos, 0)
+        return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), infos_of(infos, 0)
 
     def render(self) -> NDArray:
         """Return the newest preprocessed frame [size, size, 3]."""
         return self._frame if self._frame.ndim == 3 else np.repeat(self._frame[..., None], 3, axis=-1)
 
     def close(self) -> None:
-        self._rows.close()
+        self._envs.close()
 
 
 def _switches(config: AtariConfig) -> dict[str, Any]:

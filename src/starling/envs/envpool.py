@@ -15,7 +15,7 @@ from gymnasium.vector.utils import batch_space
 from starling import tree
 from starling.config.env import EnvConfig
 from starling.envs.catalog import ENVPOOL
-from starling.envs.vector import RESETS_BY_ROW
+from starling.envs.vector import RESETS_SINGLE_ENVS
 from starling.errors import UserError, did_you_mean
 from starling.types import NDArray
 
@@ -23,8 +23,8 @@ TAKEN = ("num_envs", "batch_size", "num_threads", "seed")
 """Arguments of a pool that `env.args` must not set."""
 
 
-def make_vector(config: EnvConfig, rows: int, threads: int) -> VectorEnv[Any, Any, Any]:
-    """Make `rows` envs of `config.id`; `config.args` are passed to envpool."""
+def make_vector(config: EnvConfig, num_envs: int, threads: int) -> VectorEnv[Any, Any, Any]:
+    """Make `num_envs` envs of `config.id`; `config.args` are passed to envpool."""
     import envpool
 
     name = config.id.removeprefix(ENVPOOL)
@@ -34,24 +34,24 @@ def make_vector(config: EnvConfig, rows: int, threads: int) -> VectorEnv[Any, An
     for argument in config.args:
         if argument in TAKEN:
             raise UserError(f"env.args.{argument} is set by the run; remove it")
-    return Pool(name, rows, {"num_threads": threads, **config.args})
+    return Pool(name, num_envs, {"num_threads": threads, **config.args})
 
 
 class Pool(VectorEnv[Any, Any, Any]):
     """A synchronous pool as a Gymnasium vector env; `reset` makes a new pool, since only that can be seeded."""
 
-    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, RESETS_BY_ROW: True}  # noqa: RUF012 (as in Gymnasium)
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, RESETS_SINGLE_ENVS: True}  # noqa: RUF012 (as in Gymnasium)
 
-    def __init__(self, name: str, rows: int, args: dict[str, Any]) -> None:
+    def __init__(self, name: str, num_envs: int, args: dict[str, Any]) -> None:
         import envpool
 
-        self._name, self._args, self.num_envs = name, args, rows
+        self._name, self._args, self.num_envs = name, args, num_envs
         with _quietly():
             spec = envpool.make_spec(name, **{key: args[key] for key in args if key != "num_threads"})
             self.single_observation_space = spec.gymnasium_observation_space
             self.single_action_space = spec.gymnasium_action_space
-        self.observation_space = batch_space(self.single_observation_space, rows)
-        self.action_space = batch_space(self.single_action_space, rows)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
         self._pool: Any = None
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

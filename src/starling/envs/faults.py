@@ -26,23 +26,23 @@ class EnvFault(RuntimeError):  # noqa: N818 (the env is at fault, whatever the e
     Attributes:
         env: Id of the env.
         what: What happened.
-        row: Index of the env in its vector env; None if unknown.
+        index: Index of the env in its vector env; None if unknown.
         details: The env's own traceback, if it raised.
         finite: False if it returned NaN or inf, as an unstable simulation does; a reset may fix that.
     """
 
-    def __init__(self, env: str, what: str, row: int | None = None, details: str = "", finite: bool = True) -> None:
-        super().__init__(env, what, row, details, finite)  # all arguments, so that it can be pickled
-        self.env, self.what, self.row, self.details, self.finite = env, what, row, details, finite
+    def __init__(self, env: str, what: str, index: int | None = None, details: str = "", finite: bool = True) -> None:
+        super().__init__(env, what, index, details, finite)  # all arguments, so that it can be pickled
+        self.env, self.what, self.index, self.details, self.finite = env, what, index, details, finite
 
     def __str__(self) -> str:
-        where = "" if self.row is None else f" (env {self.row})"
+        where = "" if self.index is None else f" (env {self.index})"
         return f"env {self.env!r} {self.what}{where}"
 
 
-def raised(env: str, doing: str, error: BaseException, row: int | None) -> EnvFault:
+def raised(env: str, doing: str, error: BaseException, index: int | None) -> EnvFault:
     """The `EnvFault` for an `error` that the env raised; `doing` is "step", "reset", or "construction"."""
-    return EnvFault(env, f"raised in {doing}: {in_one_line(error)}", row, _own_traceback(error))
+    return EnvFault(env, f"raised in {doing}: {in_one_line(error)}", index, _own_traceback(error))
 
 
 def in_one_line(error: BaseException) -> str:

@@ -55,12 +55,12 @@ def register_env(name: str, factory: Any, summary: str = "") -> None:
     ENVIRONMENTS.register(name, factory, summary)
 
 
-def make_env(config: EnvConfig, rows: int, threads: int = 1, render: bool = False) -> VectorEnv:
-    """Make `rows` copies of an environment.
+def make_env(config: EnvConfig, num_envs: int, threads: int = 1, render: bool = False) -> VectorEnv:
+    """Make `num_envs` copies of an environment.
 
     Args:
         config: The environment with its arguments and wrappers.
-        rows: Number of envs.
+        num_envs: Number of envs.
         threads: Threads of the ALE's or envpool's vector env.
         render: Allow `VectorEnv.render`.
     """
@@ -69,29 +69,29 @@ def make_env(config: EnvConfig, rows: int, threads: int = 1, render: bool = Fals
     check_id(config.id)
     with _mendable(config.id):
         family = _family(config)
-        fits = rows >= family.vector_from and not config.wrappers and not render
+        fits = num_envs >= family.vector_from and not config.wrappers and not render
         if family.vector and config.vectorize == "auto" and fits:
-            env = family.vector(rows, threads)
+            env = family.vector(num_envs, threads)
             stack = family.stack
         else:
-            env, stack = _sync(config, family, rows, "rgb_array" if render else None)
-    if env.num_envs != rows:
-        raise UserError(f"env {config.id!r} made {env.num_envs} envs instead of num_envs={rows}")
+            env, stack = _sync(config, family, num_envs, "rgb_array" if render else None)
+    if env.num_envs != num_envs:
+        raise UserError(f"env {config.id!r} made {env.num_envs} envs instead of num_envs={num_envs}")
     seeder = None if isinstance(env, SyncVectorEnv) else family.seeder
     return VectorEnv(env, config.id, stack, family.frames_per_step * frames_per_step(config.wrappers), seeder)
 
 
 def env_spec(config: EnvConfig) -> EnvSpec:
     """The `EnvSpec` of an environment, found by making one env and closing it."""
-    env = make_env(config, rows=1)
+    env = make_env(config, num_envs=1)
     env.close()
     return env.spec
 
 
-def check_stagger(config: EnvConfig, rows: int) -> None:
-    """Reject `env.stagger` if env loops of `rows` envs use a vector form that cannot reset single envs."""
+def check_stagger(config: EnvConfig, num_envs: int) -> None:
+    """Reject `env.stagger` if env loops of `num_envs` envs use a vector form that cannot reset single envs."""
     if config.stagger:
-        env = make_env(config, min(rows, VECTOR_FROM))
+        env = make_env(config, min(num_envs, VECTOR_FROM))
         try:
             env.stagger(np.ones(env.num, np.int64))
         finally:
@@ -99,14 +99,14 @@ def check_stagger(config: EnvConfig, rows: int) -> None:
 
 
 def _sync(
-    config: EnvConfig, family: _Family, rows: int, render_mode: str | None
+    config: EnvConfig, family: _Family, num_envs: int, render_mode: str | None
 ) -> tuple[GymVectorEnv[Any, Any, Any], StackSpec | None]:
-    def build(row: int) -> gymnasium.Env[Any, Any]:
-        with _mendable(config.id, row):
+    def build(index: int) -> gymnasium.Env[Any, Any]:
+        with _mendable(config.id, index):
             return RewardCheck(config.id, wrap(_checked(config.id, family.single(render_mode)), config.wrappers))
 
     # No copy of the observations: code that keeps them longer than one step copies them anyway.
-    env = SyncVectorEnv([partial(build, row) for row in range(rows)], copy=False)
+    env = SyncVectorEnv([partial(build, index) for index in range(num_envs)], copy=False)
     checked: Any = env.envs[0]
     outer = checked.env
     same = outer.observation_space == outer.unwrapped.observation_space
@@ -119,7 +119,7 @@ def _family(config: EnvConfig) -> _Family:
     if config.id.startswith(ALE):
         return _Family(
             lambda mode: atari.SingleAtari(config, mode),
-            lambda rows, threads: atari.make_vector(config, rows, threads),
+            lambda num_envs, threads: atari.make_vector(config, num_envs, threads),
             stack=atari.stack(config.atari),
             frames_per_step=config.atari.frame_skip,
             seeder=seeds_int32,
@@ -127,7 +127,7 @@ def _family(config: EnvConfig) -> _Family:
     if config.id.startswith(ENVPOOL):
         return _Family(
             lambda mode: _refuse_single(config.id),
-            lambda rows, threads: envpool.make_vector(config, rows, threads),
+            lambda num_envs, threads: envpool.make_vector(config, num_envs, threads),
             seeder=seeds_int32,
         )
     if config.id.startswith(MINATAR):
@@ -152,8 +152,8 @@ def _gymnasium(config: EnvConfig) -> _Family:
             _let_the_camera_follow(env)
         return env
 
-    def vector(rows: int, threads: int) -> GymVectorEnv[Any, Any, Any]:
-        return gymnasium.make_vec(spec, rows, vectorization_mode="vector_entry_point", **config.args)
+    def vector(num_envs: int, threads: int) -> GymVectorEnv[Any, Any, Any]:
+        return gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **config.args)
 
     return _Family(single, vector if spec.vector_entry_point else None, vector_from=VECTOR_FROM)
 
@@ -180,8 +180,8 @@ def _factory(config: EnvConfig, factory: Any) -> _Family:
         env: gymnasium.Env[Any, Any] = factory(**args)
         return env
 
-    def vector(rows: int, threads: int) -> GymVectorEnv[Any, Any, Any]:
-        env = factory(num_envs=rows, **config.args)
+    def vector(num_envs: int, threads: int) -> GymVectorEnv[Any, Any, Any]:
+        env = factory(num_envs=num_envs, **config.args)
         if not isinstance(env, GymVectorEnv):
             raise UserError(f"env {config.id!r} takes num_envs but gave a {type(env).__name__}, not a VectorEnv")
         return env
@@ -207,7 +207,7 @@ def _import(id: str, module: str) -> None:
 
 
 @contextmanager
-def _mendable(id: str, row: int | None = None) -> Iterator[None]:
+def _mendable(id: str, index: int | None = None) -> Iterator[None]:
     """Convert errors that the user can fix (arguments of an env, a missing package) to a `UserError`.
 
     Other errors become an `EnvFault` if the env is the user's own, and a `UserError` if it is one of Gymnasium's, whose
@@ -228,4 +228,4 @@ def _mendable(id: str, row: int | None = None) -> Iterator[None]:
             raise UserError(f"env {id!r} does not accept env.args: {what}; change or clear them") from error
         if id in gymnasium.registry:
             raise UserError(f"env {id!r} cannot be made here: {in_one_line(error)}") from error
-        raise raised(id, "construction", error, row) from error
+        raise raised(id, "construction", error, index) from error

@@ -15,13 +15,13 @@ from gymnasium.vector import VectorEnv as GymVectorEnv
 
 from starling.envs.faults import EnvFault, in_one_line
 from starling.envs.spaces import action_converter, check_spaces, observation_converter, plain_space, policy_space
-from starling.envs.watch import broken_rows, check_outcome, check_rewards, fault_of, observation_check
+from starling.envs.watch import broken_envs, check_outcome, check_rewards, fault_of, observation_check
 from starling.errors import UserError
 from starling.types import EnvSpec, EnvStep, NDArray, StackSpec
 
 MOST_DROPPED = 10
 """Episodes of one env that may be dropped in a row; more is an error."""
-RESETS_BY_ROW = "resets_by_row"
+RESETS_SINGLE_ENVS = "resets_single_envs"
 """Key in the metadata of a vector env: its `reset` supports options["reset_mask"]."""
 DEFAULT_PACE = 30.0
 """Steps per second at which to show an env that does not declare its `render_fps`."""
@@ -92,7 +92,7 @@ class VectorEnv:
         Envs that start together and have episodes of similar length would otherwise stay in sync for a long time, and
         a batch would show all of them at the same stage of an episode.
         """
-        if steps.any() and not _resets_by_row(self._env):
+        if steps.any() and not _resets_single_envs(self._env):
             raise UserError(f"env {self.spec.id!r} cannot reset single envs; set env.stagger=0")
         self._countdown = steps.copy()
 
@@ -138,26 +138,26 @@ class VectorEnv:
             check_outcome(self.spec.id, self.num, reward, terminated, truncated)
             self._check(obs)
         except EnvFault as fault:
-            if fault.finite or not _resets_by_row(self._env):
+            if fault.finite or not _resets_single_envs(self._env):
                 raise
             with np.errstate(over="ignore"):  # values beyond float32 become inf
-                self._drop(fault, broken_rows(self.encode(obs), reward))
+                self._drop(fault, broken_envs(self.encode(obs), reward))
 
-    def _drop(self, fault: EnvFault, rows: NDArray) -> None:
-        """Drop the current episodes of `rows` [B] bool because of `fault`."""
-        self._in_succession[rows] += 1
+    def _drop(self, fault: EnvFault, broken: NDArray) -> None:
+        """Drop the current episodes of the `broken` envs [B] bool because of `fault`."""
+        self._in_succession[broken] += 1
         if self._in_succession.max() > MOST_DROPPED:
-            row = int(self._in_succession.argmax())
-            raise EnvFault(fault.env, f"{fault.what}, in {MOST_DROPPED} consecutive episodes", row)
-        self.drops += [EnvFault(fault.env, fault.what, int(row)) for row in np.flatnonzero(rows)]
-        self.dropped = rows
+            index = int(self._in_succession.argmax())
+            raise EnvFault(fault.env, f"{fault.what}, in {MOST_DROPPED} consecutive episodes", index)
+        self.drops += [EnvFault(fault.env, fault.what, int(index)) for index in np.flatnonzero(broken)]
+        self.dropped = broken
 
-    def _begin_anew(self, rows: NDArray) -> Any:
-        """Reset `rows` [B] bool without a seed; returns the observations of all envs."""
+    def _begin_anew(self, envs: NDArray) -> Any:
+        """Reset the `envs` [B] bool without a seed; returns the observations of all envs."""
         try:
-            obs, _ = self._env.reset(options={"reset_mask": rows})
+            obs, _ = self._env.reset(options={"reset_mask": envs})
         except (Exception, SystemExit) as error:
-            raise fault_of(error, self.spec.id, "reset", rows) from error
+            raise fault_of(error, self.spec.id, "reset", envs) from error
         self._check(obs)
         return obs
 
@@ -171,7 +171,7 @@ class VectorEnv:
 
     def episode_infos(self) -> dict[int, dict[str, Any]]:
         """Infos of each env whose episode ended at the last step, by env."""
-        return {int(row): row_infos(self.infos, int(row)) for row in np.flatnonzero(self._done)}
+        return {int(index): infos_of(self.infos, int(index)) for index in np.flatnonzero(self._done)}
 
     @property
     def pace(self) -> float:
@@ -202,21 +202,21 @@ class VectorEnv:
             logging.getLogger(__name__).warning("env %r raised in close: %s", self.spec.id, in_one_line(error))
 
 
-def row_infos(infos: dict[str, Any], row: int) -> dict[str, Any]:
+def infos_of(infos: dict[str, Any], index: int) -> dict[str, Any]:
     """Infos of one env from Gymnasium's vector infos, whose masks `_key` mark the envs that have `key`."""
     found: dict[str, Any] = {}
     for key, value in infos.items():
         mask = infos.get(f"_{key}")
-        if (key.startswith("_") and key[1:] in infos) or (mask is not None and not mask[row]):
+        if (key.startswith("_") and key[1:] in infos) or (mask is not None and not mask[index]):
             continue
-        found[key] = row_infos(value, row) if isinstance(value, dict) else value[row]
+        found[key] = infos_of(value, index) if isinstance(value, dict) else value[index]
     return found
 
 
-def _resets_by_row(env: GymVectorEnv[Any, Any, Any]) -> bool:
+def _resets_single_envs(env: GymVectorEnv[Any, Any, Any]) -> bool:
     """Return True if `reset` supports a mask; Gymnasium cannot tell, and other envs would silently reset all."""
     return (
-        env.metadata.get(RESETS_BY_ROW, False)
+        env.metadata.get(RESETS_SINGLE_ENVS, False)
         or isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         or type(env.unwrapped).__module__ == "ale_py.vector_env"
     )
@@ -235,4 +235,4 @@ def joint_seed(seeds: NDArray) -> int:
 
 def seeds_int32(seeds: NDArray) -> NDArray:
     """Hash each of the seeds [B] to a non-negative int32, as C++ envs need it (the ALE ignores negative seeds)."""
-    return np.array([joint_seed(seeds[row : row + 1]) for row in range(len(seeds))])
+    return np.array([joint_seed(seeds[i : i + 1]) for i in range(len(seeds))])

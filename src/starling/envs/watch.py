@@ -25,26 +25,26 @@ _NEAR = 1e76  # if a sum of squares is below this, every value is finite, also a
 _TURNS = (SyncVectorEnv.reset.__code__, SyncVectorEnv.step.__code__)
 
 
-def observation_check(env: str, space: Space, rows: int | None = None, path: str = "") -> Check:
-    """Build a check of a batch [B, ...] of observations, or of a single observation if `rows` is None."""
+def observation_check(env: str, space: Space, num_envs: int | None = None, path: str = "") -> Check:
+    """Build a check of a batch [B, ...] of observations, or of a single observation if `num_envs` is None."""
     if isinstance(space, spaces.Dict):
-        named = {key: observation_check(env, part, rows, f"{path}/{key}") for key, part in space.spaces.items()}
+        named = {key: observation_check(env, part, num_envs, f"{path}/{key}") for key, part in space.spaces.items()}
         return lambda batch: _check_dict(env, named, batch)
     if isinstance(space, spaces.Tuple):
-        parts = [observation_check(env, part, rows, f"{path}/{i}") for i, part in enumerate(space.spaces)]
+        parts = [observation_check(env, part, num_envs, f"{path}/{i}") for i, part in enumerate(space.spaces)]
         return lambda batch: _check_tuple(env, parts, batch)
     name = f"observation {path[1:]!r}" if path else "observation"
-    return _leaf_check(_Leaf(env, name, space, rows))
+    return _leaf_check(_Leaf(env, name, space, num_envs))
 
 
 @dataclass(frozen=True)
 class _Leaf:
-    """One array of an observation: its env, name, and space; `rows` is None for a single env."""
+    """One array of an observation: its env, name, and space; `num_envs` is None for a single env."""
 
     env: str
     name: str
     space: Space
-    rows: int | None
+    num_envs: int | None
 
 
 def _check_dict(env: str, named: dict[str, Check], batch: Any) -> None:
@@ -64,7 +64,7 @@ def _check_tuple(env: str, parts: list[Check], batch: Any) -> None:
 def _leaf_check(leaf: _Leaf) -> Check:
     """Build a check of the shape and dtype; floats must also be finite, and indices in range."""
     space = leaf.space
-    shape = (*(() if leaf.rows is None else (leaf.rows,)), *(space.shape or ()))
+    shape = (*(() if leaf.num_envs is None else (leaf.num_envs,)), *(space.shape or ()))
     dtype = np.dtype(space.dtype)
     floats, indices = dtype.kind == "f", isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
 
@@ -73,7 +73,7 @@ def _leaf_check(leaf: _Leaf) -> Check:
         if array.shape != shape or array.dtype != dtype:
             _check_layout(leaf, array, shape, dtype)
         if floats and not _squares(array) < _NEAR:
-            _refuse_infinite(leaf.env, leaf.name, array, leaf.rows)
+            _refuse_infinite(leaf.env, leaf.name, array, leaf.num_envs)
         elif indices:
             _check_range(leaf, array)
 
@@ -106,19 +106,19 @@ def _check_range(leaf: _Leaf, array: NDArray) -> None:
     bad = (array < space.start) | (array >= space.start + count)
     if bad.any():
         text = f"gave {array[bad].flat[0]} in its {leaf.name}, which is not in its space"
-        raise EnvFault(leaf.env, text, _first_row(bad, leaf.rows))
+        raise EnvFault(leaf.env, text, _first_env(bad, leaf.num_envs))
 
 
-def _refuse_infinite(env: str, name: str, array: NDArray, rows: int | None) -> None:
+def _refuse_infinite(env: str, name: str, array: NDArray, num_envs: int | None) -> None:
     """Raise an `EnvFault` if `array` [B, ...] has NaN or inf; its sum of squares may be large without them."""
     with np.errstate(over="ignore"):
         bad = ~np.isfinite(array.astype(np.float32))
     if bad.any():
         found = "NaN" if np.isnan(array[bad]).any() else "inf"
-        raise EnvFault(env, f"gave {found} in its {name}", _first_row(bad, rows), finite=False)
+        raise EnvFault(env, f"gave {found} in its {name}", _first_env(bad, num_envs), finite=False)
 
 
-def broken_rows(obs: Tree, reward: NDArray) -> NDArray:
+def broken_envs(obs: Tree, reward: NDArray) -> NDArray:
     """Mask [B] of the envs whose observation [B, ...] or reward [B] is not finite as float32."""
     broken = np.zeros(len(reward), np.bool_)
     for leaf in (reward, *tree.leaves(obs)):
@@ -127,17 +127,17 @@ def broken_rows(obs: Tree, reward: NDArray) -> NDArray:
     return broken
 
 
-def _first_row(bad: NDArray, rows: int | None) -> int | None:
-    return None if rows is None else int(bad.reshape(rows, -1).any(axis=1).argmax())
+def _first_env(bad: NDArray, num_envs: int | None) -> int | None:
+    return None if num_envs is None else int(bad.reshape(num_envs, -1).any(axis=1).argmax())
 
 
-def check_outcome(env: str, rows: int, reward: NDArray, terminated: NDArray, truncated: NDArray) -> None:
+def check_outcome(env: str, num_envs: int, reward: NDArray, terminated: NDArray, truncated: NDArray) -> None:
     """Reject rewards, terminated, and truncated that are not of shape [B], and rewards that are not finite."""
-    if not reward.shape == terminated.shape == truncated.shape == (rows,):
+    if not reward.shape == terminated.shape == truncated.shape == (num_envs,):
         shapes = f"{reward.shape}, {terminated.shape} and {truncated.shape}"
-        raise EnvFault(env, f"gave rewards, terminated and truncated of shapes {shapes}, not ({rows},)")
+        raise EnvFault(env, f"gave rewards, terminated and truncated of shapes {shapes}, not ({num_envs},)")
     if not _squares(reward) < _NEAR:
-        _refuse_infinite(env, "reward", reward, rows)
+        _refuse_infinite(env, "reward", reward, num_envs)
 
 
 class RewardCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -154,20 +154,20 @@ class RewardCheck(gymnasium.Wrapper[Any, Any, Any, Any]):
         return outcome
 
 
-def check_reward(env: str, reward: Any, row: int | None = None) -> None:
+def check_reward(env: str, reward: Any, index: int | None = None) -> None:
     """Reject a reward that is not a single number."""
     found = np.asarray(reward)
     if found.dtype.kind not in "biuf" or found.size != 1:
         what = f"gave the reward {reprlib.repr(reward)}, a {type(reward).__name__}, which is not a number"
-        raise EnvFault(env, what, row)
+        raise EnvFault(env, what, index)
 
 
 def check_rewards(env: str, rewards: Any) -> None:
     """Reject rewards of a vector env if one is not a number."""
     found = np.asarray(rewards)
     if found.dtype.kind not in "biuf":
-        for row, reward in enumerate(found.ravel().tolist()):
-            check_reward(env, reward, row)
+        for index, reward in enumerate(found.ravel().tolist()):
+            check_reward(env, reward, index)
 
 
 LOOKS, LOOK_EVERY = 256, 64
@@ -226,18 +226,18 @@ def _bounds(space: spaces.Box) -> tuple[NDArray, NDArray, NDArray, NDArray]:
 def fault_of(error: BaseException, env: str, doing: str, ended: NDArray) -> EnvFault:
     """Convert an error in a vector env's step or reset to an `EnvFault`; `ended` [B]: envs that a step resets."""
     turn = _turn(error)
-    row = None if turn is None else turn.tb_frame.f_locals.get("i")
+    index = None if turn is None else turn.tb_frame.f_locals.get("i")
     if isinstance(error, EnvFault):
-        return EnvFault(error.env, error.what, row if error.row is None else error.row)
-    if row is not None and doing == "step" and ended[row]:
+        return EnvFault(error.env, error.what, index if error.index is None else error.index)
+    if index is not None and doing == "step" and ended[index]:
         doing = "reset"
     ours = error.__traceback__ is not None and error.__traceback__.tb_next is None  # unpacking its result
     if own_frames(error) is not None or not (turn or ours):
-        return raised(env, doing, error, row)
+        return raised(env, doing, error, index)
     misfit = None
-    if turn is not None and turn.tb_next is not None and row is not None:
-        misfit = _misfit(env, turn.tb_frame.f_locals["self"], row)
-    return misfit or EnvFault(env, f"gave unusable values from {doing}: {in_one_line(error)}", row)
+    if turn is not None and turn.tb_next is not None and index is not None:
+        misfit = _misfit(env, turn.tb_frame.f_locals["self"], index)
+    return misfit or EnvFault(env, f"gave unusable values from {doing}: {in_one_line(error)}", index)
 
 
 def _turn(error: BaseException) -> TracebackType | None:
@@ -248,10 +248,10 @@ def _turn(error: BaseException) -> TracebackType | None:
     return at
 
 
-def _misfit(env: str, rows: SyncVectorEnv[Any, Any], row: int) -> EnvFault | None:
-    """Find the first env, up to `row`, whose observation cannot be stacked with the others."""
-    check = observation_check(env, rows.single_observation_space)
-    for index, obs in enumerate(rows._env_obs[: row + 1]):
+def _misfit(env: str, envs: SyncVectorEnv[Any, Any], last: int) -> EnvFault | None:
+    """Find the first env, up to `last`, whose observation cannot be stacked with the others."""
+    check = observation_check(env, envs.single_observation_space)
+    for index, obs in enumerate(envs._env_obs[: last + 1]):
         try:
             check(obs)
         except EnvFault as fault:

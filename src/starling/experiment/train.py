@@ -25,7 +25,7 @@ from starling.launch.plan import RunPlan, build_model, load_weights, plan_thread
 from starling.launch.runtime import Runtime, build_runtime
 from starling.launch.sizes import checkpoint_limits
 from starling.process_exit import Interrupts
-from starling.replay.store import Store, shard_rows
+from starling.replay.store import Store, shard_envs
 from starling.runtime.prewarm import prewarm
 
 
@@ -172,11 +172,11 @@ def _restore(runtime: Runtime, run_plan: RunPlan, state: dict[str, Any], source:
     """Restore the runtime from the state of a checkpoint; raises `UserError` if the state does not fit this run."""
     with checkpoint.fitting(source):
         runtime.restore(state)
-        dealt = shard_rows(run_plan.config.env.num, run_plan.learners)
-        for store, rows in zip(runtime.stores, dealt, strict=False):
+        dealt = shard_envs(run_plan.config.env.num, run_plan.learners)
+        for store, env_index in zip(runtime.stores, dealt, strict=False):
             if not isinstance(store, Store):
                 continue
             store.check_valid()
             rings = [table.ring for table in store.mixture.tables if table.ring is not None]
-            if not all(np.isin(ring.env_rows, rows).all() for ring in rings):
+            if not all(np.isin(ring.env_index, env_index).all() for ring in rings):
                 raise ValueError("steps of an env that this run does not have")

@@ -34,23 +34,23 @@ class Bandit:
         self.arms, self.window = arms, window
         self._kind, self._epsilon, self._bonus = kind, epsilon, bonus
 
-    def state(self, rows: int) -> State:
-        """Initial state for `rows` envs, before any episode."""
+    def state(self, num_envs: int) -> State:
+        """Initial state for `num_envs` envs, before any episode."""
         return {
-            "arm": torch.full((rows, self.window), -1, dtype=torch.int64),  # of each episode; -1: none yet
-            "value": torch.zeros(rows, self.window),
-            "played": torch.zeros(rows, dtype=torch.int64),
+            "arm": torch.full((num_envs, self.window), -1, dtype=torch.int64),  # of each episode; -1: none yet
+            "value": torch.zeros(num_envs, self.window),
+            "played": torch.zeros(num_envs, dtype=torch.int64),
         }
 
-    def learn(self, state: State, rows: Tensor, arms: Tensor, returns: Tensor) -> None:
-        """Add the returns [n] of the arms [n] that the envs `rows` [n] have played."""
-        place = state["played"][rows] % self.window
-        state["arm"][rows, place], state["value"][rows, place] = arms, returns.to(state["value"])
-        state["played"][rows] += 1
+    def learn(self, state: State, env_index: Tensor, arms: Tensor, returns: Tensor) -> None:
+        """Add the returns [n] of the arms [n] that the envs `env_index` [n] have played."""
+        place = state["played"][env_index] % self.window
+        state["arm"][env_index, place], state["value"][env_index, place] = arms, returns.to(state["value"])
+        state["played"][env_index] += 1
 
-    def choose(self, state: State, rows: Tensor, noise: Tensor) -> Tensor:
-        """Choose the next arms [n] of the envs `rows` [n], given noise [n, 2] in (0, 1)."""
-        count, mean, variance = self._statistics(state, rows)
+    def choose(self, state: State, env_index: Tensor, noise: Tensor) -> Tensor:
+        """Choose the next arms [n] of the envs `env_index` [n], given noise [n, 2] in (0, 1)."""
+        count, mean, variance = self._statistics(state, env_index)
         log_played = count.sum(1, keepdim=True).clamp(min=1.0).log()
         bonus = self._bonus / count.sqrt() if self._kind == "ucb" else _tuned_bonus(count, variance, log_played)
         unplayed = count == 0
@@ -62,14 +62,14 @@ class Bandit:
         explores = (noise[:, 0] < self._epsilon) & ~unplayed.any(1)
         return torch.where(explores, at_random, best)
 
-    def best(self, state: State, rows: Tensor) -> Tensor:
-        """The arms [n] with the largest mean returns for the envs `rows` [n]; 0 if no arm was played."""
-        count, mean, _ = self._statistics(state, rows)
+    def best(self, state: State, env_index: Tensor) -> Tensor:
+        """The arms [n] with the largest mean returns for the envs `env_index` [n]; 0 if no arm was played."""
+        count, mean, _ = self._statistics(state, env_index)
         return torch.where(count > 0, mean, -torch.inf).argmax(1)
 
-    def _statistics(self, state: State, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _statistics(self, state: State, env_index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Number of plays, mean, and variance [n, N] of every arm within the window."""
-        arm, value = state["arm"][rows], state["value"][rows]  # [n, W]
+        arm, value = state["arm"][env_index], state["value"][env_index]  # [n, W]
         if self._kind == "ucb_tuned":
             value = _scaled(value, arm >= 0)
         chosen = (arm.unsqueeze(2) == torch.arange(self.arms, device=arm.device)).to(value.dtype)  # [n, W, N]

@@ -77,9 +77,9 @@ class Episodic:
 
     def remember(self, embedding: Tensor, state: dict[str, Tensor]) -> None:
         """Store embeddings [B, F], overwriting the oldest of an episode."""
-        rows = torch.arange(len(embedding), device=embedding.device)
+        env_index = torch.arange(len(embedding), device=embedding.device)
         place = state["count"] % self.config.capacity
-        state["entries"][rows, place] = embedding.half()
+        state["entries"][env_index, place] = embedding.half()
         state["count"] += 1
 
     def prepare(self, module: InverseModel, steps: Trajectory[Tensor]) -> None:

@@ -8,14 +8,14 @@ from torch import nn
 
 from starling.actor.core import ExperienceSink, GroupSpec, Policy, PolicyCore
 from starling.actor.env_loop import Acting, EnvLoop
-from starling.actor.evaluator import MAX_ROWS, Evaluator
+from starling.actor.evaluator import MAX_ENVS, Evaluator
 from starling.actor.usage import Usage
 from starling.config.schema import Config, EvalConfig
 from starling.envs.registry import make_env
 from starling.hardware import compiles
 from starling.launch.plan import RunPlan
 from starling.learner.learner import Learner
-from starling.replay.store import Store, shard_rows
+from starling.replay.store import Store, shard_envs
 from starling.types import Layout, Progress
 
 EVALUATION_SEED = 1_000_003
@@ -25,12 +25,12 @@ EVALUATION_SEED = 1_000_003
 def build_stores(run_plan: RunPlan, layout: Layout) -> list[Store]:
     """Build empty tables as the algorithm asks for them: one store per learner, with its shard of the envs."""
     config = run_plan.config
-    rows = [len(mine) for mine in shard_rows(config.env.num, run_plan.learners)]
+    num_envs = [len(mine) for mine in shard_envs(config.env.num, run_plan.learners)]
     return [
         Store(
             tables,
             layout,
-            rows=rows[shard],
+            num_envs=num_envs[shard],
             seed=config.seed,
             priority=run_plan.algorithm.priority,
             planned_env_steps=-(-config.stop.env_steps // run_plan.learners),
@@ -83,7 +83,7 @@ def build_env_loop(
         make_env(config.env, len(group.env_index), threads=threads),
         acting,
         group=index,
-        rows=group.env_index,
+        env_index=group.env_index,
         seed=config.seed,
         start=group.noise_start,
         stagger=config.env.stagger,
@@ -102,10 +102,10 @@ def build_evaluator(
 ) -> Evaluator:
     """Build an evaluator with its own envs; each evaluation uses the current weights of `model`."""
     config = run_plan.config
-    rows = min(settings.episodes, MAX_ROWS)
-    policy = Policy(run_plan.algorithm, model, num_envs=rows, explore=explore)
+    num_envs = min(settings.episodes, MAX_ENVS)
+    policy = Policy(run_plan.algorithm, model, num_envs=num_envs, explore=explore)
     policy.progress, policy.arm = progress or policy.progress, arm
-    return Evaluator(policy, make_env(config.env, rows), settings, seed=seed, reward_clip=config.env.reward_clip)
+    return Evaluator(policy, make_env(config.env, num_envs), settings, seed=seed, reward_clip=config.env.reward_clip)
 
 
 def evaluation_seed(config: Config) -> int:

@@ -30,13 +30,13 @@ def refuse(run_plan: RunPlan, sizes: Sizes, room: Room) -> None:
 def _heaviest(run_plan: RunPlan, sizes: Sizes, excess: int) -> tuple[str, int, str]:
     """Return the largest part of the memory, its size, and advice on how to save `excess` bytes."""
     config = run_plan.config
-    capacity, batch, rows = _key(config, "capacity"), _key(config, "batch"), ("env.num", config.env.num)
+    capacity, batch, num_envs = _key(config, "capacity"), _key(config, "batch"), ("env.num", config.env.num)
     fixed = MAIN + (SERVER if sizes.shared else 0)
-    full = capacity == rows or capacity[1] <= config.stop.env_steps  # else saved bytes do not depend on it
+    full = capacity == num_envs or capacity[1] <= config.stop.env_steps  # else saved bytes do not depend on it
     parts = [
         ("the tables", sizes.tables + (sizes.saving if full else 0), capacity),
         ("batches", sizes.batches, batch),
-        ("fragments under way", sizes.shared, rows),
+        ("fragments under way", sizes.shared, num_envs),
         ("the memories of curiosity", sizes.memories, _episodic_capacity(config)),
         ("worker processes", sizes.programs - fixed, ("actors", run_plan.actors)),
         ("the network and its optimizer", sizes.learning, None),

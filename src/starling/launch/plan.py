@@ -32,7 +32,7 @@ from starling.registry import check_kind
 from starling.replay.limiter import check as check_no_deadlock
 from starling.replay.limiter import pace
 from starling.replay.spec import TableSpec
-from starling.replay.store import shard_rows, shard_specs
+from starling.replay.store import shard_envs, shard_specs
 from starling.types import ArraySpec, EnvSpec, Layout, NDArray, Progress, StreamSpec
 
 FRAGMENT_SLOTS = 2
@@ -157,9 +157,9 @@ class RunPlan:
     def _deal_envs(self, actors: int) -> list[dict[int, GroupSpec]]:
         """Divide the envs among the learners, and each learner's among its env loops, `actors` in total."""
         numbers = np.array_split(np.arange(actors), self.learners)
-        shards = shard_rows(self.config.env.num, self.learners)
+        shards = shard_envs(self.config.env.num, self.learners)
         return [
-            {int(i): GroupSpec(rows) for i, rows in zip(mine, np.array_split(shard, len(mine)), strict=True)}
+            {int(i): GroupSpec(env_index) for i, env_index in zip(mine, np.array_split(shard, len(mine)), strict=True)}
             for mine, shard in zip(numbers, shards, strict=True)
         ]
 

@@ -82,13 +82,13 @@ class ShardArgs:
 
     run: RunSpec
     index: int
-    rows: int
+    num_envs: int
 
     def build(self) -> Mixture:
         run_plan, layout = self.run.run_plan(), self.run.layout
-        share = Fraction(self.rows, run_plan.config.env.num)
+        share = Fraction(self.num_envs, run_plan.config.env.num)
         specs = [replace(spec, capacity=int(spec.capacity * share), min_size=1) for spec in run_plan.tables]
-        shared = {"rows": self.rows, "seed": run_plan.config.seed, "shard": self.index}
+        shared = {"num_envs": self.num_envs, "seed": run_plan.config.seed, "shard": self.index}
         priority = run_plan.algorithm.priority
         return Mixture([Table(spec, layout, priority=priority, index=i, **shared) for i, spec in enumerate(specs)])
 
@@ -292,10 +292,10 @@ def _build_shards(
     run_plan: RunPlan, run: RunSpec, store: ShardedStore, places: Mapping[str, Place], events: EventQueue
 ) -> list[RemoteShard]:
     shards = []
-    for index, rows in enumerate(run_plan.remote_shard_envs()):
-        spec = WorkerSpec(f"shard {index}", "shard", ShardArgs(run, index, len(rows)))
+    for index, env_index in enumerate(run_plan.remote_shard_envs()):
+        spec = WorkerSpec(f"shard {index}", "shard", ShardArgs(run, index, len(env_index)))
         saved = partial(store.saved_of, index)
-        shards.append(RemoteShard(spec, run_plan.config, places[spec.name], events.post, rows, saved))
+        shards.append(RemoteShard(spec, run_plan.config, places[spec.name], events.post, env_index, saved))
     store.attach(shards)
     return shards
 

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from starling import tree
-from starling.actor.evaluator import MAX_ROWS
+from starling.actor.evaluator import MAX_ENVS
 from starling.algos.base import OptimizerSpec
 from starling.config.schema import Config
 from starling.launch.plan import FRAGMENT_SLOTS, PREFETCH, RunPlan, layout_of
 from starling.learner.optimizer import FlatOptimizer
 from starling.replay.batching import split
-from starling.replay.store import shard_rows
+from starling.replay.store import shard_envs
 from starling.replay.table_bytes import TableBytes, most_saved, table_bytes
 from starling.runtime.batch_buffer import batch_spec
 from starling.runtime.shared_memory import size_of
@@ -72,10 +72,10 @@ def predict_sizes(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Sizes:
     handed = sum((1 + PREFETCH) * size_of(batch_spec(mine, layout)) for mine in run_plan.shards()) if ranks else 0
     states = 2 + 2 * ranks if ranks else 1  # the initial state, also packed; each rank's own, and the copy it sent
     cluster, inline = config.runtime == "ray", config.runtime == "inline"
-    row = memory_bytes(run_plan)
-    memories = config.env.num * row * (2 if inline else 1)  # inline, a checkpoint copies them
+    per_env = memory_bytes(run_plan)
+    memories = config.env.num * per_env * (2 if inline else 1)  # inline, a checkpoint copies them
     if config.eval.every is not None:
-        memories += min(MAX_ROWS, config.eval.episodes) * row
+        memories += min(MAX_ENVS, config.eval.episodes) * per_env
     tables_here = not (cluster and config.ray.address is not None and config.ray.shards)
     return Sizes(
         programs=MAIN + (SERVER + workers * WORKER + ranks * RANK if workers or ranks else 0) + (RAY if cluster else 0),
@@ -85,7 +85,7 @@ def predict_sizes(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Sizes:
         saving=sum(table.copied for table in tables) if tables_here and config.checkpoint.replay else 0,
         memories=0 if cluster and config.ray.address is not None else memories,
         shared=0 if inline else FRAGMENT_SLOTS * fragments + 2 * learners * weights + handed,
-        checkpoint=learning + saved + (config.env.num * row if inline else 0),
+        checkpoint=learning + saved + (config.env.num * per_env if inline else 0),
         checkpoints=_kept(config),
         metrics=ROW * (config.stop.env_steps // config.log_every + 1),
     )
@@ -94,9 +94,9 @@ def predict_sizes(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Sizes:
 def checkpoint_limits(run_plan: RunPlan, model: nn.Module) -> dict[str, int]:
     """Upper bounds on the bytes of arrays and segments in each part of this run's checkpoints."""
     config, layout = run_plan.config, layout_of(run_plan, model)
-    rows = [len(mine) for mine in shard_rows(config.env.num, run_plan.learners)]
+    num_envs = [len(mine) for mine in shard_envs(config.env.num, run_plan.learners)]
     tables = [
-        most_saved(table, layout, rows[shard]) for shard, tables in enumerate(run_plan.shards()) for table in tables
+        most_saved(table, layout, num_envs[shard]) for shard, tables in enumerate(run_plan.shards()) for table in tables
     ]
     shape = run_plan.fragment_shape(layout)
     fragments = sum(size_of(shape.buffer(len(group.env_index))) for group in run_plan.groups().values())
@@ -110,9 +110,9 @@ def checkpoint_limits(run_plan: RunPlan, model: nn.Module) -> dict[str, int]:
 def _tables(run_plan: RunPlan, layout: Layout) -> list[TableBytes]:
     """Sizes of every table in every shard."""
     config, learners = run_plan.config, run_plan.learners
-    rows = [len(mine) for mine in shard_rows(config.env.num, learners)]
+    num_envs = [len(mine) for mine in shard_envs(config.env.num, learners)]
     return [
-        table_bytes(table, layout, rows[shard], config.stop.env_steps * rows[shard] // config.env.num)
+        table_bytes(table, layout, num_envs[shard], config.stop.env_steps * num_envs[shard] // config.env.num)
         for shard, tables in enumerate(run_plan.shards())
         for table in tables
     ]

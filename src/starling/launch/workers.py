@@ -119,7 +119,7 @@ class InferenceArgs:
         core = build_policy(run_plan, model, self.run.layout, sink, self.groups)
         core.policy.progress = sink.refresh()
         channel, settings = ServerSide(self.channel), run_plan.config.batching
-        batcher = Batcher(settings.rows, None if settings.wait_ms is None else settings.wait_ms / 1000)
+        batcher = Batcher(settings.batch_envs, None if settings.wait_ms is None else settings.wait_ms / 1000)
         server = InferenceServer(core, channel, self.groups, batcher, usage)
         return InferenceWorker(server, sink, [channel, link])
 

@@ -1,6 +1,6 @@
 """Recurrent cores: [T, B, F] to [T, B, size].
 
-A core has `size`, `initial_state(rows)` (a tree of [B, ...]), `forward` for a sequence, and `step` for one time step.
+A core has `size`, `initial_state(batch_size)` (a tree of [B, ...]), `forward` for a sequence, and `step` for one step.
 The state is zeroed before every t with `first[t]`, so a sequence may contain several episodes.
 """
 
@@ -45,7 +45,7 @@ class NoCore(nn.Module):
         super().__init__()
         self.size = inputs
 
-    def initial_state(self, _rows: int) -> None:
+    def initial_state(self, _batch_size: int) -> None:
         return None
 
     def step(self, x: Tensor, _first: Tensor, _state: None) -> tuple[Tensor, None]:
@@ -63,9 +63,9 @@ class LSTM(nn.Module):
         self.size = size
         self.lstm = nn.LSTM(inputs, size)
 
-    def initial_state(self, rows: int) -> State:
+    def initial_state(self, batch_size: int) -> State:
         weight = next(self.lstm.parameters())
-        return {"h": weight.new_zeros(rows, self.size), "c": weight.new_zeros(rows, self.size)}
+        return {"h": weight.new_zeros(batch_size, self.size), "c": weight.new_zeros(batch_size, self.size)}
 
     def step(self, x: Tensor, first: Tensor, state: State) -> tuple[Tensor, State]:
         """One time step: x [B, F], first [B] to y [B, size]; the cell takes half the time of a sequence of length 1."""
@@ -94,8 +94,8 @@ class GRU(nn.Module):
         self.size = size
         self.gru = nn.GRU(inputs, size)
 
-    def initial_state(self, rows: int) -> State:
-        return {"h": next(self.gru.parameters()).new_zeros(rows, self.size)}
+    def initial_state(self, batch_size: int) -> State:
+        return {"h": next(self.gru.parameters()).new_zeros(batch_size, self.size)}
 
     def step(self, x: Tensor, first: Tensor, state: State) -> tuple[Tensor, State]:
         """One time step: x [B, F], first [B] to y [B, size]."""

@@ -56,13 +56,13 @@ class PreviousInputs(nn.Module):
         self.streams = streams  # empty: rewards are not an input
         self.size = (0 if encoder is None else encoder.size) + len(streams)
 
-    def initial(self, rows: int, device: torch.device) -> dict[str, Tree]:
+    def initial(self, batch_size: int, device: torch.device) -> dict[str, Tree]:
         """Entries of the carry before the first step, all zero: action [B, ...], rewards [B] per stream."""
         carry: dict[str, Tree] = {}
         if self.encoder is not None:
-            carry["action"] = torch.zeros(rows, *self.shape, dtype=self.dtype, device=device)
+            carry["action"] = torch.zeros(batch_size, *self.shape, dtype=self.dtype, device=device)
         if self.streams:
-            carry["rewards"] = {name: torch.zeros(rows, device=device) for name in self.streams}
+            carry["rewards"] = {name: torch.zeros(batch_size, device=device) for name in self.streams}
         return carry
 
     def forward(self, first: Tensor, action: Tensor | None, rewards: dict[str, Tensor] | None) -> Tensor:
@@ -76,11 +76,11 @@ class PreviousInputs(nn.Module):
         return torch.cat(parts, dim=-1).masked_fill(first.unsqueeze(-1), 0.0)
 
 
-def _shifted(before: Tensor, rows: Tensor, length: int) -> Tensor:
-    """Shift in time: `before` [B, ...], then the first T' - 1 of `rows`: [T', B, ...]."""
-    if len(rows) < length - 1:
-        raise ValueError(f"{length} observations need {length - 1} previous actions and rewards, not {len(rows)}")
-    return torch.cat((before.unsqueeze(0).to(rows.dtype), rows[: length - 1]))
+def _shifted(before: Tensor, after: Tensor, length: int) -> Tensor:
+    """Shift in time: `before` [B, ...], then the first T' - 1 of `after`: [T', B, ...]."""
+    if len(after) < length - 1:
+        raise ValueError(f"{length} observations need {length - 1} previous actions and rewards, not {len(after)}")
+    return torch.cat((before.unsqueeze(0).to(after.dtype), after[: length - 1]))
 
 
 class Network(nn.Module):
@@ -103,11 +103,11 @@ class Network(nn.Module):
         self.shared = SHARED in trunks
         self.recurrent = bool(tree.leaves(self._initial_state(1)))
 
-    def initial_carry(self, rows: int) -> dict[str, Tree]:
+    def initial_carry(self, batch_size: int) -> dict[str, Tree]:
         """The carry before the first observation, all zero: "state" if recurrent, "action" and "rewards" if inputs."""
         device = next(self.parameters()).device
-        carry = {} if self.previous is None else self.previous.initial(rows, device)
-        return {"state": self._initial_state(rows), **carry} if self.recurrent else carry
+        carry = {} if self.previous is None else self.previous.initial(batch_size, device)
+        return {"state": self._initial_state(batch_size), **carry} if self.recurrent else carry
 
     def step(self, obs: Tree, first: Tensor, carry: dict[str, Tree], only: Sequence[str] = ()) -> tuple[Outputs, Tree]:
         """Compute outputs [B, ...] for obs [B, ...] and the next recurrent state (None without one).
@@ -189,8 +189,8 @@ class Network(nn.Module):
         extra: Tensor = self.previous(first, action_tm1, r_tm1)
         return extra
 
-    def _initial_state(self, rows: int) -> Tree:
-        states = {name: trunk.core.initial_state(rows) for name, trunk in self._trunks.items()}
+    def _initial_state(self, batch_size: int) -> Tree:
+        states = {name: trunk.core.initial_state(batch_size) for name, trunk in self._trunks.items()}
         return states[SHARED] if self.shared else states
 
     @property

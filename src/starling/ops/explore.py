@@ -15,11 +15,11 @@ from starling.ops.value import take
 from starling.types import Tensor
 
 
-def ladder(rows: Tensor, total: int, base: float = 0.4, alpha: float = 7.0) -> Tensor:
+def ladder(env_index: Tensor, total: int, base: float = 0.4, alpha: float = 7.0) -> Tensor:
     """Ape-X's epsilons base^(1 + alpha i / (N - 1)) of envs i (1803.00933, section 4.1).
 
     Args:
-        rows: Indices i [B] of envs, from 0.
+        env_index: Indices i [B] of envs, from 0.
         total: Number N of envs in the run; with a single one, epsilon is `base`.
         base: Epsilon of env 0, the largest.
         alpha: Env N - 1 has epsilon base^(1 + alpha), the smallest.
@@ -27,7 +27,7 @@ def ladder(rows: Tensor, total: int, base: float = 0.4, alpha: float = 7.0) -> T
     Returns:
         Epsilons [B].
     """
-    exponent = 1.0 + rows.to(torch.float32) * (alpha / max(total - 1, 1))
+    exponent = 1.0 + env_index.to(torch.float32) * (alpha / max(total - 1, 1))
     return torch.pow(base, exponent)
 
 

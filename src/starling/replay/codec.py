@@ -86,9 +86,9 @@ class Chunked:
     def __init__(self, spec: ArraySpec, grid: Grid) -> None:
         self._grid, self._spec, self._packer = grid, spec, Packer()
         self._chunks = -(-grid.length // CHUNK)  # per ring
-        self._closed = [b""] * (grid.rows * self._chunks)  # b"": never written, or open
-        self._open = np.zeros((grid.rows, CHUNK, *spec.shape), spec.dtype)
-        self._which = np.arange(grid.rows) * self._chunks  # [rows] index of the open chunk
+        self._closed = [b""] * (grid.rings * self._chunks)  # b"": never written, or open
+        self._open = np.zeros((grid.rings, CHUNK, *spec.shape), spec.dtype)
+        self._which = np.arange(grid.rings) * self._chunks  # [rings] index of the open chunk
         self._group = max(1, GROUP_BYTES // (CHUNK * spec.nbytes))  # chunks per saved segment
         self._saved: dict[int, Joined] = {}  # groups that have not changed since they were saved
 
@@ -167,14 +167,14 @@ class Chunked:
     def _check(self, state: dict[str, Any]) -> int:
         """Reject a state that does not fit these rings, before any segment is read; returns its chunks per segment."""
         group, sizes, which = to_count(state["group"]), _sizes(state["sizes"]), state["which"]
-        if group < 1 or len(sizes) != self._grid.rows * self._chunks:
-            raise _broken(f"{len(sizes)} chunks in groups of {group}, not {self._grid.rows * self._chunks} chunks")
+        if group < 1 or len(sizes) != self._grid.rings * self._chunks:
+            raise _broken(f"{len(sizes)} chunks in groups of {group}, not {self._grid.rings * self._chunks} chunks")
         if sizes.max() > 2 * CHUNK * self._spec.nbytes + 64:
             raise _broken(f"a chunk of {sizes.max():,} bytes, which has {CHUNK * self._spec.nbytes:,} unpacked")
         expected = np.add.reduceat(sizes, np.arange(0, len(sizes), group)).tolist()
         if [segment.size for segment in state["closed"].parts] != expected:
             raise _broken("segments of other sizes than their chunks")
-        if which.dtype.kind not in "iu" or not np.array_equal(which // self._chunks, np.arange(self._grid.rows)):
+        if which.dtype.kind not in "iu" or not np.array_equal(which // self._chunks, np.arange(self._grid.rings)):
             raise _broken("the open chunk of a ring lies in another ring")
         if sizes[which].any():
             raise _broken("a chunk is both open and closed")

@@ -76,10 +76,12 @@ class Stacked:
     def gather(self, run: Run) -> NDArray:
         from starling.replay.kernels import locate  # loads numba, which only frame stacks need
 
-        n, rows = self._n, len(run.steps)
-        cells = np.empty((rows, len(run.cells) + n - 1), np.int64)  # of each frame
-        in_whole = np.empty((2, rows * (n - 1)), np.int64)  # (frame, sequence) of frames that only a whole stack has
-        irregular = np.empty(rows, bool)  # sequences with stacks that are not views of `frames`
+        n, sequences = self._n, len(run.steps)
+        cells = np.empty((sequences, len(run.cells) + n - 1), np.int64)  # of each frame
+        in_whole = np.empty(
+            (2, sequences * (n - 1)), np.int64
+        )  # (frame, sequence) of frames that only a whole stack has
+        irregular = np.empty(sequences, bool)  # sequences with stacks that are not views of `frames`
         count = locate(
             run.cells[0],
             run.steps,
@@ -93,9 +95,9 @@ class Stacked:
         )
         frames = self._newest.take(cells.T)  # [T+n, B, frame]
         if count:
-            frame, row = in_whole[:, :count]
-            age = self._age[run.cells[0, row]]
-            frames[frame, row] = self._whole.get(self._grid.shift(run.cells[0, row], -age), frame + age)
+            frame, sequence = in_whole[:, :count]
+            age = self._age[run.cells[0, sequence]]
+            frames[frame, sequence] = self._whole.get(self._grid.shift(run.cells[0, sequence], -age), frame + age)
         stacks = np.lib.stride_tricks.as_strided(
             frames,
             (*run.cells.shape, n, *frames.shape[2:]),

@@ -19,18 +19,18 @@ LEAST_BYTES = 2**26
 
 @dataclass(frozen=True)
 class Grid:
-    """`rows` rings of `length` cells each; cells are numbered ring by ring."""
+    """`rings` rings of `length` cells each; cells are numbered ring by ring."""
 
-    rows: int
+    rings: int
     length: int
 
     @property
     def cells(self) -> int:
-        return self.rows * self.length
+        return self.rings * self.length
 
-    def at(self, rows: NDArray, steps: NDArray) -> NDArray:
-        """Cells of the absolute `steps` of `rows`."""
-        return np.asarray(rows * self.length + steps % self.length)
+    def at(self, rings: NDArray, steps: NDArray) -> NDArray:
+        """Cells of the absolute `steps` of `rings`."""
+        return np.asarray(rings * self.length + steps % self.length)
 
     def shift(self, cells: NDArray, by: NDArray) -> NDArray:
         """Cells `by` steps later (earlier if negative) in the same rings."""
@@ -38,11 +38,11 @@ class Grid:
         return np.asarray(begin + (cells - begin + by) % self.length)
 
     def save(self, array: NDArray, used: int) -> NDArray:
-        """Copy the first `used` cells of every ring: [rows, used, ...]."""
-        return array.reshape(self.rows, self.length, *array.shape[1:])[:, :used].copy()
+        """Copy the first `used` cells of every ring: [rings, used, ...]."""
+        return array.reshape(self.rings, self.length, *array.shape[1:])[:, :used].copy()
 
     def load(self, array: NDArray, saved: NDArray) -> None:
-        array.reshape(self.rows, self.length, *array.shape[1:])[:, : saved.shape[1]] = saved
+        array.reshape(self.rings, self.length, *array.shape[1:])[:, : saved.shape[1]] = saved
 
 
 class Blocks:

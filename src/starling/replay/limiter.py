@@ -23,14 +23,14 @@ _MOST_RATIO = 10**4  # batches per env step; ten times the largest value that a 
 class Limiter:
     """Limits the credits of actors and the batches of a learner, for tables that all receive every fragment.
 
-    `rows` is the number of envs that fill the tables.
+    `num_envs` is the number of envs that fill the tables.
     """
 
-    def __init__(self, specs: Sequence[TableSpec], rows: int) -> None:
+    def __init__(self, specs: Sequence[TableSpec], num_envs: int) -> None:
         if len({(spec.fragment, spec.batch) for spec in specs}) != 1:
             given = {spec.name: (spec.fragment, spec.batch) for spec in specs}
             raise UserError(f"tables of one learner must have one fragment and one batch, not {given}")
-        self._specs, self._rows, self._fragment = tuple(specs), rows, specs[0].fragment
+        self._specs, self._num_envs, self._fragment = tuple(specs), num_envs, specs[0].fragment
         self._takes = split(specs[0].batch, [spec.share for spec in specs])  # items of each table in a batch
         self._queues = [i for i, spec in enumerate(specs) if spec.sampler == "fifo"]
         self._replays = [i for i, spec in enumerate(specs) if spec.sampler != "fifo"]
@@ -48,41 +48,41 @@ class Limiter:
         """Number of envs of all fragments that have begun and are not inserted."""
         return self._in_flight
 
-    def may_begin(self, rows: int) -> bool:
-        """Return True if a fragment of `rows` envs may begin now."""
+    def may_begin(self, num_envs: int) -> bool:
+        """Return True if a fragment of `num_envs` envs may begin now."""
         if any(self._sizes[i] < self._specs[i].min_size for i in self._replays):
             return True
-        return all(self._queue_has_room(i, rows) for i in self._queues) and self._learner_keeps_up()
+        return all(self._queue_has_room(i, num_envs) for i in self._queues) and self._learner_keeps_up()
 
-    def _queue_has_room(self, i: int, rows: int) -> bool:
+    def _queue_has_room(self, i: int, num_envs: int) -> bool:
         """Check that items begun, queued, or in unpublished batches stay within the limits of queue `i`."""
         spec, take = self._specs[i], self._takes[i]
         k = self._queues.index(i)
         outstanding = self._in_flight + self._sizes[i] + sum(batch[k] for batch in self._unpublished)
         room = spec.capacity if spec.max_lag is None else min(spec.capacity, take * (1 + spec.max_lag))
         # Items that the next batch still lacks may always begin, except that max_lag=0 never allows more than a batch.
-        return outstanding + rows <= room or (spec.max_lag != 0 and outstanding < take)
+        return outstanding + num_envs <= room or (spec.max_lag != 0 and outstanding < take)
 
     def _learner_keeps_up(self) -> bool:
         """Check that the batches owed for steps already begun are at most those of one fragment of every env."""
         ahead = self._steps - (self._start or 0) + self._in_flight * self._fragment
-        one_round = self._rows * self._fragment
+        one_round = self._num_envs * self._fragment
         return all((ahead - one_round) * batches <= self._sampled * steps for batches, steps in self._ratios)
 
-    def begin(self, rows: int) -> None:
-        """Count the credit for a fragment of `rows` envs, whether or not it `may_begin`; `Store.begin` asks first."""
-        self._in_flight += rows
+    def begin(self, num_envs: int) -> None:
+        """Count the credit for a fragment of `num_envs` envs, even if not `may_begin`; `Store.begin` asks first."""
+        self._in_flight += num_envs
 
-    def inserted(self, env_steps: int, rows: int) -> None:
-        """Count a fragment of `rows` envs with `env_steps` valid steps; a full queue drops its oldest items."""
-        self._in_flight -= rows
+    def inserted(self, env_steps: int, num_envs: int) -> None:
+        """Count a fragment of `num_envs` envs with `env_steps` valid steps; a full queue drops its oldest items."""
+        self._in_flight -= num_envs
         self._steps += env_steps
         for i in self._queues:
-            self._sizes[i] = min(self._sizes[i] + rows, self._specs[i].capacity)
+            self._sizes[i] = min(self._sizes[i] + num_envs, self._specs[i].capacity)
 
-    def lost(self, rows: int) -> None:
-        """Take back the credit for a fragment of `rows` envs whose actor died."""
-        self._in_flight -= rows
+    def lost(self, num_envs: int) -> None:
+        """Take back the credit for a fragment of `num_envs` envs whose actor died."""
+        self._in_flight -= num_envs
 
     def abandon(self) -> None:
         """Reset for new actors and a new learner: no fragment has begun and no batch is being learned from."""
@@ -171,9 +171,9 @@ def exact_ratio(value: float) -> Fraction:
     return Fraction(value).limit_denominator(10**9)
 
 
-def check(specs: Sequence[TableSpec], rows: int, groups: Sequence[int]) -> None:
+def check(specs: Sequence[TableSpec], num_envs: int, groups: Sequence[int]) -> None:
     """Reject settings that would deadlock; `groups` is the number of envs in the fragments of each actor."""
-    Limiter(specs, rows)
+    Limiter(specs, num_envs)
     takes = split(specs[0].batch, [spec.share for spec in specs])
     for spec, take in zip(specs, takes, strict=True):
         if take == 0:
@@ -183,13 +183,13 @@ def check(specs: Sequence[TableSpec], rows: int, groups: Sequence[int]) -> None:
         else:
             _check_replay(spec, take)
         if spec.storage == "ring":
-            if spec.fragment > spec.capacity // rows:
+            if spec.fragment > spec.capacity // num_envs:
                 raise UserError(
                     f"table {spec.name!r}: a fragment of {spec.fragment:,} steps does not fit into a capacity of"
-                    f" {spec.capacity:,} with {rows:,} envs; lower the fragment to at most"
-                    f" {max(1, spec.capacity // rows):,} or raise the capacity"
+                    f" {spec.capacity:,} with {num_envs:,} envs; lower the fragment to at most"
+                    f" {max(1, spec.capacity // num_envs):,} or raise the capacity"
                 )
-            _check_ring(spec, rows)
+            _check_ring(spec, num_envs)
         else:
             _check_slots(spec, groups)
     queues = [(spec, take) for spec, take in zip(specs, takes, strict=True) if spec.sampler == "fifo"]
@@ -201,13 +201,13 @@ def check(specs: Sequence[TableSpec], rows: int, groups: Sequence[int]) -> None:
         )
 
 
-def _check_ring(spec: TableSpec, rows: int) -> None:
-    if spec.capacity // rows <= spec.length:
+def _check_ring(spec: TableSpec, num_envs: int) -> None:
+    if spec.capacity // num_envs <= spec.length:
         raise UserError(
-            f"table {spec.name!r}: capacity {spec.capacity} over {rows} envs is too small for sequences of"
-            f" {spec.length} steps; at least {rows * (spec.length + 1)} is needed"
+            f"table {spec.name!r}: capacity {spec.capacity} over {num_envs} envs is too small for sequences of"
+            f" {spec.length} steps; at least {num_envs * (spec.length + 1)} is needed"
         )
-    most = rows * max(1, (ring_length(spec, rows) - spec.length) // spec.period)
+    most = num_envs * max(1, (ring_length(spec, num_envs) - spec.length) // spec.period)
     if spec.min_size > most:
         raise UserError(
             f"table {spec.name!r}: learning waits for {spec.min_size:,} items, and about {most:,} fit; raise the"

@@ -18,35 +18,35 @@ from starling.replay.windows import Windows
 from starling.types import Fragment, Layout, NDArray, Trajectory, Tree
 
 _FIRST, _TERMINATED, _TRUNCATED = 1, 2, 4
-_MOST_ROWS = 2**20  # upper bound on the number of envs of a run
+_MOST_ENVS = 2**20  # upper bound on the number of envs of a run
 
 
-def ring_length(spec: TableSpec, rows: int, stack: int = 1) -> int:
+def ring_length(spec: TableSpec, num_envs: int, stack: int = 1) -> int:
     """Cells in one env's ring: its share of the capacity, at least a sequence, a fragment, and a frame stack."""
-    return max(spec.capacity // rows, spec.length + spec.fragment + stack)
+    return max(spec.capacity // num_envs, spec.length + spec.fragment + stack)
 
 
-def _env_rows(saved: NDArray, most: int) -> NDArray:
+def _env_index(saved: NDArray, most: int) -> NDArray:
     """Check saved global env indices [n]: at most `most`, all different, and in range."""
-    rows = np.array(saved)
-    if rows.ndim != 1 or rows.dtype.kind not in "iu" or len(rows) > most or len(np.unique(rows)) != len(rows):
+    env_index = np.array(saved)
+    if env_index.ndim != 1 or env_index.dtype.kind not in "iu" or len(env_index) > most:
         raise ValueError(f"saved env indices are not up to {most} different integers")
-    if len(rows) and not (rows.min() >= 0 and rows.max() < _MOST_ROWS):
-        raise ValueError(f"a saved env index is outside [0, {_MOST_ROWS:,})")
-    return rows.astype(np.int64)
+    if len(env_index) and not (env_index.min() >= 0 and env_index.max() < _MOST_ENVS):
+        raise ValueError(f"a saved env index is outside [0, {_MOST_ENVS:,})")
+    return env_index.astype(np.int64)
 
 
 class Ring:
-    """Steps of `rows` envs; the slot of a sequence is the cell of its first step.
+    """Steps of `num_envs` envs; the slot of a sequence is the cell of its first step.
 
     Each fragment ends with an observation that has no action yet, and the next fragment of that env begins with the
     same observation. If it does not (an actor died, a fragment was lost), the earlier steps are closed as if the
     episode had been cut off there, so that a transition that never happened is never sampled.
     """
 
-    def __init__(self, spec: TableSpec, layout: Layout, rows: int) -> None:
+    def __init__(self, spec: TableSpec, layout: Layout, num_envs: int) -> None:
         stack = layout.stack.n if layout.stack else 1
-        grid = Grid(rows, ring_length(spec, rows, stack))
+        grid = Grid(num_envs, ring_length(spec, num_envs, stack))
         paths = iter([path for path, _ in tree.items(layout.obs)])
         self._grid, self._length, self._reads_past_end = grid, spec.length, spec.reads_past_end
         self._longest = grid.length - spec.length - stack  # of a fragment that overwrites no sequence it completes
@@ -63,7 +63,7 @@ class Ring:
         }
         self._carry = Sparse(layout.carry, grid) if tree.leaves(layout.carry) else None
         self._no_carry = layout.carry
-        self._waiting = np.zeros(rows, bool)  # the newest observation of a ring has no action yet
+        self._waiting = np.zeros(num_envs, bool)  # the newest observation of a ring has no action yet
         self._global = np.zeros(0, np.int64)  # global env indices in the order in which they were first seen
         self._local = np.zeros(0, np.int64)  # global env index -> ring; -1: not seen
         self._broken = 0
@@ -78,7 +78,7 @@ class Ring:
         return int(np.minimum(self._windows.head, self._grid.length).sum())
 
     @property
-    def env_rows(self) -> NDArray:
+    def env_index(self) -> NDArray:
         """Global indices [n] of the envs that have a ring here."""
         return self._global
 
@@ -93,58 +93,58 @@ class Ring:
             raise ValueError(f"a fragment of {new.length} steps is too long for a ring of {self._grid.length} cells")
         if (new.first[1:] & new.valid).any():
             raise ValueError("an episode begins right after a valid step; its reset must be an invalid step")
-        rows = self._rings(fragment.rows)
-        joins = self._joins(rows, new, continues)
-        closed = self._close(rows[self._waiting[rows] & ~joins])
+        rings = self._rings(fragment.env_index)
+        joins = self._joins(rings, new, continues)
+        closed = self._close(rings[self._waiting[rings] & ~joins])
         begins = new.first.copy()
         begins[0] |= ~joins
         begins[1:] |= ~new.valid
-        steps = self._windows.head[rows] + np.arange(new.length + 1)[:, None]  # [T+1, B]
-        block = Block(self._grid.at(rows, steps), begins, joins)
+        steps = self._windows.head[rings] + np.arange(new.length + 1)[:, None]  # [T+1, B]
+        block = Block(self._grid.at(rings, steps), begins, joins)
         self._write(block, new)
         if self._carry is not None:
-            wanted = self._windows.is_start(rows, steps[:-1], begins[:-1]) & new.valid
+            wanted = self._windows.is_start(rings, steps[:-1], begins[:-1]) & new.valid
             self._write_carries(self._carry, block, wanted, fragment.carries)
-        change = self._windows.advance(rows, new.valid, begins)
-        self._waiting[rows] = True
+        change = self._windows.advance(rings, new.valid, begins)
+        self._waiting[rings] = True
         if closed is None:
             return change
         return Change(np.concatenate([closed.dead, change.dead]), np.concatenate([closed.born, change.born]))
 
-    def _rings(self, rows: NDArray) -> NDArray:
+    def _rings(self, env_index: NDArray) -> NDArray:
         """Rings of global env indices [B]; an env that is seen for the first time gets the next free ring."""
-        missing = int(rows.max()) + 1 - len(self._local)
+        missing = int(env_index.max()) + 1 - len(self._local)
         if missing > 0:
             self._local = np.concatenate([self._local, np.full(missing, -1)])
-        unseen = rows[self._local[rows] < 0]
+        unseen = env_index[self._local[env_index] < 0]
         if len(unseen):
             known = len(self._global)
-            if known + len(unseen) > self._grid.rows:
-                raise ValueError(f"more envs than the {self._grid.rows} this ring was made for")
+            if known + len(unseen) > self._grid.rings:
+                raise ValueError(f"more envs than the {self._grid.rings} this ring was made for")
             self._local[unseen] = np.arange(known, known + len(unseen))
             self._global = np.concatenate([self._global, unseen])
-        return self._local[rows]
+        return self._local[env_index]
 
-    def _joins(self, rows: NDArray, new: Trajectory[NDArray], continues: bool) -> NDArray:
+    def _joins(self, rings: NDArray, new: Trajectory[NDArray], continues: bool) -> NDArray:
         """Mask [B]: the first observation of the fragment equals the newest one of its ring, which has no action."""
-        joins = self._waiting[rows] & continues
+        joins = self._waiting[rings] & continues
         if not joins.any():
             return joins
-        cells = self._grid.at(rows, self._windows.head[rows])
+        cells = self._grid.at(rings, self._windows.head[rings])
         joins &= ((self._cells["flags"][cells] & _FIRST) != 0) == new.first[0]
         same = tree.map(lambda column, leaf: column.repeats(cells, leaf[0]), self._obs, new.obs)
         for equal in tree.leaves(same):
             joins &= equal
         return joins
 
-    def _close(self, rows: NDArray) -> Change | None:
+    def _close(self, rings: NDArray) -> Change | None:
         """End the segments of these rings; their newest observation becomes the final one."""
-        if len(rows) == 0:
+        if len(rings) == 0:
             return None
-        self._broken += len(rows)
-        begins = np.zeros((2, len(rows)), bool)
+        self._broken += len(rings)
+        begins = np.zeros((2, len(rings)), bool)
         begins[1] = True
-        return self._windows.advance(rows, np.zeros((1, len(rows)), bool), begins)
+        return self._windows.advance(rings, np.zeros((1, len(rings)), bool), begins)
 
     def _write(self, block: Block, new: Trajectory[NDArray]) -> None:
         cells, taken = block.cells, block.cells[:-1]
@@ -212,17 +212,19 @@ class Ring:
         """All sequences in the ring."""
         slots = np.nonzero(self._windows.steps)[0]
         ring, cell = np.divmod(slots, self._grid.length)
-        generation, rows = self.generation(slots), self._global[ring]
+        generation, env_index = self.generation(slots), self._global[ring]
         start = generation * self._grid.length + cell
-        order = np.lexsort((start, rows))
-        return Items(*(column[order] for column in (slots, generation, rows, start, self._windows.steps[slots])))
+        order = np.lexsort((start, env_index))
+        return Items(*(column[order] for column in (slots, generation, env_index, start, self._windows.steps[slots])))
 
     def release(self, slots: NDArray) -> None:
         self._windows.steps[slots] = 0
 
     def check_valid(self) -> None:
         self._windows.check_valid()
-        require(np.array_equal(self._waiting, np.arange(self._grid.rows) < len(self._global)), "a ring without its env")
+        require(
+            np.array_equal(self._waiting, np.arange(self._grid.rings) < len(self._global)), "a ring without its env"
+        )
         require(not self._windows.head[~self._waiting].any(), "steps of no env")
         slots = np.nonzero(self._windows.steps)[0]
         begun, open_ = self._windows.unfinished()
@@ -243,7 +245,7 @@ class Ring:
             "cells": {str(i): self._grid.save(array, used) for i, array in arrays},
             "carry": None if self._carry is None else self._carry.get_state(used),
             "waiting": self._waiting.copy(),
-            "rows": self._global.copy(),
+            "env_index": self._global.copy(),
             "broken": self._broken,
         }
 
@@ -256,7 +258,7 @@ class Ring:
         if self._carry is not None:
             self._carry.set_state(state["carry"])
         self._waiting[:] = state["waiting"]
-        self._global = _env_rows(state["rows"], self._grid.rows)
+        self._global = _env_index(state["env_index"], self._grid.rings)
         self._local = np.full(int(self._global.max(initial=-1)) + 1, -1)
         self._local[self._global] = np.arange(len(self._global))
         self._broken = int(state["broken"])

@@ -22,7 +22,7 @@ class Items:
 
     slots: NDArray  # [n] int64
     generation: NDArray  # [n] int64
-    rows: NDArray  # [n] int64 global env indices
+    env_index: NDArray  # [n] int64 global env indices
     start: NDArray  # [n] int64: first step of the item, counted from 0 in its env
     steps: NDArray  # [n] number of valid steps
 

@@ -24,13 +24,13 @@ class Tables(Protocol):
 
     env_steps: int
 
-    def begin(self, rows: int) -> bool:
+    def begin(self, num_envs: int) -> bool:
         """See `Store.begin`."""
         ...
 
     def insert(self, fragment: Fragment) -> None: ...
 
-    def lost(self, rows: int) -> None: ...
+    def lost(self, num_envs: int) -> None: ...
 
     def abandon(self) -> None: ...
 
@@ -55,16 +55,16 @@ class Store:
         specs: Sequence[TableSpec],
         layout: Layout,
         *,
-        rows: int,
+        num_envs: int,
         seed: int,
         priority: Callable[[Trajectory[NDArray]], NDArray | None],
         planned_env_steps: int,
         shard: int = 0,
     ) -> None:
         self._batch = specs[0].batch
-        self.limiter = Limiter(specs, rows)
+        self.limiter = Limiter(specs, num_envs)
         tables = [
-            Table(spec, layout, rows, seed=seed, priority=priority, index=i, shard=shard)
+            Table(spec, layout, num_envs, seed=seed, priority=priority, index=i, shard=shard)
             for i, spec in enumerate(specs)
         ]
         self.mixture = Mixture(tables)
@@ -75,14 +75,14 @@ class Store:
         )  # drawn ahead, at most as many as the limiter owes; with runtime=inline empty whenever actors may continue
         self._most_ahead = _most_ahead(specs, layout)
 
-    def begin(self, rows: int) -> bool:
-        """Ask the limiter whether a fragment of `rows` envs may begin now; if so, count it as begun.
+    def begin(self, num_envs: int) -> bool:
+        """Ask the limiter whether a fragment of `num_envs` envs may begin now; if so, count it as begun.
 
         Every True must be followed by `insert` of that fragment, or by `lost`.
         """
-        if not self.limiter.may_begin(rows):
+        if not self.limiter.may_begin(num_envs):
             return False
-        self.limiter.begin(rows)
+        self.limiter.begin(num_envs)
         return True
 
     def insert(self, fragment: Fragment) -> None:
@@ -93,11 +93,11 @@ class Store:
             return
         fresh = self.mixture.steps - before
         self.env_steps += fresh
-        self.limiter.inserted(fresh, len(fragment.rows))
+        self.limiter.inserted(fresh, len(fragment.env_index))
 
-    def lost(self, rows: int) -> None:
-        """Take back the credits of fragments, of `rows` envs in total, that have begun and will never arrive."""
-        self.limiter.lost(rows)
+    def lost(self, num_envs: int) -> None:
+        """Take back the credits of fragments, of `num_envs` envs in total, that have begun and will never arrive."""
+        self.limiter.lost(num_envs)
 
     def abandon(self) -> None:
         """Take back all credits and batches: the processes that held them are gone."""
@@ -180,13 +180,13 @@ def _split(sample: Sample, parts: int) -> list[Candidates]:
     return [Candidates({0: take_rows(sample, slice(i * size, (i + 1) * size))}, {0: size}) for i in range(parts)]
 
 
-def shard_rows(rows: int, shards: int) -> list[NDArray]:
+def shard_envs(num_envs: int, shards: int) -> list[NDArray]:
     """Env indices of every shard, split as evenly as possible, independently of the actors that run them."""
-    return np.array_split(np.arange(rows), shards)
+    return np.array_split(np.arange(num_envs), shards)
 
 
-def shard_specs(specs: Sequence[TableSpec], rows: int, shards: int) -> list[tuple[TableSpec, ...]]:
-    """Tables of every shard, given the `specs` for all `rows` envs together.
+def shard_specs(specs: Sequence[TableSpec], num_envs: int, shards: int) -> list[tuple[TableSpec, ...]]:
+    """Tables of every shard, given the `specs` for all `num_envs` envs together.
 
     A learner's batch is its part of one batch of all learners. A shard therefore allows more batches per env step of
     its own: `updates_per_step` times the number of all envs over that of its envs.
@@ -196,19 +196,19 @@ def shard_specs(specs: Sequence[TableSpec], rows: int, shards: int) -> list[tupl
             f"a batch of {specs[0].batch} cannot be divided equally among learners={shards}: make it a multiple of"
             f" {shards}"
         )
-    if rows < shards:
-        raise UserError(f"learners={shards} are more than the env.num={rows} envs they share")
-    return [tuple(_shard(spec, len(mine), rows, shards) for spec in specs) for mine in shard_rows(rows, shards)]
+    if num_envs < shards:
+        raise UserError(f"learners={shards} are more than the env.num={num_envs} envs they share")
+    return [tuple(_shard(spec, len(mine), num_envs, shards) for spec in specs) for mine in shard_envs(num_envs, shards)]
 
 
-def _shard(spec: TableSpec, mine: int, rows: int, shards: int) -> TableSpec:
+def _shard(spec: TableSpec, mine: int, num_envs: int, shards: int) -> TableSpec:
     if shards == 1:
         return spec
     ratio = spec.updates_per_step
     return replace(
         spec,
         batch=spec.batch // shards,
-        capacity=-(-spec.capacity * mine // rows),
-        min_size=-(-spec.min_size * mine // rows),
-        updates_per_step=None if ratio is None else float(exact_ratio(ratio) * rows / mine),
+        capacity=-(-spec.capacity * mine // num_envs),
+        min_size=-(-spec.min_size * mine // num_envs),
+        updates_per_step=None if ratio is None else float(exact_ratio(ratio) * num_envs / mine),
     )

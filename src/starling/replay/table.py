@@ -37,13 +37,13 @@ def _check_slots(saved: NDArray, slots: int) -> None:
 
 
 class Table:
-    """Storage and sampler of one `TableSpec`, for `rows` envs."""
+    """Storage and sampler of one `TableSpec`, for `num_envs` envs."""
 
     def __init__(
         self,
         spec: TableSpec,
         layout: Layout,
-        rows: int,
+        num_envs: int,
         seed: int,
         priority: Priority | None = None,
         index: int = 0,
@@ -53,7 +53,7 @@ class Table:
             raise UserError(f"table {spec.name!r}: a ring cannot be read as a queue; fifo needs storage slots")
         self.spec, self.index, self.shard = spec, index, shard
         self._layout = layout
-        self._storage: Storage = Ring(spec, layout, rows) if spec.storage == "ring" else Slots(spec, layout)
+        self._storage: Storage = Ring(spec, layout, num_envs) if spec.storage == "ring" else Slots(spec, layout)
         self._sampler = samplers.build(spec, self._storage.slots)
         self._ranked = self._sampler if isinstance(self._sampler, samplers.Ranked) else None
         self._priority = priority if spec.takes_priorities else None
@@ -92,7 +92,7 @@ class Table:
             return self._keys(np.zeros(0, np.int64))
         if last is None:
             self._check_layout(fragment.trajectory)
-        self._make_room(len(fragment.rows))
+        self._make_room(len(fragment.env_index))
         change = self._storage.append(fragment, continues=last is not None and fragment.sequence == last + 1)
         self._sequence[fragment.actor_id] = fragment.sequence
         self._steps += int(fragment.trajectory.valid.sum())

@@ -37,12 +37,12 @@ class TableBytes:
     copied: int  # additional memory while saving
 
 
-def table_bytes(spec: TableSpec, layout: Layout, rows: int, steps: int) -> TableBytes:
-    """Estimate the bytes of a table for `rows` envs in a run of `steps` env steps."""
-    return _ring(spec, layout, rows, steps) if spec.storage == "ring" else _slots(spec, layout)
+def table_bytes(spec: TableSpec, layout: Layout, num_envs: int, steps: int) -> TableBytes:
+    """Estimate the bytes of a table for `num_envs` envs in a run of `steps` env steps."""
+    return _ring(spec, layout, num_envs, steps) if spec.storage == "ring" else _slots(spec, layout)
 
 
-def most_saved(spec: TableSpec, layout: Layout, rows: int) -> int:
+def most_saved(spec: TableSpec, layout: Layout, num_envs: int) -> int:
     """Upper bound on the bytes of a table in a checkpoint: every step begins an episode, and nothing compresses."""
     books = 128  # per cell: flags, versions, sequences, and the sampler
     if spec.storage == "slots":
@@ -50,7 +50,7 @@ def most_saved(spec: TableSpec, layout: Layout, rows: int) -> int:
     kept_once = tree.nbytes((layout.action, layout.extras)) + 4 * len(layout.rewards) + books
     cell = 4 * tree.nbytes(layout.obs) + 2 * tree.nbytes(layout.carry) + kept_once  # growing arrays may be half empty
     stack = layout.stack.n if layout.stack else 1
-    return rows * (ring_length(spec, rows, stack) + CHUNK) * cell
+    return num_envs * (ring_length(spec, num_envs, stack) + CHUNK) * cell
 
 
 def _slots(spec: TableSpec, layout: Layout) -> TableBytes:
@@ -60,18 +60,18 @@ def _slots(spec: TableSpec, layout: Layout) -> TableBytes:
     return TableBytes(spec.capacity * (item + books) + _sampler(spec, spec.capacity), saved, copied=saved)
 
 
-def _ring(spec: TableSpec, layout: Layout, rows: int, steps: int) -> TableBytes:
-    length = ring_length(spec, rows, layout.stack.n if layout.stack else 1)
-    used = min(length, steps * (EPISODE + 1) // (EPISODE * rows) + 1)  # a reset between two episodes is a step too
-    cells, filled = rows * length, rows * used
+def _ring(spec: TableSpec, layout: Layout, num_envs: int, steps: int) -> TableBytes:
+    length = ring_length(spec, num_envs, layout.stack.n if layout.stack else 1)
+    used = min(length, steps * (EPISODE + 1) // (EPISODE * num_envs) + 1)  # a reset between two episodes is a step too
+    cells, filled = num_envs * length, num_envs * used
     leaves = [_leaf(spec, layout, path, leaf, cells) for path, leaf in tree.items(layout.obs)]
-    cell, books = _cell(layout, leaves), rows * (8 + 8 + 1 + 8)  # head, start, waiting, global env index
-    books += rows * sum(leaf.opened for leaf in leaves)
+    cell, books = _cell(layout, leaves), num_envs * (8 + 8 + 1 + 8)  # head, start, waiting, global env index
+    books += num_envs * sum(leaf.opened for leaf in leaves)
     rare, rare_saved = (_now_and_then(spec, layout, leaves, count) for count in (cells, filled))
     saved = filled * cell + books + rare_saved + _saved_sampler(spec, cells, filled)
     in_segments = filled * sum(leaf.in_segments for leaf in leaves)
     return TableBytes(
-        held=cells * cell + books + 8 * rows + rare + _sampler(spec, cells),
+        held=cells * cell + books + 8 * num_envs + rare + _sampler(spec, cells),
         saved=saved,
         copied=saved - int((1 - MEANWHILE) * in_segments),
     )

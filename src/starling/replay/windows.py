@@ -25,54 +25,54 @@ class Windows:
 
     def __init__(self, grid: Grid, length: int, period: int, prefix: int, history: int) -> None:
         self._grid, self._length, self._period, self._prefix, self._history = grid, length, period, prefix, history
-        self.head = np.zeros(grid.rows, np.int64)  # absolute step of the newest observation, which has no action yet
-        self._start = np.zeros(grid.rows, np.int64)  # first step of the segment that `head` belongs to
+        self.head = np.zeros(grid.rings, np.int64)  # absolute step of the newest observation, which has no action yet
+        self._start = np.zeros(grid.rings, np.int64)  # first step of the segment that `head` belongs to
         self.steps = np.zeros(grid.cells, np.int32)  # valid steps of the sequence that starts in a cell; 0: none
 
-    def advance(self, rows: NDArray, valid: NDArray, begins: NDArray) -> Change:
-        """Advance `rows` [B] by T steps; `valid` [T, B] marks real steps, `begins` [T+1, B] the starts of segments."""
-        dead = self._overwrite(rows, len(valid))
-        head = self.head[rows]  # [B]
+    def advance(self, rings: NDArray, valid: NDArray, begins: NDArray) -> Change:
+        """Advance `rings` [B] by T steps; `valid` [T, B] marks real steps, `begins` [T+1, B] the starts of segments."""
+        dead = self._overwrite(rings, len(valid))
+        head = self.head[rings]  # [B]
         now = head + np.arange(len(valid))[:, None]  # [T, B]
         opened = np.where(begins[:-1], now, 0)
-        opened[0] = self._start[rows]  # equals `head` if a segment begins there
+        opened[0] = self._start[rings]  # equals `head` if a segment begins there
         segment = np.maximum.accumulate(opened, axis=0)  # [T, B] first step of each step's segment
         ends = np.where(valid, _NEVER, now)
         ends = np.minimum.accumulate(ends[::-1], axis=0)[::-1]  # [T, B] the next invalid step at or after each
-        born = self._complete(rows, head, segment, ends)
-        self._start[rows] = np.where(begins[-1], head + len(valid), segment[-1])
-        self.head[rows] = head + len(valid)
+        born = self._complete(rings, head, segment, ends)
+        self._start[rings] = np.where(begins[-1], head + len(valid), segment[-1])
+        self.head[rings] = head + len(valid)
         return Change(dead, born)
 
-    def _overwrite(self, rows: NDArray, count: int) -> NDArray:
+    def _overwrite(self, rings: NDArray, count: int) -> NDArray:
         """Remove the sequences whose steps or history the next `count` steps overwrite; returns their slots [m]."""
-        oldest = self.head[rows] - self._grid.length + 1 + self._history
-        cells = self._grid.at(rows, oldest + np.arange(count)[:, None])
+        oldest = self.head[rings] - self._grid.length + 1 + self._history
+        cells = self._grid.at(rings, oldest + np.arange(count)[:, None])
         dead = cells[self.steps[cells] > 0]
         self.steps[dead] = 0
         return dead
 
-    def _complete(self, rows: NDArray, head: NDArray, segment: NDArray, ends: NDArray) -> NDArray:
+    def _complete(self, rings: NDArray, head: NDArray, segment: NDArray, ends: NDArray) -> NDArray:
         """Add the sequences whose last step, or end of segment, is among the new steps; returns their slots [n]."""
         earlier = self._length - 1  # number of starts before the new steps that may be incomplete
         if earlier:
             # They are in the segment of the first new step, or ended with an earlier segment.
-            segment = np.concatenate([np.broadcast_to(segment[:1], (earlier, len(rows))), segment])
-            ends = np.concatenate([np.broadcast_to(ends[:1], (earlier, len(rows))), ends])
+            segment = np.concatenate([np.broadcast_to(segment[:1], (earlier, len(rings))), segment])
+            ends = np.concatenate([np.broadcast_to(ends[:1], (earlier, len(rings))), ends])
         start = head - earlier + np.arange(len(segment))[:, None]  # [T + length - 1, B]
         full = start + self._length <= head + len(segment) - earlier
         least = start + np.where(start == segment, 0, self._prefix)
         made = (full | (ends < start + self._length)) & (least < ends) & (start >= segment)
         if self._period > 1:
             made &= (start - segment) % self._period == 0
-        cells = self._grid.at(rows, start)[made]
+        cells = self._grid.at(rings, start)[made]
         self.steps[cells] = np.minimum(self._length, (ends - start)[made])
         return cells
 
-    def is_start(self, rows: NDArray, steps: NDArray, begins: NDArray) -> NDArray:
-        """Mask [T, B]: a sequence may start at these `steps` [T, B], which are the next ones of `rows` [B]."""
+    def is_start(self, rings: NDArray, steps: NDArray, begins: NDArray) -> NDArray:
+        """Mask [T, B]: a sequence may start at these `steps` [T, B], which are the next ones of `rings` [B]."""
         opened = np.where(begins, steps, 0)
-        opened[0] = self._start[rows]
+        opened[0] = self._start[rings]
         return np.asarray((steps - np.maximum.accumulate(opened, axis=0)) % self._period == 0)
 
     def generation(self, slots: NDArray) -> NDArray:
@@ -89,10 +89,10 @@ class Windows:
 
         Rings that were never written have none.
         """
-        step = self.head[:, None] - np.arange(self._length)  # [rows, T], the newest first
+        step = self.head[:, None] - np.arange(self._length)  # [rings, T], the newest first
         own = (step >= self._start[:, None]) & (self.head[:, None] > 0)
         begins = own & ((step - self._start[:, None]) % self._period == 0) & (step < self.head[:, None])
-        cells = self._grid.at(np.arange(self._grid.rows)[:, None], step)
+        cells = self._grid.at(np.arange(self._grid.rings)[:, None], step)
         return cells[begins], cells[own]
 
     def check_valid(self) -> None:

@@ -18,7 +18,7 @@ from starling.types import NDArray
 class ActorSlots:
     """The slots of one group, and those that are lent."""
 
-    rows: NDArray  # [B] int64
+    env_index: NDArray  # [B] int64
     buffers: Sequence[FragmentBuffer | None]  # in shared memory; None if the slot is on another machine
     writer: str  # the worker that fills them
     incarnation: int = 0  # number of restarts of its env loop
@@ -26,7 +26,7 @@ class ActorSlots:
 
     def actor_id(self, group: int) -> int:
         """The actor id in the fragments of the current incarnation."""
-        return GroupSpec(self.rows, self.incarnation).actor_id(group)
+        return GroupSpec(self.env_index, self.incarnation).actor_id(group)
 
 
 class Credits:
@@ -68,7 +68,7 @@ class Credits:
         self._writers.discard(name)
         for slots in self.actor_slots.values():
             if slots.writer == name:
-                self._lost(len(slots.rows) * len(slots.lent))
+                self._lost(len(slots.env_index) * len(slots.lent))
                 slots.lent.clear()
         self._free = deque((group, slot) for group, slot in self._free if self.actor_slots[group].writer != name)
 
@@ -87,7 +87,7 @@ class Credits:
         """The writer returned these slots of a group without a fragment, since the env loop is gone."""
         slots = self.actor_slots[group]
         unused_slots = slots.lent & set(unused)
-        self._lost(len(slots.rows) * len(unused_slots))
+        self._lost(len(slots.env_index) * len(unused_slots))
         slots.lent -= unused_slots
         if group not in self._paused:
             self._free.extend((group, slot) for slot in sorted(unused_slots))
@@ -106,7 +106,7 @@ class Credits:
         while self._free:
             group, slot = self._free[0]
             slots = self.actor_slots[group]
-            if not self._try_begin(len(slots.rows)):
+            if not self._try_begin(len(slots.env_index)):
                 return
             self._free.popleft()
             slots.lent.add(slot)

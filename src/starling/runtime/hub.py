@@ -287,7 +287,7 @@ class Hub:
     def _insert(self, group: int, slot: int, actor_id: int, sequence: int, buffer: FragmentBuffer | None) -> None:
         slots, before = self.credits.actor_slots[group], self.store.env_steps
         assert buffer is not None, "a fragment lies in its slot or was sent"
-        self.store.insert(Fragment(buffer.steps, slots.rows, buffer.carries, actor_id, sequence))
+        self.store.insert(Fragment(buffer.steps, slots.env_index, buffer.carries, actor_id, sequence))
         self.credits.ledger.inserted(actor_id, self.store.env_steps - before)  # valid steps; none of a duplicate
         self.credits.free_slot(group, slot)
 

@@ -29,17 +29,17 @@ def _decoded(token: bytes) -> tuple[int, int, int]:
     return group, incarnation, number
 
 
-def _place_spec(layout: Layout, rows: int) -> tuple[EnvStep, Tree]:
+def _place_spec(layout: Layout, num_envs: int) -> tuple[EnvStep, Tree]:
     """The arrays of one group: a step and actions, as `ArraySpec`."""
 
     def rowwise(spec: ArraySpec) -> ArraySpec:
-        return ArraySpec((rows, *spec.shape), spec.dtype)
+        return ArraySpec((num_envs, *spec.shape), spec.dtype)
 
-    flag = ArraySpec((rows,), _FLAG)
+    flag = ArraySpec((num_envs,), _FLAG)
     specs: dict[str, Any] = {
         "obs": tree.map(rowwise, layout.obs),
         "first": flag,
-        "reward": ArraySpec((rows,), _REWARD),
+        "reward": ArraySpec((num_envs,), _REWARD),
         "terminated": flag,
         "truncated": flag,
         "valid": flag,
@@ -55,7 +55,7 @@ class LoopPort:
     shared_memory: AnonymousSharedMemory
     offset: int
     layout: Layout
-    rows: int
+    num_envs: int
     ring: PipeEnd
     answer: PipeEnd
 
@@ -67,7 +67,7 @@ class ServerPort:
     shared_memory: AnonymousSharedMemory
     offsets: dict[int, int]
     layout: Layout
-    rows: dict[int, int]
+    num_envs: dict[int, int]
     bell: PipeEnd
     answers: dict[int, PipeEnd]
 
@@ -79,28 +79,28 @@ class SharedInferenceChannel:
     token is far smaller than what a pipe takes in one piece.
     """
 
-    def __init__(self, layout: Layout, rows: Mapping[int, int]) -> None:
-        self._layout, self._rows = layout, dict(rows)
-        sizes = [size_of(_place_spec(layout, n)) for n in rows.values()]
-        self._offsets = dict(zip(rows, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+    def __init__(self, layout: Layout, num_envs: Mapping[int, int]) -> None:
+        self._layout, self._num_envs = layout, dict(num_envs)
+        sizes = [size_of(_place_spec(layout, n)) for n in num_envs.values()]
+        self._offsets = dict(zip(num_envs, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
         self._slab = AnonymousSharedMemory(sum(sizes))
         self._bell = pipe()
-        self._answers = {group: pipe() for group in rows}
+        self._answers = {group: pipe() for group in num_envs}
 
     def loop_port(self, group: int) -> LoopPort:
-        offset, rows, answer = self._offsets[group], self._rows[group], self._answers[group][0]
-        return LoopPort(self._slab, offset, self._layout, rows, self._bell[1], answer)
+        offset, num_envs, answer = self._offsets[group], self._num_envs[group], self._answers[group][0]
+        return LoopPort(self._slab, offset, self._layout, num_envs, self._bell[1], answer)
 
     def server_port(self) -> ServerPort:
         answers = {group: pair[1] for group, pair in self._answers.items()}
-        return ServerPort(self._slab, self._offsets, self._layout, self._rows, self._bell[0], answers)
+        return ServerPort(self._slab, self._offsets, self._layout, self._num_envs, self._bell[0], answers)
 
 
 class LoopSide:
     """An env loop's end: acts like a policy whose actions may arrive later."""
 
     def __init__(self, port: LoopPort, group: int, incarnation: int) -> None:
-        self._step, self._actions = port.shared_memory.arrays(_place_spec(port.layout, port.rows), port.offset)
+        self._step, self._actions = port.shared_memory.arrays(_place_spec(port.layout, port.num_envs), port.offset)
         self._ring, self._answer = port.ring, port.answer
         self._group, self._birth, self._number = group, incarnation, 0
 
@@ -129,7 +129,7 @@ class ServerSide:
 
     def __init__(self, port: ServerPort) -> None:
         self._places = {
-            group: port.shared_memory.arrays(_place_spec(port.layout, port.rows[group]), offset)
+            group: port.shared_memory.arrays(_place_spec(port.layout, port.num_envs[group]), offset)
             for group, offset in port.offsets.items()
         }
         self._bell, self._answers = port.bell, port.answers

@@ -273,7 +273,7 @@ def encode(message: Message) -> bytes:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Episode):
-        return [value.row, value.total, value.length]
+        return [value.env_index, value.total, value.length]
     raise TypeError(f"{type(value).__name__} is not part of a message")
 
 
@@ -344,8 +344,8 @@ def _tuple_of(item: Check) -> Check:
 
 
 def _episode(value: Any) -> Episode:
-    row, total, length = _numbers(value)
-    return Episode(_of(int)(row), float(total), _of(int)(length))
+    env_index, total, length = _numbers(value)
+    return Episode(_of(int)(env_index), float(total), _of(int)(length))
 
 
 def _numbers(value: Any) -> list[Any]:

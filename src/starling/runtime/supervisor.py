@@ -168,7 +168,7 @@ def batching(servers: Sequence[Member]) -> dict[str, float]:
     cells = [server.counters for server in servers]
     calls = max(1, sum(cell["calls"] for cell in cells))
     return {
-        "time/inference/batch": round(sum(cell["rows"] for cell in cells) / calls, 2),
+        "time/inference/batch": round(sum(cell["envs"] for cell in cells) / calls, 2),
         "time/inference/wait_ms": round(sum(cell["waited"] for cell in cells) / calls / 1e6, 3),
         "time/inference/budget_ms": round(sum(cell["budget"] for cell in cells) / len(cells) / 1e6, 3),
     }

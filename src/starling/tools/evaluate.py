@@ -43,8 +43,8 @@ class TrainedAgent:
 
     def policy(self, *, explore: bool) -> Policy:
         """Build a policy that acts as in training at this checkpoint, or without exploration."""
-        rows = self.run_plan.config.env.num
-        policy = Policy(self.run_plan.algorithm, self.model, num_envs=rows, explore=explore)
+        num_envs = self.run_plan.config.env.num
+        policy = Policy(self.run_plan.algorithm, self.model, num_envs=num_envs, explore=explore)
         policy.progress, policy.arm = self.progress, self.arm
         return policy
 

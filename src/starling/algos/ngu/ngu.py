@@ -50,9 +50,9 @@ class NGUModel(nn.Module):
         # Moving averages of (1, error, error^2), all starting at 0; the first one corrects the bias of the other two.
         self.register_buffer("error", torch.zeros(3))
 
-    def initial_carry(self, rows: int) -> dict[str, Tree]:
-        carry = self.agent.initial_carry(rows)
-        return {**carry, "arm": torch.zeros(rows, dtype=torch.int64, device=next(self.parameters()).device)}
+    def initial_carry(self, batch_size: int) -> dict[str, Tree]:
+        carry = self.agent.initial_carry(batch_size)
+        return {**carry, "arm": torch.zeros(batch_size, dtype=torch.int64, device=next(self.parameters()).device)}
 
     def modulation(self, error: Tensor) -> Tensor:
         """Lifelong novelty modulator [B]: 1 + (error - mean) / std; 1 until statistics have warmed up."""
@@ -159,16 +159,16 @@ class NGU(R2D2):
         if self._bandit is not None and seen.explore:
             ended = seen.ended.nonzero().flatten()
             self._bandit.learn(state["bandit"], ended, arm[ended], total[ended])
-        rows = seen.first.nonzero().flatten()
-        if len(rows) == 0:
+        begins = seen.first.nonzero().flatten()  # indices of envs whose episode begins
+        if len(begins) == 0:
             return
         if not seen.explore:
-            arm[rows] = seen.arm[rows]
+            arm[begins] = seen.arm[begins]
         elif self._bandit is None:
-            arm[rows] = seen.env_index[rows] % self.config.policies
+            arm[begins] = seen.env_index[begins] % self.config.policies
         else:
-            arm[rows] = self._bandit.choose(state["bandit"], rows, seen.noise(2)[rows])
-        total[rows] = 0.0
+            arm[begins] = self._bandit.choose(state["bandit"], begins, seen.noise(2)[begins])
+        total[begins] = 0.0
 
     def trials(self) -> Trials | None:
         """The evaluator's bandit if there is a meta-controller and policies differ in more than epsilon, else None."""

@@ -19,7 +19,7 @@ class PPOConfig(AlgoConfig):
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
     gae_lambda: float = Field(0.95, ge=0, le=1, description="lambda of the advantage estimate (1506.02438)")
     rollout: Length = Field(128, ge=1, description="steps of every env in one batch")
-    rows: NumEnvs | None = Field(None, ge=1, description="envs in one batch; null: all of env.num")
+    batch_envs: NumEnvs | None = Field(None, ge=1, description="envs in one batch; null: all of env.num")
     max_lag: Items = Field(
         0, ge=0, description="batches that actors may run ahead, corrected by V-trace (1802.01561); 0: synchronous"
     )

@@ -86,7 +86,7 @@ class PPO(Algorithm):
         return HeadSpec("policy", log_std=self.config.log_std)
 
     def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
-        batch, rollout = self.config.rows or num_envs, self.config.rollout
+        batch, rollout = self.config.batch_envs or num_envs, self.config.rollout
         parts = batch if self._sequential else batch * rollout
         if self.config.minibatches > parts:
             what = "envs (a recurrent batch is split by env)" if self._sequential else "steps"

@@ -50,8 +50,8 @@ class SoftActorCritic(nn.Module):
         self.actor, self.critics = actor, critics
         self.log_alpha = nn.Parameter(torch.tensor(math.log(temperature)))
 
-    def initial_carry(self, rows: int) -> dict[str, Tree]:
-        return self.actor.initial_carry(rows)
+    def initial_carry(self, batch_size: int) -> dict[str, Tree]:
+        return self.actor.initial_carry(batch_size)
 
     def policy(self, obs: Tree, first: Tensor) -> Any:
         """The policy at obs [B, ...]."""
@@ -85,9 +85,9 @@ class Continuous:
         q: Tensor = critics(features, action)
         return q
 
-    def draw(self, rows: int, generator: torch.Generator) -> Tensor:
+    def draw(self, batch_size: int, generator: torch.Generator) -> Tensor:
         """Standard normal noise [B, D] for `value`."""
-        return torch.randn(rows, self.noise_size, generator=generator, device=generator.device)
+        return torch.randn(batch_size, self.noise_size, generator=generator, device=generator.device)
 
     def value(
         self, policy: TanhGaussian, critics: Critics, features: Tensor, alpha: Tensor, drawn: Tensor
@@ -118,9 +118,9 @@ class Discrete:
         every = critics(features)
         return take(every, action.expand(every.shape[:-1]))
 
-    def draw(self, rows: int, generator: torch.Generator) -> Tensor:
+    def draw(self, batch_size: int, generator: torch.Generator) -> Tensor:
         """An empty tensor [B, 0]: `value` needs no noise."""
-        return torch.empty(rows, 0, device=generator.device)
+        return torch.empty(batch_size, 0, device=generator.device)
 
     def value(
         self, policy: Categorical, critics: Critics, features: Tensor, alpha: Tensor, drawn: Tensor

@@ -10,7 +10,7 @@ import numpy as np
 from starling import tree
 from starling.experiment.saved_replay.steps import Steps
 from starling.replay.ring import ring_length
-from starling.replay.store import shard_rows
+from starling.replay.store import shard_envs
 from starling.replay.table import Table
 from starling.types import Fragment, Keys, Layout, NDArray, Trajectory
 
@@ -23,14 +23,16 @@ AGED = 64
 class Feed:
     """Insert the steps of one env as an actor would: each fragment begins where the last one ended.
 
-    `rows` envs share the table. `own`: weights of this run acted, so the policy versions of the steps are known.
+    `num_envs` envs share the table. `own`: weights of this run acted, so the policy versions of the steps are known.
     """
 
-    def __init__(self, table: Table, layout: Layout, row: int, rows: int, own: bool) -> None:
+    def __init__(self, table: Table, layout: Layout, env_index: int, num_envs: int, own: bool) -> None:
         self._own = own
         stack = layout.stack.n if layout.stack else 1
-        self._table, self._row = table, np.array([row])
-        self._longest = min(AGED if own else LONGEST, ring_length(table.spec, rows, stack) - table.spec.length - stack)
+        self._table, self._env_index = table, np.array([env_index])
+        self._longest = min(
+            AGED if own else LONGEST, ring_length(table.spec, num_envs, stack) - table.spec.length - stack
+        )
         self._recurrent = bool(tree.leaves(layout.carry))
         self._last: Steps | None = None  # one step, kept until the next observation is known
         self._priorities: list[NDArray] = []
@@ -60,24 +62,24 @@ class Feed:
         """Insert a fragment of all `steps` but the last, which only contributes the final observation."""
         self._sequence += 1
         self._priorities.append(steps.priority[:-1])
-        shown = {name: tree.map(_one_row, getattr(steps, name)) for name in ("obs", "first", "extras", "carry")}
+        shown = {name: tree.map(_one_env, getattr(steps, name)) for name in ("obs", "first", "extras", "carry")}
         names = ("action", "rewards", "terminated", "truncated", "valid")
-        done = {name: tree.map(lambda leaf: _one_row(leaf[:-1]), getattr(steps, name)) for name in names}
+        done = {name: tree.map(lambda leaf: _one_env(leaf[:-1]), getattr(steps, name)) for name in names}
         carries = shown.pop("carry")
         carry = tree.map(lambda leaf: leaf[0], carries)
         oldest = steps.policy_version[:-1].min() if self._own else 0  # the oldest version
         policy_version = np.array([oldest], np.int64)
         trajectory: Trajectory[NDArray] = Trajectory(**shown, **done, carry=carry, policy_version=policy_version)
-        actor = -1 - int(self._row[0])  # no actor has this id
-        fragment = Fragment(trajectory, self._row, carries if self._recurrent else None, actor, self._sequence)
+        actor = -1 - int(self._env_index[0])  # no actor has this id
+        fragment = Fragment(trajectory, self._env_index, carries if self._recurrent else None, actor, self._sequence)
         self._table.insert(fragment)
 
 
-def feed_all(shards: Sequence[Table], layout: Layout, rows: int, own: bool = False) -> list[dict[int, Feed]]:
-    """Build a `Feed` for each of `rows` envs into its shard of a table: one dict per shard, by env."""
-    dealt = shard_rows(rows, len(shards))
+def feed_all(shards: Sequence[Table], layout: Layout, num_envs: int, own: bool = False) -> list[dict[int, Feed]]:
+    """Build a `Feed` for each of `num_envs` envs into its shard of a table: one dict per shard, by env."""
+    dealt = shard_envs(num_envs, len(shards))
     return [
-        {row: Feed(table, layout, row, len(mine), own) for row in mine.tolist()}
+        {env: Feed(table, layout, env, len(mine), own) for env in mine.tolist()}
         for table, mine in zip(shards, dealt, strict=True)
     ]
 
@@ -89,8 +91,8 @@ def take_over(table: Table, feeds: Mapping[int, Feed], prioritized: bool) -> Non
     """
     assert table.ring is not None
     items = table.ring.items()
-    given = {row: feed.priorities() for row, feed in feeds.items()}
-    priorities = np.array([given[row][start] for row, start in zip(items.rows.tolist(), items.start, strict=True)])
+    given = {env: feed.priorities() for env, feed in feeds.items()}
+    priorities = np.array([given[env][start] for env, start in zip(items.env_index.tolist(), items.start, strict=True)])
     same = np.full((2, len(priorities)), [[table.shard], [table.index]], np.int64)
     keys = Keys(same[0], same[1], items.slots, items.generation)
     had = priorities > 0
@@ -99,7 +101,7 @@ def take_over(table: Table, feeds: Mapping[int, Feed], prioritized: bool) -> Non
         table.reprioritize(tree.map(lambda column: column[had], keys), priorities[had])
 
 
-def _one_row(leaf: NDArray) -> NDArray:
+def _one_env(leaf: NDArray) -> NDArray:
     """Reshape [T, ...] to [T, 1, ...]."""
     return leaf[:, None]
 

@@ -74,7 +74,7 @@ class TableEntry(Part):
     priority_exponent: float
     items: Count
     steps: Count  # valid ones
-    rows: Count  # envs
+    envs: Count
     parts: list[PartFile]
 
 

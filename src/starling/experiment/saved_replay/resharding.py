@@ -13,7 +13,7 @@ from starling.experiment.saved_replay.feed import feed_all, take_over
 from starling.experiment.saved_replay.steps import read_steps
 from starling.launch.builders import build_stores
 from starling.launch.plan import RunPlan, build_model, layout_of
-from starling.replay.store import Store, shard_rows
+from starling.replay.store import Store, shard_envs
 from starling.replay.table import Table
 from starling.types import Fragment, Layout
 
@@ -47,8 +47,8 @@ def _numbered(shards: list[State]) -> State:
 
 def _dealt(total: int, run_plan: RunPlan) -> list[int]:
     """Divide a count of the whole run among the shards in proportion to their envs."""
-    rows = [len(mine) for mine in shard_rows(run_plan.config.env.num, run_plan.learners)]
-    ends = [total * int(end) // sum(rows) for end in np.cumsum([0, *rows])]
+    num_envs = [len(mine) for mine in shard_envs(run_plan.config.env.num, run_plan.learners)]
+    ends = [total * int(end) // sum(num_envs) for end in np.cumsum([0, *num_envs])]
     return np.diff(ends).tolist()
 
 
@@ -71,8 +71,8 @@ def _tables(old: RunPlan, new: RunPlan, parts: list[State]) -> list[State]:
 def _restored(run_plan: RunPlan, part: State, shard: int, index: int, layout: Layout) -> Table:
     """Restore a table; a queue is set up so that every item can be sampled exactly once."""
     spec = replace(run_plan.shards()[shard][index], min_size=1, max_times_sampled=1)
-    rows = shard_rows(run_plan.config.env.num, run_plan.learners)[shard]
-    table = Table(spec, layout, len(rows), run_plan.config.seed, index=index, shard=shard)
+    mine = shard_envs(run_plan.config.env.num, run_plan.learners)[shard]
+    table = Table(spec, layout, len(mine), run_plan.config.seed, index=index, shard=shard)
     state = part["tables"][spec.name]
     if spec.sampler == "fifo":
         state = {**state, "sampler": {**state["sampler"], "uses": np.zeros_like(state["sampler"]["uses"])}}
@@ -81,14 +81,14 @@ def _restored(run_plan: RunPlan, part: State, shard: int, index: int, layout: La
     return table
 
 
-def _move_steps(before: Sequence[Table], after: Sequence[Table], layout: Layout, rows: int) -> None:
+def _move_steps(before: Sequence[Table], after: Sequence[Table], layout: Layout, num_envs: int) -> None:
     """Insert all steps into the shards that now have their envs; items and priorities are kept."""
-    feeds = feed_all(after, layout, rows, own=True)
-    by_row = {row: feed for mine in feeds for row, feed in mine.items()}
+    feeds = feed_all(after, layout, num_envs, own=True)
+    by_env = {env: feed for mine in feeds for env, feed in mine.items()}
     for table in before:
         for steps in read_steps(table):
-            by_row[int(steps.row[0])].add(steps)
-    for feed in by_row.values():
+            by_env[int(steps.env_index[0])].add(steps)
+    for feed in by_env.values():
         feed.finish()
     for table, mine in zip(after, feeds, strict=True):
         take_over(table, mine, table.spec.sampler == "prioritized")

@@ -113,10 +113,10 @@ def _same_windows(spec: TableSpec, entry: TableEntry) -> bool:
 
 def _fill(shards: Sequence[Table], entry: TableEntry, layout: Layout, run_plan: RunPlan, source: Path) -> None:
     """Insert all steps; if the sequences have the same lengths, items and priorities become those of the export."""
-    rows = run_plan.config.env.num
-    feeds = feed_all(shards, layout, rows)
+    num_envs = run_plan.config.env.num
+    feeds = feed_all(shards, layout, num_envs)
     every = [feed for mine in feeds for feed in mine.values()]
-    for target, steps in _dealt(_read(entry, layout, run_plan, source), every, by_row=entry.rows == rows):
+    for target, steps in _dealt(_read(entry, layout, run_plan, source), every, by_env=entry.envs == num_envs):
         target.add(steps)
     for feed in every:
         feed.finish()
@@ -138,7 +138,7 @@ def _read(entry: TableEntry, layout: Layout, run_plan: RunPlan, source: Path) ->
             raise UserError(
                 f"{source / part.file} does not hold what the manifest says ({reason}); export again"
             ) from None
-        if (steps.valid[:-1] & (steps.first[1:] | (np.diff(steps.row) != 0))).any():
+        if (steps.valid[:-1] & (steps.first[1:] | (np.diff(steps.env_index) != 0))).any():
             raise UserError(f"{source / part.file} has a stretch whose last observation is marked as valid")
         yield steps
 
@@ -153,17 +153,17 @@ def _check_choices(columns: Mapping[str, NDArray], run_plan: RunPlan) -> None:
                 raise ValueError(f"{name} has values outside {space}")
 
 
-def _dealt(source: Iterator[Steps], feeds: list[Feed], by_row: bool) -> Iterator[tuple[Feed, Steps]]:
-    """Yield steps with their `Feed`: one per env of the export if `by_row`, else the emptiest for each stretch."""
-    rows: dict[int, Feed] = {}
+def _dealt(source: Iterator[Steps], feeds: list[Feed], by_env: bool) -> Iterator[tuple[Feed, Steps]]:
+    """Yield steps with their `Feed`: one per env of the export if `by_env`, else the emptiest for each stretch."""
+    of_env: dict[int, Feed] = {}
     target: Feed | None = None
     for steps in source:
-        cuts = np.diff(steps.row) != 0 if by_row else ~steps.valid[:-1]
+        cuts = np.diff(steps.env_index) != 0 if by_env else ~steps.valid[:-1]
         bounds = [0, *(np.nonzero(cuts)[0] + 1).tolist(), len(steps.valid)]
         for begin, end in pairwise(bounds):
             piece: Steps = tree.map(lambda leaf, a=begin, b=end: leaf[a:b], steps)
-            if by_row:
-                target = rows.setdefault(int(piece.row[0]), feeds[len(rows) % len(feeds)])
+            if by_env:
+                target = of_env.setdefault(int(piece.env_index[0]), feeds[len(of_env) % len(feeds)])
             elif target is None:
                 target = min(feeds, key=lambda feed: feed.written)
             yield target, piece

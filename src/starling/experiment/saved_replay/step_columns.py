@@ -19,7 +19,7 @@ _INTEGER, _EXACT = ArraySpec((), np.dtype(np.int64)), ArraySpec((), np.dtype(np.
 def step_specs(layout: Layout) -> Steps:
     """Return the `ArraySpec` of every array in `Steps`, for one step."""
     specs: dict[str, Any] = {
-        "row": _INTEGER,
+        "env_index": _INTEGER,
         "obs": layout.obs,
         "first": _FLAG,
         "valid": _FLAG,
@@ -76,7 +76,7 @@ def check_columns(columns: dict[str, NDArray], specs: Steps, stack: StackSpec | 
             odd = np.isnan(column) if name.startswith("extras") else ~np.isfinite(column)
             if odd.any():
                 raise ValueError(f"{name} has numbers that are not finite")
-    if (columns["priority"] < 0).any() or (columns["row"] < 0).any() or (columns["policy_version"] < 0).any():
+    if (columns["priority"] < 0).any() or (columns["env_index"] < 0).any() or (columns["policy_version"] < 0).any():
         raise ValueError("a priority, env index, or policy version is negative")
 
 

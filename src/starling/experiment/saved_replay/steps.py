@@ -26,7 +26,7 @@ class Steps:
     last observation: there `valid` is False, and `action`, `rewards`, `terminated`, and `truncated` are 0.
     """
 
-    row: NDArray  # [N] int64: global index of the env
+    env_index: NDArray  # [N] int64: global index of the env
     obs: Tree  # [N, ...]
     first: NDArray  # [N] bool: an episode begins with this observation
     valid: NDArray  # [N] bool: an action was taken
@@ -55,8 +55,8 @@ def read_steps(table: Table) -> Iterator[Steps]:
     items = ring.items()
     priorities = table.priorities(items.slots)
     at_once = max(1, AT_ONCE // table.spec.length)
-    for row in np.unique(items.rows):
-        low, high = np.searchsorted(items.rows, [row, row + 1])
+    for env in np.unique(items.env_index):
+        low, high = np.searchsorted(items.env_index, [env, env + 1])
         mine: Items = tree.map(lambda column, a=low, b=high: column[a:b], items)
         picks = _picks(mine, every=bool(tree.leaves(ring.gather(mine.slots[:1]).carry)))
         for i in range(0, len(picks), at_once):
@@ -84,10 +84,10 @@ def _read(ring: Ring, items: Items, priorities: NDArray, picks: list[_Pick]) -> 
     at = items.start[which][column] + t
     found = np.minimum(np.searchsorted(items.start, at), len(items.start) - 1)
     begins = items.start[found] == at
-    return _flat(windows, t, column, int(items.rows[0]), np.where(begins, priorities[found], 0.0))
+    return _flat(windows, t, column, int(items.env_index[0]), np.where(begins, priorities[found], 0.0))
 
 
-def _flat(windows: Trajectory[NDArray], t: NDArray, column: NDArray, row: int, priority: NDArray) -> Steps:
+def _flat(windows: Trajectory[NDArray], t: NDArray, column: NDArray, env_index: int, priority: NDArray) -> Steps:
     valid = t < windows.valid.sum(axis=0)[column]
     starts = (t == 0) & (priority > 0)
 
@@ -105,7 +105,7 @@ def _flat(windows: Trajectory[NDArray], t: NDArray, column: NDArray, row: int, p
         return values
 
     return Steps(
-        row=np.full(len(t), row, np.int64),
+        env_index=np.full(len(t), env_index, np.int64),
         obs=tree.map(shown, windows.obs),
         first=shown(windows.first),
         valid=valid,

@@ -50,11 +50,11 @@ class RemoteShard(RemoteWorker):
         config: Config,
         place: Place,
         post: Post,
-        rows: NDArray,
+        env_index: NDArray,
         saved: Callable[[], dict[str, Any] | None],
     ) -> None:
         super().__init__(spec, config, place, post)
-        self.rows = rows
+        self.env_index = env_index
         self._saved = saved
         self.holds = NOTHING
         self.ended: Callable[[RemoteShard], None] = lambda shard: None  # called when its pending calls are lost
@@ -62,7 +62,7 @@ class RemoteShard(RemoteWorker):
 
     def _create(self, incarnations: Mapping[int, int], options: dict[str, Any]) -> Any:
         state = self._saved()
-        plan = ShardSpec(self.spec.args, self.rows, state and sendable(state))
+        plan = ShardSpec(self.spec.args, self.env_index, state and sendable(state))
         if self._starts > 1:
             begins = "from the newest checkpoint" if state else "empty"
             self._messages.append(Notice(f"{self.name} starts {begins}"))

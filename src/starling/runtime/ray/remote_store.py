@@ -40,9 +40,9 @@ class _Draw:
 class ShardedStore:
     """Counterpart of `Store` for a sharded replay."""
 
-    def __init__(self, specs: Sequence[TableSpec], rows: int) -> None:
+    def __init__(self, specs: Sequence[TableSpec], num_envs: int) -> None:
         self._specs, self._batch = tuple(specs), specs[0].batch
-        self.limiter = Limiter(specs, rows)
+        self.limiter = Limiter(specs, num_envs)
         self.shards: list[RemoteShard] = []
         self.env_steps = 0
         self._asked: dict[RemoteShard, list[tuple[_Draw, int]]] = {}
@@ -66,38 +66,41 @@ class ShardedStore:
         held = [shard.holds.sizes for shard in self.shards if shard.holds.sizes]
         return tuple(sum(column) for column in zip(*held, strict=True)) if held else (0,) * len(self._specs)
 
-    def begin(self, rows: int) -> bool:
-        if max(map(len, self._inserting.values())) > MOST_INSERTING or not self.limiter.may_begin(rows):
+    def begin(self, num_envs: int) -> bool:
+        if max(map(len, self._inserting.values())) > MOST_INSERTING or not self.limiter.may_begin(num_envs):
             return False
-        self.limiter.begin(rows)
+        self.limiter.begin(num_envs)
         return True
 
-    def lost(self, rows: int) -> None:
-        self.limiter.lost(rows)
+    def lost(self, num_envs: int) -> None:
+        self.limiter.lost(num_envs)
 
     def abandon(self) -> None:
         self.limiter.abandon()
 
     def deposit(self, fragment: Empty, buffer: Any, settled: OnStored) -> None:
         """Insert a fragment, given a reference to its arrays, into the shard of its envs."""
-        shard, rows = next(shard for shard in self.shards if fragment.rows[0] in shard.rows), len(fragment.rows)
+        shard, num_envs = (
+            next(shard for shard in self.shards if fragment.env_index[0] in shard.env_index),
+            len(fragment.env_index),
+        )
 
         def done(steps: int, holds: Holds) -> None:
-            self._inserting[shard].remove((rows, settled))
+            self._inserting[shard].remove((num_envs, settled))
             if steps:
                 self.env_steps += steps
-                self.limiter.inserted(steps, rows)
+                self.limiter.inserted(steps, num_envs)
             else:
-                self.limiter.lost(rows)  # a duplicate
+                self.limiter.lost(num_envs)  # a duplicate
             settled(steps)
 
         if shard.insert(fragment, buffer, done):
-            self._inserting[shard].append((rows, settled))
+            self._inserting[shard].append((num_envs, settled))
         else:
-            self._lost(rows, settled)
+            self._lost(num_envs, settled)
 
-    def _lost(self, rows: int, settled: OnStored) -> None:
-        self.limiter.lost(rows)
+    def _lost(self, num_envs: int, settled: OnStored) -> None:
+        self.limiter.lost(num_envs)
         settled(None)
 
     def insert(self, fragment: Fragment) -> None:
@@ -164,8 +167,8 @@ class ShardedStore:
         """Reassign the pending requests of a lost shard; its pending inserts are lost."""
         self._unplaced += self._asked[shard]
         self._asked[shard] = []
-        for rows, settled in self._inserting[shard]:
-            self._lost(rows, settled)
+        for num_envs, settled in self._inserting[shard]:
+            self._lost(num_envs, settled)
         self._inserting[shard] = []
 
     def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None:
@@ -178,11 +181,11 @@ class ShardedStore:
         self.limiter.published()
 
     def metrics(self) -> dict[str, float]:
-        rows: dict[str, float] = {}
+        counts: dict[str, float] = {}
         for shard in self.shards:
             for name, count in shard.holds.metrics.items():
-                rows[f"store/{name}"] = rows.get(f"store/{name}", 0) + count
-        return rows
+                counts[f"store/{name}"] = counts.get(f"store/{name}", 0) + count
+        return counts
 
     def get_state(self, with_tables: bool) -> dict[str, Any]:
         """Return the state; a shard that is currently lost contributes its last saved state."""

@@ -24,7 +24,7 @@ class ShardSpec:
     """A shard: its tables, its envs, and the state that it starts with."""
 
     args: ShardArgs
-    rows: NDArray  # [n] int64: global env indices
+    env_index: NDArray  # [n] int64: global env indices
     state: dict[str, Any] | None
 
 
@@ -32,7 +32,7 @@ class ShardSpec:
 class Empty:
     """A fragment without its arrays: its envs, its actor id, and its sequence number."""
 
-    rows: NDArray  # [B] int64: global env indices
+    env_index: NDArray  # [B] int64: global env indices
     actor_id: int
     sequence: int
 
@@ -59,7 +59,7 @@ class Shard:
 
     def __init__(self, spec: ShardSpec) -> None:
         self._tables: Mixture = spec.args.build()
-        self._rows = spec.rows
+        self._env_index = spec.env_index
         self._held: dict[int, Segment] = {}
         self._number = 0
         if spec.state is not None:
@@ -73,8 +73,8 @@ class Shard:
     def insert(self, empty: Empty, buffer: FragmentBuffer) -> tuple[int, Holds]:
         """Insert a fragment, given its arrays; return its number of valid steps, 0 if it is a duplicate."""
         before = self._tables.steps
-        rows = np.searchsorted(self._rows, empty.rows)
-        self._tables.insert(Fragment(buffer.steps, rows, buffer.carries, empty.actor_id, empty.sequence))
+        env_index = np.searchsorted(self._env_index, empty.env_index)
+        self._tables.insert(Fragment(buffer.steps, env_index, buffer.carries, empty.actor_id, empty.sequence))
         return self._tables.steps - before, self.beat()
 
     def sample(self, n: int) -> Sample | None:

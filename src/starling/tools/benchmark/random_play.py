@@ -40,7 +40,7 @@ class Recording:
     valid: NDArray  # [N, B] bool
 
     @property
-    def rows(self) -> int:
+    def num_envs(self) -> int:
         return int(self.action.shape[1])
 
     def stacks(self, begin: int, end: int) -> NDArray:
@@ -55,15 +55,15 @@ class Recording:
         """First step of the episode of each step, [N+1, B]."""
         return np.asarray(np.maximum.accumulate(np.where(self.first, np.arange(len(self.first))[:, None], 0)))
 
-    def of_row(self, row: int) -> Recording:
+    def of_env(self, index: int) -> Recording:
         """Return the recording of a single env."""
-        return Recording(**{field.name: getattr(self, field.name)[:, row : row + 1] for field in fields(self)})
+        return Recording(**{field.name: getattr(self, field.name)[:, index : index + 1] for field in fields(self)})
 
     def fragments(self) -> Iterator[Fragment]:
         """Yield fragments as actors would insert them, repeating the recording indefinitely."""
         starts = range(0, len(self.action) - FRAGMENT + 1, FRAGMENT)
         for sequence, begin in enumerate(itertools.cycle(starts)):
-            yield Fragment(self._trajectory(begin, begin + FRAGMENT), np.arange(self.rows), sequence=sequence)
+            yield Fragment(self._trajectory(begin, begin + FRAGMENT), np.arange(self.num_envs), sequence=sequence)
 
     def _trajectory(self, begin: int, end: int) -> Trajectory[NDArray]:
         part = slice(begin, end)
@@ -77,22 +77,22 @@ class Recording:
             valid=self.valid[part],
             extras={},
             carry={},
-            policy_version=np.zeros(self.rows, np.int64),
+            policy_version=np.zeros(self.num_envs, np.int64),
         )
 
 
-def record(game: str, steps: int, rows: int = 8) -> Recording:
-    """Record about `steps` env steps of random actions in `rows` envs of `ALE/<game>-v5`.
+def record(game: str, steps: int, num_envs: int = 8) -> Recording:
+    """Record about `steps` env steps of random actions in `num_envs` envs of `ALE/<game>-v5`.
 
     The last step is marked as terminated, since Atari games are hardly ever truncated.
     """
-    env = make_env(EnvConfig(id=f"ALE/{game}-v5", num=rows), rows)
-    count = -(-steps // (rows * FRAGMENT)) * FRAGMENT
-    kept = _empty(count, rows)
+    env = make_env(EnvConfig(id=f"ALE/{game}-v5", num=num_envs), num_envs)
+    count = -(-steps // (num_envs * FRAGMENT)) * FRAGMENT
+    kept = _empty(count, num_envs)
     assert isinstance(env.spec.action, spaces.Discrete), "the ALE's own actions"
     kept.action[:] = np.random.default_rng(0).integers(0, env.spec.action.n, kept.action.shape)
     try:
-        _see(kept, 0, env.reset(seeds(0, np.arange(rows), 0)))
+        _see(kept, 0, env.reset(seeds(0, np.arange(num_envs), 0)))
         for t in range(count):
             step = env.step(kept.action[t])
             _see(kept, t + 1, step)
@@ -104,10 +104,12 @@ def record(game: str, steps: int, rows: int = 8) -> Recording:
     return kept
 
 
-def _empty(count: int, rows: int) -> Recording:
-    flags = [np.empty((count, rows), bool) for _ in range(3)]
-    frames, first = np.empty((count + 1, rows, SIZE, SIZE), np.uint8), np.empty((count + 1, rows), bool)
-    return Recording(frames, first, np.empty((count, rows), np.int64), np.empty((count, rows), np.float32), *flags)
+def _empty(count: int, num_envs: int) -> Recording:
+    flags = [np.empty((count, num_envs), bool) for _ in range(3)]
+    frames, first = np.empty((count + 1, num_envs, SIZE, SIZE), np.uint8), np.empty((count + 1, num_envs), bool)
+    return Recording(
+        frames, first, np.empty((count, num_envs), np.int64), np.empty((count, num_envs), np.float32), *flags
+    )
 
 
 def _see(kept: Recording, t: int, step: EnvStep) -> None:

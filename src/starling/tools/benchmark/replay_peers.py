@@ -34,17 +34,19 @@ class Transition(NamedTuple):
 
 def transitions(recording: Recording, count: int) -> Iterator[Transition]:
     """Yield `count` valid steps, one env after the other, repeatedly; the last step of an env is truncated."""
-    rows = itertools.cycle([recording.of_row(row) for row in range(recording.rows)])
-    return itertools.islice(itertools.chain.from_iterable(map(_episodes, rows)), count)
+    envs = itertools.cycle([recording.of_env(i) for i in range(recording.num_envs)])
+    return itertools.islice(itertools.chain.from_iterable(map(_episodes, envs)), count)
 
 
-def _episodes(row: Recording) -> Iterator[Transition]:
+def _episodes(single: Recording) -> Iterator[Transition]:
     """Yield the valid steps of a single env."""
-    last = np.nonzero(np.diff(row.valid[:, 0], append=False))[0]
-    for t in np.nonzero(row.valid[:, 0])[0].tolist():
-        obs, next_obs = row.stacks(t, t + 2)[:, 0]
-        over = bool(row.terminated[t, 0])
-        yield Transition(obs, int(row.action[t, 0]), float(row.reward[t, 0]), next_obs, over, not over and t in last)
+    last = np.nonzero(np.diff(single.valid[:, 0], append=False))[0]
+    for t in np.nonzero(single.valid[:, 0])[0].tolist():
+        obs, next_obs = single.stacks(t, t + 2)[:, 0]
+        over = bool(single.terminated[t, 0])
+        yield Transition(
+            obs, int(single.action[t, 0]), float(single.reward[t, 0]), next_obs, over, not over and t in last
+        )
 
 
 def tianshou(steps: Iterator[Transition], count: int, batch: int, n_step: int) -> Step:

@@ -26,7 +26,7 @@ class Choice:
     inference: Literal["local", "central"]
     actors: int
     threads: int
-    rows: int  # number of envs
+    num_envs: int  # number of envs
 
     @classmethod
     def of(cls, run_plan: RunPlan) -> Choice:
@@ -42,14 +42,14 @@ class Choice:
             "inference": self.inference,
             "actors": self.actors,
             "threads": self.threads,
-            "env": config.env.model_copy(update={"num": self.rows}),
+            "env": config.env.model_copy(update={"num": self.num_envs}),
         }
         return config.model_copy(update=changes)
 
     def overrides(self) -> list[str]:
         """Return these settings as `key=value` overrides."""
         names = ("runtime", "inference", "actors", "threads")
-        return [*(f"{name}={getattr(self, name)}" for name in names), f"env.num={self.rows}"]
+        return [*(f"{name}={getattr(self, name)}" for name in names), f"env.num={self.num_envs}"]
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,12 @@ Attempt = Callable[[Choice], Trial]
 Variation = Callable[[Choice], Sequence[Choice]]
 
 
-def tune(run_plan: RunPlan, seconds: float, say: Say, *, rows: bool) -> Iterator[Trial]:
-    """Yield trials of `seconds` each, starting with the unchanged run; `rows`: also vary the number of envs."""
+def tune(run_plan: RunPlan, seconds: float, say: Say, *, vary_envs: bool) -> Iterator[Trial]:
+    """Yield trials of `seconds` each, starting with the unchanged run; `vary_envs`: also vary the number of envs."""
     starts = [Choice.of(run_plan), _elsewhere(run_plan)]
-    return search(starts, _plan(cores(), rows=rows), lambda choice: attempt(run_plan.config, choice, seconds, say))
+    return search(
+        starts, _plan(cores(), vary_envs=vary_envs), lambda choice: attempt(run_plan.config, choice, seconds, say)
+    )
 
 
 def attempt(config: Config, choice: Choice, seconds: float, say: Say) -> Trial:
@@ -86,12 +88,12 @@ def _elsewhere(run_plan: RunPlan) -> Choice:
     return Choice.of(replace(run_plan, config=run_plan.config.model_copy(update=changes)))
 
 
-def _plan(count: int, *, rows: bool) -> list[tuple[Runtime, Variation]]:
+def _plan(count: int, *, vary_envs: bool) -> list[tuple[Runtime, Variation]]:
     """Return the variations for `count` cores, in order; actors come twice, as other settings may change the best."""
 
     def actors(choice: Choice) -> list[Choice]:
         numbers = sorted({1, count - 1, count, 2 * count})
-        return [replace(choice, actors=n) for n in numbers if 1 <= n <= choice.rows]
+        return [replace(choice, actors=n) for n in numbers if 1 <= n <= choice.num_envs]
 
     def inference(choice: Choice) -> list[Choice]:
         return [replace(choice, inference="local"), replace(choice, inference="central")]
@@ -99,16 +101,16 @@ def _plan(count: int, *, rows: bool) -> list[tuple[Runtime, Variation]]:
     def threads(choice: Choice) -> list[Choice]:
         return [replace(choice, threads=n) for n in sorted({1, count})]
 
-    def more_rows(choice: Choice) -> list[Choice]:
-        numbers = (choice.rows // 2, choice.rows * 2, choice.rows * 4)
-        return [replace(choice, rows=n) for n in numbers if n >= choice.actors]
+    def more_envs(choice: Choice) -> list[Choice]:
+        numbers = (choice.num_envs // 2, choice.num_envs * 2, choice.num_envs * 4)
+        return [replace(choice, num_envs=n) for n in numbers if n >= choice.actors]
 
     return [
         ("processes", actors),
         ("processes", inference),
         ("processes", threads),
         ("inline", threads),
-        *((("processes", more_rows), ("inline", more_rows)) if rows else ()),
+        *((("processes", more_envs), ("inline", more_envs)) if vary_envs else ()),
         ("processes", actors),
     ]
 

@@ -31,7 +31,7 @@ class Work:
         sink = Refill(run_plan, layout, len(group.env_index))
         core = build_policy(run_plan, model, layout, sink, {0: group})
         self._env = make_env(config.env, len(group.env_index))
-        loop = EnvLoop(self._env, core, group=0, rows=group.env_index, seed=config.seed)
+        loop = EnvLoop(self._env, core, group=0, env_index=group.env_index, seed=config.seed)
         while (sample := sink.store.sample()) is None:
             loop.step()
         self._policy, self._actions, self._clip = core.policy, sink.actions, config.env.reward_clip
@@ -80,19 +80,19 @@ def steps_a_version(tables: Sequence[TableSpec]) -> float:
 class Refill:
     """An experience sink that always grants credit, and inserts every fragment often enough for one batch."""
 
-    def __init__(self, run_plan: RunPlan, layout: Layout, rows: int) -> None:
-        specs = [_small(table, rows) for table in run_plan.tables]
+    def __init__(self, run_plan: RunPlan, layout: Layout, num_envs: int) -> None:
+        specs = [_small(table, num_envs) for table in run_plan.tables]
         self.store = Store(
             specs,
             layout,
-            rows=rows,
+            num_envs=num_envs,
             seed=run_plan.config.seed,
             priority=run_plan.algorithm.priority,
             planned_env_steps=run_plan.config.stop.env_steps,
         )
         self.actions: deque[NDArray] = deque()  # [B, ...] each
-        self._copies = max(spec.capacity // rows for spec in specs)
-        self._buffer = tree.zeros(run_plan.fragment_shape(layout).buffer(rows))
+        self._copies = max(spec.capacity // num_envs for spec in specs)
+        self._buffer = tree.zeros(run_plan.fragment_shape(layout).buffer(num_envs))
         self._sequence = 0
 
     def begin(self, group: int) -> FragmentBuffer:
@@ -108,7 +108,7 @@ class Refill:
             self.store.insert(replace(fragment, sequence=self._sequence))
 
 
-def _small(table: TableSpec, rows: int) -> TableSpec:
+def _small(table: TableSpec, num_envs: int) -> TableSpec:
     """Return the spec of a table that fills quickly: a ring of minimal size, or space for one batch of fragments."""
-    capacity = rows if table.storage == "ring" else rows * -(-table.batch // rows)
+    capacity = num_envs if table.storage == "ring" else num_envs * -(-table.batch // num_envs)
     return replace(table, capacity=capacity, min_size=1)
