@@ -146,8 +146,8 @@ def _learning(now: _Shares) -> str:
 
 
 def _inference(now: _Shares, row: Mapping[str, Any]) -> str:
-    rows = row.get("time/inference/batch")
-    size = "" if rows is None else f" with batches of {rows:.0f} envs"
+    num_envs = row.get("time/inference/batch")
+    size = "" if num_envs is None else f" with batches of {num_envs:.0f} envs"
     return f"inference busy {now.inferring:.0%}{size}: more envs, a smaller network, or inference=local would help"
 
 
