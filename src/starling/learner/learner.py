@@ -310,8 +310,8 @@ class Learner:
 
     def _apply_gradients(self, norms: dict[str, float]) -> None:
         """Step the optimizers in `norms`, or none of them if the norm of any gradient is not finite."""
-        self._optimizer_steps += 1
         if all(math.isfinite(norm) for norm in norms.values()):
+            self._optimizer_steps += 1
             self._skipped = 0
             for name, norm in norms.items():
                 self._optimizers[name].apply(norm)
