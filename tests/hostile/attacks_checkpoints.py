@@ -496,12 +496,12 @@ def foreign_files_among_segments(place):
     (folder / "notes.txt").write_text("mine")
 
 
-@attack("resume", "metrics", ends=REFUSED)
+@attack("resume", "metrics", "report", ends=REFUSED)
 def metrics_of_a_terabyte(place):
     os.truncate(place.run / "metrics.jsonl", 2**40)
 
 
-@attack("resume", "metrics", ends=UNHARMED)
+@attack("resume", "metrics", "report", ends=UNHARMED)
 def rows_of_metrics_of_every_kind(place):
     rows = [
         "[" * DEEP,

@@ -40,6 +40,8 @@ COMMANDS = {
     "eval ²": ["eval", "{run}", "--episodes=1", "--checkpoint=²"],
     "play": ["play", "{run}", "--log={scratch}/steps.json", "--max-steps=3"],
     "metrics": ["metrics", "{run}"],
+    "report": ["report", "{run}", "--out={scratch}/report.html"],
+    "report csv": ["report", "{run}", "--out={scratch}/report.html", "--csv={scratch}/rows.csv"],
     "csv": ["metrics", "{run}", "--csv={scratch}/rows.csv"],
     "branch best": ["resume", "{run}", "--checkpoint=best", "run=child", "--runs={scratch}"],
     "show": ["config", "show", "{run}"],
@@ -48,7 +50,7 @@ COMMANDS = {
     "export": ["replay", "export", "{run}", "--out={scratch}/exported"],
     "start": ["train", *SETTINGS, "stop.env_steps=20", "replay_from={export}", "run=child", "--runs={scratch}"],
 }
-EVERY = ("resume", "branch", "eval", "play", "metrics", "show", "info", "export")
+EVERY = ("resume", "branch", "eval", "play", "metrics", "report", "show", "info", "export")
 """Every command that opens a run."""
 
 REFUSED = "refused"

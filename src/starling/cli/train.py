@@ -36,10 +36,11 @@ def train(
         prewarm()  # loads torch in parallel with this process
 
     from starling.cli.progress import Progress
-    from starling.cli.show import closing_lines
+    from starling.cli.show import closing_lines, show_curve
     from starling.experiment import train as training
 
     with Progress(config) as display:
         result = training.train(config, runs, display)
         display.close(closing_lines(result))
+    show_curve(result)
     raise typer.Exit(result.exit_code)
