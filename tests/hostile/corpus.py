@@ -48,6 +48,10 @@ COMMANDS = {
     "diff": ["config", "diff", "dqn-cartpole", "{run}/config.yaml"],
     "info": ["replay", "info", "{run}"],
     "export": ["replay", "export", "{run}", "--out={scratch}/exported"],
+    "init": ["train", *SETTINGS, "stop.env_steps=20", "init_from={run}", "run=child", "--runs={scratch}"],
+    "init file": [
+        "train", *SETTINGS, "stop.env_steps=20", "init_from={weights}/w.safetensors", "run=child", "--runs={scratch}",
+    ],
     "start": ["train", *SETTINGS, "stop.env_steps=20", "replay_from={export}", "run=child", "--runs={scratch}"],
 }
 EVERY = ("resume", "branch", "eval", "play", "metrics", "report", "show", "info", "export")
@@ -83,6 +87,11 @@ class Place:
         return self.root / "export"
 
     @property
+    def weights(self):
+        """A safetensors file with the weights of the run, as another program would write it."""
+        return self.root / "weights" / "w.safetensors"
+
+    @property
     def outside(self):
         return self.root / "outside"
 
@@ -94,7 +103,7 @@ class Place:
     def command(self, name):
         """The arguments of a command, with paths filled in."""
         arguments = COMMANDS[name]
-        for folder in ("run", "stacked", "export", "scratch"):
+        for folder in ("run", "stacked", "export", "weights", "scratch"):
             arguments = [part.replace(f"{{{folder}}}", str(self.root / folder)) for part in arguments]
         return arguments
 

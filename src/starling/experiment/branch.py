@@ -15,8 +15,8 @@ from starling.launch.plan import RunPlan, build_model, layout_of
 from starling.learner.optimizer import moment_names
 from starling.replay.spec import TableSpec
 
-FIXED = ("algo.name", "env.id", "env.num", "env.args", "env.wrappers", "env.atari", "net")
-"""Settings that a branch cannot change, since they define the agent and its environment."""
+FIXED = ("algo.name", "env.id", "env.num", "env.args", "env.wrappers", "env.atari", "net", "init_from")
+"""Settings that a branch cannot change, since they define the agent, its environment, or its first weights."""
 
 
 @dataclass(frozen=True)

@@ -336,6 +336,12 @@ class Learner:
             for target_buffer, buffer in self._buffer_pairs:
                 target_buffer.copy_(buffer)
 
+    def start_from(self, weights: Mapping[str, Tensor]) -> None:
+        """Take these weights, by their names in the model's state, before the first update; so does the target."""
+        self.model.load_state_dict({**self.model.state_dict(), **weights})
+        if self._target is not None:
+            self._target.load_state_dict(self.model.state_dict())
+
     def apply_settings(self) -> None:
         """Use the configured settings of the optimizers instead of those that `set_state` restored."""
         for optimizer in self._optimizers.values():
@@ -358,6 +364,10 @@ class Learner:
             seeds = np.random.SeedSequence([self._seed, rank, self.updates])
             self._rng = np.random.Generator(np.random.PCG64(seeds))
             self._generator.manual_seed(int(seeds.generate_state(1)[0]))
+
+    def recent_losses(self) -> dict[str, float]:
+        """Means of all losses and other measurements of batches since the last call of `drain_metrics`."""
+        return {name: value for name, value in self._means.peek().items() if name.startswith("loss/")}
 
     def drain_metrics(self) -> dict[str, float]:
         """Means since the last call."""

@@ -37,10 +37,14 @@ class Means:
         """Return True if a number of this name was added since the last `drain`."""
         return name in self._numbers
 
-    def drain(self) -> dict[str, float]:
-        """Return the mean of every name, independent of the order of values, and start anew."""
+    def peek(self) -> dict[str, float]:
+        """Return the mean of every name, independent of the order of values."""
         self._read()
-        means = {name: fmean(values) for name, values in sorted(self._numbers.items())}
+        return {name: fmean(values) for name, values in sorted(self._numbers.items())}
+
+    def drain(self) -> dict[str, float]:
+        """Return what `peek` does, and start anew."""
+        means = self.peek()
         self._numbers.clear()
         return means
 
