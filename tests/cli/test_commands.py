@@ -255,3 +255,10 @@ def test_train_uses_a_folder_with_its_configuration_and_says_what_was_made_for_a
     assert printed.splitlines()[0].startswith("weights: ")
     assert printed.splitlines()[-2:][0].startswith("note: ppo-cartpole is made for CartPole-v1")
     assert printed.splitlines()[-1] == "ok"
+
+
+@pytest.mark.parametrize("command", [["train", "dqn"], ["config", "check", "dqn"]])
+def test_ids_that_cannot_be_had_are_one_line(in_process, command):
+    code, printed, complaint = in_process(*command, "env.id=Pong-v4")
+    assert (code, printed, complaint.count("\n")) == (2, "", 1)
+    assert complaint.startswith("error: env.id: Pong-v4 repeats each action 2 to 4 times at random")

@@ -109,6 +109,7 @@ def test_what_was_taken_is_shown_and_recorded_and_a_resumed_run_does_not_need_th
     assert head == f"weights: 4 of 4 tensors from {moved} (step-000000000320); optimizers and counters start fresh"
     assert f"{FIRST} [16, 4]" in shown.starting("taken: ")
     record = json.loads((result.folder / "init_from.json").read_text())
+    assert record["path"] == str(moved)
     assert (record["source"], set(record["taken"])) == (f"{moved} (step-000000000320)", set(saved_weights(source)))
     assert head in (result.folder / "log.txt").read_text()
     assert load(str(result.folder / "config.yaml"), derive=False).init_from == str(moved)

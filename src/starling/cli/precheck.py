@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from starling.config import load
+from starling.config import atari_ids, load
 from starling.config.schema import Config
 from starling.config.secrets import has_reference
 from starling.envs.catalog import check_id, gymnasium_envs
@@ -44,7 +44,7 @@ def load_checked(
     env = settings.values.get("env")
     id = config.env.id if config is not None else env.get("id") if isinstance(env, dict) else None
     try:
-        if isinstance(id, str) and id and not has_reference(id):
+        if isinstance(id, str) and id and not has_reference(id) and not _is_answered(id):
             check_id(id)
     except UserError as error:
         mistakes.append(str(error))
@@ -52,6 +52,14 @@ def load_checked(
         raise UserError(*mistakes)
     _check_actions(config)
     return config
+
+
+def _is_answered(id: str) -> bool:
+    """Return True for an Atari id that the configuration replaces, or refuses with the id to use."""
+    try:
+        return atari_ids.resolve(id) is not None
+    except ValueError:
+        return True
 
 
 def _check_actions(config: Config) -> None:

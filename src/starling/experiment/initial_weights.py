@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ class InitialWeights:
     source: str
     weights: Mapping[str, Tensor]
     problems: tuple[str, ...] = ()  # newer checkpoints that were skipped
+    path: str = ""  # absolute
 
 
 @dataclass
@@ -81,7 +82,12 @@ class Transfer:
     def record(self, initial: InitialWeights) -> bytes:
         """Encode for the run's folder."""
         shapes = {name: {"there": there, "here": here} for name, (there, here) in self.misfits.items()}
-        content: dict[str, Any] = {"source": initial.source, "taken": self.taken, "other_shape": shapes}
+        content: dict[str, Any] = {
+            "path": initial.path,
+            "source": initial.source,
+            "taken": self.taken,
+            "other_shape": shapes,
+        }
         rest = {"in_their_layers": self.with_misfits, "only_there": self.only_there, "only_here": self.only_here}
         return to_json(content | rest, indent=1)
 
@@ -89,7 +95,7 @@ class Transfer:
 def read_weights(init_from: str) -> InitialWeights:
     """Read the weights of a run (its newest valid checkpoint), of one checkpoint, or of a safetensors file."""
     try:
-        return _read(Path(init_from))
+        return replace(_read(Path(init_from)), path=os.path.abspath(init_from))
     except OSError as error:
         raise UserError(f"cannot read init_from={init_from}: {error.strerror}") from None
 
