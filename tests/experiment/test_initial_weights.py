@@ -219,6 +219,11 @@ def test_integers_are_not_taken_as_floats():
         match_weights(InitialWeights("there", {"a.n": torch.ones(2).long()}), {"a.n": torch.zeros(2)})
 
 
+def test_a_shape_with_as_many_values_is_another_shape():
+    with pytest.raises(UserError, match=r"a\.weight \[2, 3\] there, \[3, 2\] here"):
+        match_weights(InitialWeights("there", {"a.weight": torch.ones(2, 3)}), {"a.weight": torch.zeros(3, 2)})
+
+
 def test_long_lists_are_cut():
     many = {f"layer{i}.weight": torch.zeros(1) for i in range(40)}
     lines = match_weights(InitialWeights("there", many), many).lines("there", many)
