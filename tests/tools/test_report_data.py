@@ -222,6 +222,21 @@ def test_secrets_of_a_damaged_configuration_stay_hidden(tmp_path):
     assert read_run(path).setting("env.args.api_key") == "[hidden]"
 
 
+def test_values_of_environment_variables_are_never_in_a_report(tmp_path, monkeypatch):
+    """A stranger's configuration may name any variable, and an error message would quote its value."""
+    monkeypatch.setenv("PRECIOUS", "sesame")
+    path = make_run(tmp_path, "a")
+    config = (path / "config.yaml").read_text()
+    (path / "config.yaml").write_text(config.replace("id: CartPole-v1", "id: '${env:PRECIOUS}'"))
+    run = read_run(path)
+    assert (run.env, run.problems) == ("${env:PRECIOUS}", ())
+    (path / "config.yaml").write_text(config.replace("\nseed: 0\n", "\nseed: '${env:PRECIOUS}'\n"))
+    run = read_run(path)
+    assert run.seed == "${env:PRECIOUS}"
+    assert "sesame" not in run.problems[0]
+    assert "starling config show" in run.problems[0]
+
+
 def test_links_are_not_followed(tmp_path):
     path = make_run(tmp_path, "a")
     (tmp_path / "secret.txt").write_text("secret")
