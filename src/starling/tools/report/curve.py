@@ -15,8 +15,8 @@ import numpy as np
 from starling.errors import cut
 from starling.experiment.run_folder.disk import publish
 from starling.experiment.run_folder.rows import Rows
-from starling.tools.report.columns import read_table
 from starling.tools.report.curves import Curve, Line
+from starling.tools.report.metric_columns import read_table
 
 NAME = "curve.png"
 KEYS = (("return", "training, last 100 episodes"), ("eval/return", "evaluation"))

@@ -17,8 +17,8 @@ from starling.experiment.run_folder.folder import RunFolder, find
 from starling.experiment.run_folder.lock import is_locked
 from starling.experiment.run_folder.log import LogLine, log_lines, read_log
 from starling.experiment.run_folder.rows import Rows, damage_line
-from starling.tools.report.columns import Table, read_table
 from starling.tools.report.events import Event, events_of
+from starling.tools.report.metric_columns import Table, read_table
 from starling.tools.report.videos import Video, videos_of
 
 _CONFIG_BYTES = 2**20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starling.tools.report.groups import Group
 from starling.tools.report.markup import Child, Markup, tag
 from starling.tools.report.scale import number
-from starling.tools.report.tables import details, table
+from starling.tools.report.sections import details, table
 from starling.tools.scorecard.scorecard import EVALUATIONS, Card, Comparison, Score, cards_of
 
 
