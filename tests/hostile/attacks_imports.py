@@ -31,7 +31,7 @@ def the_algorithm_is_a_module(place):
     _change(place, algo={"name": "canary:Algorithm"})
 
 
-@attack("show", "diff", ends=UNHARMED)
+@attack("show", "diff", "report", ends=UNHARMED)
 def the_algorithm_is_a_module_and_the_config_is_shown(place):
     """`config show` is for looking at what a stranger has sent."""
     the_algorithm_is_a_module(place)

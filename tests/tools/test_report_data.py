@@ -12,10 +12,10 @@ from starling.errors import UserError
 from starling.experiment.bottleneck import limiting_part
 from starling.experiment.run_folder.lock import is_locked, locked
 from starling.experiment.run_folder.metric_keys import METRICS
-from starling.tools.report import columns, panels
-from starling.tools.report.columns import STEPS_PER_S, UPDATES_PER_S, Column, read_table
+from starling.tools.report import metric_columns, panels
 from starling.tools.report.curves import curves_of, smoothed
 from starling.tools.report.groups import group_runs, setting_differences
+from starling.tools.report.metric_columns import STEPS_PER_S, UPDATES_PER_S, Column, read_table
 from starling.tools.report.panels import panels_of
 from starling.tools.report.runs import read_run, read_runs
 from starling.tools.report.scale import duration, number, short, ticks, time_ticks
@@ -23,12 +23,12 @@ from starling.tools.statistics import interquartile_curve, interquartile_mean
 
 
 def test_a_long_column_is_averaged_in_pairs_and_keeps_its_exact_ends():
-    column, n = Column(), 3 * columns.MOST_POINTS + 7
+    column, n = Column(), 3 * metric_columns.MOST_POINTS + 7
     values = np.random.default_rng(0).normal(size=n)
     for i, value in enumerate(values):
         column.add(i, 2 * i, value)
     steps, seconds, points = column.points()
-    assert len(points) <= columns.MOST_POINTS
+    assert len(points) <= metric_columns.MOST_POINTS
     assert (column.count, column.last) == (n, values[-1])
     assert (column.low, column.high) == (values.min(), values.max())
     np.testing.assert_allclose(seconds, 2 * steps)
@@ -222,6 +222,21 @@ def test_secrets_of_a_damaged_configuration_stay_hidden(tmp_path):
     assert read_run(path).setting("env.args.api_key") == "[hidden]"
 
 
+def test_values_of_environment_variables_are_never_in_a_report(tmp_path, monkeypatch):
+    """A stranger's configuration may name any variable, and an error message would quote its value."""
+    monkeypatch.setenv("PRECIOUS", "sesame")
+    path = make_run(tmp_path, "a")
+    config = (path / "config.yaml").read_text()
+    (path / "config.yaml").write_text(config.replace("id: CartPole-v1", "id: '${env:PRECIOUS}'"))
+    run = read_run(path)
+    assert (run.env, run.problems) == ("${env:PRECIOUS}", ())
+    (path / "config.yaml").write_text(config.replace("\nseed: 0\n", "\nseed: '${env:PRECIOUS}'\n"))
+    run = read_run(path)
+    assert run.seed == "${env:PRECIOUS}"
+    assert "sesame" not in run.problems[0]
+    assert "starling config show" in run.problems[0]
+
+
 def test_links_are_not_followed(tmp_path):
     path = make_run(tmp_path, "a")
     (tmp_path / "secret.txt").write_text("secret")
@@ -278,5 +293,5 @@ def test_reading_rows_takes_no_more_memory_with_more_of_them():
     """A column keeps a fixed number of points."""
     table = read_table({"env_steps": i, "return": 1.0, "time/seconds": 1.0 * i} for i in range(20_000))
     assert table.rows == 20_000
-    assert len(table.columns["return"].points()[0]) <= columns.MOST_POINTS
+    assert len(table.columns["return"].points()[0]) <= metric_columns.MOST_POINTS
     assert json.dumps(table.env_steps) == "19999"

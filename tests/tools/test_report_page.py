@@ -284,7 +284,7 @@ def test_script_runs_under_the_policy_of_the_page(two_algorithms, in_browser):
     html, logged = in_browser(page_of(two_algorithms, smooth=0.9))
     (controls,) = re.findall(r'<div class="controls"[^>]*>', html)
     assert "hidden" not in controls
-    middle = r'class="line middle" d="(.*?)" data-name="dqn'
+    middle = r'class="line middle" d="([^"]*)" data-name="dqn'
     plain, smoothed = (re.findall(middle, text) for text in (page_of(two_algorithms), html))
     assert len(plain) == len(smoothed)
     assert plain[0] != smoothed[0]

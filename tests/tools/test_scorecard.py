@@ -104,6 +104,13 @@ def test_best_evaluation_belongs_beside_one_of_the_best(tmp_path):
     assert beside(found, "Ape-X").score.value == 300.0
 
 
+def test_unknown_length_or_kind_of_score_forbids_a_comparison(tmp_path):
+    found = card(tmp_path, ["env.id=ALE/Breakout-v5", "env.atari.sticky=0.25"], metrics=score_rows(10_000_000))
+    frames = "frames of training: 40M here, not recorded there"
+    assert beside(found, "Ape-X").differences == ("sticky actions: 0.25 here, 0 there", frames)
+    assert beside(found, "PPO sticky 10M").differences == ("evaluation: last evaluation here, not recorded there",)
+
+
 def test_several_seeds_have_an_interval(tmp_path):
     found = card(tmp_path, AS_DQN, seeds=3)
     assert [score.seeds for score in found.scores] == [3, 3, 3]

@@ -123,7 +123,7 @@ def _plain(text: str) -> str:
 
 def _card_lines(group: Group, card: Card) -> list[str]:
     from starling.tools.report.scale import number
-    from starling.tools.scorecard.page import percent, score_text
+    from starling.tools.scorecard.card_section import percent, score_text
     from starling.tools.scorecard.scorecard import EVALUATIONS
 
     speed = [number(None if value is None else round(value)) for value in (card.steps_per_s, card.frames_per_s)]

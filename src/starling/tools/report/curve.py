@@ -1,6 +1,7 @@
 """The learning curve that a finished run leaves in its folder, `curve.png`; a run never fails because of it.
 
-It is drawn with matplotlib where that is installed, after the run has been saved and its workers are gone.
+It is drawn with matplotlib where that is installed. The first import takes about a second and drawing 0.2 s, and both
+together 90 MB; that is spent after the run is saved and its workers are gone.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import numpy as np
 from starling.errors import cut
 from starling.experiment.run_folder.disk import publish
 from starling.experiment.run_folder.rows import Rows
-from starling.tools.report.columns import read_table
 from starling.tools.report.curves import Curve, Line
+from starling.tools.report.metric_columns import read_table
 
 NAME = "curve.png"
 KEYS = (("return", "training, last 100 episodes"), ("eval/return", "evaluation"))

@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from starling.tools.report.columns import Floats
 from starling.tools.report.groups import Group, Series
+from starling.tools.report.metric_columns import Floats
 from starling.tools.report.runs import Run
 from starling.tools.statistics import interquartile_curve
 

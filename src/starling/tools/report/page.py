@@ -14,9 +14,7 @@ from starling.tools.report.curves import Axis, curves_of
 from starling.tools.report.groups import Group
 from starling.tools.report.markup import Child, Markup, join, tag
 from starling.tools.report.panels import ARMS, SPEED, Chart, Panel, panels_of
-from starling.tools.report.strips import LIMITS, draw_map, draw_strips, strip_of
-from starling.tools.report.svg import describe, draw_curves, swatch
-from starling.tools.report.tables import (
+from starling.tools.report.sections import (
     details,
     events_part,
     runs_table,
@@ -24,7 +22,9 @@ from starling.tools.report.tables import (
     settings_part,
     videos_part,
 )
-from starling.tools.scorecard.page import scorecard_part
+from starling.tools.report.strips import LIMITS, draw_map, draw_strips, strip_of
+from starling.tools.report.svg import describe, draw_curves, swatch
+from starling.tools.scorecard.card_section import scorecard_part
 
 AXES: tuple[tuple[Axis, str], ...] = (("steps", "env steps"), ("time", "training time"))
 _MOST_ARMS = 64

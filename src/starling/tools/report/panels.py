@@ -16,8 +16,8 @@ from starling.experiment.run_folder.metric_keys import (
     Metric,
     find,
 )
-from starling.tools.report.columns import SPEED_ROWS, STEPS_PER_S, UPDATES_PER_S
 from starling.tools.report.groups import Group
+from starling.tools.report.metric_columns import SPEED_ROWS, STEPS_PER_S, UPDATES_PER_S
 
 MOST_CHARTS = 80
 """Charts of one panel; keys beyond are named, not drawn."""

@@ -17,8 +17,8 @@ from starling.experiment.run_folder.folder import RunFolder, find
 from starling.experiment.run_folder.lock import is_locked
 from starling.experiment.run_folder.log import LogLine, log_lines, read_log
 from starling.experiment.run_folder.rows import Rows, damage_line
-from starling.tools.report.columns import Table, read_table
 from starling.tools.report.events import Event, events_of
+from starling.tools.report.metric_columns import Table, read_table
 from starling.tools.report.videos import Video, videos_of
 
 _CONFIG_BYTES = 2**20
@@ -135,7 +135,7 @@ def _settings(folder: RunFolder, problems: list[str]) -> Mapping[str, Any]:
     try:
         return to_shown(load(str(folder.config_file), derive=False, imports=False))
     except UserError as error:
-        problems.append(f"config.yaml is not complete or not valid here ({str(error).splitlines()[0]})")
+        problem = str(error).splitlines()[0]
     try:
         content = read_bounded(folder.config_file, _CONFIG_BYTES).decode()
         values = secrets.hide(parse(content, str(folder.config_file)))
@@ -144,6 +144,9 @@ def _settings(folder: RunFolder, problems: list[str]) -> Mapping[str, Any]:
     env, algo = (values.get(key) if isinstance(values, dict) else None for key in ("env", "algo"))
     if not (isinstance(env, dict) and isinstance(env.get("id"), str) and isinstance(algo, dict)):
         raise UserError(f"{folder.path}: config.yaml names no env and algorithm, so the run cannot be grouped")
+    if "${env:" in content:  # the problem may quote the value of a variable, and a report is passed on
+        problem = f"starling config show {folder.path} says why"
+    problems.append(f"config.yaml is not complete or not valid here ({problem})")
     return dict(values)
 
 

@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 
 from starling.experiment.bottleneck import limiting_part
-from starling.tools.report.columns import Floats
 from starling.tools.report.curves import Axis
 from starling.tools.report.markup import Markup, tag
+from starling.tools.report.metric_columns import Floats
 from starling.tools.report.runs import Run
 from starling.tools.report.svg import BOTTOM, LEFT, WIDTH, Frame, x_ticks
 

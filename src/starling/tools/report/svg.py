@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from starling.tools.report.columns import Floats
 from starling.tools.report.curves import Axis, Curve, Line
 from starling.tools.report.markup import Markup, tag
+from starling.tools.report.metric_columns import Floats
 from starling.tools.report.scale import duration, short, ticks, time_ticks
 
 WIDTH, HEIGHT = 420.0, 240.0

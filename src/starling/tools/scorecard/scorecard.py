@@ -172,7 +172,11 @@ def _compare(series: Series, column: PublishedColumn, game: str, scores: Mapping
     differences = tuple(dict.fromkeys(line for protocol in ours for line in _differences(protocol, column.protocol)))
     if series.runs[0].setting("env.wrappers"):
         differences = (*differences, "env.wrappers here, none there")
-    unknown = [_POINTS[key] for key, value in vars(column.protocol).items() if value is None and key in _POINTS]
+    unknown = [
+        _POINTS[key]
+        for key, value in vars(column.protocol).items()
+        if value is None and key in _POINTS.keys() - _DECISIVE
+    ]
     value = column.scores[game]
     normalized = published().reference.normalized(game, value) if column.family == "ALE" else None
     return Comparison(column, value, normalized, score, differences, tuple(unknown))
@@ -189,6 +193,8 @@ _POINTS = {
     "frame_skip": "frame skip",
 }
 """Points of a protocol in words."""
+_DECISIVE = ("frames", "evaluation")
+"""Points that must be recorded for a comparison."""
 
 
 def protocol_of(run: Run) -> Protocol:
@@ -220,9 +226,11 @@ def _differences(ours: Protocol, theirs: Protocol) -> list[str]:
     lines = []
     for key, name in _POINTS.items():
         here, there = getattr(ours, key), getattr(theirs, key)
-        if there is None or (key == "epsilon" and here is None):
+        if there is None and key in _DECISIVE:
+            lines.append(f"{name}: {short(here) if key == 'frames' else _evaluations(here)} here, not recorded there")
+        elif there is None or (key == "epsilon" and here is None):
             continue
-        if key == "evaluation":
+        elif key == "evaluation":
             if not set(here or ()) & set(there):
                 lines.append(f"{name}: {_evaluations(here)} here, {_evaluations(there)} there")
         elif key == "frames":

@@ -1,4 +1,4 @@
-"""Tables of a report: runs, series, settings, events, videos."""
+"""Sections of a report: runs, series, settings, events, videos."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starling.tools.report.groups import Group
 from starling.tools.report.markup import Child, Markup, tag
 from starling.tools.report.scale import number
-from starling.tools.report.tables import details, table
+from starling.tools.report.sections import details, table
 from starling.tools.scorecard.scorecard import EVALUATIONS, Card, Comparison, Score, cards_of
 
 
@@ -19,7 +19,7 @@ def _card(card: Card) -> list[Markup]:
     speeds = f"{number(_rounded(card.steps_per_s))} steps/s, {number(_rounded(card.frames_per_s))} frames/s"
     scores = "; ".join(f"{EVALUATIONS[score.kind]}: {score_text(score)}" for score in card.scores)
     rows = [_row(comparison) for comparison in card.comparisons]
-    heads = ["column", "published", "human-normalized", "this run", "human-normalized", "ratio", "protocol"]
+    heads = ["column", "published", "human-normalized", "here", "human-normalized", "ratio", "protocol"]
     caption = f"{card.series.label} beside published scores; a ratio only where the protocols agree"
     return [
         tag("p", tag("b", card.series.label), f": {scores} ({speeds})"),
@@ -30,7 +30,7 @@ def _card(card: Card) -> list[Markup]:
 def _row(comparison: Comparison) -> list[Child]:
     ours = comparison.score
     mine = [number(None), number(None)] if ours is None else [number(round(ours.value, 2)), percent(ours.normalized)]
-    verdict = tag("span", comparison.verdict, class_="yes" if comparison.is_comparable else None)
+    verdict = tag("span", comparison.verdict, class_="message yes" if comparison.is_comparable else "message")
     shown = mine if comparison.is_comparable else [number(None), number(None)]
     theirs = [number(comparison.value), percent(comparison.normalized)]
     ratio = number(None) if comparison.ratio is None else f"{comparison.ratio:.2f}"
