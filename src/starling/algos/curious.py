@@ -28,7 +28,7 @@ from starling.nets.normalisers import Moments
 from starling.ops.policy import masked_mean
 from starling.registry import Entry, Registry, check_kind
 from starling.replay.spec import TableSpec
-from starling.types import Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor, Trajectory, Tree
+from starling.types import EXTRINSIC, Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor, Trajectory, Tree
 
 RETURN = "/return"
 """Suffix of a stream's name: its running discounted sum of rewards, which continues across episodes."""
@@ -102,12 +102,12 @@ def make_curiosity(config: CuriosityConfig) -> Curiosity:
 class Curious(Algorithm):
     """Wraps an algorithm and adds intrinsic rewards to it."""
 
-    def __init__(self, agent: Algorithm, curiosity: Sequence[CuriosityConfig]) -> None:
+    def __init__(self, agent: Algorithm, curiosity: Sequence[CuriosityConfig], reward_weight: float = 1.0) -> None:
         if agent.recorded_rewards():
             raise UserError(f"{type(agent).__name__} has intrinsic rewards of its own: leave out curiosity")
         if agent.learning().sequential:
             raise UserError(f"{type(agent).__name__} updates its networks one after another: leave out curiosity")
-        self._agent = agent
+        self._agent, self._reward_weight = agent, reward_weight  # of the environment's own reward
         self._configs = {config.stream: config for config in curiosity}
         for name in {*agent.learning().optimizers, POLICY, SHARED} & self._configs.keys():
             raise UserError(f"curiosity: {name!r} is a name that the algorithm uses itself; give the stream another")
@@ -120,7 +120,11 @@ class Curious(Algorithm):
             StreamSpec(name, config.discount, config.lambda_, config.episodic, config.weight)
             for name, config in self._configs.items()
         )
-        return (*self._agent.streams(), *mine)
+        agents = (
+            replace(stream, weight=self._reward_weight) if stream.name == EXTRINSIC else stream
+            for stream in self._agent.streams()
+        )
+        return (*agents, *mine)
 
     def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> CuriousModel:
         agent = self._agent.build(env, streams)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from gymnasium import spaces
 
@@ -11,24 +12,32 @@ from starling.algos.dqn.config import DQNConfig
 from starling.algos.sac.config import SACConfig
 from starling.algos.settings import PrioritizedConfig
 from starling.algos.tables import replay_table
+from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network
 from starling.nets.normalisers import MovingMean
-from starling.ops.streams import bootstrap_from_reset, weighted_total
-from starling.ops.value import Transform, take
+from starling.ops.explore import epsilon_greedy_policy
+from starling.ops.retrace import retrace
+from starling.ops.streams import StreamTerms, bootstrap_from_reset, weighted_total
+from starling.ops.value import IDENTITY, Transform, take
 from starling.replay.spec import TableSpec
-from starling.types import Batch, EnvSpec, Progress, StreamSpec, Tensor
+from starling.types import Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory
 
 Values = dict[str, Tensor]
 """One tensor per stream, such as Q values."""
 
 
-def q_heads(env: EnvSpec, streams: tuple[StreamSpec, ...], config: DQNConfig) -> dict[str, HeadSpec]:
+Q, MU = "q", "mu"
+"""Q: the network of all streams that have none of their own, and recorded Q values [A] per stream; MU: the recorded
+probability of the action."""
+
+
+def q_heads(env: EnvSpec, streams: tuple[StreamSpec, ...], config: DQNConfig, net: NetConfig) -> dict[str, HeadSpec]:
     """One Q head per stream; the action space must be Discrete."""
     if not isinstance(env.action, spaces.Discrete):
         raise UserError(f"{config.name} needs a Discrete action space; {env.id} has {env.action}")
     head = HeadSpec("dueling", hidden=tuple(config.dueling_hidden)) if config.dueling else HeadSpec("q")
-    return dict.fromkeys((stream.name for stream in streams), head)
+    return {stream.name: replace(head, network=net.network_of(Q, stream.name)) for stream in streams}
 
 
 def n_step_table(config: DQNConfig | SACConfig) -> TableSpec:
@@ -53,6 +62,29 @@ def importance_exponent(prioritized: PrioritizedConfig | None) -> Callable[[Prog
 def td_priority(td_errors: Values, streams: tuple[StreamSpec, ...]) -> Tensor:
     """Priorities, of the shape of the TD errors: their absolute values, weighted over streams."""
     return weighted_total({name: error.detach().abs() for name, error in td_errors.items()}, streams)
+
+
+def retrace_target(
+    steps: Trajectory[Tensor],
+    terms: StreamTerms,
+    selector: Tensor,
+    q_target: Tensor,
+    lambda_: float,
+    epsilon: float,
+    transform: Transform = IDENTITY,
+) -> Tensor:
+    """Retrace's targets [T, B] of one stream for the policy that is epsilon-greedy in `selector` [T+1, B, A]."""
+    return retrace(
+        terms.r_t,
+        terms.discount_t,
+        q_target,
+        steps.action,
+        epsilon_greedy_policy(selector, epsilon),
+        steps.extras[MU][: steps.length],
+        terms.valid_t,
+        lambda_t=lambda_,
+        transform=transform,
+    )
 
 
 # A non-episodic stream continues after the end of an episode with the value of the next first observation. A sampled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
@@ -16,6 +17,8 @@ class DQNConfig(TransitionsConfig):
 
     implementation: ClassVar[str] = "starling.algos.dqn.dqn:DQN"
     actions: ClassVar[tuple[str, ...]] = ("Discrete",)
+    networks: ClassVar[Mapping[str, str]] = {"q": "Q values, one head per reward stream"}
+    stream_network: ClassVar[str | None] = "q"
     double: bool = Field(
         False, description="choose the next action online, value it with the target network (1509.06461)"
     )
@@ -26,6 +29,13 @@ class DQNConfig(TransitionsConfig):
         [512],
         description="widths of these hidden layers; []: none, which equals a plain Q head. The paper has them"
         " right after the convolutions: net.torso.hidden=[]",
+    )
+    retrace: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="lambda of Retrace (1606.02647) over the n_step steps, for the policy of eval_epsilon; null: n-step"
+        " returns, whoever acted",
     )
     batch: BatchSize = Field(32, ge=1, description="transitions per update")
     learning_starts: Capacity = Field(50_000, ge=1, description="transitions in replay before the first update")

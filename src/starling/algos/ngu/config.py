@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -39,6 +40,10 @@ class NGUConfig(R2D2Config):
     """R2D2 with a family of policies with different weights of novelty (Never Give Up)."""
 
     implementation: ClassVar[str] = "starling.algos.ngu.ngu:NGU"
+    networks: ClassVar[Mapping[str, str]] = {
+        "q": "Q values of the policy's reward; with algo.separate_networks, those of the env's reward",
+        "q_novelty": "with algo.separate_networks: Q values of novelty",
+    }
     policies: Items = Field(32, ge=1, description="number of policies, N")
     arm_varies: Literal["novelty", "epsilon"] = Field(
         "novelty",
@@ -70,6 +75,9 @@ class NGUConfig(R2D2Config):
     )
     retrace: float | None = Field(0.95, ge=0, le=1, description="lambda of Retrace (1606.02647); null: n-step")
     target_every: Steps = Field(1_500, ge=1, description="updates between copies into the target network")
+
+    def network_names(self) -> tuple[str, ...]:
+        return ("q", "q_novelty") if self.separate_networks else ("q",)
 
     @model_validator(mode="after")
     def _settings_have_a_use(self) -> NGUConfig:

@@ -16,10 +16,20 @@ from torch import nn
 
 from starling import tree
 from starling.algos.apex.apex import ladder_epsilon
-from starling.algos.base import ActInput, ActOutput, IntrinsicInput, LearnSpec, Loss, OptimizerSpec, Trials
+from starling.algos.base import (
+    ActInput,
+    ActOutput,
+    IntrinsicInput,
+    LearnSpec,
+    Loss,
+    OptimizerSpec,
+    Trials,
+    network_optimizers,
+)
 from starling.algos.ngu.config import MetaConfig, NGUConfig
 from starling.algos.q_learning import Values, q_heads
 from starling.algos.r2d2.r2d2 import R2D2
+from starling.config.nets import NamedNets
 from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.intrinsic.bandit import Bandit
@@ -88,7 +98,15 @@ class NGU(R2D2):
         self._beta = novelty_weights(config.policies, config.novelty if self._apart else 0.0)  # [N]
         self._gamma = self._discounts()  # [N]
         self._lifelong, self._episodic = RND(config.lifelong), Episodic(config.episodic)
+        self._optimizers = self._network_optimizers()
         self._bandit = None if config.meta is None else make_bandit(config.policies, config.meta)
+
+    def _network_optimizers(self) -> dict[str, OptimizerSpec]:
+        """One optimizer per network."""
+        config = self.config
+        if config.separate_networks and not isinstance(self.net, NamedNets):
+            return {name: OptimizerSpec(config.optimizer, _of_head(name)) for name in (EXTRINSIC, NOVELTY)}
+        return network_optimizers(self.net, "q", config.optimizer, network=lambda model: _part(model).agent)
 
     def _discounts(self) -> Tensor:
         config = self.config
@@ -109,16 +127,13 @@ class NGU(R2D2):
         self._streams = streams
         seen = spaces.Dict({"obs": env.observation, "arm": spaces.Discrete(self.config.policies)})
         agent = build_network(
-            replace(env, observation=seen), self.net, q_heads(env, streams, self.config), (EXTRINSIC, NOVELTY)
+            replace(env, observation=seen), self.net, q_heads(env, streams, self.config, self.net), (EXTRINSIC, NOVELTY)
         )
         return NGUModel(agent, self._lifelong.build(env), self._episodic.build(env), told=self._apart)
 
     def learning(self) -> LearnSpec:
         config, spec = self.config, super().learning()
-        if config.separate_networks:
-            optimizers = {s.name: OptimizerSpec(config.optimizer, _of_head(s.name)) for s in self._streams}
-        else:
-            optimizers = {"q": OptimizerSpec(config.optimizer, lambda model: _part(model).agent.parameters())}
+        optimizers = dict(self._optimizers)
         optimizers["lifelong"] = OptimizerSpec(
             config.lifelong.optimizer, lambda model: _part(model).lifelong.predictor.parameters()
         )

@@ -13,13 +13,16 @@ import torch
 
 from starling import tree
 from starling.algos.apex.apex import ladder_epsilon
-from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec, TargetSpec
+from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, TargetSpec, network_optimizers
 from starling.algos.q_learning import (
+    MU,
+    Q,
     Values,
     add_reset_values,
     importance_exponent,
     n_step_table,
     q_heads,
+    retrace_target,
     substitute_reset_values,
     td_priority,
     update_reset_values,
@@ -29,27 +32,27 @@ from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.build import Network, build_network
 from starling.nets.burn_in import unroll_burnt_in
-from starling.ops.explore import epsilon_greedy, epsilon_greedy_policy, epsilon_greedy_probability, epsilon_metrics
+from starling.ops.explore import epsilon_greedy, epsilon_greedy_probability, epsilon_metrics
 from starling.ops.policy import masked_mean
 from starling.ops.priority import delta_q, sequence_priority
-from starling.ops.retrace import retrace
 from starling.ops.streams import StreamTerms, stream_terms, total, weighted_total
 from starling.ops.value import IDENTITY, RESCALED, huber, n_step_target, take, td_error
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor, Trajectory, Tree
 
-Q, MU, FEATURES = "q", "mu", "features"
-"""Extras: Q values [A] per stream, the probability of the action, and the features (output of the core)."""
+FEATURES = "features"
+"""Extras beside Q and MU: the features (output of the core)."""
 
 
 class R2D2(Algorithm):
     """One Q head per stream; exploration is that of Ape-X, and tables, acting, and loss work on sequences."""
 
     def __init__(self, config: R2D2Config, net: NetConfig) -> None:
-        if net.core.kind == "none":
+        if not net.recurrent:
             raise UserError(f"{config.name} is recurrent: set net.core.kind=lstm or gru")
         self.config, self.net = config, net
         self._streams = self.streams()
+        self._optimizers = network_optimizers(net, "q", config.optimizer)
         self._transform = RESCALED if config.rescale else IDENTITY  # networks predict transform.apply(value)
 
     def streams(self) -> tuple[StreamSpec, ...]:
@@ -57,7 +60,7 @@ class R2D2(Algorithm):
 
     def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> Any:
         self._streams = streams
-        network = build_network(env, self.net, q_heads(env, streams, self.config))
+        network = build_network(env, self.net, q_heads(env, streams, self.config, self.net))
         add_reset_values(network, streams)
         return network
 
@@ -68,7 +71,7 @@ class R2D2(Algorithm):
 
     def learning(self) -> LearnSpec:
         return LearnSpec(
-            optimizers={"q": OptimizerSpec(self.config.optimizer)},
+            optimizers=self._optimizers,
             target=TargetSpec(every=self.config.target_every),
             importance_exponent=importance_exponent(self.config.prioritized),
         )
@@ -111,8 +114,9 @@ class R2D2(Algorithm):
         with torch.no_grad():
             combined_q = self.combine_q(q, steps.carry)
             drift = self._drift(model, steps, combined_q, trained_t) if self.config.delta_q else {}
+        whole = total([*losses.values()])
         return Loss(
-            losses=losses,
+            losses={name: losses.get(name, whole) for name in self._optimizers},
             metrics=lambda: {
                 **losses,
                 "q_values": masked_mean(take(combined_q[:-1], steps.action), trained_t),
@@ -130,7 +134,10 @@ class R2D2(Algorithm):
         return stream_terms(steps, stream, whole=False)
 
     def losses(self, errors_t: Values, weight: Tensor) -> Values:
-        """Reduce per-step losses [T, B] per stream to one scalar per optimizer, with importance weights [B]."""
+        """Reduce per-step losses [T, B] per stream to scalars, with importance weights [B].
+
+        An optimizer minimizes the one of its name, or else their sum.
+        """
         return {"q": (weight * total([*errors_t.values()]).sum(0)).mean()}
 
     def priority(self, window: Trajectory[NDArray]) -> NDArray:
@@ -161,17 +168,8 @@ class R2D2(Algorithm):
             v = take(q_target, selector.argmax(-1))  # [T+1, B]
             n = self.config.n_step
             return n_step_target(terms.r_t, terms.discount_t, v[:-1], v[1:], n, terms.valid_t, transform)
-        return retrace(
-            terms.r_t,
-            terms.discount_t,
-            q_target,
-            steps.action,
-            epsilon_greedy_policy(selector, self.config.eval_epsilon),
-            steps.extras[MU][:-1],
-            terms.valid_t,
-            lambda_t=self.config.retrace,
-            transform=transform,
-        )
+        lambda_, epsilon = self.config.retrace, self.config.eval_epsilon
+        return retrace_target(steps, terms, selector, q_target, lambda_, epsilon, transform)
 
     def _begun(self, model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
         """The steps, with a zero initial state unless stored states are used."""

@@ -66,8 +66,8 @@ PLACEHOLDERS = {
     "OPTIMIZER": (
         r"[^/]+",
         "`q` (dqn, apex, r2d2, ngu, pqn), `ppo`, `impala`, `impact`, `critic`, `actor`, `temperature` (sac),"
-        " `lifelong`, `embedding` (ngu), `extrinsic`, `novelty` (ngu with `algo.separate_networks`, instead of `q`), or"
-        " a STREAM",
+        " `lifelong`, `embedding` (ngu), `extrinsic`, `novelty` (ngu with `algo.separate_networks`, instead of `q`), a"
+        " network of `nets` with an optimizer of its own, or a STREAM",
     ),
     "STREAM": (r"[^/]+", "an entry of `curiosity`: its `name`, or else its kind; with ngu `novelty`"),
     "N": (r"\d+", "the index of a policy, from 0"),
