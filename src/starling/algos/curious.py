@@ -22,6 +22,7 @@ from starling.config.curiosity import CuriosityConfig, OwnCuriosityConfig
 from starling.errors import UserError
 from starling.intrinsic.episodic import Episodic
 from starling.intrinsic.icm import ICM
+from starling.intrinsic.novelty import Novelty
 from starling.intrinsic.rnd import RND
 from starling.nets.network import SHARED
 from starling.nets.normalisers import Moments
@@ -40,6 +41,7 @@ KINDS = Registry(
         "rnd": Entry(RND, "random network distillation"),
         "icm": Entry(ICM, "intrinsic curiosity module"),
         "episodic": Entry(Episodic, "novelty within an episode"),
+        "novelty": Entry(Novelty, "novelty within an episode times random network distillation"),
     },
 )
 
@@ -158,11 +160,13 @@ class Curious(Algorithm):
 
     def intrinsic_state(self, num_envs: int) -> dict[str, Any]:
         own = {name: part.initial_state(num_envs) for name, part in self._parts.items()}
-        return {"own": own, "returns": {name: torch.zeros(num_envs) for name in self._parts}}
+        returns = {name: torch.zeros(num_envs) for name in self._parts}
+        return {**self._agent.intrinsic_state(num_envs), "own": own, "returns": returns}
 
     def intrinsic_rewards(self, model: CuriousModel, seen: IntrinsicInput, state: dict[str, Any]) -> dict[str, Tensor]:
         if seen.action is None:  # no action has been taken yet
             seen = replace(seen, action=self._no_action.expand(len(seen.first), *self._no_action.shape))
+        self._agent.intrinsic_rewards(model.agent, seen, state)  # it has no rewards, but may change the exploration
         rewards = {}
         for name, part in self._parts.items():
             earned = part.reward(model.curiosity[name], seen, state["own"][name])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import torch
 from gymnasium import spaces
 
 from starling import tree
@@ -12,11 +13,13 @@ from starling.algos.dqn.config import DQNConfig
 from starling.algos.sac.config import SACConfig
 from starling.algos.settings import PrioritizedConfig
 from starling.algos.tables import replay_table
-from starling.config.parts import NetConfig
+from starling.config.bandits import EpsilonBanditConfig
+from starling.config.parts import Linear, NetConfig
 from starling.errors import UserError
+from starling.intrinsic.arms import Arms
 from starling.nets.build import HeadSpec, Network
 from starling.nets.normalisers import MovingMean
-from starling.ops.explore import epsilon_greedy_policy
+from starling.ops.explore import epsilon_greedy_policy, epsilon_metrics, ladder
 from starling.ops.retrace import retrace
 from starling.ops.streams import StreamTerms, bootstrap_from_reset, weighted_total
 from starling.ops.value import IDENTITY, Transform, take
@@ -62,6 +65,29 @@ def importance_exponent(prioritized: PrioritizedConfig | None) -> Callable[[Prog
 def td_priority(td_errors: Values, streams: tuple[StreamSpec, ...]) -> Tensor:
     """Priorities, of the shape of the TD errors: their absolute values, weighted over streams."""
     return weighted_total({name: error.detach().abs() for name, error in td_errors.items()}, streams)
+
+
+class EpsilonBandit:
+    """Exploration with the epsilon that a bandit of each env chooses for its episodes (2003.13350, section 3.2).
+
+    The bandits' state is part of an env's intrinsic state; the chosen arm is in the carry.
+    """
+
+    def __init__(self, config: EpsilonBanditConfig, epsilon: Linear) -> None:
+        self._ladder, self._epsilon = config.ladder, epsilon
+        self.arms = Arms(config.arms, config)
+
+    def epsilon(self, progress: Progress, arm: Tensor) -> Tensor:
+        """Epsilons [B] of arms [B]: epsilon^(1 + ladder i / (N - 1))."""
+        return ladder(arm, self.arms.count, self._epsilon.at(progress.env_steps, progress.fraction), self._ladder)
+
+    def exploration(self, progress: Progress) -> dict[str, float]:
+        """Metrics over all arms."""
+        return epsilon_metrics(self.epsilon(progress, torch.arange(self.arms.count)))
+
+
+def make_epsilon_bandit(config: DQNConfig) -> EpsilonBandit | None:
+    return None if config.epsilon_bandit is None else EpsilonBandit(config.epsilon_bandit, config.epsilon)
 
 
 def retrace_target(

@@ -104,6 +104,7 @@ class Network(nn.Module):
         self.normaliser = normaliser
         self.reward_scales = nn.ModuleDict()  # per stream, added and used by an algorithm
         self.reset_values = nn.ModuleDict()  # per non-episodic stream, added by Q-learning
+        self.extra_carry: dict[str, torch.dtype] = {}  # further numbers in the carry, which the network does not use
         self.trunks = nn.ModuleDict(trunks)
         self.heads = nn.ModuleDict(heads)
         self.trunk_of = trunk_of  # the trunk of every head, by name
@@ -112,9 +113,14 @@ class Network(nn.Module):
         self._trained = trained or {}  # modules by the name of their optimizer, if `nets` gives them several
 
     def initial_carry(self, batch_size: int) -> dict[str, Tree]:
-        """The carry before the first observation, all zero: "state" if recurrent, "action" and "rewards" if inputs."""
+        """The carry before the first observation, all zero: "state" if recurrent, "action" and "rewards" if inputs.
+
+        Entries of `extra_carry` are in it too.
+        """
         device = next(self.parameters()).device
-        carry: dict[str, Tree] = {}
+        carry: dict[str, Tree] = {
+            name: torch.zeros(batch_size, dtype=dtype, device=device) for name, dtype in self.extra_carry.items()
+        }
         for trunk in self._trunks.values():
             carry |= {} if trunk.previous is None else trunk.previous.initial(batch_size, device)
         return {"state": self._initial_state(batch_size), **carry} if self.recurrent else carry

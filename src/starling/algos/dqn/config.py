@@ -8,6 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from starling.algos.settings import TransitionsConfig
+from starling.config.bandits import EpsilonBanditConfig
 from starling.config.limits import BatchSize, Capacity, Length, Magnitude, Steps, UpdateRate, Width
 from starling.config.parts import Linear, LinearUnit, OptimizerConfig
 
@@ -43,6 +44,11 @@ class DQNConfig(TransitionsConfig):
     updates_per_step: UpdateRate = Field(0.25, gt=0, description="updates allowed per env step")
     target_every: Steps = Field(2_500, ge=1, description="updates between copies into the target network")
     epsilon: LinearUnit = Field(Linear(start=1.0, end=0.01, steps=1_000_000), description="epsilon when training")
+    epsilon_bandit: EpsilonBanditConfig | None = Field(
+        None,
+        description="bandits choose the epsilon of each env's episode by its recent returns (2003.13350); null: epsilon"
+        " is that of the env",
+    )
     eval_epsilon: float = Field(0.01, ge=0, le=1, description="epsilon when evaluating")
     huber: Magnitude = Field(1.0, gt=0, description="error at which the loss turns from quadratic to linear")
     optimizer: OptimizerConfig = Field(

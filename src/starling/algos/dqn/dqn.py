@@ -4,16 +4,28 @@ prioritized replay (1511.05952), or Retrace (1606.02647).
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from starling import tree
-from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, TargetSpec, network_optimizers
+from starling.algos.base import (
+    ActInput,
+    ActOutput,
+    Algorithm,
+    IntrinsicInput,
+    LearnSpec,
+    Loss,
+    TargetSpec,
+    network_optimizers,
+)
 from starling.algos.dqn.config import DQNConfig
 from starling.algos.q_learning import (
     MU,
     Values,
     add_reset_values,
     importance_exponent,
+    make_epsilon_bandit,
     n_step_table,
     q_heads,
     retrace_target,
@@ -41,6 +53,7 @@ class DQN(Algorithm):
         self.config, self.net = config, net
         self._streams = self.streams()
         self._optimizers = network_optimizers(net, "q", config.optimizer)
+        self._bandit = make_epsilon_bandit(config)
 
     def streams(self) -> tuple[StreamSpec, ...]:
         return (StreamSpec(discount=self.config.discount),)
@@ -49,6 +62,8 @@ class DQN(Algorithm):
         self._streams = streams
         network = build_network(env, self.net, q_heads(env, streams, self.config, self.net))
         add_reset_values(network, streams)
+        if self._bandit is not None:
+            network.extra_carry["arm"] = torch.int64
         return network
 
     def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
@@ -76,6 +91,8 @@ class DQN(Algorithm):
         """The probability of a random action: one number, or one per env [B]."""
         if not inputs.explore:
             return self.config.eval_epsilon
+        if self._bandit is not None:
+            return self._bandit.epsilon(inputs.progress, inputs.carry["arm"])
         return self.training_epsilon(inputs.progress, inputs.env_index, inputs.num_envs)
 
     def training_epsilon(self, progress: Progress, env_index: Tensor, num_envs: int) -> Tensor | float:
@@ -86,10 +103,21 @@ class DQN(Algorithm):
         return self.config.epsilon.at(progress.env_steps, progress.fraction)
 
     def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
+        if self._bandit is not None:
+            return self._bandit.exploration(progress)
         return epsilon_metrics(self.training_epsilon(progress, torch.arange(num_envs), num_envs))
 
     def record(self, q: Values, combined_q: Tensor, action: Tensor) -> dict[str, Tree]:
         """Extras to record with an action [B], given Q values [B, A] per stream and their weighted sum; here none."""
+        return {}
+
+    def intrinsic_state(self, num_envs: int) -> dict[str, Any]:
+        return {} if self._bandit is None else self._bandit.arms.initial_state(num_envs)
+
+    def intrinsic_rewards(self, model: Any, seen: IntrinsicInput, state: dict[str, Any]) -> dict[str, Tensor]:
+        """Let the bandits choose; there are no rewards."""
+        if self._bandit is not None:
+            self._bandit.arms.change(seen, state)
         return {}
 
     def prepare(self, model: Network, target_net: Network, batch: Batch) -> Batch:

@@ -13,13 +13,23 @@ import torch
 
 from starling import tree
 from starling.algos.apex.apex import ladder_epsilon
-from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, TargetSpec, network_optimizers
+from starling.algos.base import (
+    ActInput,
+    ActOutput,
+    Algorithm,
+    IntrinsicInput,
+    LearnSpec,
+    Loss,
+    TargetSpec,
+    network_optimizers,
+)
 from starling.algos.q_learning import (
     MU,
     Q,
     Values,
     add_reset_values,
     importance_exponent,
+    make_epsilon_bandit,
     n_step_table,
     q_heads,
     retrace_target,
@@ -53,6 +63,7 @@ class R2D2(Algorithm):
         self.config, self.net = config, net
         self._streams = self.streams()
         self._optimizers = network_optimizers(net, "q", config.optimizer)
+        self._bandit = make_epsilon_bandit(config)
         self._transform = RESCALED if config.rescale else IDENTITY  # networks predict transform.apply(value)
 
     def streams(self) -> tuple[StreamSpec, ...]:
@@ -62,6 +73,8 @@ class R2D2(Algorithm):
         self._streams = streams
         network = build_network(env, self.net, q_heads(env, streams, self.config, self.net))
         add_reset_values(network, streams)
+        if self._bandit is not None:
+            network.extra_carry["arm"] = torch.int64
         return network
 
     def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
@@ -92,10 +105,23 @@ class R2D2(Algorithm):
         """The probability of a random action: one number, or one per env [B]."""
         if not inputs.explore:
             return self.config.eval_epsilon
+        if self._bandit is not None:
+            return self._bandit.epsilon(inputs.progress, inputs.carry["arm"])
         return ladder_epsilon(self.config, inputs.progress, inputs.env_index, inputs.num_envs)
 
     def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
+        if self._bandit is not None:
+            return self._bandit.exploration(progress)
         return epsilon_metrics(ladder_epsilon(self.config, progress, torch.arange(num_envs), num_envs))
+
+    def intrinsic_state(self, num_envs: int) -> dict[str, Any]:
+        return {} if self._bandit is None else self._bandit.arms.initial_state(num_envs)
+
+    def intrinsic_rewards(self, model: Any, seen: IntrinsicInput, state: dict[str, Any]) -> dict[str, Tensor]:
+        """Let the bandits choose; there are no rewards."""
+        if self._bandit is not None:
+            self._bandit.arms.change(seen, state)
+        return {}
 
     def prepare(self, model: Any, target_net: Any, batch: Batch) -> Batch:
         update_reset_values(model, target_net, batch, self._streams, self._transform)
