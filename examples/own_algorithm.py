@@ -5,6 +5,8 @@ PYTHONPATH=examples starling train examples/own_algorithm.yaml
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 
 import starling
@@ -17,6 +19,7 @@ from starling.ops.streams import stream_terms
 class ReinforceConfig(starling.AlgoConfig):
     """Settings; they are validated, documented, and overridden like those of built-in algorithms."""
 
+    networks: ClassVar[dict[str, str]] = {"policy": "the policy", "value": "the baseline"}  # names for `nets`
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
     rollout: int = Field(64, ge=1, description="steps of every env per update")
     entropy_coef: float = Field(0.01, ge=0, description="weight of the entropy bonus")
@@ -30,6 +33,7 @@ class Reinforce(starling.Algorithm):
 
     def __init__(self, config: ReinforceConfig, net: starling.NetConfig) -> None:
         self.config, self.net = config, net
+        self.optimizers = starling.network_optimizers(net, "all", config.optimizer)  # several with the section `nets`
 
     def streams(self) -> tuple[starling.StreamSpec, ...]:
         return (starling.StreamSpec(discount=self.config.discount),)
@@ -48,7 +52,7 @@ class Reinforce(starling.Algorithm):
         )  # fmt: skip
 
     def learning(self) -> starling.LearnSpec:
-        return starling.LearnSpec(optimizers={"all": starling.OptimizerSpec(self.config.optimizer)})
+        return starling.LearnSpec(self.optimizers)
 
     def act(self, model: starling.Network, inputs: starling.ActInput) -> starling.ActOutput:
         outputs, state = model.step(inputs.obs, inputs.first, inputs.carry)
@@ -70,4 +74,5 @@ class Reinforce(starling.Algorithm):
             + masked_mean(value_loss(v_t, target), steps.valid)
             - self.config.entropy_coef * entropy
         )
-        return starling.Loss(losses={"all": loss}, metrics=lambda: {"entropy": entropy, "value": target.mean()})
+        losses = dict.fromkeys(self.optimizers, loss)
+        return starling.Loss(losses, metrics=lambda: {"entropy": entropy, "value": target.mean()})

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         OptimizerSpec,
         TargetSpec,
         merge_losses,
+        network_optimizers,
     )
     from starling.algos.tables import replay_table, rollout_table
     from starling.api import (
@@ -45,7 +46,7 @@ _HOMES = {
     ),
     "starling.algos.base": (
         "ActInput", "ActOutput", "Algorithm", "LearnSpec", "Loss", "LossPart", "OptimizerSpec", "TargetSpec",
-        "merge_losses",
+        "merge_losses", "network_optimizers",
     ),
     "starling.algos.tables": ("replay_table", "rollout_table"),
     "starling.config.algorithms": ("AlgoConfig",),
@@ -84,6 +85,7 @@ __all__ = [
     "build_network",
     "load",
     "merge_losses",
+    "network_optimizers",
     "register_algorithm",
     "register_env",
     "register_torso",

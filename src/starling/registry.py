@@ -61,6 +61,14 @@ def check_kind(
     raise UserError(f"{kind} {name!r} names {is_one}; it must be {wanted}{', or a function' if functions else ''}")
 
 
+def check_arguments(factory: Any, what: str, call: str, *args: Any, **kwargs: Any) -> None:
+    """Raise `UserError` unless `factory` takes these arguments, without calling it; `call` describes them."""
+    try:
+        inspect.signature(factory).bind(*args, **kwargs)
+    except TypeError as error:
+        raise UserError(f"{what} cannot be made with {call}: {error}") from error
+
+
 def _own_names(module: ModuleType) -> list[str]:
     """The public callables of a module, without those imported from other packages."""
     package = module.__name__.partition(".")[0]

@@ -105,7 +105,7 @@ def runtime_config():
     [
         (f"[{RND}, {RND}]", "two reward streams are called 'rnd'"),
         ("[{kind: rnd, name: extrinsic}]", "two reward streams are called 'extrinsic'"),
-        ("[{kind: rdn}]", "curiosity.0: needs a kind: rnd, icm, episodic, or package.module:Class"),
+        ("[{kind: rdn}]", "curiosity.0: needs a kind: rnd, icm, episodic, novelty, or package.module:Class"),
         ("[{kind: rnd, weigth: 1}]", "unknown key 'curiosity.0.weigth'; did you mean 'curiosity.0.weight'"),
         ("[{kind: rnd, weight: -1}]", "curiosity.0.weight: must be at least 0, not -1"),
         ("[{kind: nowhere.at:All}]", "cannot import 'nowhere.at:All'"),

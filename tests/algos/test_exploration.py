@@ -14,14 +14,16 @@ from starling.launch.plan import RunPlan
 from starling.types import Progress
 
 SCHEDULE = "algo.epsilon={start: 0.8, end: 0.2, steps: 1000}"
-EPSILON_PER_ARM = ["ngu-deepsea", "algo.policies=3", "algo.arm_varies=epsilon", "env.num=4"]
+BANDIT = "algo.epsilon_bandit={arms: 3, ladder: 1}"
 LEARNERS = {
     "dqn": ["dqn-cartpole", "env.num=4"],
     "dqn with curiosity": ["dqn-rnd-deepsea", "env.num=4"],
     "apex": ["dqn-cartpole", "env.num=4", "algo.name=apex", "algo.ladder=3"],
     "r2d2": ["r2d2-cartpole", "env.num=4"],
     "ngu": ["ngu-deepsea", "env.num=4"],
-    "ngu, policies differ in epsilon": [*EPSILON_PER_ARM, "algo.meta=null"],
+    "dqn bandit": ["dqn-cartpole", "env.num=4", BANDIT],
+    "apex bandit": ["dqn-cartpole", "env.num=4", "algo.name=apex", BANDIT],
+    "r2d2 bandit with curiosity": ["r2d2-rnd-deepsea", "env.num=4", BANDIT],
 }
 
 
@@ -51,10 +53,12 @@ def acting_epsilons(algorithm, env_index, arms, progress):
 @pytest.mark.parametrize("name", LEARNERS)
 def test_reported_epsilon_is_the_one_used_for_acting(name):
     plan, env_index = plan_of(*LEARNERS[name]), torch.arange(4)
+    if "bandit" in name:
+        env_index = torch.arange(3)  # each arm once
     epsilons = acting_epsilons(plan.algorithm, env_index, env_index % 3, Progress(500, 7, 0.5))
     metrics = plan.exploration(500, 7)
     assert metrics["explore/epsilon"] == pytest.approx(epsilons.mean().item(), rel=1e-6)
-    if name.startswith("dqn"):
+    if name in ("dqn", "dqn with curiosity"):
         assert metrics == {"explore/epsilon": pytest.approx(0.5)}
     else:
         assert epsilons.min() < epsilons.max()
@@ -62,8 +66,8 @@ def test_reported_epsilon_is_the_one_used_for_acting(name):
         assert metrics["explore/epsilon_max"] == pytest.approx(epsilons.max().item(), rel=1e-6)
 
 
-def test_each_policy_of_a_bandit_counts_once_in_the_mean_epsilon():
-    metrics = plan_of(*EPSILON_PER_ARM, "algo.meta={}", "algo.ladder=1").exploration(2000, 0)
+def test_each_arm_of_a_bandit_counts_once_in_the_mean_epsilon():
+    metrics = plan_of("dqn-cartpole", BANDIT).exploration(2000, 0)
     assert metrics["explore/epsilon_max"] == pytest.approx(0.2)
     assert metrics["explore/epsilon_min"] == pytest.approx(0.2**2)
     assert metrics["explore/epsilon"] == pytest.approx((0.2 + 0.2**1.5 + 0.2**2) / 3)

@@ -16,7 +16,7 @@ from support.slow_losses import TORSO, assert_losses_match, build, build_target,
 
 import starling
 from starling import tree
-from starling.algos.base import ActInput, IntrinsicInput
+from starling.algos.base import IntrinsicInput
 from starling.algos.ngu.config import NGUConfig
 from starling.algos.ngu.ngu import NGU, NOVELTY
 from starling.config.load import load
@@ -27,7 +27,6 @@ from starling.experiment.run_folder.metrics import read_rows
 from starling.launch.plan import RunPlan, build_model
 from starling.state_io import freeze
 from starling.tools.evaluate import evaluate_run, load_agent
-from starling.types import Progress
 
 SMALL = [
     *["env={id: toy/counting}", "env.num=3", "net.torso.hidden=[8]", "net.core.size=4", "stop.return=null"],
@@ -65,18 +64,18 @@ def test_without_a_bandit_each_env_has_a_fixed_policy():
 def test_bandit_gets_the_full_episode_return_and_chooses_the_next_policy():
     algorithm = RunPlan.from_config(load("ngu-deepsea", [*SMALL, META])).algorithm
     memory = algorithm.intrinsic_state(2)
-    algorithm._change_arms(intrinsic_input([True, True], [0.0, 0.0]), memory)
+    algorithm._arms.change(intrinsic_input([True, True], [0.0, 0.0]), memory)
     assert memory["carry"]["arm"].tolist() == [0, 0]  # the first one that was never played
-    algorithm._change_arms(intrinsic_input([False, False], [1.5, 2.0]), memory)
-    algorithm._change_arms(intrinsic_input([False, False], [1.0, -1.0], ended=[True, False]), memory)
-    algorithm._change_arms(intrinsic_input([True, False], [9.0, 0.0]), memory)  # a reset has no reward
+    algorithm._arms.change(intrinsic_input([False, False], [1.5, 2.0]), memory)
+    algorithm._arms.change(intrinsic_input([False, False], [1.0, -1.0], ended=[True, False]), memory)
+    algorithm._arms.change(intrinsic_input([True, False], [9.0, 0.0]), memory)  # a reset has no reward
     assert memory["carry"]["arm"].tolist() == [1, 0]
     assert memory["bandit"]["arm"][0, 0] == 0
     assert memory["bandit"]["value"][0, 0] == 2.5
     assert memory["bandit"]["played"].tolist() == [1, 0]
     assert memory["total"].tolist() == [0.0, 1.0]
     # The second env starts a new episode without an end.
-    algorithm._change_arms(intrinsic_input([False, True], [4.0, 0.0]), memory)
+    algorithm._arms.change(intrinsic_input([False, True], [4.0, 0.0]), memory)
     assert memory["bandit"]["played"].tolist() == [1, 0]
     assert memory["total"].tolist() == [4.0, 0.0]
 
@@ -116,59 +115,33 @@ def test_bandits_learn_from_whole_episodes_only(tmp_path, cut):
 def test_without_exploration_the_given_policy_plays_from_the_next_episode_on(meta):
     algorithm = RunPlan.from_config(load("ngu-deepsea", [*SMALL, *meta])).algorithm
     memory = algorithm.intrinsic_state(2)
-    algorithm._change_arms(intrinsic_input([True, True], [0.0, 0.0], explore=False, arm=2), memory)
+    algorithm._arms.change(intrinsic_input([True, True], [0.0, 0.0], explore=False, arm=2), memory)
     assert memory["carry"]["arm"].tolist() == [2, 2]
-    algorithm._change_arms(
+    algorithm._arms.change(
         intrinsic_input([False, False], [1.0, 1.0], explore=False, arm=3, ended=[True, False]), memory
     )
-    algorithm._change_arms(intrinsic_input([True, False], [0.0, 1.0], explore=False, arm=3), memory)
+    algorithm._arms.change(intrinsic_input([True, False], [0.0, 1.0], explore=False, arm=3), memory)
     assert memory["carry"]["arm"].tolist() == [3, 2]
     assert all((played == 0).all() for name, played in memory["bandit"].items() if name == "played")
 
 
-def test_evaluators_try_policies_only_if_policies_differ_in_their_rewards():
+def test_evaluators_try_policies_only_with_a_meta_controller():
     choose = [
-        RunPlan.from_config(load("ngu-deepsea", [*SMALL, *settings])).algorithm.trials()
-        for settings in ([], [META, "algo.arm_varies=epsilon"], [META])
+        RunPlan.from_config(load("ngu-deepsea", [*SMALL, *settings])).algorithm.trials() for settings in ([], [META])
     ]
-    assert choose[:2] == [None, None]
-    assert choose[2].due == 10
+    assert choose[0] is None
+    assert choose[1].due == 10
     assert (
         RunPlan.from_config(load("ngu-deepsea", [*SMALL, "algo.meta={window: 6, trials: 1}"])).algorithm.trials().due
         == 4
     )
 
 
-def test_policies_may_differ_only_in_epsilon():
-    settings = [*SMALL, META, "algo.arm_varies=epsilon", "algo.epsilon=0.4", "algo.ladder=3"]
-    runtime = inline_runs.run("ngu-deepsea", 300, *settings, "algo.learning_starts=5000")
-    algorithm, model, steps = runtime.learner.algorithm, runtime.learner.model, tree.to_torch(all_sequences(runtime))
-    (stream,) = algorithm.streams()
-    terms = algorithm.terms(steps, stream)
-    torch.testing.assert_close(terms.r_t, steps.rewards["extrinsic"])
-    torch.testing.assert_close(terms.discount_t, torch.where(steps.terminated, 0.0, 0.9))
-    carry = {**model.initial_carry(4), "arm": torch.arange(4)}
-    inputs = ActInput(
-        torch.zeros(4, *steps.obs.shape[2:]), torch.ones(4, dtype=torch.bool), carry, torch.zeros(4, dtype=torch.int64),
-        3, Progress(), True, lambda n: torch.full((4, n), 0.5),
-    )  # fmt: skip
-    torch.testing.assert_close(algorithm.epsilon(inputs), torch.tensor([0.4, 0.4**2, 0.4**3, 0.4**4]))
-    assert algorithm.epsilon(replace(inputs, explore=False)) == 0
-    q = algorithm.act(model, inputs).extras["q"]["extrinsic"]
-    assert (q == q[0]).all()  # the network gets no policy index
-    mu = steps.extras["mu"][:-1][steps.valid]
-    # With four actions.
-    other_action = (0.4 ** (1 + steps.carry["arm"].float())).expand_as(steps.valid)[steps.valid] / 4
-    assert (((mu - other_action).abs() < 1e-5) | ((mu - (1 - 3 * other_action)).abs() < 1e-5)).all()
-    assert len(steps.carry["arm"].unique()) > 1
-    with pytest.raises(UserError, match="set separate_networks=false"):
-        load("ngu-deepsea", [*settings, "algo.separate_networks=true"])
-
-
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
         ("algo.meta={window: 3}", "meta.window=3 is less than policies=4: raise it"),
+        ("algo.epsilon_bandit={}", "ngu's bandits choose among its policies"),
         ("algo.lifelong={weight: 2}", "lifelong.weight has no effect here"),
         ("algo.episodic={lambda: 0.5}", "episodic.lambda has no effect here"),
     ],

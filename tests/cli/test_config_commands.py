@@ -230,3 +230,28 @@ def test_missing_packages_are_listed_with_one_line_each(in_process, monkeypatch)
 def test_plain_output_is_ordinary_yaml(in_process):
     printed = in_process("config", "show", "dqn-cartpole", "--plain")[1]
     assert yaml.safe_load(printed)["algo"]["optimizer"]["args"]["lr"] == 0.001
+
+
+@pytest.mark.parametrize(
+    ("name", "networks", "text"),
+    [
+        ("ppo", ["policy", "value"], "value_STREAM optional: an intrinsic reward's own"),
+        ("dqn", ["q"], "in YAML: nets: {q: {}}"),
+        ("sac", ["policy", "critics"], "in YAML: nets: {policy: {}, critics: {}}"),
+        ("own_algorithm:Reinforce", ["policy", "value"], "value the baseline"),
+        ("td3:TD3", [], "td3:TD3 names no networks to configure one by one; net configures all of them"),
+    ],
+)
+def test_networks_of_an_algorithm_are_listed(in_process, name, networks, text):
+    assert [row["name"] for row in json.loads(in_process("algos", name, "--json")[1])] == networks
+    code, printed, _ = in_process("algos", name)
+    assert code == 0
+    assert text in " ".join(printed.split())
+    assert ("_STREAM" in printed) == (name in ("ppo", "dqn"))
+
+
+def test_networks_of_an_unknown_algorithm_are_a_one_line_error(in_process):
+    code, printed, complaint = in_process("algos", "pppo")
+    assert (code, printed) == (2, "")
+    assert complaint.startswith("error: unknown algorithm 'pppo'; did you mean 'ppo'")
+    assert len(complaint.splitlines()) == 1

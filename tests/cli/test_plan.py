@@ -53,3 +53,17 @@ def test_run_that_cannot_fit_is_a_one_line_error_with_code_2(plan):
 
 def test_help_has_an_example(plan):
     assert "Example: starling plan" in plan("--help")[1]
+
+
+def test_parameters_are_counted_per_optimizer_if_there_are_several(plan):
+    nets = "nets={policy: {torso: {hidden: [16]}}, value: {torso: {hidden: [3]}}}"
+    settings = ["ppo-cartpole", "env.id=toy/identity", nets, "--seconds", "0.3"]
+    code, printed, complaint = plan(*settings, "--json")
+    assert code == 0, complaint
+    made = json.loads(printed.splitlines()[-1])
+    counts = made["parameters_by_optimizer"]
+    assert list(counts) == ["policy", "value"]
+    assert counts["policy"] > counts["value"] > 0
+    assert made["parameters"] == sum(counts.values())
+    rows = [line.split() for line in printed.splitlines()]
+    assert [row[:2] for row in rows[1:3]] == [[name, f"{count:,}"] for name, count in counts.items()]

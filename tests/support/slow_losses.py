@@ -153,6 +153,42 @@ def slow_dqn(model, target, batch, config, streams):
     return loss, torch.tensor(priorities, dtype=torch.float64)
 
 
+def slow_retrace_dqn(model, target, batch, config, streams):
+    """Loss and priorities of Q-learning with Retrace (1606.02647, eq. 3), one transition at a time.
+
+    Q_target(s_0, a_0) + sum_t gamma^t (prod_{1<=i<=t} lambda min(1, pi(a_i) / mu(a_i))) (r_t + gamma sum_a pi(a)
+    Q_target(s_{t+1}, a) - Q_target(s_t, a_t)) - Q(s_0, a_0); pi is epsilon-greedy in Q, or in Q_target if not double.
+    """
+    steps, loss, priorities, epsilon = batch.trajectory, torch.zeros((), dtype=torch.float64), [], config.eval_epsilon
+
+    def q(network, t, b):
+        return network.step(steps.obs[t, b : b + 1], steps.first[t, b : b + 1], {})[0]
+
+    def pi(t, b):
+        seen = q(model if config.double else target, t, b)
+        combined_q = [sum(s.weight * seen[s.name][0, a].item() for s in streams) for a in range(3)]
+        best = combined_q.index(max(combined_q))
+        return [epsilon / 3 + (1 - epsilon) * (a == best) for a in range(3)]
+
+    for b in range(steps.rows):
+        priority, action = 0.0, steps.action[:, b].tolist()
+        for stream in streams:
+            values = [q(target, t, b)[stream.name][0].tolist() for t in range(steps.length + 1)]
+            td_target, weight = values[0][action[0]], 1.0
+            for t in range(int(steps.valid[:, b].sum())):
+                if t > 0:
+                    weight *= config.retrace * min(1.0, pi(t, b)[action[t]] / steps.extras["mu"][t, b].item())
+                gamma = 0.0 if steps.terminated[t, b] else stream.discount
+                v = sum(p * value for p, value in zip(pi(t + 1, b), values[t + 1], strict=True))
+                td_target += weight * (steps.rewards[stream.name][t, b].item() + gamma * v - values[t][action[t]])
+                weight *= gamma
+            error = td_target - q(model, 0, b)[stream.name][0, action[0]]
+            loss = loss + batch.weight[b] * slow_huber(error, config.huber) / steps.rows
+            priority += stream.weight * abs(error.item())
+        priorities.append(priority)
+    return loss, torch.tensor(priorities, dtype=torch.float64)
+
+
 def slow_ppo(before, model, batch, config, streams, clip, cells=None):
     """PPO's loss (1707.06347, eq. 9) of a minibatch of `cells`, or of all; `before` is the model before any update.
 

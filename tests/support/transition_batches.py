@@ -33,7 +33,10 @@ def make_transitions(actions, length, seed=0, intrinsic=()):
         terminated=torch.from_numpy(ends & np.char.startswith(kinds, "terminated")),
         truncated=torch.from_numpy(ends & np.isin(kinds, ["truncated", "one step"])),
         valid=valid,
-        extras={"entropy": torch.randn(length + 1, rows, generator=random)},
+        extras={
+            "entropy": torch.randn(length + 1, rows, generator=random),
+            "mu": torch.rand(length + 1, rows, generator=torch.Generator().manual_seed(seed)).clamp(min=0.1),
+        },
         carry={},
         policy_version=torch.zeros(rows, dtype=torch.int64),
     )

@@ -17,8 +17,8 @@ from starling.ops.streams import stream_terms
 from starling.ops.vtrace import VTrace, vtrace
 from starling.types import EnvSpec, StreamSpec, Tensor, Trajectory, Tree
 
-POLICY = "policy"
-"""The name of the policy head; value heads have the names of their streams."""
+POLICY, VALUE = "policy", "value"
+"""Networks; "policy" is also the name of the policy head, while value heads have the names of their streams."""
 
 FINITE = (spaces.Discrete, spaces.MultiDiscrete)
 BEHAVIOUR = "behaviour"
@@ -37,7 +37,8 @@ def build_actor_critic(
     """Build the network of the algorithm `name`; without a `policy` head, the action space must be finite."""
     if policy is None and not isinstance(env.action, FINITE):
         raise UserError(f"{name} needs a Discrete or MultiDiscrete action space; {env.id} has {env.action}")
-    heads = {POLICY: policy or HeadSpec("policy"), **{stream.name: HeadSpec("value") for stream in streams}}
+    heads = {POLICY: policy or HeadSpec("policy")}
+    heads |= {s.name: HeadSpec("value", network=net.network_of(VALUE, s.name)) for s in streams}
     return build_network(env, net, heads, normalise=normalise)
 
 
@@ -52,12 +53,6 @@ def choose_from(policy: Any, inputs: ActInput) -> Tensor:
     """Sample actions [B, ...] from the policy, or take its mode if not exploring."""
     action: Tensor = policy.sample(inputs.noise(policy.noise_size)) if inputs.explore else policy.mode()
     return action
-
-
-def policy_features(features: Tree) -> Tensor:
-    """Features [..., F] of the policy head, from the result of `Network.encode` or `unroll`."""
-    seen: Tensor = features[POLICY] if isinstance(features, dict) else features
-    return seen
 
 
 def behaviour_policy(policy: Distribution, steps: Trajectory[Tensor]) -> Distribution:

@@ -13,7 +13,9 @@ from typing import Any, Literal, Protocol
 
 from torch import nn
 
+from starling.config.nets import NamedNets
 from starling.config.parts import NetConfig, OptimizerConfig
+from starling.nets.network import Network
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor, Trajectory, Tree
 
@@ -78,6 +80,35 @@ class OptimizerSpec:
     every: int = 1  # delayed updates: it steps in every n-th update; its schedule advances in all
 
 
+def network_optimizers(
+    net: NetConfig,
+    name: str,
+    default: OptimizerConfig,
+    *,
+    summed: bool = False,
+    network: Callable[[Any], Network] = lambda model: model,
+) -> dict[str, OptimizerSpec]:
+    """The optimizers of a network that `build_network` has made of `net`: one called `name`, or those that `nets` sets.
+
+    Give all of them the same loss, `dict.fromkeys(optimizers, loss)`: each minimizes it in its own parameters.
+
+    Args:
+        net: The settings that the algorithm was constructed with.
+        name: Name of the optimizer if there is only one.
+        default: Its settings, and those of each network in `nets` without an optimizer of its own.
+        summed: The loss is a sum over the batch, not a mean.
+        network: Finds the network in the algorithm's model.
+    """
+
+    def parameters_of(optimizer: str) -> Callable[[nn.Module], Iterable[nn.Parameter]]:
+        if not isinstance(net, NamedNets):
+            return lambda model: network(model).parameters()
+        return lambda model: network(model).parameters_of(optimizer)
+
+    configs = net.optimizers(name, default)
+    return {name: OptimizerSpec(config, parameters_of(name), summed) for name, config in configs.items()}
+
+
 @dataclass(frozen=True)
 class LearnSpec:
     """Settings of the update from one batch. Schedules advance once per update, whatever its epochs."""
@@ -102,10 +133,10 @@ class Loss:
     """Result of `Algorithm.loss`.
 
     Attributes:
-        losses: One scalar per optimizer. Each is differentiated with respect to the parameters of its own optimizer,
-            all at the same parameters: no optimizer steps before every gradient is computed, unless
-            `LearnSpec.sequential` is set. An optimizer that is left out is not stepped in this minibatch; its schedule
-            advances all the same.
+        losses: One scalar per optimizer; several may have the same. Each is differentiated with respect to the
+            parameters of its own optimizer, all at the same parameters: no optimizer steps before every gradient is
+            computed, unless `LearnSpec.sequential` is set. An optimizer that is left out is not stepped in this
+            minibatch; its schedule advances all the same.
         metrics: Called without gradient for the last minibatch of an update only; the values are logged as `loss/NAME`.
         priorities: New priorities [B] of the sampled items, for a prioritized table.
     """

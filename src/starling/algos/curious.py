@@ -22,13 +22,14 @@ from starling.config.curiosity import CuriosityConfig, OwnCuriosityConfig
 from starling.errors import UserError
 from starling.intrinsic.episodic import Episodic
 from starling.intrinsic.icm import ICM
+from starling.intrinsic.novelty import Novelty
 from starling.intrinsic.rnd import RND
 from starling.nets.network import SHARED
 from starling.nets.normalisers import Moments
 from starling.ops.policy import masked_mean
 from starling.registry import Entry, Registry, check_kind
 from starling.replay.spec import TableSpec
-from starling.types import Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor, Trajectory, Tree
+from starling.types import EXTRINSIC, Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor, Trajectory, Tree
 
 RETURN = "/return"
 """Suffix of a stream's name: its running discounted sum of rewards, which continues across episodes."""
@@ -40,6 +41,7 @@ KINDS = Registry(
         "rnd": Entry(RND, "random network distillation"),
         "icm": Entry(ICM, "intrinsic curiosity module"),
         "episodic": Entry(Episodic, "novelty within an episode"),
+        "novelty": Entry(Novelty, "novelty within an episode times random network distillation"),
     },
 )
 
@@ -102,12 +104,12 @@ def make_curiosity(config: CuriosityConfig) -> Curiosity:
 class Curious(Algorithm):
     """Wraps an algorithm and adds intrinsic rewards to it."""
 
-    def __init__(self, agent: Algorithm, curiosity: Sequence[CuriosityConfig]) -> None:
+    def __init__(self, agent: Algorithm, curiosity: Sequence[CuriosityConfig], reward_weight: float = 1.0) -> None:
         if agent.recorded_rewards():
             raise UserError(f"{type(agent).__name__} has intrinsic rewards of its own: leave out curiosity")
         if agent.learning().sequential:
             raise UserError(f"{type(agent).__name__} updates its networks one after another: leave out curiosity")
-        self._agent = agent
+        self._agent, self._reward_weight = agent, reward_weight  # of the environment's own reward
         self._configs = {config.stream: config for config in curiosity}
         for name in {*agent.learning().optimizers, POLICY, SHARED} & self._configs.keys():
             raise UserError(f"curiosity: {name!r} is a name that the algorithm uses itself; give the stream another")
@@ -120,7 +122,11 @@ class Curious(Algorithm):
             StreamSpec(name, config.discount, config.lambda_, config.episodic, config.weight)
             for name, config in self._configs.items()
         )
-        return (*self._agent.streams(), *mine)
+        agents = (
+            replace(stream, weight=self._reward_weight) if stream.name == EXTRINSIC else stream
+            for stream in self._agent.streams()
+        )
+        return (*agents, *mine)
 
     def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> CuriousModel:
         agent = self._agent.build(env, streams)
@@ -154,11 +160,13 @@ class Curious(Algorithm):
 
     def intrinsic_state(self, num_envs: int) -> dict[str, Any]:
         own = {name: part.initial_state(num_envs) for name, part in self._parts.items()}
-        return {"own": own, "returns": {name: torch.zeros(num_envs) for name in self._parts}}
+        returns = {name: torch.zeros(num_envs) for name in self._parts}
+        return {**self._agent.intrinsic_state(num_envs), "own": own, "returns": returns}
 
     def intrinsic_rewards(self, model: CuriousModel, seen: IntrinsicInput, state: dict[str, Any]) -> dict[str, Tensor]:
         if seen.action is None:  # no action has been taken yet
             seen = replace(seen, action=self._no_action.expand(len(seen.first), *self._no_action.shape))
+        self._agent.intrinsic_rewards(model.agent, seen, state)  # it has no rewards, but may change the exploration
         rewards = {}
         for name, part in self._parts.items():
             earned = part.reward(model.curiosity[name], seen, state["own"][name])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
+import torch
 from gymnasium import spaces
 
 from starling import tree
@@ -11,24 +13,34 @@ from starling.algos.dqn.config import DQNConfig
 from starling.algos.sac.config import SACConfig
 from starling.algos.settings import PrioritizedConfig
 from starling.algos.tables import replay_table
+from starling.config.bandits import EpsilonBanditConfig
+from starling.config.parts import Linear, NetConfig
 from starling.errors import UserError
+from starling.intrinsic.arms import Arms
 from starling.nets.build import HeadSpec, Network
 from starling.nets.normalisers import MovingMean
-from starling.ops.streams import bootstrap_from_reset, weighted_total
-from starling.ops.value import Transform, take
+from starling.ops.explore import epsilon_greedy_policy, epsilon_metrics, ladder
+from starling.ops.retrace import retrace
+from starling.ops.streams import StreamTerms, bootstrap_from_reset, weighted_total
+from starling.ops.value import IDENTITY, Transform, take
 from starling.replay.spec import TableSpec
-from starling.types import Batch, EnvSpec, Progress, StreamSpec, Tensor
+from starling.types import Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory
 
 Values = dict[str, Tensor]
 """One tensor per stream, such as Q values."""
 
 
-def q_heads(env: EnvSpec, streams: tuple[StreamSpec, ...], config: DQNConfig) -> dict[str, HeadSpec]:
+Q, MU = "q", "mu"
+"""Q: the network of all streams that have none of their own, and recorded Q values [A] per stream; MU: the recorded
+probability of the action."""
+
+
+def q_heads(env: EnvSpec, streams: tuple[StreamSpec, ...], config: DQNConfig, net: NetConfig) -> dict[str, HeadSpec]:
     """One Q head per stream; the action space must be Discrete."""
     if not isinstance(env.action, spaces.Discrete):
         raise UserError(f"{config.name} needs a Discrete action space; {env.id} has {env.action}")
     head = HeadSpec("dueling", hidden=tuple(config.dueling_hidden)) if config.dueling else HeadSpec("q")
-    return dict.fromkeys((stream.name for stream in streams), head)
+    return {stream.name: replace(head, network=net.network_of(Q, stream.name)) for stream in streams}
 
 
 def n_step_table(config: DQNConfig | SACConfig) -> TableSpec:
@@ -53,6 +65,52 @@ def importance_exponent(prioritized: PrioritizedConfig | None) -> Callable[[Prog
 def td_priority(td_errors: Values, streams: tuple[StreamSpec, ...]) -> Tensor:
     """Priorities, of the shape of the TD errors: their absolute values, weighted over streams."""
     return weighted_total({name: error.detach().abs() for name, error in td_errors.items()}, streams)
+
+
+class EpsilonBandit:
+    """Exploration with the epsilon that a bandit of each env chooses for its episodes (2003.13350, section 3.2).
+
+    The bandits' state is part of an env's intrinsic state; the chosen arm is in the carry.
+    """
+
+    def __init__(self, config: EpsilonBanditConfig, epsilon: Linear) -> None:
+        self._ladder, self._epsilon = config.ladder, epsilon
+        self.arms = Arms(config.arms, config)
+
+    def epsilon(self, progress: Progress, arm: Tensor) -> Tensor:
+        """Epsilons [B] of arms [B]: epsilon^(1 + ladder i / (N - 1))."""
+        return ladder(arm, self.arms.count, self._epsilon.at(progress.env_steps, progress.fraction), self._ladder)
+
+    def exploration(self, progress: Progress) -> dict[str, float]:
+        """Metrics over all arms."""
+        return epsilon_metrics(self.epsilon(progress, torch.arange(self.arms.count)))
+
+
+def make_epsilon_bandit(config: DQNConfig) -> EpsilonBandit | None:
+    return None if config.epsilon_bandit is None else EpsilonBandit(config.epsilon_bandit, config.epsilon)
+
+
+def retrace_target(
+    steps: Trajectory[Tensor],
+    terms: StreamTerms,
+    selector: Tensor,
+    q_target: Tensor,
+    lambda_: float,
+    epsilon: float,
+    transform: Transform = IDENTITY,
+) -> Tensor:
+    """Retrace's targets [T, B] of one stream for the policy that is epsilon-greedy in `selector` [T+1, B, A]."""
+    return retrace(
+        terms.r_t,
+        terms.discount_t,
+        q_target,
+        steps.action,
+        epsilon_greedy_policy(selector, epsilon),
+        steps.extras[MU][: steps.length],
+        terms.valid_t,
+        lambda_t=lambda_,
+        transform=transform,
+    )
 
 
 # A non-episodic stream continues after the end of an episode with the value of the next first observation. A sampled

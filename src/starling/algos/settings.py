@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -36,6 +37,11 @@ class VTraceConfig(AlgoConfig):
     """Base class of the settings of asynchronous actor-critics with V-trace."""
 
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete")
+    networks: ClassVar[Mapping[str, str]] = {
+        "policy": "the policy",
+        "value": "state values, one head per reward stream",
+    }
+    stream_network: ClassVar[str | None] = "value"
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
     trace_lambda: float = Field(
         1.0, ge=0, le=1, description="lambda of V-trace (1802.01561, remark 2); 1: to the end of the sequence"

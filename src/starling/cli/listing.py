@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from starling.config.algorithms import AlgoConfig
     from starling.tools.results.records import Summary
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")]
@@ -44,16 +45,39 @@ def presets(as_json: AsJson = False) -> None:
     print_rows(rows, as_json)
 
 
-def algos(as_json: AsJson = False) -> None:
-    """List the algorithms, which `algo.name` takes.
+def algos(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Also list the networks of this one.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the algorithms, which `algo.name` takes, or the networks of one, which `nets` takes.
 
-    Example: starling algos --json
+    Example: starling algos ppo
     """
-    from starling.config.algorithms import ALGORITHMS
+    from starling.config.algorithms import ALGORITHMS, config_class
 
+    if name is not None:
+        _print_networks(name, config_class(name), as_json)
+        return
     print_rows([{"name": name, "summary": entry.summary} for name, entry in ALGORITHMS], as_json)
     if not as_json:
         print("\nyour own: algo.name=package.module:Class, a subclass of starling.Algorithm")
+
+
+def _print_networks(name: str, settings: type[AlgoConfig], as_json: bool) -> None:
+    """Print the names that `nets` takes for an algorithm."""
+    rows = [{"name": network, "summary": about} for network, about in settings.networks.items()]
+    if as_json or rows:
+        print_rows(rows, as_json)
+    if as_json:
+        return
+    if not rows:
+        print(f"{name} names no networks to configure one by one; net configures all of them")
+        return
+    if settings.stream_network is not None:
+        print(f"{settings.stream_network}_STREAM  optional: an intrinsic reward's own, by the name of its stream")
+    print(
+        f"\nin YAML: nets: {{{', '.join(row['name'] + ': {}' for row in rows)}}}, each with its own settings in braces"
+    )
 
 
 def envs(

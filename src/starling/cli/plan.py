@@ -55,6 +55,7 @@ def as_values(plan: Plan) -> dict[str, Any]:
     parts = {name: getattr(sizes, name) for name in MEMORY}
     return {
         "parameters": plan.parameters,
+        "parameters_by_optimizer": plan.trained,
         "memory": {**parts, "total": sizes.memory, "free": plan.room.memory},
         "disk": {"checkpoint": sizes.checkpoint, "total": sizes.disk, "free": plan.room.disk},
         "seconds_a_step": {name: asdict(getattr(costs, name)) for name in ("env_step", "inference", "training")},
@@ -74,8 +75,10 @@ def as_table(plan: Plan) -> str:
     parts = ", ".join(f"{name} {in_words(getattr(sizes, name))}" for name in MEMORY if getattr(sizes, name))
     kinds = (("env step", costs.env_step), ("inference", costs.inference), ("training", costs.training))
     learning = f"parameters; {in_words(sizes.learning)} with target, gradients, moments, and the actors' copies"
+    trained = plan.trained if len(plan.trained) > 1 else {}
     rows = [
         ("network", f"{plan.parameters:,}", learning),
+        *((name, f"{count:,}", "of them, with an optimizer of their own") for name, count in trained.items()),
         ("memory", in_words(sizes.memory), f"of {in_words(room.memory)} free: {parts}"),
         ("shared", in_words(sizes.shared), "of it shared by processes"),
         ("disk", in_words(sizes.disk), f"of {in_words(room.disk)} free: {sizes.checkpoints} checkpoints at most"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeGuard
 
 from pydantic import ConfigDict, Field
 
+from starling.config.nets import NetworkConfig, check_networks
 from starling.config.parts import Part
 from starling.errors import UserError
 from starling.registry import Entry, Registry, import_path
@@ -44,11 +46,22 @@ class AlgoConfig(Part):
 
     implementation: ClassVar[str] = ""  # import path of the algorithm's class
     actions: ClassVar[tuple[str, ...]] = ()  # names of supported action space classes; empty: any
+    networks: ClassVar[Mapping[str, str]] = {}  # names that `nets` lists, each with a description
+    stream_network: ClassVar[str | None] = None  # the one of them of which reward streams may have one of their own
     name: str = Field(description="algorithm: a built-in name or package.module:Class")
 
     def algorithm_path(self) -> str:
         """The import path of the algorithm for these settings; override it if they choose among several classes."""
         return self.implementation
+
+    def network_names(self) -> tuple[str, ...]:
+        """The networks that `nets` must list; override it if they depend on the settings."""
+        return tuple(self.networks)
+
+    def check_networks(self, nets: Mapping[str, NetworkConfig], streams: Sequence[str]) -> None:
+        """Raise ValueError if `nets` are not the networks of the algorithm, with intrinsic reward `streams`."""
+        optional = [f"{self.stream_network}_{stream}" for stream in streams] if self.stream_network else []
+        check_networks(self.name, nets, self.network_names(), optional)
 
     def check_actions(self, env: str, space: object) -> None:
         """Raise `UserError` if the algorithm does not support the action space of the env."""
@@ -58,9 +71,12 @@ class AlgoConfig(Part):
 
 
 class UnknownConfig(AlgoConfig):
-    """Settings of an algorithm that is not imported: any keys are accepted."""
+    """Settings of an algorithm that is not imported: any keys, and any networks, are accepted."""
 
     model_config = ConfigDict(extra="allow")
+
+    def check_networks(self, nets: Mapping[str, NetworkConfig], streams: Sequence[str]) -> None:
+        """Accept all."""
 
 
 def config_class(name: str, *, imports: bool = True) -> type[AlgoConfig]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
@@ -14,7 +15,7 @@ class CuriosityConfig(Part):
     """Base class of the settings of an intrinsic reward."""
 
     model_config = ConfigDict(populate_by_name=True)
-    kind: str = Field(description="rnd, icm, episodic, or package.module:Class")
+    kind: str = Field(description="rnd, icm, episodic, novelty, or package.module:Class")
     name: str | None = Field(None, pattern=r"^\w+$", description="name of the reward stream; null: its kind")
     weight: Weight = Field(1.0, ge=0, description="weight of the stream in the policy's objective")
     discount: float = Field(0.99, ge=0, lt=1, description="gamma of the stream")
@@ -72,6 +73,30 @@ class EpisodicConfig(CuriosityConfig):
         return self
 
 
+def check_part_of_novelty(section: str, part: CuriosityConfig, unused: AbstractSet[str]) -> None:
+    """Raise ValueError if `part`, one of two that make up one reward, sets what only a stream of its own has."""
+    for key in sorted(unused & type(part).model_fields.keys()):
+        if getattr(part, key) != type(part).model_fields[key].default:
+            raise ValueError(f"{section}.{key.rstrip('_')} has no effect here: novelty is one reward; leave it out")
+
+
+class NoveltyConfig(CuriosityConfig):
+    """NGU's novelty (2002.06038, eq. 1) as one reward: episodic novelty times lifelong novelty."""
+
+    kind: Literal["novelty"] = Field("novelty", description="episodic novelty times lifelong novelty (RND)")
+    episodic: bool = Field(True, description="whether the stream's return ends with the episode")
+    lifelong: RNDConfig = Field(default_factory=RNDConfig, description="lifelong novelty, which modulates the other")
+    within: EpisodicConfig = Field(default_factory=EpisodicConfig, description="novelty within an episode")
+    limit: Magnitude = Field(5.0, ge=1, description="largest modulation, L")
+
+    @model_validator(mode="after")
+    def _parts_are_one_reward(self) -> NoveltyConfig:
+        unused = CuriosityConfig.model_fields.keys() - {"kind"}
+        for section, part in (("lifelong", self.lifelong), ("within", self.within)):
+            check_part_of_novelty(section, part, unused)
+        return self
+
+
 class OwnCuriosityConfig(CuriosityConfig):
     """Your own intrinsic reward."""
 
@@ -88,10 +113,11 @@ AnyCuriosity = Annotated[
     Annotated[RNDConfig, Tag("rnd")]
     | Annotated[ICMConfig, Tag("icm")]
     | Annotated[EpisodicConfig, Tag("episodic")]
+    | Annotated[NoveltyConfig, Tag("novelty")]
     | Annotated[OwnCuriosityConfig, Tag("own")],
     Discriminator(
         _which,
         custom_error_type="unknown_kind",
-        custom_error_message="needs a kind: rnd, icm, episodic, or package.module:Class of your own",
+        custom_error_message="needs a kind: rnd, icm, episodic, novelty, or package.module:Class of your own",
     ),
 ]

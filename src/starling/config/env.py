@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from starling.config import atari_ids
 from starling.config.dialect import show
-from starling.config.limits import Frames, Length, Magnitude, NumEnvs, Pixels, Steps
+from starling.config.limits import Frames, Length, Magnitude, NumEnvs, Pixels, Steps, Weight
 from starling.config.parts import Arguments, Part, replaces
 from starling.errors import quoted
 
@@ -71,6 +71,9 @@ class EnvConfig(Part):
     args: Arguments = Field(default_factory=dict, description="arguments of the env's constructor")
     reward_clip: Magnitude | None = Field(
         None, gt=0, description="recorded rewards are clipped to +- this; scores stay raw"
+    )
+    reward_weight: Weight = Field(
+        1.0, ge=0, description="weight of the env's reward in the policy's objective, beside those of curiosity"
     )
     stagger: Length = Field(
         0,

@@ -165,7 +165,15 @@ class Settings:
         self._origins = {key: file for key, file in self._origins.items() if key[: len(path)] != path}
 
     def _default(self, path: Path) -> Any:
-        """The default of a missing section, so that one key can be set and its neighbors keep their defaults."""
+        """The default of a missing section, so that one key can be set and its neighbors keep their defaults.
+
+        That of a section of `nets.NAME` is the section of `net` or `algo` whose place it takes.
+        """
+        if len(path) == 3 and path[0] == "nets":
+            path = ("algo" if path[2] == "optimizer" else "net", path[2])
+            section = self.values.get(path[0])
+            if isinstance(section, dict) and section.get(path[1]) is not None:
+                return _copy(section[path[1]])
         known, node = describe.find(self._schema(), path)
         default = node.get("default") if known == list(path) else None
         return {} if default is None else _copy(default)

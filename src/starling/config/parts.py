@@ -226,8 +226,34 @@ class CoreConfig(Part):
     size: Width = Field(128, ge=1, description="width of the recurrent state")
 
 
+class HeadConfig(Part):
+    """The last layers of a network, which turn features into a policy, values, or Q values."""
+
+    kind: str = Field(
+        "auto",
+        pattern="^auto$|:",
+        description="auto: the algorithm's, or package.module:Class of your own",
+        json_schema_extra=replaces(args=[]),
+    )
+    hidden: list[Width] | None = Field(
+        None, description="widths of hidden layers before the last one; null: the algorithm's, usually none"
+    )
+    activation: Literal["relu", "tanh", "elu", "gelu"] = Field("relu", description="non-linearity after these layers")
+    args: Arguments = Field(default_factory=dict, description="arguments of your own class")
+
+
+class PreprocessingConfig(Part):
+    """One transformation of observations before a torso."""
+
+    name: str = Field(description="select, scale, or package.module:Class", json_schema_extra=replaces(args=[]))
+    args: Arguments = Field(default_factory=dict, description="its arguments besides the observation space")
+
+
 class NetConfig(Part):
-    """The network: torso, core, and whether the heads share them."""
+    """The network: preprocessing, torso, core, and heads, and whether the heads share the former three.
+
+    With `nets`, it is what the networks there leave out, and `shared` has no effect.
+    """
 
     torso: TorsoConfig = Field(default_factory=TorsoConfig, description="observation to features")
     core: CoreConfig = Field(default_factory=CoreConfig, description="memory over time")
@@ -236,3 +262,37 @@ class NetConfig(Part):
         default_factory=list, description="further inputs of the core: the previous action, the previous rewards"
     )
     init: Literal["default", "orthogonal"] = Field("default", description="initialization of the weights")
+    head: HeadConfig = Field(default_factory=HeadConfig, description="features to outputs")
+    preprocessing: list[PreprocessingConfig] = Field(
+        default_factory=list, description="transformations of observations before the torso, the first one first"
+    )
+
+    @property
+    def recurrent(self) -> bool:
+        """True if a network has a core."""
+        return self.core.kind != "none"
+
+    @property
+    def has_memory(self) -> bool:
+        """True if outputs depend on earlier steps: through a core, or previous actions and rewards as inputs."""
+        return self.recurrent or bool(self.inputs)
+
+    def network_of(self, name: str, stream: str) -> str:
+        """The network of a reward stream: `NAME_STREAM` if it has one of its own, else `name`."""
+        return name
+
+    def trunk_of(self, network: str, head: str) -> str | None:
+        """The name of the trunk (preprocessing, torso, and core) of a network's head; None: all heads share one."""
+        return None if self.shared else head
+
+    def settings_of(self, network: str) -> NetConfig:
+        """The settings of one network: its own, and for what they leave out those of `net`."""
+        return self
+
+    def optimizers(self, name: str, default: OptimizerConfig) -> dict[str, OptimizerConfig]:
+        """The optimizers by name: here one for all networks, called `name`, with the settings `default`."""
+        return {name: default}
+
+    def optimizer_of(self, network: str) -> str | None:
+        """The name of the optimizer of a network's head; None: one optimizer has all parameters."""
+        return None

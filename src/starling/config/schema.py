@@ -11,6 +11,7 @@ from starling.config.cluster import RayConfig
 from starling.config.curiosity import AnyCuriosity
 from starling.config.env import EnvConfig
 from starling.config.limits import Episodes, Items, Minutes, NumEnvs, Processes, Seconds, Signed, Steps, Threads
+from starling.config.nets import NamedNets, NetworkConfig
 from starling.config.parts import NetConfig, Part
 
 EVAL_KEYS = ("return", "return_std", "length", "env_steps", "arm")
@@ -149,6 +150,11 @@ class Config(Part):
     algo: AlgoConfig = Field(description="the algorithm and its settings")
     env: EnvConfig = Field(description="the environment")
     net: NetConfig = Field(default_factory=NetConfig, description="the network")
+    nets: dict[str, NetworkConfig] = Field(
+        default_factory=dict,
+        description="networks configured one by one, by the names that starling algos NAME lists; what they leave out"
+        " is as in net",
+    )
     curiosity: list[AnyCuriosity] = Field(
         default_factory=list, description="intrinsic rewards, each a reward stream beside the environment's"
     )
@@ -200,6 +206,21 @@ class Config(Part):
         return self
 
     @model_validator(mode="after")
+    def _networks_are_those_of_the_algorithm(self) -> Config:
+        if self.nets:
+            self.algo.check_networks(self.nets, [part.stream for part in self.curiosity])
+        return self
+
+    @model_validator(mode="after")
+    def _every_weight_has_a_use(self) -> Config:
+        if self.env.reward_weight != 1 and not self.curiosity:
+            raise ValueError(
+                f"env.reward_weight={self.env.reward_weight:g} weighs the env's reward against those of curiosity, but"
+                " there is none; leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _exact_is_inline(self) -> Config:
         if self.checkpoint.exact and self.runtime != "inline":
             raise ValueError(
@@ -207,6 +228,11 @@ class Config(Part):
                 " reproducible; leave it out"
             )
         return self
+
+    @property
+    def networks(self) -> NetConfig:
+        """The settings of the networks: `nets`, or `net` for all of them."""
+        return NamedNets.of(self.net, self.nets) if self.nets else self.net
 
     @property
     def checkpoint_every(self) -> int:

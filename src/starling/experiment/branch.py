@@ -16,7 +16,7 @@ from starling.learner.optimizer import moment_names
 from starling.replay.spec import TableSpec
 
 FIXED = ("algo.name", "env.id", "env.num", "env.args", "env.wrappers", "env.atari", "net", "init_from")
-"""Settings that a branch cannot change, since they define the agent, its environment, or its first weights."""
+"""Settings that a branch cannot change, since they define the agent, its environment, or its first weights; `nets` has others too."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def check_branch(old: RunPlan, new: RunPlan) -> BranchPlan:
     """Return the changes of a branch from `old` to `new`; raises `UserError` for changes that are not possible."""
     found = differences(to_saved(old.config), to_saved(new.config))
     changes = {key: (hide(one, key), hide(other, key)) for key, (one, other) in found if key != "run"}
-    refused = [key for key in changes if any(key == fixed or key.startswith(f"{fixed}.") for fixed in FIXED)]
+    refused = [key for key in changes if _is_fixed(key)]
     if refused:
         raise UserError(f"a branch cannot change {', '.join(refused)}: start a new run with starling train instead")
     if old.tables[0].fragment != new.tables[0].fragment:
@@ -71,6 +71,8 @@ def check_branch(old: RunPlan, new: RunPlan) -> BranchPlan:
         )
     unrolls = tuple(spec.name for spec in new.tables if spec.storage == "slots" and spec.sampler != "fifo")
     before, after = ({n: spec.config for n, spec in b.algorithm.learning().optimizers.items()} for b in (old, new))
+    if new.config.nets and before.keys() != after.keys():
+        raise UserError("a branch cannot change which networks have an optimizer of their own (nets.NAME.optimizer)")
     return BranchPlan(
         changes,
         refill=_kept(old) != _kept(new),
@@ -78,6 +80,12 @@ def check_branch(old: RunPlan, new: RunPlan) -> BranchPlan:
         restarted=tuple(n for n in after if n not in before or not _same_moments(before[n], after[n])),
         rescheduled=tuple(n for n in after if n in before and _schedule(before[n]) != _schedule(after[n])),
     )
+
+
+def _is_fixed(key: str) -> bool:
+    if key.startswith("nets."):
+        return key.split(".")[2:3] != ["optimizer"]
+    return any(key == fixed or key.startswith(f"{fixed}.") for fixed in FIXED)
 
 
 def _same_moments(one: OptimizerConfig, other: OptimizerConfig) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeGuard
 
-from starling.config.curiosity import EpisodicConfig
+from starling.config.curiosity import EpisodicConfig, NoveltyConfig
 from starling.config.schema import Config
 from starling.errors import UserError
 from starling.hardware import Room
@@ -57,6 +57,9 @@ def _key(config: Config, name: str) -> tuple[str, int]:
 def _episodic_capacity(config: Config) -> tuple[str, int]:
     """Return the key and value of the largest episodic memory: NGU's, or that of a part of `curiosity`."""
     parts = {f"curiosity.{i}.capacity": part.capacity for i, part in enumerate(config.curiosity) if _remembers(part)}
+    for i, part in enumerate(config.curiosity):
+        if isinstance(part, NoveltyConfig):
+            parts[f"curiosity.{i}.within.capacity"] = part.within.capacity
     if _remembers(own := getattr(config.algo, "episodic", None)):
         parts["algo.episodic.capacity"] = own.capacity
     return max(parts.items(), key=lambda entry: entry[1], default=("env.num", config.env.num))

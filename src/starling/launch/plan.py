@@ -221,8 +221,8 @@ class RunPlan:
 
 
 def _algorithm_with_curiosity(config: Config) -> Algorithm:
-    algorithm = make_algorithm(config.algo, config.net)
-    return Curious(algorithm, config.curiosity) if config.curiosity else algorithm
+    algorithm = make_algorithm(config.algo, config.networks)
+    return Curious(algorithm, config.curiosity, config.env.reward_weight) if config.curiosity else algorithm
 
 
 def validated_plan(config: Config) -> RunPlan:

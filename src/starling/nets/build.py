@@ -1,19 +1,21 @@
-"""Build a network from its configuration: torso, core, and heads, shared or separate, and their initialization."""
+"""Build a network from its configuration: trunks and heads, shared or separate, and their initialization."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gymnasium import spaces
+from torch import nn
 
 from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.cores import build_core
 from starling.nets.encoders import Flat, OneHot
-from starling.nets.heads import HeadSpec, build_head, orthogonal_head
+from starling.nets.heads import HeadSpec, build_head
 from starling.nets.layers import orthogonal
 from starling.nets.network import SHARED, Network, PreviousInputs, Trunk
 from starling.nets.normalisers import ObservationNormaliser
+from starling.nets.preprocessing import build_preprocessing
 from starling.nets.torsos import Torso, build_torso
 from starling.types import EXTRINSIC, EnvSpec
 
@@ -30,26 +32,36 @@ def build_network(
     """Build the network that `net` describes, with `heads` by name; `streams` are rewards it may take as input."""
     if not heads or SHARED in heads:
         raise ValueError(f"a network needs heads, none of them called {SHARED!r}")
-    previous = _previous(env.action, net, streams)
-    extra = 0 if previous is None else previous.size
-    trunks = {name: _trunk(env, net, extra) for name in ((SHARED,) if net.shared else heads)}
+    networks = {name: spec.network or name for name, spec in heads.items()}
+    trunk_of = {name: net.trunk_of(network, name) or SHARED for name, network in networks.items()}
+    trunks: dict[str, Trunk] = {}
+    for name, trunk in trunk_of.items():
+        if trunk not in trunks:
+            trunks[trunk] = _trunk(env, net.settings_of(networks[name]), streams)
     built = {}
     for name, spec in heads.items():
-        trunk = trunks[SHARED if net.shared else name]
-        built[name] = build_head(trunk.core.size, env.action, spec)
-        if net.init == "orthogonal":
-            orthogonal_head(built[name], spec.last_gain)
-    return Network(trunks, built, previous, ObservationNormaliser(env.observation) if normalise else None)
+        settings = net.settings_of(networks[name])
+        built[name] = build_head(trunks[trunk_of[name]].core.size, env.action, spec, settings.head, settings.init)
+    trained: dict[str | None, list[str]] = {}
+    for part, network in [
+        *((f"trunks.{name}", name) for name in trunks),
+        *((f"heads.{h}", n) for h, n in networks.items()),
+    ]:
+        trained.setdefault(net.optimizer_of(network), []).append(part)
+    normaliser = ObservationNormaliser(env.observation) if normalise else None
+    return Network(trunks, built, trunk_of, normaliser, trained)
 
 
-def _trunk(env: EnvSpec, net: NetConfig, extra: int) -> Trunk:
-    torso: Any = build_torso(env.observation, net.torso)
-    core = build_core(torso.size + extra, net.core)
+def _trunk(env: EnvSpec, net: NetConfig, streams: tuple[str, ...]) -> Trunk:
+    steps, space = build_preprocessing(env.observation, net.preprocessing)
+    torso: Any = build_torso(space, net.torso)
+    previous = _previous(env.action, net, streams)
+    core = build_core(torso.size + (0 if previous is None else previous.size), net.core)
     if net.init == "orthogonal":
         orthogonal(core)
         if isinstance(torso, Torso):  # a user's own torso keeps its own initialization
             orthogonal(torso)
-    return Trunk(torso, core)
+    return Trunk(nn.Sequential(*steps, torso) if steps else torso, core, previous)
 
 
 def _previous(space: spaces.Space[Any], net: NetConfig, streams: tuple[str, ...]) -> PreviousInputs | None:

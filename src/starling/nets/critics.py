@@ -16,6 +16,7 @@ from torch.nn.functional import layer_norm
 from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.layers import ACTIVATIONS, HIDDEN_GAIN, orthogonal
+from starling.nets.preprocessing import build_preprocessing
 from starling.nets.torsos import Torso, build_torso
 from starling.types import EnvSpec, Tensor, Tree
 
@@ -155,7 +156,8 @@ class Critics(nn.Module):
 def build_critics(env: EnvSpec, net: NetConfig, members: int) -> Critics:
     """Build critics with hidden layers `net.torso.hidden`, for Discrete actions or a Box with one axis."""
     config = net.torso
-    torso: Any = build_torso(env.observation, config.model_copy(update={"hidden": []}))
+    steps, space = build_preprocessing(env.observation, net.preprocessing)
+    torso: Any = build_torso(space, config.model_copy(update={"hidden": []}))
     if isinstance(env.action, spaces.Discrete):
         inputs, outputs = torso.size, int(env.action.n)
     elif isinstance(env.action, spaces.Box) and len(env.action.shape) == 1:
@@ -167,4 +169,4 @@ def build_critics(env: EnvSpec, net: NetConfig, members: int) -> Critics:
         ensemble.orthogonal()
         if isinstance(torso, Torso):  # a user's own torso keeps its own initialization
             orthogonal(torso)
-    return Critics(torso, ensemble)
+    return Critics(nn.Sequential(*steps, torso) if steps else torso, ensemble)

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from gymnasium import spaces
 from torch import nn
 
+from starling.config.parts import HeadConfig
 from starling.errors import UserError
 from starling.nets.layers import Dense, OutputLinear, orthogonal
 from starling.ops.distributions import Categorical, Gaussian, MultiCategorical, TanhGaussian
-from starling.registry import Entry, Registry, check_kind
+from starling.registry import Entry, Registry, check_arguments, check_kind
 from starling.types import Tensor
 
 GRADIENT_SCALE = 0.5**0.5
 """Scale of the gradient from a dueling head, since two branches share one torso (1511.06581, section 4.2)."""
 
 
+HEAD = HeadConfig()
+"""Settings of a head that change nothing."""
+
+
 @dataclass(frozen=True)
 class HeadSpec:
-    """Description of a head: its kind, its action space, its layers, and their initialization."""
+    """Description of a head: its kind, its network, its action space, its layers, and their initialization."""
 
     kind: str  # q, dueling, value, policy (by the action space), categorical, gaussian, tanh_gaussian, deterministic
     space: spaces.Space[Any] | None = None  # action space; None: the environment's
     hidden: tuple[int, ...] = ()  # widths of the head's hidden layers, for each branch of a dueling head
     activation: str = "relu"  # of the hidden layers
     gain: float | None = None  # of orthogonal weights in the last layer; None: 0.01 for policies, 1 for values
+    network: str | None = None  # name in `nets`; None: that of the head
     log_std: float = 0.0  # gaussian: initial value of the parameter
     log_std_range: tuple[float, float] = (-20.0, 2.0)  # tanh_gaussian: the output is clamped to it
 
@@ -188,11 +194,25 @@ HEADS = Registry(
 )
 
 
-def build_head(inputs: int, space: spaces.Space[Any], spec: HeadSpec) -> nn.Module:
-    """Build the head that `spec` names, for the env's action `space` unless `spec` has its own."""
-    factory = HEADS.load(spec.kind)
-    check_kind(factory, spec.kind, "head", (nn.Module,))
-    head: nn.Module = factory(inputs, space if spec.space is None else spec.space, spec)
+def build_head(
+    inputs: int, space: spaces.Space[Any], spec: HeadSpec, config: HeadConfig = HEAD, init: str = "default"
+) -> nn.Module:
+    """Build the head that `spec` names, for the env's action `space` unless `spec` has its own.
+
+    What `config` sets comes before `spec`. A user's own class is constructed with (inputs, space, spec, **args), and
+    keeps its own initialization.
+    """
+    if config.hidden is not None:
+        spec = replace(spec, hidden=tuple(config.hidden), activation=config.activation)
+    kind = spec.kind if config.kind == "auto" else config.kind
+    if config.args and kind == spec.kind:
+        raise UserError("head.args are for a class of your own: set head.kind, or leave them out")
+    factory = HEADS.load(kind)
+    check_kind(factory, kind, "head", (nn.Module,))
+    check_arguments(factory, f"head {kind}", "(inputs, space, spec, **head.args)", inputs, space, spec, **config.args)
+    head: nn.Module = factory(inputs, space if spec.space is None else spec.space, spec, **config.args)
+    if init == "orthogonal" and kind == spec.kind:
+        orthogonal_head(head, spec.last_gain)
     return head
 
 

@@ -21,28 +21,8 @@ SHARED = "shared"
 """Name of the trunk if all heads share one."""
 
 Run = Callable[..., tuple[Tensor, Tree]]
-
-
-class Trunk(nn.Module):
-    """Torso and core: maps observations and extra inputs of the core to features."""
-
-    def __init__(self, torso: nn.Module, core: Any) -> None:
-        super().__init__()
-        self.torso = torso
-        self.core = core
-
-    def step(self, obs: Tree, extra: Tensor | None, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """One time step: obs [B, ...], extra [B, E], first [B] to features [B, F] and the next state."""
-        x = self.torso(obs)
-        y, state = self.core.step(x if extra is None else torch.cat((x, extra), dim=-1), first, state)
-        return y, state
-
-    def unroll(self, obs: Tree, extra: Tensor | None, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
-        """A sequence: obs [T, B, ...], extra [T, B, E], first [T, B] to features [T, B, F] and the last state."""
-        flat = tree.map(lambda leaf: leaf.flatten(0, 1), obs)  # [T * B, ...]
-        x = self.torso(flat).unflatten(0, first.shape)  # [T, B, F]
-        y, state = self.core(x if extra is None else torch.cat((x, extra), dim=-1), first, state)
-        return y, state
+Previous = tuple[Tensor | None, dict[str, Tensor] | None]
+"""The previous actions [..., *shape] and rewards [...] per stream; None if no network has them as inputs."""
 
 
 class PreviousInputs(nn.Module):
@@ -76,6 +56,32 @@ class PreviousInputs(nn.Module):
         return torch.cat(parts, dim=-1).masked_fill(first.unsqueeze(-1), 0.0)
 
 
+class Trunk(nn.Module):
+    """Torso and core: maps observations and what was before them to features."""
+
+    def __init__(self, torso: nn.Module, core: Any, previous: PreviousInputs | None = None) -> None:
+        super().__init__()
+        self.torso = torso
+        self.core = core
+        self.previous = previous  # None: the core has no inputs but the torso's output
+        self.recurrent = bool(tree.leaves(core.initial_state(1)))
+
+    def step(self, obs: Tree, before: Previous, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """One time step: obs [B, ...], first [B] to features [B, F] and the next state."""
+        y, state = self.core.step(self._inputs(self.torso(obs), before, first), first, state)
+        return y, state
+
+    def unroll(self, obs: Tree, before: Previous, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+        """A sequence: obs [T, B, ...], first [T, B] to features [T, B, F] and the last state."""
+        flat = tree.map(lambda leaf: leaf.flatten(0, 1), obs)  # [T * B, ...]
+        x = self.torso(flat).unflatten(0, first.shape)  # [T, B, F]
+        y, state = self.core(self._inputs(x, before, first), first, state)
+        return y, state
+
+    def _inputs(self, x: Tensor, before: Previous, first: Tensor) -> Tensor:
+        return x if self.previous is None else torch.cat((x, self.previous(first, *before)), dim=-1)
+
+
 def _shifted(before: Tensor, after: Tensor, length: int) -> Tensor:
     """Shift in time: `before` [B, ...], then the first T' - 1 of `after`: [T', B, ...]."""
     if len(after) < length - 1:
@@ -90,46 +96,60 @@ class Network(nn.Module):
         self,
         trunks: dict[str, Trunk],
         heads: dict[str, nn.Module],
-        previous: PreviousInputs | None,
+        trunk_of: dict[str, str],
         normaliser: ObservationNormaliser | None = None,
+        trained: dict[str | None, list[str]] | None = None,
     ) -> None:
         super().__init__()
         self.normaliser = normaliser
         self.reward_scales = nn.ModuleDict()  # per stream, added and used by an algorithm
         self.reset_values = nn.ModuleDict()  # per non-episodic stream, added by Q-learning
+        self.extra_carry: dict[str, torch.dtype] = {}  # further numbers in the carry, which the network does not use
         self.trunks = nn.ModuleDict(trunks)
         self.heads = nn.ModuleDict(heads)
-        self.previous = previous
+        self.trunk_of = trunk_of  # the trunk of every head, by name
         self.shared = SHARED in trunks
-        self.recurrent = bool(tree.leaves(self._initial_state(1)))
+        self.recurrent = any(trunk.recurrent for trunk in trunks.values())
+        self._trained = trained or {}  # modules by the name of their optimizer, if `nets` gives them several
 
     def initial_carry(self, batch_size: int) -> dict[str, Tree]:
-        """The carry before the first observation, all zero: "state" if recurrent, "action" and "rewards" if inputs."""
+        """The carry before the first observation, all zero: "state" if recurrent, "action" and "rewards" if inputs.
+
+        Entries of `extra_carry` are in it too.
+        """
         device = next(self.parameters()).device
-        carry = {} if self.previous is None else self.previous.initial(batch_size, device)
+        carry: dict[str, Tree] = {
+            name: torch.zeros(batch_size, dtype=dtype, device=device) for name, dtype in self.extra_carry.items()
+        }
+        for trunk in self._trunks.values():
+            carry |= {} if trunk.previous is None else trunk.previous.initial(batch_size, device)
         return {"state": self._initial_state(batch_size), **carry} if self.recurrent else carry
 
     def step(self, obs: Tree, first: Tensor, carry: dict[str, Tree], only: Sequence[str] = ()) -> tuple[Outputs, Tree]:
         """Compute outputs [B, ...] for obs [B, ...] and the next recurrent state (None without one).
 
-        `only` selects heads; the trunks of the others are skipped too, unless the network is recurrent.
+        `only` selects heads; the trunks of the others are skipped too, unless they are recurrent.
         """
         features, state = self.encode(obs, first, carry, only)
         return self.decode(features, only), state
 
     def encode(self, obs: Tree, first: Tensor, carry: dict[str, Tree], only: Sequence[str] = ()) -> tuple[Tree, Tree]:
-        """Compute the features [B, F] of the heads (a dict by head if trunks are separate) and the next state."""
-        extra = None
-        if self.previous is not None:
-            extra = self.previous(first, carry.get("action"), carry.get("rewards"))
-        return self._through(Trunk.step, obs, extra, first, carry, () if self.recurrent else only)
+        """Compute the features [B, F] of the heads (a dict by trunk if there are several) and the next state."""
+        return self._through(Trunk.step, obs, (carry.get("action"), carry.get("rewards")), first, carry, only)
 
     def decode(self, features: Tree, only: Sequence[str] = ()) -> Outputs:
         """Apply all heads, or `only` these, to `features` [..., F] as returned by `encode` or `unroll`."""
-        heads = {name: self.heads[name] for name in only or self.heads}
-        if self.shared:
-            return {name: head(features) for name, head in heads.items()}
-        return {name: head(features[name]) for name, head in heads.items()}
+        return {name: self.heads[name](self.features_of(name, features)) for name in only or self.heads}
+
+    def features_of(self, head: str, features: Tree) -> Tensor:
+        """Features [..., F] of one head, from the result of `encode` or `unroll`."""
+        mine: Tensor = features if self.shared else features[self.trunk_of[head]]
+        return mine
+
+    def parameters_of(self, optimizer: str) -> list[nn.Parameter]:
+        """The parameters that belong to one of several optimizers, by the name of its network in `nets`."""
+        parts = self._trained.get(optimizer, ())
+        return [parameter for part in parts for parameter in self.get_submodule(part).parameters()]
 
     def unroll(
         self,
@@ -146,8 +166,8 @@ class Network(nn.Module):
         `rewards` [T' - 1 or more, B, ...]: the fields of a trajectory fit with T + 1 or T observations. `only` is as in
         `step`.
         """
-        extra = self._extra(first, action, rewards, carry)
-        features, state = self._through(Trunk.unroll, obs, extra, first, carry, () if self.recurrent else only)
+        before = self._before(len(first), action, rewards, carry)
+        features, state = self._through(Trunk.unroll, obs, before, first, carry, only)
         return self.decode(features, only), features, state
 
     def unroll_trajectory(self, steps: Trajectory[Tensor], only: Sequence[str] = ()) -> tuple[Outputs, Tree, Tree]:
@@ -158,36 +178,33 @@ class Network(nn.Module):
         self,
         run: Run,
         obs: Tree,
-        extra: Tensor | None,
+        before: Previous,
         first: Tensor,
         carry: dict[str, Tree],
         only: Sequence[str],
     ) -> tuple[Tree, Tree]:
-        """Features and state of the shared trunk, or dicts of them by head."""
+        """Features and state of the shared trunk, or dicts of them by trunk."""
         if isinstance(obs, Normalised):
             obs = obs.obs
         elif self.normaliser is not None:
             obs = self.normaliser(obs)
         state = carry["state"] if self.recurrent else None
         if self.shared:
-            return run(self._trunks[SHARED], obs, extra, first, state)
-        features, states = {}, {}
-        for name in only or self._trunks:
-            trunk = self._trunks[name]
-            features[name], states[name] = run(trunk, obs, extra, first, state and state[name])
+            return run(self._trunks[SHARED], obs, before, first, state)
+        wanted = {self.trunk_of[head] for head in only or self.heads}
+        features: dict[str, Tensor] = {}
+        states: dict[str, Tree] = dict.fromkeys(self._trunks)  # None for those that are not recurrent
+        for name, trunk in self._trunks.items():
+            if name in wanted or trunk.recurrent:
+                features[name], states[name] = run(trunk, obs, before, first, state and state[name])
         return features, states if self.recurrent else None
 
-    def _extra(self, first: Tensor, action: Tree, rewards: dict[str, Tensor], carry: dict[str, Tree]) -> Tensor | None:
-        if self.previous is None:
-            return None
-        length = len(first)
-        action_tm1, r_tm1 = None, None  # [T', B, ...]
-        if self.previous.encoder is not None:
-            action_tm1 = _shifted(carry["action"], action, length)
-        if self.previous.streams:
-            r_tm1 = {name: _shifted(carry["rewards"][name], rewards[name], length) for name in self.previous.streams}
-        extra: Tensor = self.previous(first, action_tm1, r_tm1)
-        return extra
+    def _before(self, length: int, action: Tree, rewards: dict[str, Tensor], carry: dict[str, Tree]) -> Previous:
+        """Actions and rewards before each of `length` observations, [T', B, ...], if any network has them as inputs."""
+        action_tm1 = _shifted(carry["action"], action, length) if "action" in carry else None
+        if "rewards" not in carry:
+            return action_tm1, None
+        return action_tm1, {name: _shifted(r, rewards[name], length) for name, r in carry["rewards"].items()}
 
     def _initial_state(self, batch_size: int) -> Tree:
         states = {name: trunk.core.initial_state(batch_size) for name, trunk in self._trunks.items()}

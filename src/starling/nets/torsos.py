@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from starling.config.parts import TorsoConfig
 from starling.errors import UserError
 from starling.nets.encoders import ImageShape, build_encoder, image_shape, impala_convs, is_image, plain_convs
 from starling.nets.layers import Dense
-from starling.registry import Entry, Registry, check_kind
+from starling.registry import Entry, Registry, check_arguments, check_kind
 from starling.types import Tensor, Tree
 
 Convs = Callable[[ImageShape], nn.Sequential]
@@ -174,10 +173,7 @@ def build_torso(space: spaces.Space[Any], config: TorsoConfig) -> nn.Module:
 
 def _own(kind: str, factory: Any, space: spaces.Space[Any], args: dict[str, Any]) -> nn.Module:
     check_kind(factory, kind, "torso", (nn.Module,))
-    try:
-        inspect.signature(factory).bind(space, **args)
-    except TypeError as error:
-        raise UserError(f"torso {kind} cannot be made with (space, **torso.args): {error}") from error
+    check_arguments(factory, f"torso {kind}", "(space, **torso.args)", space, **args)
     torso = factory(space, **args)
     if not isinstance(torso, nn.Module) or not isinstance(getattr(torso, "size", None), int):
         raise UserError(f"torso {kind} must be a torch.nn.Module with an int attribute `size`, the width of its output")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starling import tree
 from starling.algos.apex.config import ApeXConfig
 from starling.algos.dqn.dqn import DQN
-from starling.algos.q_learning import Values, td_priority
+from starling.algos.q_learning import Q, Values, td_priority
 from starling.ops.explore import ladder
 from starling.ops.value import take
 from starling.types import NDArray, Progress, Tensor, Trajectory, Tree
@@ -23,6 +23,8 @@ class ApeX(DQN):
         return ladder_epsilon(self.config, progress, env_index, num_envs)
 
     def record(self, q: Values, combined_q: Tensor, action: Tensor) -> dict[str, Tree]:
+        if self.config.retrace is not None:
+            return {Q: q}
         best = combined_q.argmax(-1)
         return {
             TAKEN: {name: take(values, action) for name, values in q.items()},
@@ -30,11 +32,17 @@ class ApeX(DQN):
         }
 
     def priority(self, window: Trajectory[NDArray]) -> NDArray:
-        """Absolute n-step TD errors [B], computed from the Q values recorded when acting (section 3)."""
+        """Absolute TD errors [B] of the first steps, computed from the Q values recorded when acting (section 3)."""
         steps = tree.to_torch(window)
-        first = {name: q[0] for name, q in steps.extras[TAKEN].items()}
-        last = {name: q[-1] for name, q in steps.extras[BEST].items()}
-        return td_priority(self.td_errors(steps, first, last), self._streams).numpy()
+        if self.config.retrace is None:
+            first = {name: q[0] for name, q in steps.extras[TAKEN].items()}
+            targets = self.n_step_targets(steps, {name: q[-1] for name, q in steps.extras[BEST].items()})
+        else:
+            q = steps.extras[Q]
+            first = {name: take(values[0], steps.action[0]) for name, values in q.items()}
+            targets = self.retrace_targets(steps, q, q)
+        errors = {name: targets[name] - value for name, value in first.items()}
+        return td_priority(errors, self._streams).numpy()
 
 
 def ladder_epsilon(config: ApeXConfig, progress: Progress, index: Tensor, count: int) -> Tensor:

@@ -16,7 +16,7 @@ from starling.algos.actor_critic import (
     first_steps,
     vtrace_by_stream,
 )
-from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec, TargetSpec
+from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, TargetSpec, network_optimizers
 from starling.algos.impact.config import IMPACTConfig
 from starling.algos.tables import rollout_table
 from starling.config.parts import NetConfig
@@ -50,6 +50,7 @@ class IMPACT(Algorithm):
     def __init__(self, config: IMPACTConfig, net: NetConfig) -> None:
         self.config, self.net = config, net
         self._streams = self.streams()
+        self._optimizers = network_optimizers(net, "impact", config.optimizer)
 
     def streams(self) -> tuple[StreamSpec, ...]:
         return (StreamSpec(discount=self.config.discount, lambda_=self.config.trace_lambda),)
@@ -72,9 +73,7 @@ class IMPACT(Algorithm):
         )
 
     def learning(self) -> LearnSpec:
-        return LearnSpec(
-            optimizers={"impact": OptimizerSpec(self.config.optimizer)}, target=TargetSpec(self.config.target_every)
-        )
+        return LearnSpec(self._optimizers, target=TargetSpec(self.config.target_every))
 
     def act(self, model: Network, inputs: ActInput) -> ActOutput:
         policy, action, state = choose(model, inputs)
@@ -120,4 +119,4 @@ class IMPACT(Algorithm):
             }
             return masked_means({**terms, **stale}, steps.valid)
 
-        return Loss(losses={"impact": mean}, metrics=metrics)
+        return Loss(losses=dict.fromkeys(self._optimizers, mean), metrics=metrics)

@@ -14,7 +14,7 @@ from starling.algos.actor_critic import (
     first_steps,
     vtrace_by_stream,
 )
-from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec
+from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, network_optimizers
 from starling.algos.impala.config import IMPALAConfig
 from starling.algos.tables import rollout_table
 from starling.config.parts import NetConfig
@@ -40,6 +40,7 @@ class IMPALA(Algorithm):
     def __init__(self, config: IMPALAConfig, net: NetConfig) -> None:
         self.config, self.net = config, net
         self._streams = self.streams()
+        self._optimizers = network_optimizers(net, "impala", config.optimizer, summed=True)
 
     def streams(self) -> tuple[StreamSpec, ...]:
         return (StreamSpec(discount=self.config.discount, lambda_=self.config.trace_lambda),)
@@ -57,7 +58,7 @@ class IMPALA(Algorithm):
         )
 
     def learning(self) -> LearnSpec:
-        return LearnSpec(optimizers={"impala": OptimizerSpec(self.config.optimizer, summed=True)})
+        return LearnSpec(self._optimizers)
 
     def act(self, model: Network, inputs: ActInput) -> ActOutput:
         policy, action, state = choose(model, inputs)
@@ -72,7 +73,7 @@ class IMPALA(Algorithm):
         # The value loss needs no mask: the target `vs` is the value itself at steps without a target.
         loss = policy_loss + config.value_coef * terms.value_loss.sum()
         return Loss(
-            losses={"impala": loss},
+            losses=dict.fromkeys(self._optimizers, loss),
             metrics=lambda: {
                 **masked_means(per_step_metrics(outputs, terms, config.clip_rho), steps.valid),
                 "explained_variance": explained_value(outputs, terms, self._streams[0], steps.valid),

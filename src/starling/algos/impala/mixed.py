@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from starling.algos.actor_critic import BEHAVIOUR, POLICY, choose_from, policy_features
-from starling.algos.base import ActInput, ActOutput, LearnSpec, Loss, OptimizerSpec
+from starling.algos.actor_critic import BEHAVIOUR, POLICY, choose_from
+from starling.algos.base import ActInput, ActOutput, LearnSpec, Loss
 from starling.algos.impala.clear import VALUES, cloning_losses
 from starling.algos.impala.config import IMPALAConfig, SourceConfig
 from starling.algos.impala.impala import (
@@ -46,7 +46,7 @@ class MixedIMPALA(IMPALA):
     def learning(self) -> LearnSpec:
         beta = self._sources.importance_exponent
         return LearnSpec(
-            optimizers={"impala": OptimizerSpec(self.config.optimizer, summed=True)},
+            self._optimizers,
             importance_exponent=None if beta is None else lambda progress: beta,
         )
 
@@ -59,7 +59,7 @@ class MixedIMPALA(IMPALA):
         if cloned:
             extras[VALUES] = {name: outputs[name] for name in cloned}
         if self._sources.records_features:
-            extras[FEATURES] = policy_features(features)
+            extras[FEATURES] = model.features_of(POLICY, features)
         return ActOutput(choose_from(outputs[POLICY], inputs), extras, state)
 
     def score(self, model: Network, table: int, candidates: Trajectory[Tensor], recent: Trajectory[Tensor]) -> Tensor:
@@ -89,7 +89,7 @@ class MixedIMPALA(IMPALA):
             policy, value = policy * batch.weight, value * batch.weight
         loss = masked_sum(policy, steps.valid) + config.value_coef * value.sum()
         return Loss(
-            losses={"impala": loss},
+            losses=dict.fromkeys(self._optimizers, loss),
             metrics=lambda: self._metrics(outputs, terms, clones, keep, batch),
             priorities=self._priorities(outputs, terms, steps.valid) if prioritized else None,
         )

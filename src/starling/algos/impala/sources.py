@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from starling import tree
-from starling.algos.actor_critic import BEHAVIOUR, POLICY, policy_features
+from starling.algos.actor_critic import BEHAVIOUR, POLICY
 from starling.algos.impala.config import SourceConfig
 from starling.algos.tables import rollout_table
 from starling.config.parts import NetConfig
@@ -35,7 +35,7 @@ class Sources:
         self.queue = next(i for i, source in enumerate(sources) if source.kind == "queue")
         self._states: StateFeatures | None = None  # built in `meet`, once the env is known
         encoded = [i for i, source in enumerate(sources) if source.kind == "elite" or source.features == "network"]
-        if (net.core.kind != "none" or net.inputs) and any(sources[i].every > 1 for i in encoded):
+        if net.has_memory and any(sources[i].every > 1 for i in encoded):
             raise UserError("sources: every above 1 skips states, which net.core and net.inputs need; set every=1")
 
     @property
@@ -99,7 +99,7 @@ class Sources:
             policy = outputs[POLICY]
             divergence: Tensor = type(policy).from_params(seen.extras[BEHAVIOUR]).kl(policy)
             return divergence
-        now, then = policy_features(features), seen.extras[FEATURES]
+        now, then = model.features_of(POLICY, features), seen.extras[FEATURES]
         return lp_distance(now, then, source.p) if source.distance == "lp" else cosine_distance(now, then)
 
     def _attentive(
@@ -118,7 +118,7 @@ class Sources:
 def _features(model: Network, steps: Trajectory[Tensor]) -> Tensor:
     """Features of the policy head at all observations of a trajectory: [T, B, F], or [T+1, B, F] with the last one."""
     _, features, _ = model.unroll_trajectory(steps, only=(POLICY,))
-    return policy_features(features)
+    return model.features_of(POLICY, features)
 
 
 def _every(steps: Trajectory[Tensor], stride: int) -> Trajectory[Tensor]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from starling.algos.r2d2.config import R2D2Config
-from starling.config.curiosity import EpisodicConfig, RNDConfig
+from starling.config.bandits import BanditConfig
+from starling.config.curiosity import EpisodicConfig, RNDConfig, check_part_of_novelty
 from starling.config.limits import Items, Length, Magnitude, Steps, Weight
-from starling.config.parts import OptimizerConfig, Part
+from starling.config.parts import OptimizerConfig
 
 UNUSED = {"name", "weight", "discount", "lambda_", "share"}
 """Settings of intrinsic rewards that only apply to a separate reward stream."""
 
 
-class MetaConfig(Part):
+class MetaConfig(BanditConfig):
     """Bandits that choose the policy of each episode by recent returns (2003.13350).
 
     Each env has its own, and so has the evaluator. An evaluation first plays trials, in which its bandit chooses; the
@@ -23,10 +25,6 @@ class MetaConfig(Part):
     window have the largest mean return. Only these are its score.
     """
 
-    kind: Literal["ucb", "ucb_tuned"] = Field("ucb", description="sliding-window UCB, or UCB1-tuned in the window")
-    window: Items = Field(160, ge=1, description="last episodes that count, per env, or trials of the evaluator")
-    epsilon: float = Field(0.5, ge=0, le=1, description="ucb: probability of a uniformly random policy")
-    bonus: Weight = Field(1.0, ge=0, description="ucb: weight of 1 / sqrt(plays)")
     trials: Items = Field(
         10,
         ge=0,
@@ -39,12 +37,11 @@ class NGUConfig(R2D2Config):
     """R2D2 with a family of policies with different weights of novelty (Never Give Up)."""
 
     implementation: ClassVar[str] = "starling.algos.ngu.ngu:NGU"
+    networks: ClassVar[Mapping[str, str]] = {
+        "q": "Q values of the policy's reward; with algo.separate_networks, those of the env's reward",
+        "q_novelty": "with algo.separate_networks: Q values of novelty",
+    }
     policies: Items = Field(32, ge=1, description="number of policies, N")
-    arm_varies: Literal["novelty", "epsilon"] = Field(
-        "novelty",
-        description="how policies differ: in weight of novelty and discount; or only in epsilon, by ladder, as envs"
-        " otherwise do, which with meta is R2D2 with a bandit over epsilons",
-    )
     novelty: Weight = Field(0.3, ge=0, description="weight of novelty for the most curious policy, beta")
     discount: float = Field(0.997, ge=0, lt=1, description="gamma of the policy that exploits, if family=ngu")
     min_discount: float = Field(0.99, ge=0, lt=1, description="gamma of the most curious policy, if family=ngu")
@@ -71,15 +68,15 @@ class NGUConfig(R2D2Config):
     retrace: float | None = Field(0.95, ge=0, le=1, description="lambda of Retrace (1606.02647); null: n-step")
     target_every: Steps = Field(1_500, ge=1, description="updates between copies into the target network")
 
+    def network_names(self) -> tuple[str, ...]:
+        return ("q", "q_novelty") if self.separate_networks else ("q",)
+
     @model_validator(mode="after")
     def _settings_have_a_use(self) -> NGUConfig:
-        if self.arm_varies == "epsilon" and self.separate_networks:
-            raise ValueError("with arm_varies=epsilon no policy uses novelty: set separate_networks=false")
+        if self.epsilon_bandit is not None:
+            raise ValueError("epsilon_bandit: ngu's bandits choose among its policies (meta); leave it out")
         if self.meta is not None and self.meta.window < self.policies:
             raise ValueError(f"meta.window={self.meta.window} is less than policies={self.policies}: raise it")
-        for section, stream in (("lifelong", self.lifelong), ("episodic", self.episodic)):
-            for key in UNUSED & type(stream).model_fields.keys():
-                if getattr(stream, key) == type(stream).model_fields[key].default:
-                    continue
-                raise ValueError(f"{section}.{key.rstrip('_')} has no effect here: novelty is one reward; leave it out")
+        for section, part in (("lifelong", self.lifelong), ("episodic", self.episodic)):
+            check_part_of_novelty(section, part, UNUSED)
         return self

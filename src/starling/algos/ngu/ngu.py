@@ -15,61 +15,51 @@ from gymnasium import spaces
 from torch import nn
 
 from starling import tree
-from starling.algos.apex.apex import ladder_epsilon
-from starling.algos.base import ActInput, ActOutput, IntrinsicInput, LearnSpec, Loss, OptimizerSpec, Trials
-from starling.algos.ngu.config import MetaConfig, NGUConfig
+from starling.algos.base import (
+    ActInput,
+    ActOutput,
+    IntrinsicInput,
+    LearnSpec,
+    Loss,
+    OptimizerSpec,
+    Trials,
+    network_optimizers,
+)
+from starling.algos.ngu.config import NGUConfig
 from starling.algos.q_learning import Values, q_heads
 from starling.algos.r2d2.r2d2 import R2D2
+from starling.config.nets import NamedNets
 from starling.config.parts import NetConfig
 from starling.errors import UserError
-from starling.intrinsic.bandit import Bandit
+from starling.intrinsic.arms import Arms, make_bandit
 from starling.intrinsic.episodic import Episodic
 from starling.intrinsic.inverse import InverseModel
+from starling.intrinsic.novelty import NoveltyModel
 from starling.intrinsic.rnd import RND, Distillation
 from starling.intrinsic.trials import BanditTrials
 from starling.nets.build import Network, build_network
-from starling.ops.explore import discounts, epsilon_metrics, long_discounts, novelty_weights
+from starling.ops.explore import discounts, long_discounts, novelty_weights
 from starling.ops.streams import StreamTerms
-from starling.types import EXTRINSIC, Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory, Tree
+from starling.types import EXTRINSIC, Batch, EnvSpec, StreamSpec, Tensor, Trajectory, Tree
 
-SPEED = 0.01
-"""Rate of the moving averages of prediction errors, per update."""
 NOVELTY = "novelty"
 """Name of the intrinsic reward, and of its Q head if networks are separate."""
 
 
-class NGUModel(nn.Module):
-    """The agent's network, the lifelong novelty module (RND), the embedding, and running moments of RND's errors."""
+class NGUModel(NoveltyModel):
+    """The agent's network beside the modules of novelty."""
 
-    error: Tensor  # [3]
-
-    def __init__(self, agent: Network, lifelong: Distillation, embedding: InverseModel, *, told: bool) -> None:
-        super().__init__()
-        self.agent, self.lifelong, self.embedding = agent, lifelong, embedding
-        self._told = told  # the network gets the index of its policy as input
-        # Moving averages of (1, error, error^2), all starting at 0; the first one corrects the bias of the other two.
-        self.register_buffer("error", torch.zeros(3))
+    def __init__(self, agent: Network, lifelong: Distillation, embedding: InverseModel) -> None:
+        super().__init__(lifelong, embedding)
+        self.agent = agent
 
     def initial_carry(self, batch_size: int) -> dict[str, Tree]:
         carry = self.agent.initial_carry(batch_size)
         return {**carry, "arm": torch.zeros(batch_size, dtype=torch.int64, device=next(self.parameters()).device)}
 
-    def modulation(self, error: Tensor) -> Tensor:
-        """Lifelong novelty modulator [B]: 1 + (error - mean) / std; 1 until statistics have warmed up."""
-        usual = self.error / self.error[0].clamp(min=1e-12)
-        mean, square = usual[1], usual[2]
-        unusual = 1.0 + (error - mean) / (square - mean.square()).clamp(min=1e-12).sqrt()
-        return torch.where((self.error[0] > 0) & self.lifelong.warm, unusual, 1.0)
-
-    @torch.no_grad()
-    def update(self, error: Tensor) -> None:
-        """Update the moving averages with errors [n]; they forget the huge errors of the untrained predictor."""
-        error = error.to(self.error)  # bfloat16 under mixed precision
-        self.error.lerp_(torch.stack([torch.ones_like(error), error, error.square()]).mean(1), SPEED)
-
     def beside(self, obs: Tree, arm: Tensor) -> dict[str, Tree]:
         """Network input: obs [..., B, *shape] and the index of the policy [..., B]."""
-        return {"obs": obs, "arm": arm if self._told else torch.zeros_like(arm)}
+        return {"obs": obs, "arm": arm}
 
     def step(self, obs: Tree, first: Tensor, carry: dict[str, Tree]) -> Any:
         """Outputs of the agent's heads, for inspection."""
@@ -84,16 +74,21 @@ class NGU(R2D2):
     def __init__(self, config: NGUConfig, net: NetConfig) -> None:
         super().__init__(config, net.model_copy(update={"shared": net.shared and not config.separate_networks}))
         self.config = config
-        self._apart = config.arm_varies == "novelty"  # policies differ in rewards and discounts, not only in epsilon
-        self._beta = novelty_weights(config.policies, config.novelty if self._apart else 0.0)  # [N]
+        self._beta = novelty_weights(config.policies, config.novelty)  # [N]
         self._gamma = self._discounts()  # [N]
         self._lifelong, self._episodic = RND(config.lifelong), Episodic(config.episodic)
-        self._bandit = None if config.meta is None else make_bandit(config.policies, config.meta)
+        self._optimizers = self._network_optimizers()
+        self._arms = Arms(config.policies, config.meta)
+
+    def _network_optimizers(self) -> dict[str, OptimizerSpec]:
+        """One optimizer per network."""
+        config = self.config
+        if config.separate_networks and not isinstance(self.net, NamedNets):
+            return {name: OptimizerSpec(config.optimizer, _of_head(name)) for name in (EXTRINSIC, NOVELTY)}
+        return network_optimizers(self.net, "q", config.optimizer, network=lambda model: _part(model).agent)
 
     def _discounts(self) -> Tensor:
         config = self.config
-        if not self._apart:
-            return torch.full((config.policies,), config.discount)
         if config.family == "ngu":
             return discounts(config.policies, config.discount, config.min_discount)
         try:
@@ -109,16 +104,13 @@ class NGU(R2D2):
         self._streams = streams
         seen = spaces.Dict({"obs": env.observation, "arm": spaces.Discrete(self.config.policies)})
         agent = build_network(
-            replace(env, observation=seen), self.net, q_heads(env, streams, self.config), (EXTRINSIC, NOVELTY)
+            replace(env, observation=seen), self.net, q_heads(env, streams, self.config, self.net), (EXTRINSIC, NOVELTY)
         )
-        return NGUModel(agent, self._lifelong.build(env), self._episodic.build(env), told=self._apart)
+        return NGUModel(agent, self._lifelong.build(env), self._episodic.build(env))
 
     def learning(self) -> LearnSpec:
         config, spec = self.config, super().learning()
-        if config.separate_networks:
-            optimizers = {s.name: OptimizerSpec(config.optimizer, _of_head(s.name)) for s in self._streams}
-        else:
-            optimizers = {"q": OptimizerSpec(config.optimizer, lambda model: _part(model).agent.parameters())}
+        optimizers = dict(self._optimizers)
         optimizers["lifelong"] = OptimizerSpec(
             config.lifelong.optimizer, lambda model: _part(model).lifelong.predictor.parameters()
         )
@@ -133,66 +125,23 @@ class NGU(R2D2):
         return (NOVELTY,)
 
     def intrinsic_state(self, num_envs: int) -> dict[str, Any]:
-        return {
-            "carry": {"arm": torch.zeros(num_envs, dtype=torch.int64)},
-            "episode": self._episodic.initial_state(num_envs),
-            "total": torch.zeros(num_envs),  # extrinsic return of the current episode
-            "bandit": {} if self._bandit is None else self._bandit.state(num_envs),
-        }
+        return {**self._arms.initial_state(num_envs), "episode": self._episodic.initial_state(num_envs)}
 
     def intrinsic_rewards(self, model: NGUModel, seen: IntrinsicInput, state: dict[str, Any]) -> dict[str, Tensor]:
         """Episodic novelty * min(max(alpha, 1), L), with the lifelong modulator alpha (eq. 1)."""
-        self._change_arms(seen, state)
+        self._arms.change(seen, state)
         episodic = self._episodic.reward(model.embedding, seen, state["episode"])
         error = model.lifelong(seen.obs)
         novelty = episodic * model.modulation(error).clamp(1.0, self.config.lifelong_limit)
         return {NOVELTY: novelty.masked_fill(seen.first, 0.0)}
 
-    def _change_arms(self, seen: IntrinsicInput, state: dict[str, Any]) -> None:
-        """Update the bandits with the returns of ended episodes, and choose the policies of new episodes.
-
-        An episode that was interrupted (by a checkpoint, `env.stagger`, or a fault of the env) has no end: no bandit
-        learns from it.
-        """
-        arm, total = state["carry"]["arm"], state["total"]
-        total += seen.reward.float().masked_fill(seen.first, 0.0)
-        if self._bandit is not None and seen.explore:
-            ended = seen.ended.nonzero().flatten()
-            self._bandit.learn(state["bandit"], ended, arm[ended], total[ended])
-        begun = seen.first.nonzero().flatten()  # indices of envs whose episode begins
-        if len(begun) == 0:
-            return
-        if not seen.explore:
-            arm[begun] = seen.arm[begun]
-        elif self._bandit is None:
-            arm[begun] = seen.env_index[begun] % self.config.policies
-        else:
-            arm[begun] = self._bandit.choose(state["bandit"], begun, seen.noise(2)[begun])
-        total[begun] = 0.0
-
     def trials(self) -> Trials | None:
-        """The evaluator's bandit if there is a meta-controller and policies differ in more than epsilon, else None."""
+        """The evaluator's bandit if there is a meta-controller, else None."""
         meta = self.config.meta
-        if meta is None or not self._apart:
-            return None
-        return BanditTrials(make_bandit(self.config.policies, meta), meta.trials)
+        return None if meta is None else BanditTrials(make_bandit(self.config.policies, meta), meta.trials)
 
     def act(self, model: Any, inputs: ActInput) -> ActOutput:
         return super().act(model.agent, replace(inputs, obs=model.beside(inputs.obs, inputs.carry["arm"])))
-
-    def epsilon(self, inputs: ActInput) -> Tensor | float:
-        """One epsilon per env, or one per policy if policies differ in nothing else."""
-        if self._apart or not inputs.explore:
-            return super().epsilon(inputs)
-        return ladder_epsilon(self.config, inputs.progress, inputs.carry["arm"], self.config.policies)
-
-    def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
-        """Epsilon over envs, or over policies if it belongs to policies that a bandit chooses."""
-        if self._apart:
-            return super().exploration(progress, num_envs)
-        policies = self.config.policies
-        arms = torch.arange(num_envs if self._bandit is None else policies) % policies
-        return epsilon_metrics(ladder_epsilon(self.config, progress, arms, policies))
 
     # Learning.
 
@@ -257,11 +206,6 @@ class NGU(R2D2):
     def _of_arm(self, values: Tensor, carry: dict[str, Tree]) -> Tensor:
         """Look up `values` [N] by the policy of each row: [B]."""
         return values.to(carry["arm"].device)[carry["arm"]]
-
-
-def make_bandit(policies: int, meta: MetaConfig) -> Bandit:
-    """Create the bandit over `policies` from the settings."""
-    return Bandit(policies, meta.window, kind=meta.kind, epsilon=meta.epsilon, bonus=meta.bonus)
 
 
 def _part(model: nn.Module) -> NGUModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -16,6 +17,11 @@ class PPOConfig(AlgoConfig):
 
     implementation: ClassVar[str] = "starling.algos.ppo.ppo:PPO"
     actions: ClassVar[tuple[str, ...]] = ("Discrete", "MultiDiscrete", "Box")
+    networks: ClassVar[Mapping[str, str]] = {
+        "policy": "the policy",
+        "value": "state values, one head per reward stream",
+    }
+    stream_network: ClassVar[str | None] = "value"
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
     gae_lambda: float = Field(0.95, ge=0, le=1, description="lambda of the advantage estimate (1506.02438)")
     rollout: Length = Field(128, ge=1, description="steps of every env in one batch")

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from starling import tree
 from starling.algos.actor_critic import FINITE, POLICY, build_actor_critic, choose, first_steps
-from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec
+from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, network_optimizers
 from starling.algos.ppo.config import PPOConfig
 from starling.algos.tables import rollout_table
 from starling.config.parts import NetConfig
@@ -59,7 +59,8 @@ class PPO(Algorithm):
     def __init__(self, config: PPOConfig, net: NetConfig) -> None:
         self.config, self.net = config, net
         self._streams = self.streams()
-        self._sequential = net.core.kind != "none" or bool(net.inputs)
+        self._sequential = net.has_memory
+        self._optimizers = network_optimizers(net, "ppo", config.optimizer)
 
     def streams(self) -> tuple[StreamSpec, ...]:
         return (StreamSpec(discount=self.config.discount, lambda_=self.config.gae_lambda),)
@@ -95,7 +96,7 @@ class PPO(Algorithm):
 
     def learning(self) -> LearnSpec:
         return LearnSpec(
-            optimizers={"ppo": OptimizerSpec(self.config.optimizer)},
+            optimizers=self._optimizers,
             epochs=self.config.epochs,
             minibatches=self.config.minibatches,
             split="env" if self._sequential else "step",
@@ -163,7 +164,7 @@ class PPO(Algorithm):
             stale = {} if prepared.off_policy is None else {"off_policy": prepared.off_policy}
             return masked_means({**terms, **drift, **stale}, valid)
 
-        return Loss(losses={"ppo": mean}, metrics=metrics)
+        return Loss(losses=dict.fromkeys(self._optimizers, mean), metrics=metrics)
 
     def _value_loss(self, v: Tensor, old_v: Tensor, target: Tensor) -> Tensor:
         clip = self.config.value_clip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field, model_validator
@@ -16,8 +17,13 @@ class PQNConfig(AlgoConfig):
 
     implementation: ClassVar[str] = "starling.algos.pqn.pqn:PQN"
     actions: ClassVar[tuple[str, ...]] = ("Discrete",)
+    networks: ClassVar[Mapping[str, str]] = {"q": "Q values, one head per reward stream"}
+    stream_network: ClassVar[str | None] = "q"
     discount: float = Field(0.99, ge=0, lt=1, description="gamma")
     q_lambda: float = Field(0.65, ge=0, le=1, description="lambda of the returns; 0: one-step targets")
+    retrace: float | None = Field(
+        None, ge=0, le=1, description="lambda of Retrace (1606.02647), instead of q_lambda; null: Q(lambda)"
+    )
     rollout: Length = Field(32, ge=1, description="steps of every env in one batch")
     epochs: Passes = Field(2, ge=1, description="passes over a batch")
     minibatches: Minibatches = Field(32, ge=1, description="parts of a batch, one optimizer step each")

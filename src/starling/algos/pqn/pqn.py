@@ -12,17 +12,18 @@ import torch
 from gymnasium import spaces
 
 from starling import tree
-from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec
+from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, network_optimizers
 from starling.algos.pqn.config import PQNConfig
+from starling.algos.q_learning import MU, retrace_target
 from starling.algos.tables import rollout_table
 from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network, build_network
 from starling.nets.normalisers import MovingMean
-from starling.ops.explore import epsilon_greedy, epsilon_metrics
+from starling.ops.explore import epsilon_greedy, epsilon_greedy_probability, epsilon_metrics
 from starling.ops.policy import masked_mean
 from starling.ops.returns import lambda_return
-from starling.ops.streams import stream_terms, total, weighted_total
+from starling.ops.streams import bootstrap_from_reset, stream_terms, total, weighted_total
 from starling.ops.value import huber, take
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory
@@ -34,7 +35,8 @@ class PQN(Algorithm):
     def __init__(self, config: PQNConfig, net: NetConfig) -> None:
         self.config, self.net = config, net
         self._streams = self.streams()
-        self._sequential = net.core.kind != "none" or bool(net.inputs)
+        self._sequential = net.has_memory
+        self._optimizers = network_optimizers(net, "q", config.optimizer)
 
     def streams(self) -> tuple[StreamSpec, ...]:
         return (StreamSpec(discount=self.config.discount, lambda_=self.config.q_lambda),)
@@ -43,7 +45,7 @@ class PQN(Algorithm):
         if not isinstance(env.action, spaces.Discrete):
             raise UserError(f"{self.config.name} needs a Discrete action space; {env.id} has {env.action}")
         self._streams = streams
-        heads = {stream.name: HeadSpec("q") for stream in streams}
+        heads = {s.name: HeadSpec("q", network=self.net.network_of("q", s.name)) for s in streams}
         network = build_network(env, self.net, heads, tuple(stream.name for stream in streams))
         network.reset_values.update({stream.name: MovingMean() for stream in streams if not stream.episodic})
         return network
@@ -57,7 +59,7 @@ class PQN(Algorithm):
 
     def learning(self) -> LearnSpec:
         return LearnSpec(
-            optimizers={"q": OptimizerSpec(self.config.optimizer)},
+            optimizers=self._optimizers,
             epochs=self.config.epochs,
             minibatches=self.config.minibatches,
             split="env" if self._sequential else "step",
@@ -66,8 +68,10 @@ class PQN(Algorithm):
     def act(self, model: Network, inputs: ActInput) -> ActOutput:
         q, state = model.step(inputs.obs, inputs.first, inputs.carry)
         epsilon = self._epsilon(inputs.progress) if inputs.explore else self.config.eval_epsilon
-        action = epsilon_greedy(weighted_total(q, self._streams), epsilon, inputs.noise(2))
-        return ActOutput(action, {}, state)
+        combined_q = weighted_total(q, self._streams)
+        action = epsilon_greedy(combined_q, epsilon, inputs.noise(2))
+        extras = {} if self.config.retrace is None else {MU: epsilon_greedy_probability(combined_q, epsilon, action)}
+        return ActOutput(action, extras, state)
 
     def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
         return epsilon_metrics(self._epsilon(progress))
@@ -78,13 +82,17 @@ class PQN(Algorithm):
     def prepare(self, model: Network, target_net: None, batch: Batch) -> Batch:
         """Compute targets [T, B] per stream with the current network, once for all epochs.
 
-        G_t = r_t + gamma ((1 - lambda) max_a Q(s_{t+1}, a) + lambda G_{t+1})
+        G_t = r_t + gamma ((1 - lambda) max_a Q(s_{t+1}, a) + lambda G_{t+1}), or Retrace's.
         """
         steps = batch.trajectory
         q, _, _ = model.unroll_trajectory(steps)
-        greedy = weighted_total(q, self._streams).argmax(-1)  # [T+1, B]
+        combined_q = weighted_total(q, self._streams)  # [T+1, B, A]
+        greedy = combined_q.argmax(-1)  # [T+1, B]
         targets = {}
         for stream in self._streams:
+            if self.config.retrace is not None:
+                targets[stream.name] = self._retrace(model, steps, stream, combined_q, q[stream.name])
+                continue
             v, terms = take(q[stream.name], greedy), stream_terms(steps, stream)
             v_tp1 = v[1:] if stream.episodic else self._next_values(model.reset_values[stream.name], steps, v)
             targets[stream.name] = lambda_return(
@@ -102,6 +110,21 @@ class PQN(Algorithm):
         reset_value.update(firsts, torch.ones_like(firsts))
         return torch.where(steps.terminated | steps.truncated, reset_value.value().to(v), v[1:])
 
+    def _retrace(
+        self, model: Network, steps: Trajectory[Tensor], stream: StreamSpec, selector: Tensor, q: Tensor
+    ) -> Tensor:
+        """Retrace's targets [T, B] for the policy that is epsilon-greedy in `selector` [T+1, B, A]; no trace crosses
+        episodes, so a non-episodic stream continues with the mean value at reset.
+        """
+        assert self.config.retrace is not None, "called only with algo.retrace"
+        if not stream.episodic:
+            reset_value: Any = model.reset_values[stream.name]
+            firsts = take(q, selector.argmax(-1))[steps.first]
+            reset_value.update(firsts, torch.ones_like(firsts))
+            q = bootstrap_from_reset(q, steps.terminated | steps.truncated, reset_value.value())
+        terms = stream_terms(steps, stream, whole=False)
+        return retrace_target(steps, terms, selector, q, self.config.retrace, self.config.eval_epsilon)
+
     def loss(self, model: Network, target_net: None, batch: Batch) -> Loss:
         """Mean over valid steps of 1/2 (G_t - Q(s_t, a_t))^2, or the Huber loss, summed over streams."""
         steps, length = batch.trajectory, batch.trajectory.length
@@ -113,6 +136,6 @@ class PQN(Algorithm):
         penalty = total([error.square() / 2 if delta is None else huber(error, delta) for error in errors])
         loss = masked_mean(penalty, steps.valid)
         return Loss(
-            losses={"q": loss},
+            losses=dict.fromkeys(self._optimizers, loss),
             metrics=lambda: {"q": loss, "q_values": masked_mean(weighted_total(values, self._streams), steps.valid)},
         )

@@ -13,13 +13,26 @@ import torch
 
 from starling import tree
 from starling.algos.apex.apex import ladder_epsilon
-from starling.algos.base import ActInput, ActOutput, Algorithm, LearnSpec, Loss, OptimizerSpec, TargetSpec
+from starling.algos.base import (
+    ActInput,
+    ActOutput,
+    Algorithm,
+    IntrinsicInput,
+    LearnSpec,
+    Loss,
+    TargetSpec,
+    network_optimizers,
+)
 from starling.algos.q_learning import (
+    MU,
+    Q,
     Values,
     add_reset_values,
     importance_exponent,
+    make_epsilon_bandit,
     n_step_table,
     q_heads,
+    retrace_target,
     substitute_reset_values,
     td_priority,
     update_reset_values,
@@ -29,27 +42,28 @@ from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.build import Network, build_network
 from starling.nets.burn_in import unroll_burnt_in
-from starling.ops.explore import epsilon_greedy, epsilon_greedy_policy, epsilon_greedy_probability, epsilon_metrics
+from starling.ops.explore import epsilon_greedy, epsilon_greedy_probability, epsilon_metrics
 from starling.ops.policy import masked_mean
 from starling.ops.priority import delta_q, sequence_priority
-from starling.ops.retrace import retrace
 from starling.ops.streams import StreamTerms, stream_terms, total, weighted_total
 from starling.ops.value import IDENTITY, RESCALED, huber, n_step_target, take, td_error
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor, Trajectory, Tree
 
-Q, MU, FEATURES = "q", "mu", "features"
-"""Extras: Q values [A] per stream, the probability of the action, and the features (output of the core)."""
+FEATURES = "features"
+"""Extras beside Q and MU: the features (output of the core)."""
 
 
 class R2D2(Algorithm):
     """One Q head per stream; exploration is that of Ape-X, and tables, acting, and loss work on sequences."""
 
     def __init__(self, config: R2D2Config, net: NetConfig) -> None:
-        if net.core.kind == "none":
+        if not net.recurrent:
             raise UserError(f"{config.name} is recurrent: set net.core.kind=lstm or gru")
         self.config, self.net = config, net
         self._streams = self.streams()
+        self._optimizers = network_optimizers(net, "q", config.optimizer)
+        self._bandit = make_epsilon_bandit(config)
         self._transform = RESCALED if config.rescale else IDENTITY  # networks predict transform.apply(value)
 
     def streams(self) -> tuple[StreamSpec, ...]:
@@ -57,8 +71,10 @@ class R2D2(Algorithm):
 
     def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> Any:
         self._streams = streams
-        network = build_network(env, self.net, q_heads(env, streams, self.config))
+        network = build_network(env, self.net, q_heads(env, streams, self.config, self.net))
         add_reset_values(network, streams)
+        if self._bandit is not None:
+            network.extra_carry["arm"] = torch.int64
         return network
 
     def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
@@ -68,7 +84,7 @@ class R2D2(Algorithm):
 
     def learning(self) -> LearnSpec:
         return LearnSpec(
-            optimizers={"q": OptimizerSpec(self.config.optimizer)},
+            optimizers=self._optimizers,
             target=TargetSpec(every=self.config.target_every),
             importance_exponent=importance_exponent(self.config.prioritized),
         )
@@ -89,10 +105,23 @@ class R2D2(Algorithm):
         """The probability of a random action: one number, or one per env [B]."""
         if not inputs.explore:
             return self.config.eval_epsilon
+        if self._bandit is not None:
+            return self._bandit.epsilon(inputs.progress, inputs.carry["arm"])
         return ladder_epsilon(self.config, inputs.progress, inputs.env_index, inputs.num_envs)
 
     def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
+        if self._bandit is not None:
+            return self._bandit.exploration(progress)
         return epsilon_metrics(ladder_epsilon(self.config, progress, torch.arange(num_envs), num_envs))
+
+    def intrinsic_state(self, num_envs: int) -> dict[str, Any]:
+        return {} if self._bandit is None else self._bandit.arms.initial_state(num_envs)
+
+    def intrinsic_rewards(self, model: Any, seen: IntrinsicInput, state: dict[str, Any]) -> dict[str, Tensor]:
+        """Let the bandits choose; there are no rewards."""
+        if self._bandit is not None:
+            self._bandit.arms.change(seen, state)
+        return {}
 
     def prepare(self, model: Any, target_net: Any, batch: Batch) -> Batch:
         update_reset_values(model, target_net, batch, self._streams, self._transform)
@@ -111,8 +140,9 @@ class R2D2(Algorithm):
         with torch.no_grad():
             combined_q = self.combine_q(q, steps.carry)
             drift = self._drift(model, steps, combined_q, trained_t) if self.config.delta_q else {}
+        whole = total([*losses.values()])
         return Loss(
-            losses=losses,
+            losses={name: losses.get(name, whole) for name in self._optimizers},
             metrics=lambda: {
                 **losses,
                 "q_values": masked_mean(take(combined_q[:-1], steps.action), trained_t),
@@ -130,7 +160,10 @@ class R2D2(Algorithm):
         return stream_terms(steps, stream, whole=False)
 
     def losses(self, errors_t: Values, weight: Tensor) -> Values:
-        """Reduce per-step losses [T, B] per stream to one scalar per optimizer, with importance weights [B]."""
+        """Reduce per-step losses [T, B] per stream to scalars, with importance weights [B].
+
+        An optimizer minimizes the one of its name, or else their sum.
+        """
         return {"q": (weight * total([*errors_t.values()]).sum(0)).mean()}
 
     def priority(self, window: Trajectory[NDArray]) -> NDArray:
@@ -161,17 +194,8 @@ class R2D2(Algorithm):
             v = take(q_target, selector.argmax(-1))  # [T+1, B]
             n = self.config.n_step
             return n_step_target(terms.r_t, terms.discount_t, v[:-1], v[1:], n, terms.valid_t, transform)
-        return retrace(
-            terms.r_t,
-            terms.discount_t,
-            q_target,
-            steps.action,
-            epsilon_greedy_policy(selector, self.config.eval_epsilon),
-            steps.extras[MU][:-1],
-            terms.valid_t,
-            lambda_t=self.config.retrace,
-            transform=transform,
-        )
+        lambda_, epsilon = self.config.retrace, self.config.eval_epsilon
+        return retrace_target(steps, terms, selector, q_target, lambda_, epsilon, transform)
 
     def _begun(self, model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
         """The steps, with a zero initial state unless stored states are used."""

@@ -37,7 +37,7 @@ from starling.ops.value import take
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory, Tree
 
-POLICY, ENTROPY = "policy", "entropy"
+POLICY, CRITICS, ENTROPY = "policy", "critics", "entropy"
 WIDTHS = [256, 256]
 """Default widths of the hidden layers."""
 
@@ -133,10 +133,12 @@ class SAC(Algorithm):
     """Critics learn the soft Q of the policy, the policy maximizes it, and the temperature controls the entropy."""
 
     def __init__(self, config: SACConfig, net: NetConfig) -> None:
-        if net.core.kind != "none" or net.inputs:
+        if net.has_memory:
             raise UserError(f"{config.name} learns from single transitions: set net.core.kind=none and net.inputs=[]")
-        torso = net.torso.model_copy(update={"hidden": WIDTHS if net.torso.hidden is None else net.torso.hidden})
-        self.config, self.net = config, net.model_copy(update={"torso": torso})
+        self.config = config
+        self._policy_net, self._critics_net = (_with_widths(net.settings_of(name)) for name in (POLICY, CRITICS))
+        self._actor_optimizer = net.optimizers(POLICY, config.actor_optimizer)[POLICY]
+        self._critic_optimizer = net.optimizers(CRITICS, config.critic_optimizer)[CRITICS]
         (self._stream,) = self.streams()
         self._form: Continuous | Discrete = Discrete(1)  # replaced in `build`, once the env is known
 
@@ -148,8 +150,8 @@ class SAC(Algorithm):
             raise UserError(f"{self.config.name} learns from the environment's reward alone: leave out curiosity")
         (self._stream,) = streams
         self._form = self._form_for(env)
-        actor = build_network(env, self.net, {POLICY: HeadSpec(self._form.head, gain=1.0)})
-        return SoftActorCritic(actor, build_critics(env, self.net, members=2), self.config.temperature)
+        actor = build_network(env, self._policy_net, {POLICY: HeadSpec(self._form.head, gain=1.0)})
+        return SoftActorCritic(actor, build_critics(env, self._critics_net, members=2), self.config.temperature)
 
     def _form_for(self, env: EnvSpec) -> Continuous | Discrete:
         if isinstance(env.action, spaces.Discrete):
@@ -167,8 +169,8 @@ class SAC(Algorithm):
         config = self.config
         return LearnSpec(
             optimizers={
-                "critic": OptimizerSpec(config.critic_optimizer, lambda model: _part(model).critics.parameters()),
-                "actor": OptimizerSpec(config.actor_optimizer, lambda model: _part(model).actor.parameters()),
+                "critic": OptimizerSpec(self._critic_optimizer, lambda model: _part(model).critics.parameters()),
+                "actor": OptimizerSpec(self._actor_optimizer, lambda model: _part(model).actor.parameters()),
                 "temperature": OptimizerSpec(config.temperature_optimizer, lambda model: [_part(model).log_alpha]),
             },
             target=TargetSpec(tau=config.tau),
@@ -240,6 +242,13 @@ class SAC(Algorithm):
         if steps.length > 1:
             r_t = torch.cat([r_t[:1], r_t[1:] + alpha * steps.extras[ENTROPY][1:-1]])
         return window_return(r_t, terms.discount_t, value, terms.valid_t)
+
+
+def _with_widths(net: NetConfig) -> NetConfig:
+    """The settings of one network, with the default widths if they have none."""
+    if net.torso.hidden is not None:
+        return net
+    return net.model_copy(update={"torso": net.torso.model_copy(update={"hidden": WIDTHS})})
 
 
 def _part(model: nn.Module) -> SoftActorCritic:

@@ -66,8 +66,8 @@ PLACEHOLDERS = {
     "OPTIMIZER": (
         r"[^/]+",
         "`q` (dqn, apex, r2d2, ngu, pqn), `ppo`, `impala`, `impact`, `critic`, `actor`, `temperature` (sac),"
-        " `lifelong`, `embedding` (ngu), `extrinsic`, `novelty` (ngu with `algo.separate_networks`, instead of `q`), or"
-        " a STREAM",
+        " `lifelong`, `embedding` (ngu), `extrinsic`, `novelty` (ngu with `algo.separate_networks`, instead of `q`), a"
+        " network of `nets` with an optimizer of its own, or a STREAM",
     ),
     "STREAM": (r"[^/]+", "an entry of `curiosity`: its `name`, or else its kind; with ngu `novelty`"),
     "N": (r"\d+", "the index of a policy, from 0"),
@@ -135,10 +135,11 @@ EVAL = Section("eval/", "Evaluations during training (`eval.every`), without exp
 
 EXPLORE = Section("explore/", "Exploration in training at the row's `env_steps`.", (
     Metric("explore/epsilon", SHARE, "dqn, apex, r2d2, ngu, pqn",
-           "Probability of a random action, a mean over envs (over policies for ngu with `algo.arm_varies=epsilon` and"
-           " `algo.meta`)"),
-    Metric("explore/epsilon_min", SHARE, "apex, r2d2, ngu", "Its minimum, if it differs"),
-    Metric("explore/epsilon_max", SHARE, "apex, r2d2, ngu", "Its maximum, if it differs"),
+           "Probability of a random action, a mean over envs (over arms with `algo.epsilon_bandit`)"),
+    Metric("explore/epsilon_min", SHARE, "apex, r2d2, ngu, dqn with `algo.epsilon_bandit`",
+           "Its minimum, if it differs"),
+    Metric("explore/epsilon_max", SHARE, "apex, r2d2, ngu, dqn with `algo.epsilon_bandit`",
+           "Its maximum, if it differs"),
 ))  # fmt: skip
 
 LOSSES = Section(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from torch import nn
 
 from starling.hardware import Room, find_room
 from starling.launch.fitting import refuse
@@ -19,7 +22,8 @@ class Plan:
     sizes: Sizes
     room: Room
     costs: Costs
-    parameters: int  # of the network
+    parameters: int  # of all networks
+    trained: dict[str, int]  # parameters by optimizer
     steps_per_s: float
     seconds: float
 
@@ -35,8 +39,20 @@ def plan(run_plan: RunPlan, runs: Path, seconds: float) -> Plan:
     speed = predict_speed(run_plan, costs)
     longest = run_plan.config.stop.minutes
     whole = run_plan.config.stop.env_steps / speed
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Plan(sizes, room, costs, parameters, speed, whole if longest is None else min(whole, 60 * longest))
+    optimizers = run_plan.algorithm.learning().optimizers
+    return Plan(
+        sizes,
+        room,
+        costs,
+        parameters=_count(model.parameters()),
+        trained={name: _count(spec.parameters(model)) for name, spec in optimizers.items()},
+        steps_per_s=speed,
+        seconds=whole if longest is None else min(whole, 60 * longest),
+    )
+
+
+def _count(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
 
 
 def predict_speed(run_plan: RunPlan, costs: Costs) -> float:
