@@ -50,7 +50,12 @@ COMMANDS = {
     "export": ["replay", "export", "{run}", "--out={scratch}/exported"],
     "init": ["train", *SETTINGS, "stop.env_steps=20", "init_from={run}", "run=child", "--runs={scratch}"],
     "init file": [
-        "train", *SETTINGS, "stop.env_steps=20", "init_from={weights}/w.safetensors", "run=child", "--runs={scratch}",
+        "train",
+        *SETTINGS,
+        "stop.env_steps=20",
+        "init_from={weights}/w.safetensors",
+        "run=child",
+        "--runs={scratch}",
     ],
     "start": ["train", *SETTINGS, "stop.env_steps=20", "replay_from={export}", "run=child", "--runs={scratch}"],
 }
