@@ -16,7 +16,7 @@ from starling.learner.optimizer import moment_names
 from starling.replay.spec import TableSpec
 
 FIXED = ("algo.name", "env.id", "env.num", "env.args", "env.wrappers", "env.atari", "net", "init_from")
-"""Settings that a branch cannot change: they define the agent, its environment, or its first weights. See `nets` too."""
+"""Settings that no branch changes: they define the agent, its environment, or its first weights; see also `nets`."""
 
 
 @dataclass(frozen=True)
