@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from support.agents import AGENTS, SMALL, VARIANTS
+from support.agents import AGENTS, DQN, LSTM, MIXED, NGU, PQN, R2D2, SMALL, VARIANTS
 
 from starling.actor.core import Policy
 from starling.config.load import load
@@ -20,7 +20,19 @@ BUDGET = (1, 1, 1)
 """Synchronizations, copies to the device, and copies to the host."""
 FIRST = {"act": 2, "act again": 2, "update": 1}
 """Calls that may cost more: the policy learns which noise the algorithm asks for, optimizers allocate their moments."""
-EVERY_AGENT = {**AGENTS, **VARIANTS}
+QUEUE = "{kind: queue, share: 0.5}"
+ATTENTIVE = "{kind: attentive, share: 0.5, capacity: 40, features: network, distance: cosine}"
+ENDLESS = "{kind: rnd, weight: 0.05, episodic: false, share: 1.0, warm_up: 8, torso: {hidden: [8]}}"
+PREVIOUS = ["net.inputs=[action, reward]"]  # with the intrinsic rewards of the step before
+MORE = {
+    "ngu agent57": ("r2d2-memory", [*R2D2, *LSTM, *NGU, *PREVIOUS, "algo.separate_networks=true", "net.shared=false"]),
+    "r2d2 delta_q": ("r2d2-memory", [*R2D2, *LSTM, "algo.delta_q=true"]),
+    "dqn endless": ("dqn-cartpole", [*DQN, f"curiosity=[{ENDLESS}]"]),
+    "pqn endless": ("pqn-cartpole", [*PQN, *LSTM, *PREVIOUS, f"curiosity=[{ENDLESS}]"]),
+    "impala network": ("impala-attentive-cartpole", [*MIXED, *LSTM, f"algo.sources=[{QUEUE}, {ATTENTIVE}]"]),
+}
+"""Agents with operations on a device that no other one has."""
+EVERY_AGENT = {**AGENTS, **VARIANTS, **MORE}
 TWO_LOOPS = ["inference=central", "actors=2"]
 CENTRAL = ["dqn", "ngu", "ppo curious", "r2d2", "sac"]
 RUNS = [(agent, []) for agent in EVERY_AGENT] + [(agent, TWO_LOOPS) for agent in CENTRAL]
@@ -29,7 +41,7 @@ RUNS = [(agent, []) for agent in EVERY_AGENT] + [(agent, TWO_LOOPS) for agent in
 FEW = {
     "ppo": ["algo.rollout=8", "algo.epochs=2", "algo.minibatches=2"],
     "pqn": ["algo.rollout=8", "algo.minibatches=2"],
-    "ngu": ["algo.learning_starts=40", "algo.batch=8"],
+    "ngu": ["algo.learning_starts=40", "algo.batch=8", "algo.meta={trials: 2}"],
     "r2d2": ["algo.learning_starts=40", "algo.batch=8"],
 }
 """Settings of algorithms with which their first updates take fewer operations."""
@@ -89,11 +101,11 @@ def test_host_waits_once_per_act_and_update(agent, topology, mock_device, monkey
     assert "eval/return" in runtime.evaluations()[-1]
     assert over_budget(calls) == []
     scored = any(name == "score" for name, _ in calls)
-    assert scored == ("elite" in agent or "attentive" in agent)
+    assert scored == (agent in {"impala attentive", "impala elite lstm", "impala network"})
     assert all(value is None or value == value for value in runtime.drain_metrics().values())
 
 
-SAMPLED = {"sac", "sac discrete", "sac prioritized", "ppo curious"}
+SAMPLED = {"sac", "sac prioritized"}
 """Agents whose loss draws random numbers, which differ from device to device."""
 RANKED = {"impala elite lstm"}
 """Agents whose first batch has the candidates of largest distance, while all distances are rounding errors."""

@@ -49,6 +49,8 @@ INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, 
 JOINING = {aten.cat.default, aten.stack.default}
 """Operations that do not accept even a scalar of another device."""
 UNCLEAR = "elsewhere"
+Pinned = dict[int, torch.Tensor]
+"""Pinned memory by its address; it is kept, so that no pageable memory gets the same one."""
 
 
 @dataclass
@@ -114,7 +116,7 @@ class MockTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _run(func, args, kwargs or {}, Counts(), [])
+        return _run(func, args, kwargs or {}, Counts(), {})
 
 
 _generators: WeakValueDictionary[int, MockGenerator] = WeakValueDictionary()
@@ -185,7 +187,7 @@ class MockDevice(TorchDispatchMode):
         super().__init__()
         _register()
         self.counts = Counts()
-        self._pinned: list[torch.Tensor] = []  # kept, so that no pageable memory gets their addresses
+        self._pinned: Pinned = {}
 
     @contextmanager
     def in_use(self) -> Iterator[MockDevice]:
@@ -198,9 +200,12 @@ class MockDevice(TorchDispatchMode):
             torch.Generator = _CPU_GENERATOR
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with self:  # in inference mode operations arrive before they are divided into those that a device has
-            divided = func.decompose(*args, **kwargs or {}) if _is_composite(func) else NotImplemented
-        return _run(func, args, kwargs or {}, self.counts, self._pinned) if divided is NotImplemented else divided
+        if _is_composite(func):  # in inference mode they arrive before they are divided into those that a device has
+            with self:
+                divided = func.decompose(*args, **kwargs or {})
+            if divided is not NotImplemented:
+                return divided
+        return _run(func, args, kwargs or {}, self.counts, self._pinned)
 
     @contextmanager
     def counting(self) -> Iterator[Counts]:
@@ -224,7 +229,7 @@ def _is_composite(func: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
 
 
-def _run(func: Any, args: Any, kwargs: Any, counts: Counts, pinned: list[torch.Tensor]) -> Any:
+def _run(func: Any, args: Any, kwargs: Any, counts: Counts, pinned: Pinned) -> Any:
     """Run one operation on the CPU, after the checks of a GPU, and wrap results that belong to the device."""
     if func in (aten._pin_memory.default, aten.is_pinned.default):
         return _pin(func, args[0], pinned)
@@ -251,9 +256,8 @@ def _run(func: Any, args: Any, kwargs: Any, counts: Counts, pinned: list[torch.T
         kwargs = {**kwargs, "device": torch.device("cpu")}
     if kwargs.get("pin_memory"):
         made = func(*args, **{**kwargs, "pin_memory": False})
-        pinned.append(made)
+        pinned[made.untyped_storage().data_ptr()] = made
         return made
-    replace = {id(leaf.raw): leaf for leaf in mine}
 
     def unwrap(leaf: Any) -> Any:
         if isinstance(leaf, _CPU_GENERATOR):
@@ -265,9 +269,7 @@ def _run(func: Any, args: Any, kwargs: Any, counts: Counts, pinned: list[torch.T
         return leaf.raw if isinstance(leaf, MockTensor) else leaf
 
     def wrap(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        return replace[id(leaf)] if id(leaf) in replace else MockTensor(leaf)
+        return MockTensor(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
     run = FUSED.get(func, func)
     result = run(*pytree.tree_map(unwrap, args), **pytree.tree_map(unwrap, kwargs))
@@ -299,7 +301,7 @@ def _check_devices(func: Any, args: Any, others: list[torch.Tensor], counts: Cou
             )
 
 
-def _convert(x: torch.Tensor, kwargs: dict[str, Any], counts: Counts, pinned: list[torch.Tensor]) -> torch.Tensor:
+def _convert(x: torch.Tensor, kwargs: dict[str, Any], counts: Counts, pinned: Pinned) -> torch.Tensor:
     """`x.to(...)`."""
     device = kwargs.pop("device", None)
     there = x.device.type == NAME if device is None else torch.device(device).type == NAME
@@ -314,7 +316,7 @@ def _convert(x: torch.Tensor, kwargs: dict[str, Any], counts: Counts, pinned: li
 
 
 def _copy(
-    to: torch.Tensor, value: torch.Tensor, non_blocking: bool = False, *, counts: Counts, pinned: list[torch.Tensor]
+    to: torch.Tensor, value: torch.Tensor, non_blocking: bool = False, *, counts: Counts, pinned: Pinned
 ) -> torch.Tensor:
     """`to.copy_(value)`."""
     here, there = isinstance(value, MockTensor), isinstance(to, MockTensor)
@@ -324,26 +326,25 @@ def _copy(
     return to
 
 
-def _count_copy(
-    host: torch.Tensor, to_device: bool, non_blocking: bool, counts: Counts, pinned: list[torch.Tensor]
-) -> None:
+def _count_copy(host: torch.Tensor, to_device: bool, non_blocking: bool, counts: Counts, pinned: Pinned) -> None:
     """Count a copy; the host waits for it unless it need not and its memory is pinned."""
     (counts.to_device if to_device else counts.to_host)[_line()] += 1
     if not (non_blocking and _is_pinned(host, pinned)):
         counts.waits[_line()] += 1
 
 
-def _pin(func: Any, x: torch.Tensor, pinned: list[torch.Tensor]) -> Any:
+def _pin(func: Any, x: torch.Tensor, pinned: Pinned) -> Any:
     if isinstance(x, MockTensor):
         raise RuntimeError(f"cannot pin '{x.type()}' only dense CPU tensors can be pinned")
     if func is aten.is_pinned.default:
         return _is_pinned(x, pinned)
-    pinned.append(x.clone())
-    return pinned[-1]
+    made = x.clone()
+    pinned[made.untyped_storage().data_ptr()] = made
+    return made
 
 
-def _is_pinned(x: torch.Tensor, pinned: list[torch.Tensor]) -> bool:
-    return any(x.untyped_storage().data_ptr() == known.untyped_storage().data_ptr() for known in pinned)
+def _is_pinned(x: torch.Tensor, pinned: Pinned) -> bool:
+    return x.untyped_storage().data_ptr() in pinned
 
 
 def _line() -> str:
