@@ -28,7 +28,7 @@ from starling.experiment.run_folder.saving import Saver
 from starling.replay.spec import Codec
 from starling.replay.table import Table
 from starling.tools.benchmark.random_play import FRAGMENT, record
-from starling.tools.benchmark.replay_memory import BATCH, ROWS, table_of
+from starling.tools.benchmark.replay_memory import BATCH, NUM_ENVS, table_of
 from starling.types import Fragment
 
 TURN_SECONDS = 0.05
@@ -37,7 +37,7 @@ TURNS_BEFORE = 100
 
 
 def insert(table: Table, fragments: Iterator[Fragment], steps: int) -> None:
-    for _ in range(steps // (FRAGMENT * ROWS) + 1):
+    for _ in range(steps // (FRAGMENT * NUM_ENVS) + 1):
         table.insert(next(fragments))
 
 
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="folder for the checkpoints (default: temporary)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON on the last line")
     args = parser.parse_args()
-    fragments, results = record(args.game, args.recorded, ROWS).fragments(), {}
+    fragments, results = record(args.game, args.recorded, NUM_ENVS).fragments(), {}
     for codec in args.codecs:
         root = Path(tempfile.mkdtemp(prefix="starling-checkpoint-", dir=args.folder))
         try:

@@ -22,7 +22,7 @@ from starling.hardware import set_up_torch
 from starling.launch.plan import RunPlan
 from starling.launch.runtime import build_runtime
 
-ROWS = 8
+NUM_ENVS = 8
 SETTINGS = [
     *["net.torso.hidden=[32]", "net.shared=true", "stop.return=null", "algo.unroll=16", "algo.discount=0.5"],
     *["algo.entropy_coef=0.2", "algo.optimizer={name: Adam, args: {lr: 0.005}, clip_norm: 1000}"],
@@ -49,12 +49,12 @@ def share_of_right_answers(model: Any, task: int) -> float:
 
 def train(arm: str, seed: int, period: int) -> Shares:
     """The shares of right answers to both tasks, after the first and after the second was trained."""
-    env = f"env={{id: alternating:Alternating, num: {ROWS}, args: {{period: {period}}}}}"
+    env = f"env={{id: alternating:Alternating, num: {NUM_ENVS}, args: {{period: {period}}}}}"
     runtime = build_runtime(RunPlan.from_config(load("impala-cartpole", [env, *SETTINGS, *ARMS[arm], f"seed={seed}"])))
     steps = runtime.run()
     shares: Shares = []
     for phase in (1, 2):
-        while runtime.env_steps < phase * period * ROWS:
+        while runtime.env_steps < phase * period * NUM_ENVS:
             next(steps)
         with torch.no_grad():
             shares.append(

@@ -1,13 +1,16 @@
 """The recipes in deploy/, checked without Kubernetes or Slurm; tests/runtime runs two-nodes.sh."""
 
 import os
+import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
 
-DEPLOY = Path(__file__).parents[1] / "deploy"
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
 SRUN = """#!/bin/bash
 # Runs here what Slurm would run on a node.
 while [[ "$1" == --* ]]; do shift; done
@@ -62,3 +65,48 @@ def test_slurm_job_trains_and_resumes_when_resubmitted(tmp_path, resubmitted):
     else:
         assert driver == f"starling train impala-pong actors=30 run=pong runtime=ray ray.address=auto --runs {runs}"
     assert not list(tmp_path.glob(".starling-job-*")), "the token is gone with the job"
+
+
+def instructions(dockerfile):
+    """The instructions of a Dockerfile, each a list of words; a line that ends in a backslash goes on."""
+    lines = [line for line in dockerfile.read_text().splitlines() if line and not line.startswith("#")]
+    return [line.split() for line in "\n".join(lines).replace("\\\n", " ").splitlines()]
+
+
+def test_image_has_a_variant_for_cpus_and_one_for_gpus():
+    found = instructions(ROOT / "Dockerfile")
+    stages = {words[3]: words[1] for words in found if words[0] == "FROM" and len(words) == 4}
+    assert {"cpu", "gpu"} <= set(stages)
+    assert ["ARG", "VARIANT=cpu"] in found
+    assert [words for words in found if words[0] == "FROM"][-1] == ["FROM", "${VARIANT}"]
+
+
+def test_image_copies_what_installation_needs_and_runs_targets_that_exist():
+    found = instructions(ROOT / "Dockerfile")
+    copied = [word for words in found if words[0] == "COPY" for word in words[1:-1] if not word.startswith("--")]
+    assert all((ROOT / path).exists() for path in copied)
+    first = next(words for words in found if words[0] == "COPY")
+    rule = re.search(r"^\.venv/installed: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+    assert {"Makefile", *rule.split()} <= set(first)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {project["readme"], *project["license-files"]} <= set(first)
+    assert ["RUN", "make", "install"] in [words[:3] for words in found]
+    assert found[-1] == ["CMD", '["make",', '"train"]']
+    assert re.search(r"^train:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_image_runs_as_an_ordinary_user_with_a_python_that_is_new_enough():
+    found = instructions(ROOT / "Dockerfile")
+    assert ["USER", "1000:1000"] in found
+    version = re.match(r"python:(\d+)\.(\d+)", next(words[1] for words in found if words[0] == "FROM"))
+    assert (int(version[1]), int(version[2])) >= (3, 11)
+
+
+def test_image_leaves_out_what_git_ignores():
+    """Apart from comments and leading slashes, of which Docker has none; `**/` is how it says "anywhere"."""
+
+    def patterns(name):
+        lines = (line.strip("/").removeprefix("**/") for line in (ROOT / name).read_text().splitlines())
+        return {line for line in lines if line and not line.startswith("#")}
+
+    assert patterns(".dockerignore") == patterns(".gitignore") | {".git"}

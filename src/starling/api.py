@@ -11,8 +11,9 @@ import numpy as np
 
 from starling import tree
 from starling.config.algorithms import ALGORITHMS
-from starling.config.load import from_dict
+from starling.config.load import from_dict, is_file
 from starling.config.load import load as load_config
+from starling.config.notes import notes_on
 from starling.config.schema import Config
 from starling.envs.registry import make_env
 from starling.envs.registry import register_env as register_env
@@ -69,7 +70,7 @@ def train(
     Args:
         source: the name of a preset, a YAML file, a nested dict, or a `Config`.
         overrides: `key.sub=value` settings to change, e.g. `sys.argv[1:]`; not for a `Config`.
-        runs: the folder in which the run's own folder is created.
+        runs: the folder in which the run's own folder is created, or is there already with nothing but `source` in it.
         display: receives progress, rows of metrics, and messages, e.g. `PrintDisplay()`; by default nothing is shown.
         allow: packages that may be imported if the file is in a run folder that was made by somebody else.
 
@@ -80,18 +81,20 @@ def train(
         UserError: The configuration cannot be used; the message says what to change.
         ValueError: `overrides` were given with a `Config`.
     """
+    file, notes = None, list[str]()
     if isinstance(source, str):
         run = of_config(source, allow)
         config = load_config(source, overrides, vet=None if run is None else run.vet)
         if run is not None:
             run.check_cluster(overrides)
+        file, notes = Path(source) if is_file(source) else None, notes_on(source, overrides, config)
     elif isinstance(source, dict):
         config = from_dict(source, overrides)
     elif overrides:
         raise ValueError("overrides go with a preset, a file, or a dict; change the Config itself")
     else:
         config = source
-    return training.train(config, Path(runs), display or Quiet())
+    return training.train(config, Path(runs), display or Quiet(), file=file, notes=notes)
 
 
 def resume(

@@ -135,6 +135,7 @@ class Trajectory(Generic[A]):
 
     @property
     def rows(self) -> int:
+        """The number of columns B: envs in a fragment, items in a batch."""
         return int(self.valid.shape[1])
 
 

@@ -127,7 +127,7 @@ def test_only_episodes_that_ended_by_themselves_are_scored():
                 episodes.append((b, totals[b], lengths[b]))
             if steps.first[t + 1, b]:
                 totals[b] = lengths[b] = 0
-    scored = [(e.row, e.total, e.length) for e in runtime.episodes()]
+    scored = [(e.env_index, e.total, e.length) for e in runtime.episodes()]
     assert scored[: len(episodes)] == episodes
 
 
@@ -147,10 +147,10 @@ def test_staggered_envs_are_aligned_and_cut_episodes_are_not_scored():
     for b in cut:
         end = int(begins[b][0])
         assert steps.truncated[end - 1, b]
-        lengths = [episode.length for episode in episodes if episode.row == b]
+        lengths = [episode.length for episode in episodes if episode.env_index == b]
         tag, first = tag_and_episode(steps, b)
         assert lengths[0] == counting_length(tag, first + 1)
 
 
-def tag_and_episode(steps, row):
-    return int(steps.obs[0, row, 0]), int(steps.obs[0, row, 1])
+def tag_and_episode(steps, b):
+    return int(steps.obs[0, b, 0]), int(steps.obs[0, b, 1])

@@ -13,14 +13,14 @@ from starling.types import Fragment
 
 def test_batch_is_due_when_all_possible_envs_wait_or_the_budget_is_spent():
     batcher = Batcher(budget=10.0)
-    assert not batcher.due(envs=3, possible=4, waited=1.0)
-    assert batcher.due(envs=4, possible=4, waited=0.0)
-    assert batcher.due(envs=1, possible=4, waited=10.0)
+    assert not batcher.due(num_envs=3, possible=4, waited=1.0)
+    assert batcher.due(num_envs=4, possible=4, waited=0.0)
+    assert batcher.due(num_envs=1, possible=4, waited=10.0)
 
 
 def test_batch_is_due_at_the_configured_size():
-    assert Batcher(target=2, budget=10.0).due(envs=2, possible=8, waited=0.0)
-    assert Batcher(target=16, budget=10.0).due(envs=8, possible=8, waited=0.0)
+    assert Batcher(target=2, budget=10.0).due(num_envs=2, possible=8, waited=0.0)
+    assert Batcher(target=16, budget=10.0).due(num_envs=8, possible=8, waited=0.0)
 
 
 @pytest.mark.parametrize(("fixed", "each"), [(0.004, 0.0001), (0.0, 0.001), (0.02, 0.00002)])

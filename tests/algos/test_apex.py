@@ -16,7 +16,7 @@ from starling.launch.plan import RunPlan
 from starling.launch.runtime import build_runtime
 from starling.types import Batch, EnvSpec, Progress, Trajectory
 
-DISCOUNT, ACTIONS, ROWS = 0.9, 3, 4
+DISCOUNT, ACTIONS, NUM_ENVS = 0.9, 3, 4
 ENV = EnvSpec("random", spaces.Box(-9, 9, (5,), np.float32), spaces.Discrete(ACTIONS))
 STEPS = {"full": 3, "terminated": 2, "truncated": 2, "terminated at the last step": 3, "one step": 1}
 """Kinds of sequences of up to 3 steps -> number of valid steps."""
@@ -29,7 +29,7 @@ def make(**settings):
     return algorithm, algorithm.build(ENV, algorithm.streams())
 
 
-def act_input(obs, env_index=None, explore=True, total=ROWS, noise=0.5):
+def act_input(obs, env_index=None, explore=True, num_envs=NUM_ENVS, noise=0.5):
     """An input of `act` with these observations [B, 5]."""
     count = len(obs)
     return ActInput(
@@ -37,7 +37,7 @@ def act_input(obs, env_index=None, explore=True, total=ROWS, noise=0.5):
         first=torch.zeros(count, dtype=torch.bool),
         carry={},
         env_index=torch.arange(count) if env_index is None else env_index,
-        num_envs=total,
+        num_envs=num_envs,
         progress=Progress(),
         explore=explore,
         noise=lambda n: torch.full((count, n), noise),
@@ -140,13 +140,13 @@ def test_initial_priorities_in_a_run_equal_the_learners():
 
 def test_envs_explore_with_their_own_epsilon_of_the_ladder():
     algorithm, _ = make(epsilon=0.4, ladder=7.0)
-    inputs = act_input(torch.zeros(ROWS, 5))
-    expected = [0.4 ** (1 + 7 * i / (ROWS - 1)) for i in range(ROWS)]
+    inputs = act_input(torch.zeros(NUM_ENVS, 5))
+    expected = [0.4 ** (1 + 7 * i / (NUM_ENVS - 1)) for i in range(NUM_ENVS)]
     torch.testing.assert_close(algorithm.epsilon(inputs), torch.tensor(expected))
     # Some envs of the run; other actors have the rest.
     subset = act_input(torch.zeros(2, 5), env_index=torch.tensor([2, 3]))
     torch.testing.assert_close(algorithm.epsilon(subset), torch.tensor(expected[2:]))
-    assert algorithm.epsilon(act_input(torch.zeros(1, 5), total=1)).item() == pytest.approx(0.4)
+    assert algorithm.epsilon(act_input(torch.zeros(1, 5), num_envs=1)).item() == pytest.approx(0.4)
 
 
 def test_evaluation_uses_eval_epsilon():

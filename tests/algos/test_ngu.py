@@ -66,8 +66,8 @@ def test_without_a_bandit_each_env_has_a_fixed_policy():
     (table,) = runtime.store.mixture.tables
     items = table._storage.items()
     steps = table._storage.gather(items.slots)
-    np.testing.assert_array_equal(steps.carry["arm"], items.rows % 4)
-    assert set(items.rows.tolist()) == {0, 1, 2}
+    np.testing.assert_array_equal(steps.carry["arm"], items.env_index % 4)
+    assert set(items.env_index.tolist()) == {0, 1, 2}
     assert (steps.rewards[NOVELTY][steps.valid] > 0).any()
 
 
@@ -104,21 +104,21 @@ def test_bandits_learn_from_whole_episodes_only(tmp_path, cut):
     settings = [setting.replace("FILE", str(tmp_path / "once")) for setting in CUTS[cut]]
     meta = "algo.meta={window: 1000, epsilon: 0.3}"
     runtime = inline_runs.build("ngu-deepsea", *SMALL, meta, "algo.learning_starts=5000", *settings, "env.num=3")
-    steps, totals = runtime.run(), {row: [] for row in range(3)}
+    steps, totals = runtime.run(), {i: [] for i in range(3)}
     for number in range(120):
         next(steps)
         if cut == "checkpoint" and number % 8 == 0:
             runtime.save(with_tables=False)
         for episode in runtime.episodes():
-            totals[episode.row].append(episode.total)
+            totals[episode.env_index].append(episode.total)
     assert sum(loop.dropped for loop in runtime.loops) == (cut == "fault")
     groups = [group for core in runtime._cores for group in core._groups.values()]
     for group in groups:
         bandit = group.intrinsic_state["bandit"]
-        for row, returns, played in zip(group.env_index.tolist(), bandit["value"], bandit["played"], strict=True):
+        for i, returns, played in zip(group.env_index.tolist(), bandit["value"], bandit["played"], strict=True):
             assert played > 5
-            assert returns[:played].tolist() == pytest.approx(totals[row][:played])
-            assert len(totals[row]) - played <= 1  # an end is recorded only with the next action
+            assert returns[:played].tolist() == pytest.approx(totals[i][:played])
+            assert len(totals[i]) - played <= 1  # an end is recorded only with the next action
 
 
 @pytest.mark.parametrize("meta", [[], [META]])

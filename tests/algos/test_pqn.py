@@ -87,13 +87,13 @@ def test_non_episodic_stream_values_a_final_observation_like_the_next_episode():
 def test_epsilon_decays_in_training_and_is_separate_in_evaluation():
     algorithm = PQN(PQNConfig(name="pqn", epsilon={"start": 1.0, "end": 0.2, "fraction": 0.5}), NetConfig())
     model = algorithm.build(env_spec(), algorithm.streams())
-    rows = 2000
+    num_envs = 2000
 
     def random_share(explore, fraction):
-        noise = torch.rand(rows, 2, generator=torch.Generator().manual_seed(0))
-        obs, first = torch.zeros(rows, 5), torch.zeros(rows, dtype=torch.bool)
+        noise = torch.rand(num_envs, 2, generator=torch.Generator().manual_seed(0))
+        obs, first = torch.zeros(num_envs, 5), torch.zeros(num_envs, dtype=torch.bool)
         progress = Progress(fraction=fraction)
-        inputs = ActInput(obs, first, {}, torch.arange(rows), rows, progress, explore, lambda n: noise)
+        inputs = ActInput(obs, first, {}, torch.arange(num_envs), num_envs, progress, explore, lambda n: noise)
         action = algorithm.act(model, inputs).action
         return (action != action.mode().values).float().mean().item()
 

@@ -133,9 +133,8 @@ WITH_PROCESSES = replace(START, runtime="processes")
 
 def search_trials(speed, *, cores=4, vary_envs=False):
     """All trials of a search if `speed` gives the speed of each choice."""
-    return list(
-        search([START, WITH_PROCESSES], tuning._plan(cores, vary_envs=vary_envs), lambda choice: Trial(choice, speed(choice)))
-    )
+    plan = tuning._plan(cores, vary_envs=vary_envs)
+    return list(search([START, WITH_PROCESSES], plan, lambda choice: Trial(choice, speed(choice))))
 
 
 def test_search_finds_a_combination_whose_first_step_does_not_help():

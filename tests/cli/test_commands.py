@@ -237,3 +237,21 @@ def test_help_imports_nothing_slow():
     )
     done = subprocess.run([sys.executable, "-c", slow], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_train_uses_a_folder_with_its_configuration_and_says_what_was_made_for_another_env(in_process, tmp_path):
+    prepared = tmp_path / "models" / "myrun"
+    prepared.mkdir(parents=True)
+    settings = "net: {torso: {hidden: [8]}}\nstop: {env_steps: 64}\nalgo: {rollout: 2}\n"
+    (prepared / "config.yaml").write_text(f"base: ppo-cartpole\nenv: {{id: Acrobot-v1}}\n{settings}")
+    code, printed, _ = in_process("train", prepared / "config.yaml", "--runs", tmp_path / "models", "run=myrun")
+    assert code == 0
+    assert f"run: {prepared}\n" in printed
+    assert "note: ppo-cartpole is made for CartPole-v1, and Acrobot-v1 takes over its stop.return=475, " in printed
+    assert "note: ppo-cartpole is made" in (prepared / "log.txt").read_text()
+    other = ["env.id=Acrobot-v1", "net.torso.hidden=[8]", f"init_from={prepared}"]
+    code, printed, _ = in_process("config", "check", "ppo-cartpole", *other)
+    assert code == 0
+    assert printed.splitlines()[0].startswith("weights: ")
+    assert printed.splitlines()[-2:][0].startswith("note: ppo-cartpole is made for CartPole-v1")
+    assert printed.splitlines()[-1] == "ok"

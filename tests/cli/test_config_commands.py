@@ -51,7 +51,7 @@ def test_check_prints_ok_or_all_errors(in_process, tmp_path):
 
 @pytest.mark.parametrize("id", ["toy/memory", "ALE/Pong-v5", "MinAtar/Breakout-v1", "starling.envs.toy:Memory"])
 def test_check_accepts_every_kind_of_id(in_process, id):
-    assert in_process("config", "check", "ppo-cartpole", f"env.id={id}") == (0, "ok\n", "")
+    assert in_process("config", "check", "ppo", f"env.id={id}") == (0, "ok\n", "")
 
 
 @pytest.mark.parametrize("preset", preset_names())

@@ -7,10 +7,12 @@ import shlex
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 
 import pytest
 
-from starling.cli.progress import Progress
+from starling.cli.progress import SILENCE, Progress
 from starling.config.load import load
 from starling.experiment.display import Status
 
@@ -300,7 +302,7 @@ def test_pipe_gets_the_bottleneck_when_it_changes(tmp_path):
 def test_closed_pipe_ends_neither_the_run_nor_its_last_messages():
     script = """
         import sys
-        from starling.cli.progress import Progress
+        from starling.cli.progress import SILENCE, Progress
         from starling.config.load import load
         row = {"env_steps": 1, "updates": 1, "episodes": 1, "return": 1.0, "time/steps_per_s": 1.0}
         with Progress(load("ppo-cartpole", ["stop.env_steps=100000"])) as shown:
@@ -376,3 +378,45 @@ def test_failing_display_is_reported_once_and_the_run_continues(terminal, capsys
         for step in (100, 200):
             progress.tick(make_status(step, **{"loss/value": "not a number"}))
     assert capsys.readouterr().err.count("the display has stopped, training goes on") == 1
+
+
+def lines_until(file, condition, seconds=60.0):
+    """The lines of a file once `condition(lines)` holds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition(found := file.read_text().splitlines()):
+            return found
+        time.sleep(0.02)
+    raise AssertionError(file.read_text())
+
+
+def test_file_has_a_line_whenever_there_was_none_for_a_while(tmp_path, monkeypatch):
+    """Also while the main thread is busy, as in a long update, and before training has begun."""
+    monkeypatch.setattr("starling.cli.progress.SILENCE", 0.05)
+    file = tmp_path / "train.txt"
+    with file.open("w") as stream, Progress(load("dqn-cartpole", ["stop.env_steps=10000"]), stream) as progress:
+        lines_until(file, lambda lines: lines and re.fullmatch(r"starting  elapsed 0:00:0\d", lines[-1]))
+        progress.tick(make_status(5000))
+        before = len(file.read_text().splitlines())
+        found = lines_until(file, lambda lines: len(lines) > before + 1)
+        assert re.match(r"steps  5,000  50%  return +200.*  elapsed 0:00:0\d$", found[-1])
+    assert len(file.read_text().splitlines()) >= before + 2
+    assert [thread.name for thread in threading.enumerate() if thread.name == "progress"] == []
+
+
+def test_file_has_no_extra_lines_while_there_are_others(tmp_path):
+    file = tmp_path / "train.txt"
+    with file.open("w") as stream, Progress(load("dqn-cartpole", ["stop.env_steps=10000"]), stream) as progress:
+        for steps in (1000, 2000):
+            progress.tick(make_status(steps))
+            progress.row(make_row(steps))
+    assert [line.split()[1] for line in file.read_text().splitlines()] == ["1,000", "2,000"]
+
+
+def test_silence_is_shorter_than_half_a_minute():
+    assert SILENCE < 30
+
+
+def test_terminal_needs_no_thread(terminal):
+    with Progress(load("dqn-cartpole"), terminal.stream):
+        assert [thread.name for thread in threading.enumerate() if thread.name == "progress"] == []

@@ -71,6 +71,7 @@ PLACES = [
     ("env.id", lambda name: f"{name}:Env", "env.id"),
     ("env.id", lambda name: f"{name}:Canary-v0", "env.id"),
     ("env.wrappers", lambda name: [{"name": f"{name}:Wrapper"}], "env.wrappers.0.name"),
+    ("env.wrappers", lambda name: {f"{name}:Wrapper": {}}, "env.wrappers"),
     ("env.args", lambda name: {"anything": [f"{name}:Env"]}, "env.args.anything.0"),
     ("net.torso.kind", lambda name: f"{name}:torso", "net.torso.kind"),
     ("net.core.kind", lambda name: f"{name}:Core", "net.core.kind"),

@@ -168,7 +168,7 @@ def test_schema_nodes_are_found_by_path():
         ("net.inputs", "a list of 'action' or 'reward'"),
         ("net.torso.hidden", "a list of integers, above 0, or null"),
         ("net.core", "a section with the keys kind, size"),
-        ("env.wrappers", "a list of sections with the keys name, args"),
+        ("env.wrappers", "a list of sections with the keys name, args, or keys and values"),
         ("env.args", "keys and values"),
         ("algo.epsilon", "a number or a section with the keys start, end, steps, fraction"),
     ],

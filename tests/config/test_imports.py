@@ -18,6 +18,10 @@ from starling.config.imports import Import, imports_of
         ),
         ({"env": {"wrappers": [{"name": "TimeLimit"}, {"name": "w:W"}]}}, ["w:W"]),
         ({"env": {"wrappers": [{"name": "RecordVideo"}]}}, ["gymnasium.wrappers:RecordVideo"]),
+        (
+            {"env": {"wrappers": {"TimeLimit": {}, "w:W": None, "RecordVideo": {}}}},
+            ["w:W", "gymnasium.wrappers:RecordVideo"],
+        ),
         ({"curiosity": [{"kind": "own:Novelty", "torso": {"kind": "t:T"}}]}, ["own:Novelty", "t:T"]),
         ({"env": {"id": "Old-v0", "args": {"env_id": ["pkg.sub:Thing"]}}}, ["pkg.sub:Thing"]),
         ({"device": "cuda:1", "ray": {"address": "ray://head:10001"}, "note": "http://host/x"}, []),
@@ -30,6 +34,12 @@ def test_every_import_path_is_listed(values, paths):
 
 def test_each_import_path_has_its_key():
     assert imports_of({"env": {"wrappers": [{"name": "w:W"}]}}) == [Import("env.wrappers.0.name", "w:W")]
+
+
+def test_wrappers_by_name_are_listed_even_if_their_section_occurs_twice():
+    shared = {"os:system": {}}  # as YAML's aliases make it
+    values = {"env": {"args": {"anything": shared}, "wrappers": shared}}
+    assert imports_of(values) == [Import("env.wrappers", "os:system")]
 
 
 def test_recursive_or_repeated_sections_are_listed_in_bounded_time():

@@ -7,6 +7,7 @@ import pytest
 import torch
 from support.mock_device import STATE_BYTES, MockTensor
 from torch import nn
+from torch.optim.optimizer import _default_to_fused_or_foreach
 
 MOCK = "mock:0"
 
@@ -240,6 +241,8 @@ def test_optimizers_move_parameters_as_on_a_cpu(mock_device, implementation):
             assert counts.totals == (0, 0, 0)
     for mine, theirs in zip(there.parameters(), here.parameters(), strict=True):
         torch.testing.assert_close(mine.cpu(), theirs)
+    if not implementation.get("foreach"):
+        assert _default_to_fused_or_foreach([*there.parameters()], differentiable=False) == (False, True)
     step = next(iter(optimizers[1].state.values()))["step"]
     assert isinstance(step, MockTensor) == ("foreach" not in implementation)
 

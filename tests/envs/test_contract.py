@@ -99,8 +99,8 @@ def test_arrays_match_the_spec(env, steps):
     for step in steps[::7]:
         assert tree.spec(step.obs, lead=1) == layout
         assert {len(leaf) for leaf in tree.leaves(step.obs)} == {NUM_ENVS}
-        for row in range(NUM_ENVS):
-            assert env.spec.observation.contains(tree.map(lambda leaf, row=row: leaf[row], step.obs))
+        for i in range(NUM_ENVS):
+            assert env.spec.observation.contains(tree.map(lambda leaf, i=i: leaf[i], step.obs))
         for name, dtype in flags.items():
             array = getattr(step, name)
             assert (array.shape, array.dtype) == ((NUM_ENVS,), np.dtype(dtype)), name

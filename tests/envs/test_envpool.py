@@ -22,7 +22,7 @@ def test_without_envpool_the_error_says_how_to_install_it():
 
 @needs_envpool
 def test_env_depends_only_on_its_own_seed_and_resets_after_its_end():
-    batched, single = (make_env(EnvConfig(id="envpool/CartPole-v1"), rows) for rows in (3, 1))
+    batched, single = (make_env(EnvConfig(id="envpool/CartPole-v1"), num_envs) for num_envs in (3, 1))
     steps, one = batched.reset(np.array([5, 2**40, 7])), single.reset(np.array([2**40]))
     seen = []
     for _ in range(40):

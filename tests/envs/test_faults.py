@@ -103,7 +103,7 @@ def test_invalid_steps_are_faults(answer, space, what):
     env_fault = fault(faulty_env_2(answer, space))
     assert str(env_fault).startswith(f"env 'mine/Env-v0' {what}")
     assert str(env_fault).endswith(" (env 2)")
-    assert env_fault.row == 2
+    assert env_fault.index == 2
 
 
 WIDE = spaces.Box(-np.inf, np.inf, (4,), np.float64)
@@ -131,7 +131,7 @@ def test_episode_with_non_finite_values_is_dropped_and_its_env_reset(answer, spa
     assert [str(drop) for drop in env.drops] == [f"env 'mine/Env-v0' {what} (env 2)"]
     env_fault = fault(env, steps=MOST_DROPPED + 1)
     assert env_fault.what == f"{what}, in {MOST_DROPPED} consecutive episodes"
-    assert env_fault.row == 2
+    assert env_fault.index == 2
 
 
 def test_non_finite_values_in_several_envs_drop_all_their_episodes():
@@ -139,7 +139,7 @@ def test_non_finite_values_in_several_envs_drop_all_their_episodes():
     env = VectorEnv(SyncVectorEnv([*faulty, lambda: Scripted(outcome(np.zeros(4)))], copy=False), "mine/Env-v0")
     step = play(env)
     assert step.valid.tolist() == [False, False, True]
-    assert [drop.row for drop in env.drops] == [0, 1]
+    assert [drop.index for drop in env.drops] == [0, 1]
 
 
 def test_completed_episodes_reset_the_count_of_dropped_ones():
@@ -161,15 +161,15 @@ def test_completed_episodes_reset_the_count_of_dropped_ones():
 def test_invalid_resets_are_faults(start, what):
     env_fault = fault(faulty_env_2(outcome(np.zeros(4)), start=start), steps=0)
     assert env_fault.what.startswith(what)
-    assert env_fault.row == 2
+    assert env_fault.index == 2
 
 
 def test_fault_names_the_env_that_was_being_reset():
     good = outcome(np.zeros(4))
     envs = [lambda: Scripted(good, start=lambda: (np.zeros(4), None)), lambda: Scripted(good)]
-    env_fault = fault(VectorEnv(SyncVectorEnv(envs), "rows"), steps=0)
+    env_fault = fault(VectorEnv(SyncVectorEnv(envs), "vector"), steps=0)
     assert env_fault.what.startswith("gave unusable values from reset: AttributeError")
-    assert env_fault.row == 0
+    assert env_fault.index == 0
 
 
 def test_fault_in_an_autoreset_is_reported_as_reset():
@@ -181,7 +181,7 @@ def test_fault_in_an_autoreset_is_reported_as_reset():
 
     env_fault = fault(faulty_env_2(outcome(np.zeros(4), end=True), start=only_once), steps=2)
     assert env_fault.what.startswith("raised in reset: ZeroDivisionError")
-    assert env_fault.row == 2
+    assert env_fault.index == 2
 
 
 def test_traceback_has_only_frames_of_the_env():
@@ -199,7 +199,7 @@ def test_traceback_has_only_frames_of_the_env():
 def test_fault_can_be_pickled():
     env_fault = fault(faulty_env_2(divide))
     copy = pickle.loads(pickle.dumps(env_fault))
-    assert (type(copy), str(copy), copy.row, copy.details) == (EnvFault, str(env_fault), 2, env_fault.details)
+    assert (type(copy), str(copy), copy.index, copy.details) == (EnvFault, str(env_fault), 2, env_fault.details)
 
 
 def test_long_message_is_shortened_to_one_line():
@@ -340,7 +340,7 @@ ZEROS = np.zeros((2, 4), np.float32)
 REWARD = np.zeros(2)
 
 
-def rows(obs=ZEROS, reward=REWARD, terminated=NO):
+def give(obs=ZEROS, reward=REWARD, terminated=NO):
     return lambda: (obs, reward, terminated, NO, {})
 
 
@@ -349,21 +349,21 @@ def rows(obs=ZEROS, reward=REWARD, terminated=NO):
     [
         (divide, VECTOR, "raised in step: ZeroDivisionError: division by zero"),
         (lambda: (ZEROS, REWARD, NO, {}), VECTOR, "gave unusable values from step: ValueError: not enough"),
-        (rows(np.zeros((2, 5))), VECTOR, "gave an observation of shape (2, 5), not (2, 4)"),
-        (rows(np.zeros((1, 4))), VECTOR, "gave an observation of shape (1, 4), not (2, 4)"),
-        (rows(np.zeros((2, 1, 2, 2))), IMAGE, "gave an observation of dtype float64"),
-        (rows(reward=np.zeros((2, 1))), VECTOR, "gave rewards, terminated and truncated of shapes (2, 1)"),
-        (rows(reward=1.0), VECTOR, "gave rewards, terminated and truncated of shapes ()"),
-        (rows(terminated=NO[:1]), VECTOR, "gave rewards, terminated and truncated of shapes (2,), (1,)"),
-        (rows(reward=np.array(["0", "1"])), VECTOR, "gave the reward '0', a str, which is not a number (env 0)"),
-        (rows(reward=np.array([0.5, None])), VECTOR, "gave the reward None, a NoneType, which is not a number (env 1)"),
-        (rows(reward=np.array([0, np.nan])), VECTOR, "gave NaN in its reward (env 1)"),
-        (rows(ZEROS + np.array([[0], [np.inf]])), VECTOR, "gave inf in its observation (env 1)"),
+        (give(np.zeros((2, 5))), VECTOR, "gave an observation of shape (2, 5), not (2, 4)"),
+        (give(np.zeros((1, 4))), VECTOR, "gave an observation of shape (1, 4), not (2, 4)"),
+        (give(np.zeros((2, 1, 2, 2))), IMAGE, "gave an observation of dtype float64"),
+        (give(reward=np.zeros((2, 1))), VECTOR, "gave rewards, terminated and truncated of shapes (2, 1)"),
+        (give(reward=1.0), VECTOR, "gave rewards, terminated and truncated of shapes ()"),
+        (give(terminated=NO[:1]), VECTOR, "gave rewards, terminated and truncated of shapes (2,), (1,)"),
+        (give(reward=np.array(["0", "1"])), VECTOR, "gave the reward '0', a str, which is not a number (env 0)"),
+        (give(reward=np.array([0.5, None])), VECTOR, "gave the reward None, a NoneType, which is not a number (env 1)"),
+        (give(reward=np.array([0, np.nan])), VECTOR, "gave NaN in its reward (env 1)"),
+        (give(ZEROS + np.array([[0], [np.inf]])), VECTOR, "gave inf in its observation (env 1)"),
     ],
 )
 def test_native_vector_envs_are_checked_too(step, space, message):
-    env_fault = fault(VectorEnv(ScriptedVectorEnv(step, space), "rows"))
-    assert str(env_fault).startswith(f"env 'rows' {message}")
+    env_fault = fault(VectorEnv(ScriptedVectorEnv(step, space), "vector"))
+    assert str(env_fault).startswith(f"env 'vector' {message}")
 
 
 class UnimplementedVectorEnv(ScriptedVectorEnv):
@@ -373,8 +373,8 @@ class UnimplementedVectorEnv(ScriptedVectorEnv):
 
 
 def test_error_without_a_frame_of_the_env_is_still_its_fault():
-    assert str(fault(VectorEnv(UnimplementedVectorEnv(None), "rows"))).startswith(
-        "env 'rows' raised in step: NotImplementedError"
+    assert str(fault(VectorEnv(UnimplementedVectorEnv(None), "vector"))).startswith(
+        "env 'vector' raised in step: NotImplementedError"
     )
 
 
@@ -422,7 +422,7 @@ def test_toy_faulty_gives_a_non_finite_value_once(tmp_path, what):
     config = EnvConfig(id="toy/faulty", args={"what": what, "when": 5, "length": 3, "once": str(tmp_path / "done")})
     env = make_env(config, 2)
     play(env, 20)
-    assert [drop.row for drop in env.drops] == [0]
+    assert [drop.index for drop in env.drops] == [0]
 
 
 def test_toy_faulty_fails_in_construction_and_rejects_unknown_faults(tmp_path):

@@ -22,15 +22,15 @@ def single(n=3):
     return Identity(n)
 
 
-def rows(num_envs, length=500):
+def vector(num_envs, length=500):
     return CartPoleVectorEnv(num_envs, max_episode_steps=length)
 
 
-def too_few_rows(num_envs):
+def too_few_envs(num_envs):
     return CartPoleVectorEnv(num_envs - 1)
 
 
-def rows_of_nothing(num_envs):
+def number_of_envs(num_envs):
     return num_envs
 
 
@@ -65,10 +65,10 @@ def _this_file_as_my_envs(monkeypatch):
         ({"id": "my_envs:missing"}, r"module 'my_envs' has no 'missing'"),
         ({"id": "my_envs:NOT_A_FACTORY"}, r"names a int; it must be a subclass of gymnasium.Env"),
         ({"id": "my_envs:nothing"}, r"gave a NoneType, not a gymnasium.Env"),
-        ({"id": "my_envs:rows_of_nothing"}, r"takes num_envs but gave a int, not a VectorEnv"),
-        ({"id": "my_envs:too_few_rows"}, r"made 1 envs instead of num_envs=2"),
-        ({"id": "my_envs:rows", "vectorize": "sync"}, r"is a vector env: it takes no wrappers"),
-        ({"id": "my_envs:rows", "wrappers": [{"name": "ClipReward"}]}, r"is a vector env: it takes no wrappers"),
+        ({"id": "my_envs:number_of_envs"}, r"takes num_envs but gave a int, not a VectorEnv"),
+        ({"id": "my_envs:too_few_envs"}, r"made 1 envs instead of num_envs=2"),
+        ({"id": "my_envs:vector", "vectorize": "sync"}, r"is a vector env: it takes no wrappers"),
+        ({"id": "my_envs:vector", "wrappers": [{"name": "ClipReward"}]}, r"is a vector env: it takes no wrappers"),
         ({"id": "my_envs:single", "args": {"m": 1}}, r"does not accept env.args: .*'m'"),
         ({"id": "CartPole-v1", "args": {"m": 1}}, r"does not accept env.args: .*'m'"),
         ({"id": "CartPole-v1", "args": {"m": 1}, "vectorize": "sync"}, r"does not accept env.args: .*'m'"),
@@ -188,7 +188,7 @@ def test_missing_package_names_its_extra(monkeypatch, id, modules, extra):
 @pytest.mark.usefixtures("_this_file_as_my_envs")
 def test_factories_by_import_path_and_by_registered_name():
     assert env_spec(EnvConfig(id="my_envs:single", args={"n": 5})).action.n == 5
-    env = make_env(EnvConfig(id="my_envs:rows", args={"length": 3}), 4)
+    env = make_env(EnvConfig(id="my_envs:vector", args={"length": 3}), 4)
     env.reset(np.arange(4))
     ends = [env.step(np.zeros(4, np.int64)).truncated.any() for _ in range(3)]
     assert ends == [False, False, True]
@@ -197,7 +197,7 @@ def test_factories_by_import_path_and_by_registered_name():
     assert "mine/identity" in known_ids()
     assert env_spec(EnvConfig(id="mine/identity")).action.n == 3
     with pytest.raises(UserError, match="already registered"):
-        register_env("mine/identity", rows)
+        register_env("mine/identity", vector)
 
 
 def test_gymnasiums_vector_env_is_used_only_where_possible(monkeypatch):

@@ -82,17 +82,17 @@ def test_counting_steps_follow_their_documented_rules():
     for _ in range(60):
         action = rng.integers(4, size=3)
         step = env.step(action)
-        for row in range(3):
-            tag, episode, t = (int(x) for x in before[row])
-            if step.first[row]:
-                assert step.obs[row].tolist() == [tag, episode + 1, 0]
+        for i in range(3):
+            tag, episode, t = (int(x) for x in before[i])
+            if step.first[i]:
+                assert step.obs[i].tolist() == [tag, episode + 1, 0]
                 continue
             last = t + 1 == length_of(tag, episode)
-            assert step.obs[row].tolist() == [tag, episode, t + 1]
-            assert step.reward[row] == reward_of(tag, episode, t, int(action[row]))
-            assert step.terminated[row] == (last and terminates(tag, episode))
-            assert step.truncated[row] == (last and not terminates(tag, episode))
-            ends.add((bool(step.terminated[row]), bool(step.truncated[row])))
+            assert step.obs[i].tolist() == [tag, episode, t + 1]
+            assert step.reward[i] == reward_of(tag, episode, t, int(action[i]))
+            assert step.terminated[i] == (last and terminates(tag, episode))
+            assert step.truncated[i] == (last and not terminates(tag, episode))
+            ends.add((bool(step.terminated[i]), bool(step.truncated[i])))
         before = step.obs.copy()
     assert ends == {(False, False), (True, False), (False, True)}
 

@@ -8,7 +8,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector import VectorEnv as GymVectorEnv
 
 from starling.envs.toy import Counting, Identity
-from starling.envs.vector import GAME_OVER, VectorEnv, joint_seed, row_infos
+from starling.envs.vector import GAME_OVER, VectorEnv, infos_of, joint_seed
 from starling.errors import UserError
 
 
@@ -43,7 +43,7 @@ def test_resets_have_no_reward_and_termination_takes_precedence():
         ([7.0, 8.0], NO, NO, {}),
         ([9.0, 10.0], NO, NO, {}),
     ]
-    env = VectorEnv(ScriptedVectorEnv(script), "rows")
+    env = VectorEnv(ScriptedVectorEnv(script), "vector")
     env.reset(np.array([0, 0]))
     steps = [env.step(np.array([0, 0])) for _ in script]
     # The second env's reset is truncated, too: another reset follows, and neither ends an episode.
@@ -55,7 +55,7 @@ def test_resets_have_no_reward_and_termination_takes_precedence():
 
 
 def test_explicit_reset_clears_a_pending_autoreset():
-    env = VectorEnv(ScriptedVectorEnv([([1.0, 1.0], [True, True], NO, {}), ([1.0, 1.0], NO, NO, {})]), "rows")
+    env = VectorEnv(ScriptedVectorEnv([([1.0, 1.0], [True, True], NO, {}), ([1.0, 1.0], NO, NO, {})]), "vector")
     env.reset(np.array([0, 0]))
     env.step(np.array([0, 0]))
     env.reset(np.array([0, 0]))
@@ -66,7 +66,7 @@ def test_explicit_reset_clears_a_pending_autoreset():
 
 def test_actions_start_at_0_and_are_converted_for_the_env():
     scripted = ScriptedVectorEnv([([0.0, 0.0], NO, NO, {})])
-    env = VectorEnv(scripted, "rows")
+    env = VectorEnv(scripted, "vector")
     assert env.spec.action == spaces.Discrete(3)
     env.reset(np.array([0, 0]))
     step = env.step(np.array([0, 2], np.int32))
@@ -76,13 +76,13 @@ def test_actions_start_at_0_and_are_converted_for_the_env():
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED, None])
 def test_other_autoreset_modes_are_rejected(mode):
-    with pytest.raises(UserError, match=r"env 'rows' has autoreset_mode .*build it with AutoresetMode.NEXT_STEP"):
-        VectorEnv(ScriptedVectorEnv([], mode), "rows")
+    with pytest.raises(UserError, match=r"env 'vector' has autoreset_mode .*build it with AutoresetMode.NEXT_STEP"):
+        VectorEnv(ScriptedVectorEnv([], mode), "vector")
 
 
 def test_joint_seed_depends_on_all_seeds():
     scripted = ScriptedVectorEnv([])
-    VectorEnv(scripted, "rows").reset(np.array([3, 2**62]))
+    VectorEnv(scripted, "vector").reset(np.array([3, 2**62]))
     assert scripted.seed == joint_seed(np.array([3, 2**62]))
     drawn = {joint_seed(np.array(s)) for s in [(1, 2), (2, 1), (1, 3), (0, 0), (2**40, 2)]}
     assert len(drawn) == 5
@@ -119,13 +119,13 @@ def test_infos_of_one_env_follow_the_masks():
         "bare": np.array([5, 6]),
         "_odd": np.array([7, 8]),
     }
-    assert row_infos(infos, 0) == {"a": 1, "deep": {"b": 3.0}, "bare": 5, "_odd": 7}
-    assert row_infos(infos, 1) == {"deep": {"b": 4.0}, "bare": 6, "_odd": 8}
+    assert infos_of(infos, 0) == {"a": 1, "deep": {"b": 3.0}, "bare": 5, "_odd": 7}
+    assert infos_of(infos, 1) == {"deep": {"b": 4.0}, "bare": 6, "_odd": 8}
 
 
 def test_env_may_report_the_end_of_the_game():
     over = np.array([False, True])
-    env = VectorEnv(ScriptedVectorEnv([([0.0, 0.0], [True, True], NO, {GAME_OVER: over})]), "rows")
+    env = VectorEnv(ScriptedVectorEnv([([0.0, 0.0], [True, True], NO, {GAME_OVER: over})]), "vector")
     env.reset(np.array([0, 0]))
     env.step(np.array([0, 0]))
     assert env.game_over.tolist() == [False, True]
@@ -203,8 +203,8 @@ def test_truncation_by_stagger_is_not_the_end_of_a_game():
 
 
 def test_envs_without_separate_resets_cannot_be_staggered():
-    env = VectorEnv(ScriptedVectorEnv([]), "rows")
+    env = VectorEnv(ScriptedVectorEnv([]), "vector")
     env.reset(np.array([0, 0]))
     env.stagger(np.array([0, 0]))
-    with pytest.raises(UserError, match=r"env 'rows' cannot reset single envs; set env.stagger=0"):
+    with pytest.raises(UserError, match=r"env 'vector' cannot reset single envs; set env.stagger=0"):
         env.stagger(np.array([0, 1]))

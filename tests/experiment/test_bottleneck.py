@@ -112,7 +112,7 @@ def test_server_waits_in_nanoseconds_are_reported_in_milliseconds():
     for server_cells in cells:  # two servers with 100 replies each, after a wait of 2.5 ms
         usage = Usage(server_cells)
         usage.add("calls", 100)
-        usage.add("rows", 800)
+        usage.add("envs", 800)
         usage.add("waited", 100 * 2_500_000)
         usage.set("budget", 4_000_000)
     found = batching([Member("inference", f"inference {i}", server_cells) for i, server_cells in enumerate(cells)])

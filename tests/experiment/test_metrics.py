@@ -19,7 +19,7 @@ def path(tmp_path):
 def test_score_is_the_mean_of_the_last_100_episodes():
     board = Scoreboard(window=3)
     assert board.mean is None
-    board.add(Episode(row=0, total=t, length=int(t)) for t in (1.0, 2.0))
+    board.add(Episode(env_index=0, total=t, length=int(t)) for t in (1.0, 2.0))
     assert not board.full
     board.add([Episode(0, 6.0, 6), Episode(0, 10.0, 10)])
     assert board.full
@@ -34,9 +34,9 @@ def test_score_is_the_mean_of_the_last_100_episodes():
 
 def test_score_of_a_run_is_over_100_episodes():
     board = Scoreboard()
-    board.add(Episode(row=0, total=float(number), length=1) for number in range(99))
+    board.add(Episode(env_index=0, total=float(number), length=1) for number in range(99))
     assert (board.full, board.counted) == (False, 99)
-    board.add(Episode(row=0, total=float(number), length=1) for number in range(99, 250))
+    board.add(Episode(env_index=0, total=float(number), length=1) for number in range(99, 250))
     assert (board.full, board.counted, board.episodes) == (True, 100, 250)
     assert board.mean == sum(range(150, 250)) / 100
 

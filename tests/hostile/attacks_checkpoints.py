@@ -372,12 +372,12 @@ def a_weight_with_control_characters_in_its_name(place):
 @attack("resume", ends=REFUSED)
 def huge_env_index(place):
     """A table by env index would take eight terabytes."""
-    change_array(place.newest, "store", "storage/env_index", lambda rows: rows + 2**40)
+    change_array(place.newest, "store", "storage/env_index", lambda indices: indices + 2**40)
 
 
 @attack("resume", ends=REFUSED)
 def env_indices_of_another_run(place):
-    change_array(place.newest, "store", "storage/env_index", lambda rows: rows + 5)
+    change_array(place.newest, "store", "storage/env_index", lambda indices: indices + 5)
 
 
 @attack("resume", "info", ends=REFUSED)
@@ -496,12 +496,12 @@ def foreign_files_among_segments(place):
     (folder / "notes.txt").write_text("mine")
 
 
-@attack("resume", "metrics", ends=REFUSED)
+@attack("resume", "metrics", "report", ends=REFUSED)
 def metrics_of_a_terabyte(place):
     os.truncate(place.run / "metrics.jsonl", 2**40)
 
 
-@attack("resume", "metrics", ends=UNHARMED)
+@attack("resume", "metrics", "report", ends=UNHARMED)
 def rows_of_metrics_of_every_kind(place):
     rows = [
         "[" * DEEP,

@@ -35,7 +35,7 @@ def a_partial_metrics_file_is_a_link(place):
     (place.run / ".unfinished-metrics.jsonl").symlink_to(place.outside / "precious.txt")
 
 
-@attack("resume", "metrics", ends=UNTOUCHED)
+@attack("resume", "metrics", "report", ends=UNTOUCHED)
 def the_metrics_are_a_link(place):
     """Rows would be appended to its target."""
     _replace(place.run / "metrics.jsonl", place.outside / "precious.txt")
@@ -89,13 +89,13 @@ def a_link_that_leads_nowhere(place):
     (place.run / "diverged").symlink_to(place.outside / "new")
 
 
-@attack("resume", "metrics", ends=UNTOUCHED)
+@attack("resume", "metrics", "report", ends=UNTOUCHED)
 def a_link_with_a_newline_in_its_name(place):
     """The error must stay one line."""
     (place.run / "a\nerror: b\x1b[31m").symlink_to(place.outside)
 
 
-@attack("resume", "metrics", ends=UNTOUCHED)
+@attack("resume", "metrics", "report", ends=UNTOUCHED)
 def the_metrics_are_a_fifo(place):
     """Opening it would block indefinitely."""
     (place.run / "metrics.jsonl").unlink()

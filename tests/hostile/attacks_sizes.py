@@ -102,24 +102,24 @@ def one_segment_listed_ten_thousand_times(place):
 # Rows of metrics.
 
 
-@attack("resume", "branch", "metrics", "csv", ends=REFUSED)
+@attack("resume", "branch", "metrics", "report", "csv", ends=REFUSED)
 def metrics_that_are_one_line(place):
     os.truncate(place.run / "metrics.jsonl", 2**28)
 
 
-@attack("resume", "branch", "metrics", ends=REFUSED)
+@attack("resume", "branch", "metrics", "report", ends=REFUSED)
 def metrics_of_a_gigabyte(place):
     os.truncate(place.run / "metrics.jsonl", 2**30)
 
 
-@attack("resume", "metrics", ends=REFUSED)
+@attack("resume", "metrics", "report", ends=REFUSED)
 def metrics_that_are_newlines(place):
     with (place.run / "metrics.jsonl").open("ab") as file:
         for _ in range(150):
             file.write(b"\n" * 2**20)
 
 
-@attack("resume", "metrics", "csv", ends=REFUSED)
+@attack("resume", "metrics", "report", "csv", ends=REFUSED)
 def rows_with_distinct_keys(place):
     with (place.run / "metrics.jsonl").open("a") as file:
         for i in range(30_000):
@@ -127,14 +127,14 @@ def rows_with_distinct_keys(place):
             file.write(json.dumps(row) + "\n")
 
 
-@attack("csv", ends=REFUSED)
+@attack("csv", "report csv", ends=REFUSED)
 def many_rows_of_many_columns(place):
     with (place.run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"env_steps": 1, **{f"k{key}": 1 for key in range(1_900)}}) + "\n")
         file.write('{"env_steps": 1}\n' * 200_000)
 
 
-@attack("resume", "metrics", ends=UNHARMED)
+@attack("resume", "metrics", "report", ends=UNHARMED)
 def the_maximal_number_of_rows(place):
     with (place.run / "metrics.jsonl").open("a") as file:
         file.write('{"env_steps": 1}\n' * 400_000)

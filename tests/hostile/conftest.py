@@ -11,7 +11,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from corpus import SETTINGS, STACKED, Ended, Place
+from corpus import SETTINGS, STACKED, Ended, Place, newest_of
 
 from starling.cli import main
 from starling.cli.main import app
@@ -35,6 +35,8 @@ def place(sound, tmp_path):
     """Copies to attack, and a folder outside of them that must not change."""
     for name in ("run", "stacked", "export"):
         shutil.copytree(sound / name, tmp_path / name)
+    (tmp_path / "weights").mkdir()
+    shutil.copy(newest_of(tmp_path / "run") / "learner.safetensors", tmp_path / "weights" / "w.safetensors")
     outside = tmp_path / "outside"
     outside.mkdir()
     for name in ("precious.txt", "precious.json", "precious.bin"):

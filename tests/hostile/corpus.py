@@ -40,15 +40,21 @@ COMMANDS = {
     "eval ²": ["eval", "{run}", "--episodes=1", "--checkpoint=²"],
     "play": ["play", "{run}", "--log={scratch}/steps.json", "--max-steps=3"],
     "metrics": ["metrics", "{run}"],
+    "report": ["report", "{run}", "--out={scratch}/report.html"],
+    "report csv": ["report", "{run}", "--out={scratch}/report.html", "--csv={scratch}/rows.csv"],
     "csv": ["metrics", "{run}", "--csv={scratch}/rows.csv"],
     "branch best": ["resume", "{run}", "--checkpoint=best", "run=child", "--runs={scratch}"],
     "show": ["config", "show", "{run}"],
     "diff": ["config", "diff", "dqn-cartpole", "{run}/config.yaml"],
     "info": ["replay", "info", "{run}"],
     "export": ["replay", "export", "{run}", "--out={scratch}/exported"],
+    "init": ["train", *SETTINGS, "stop.env_steps=20", "init_from={run}", "run=child", "--runs={scratch}"],
+    "init file": [
+        "train", *SETTINGS, "stop.env_steps=20", "init_from={weights}/w.safetensors", "run=child", "--runs={scratch}",
+    ],
     "start": ["train", *SETTINGS, "stop.env_steps=20", "replay_from={export}", "run=child", "--runs={scratch}"],
 }
-EVERY = ("resume", "branch", "eval", "play", "metrics", "show", "info", "export")
+EVERY = ("resume", "branch", "eval", "play", "metrics", "report", "show", "info", "export")
 """Every command that opens a run."""
 
 REFUSED = "refused"
@@ -81,6 +87,11 @@ class Place:
         return self.root / "export"
 
     @property
+    def weights(self):
+        """A safetensors file with the weights of the run, as another program would write it."""
+        return self.root / "weights" / "w.safetensors"
+
+    @property
     def outside(self):
         return self.root / "outside"
 
@@ -92,7 +103,7 @@ class Place:
     def command(self, name):
         """The arguments of a command, with paths filled in."""
         arguments = COMMANDS[name]
-        for folder in ("run", "stacked", "export", "scratch"):
+        for folder in ("run", "stacked", "export", "weights", "scratch"):
             arguments = [part.replace(f"{{{folder}}}", str(self.root / folder)) for part in arguments]
         return arguments
 

@@ -10,6 +10,7 @@ import attacks_imports
 import attacks_links
 import attacks_sizes  # noqa: F401 (its attacks are in the corpus)
 import attacks_states  # noqa: F401
+import attacks_weights  # noqa: F401
 import pytest
 from corpus import CASES, FALLS_BACK, REFUSED, UNHARMED, UNTOUCHED, Case, snapshot
 

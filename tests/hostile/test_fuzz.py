@@ -352,6 +352,6 @@ def read_or_reject(export, new_run):
         for entry in manifest.tables.values():
             for steps in _read(entry, layout, run_plan, export):
                 assert np.isfinite(steps.obs).all()
-                assert len(steps.row) == len(steps.valid)
+                assert len(steps.env_index) == len(steps.valid)
     except UserError as error:
         assert_one_line(error)

@@ -8,7 +8,7 @@ import torch
 
 from starling.intrinsic.bandit import Bandit
 
-ARMS, ROWS = 4, 3
+ARMS, NUM_ENVS = 4, 3
 
 
 def slow_choice(history, window, epsilon, bonus, noise):
@@ -43,21 +43,21 @@ def slow_tuned_choice(history, window):
 def test_bandit_matches_the_slow_reference(kind, window):
     rng = np.random.default_rng(0)
     bandit = Bandit(ARMS, window, kind=kind, epsilon=0.3, bonus=0.7)
-    state, histories = bandit.state(ROWS), [[] for _ in range(ROWS)]
+    state, histories = bandit.state(NUM_ENVS), [[] for _ in range(NUM_ENVS)]
     seen = set()
     for _ in range(60):
-        rows = np.flatnonzero(rng.random(ROWS) < 0.7)  # envs whose episode ends now
-        noise = rng.random((len(rows), 2)).astype(np.float32)
-        arms = bandit.choose(state, torch.from_numpy(rows), torch.from_numpy(noise)).numpy()
-        for i, row in enumerate(rows):
-            slow = slow_choice(histories[row], window, 0.3, 0.7, noise[i])
-            assert arms[i] == (slow if kind == "ucb" else slow_tuned_choice(histories[row], window))
-            seen.add((int(row), int(arms[i])))
+        env_index = np.flatnonzero(rng.random(NUM_ENVS) < 0.7)  # envs whose episode ends now
+        noise = rng.random((len(env_index), 2)).astype(np.float32)
+        arms = bandit.choose(state, torch.from_numpy(env_index), torch.from_numpy(noise)).numpy()
+        for n, i in enumerate(env_index):
+            slow = slow_choice(histories[i], window, 0.3, 0.7, noise[n])
+            assert arms[n] == (slow if kind == "ucb" else slow_tuned_choice(histories[i], window))
+            seen.add((int(i), int(arms[n])))
         returns = rng.normal(arms, 1.0).astype(np.float32)
-        bandit.learn(state, torch.from_numpy(rows), torch.from_numpy(arms), torch.from_numpy(returns))
-        for row, arm, value in zip(rows, arms, returns, strict=True):
-            histories[row].append((int(arm), float(value)))
-    assert len(seen) == ROWS * ARMS
+        bandit.learn(state, torch.from_numpy(env_index), torch.from_numpy(arms), torch.from_numpy(returns))
+        for i, arm, value in zip(env_index, arms, returns, strict=True):
+            histories[i].append((int(arm), float(value)))
+    assert len(seen) == NUM_ENVS * ARMS
 
 
 def regret(window, num_envs=20, episodes=600):

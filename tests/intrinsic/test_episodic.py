@@ -54,9 +54,9 @@ def test_episodic_reward_matches_the_slow_reference(capacity, most):
     for t in range(60):
         obs = rng.integers(0, 3, (3, 3)).astype(np.float32)  # values repeat, so many distances are 0
         first = np.array([t % 25 == 0, t % 9 == 0, t == 0])
-        for row in np.flatnonzero(first):
-            slow[row].begin()
-        expected = [row.reward(query) for row, query in zip(slow, obs, strict=True)]
+        for i in np.flatnonzero(first):
+            slow[i].begin()
+        expected = [env.reward(query) for env, query in zip(slow, obs, strict=True)]
         rewards_now = episodic.reward(identity_module(), intrinsic_input(obs, first), memory)
         np.testing.assert_allclose(rewards_now.numpy(), expected, rtol=1e-4, atol=1e-6)
         rewards += expected

@@ -65,7 +65,7 @@ def test_more_actors_than_cores_if_fewer_cannot_fill_a_batch(monkeypatch):
     run_plan = RunPlan.from_config(
         load("ppo-cartpole", ["runtime=processes", "env.num=4", "algo.batch_envs=6", "algo.minibatches=2"])
     )
-    assert run_plan.actors == 2  # one actor sends 4 rows at a time, which never add up to 6
+    assert run_plan.actors == 2  # one actor sends fragments of 4 envs, which never add up to 6
 
 
 def test_impossible_number_of_actors_is_rejected():

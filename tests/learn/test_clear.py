@@ -1,6 +1,6 @@
 """With CLEAR, an agent does not forget a first task while it learns a second one."""
 
-from continual import ROWS, train
+from continual import NUM_ENVS, train
 from support.training_scores import Stopwatch
 
 PERIOD = 2_000  # steps of every env in each task
@@ -17,7 +17,7 @@ def test_only_replay_with_cloning_keeps_the_first_task(record, seed):
     for arm in ("new unrolls alone", "half replayed", "half replayed and cloned"):
         stopwatch = Stopwatch()
         (learned[arm], _), (kept[arm], second[arm]) = train(arm, seed, PERIOD)
-        record(arm, score=kept[arm], env_steps=2 * PERIOD * ROWS, **stopwatch.read())
+        record(arm, score=kept[arm], env_steps=2 * PERIOD * NUM_ENVS, **stopwatch.read())
     assert min(learned.values()) > 0.8
     assert min(second.values()) > 0.5
     assert kept["new unrolls alone"] < 0.1

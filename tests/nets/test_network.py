@@ -27,8 +27,8 @@ class CountingCore(nn.Module):
         self.size = 1
         self.register_buffer("zero", torch.zeros(1))
 
-    def initial_state(self, rows):
-        return {"count": self.zero.new_zeros(rows, 1)}
+    def initial_state(self, batch_size):
+        return {"count": self.zero.new_zeros(batch_size, 1)}
 
     def step(self, _x, first, state):
         count = torch.where(first.unsqueeze(-1), 0.0, state["count"]) + 1.0

@@ -19,12 +19,12 @@ SPEC = ArraySpec((2, 3), np.dtype(np.float32))
 
 def write_both(cells, rng, grid, ring_heads, rings, steps):
     """Write the next `steps` values of some rings into all of `cells`."""
-    where = grid.at(np.array(rings), np.array([ring_heads[row] for row in rings]) + np.arange(steps)[:, None])
+    where = grid.at(np.array(rings), np.array([ring_heads[ring] for ring in rings]) + np.arange(steps)[:, None])
     values = rng.standard_normal((steps, len(rings), *SPEC.shape)).astype(np.float32)
     for each in cells:
         each.write(where, values)
-    for row in rings:
-        ring_heads[row] += steps
+    for ring in rings:
+        ring_heads[ring] += steps
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -44,7 +44,7 @@ def test_compressed_cells_return_what_was_written_even_after_wrapping_around(see
         if i == saved:
             state, packed = packed.get_state(length), Chunked(SPEC, grid)
             packed.set_state(state)
-        written = np.concatenate([grid.at(row, np.arange(min(head, length))) for row, head in enumerate(ring_heads)])
+        written = np.concatenate([grid.at(ring, np.arange(min(head, length))) for ring, head in enumerate(ring_heads)])
         order = rng.permutation(np.concatenate([written, written]))[None]
         assert np.array_equal(plain.take(order), packed.take(order))
 

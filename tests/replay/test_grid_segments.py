@@ -15,7 +15,7 @@ from starling.replay.table import Table
 from starling.state_io import freeze
 from starling.types import ArraySpec, StackSpec
 
-GRID = Grid(num_envs=3, length=50)
+GRID = Grid(rings=3, length=50)
 FRAME = ArraySpec((40, 30), np.dtype(np.uint8))
 
 
@@ -37,8 +37,8 @@ class RingWithModel:
 
     def write(self, steps):
         for _ in range(steps):
-            cells = GRID.at(np.arange(GRID.rows), np.array([[self.head]]))
-            values = self.rng.integers(0, 9, (1, GRID.rows, *FRAME.shape), np.uint8)
+            cells = GRID.at(np.arange(GRID.rings), np.array([[self.head]]))
+            values = self.rng.integers(0, 9, (1, GRID.rings, *FRAME.shape), np.uint8)
             self.cells.write(cells, values)
             self.model[cells] = values
             self.head += 1
@@ -53,7 +53,7 @@ class RingWithModel:
 
 def written(ring):
     """The cells that have been written."""
-    return GRID.at(np.arange(GRID.rows)[:, None], np.arange(ring.used)).ravel()
+    return GRID.at(np.arange(GRID.rings)[:, None], np.arange(ring.used)).ravel()
 
 
 def segments(state):
@@ -134,7 +134,7 @@ def test_only_changed_segments_are_written_again(tmp_path, kind):
     kept = {name for name, time in files(tmp_path).items() if first.get(name) == time}
     assert kept == first.keys(), "segments of the older checkpoint are unchanged"
     new = len(files(tmp_path).keys() - first.keys())
-    assert 1 <= new <= GRID.rows * 2, "one block per env, and the one with the previous head"
+    assert 1 <= new <= GRID.rings * 2, "one block per ring, and the one with the previous head"
 
 
 @pytest.mark.parametrize("kind", [Plain, Chunked])

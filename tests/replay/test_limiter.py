@@ -71,7 +71,7 @@ class LimiterMachine(RuleBasedStateMachine):
 
     def may_begin(self):
         """The groups that may begin their next fragment now."""
-        return [i for i, rows in enumerate(self.groups) if i not in self.busy and self.limiter.may_begin(rows)]
+        return [i for i, size in enumerate(self.groups) if i not in self.busy and self.limiter.may_begin(size)]
 
     @rule(choice=st.integers(0, 99))
     def advance(self, choice):
@@ -91,13 +91,13 @@ class LimiterMachine(RuleBasedStateMachine):
         self.busy[group] = self.version if self.replays_filled() else WHILE_FILLING
 
     def insert(self, group, ended):
-        version, rows = self.busy.pop(group), self.groups[group]
+        version, num_envs = self.busy.pop(group), self.groups[group]
         for spec, table in zip(self.specs, self.tables, strict=True):
-            table.extend([version, 0] for _ in range(rows * (5 if spec.storage == "ring" else 1)))
+            table.extend([version, 0] for _ in range(num_envs * (5 if spec.storage == "ring" else 1)))
             del table[: max(0, len(table) - spec.capacity)]
-        steps = rows * 5 - ended
+        steps = num_envs * 5 - ended
         self.steps += steps
-        self.limiter.inserted(steps, rows)
+        self.limiter.inserted(steps, num_envs)
         self.can_sample()  # the learner asks after every insertion
         if self.start is None and self.filled():
             self.start = self.steps

@@ -21,9 +21,9 @@ def ring_spec(**changes):
     return TableSpec(**{"name": "replay", "storage": "ring", "length": 3, "batch": 4, "capacity": 30} | changes)
 
 
-def model_of(spec, rows, stack):
+def model_of(spec, num_envs, stack):
     n = stack.n if stack else 1
-    cells = max(spec.capacity // rows, spec.length + spec.fragment + n)
+    cells = max(spec.capacity // num_envs, spec.length + spec.fragment + n)
     return RingModel(spec.length, spec.period, spec.prefix, cells, n - 1, spec.reads_past_end)
 
 
@@ -217,7 +217,7 @@ def test_missing_carries_are_rejected():
     stream = Stream(make_envs(0, 1, layout), np.arange(1), layout)
     fragment = stream.fragment(2)
     with pytest.raises(ValueError, match="carries"):
-        Ring(ring_spec(), layout, 1).append(type(fragment)(fragment.trajectory, fragment.rows), continues=False)
+        Ring(ring_spec(), layout, 1).append(type(fragment)(fragment.trajectory, fragment.env_index), continues=False)
 
 
 def test_episode_start_after_a_valid_step_is_rejected():
@@ -320,6 +320,16 @@ def test_state_consists_of_arrays_and_json():
         return None if isinstance(value, np.ndarray) else value
 
     json.dumps(plain(ring.get_state()))
+
+
+@pytest.mark.parametrize("wrong", [[0, 0], [0, 1, 2], [-1, 0], [0, 2**20], [0.0, 1.0], [[0], [1]]])
+def test_saved_env_indices_that_no_ring_has_are_rejected(wrong):
+    layout = make_layout()
+    ring, _, _ = run_ring(ring_spec(), layout, 3, 4)
+    state = ring.get_state()
+    Ring(ring_spec(), layout, 2).set_state(state)
+    with pytest.raises(ValueError, match="saved env ind"):
+        Ring(ring_spec(), layout, 2).set_state(state | {"env_index": np.array(wrong)})
 
 
 def test_out_of_range_frame_ages_write_nothing_outside_the_buffer():

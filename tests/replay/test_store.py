@@ -7,7 +7,7 @@ from starling.replay.spec import TableSpec
 from starling.replay.store import Store
 from starling.types import ArraySpec, Fragment, Layout, Trajectory
 
-ROWS = 2
+NUM_ENVS = 2
 LAYOUT = Layout(
     obs=ArraySpec((1,), np.dtype(np.float32)),
     action=ArraySpec((), np.dtype(np.int64)),
@@ -20,35 +20,35 @@ LAYOUT = Layout(
 def fragment(sequence, length=4):
     """Steps of one endless episode whose observation is the time step."""
     start = (sequence - 1) * length
-    flags = np.zeros((length, ROWS), bool)
-    first = np.zeros((length + 1, ROWS), bool)
+    flags = np.zeros((length, NUM_ENVS), bool)
+    first = np.zeros((length + 1, NUM_ENVS), bool)
     first[0] = sequence == 1
     steps = Trajectory(
         obs=np.broadcast_to(
-            np.arange(start, start + length + 1, dtype=np.float32)[:, None, None], (length + 1, ROWS, 1)
+            np.arange(start, start + length + 1, dtype=np.float32)[:, None, None], (length + 1, NUM_ENVS, 1)
         ),
         first=first,
-        action=np.zeros((length, ROWS), np.int64),
-        rewards={"extrinsic": np.ones((length, ROWS), np.float32)},
+        action=np.zeros((length, NUM_ENVS), np.int64),
+        rewards={"extrinsic": np.ones((length, NUM_ENVS), np.float32)},
         terminated=flags,
         truncated=flags,
         valid=~flags,
         extras={},
         carry={},
-        policy_version=np.zeros(ROWS, np.int64),
+        policy_version=np.zeros(NUM_ENVS, np.int64),
     )
-    return Fragment(steps, np.arange(ROWS), None, 0, sequence)
+    return Fragment(steps, np.arange(NUM_ENVS), None, 0, sequence)
 
 
 def make_store(**spec):
     base = {"name": "replay", "storage": "ring", "length": 1, "batch": 8, "capacity": 200, "fragment": 4, "min_size": 8}
     specs = [TableSpec(**{**base, **spec})]
-    return Store(specs, LAYOUT, num_envs=ROWS, seed=0, priority=lambda sequence: None, planned_env_steps=1000)
+    return Store(specs, LAYOUT, num_envs=NUM_ENVS, seed=0, priority=lambda sequence: None, planned_env_steps=1000)
 
 
 def fill(store, sequences):
     for sequence in sequences:
-        assert store.begin(ROWS)
+        assert store.begin(NUM_ENVS)
         store.insert(fragment(sequence))
 
 
@@ -56,8 +56,8 @@ def test_ring_reports_its_fill_level_in_steps():
     store = make_store(length=4, period=4)
     fill(store, range(1, 4))
     metrics = store.metrics()
-    assert (metrics["store/replay/cells"], metrics["store/replay/capacity"]) == (3 * 4 * ROWS, 200)
-    assert metrics["store/replay/size"] == 3 * ROWS  # sequences
+    assert (metrics["store/replay/cells"], metrics["store/replay/capacity"]) == (3 * 4 * NUM_ENVS, 200)
+    assert metrics["store/replay/size"] == 3 * NUM_ENVS  # sequences
     for sequence in range(4, 60):
         store.insert(fragment(sequence))
     assert store.metrics()["store/replay/cells"] == 200
@@ -68,7 +68,7 @@ def test_queue_reports_its_fill_level_in_fragments():
     store = make_store(storage="slots", length=4, capacity=10, batch=2, min_size=1)
     fill(store, range(1, 3))
     metrics = store.metrics()
-    assert metrics["store/replay/size"] == 2 * ROWS
+    assert metrics["store/replay/size"] == 2 * NUM_ENVS
     assert not {"store/replay/cells", "store/replay/capacity"} & metrics.keys()
 
 

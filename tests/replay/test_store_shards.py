@@ -12,7 +12,7 @@ REPLAY = TableSpec("replay", "ring", length=1, batch=32, capacity=1000, min_size
 
 
 def test_every_env_is_in_exactly_one_shard():
-    assert [rows.tolist() for rows in shard_envs(5, 2)] == [[0, 1, 2], [3, 4]]
+    assert [env_index.tolist() for env_index in shard_envs(5, 2)] == [[0, 1, 2], [3, 4]]
 
 
 def test_shards_split_batch_and_capacity():

@@ -11,21 +11,22 @@ from starling.runtime.worker import Restarts
 class FakeLimiter:
     """A limiter that allows a number of envs at the same time."""
 
-    def __init__(self, rows: int) -> None:
-        self.free = rows
+    def __init__(self, num_envs: int) -> None:
+        self.free = num_envs
 
-    def begin(self, rows: int) -> bool:
-        if rows > self.free:
+    def begin(self, num_envs: int) -> bool:
+        if num_envs > self.free:
             return False
-        self.free -= rows
+        self.free -= num_envs
         return True
 
-    def lost(self, rows: int) -> None:
-        self.free += rows
+    def lost(self, num_envs: int) -> None:
+        self.free += num_envs
 
 
-def actor_slots(groups: int, slots: int = 2, rows: int = 4) -> dict[int, ActorSlots]:
-    return {g: ActorSlots(np.arange(g * rows, (g + 1) * rows), [None] * slots, f"actor {g}") for g in range(groups)}
+def actor_slots(groups: int, slots: int = 2, num_envs: int = 4) -> dict[int, ActorSlots]:
+    env_indices = np.arange(groups * num_envs).reshape(groups, num_envs)
+    return {g: ActorSlots(env_index, [None] * slots, f"actor {g}") for g, env_index in enumerate(env_indices)}
 
 
 def credits_with_one_writer(groups: int, limiter: FakeLimiter) -> Credits:
@@ -74,7 +75,7 @@ def test_credits_of_a_dead_writer_go_to_others():
 
 
 def test_every_incarnation_has_its_own_actor_id():
-    credits = Credits(actor_slots(2), lambda rows: True, lambda rows: None)
+    credits = Credits(actor_slots(2), lambda num_envs: True, lambda num_envs: None)
     seen = set()
     for _ in range(5):
         seen |= {slots.actor_id(group) for group, slots in credits.actor_slots.items()}

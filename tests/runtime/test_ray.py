@@ -231,10 +231,10 @@ def test_first_actions_use_the_restored_weights():
         versions, insert, begin = [], runtime.hub.store.insert, runtime.hub.credits._try_begin
         nodes, all_ready_at = runtime.hub.supervisor.workers.values(), []
 
-        def begin_late(rows):  # a second after all nodes are ready, as if the learner had to catch up
+        def begin_late(num_envs):  # a second after all nodes are ready, as if the learner had to catch up
             if not all_ready_at and all(node.ever_ready for node in nodes):
                 all_ready_at.append(time.monotonic())
-            return bool(all_ready_at) and time.monotonic() > all_ready_at[0] + 1 and begin(rows)
+            return bool(all_ready_at) and time.monotonic() > all_ready_at[0] + 1 and begin(num_envs)
 
         runtime.hub.credits._try_begin = begin_late
         runtime.hub.store.insert = lambda new: (versions.append(new.trajectory.policy_version.min()), insert(new))

@@ -50,7 +50,7 @@ def test_every_item_can_be_rebuilt_from_the_documented_format(name, exported, sa
     np.testing.assert_array_equal([rows[i]["priority"] for i in begins], table.priorities(items.slots))
     for place, (i, slot, steps) in enumerate(zip(begins, items.slots, items.steps, strict=True)):
         sequence = table.ring.gather(np.array([slot]))
-        assert rows[i]["row"] == items.rows[place]
+        assert rows[i]["env_index"] == items.env_index[place]
         assert rows[i]["first"] == sequence.first[0, 0]
         for t in range(steps + 1):
             np.testing.assert_array_equal(rows[i + t]["obs"], sequence.obs[t, 0])

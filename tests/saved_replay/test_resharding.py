@@ -49,8 +49,8 @@ def contents(stores):
     by_env = {}
     for store in stores:
         for steps in read_steps(store.mixture.tables[0]):
-            by_env.setdefault(int(steps.row[0]), []).append(steps)
-    return {row: tree.concat(parts, axis=0) for row, parts in sorted(by_env.items())}
+            by_env.setdefault(int(steps.env_index[0]), []).append(steps)
+    return {i: tree.concat(parts, axis=0) for i, parts in sorted(by_env.items())}
 
 
 @pytest.mark.parametrize(("preset", "settings"), [("dqn-cartpole", DQN), ("r2d2-memory", R2D2)])
@@ -67,16 +67,16 @@ def test_resharding_keeps_steps_items_and_priorities(preset, settings, steps):
     for stores, lost in ((halves, 2), ([merged], 4)):  # the end of an env's steps takes cells in a full ring
         before_by_env, after_by_env = contents([before]), contents(stores)
         assert before_by_env.keys() == after_by_env.keys()
-        for row in before_by_env:
-            missing = len(before_by_env[row].valid) - len(after_by_env[row].valid)
+        for i in before_by_env:
+            missing = len(before_by_env[i].valid) - len(after_by_env[i].valid)
             assert 0 <= missing <= (lost if steps > 600 else 0)
-            wanted = dict(tree.items(tree.map(lambda leaf, n=missing: leaf[n:], before_by_env[row])))
-            for name, value in tree.items(after_by_env[row]):
+            wanted = dict(tree.items(tree.map(lambda leaf, n=missing: leaf[n:], before_by_env[i])))
+            for name, value in tree.items(after_by_env[i]):
                 compare = np.testing.assert_allclose if name == "priority" else np.testing.assert_array_equal
                 if name != "policy_version":  # all steps of a fragment get its oldest version
-                    compare(value, wanted[name], err_msg=f"{name} of row {row}")
-            assert (after_by_env[row].policy_version <= wanted["policy_version"]).all()
-            assert steps < 600 or after_by_env[row].policy_version.max() > 0
+                    compare(value, wanted[name], err_msg=f"{name} of env {i}")
+            assert (after_by_env[i].policy_version <= wanted["policy_version"]).all()
+            assert steps < 600 or after_by_env[i].policy_version.max() > 0
     if steps < 600:
         assert sum(half.mixture.sizes[0] for half in halves) == before.mixture.sizes[0] == merged.mixture.sizes[0]
 

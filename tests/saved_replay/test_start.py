@@ -50,18 +50,18 @@ def _leaves(value):
 
 
 @pytest.mark.parametrize("name", ["cartpole", "wrapped", "pong", "memory"])
-@pytest.mark.parametrize("rows", ["same", "more"])
-def test_items_and_priorities_are_those_of_the_export(name, rows, exported, saved, settings_of):
+@pytest.mark.parametrize("envs", ["same", "more"])
+def test_items_and_priorities_are_those_of_the_export(name, envs, exported, saved, settings_of):
     """Except for the oldest item of a full ring, which needs a cell for the end of its last episode."""
-    larger = ["env.num=3", "algo.capacity=3000"] if rows == "more" else []
+    larger = ["env.num=3", "algo.capacity=3000"] if envs == "more" else []
     runtime = begin(exported(name), [*settings_of(name), *larger])
     (old,), (new,) = saved(name).store.mixture.tables, runtime.store.mixture.tables
     new.check_valid()
     new_items, old_items = as_bytes(new), as_bytes(old)
-    if rows == "same":
-        lost_per_env = np.bincount(old.ring.items().rows) - np.bincount(new.ring.items().rows)
+    if envs == "same":
+        lost_per_env = np.bincount(old.ring.items().env_index) - np.bincount(new.ring.items().env_index)
         assert all(lost in ((0, 1) if name in FULL else (0,)) for lost in lost_per_env)
-        begins = np.cumsum([0, *np.bincount(old.ring.items().rows)])[:-1]
+        begins = np.cumsum([0, *np.bincount(old.ring.items().env_index)])[:-1]
         oldest = {begin + i for begin, lost in zip(begins, lost_per_env, strict=True) for i in range(lost)}
         assert new_items == [item for i, item in enumerate(old_items) if i not in oldest]
     else:

@@ -23,7 +23,7 @@ def slow_steps(table):
     """{(env index, step): fields}, item by item; fields of a valid step take precedence over a final observation."""
     items_found = {}
     items = table.ring.items()
-    for slot, env_index, start, steps in zip(items.slots, items.rows, items.start, items.steps, strict=True):
+    for slot, env_index, start, steps in zip(items.slots, items.env_index, items.start, items.steps, strict=True):
         sequence = table.ring.gather(np.array([slot]))
         for t in range(steps + 1):
             entry = items_found.setdefault((int(env_index), int(start + t)), {"valid": False, "priority": 0.0})
@@ -51,8 +51,8 @@ def filled_table(seed, layout, spec, num_envs, fragments, rng):
 def assert_equal_steps(steps, expected):
     """Check that `steps` are those of the slow reading, ordered by env index and time."""
     assert len(steps.valid) == len(expected)
-    for i, ((row, _), entry) in enumerate(sorted(expected.items(), key=lambda pair: pair[0])):
-        assert steps.row[i] == row
+    for i, ((env_index, _), entry) in enumerate(sorted(expected.items(), key=lambda pair: pair[0])):
+        assert steps.env_index[i] == env_index
         for name, value in entry.items():
             got = tree.map(lambda leaf, i=i: leaf[i], getattr(steps, name))
             assert_same(tree.map(np.asarray, value), tree.map(np.asarray, got), name)
@@ -70,11 +70,11 @@ def test_ring_lists_its_items_by_env_and_time():
         table.insert(stream.fragment(5))
         model.append(numbers, stream.records, [number > 0] * 2)
     items = table.ring.items()
-    columns = (items.slots, items.generation, items.rows, items.start, items.steps)
+    columns = (items.slots, items.generation, items.env_index, items.start, items.steps)
     items_found = [tuple(map(int, item)) for item in zip(*columns, strict=True)]
     assert {item[:2]: item[2:] for item in items_found} == model.sequences()
     assert [item[2:4] for item in items_found] == sorted(item[2:4] for item in items_found)
-    expected = [1.0 + model.records[row][start]["action"] for _, _, row, start, _ in items_found]
+    expected = [1.0 + model.records[env_index][start]["action"] for _, _, env_index, start, _ in items_found]
     np.testing.assert_allclose(table.priorities(items.slots), expected)
 
 

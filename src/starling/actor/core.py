@@ -371,8 +371,9 @@ class PolicyCore:
     def _act_one(self, index: int) -> Tree | None:
         """Record and return the pending action of a group, or return None if it has no credit for a new fragment.
 
-        A full fragment is closed first, with the current observation, which only bootstraps. A new one begins with the
-        newest weights.
+        A full fragment is closed first, with the current observation, which only bootstraps. Before a new one begins,
+        the newest weights are loaded. Its first action was inferred with the previous ones, whose version is recorded
+        for the whole fragment; only if the learner is synchronous is it inferred again.
         """
         group, recorder = self._groups[index], self._recorders[index]
         obs, first = _latest(group).obs, _latest(group).first

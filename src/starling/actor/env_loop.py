@@ -115,10 +115,10 @@ class EnvLoop:
     def _name_drops(self) -> None:
         for fault in self.env.drops:
             self.dropped += 1
-            env = self._env_index[fault.index]
+            env_index = self._env_index[fault.index]
             more = "; further ones are only counted" if self.dropped == NAMED else ""
             if self.dropped <= NAMED:
-                self._notices.append(f"env {fault.env!r} {fault.what} (env {env}): its episode was dropped{more}")
+                self._notices.append(f"env {fault.env!r} {fault.what} (env {env_index}): its episode was dropped{more}")
         self.env.drops.clear()
 
     def _warn_of_bounds(self, what: str, index: int) -> None:

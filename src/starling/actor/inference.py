@@ -34,16 +34,17 @@ class Desk(Protocol):
 class Batcher:
     """Decides when to stop waiting for more observations.
 
-    One call takes about a + b * envs seconds. Merging two calls saves a, so waiting longer than a cannot pay off: the
-    wait budget is the measured a, unless `budget` is given. The target batch size is the number of envs that can still
-    arrive, limited by `target` if given.
+    One call for n envs takes about a + b n seconds. Merging two calls saves a, so waiting longer than a cannot pay off:
+    the wait budget is the measured a, unless `budget` is given. The target batch size is the number of envs that can
+    still arrive, limited by `target` if given.
     """
 
     FORGET = 0.02
 
     def __init__(self, target: int | None = None, budget: float | None = None) -> None:
         self._target, self._fixed = target, budget
-        self._envs = self._seconds = self._envs_squared = self._product = 0.0
+        # Moving averages over calls: of the number of envs, its square, the seconds, and envs times seconds.
+        self._num_envs = self._squared = self._seconds = self._product = 0.0
         self._calls = 0
 
     @property
@@ -51,25 +52,25 @@ class Batcher:
         """Seconds that a batch may wait for more observations."""
         if self._fixed is not None:
             return self._fixed
-        variance = self._envs_squared - self._envs**2
-        if self._calls < 10 or variance < 1e-3 * self._envs**2:
+        variance = self._squared - self._num_envs**2
+        if self._calls < 10 or variance < 1e-3 * self._num_envs**2:
             return 0.0  # all batches have about the same size: a cannot be estimated yet
-        slope = max(0.0, (self._product - self._envs * self._seconds) / variance)
-        return min(max(0.0, self._seconds - slope * self._envs), self._seconds)
+        slope = max(0.0, (self._product - self._num_envs * self._seconds) / variance)
+        return min(max(0.0, self._seconds - slope * self._num_envs), self._seconds)
 
-    def due(self, envs: int, possible: int, waited: float) -> bool:
-        """Return True if the policy should act now for `envs` envs, out of at most `possible`."""
+    def due(self, num_envs: int, possible: int, waited: float) -> bool:
+        """Return True if the policy should act now for `num_envs` envs, out of at most `possible`."""
         target = possible if self._target is None else min(self._target, possible)
-        return envs >= target or waited >= self.budget
+        return num_envs >= target or waited >= self.budget
 
-    def took(self, envs: int, seconds: float) -> None:
+    def took(self, num_envs: int, seconds: float) -> None:
         """Update the estimate with one call."""
         self._calls += 1
         share = max(self.FORGET, 1 / self._calls)
-        self._envs += share * (envs - self._envs)
+        self._num_envs += share * (num_envs - self._num_envs)
         self._seconds += share * (seconds - self._seconds)
-        self._envs_squared += share * (envs * envs - self._envs_squared)
-        self._product += share * (envs * seconds - self._product)
+        self._squared += share * (num_envs**2 - self._squared)
+        self._product += share * (num_envs * seconds - self._product)
 
 
 class InferenceServer:
@@ -93,13 +94,13 @@ class InferenceServer:
         self._take_in()
         answered = self._act(self._blocked)
         if self._pending and self._due():
-            envs = self._num_envs(self._pending)
+            num_envs = self._count_envs(self._pending)
             waited = time.monotonic() - min(self._pending.values())
             fresh, self._pending = list(self._pending), {}
             before = time.monotonic()
             answered += self._act(fresh)
-            self._batcher.took(envs, time.monotonic() - before)
-            self._measure(envs, waited)
+            self._batcher.took(num_envs, time.monotonic() - before)
+            self._measure(num_envs, waited)
         return answered > 0
 
     def forget(self, group: int) -> None:
@@ -143,9 +144,9 @@ class InferenceServer:
             self._pending[group] = time.monotonic()
 
     def _due(self) -> bool:
-        possible = self._num_envs(self._groups) - self._num_envs(self._blocked)
+        possible = self._count_envs(self._groups) - self._count_envs(self._blocked)
         waited = time.monotonic() - min(self._pending.values())
-        return self._batcher.due(self._num_envs(self._pending), possible, waited)
+        return self._batcher.due(self._count_envs(self._pending), possible, waited)
 
     def _act(self, groups: list[int]) -> int:
         """Act for these groups, and return how many of them got actions."""
@@ -159,12 +160,12 @@ class InferenceServer:
         self._blocked = [group for group in self._blocked if group not in groups] + stuck
         return len(groups) - len(stuck)
 
-    def _num_envs(self, groups: Any) -> int:
+    def _count_envs(self, groups: Any) -> int:
         return sum(len(self._groups[group].env_index) for group in groups)
 
-    def _measure(self, envs: int, waited: float) -> None:
+    def _measure(self, num_envs: int, waited: float) -> None:
         self._usage.add("calls", 1)
-        self._usage.add("envs", envs)
+        self._usage.add("envs", num_envs)
         self._usage.add("waited", int(waited * 1e9))
         self._usage.set("budget", int(self._batcher.budget * 1e9))
 

@@ -69,7 +69,7 @@ class Recorder:
         return self._buffer.steps
 
     def begin(self, buffer: FragmentBuffer, carry: Tree, policy_version: int) -> None:
-        """Open a fragment that begins with `carry` [B, ...] and in which the weights of `policy_version` act."""
+        """Open a fragment that begins with `carry` [B, ...]; the weights of its first action have `policy_version`."""
         self._buffer, self._t = buffer, 0
         buffer.steps.policy_version[:] = policy_version
         tree.map(np.copyto, buffer.steps.carry, carry)

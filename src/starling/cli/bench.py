@@ -86,11 +86,11 @@ def replay_values(found: Found, setting: Setting) -> dict[str, Any]:
 
     from starling.replay.codec import CHUNK, LEVEL
     from starling.tools.benchmark.machine import describe
-    from starling.tools.benchmark.replay_memory import BATCH, N_STEP, ROWS
+    from starling.tools.benchmark.replay_memory import BATCH, N_STEP, NUM_ENVS
     from starling.tools.benchmark.replay_speed import OURS
 
     ours = found.speeds[OURS]
-    more = {"batch": BATCH, "n_step": N_STEP, "rows": ROWS, "chunk": CHUNK, "level": LEVEL}
+    more = {"batch": BATCH, "n_step": N_STEP, "envs": NUM_ENVS, "chunk": CHUNK, "level": LEVEL}
     return {
         "gigabytes_per_million": found.gigabytes_per_million,
         "items_per_s": ours.items_per_s,

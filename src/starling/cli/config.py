@@ -47,6 +47,8 @@ def show(
 def check(source: Source, overrides: Overrides = None, allow: Allow = None) -> None:
     """Print ok, or what `starling train` would refuse on any machine; `starling plan` checks memory and disk.
 
+    Settings that were chosen for another env, and what `init_from` would take, are printed too.
+
     The env and the network are built once, so that settings that do not fit them are found too.
 
     Example: starling config check my.yaml algo.batch=64
@@ -59,6 +61,8 @@ def check(source: Source, overrides: Overrides = None, allow: Allow = None) -> N
     vet = None if vetted is None else vetted.vet
     config = load_checked(file, overrides or [], derive=run is None, vet=vet)
 
+    from starling.config.notes import notes_on
+    from starling.experiment.initial_weights import match_weights, read_weights
     from starling.experiment.saved_replay.start import check_replay
     from starling.launch.plan import build_model, layout_of, validated_plan
 
@@ -71,6 +75,12 @@ def check(source: Source, overrides: Overrides = None, allow: Allow = None) -> N
         check_cluster_run(run_plan, layout)
     if config.replay_from is not None:
         check_replay(run_plan, layout, Path(config.replay_from))
+    if config.init_from is not None and run is None:  # a run does not need it any more
+        initial, mine = read_weights(config.init_from), model.state_dict()
+        for line in match_weights(initial, mine).lines(initial.source, mine):
+            say(line)
+    for note in notes_on(file, overrides or [], config) if run is None else ():
+        say(note)
     print("ok")
 
 

@@ -19,6 +19,7 @@ from starling.cli import (
     plan,
     play,
     replay,
+    report,
     resume,
     train,
     tune,
@@ -44,6 +45,8 @@ app.command("resume")(resume.resume)
 app.command("eval")(evaluate.evaluate)
 app.command("play")(play.play)
 app.command("metrics")(metrics.metrics)
+app.command("report")(report.report)
+app.command("scorecard")(report.scorecard)
 app.command("verify-resume")(verify_resume.verify_resume)
 app.command("presets")(listing.presets)
 app.command("algos")(listing.algos)

@@ -1,10 +1,11 @@
-"""Progress display of a run: a bar on a terminal, one line per row elsewhere."""
+"""Progress display of a run: a bar on a terminal; elsewhere one line per row, and at least every half minute."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,6 +25,8 @@ from starling.experiment.display import Status
 
 GAP = "   "
 NARROWEST = 10
+SILENCE = 25.0
+"""Seconds without output after which a line is printed where there is no bar."""
 
 
 class Progress:
@@ -32,7 +35,10 @@ class Progress:
     def __init__(self, config: Config, stream: TextIO | None = None) -> None:
         self._config, self._stream = config, stream or sys.stdout
         self._live = _live(self._stream) if _can_redraw(self._stream) else None
-        self._started = time.monotonic()
+        self._started = self._printed = time.monotonic()
+        self._lock = threading.Lock()  # around all output: the heartbeat has a thread of its own
+        self._closed = threading.Event()
+        self._heartbeat: threading.Thread | None = None
         self._latest: Status | None = None
         self._known: dict[str, Any] = {}  # a row without updates has no losses: keep the last ones
         self._limit = ""  # the bottleneck printed last, without its numbers
@@ -68,6 +74,9 @@ class Progress:
 
     def close(self, last_words: str = "") -> None:
         """Show the last state and `last_words` below it, and stop the display."""
+        self._closed.set()
+        if self._heartbeat is not None:
+            self._heartbeat.join()
         self._safely(self._redraw)
         if self._live is not None:
             self._safely(self._live.stop)
@@ -76,6 +85,9 @@ class Progress:
         self._over = True
 
     def __enter__(self) -> Progress:
+        if self._live is None:
+            self._heartbeat = threading.Thread(target=self._beat, name="progress", daemon=True)
+            self._heartbeat.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -87,11 +99,24 @@ class Progress:
         self._live.start()
         self._live.update(_Picture(self._latest, self._known, self._config, self._elapsed), refresh=True)
 
+    def _beat(self) -> None:
+        """Print a line whenever there was none for `SILENCE` seconds, also while the main thread is busy."""
+        while not self._closed.wait(max(0.01, self._printed + SILENCE - time.monotonic())):
+            if time.monotonic() - self._printed >= SILENCE:
+                self._safely(self._print_heartbeat)
+
+    def _print_heartbeat(self) -> None:
+        facts = "starting"
+        if self._latest is not None:
+            facts = progress_line(self._latest, dict(self._known), self._config, self._elapsed)
+        self._print(f"{facts}  elapsed {duration(self._elapsed)}")
+
     @property
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
 
     def _print(self, line: str) -> None:
+        self._printed = time.monotonic()
         if self._live is not None and self._live.is_started:
             self._live.console.print(Text(line), soft_wrap=True)
         else:
@@ -105,8 +130,11 @@ class Progress:
 
     def _safely(self, show: Callable[..., None], *arguments: Any) -> None:
         """Call `show`; on an error stop the display, since training must go on without it."""
-        if self._over:
-            return
+        with self._lock:
+            if not self._over:
+                self._show(show, *arguments)
+
+    def _show(self, show: Callable[..., None], *arguments: Any) -> None:
         try:
             show(*arguments)
         except Exception as error:

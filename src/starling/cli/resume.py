@@ -40,7 +40,7 @@ def resume(
     check_writable(runs or run.parent)
 
     from starling.cli.progress import Progress
-    from starling.cli.show import closing_lines
+    from starling.cli.show import closing_lines, show_curve
     from starling.experiment import train as training
 
     with Progress(config) as display:
@@ -51,4 +51,5 @@ def resume(
         else:
             result = training.resume(run, display, which=checkpoint, allow=place.allow)
         display.close(closing_lines(result))
+    show_curve(result)
     raise typer.Exit(result.exit_code)

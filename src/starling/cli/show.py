@@ -158,5 +158,15 @@ def closing_lines(result: Result) -> str:
     return "\n".join(map(escaped, lines))
 
 
+def show_curve(result: Result) -> None:
+    """Draw the learning curve of a run that ended by itself into its folder, and print its name."""
+    if result.failed or result.signal is not None:
+        return
+    from starling.tools.report.curve import write_curve
+
+    if (file := write_curve(result.folder, f"{result.folder.name}: {result.env_steps:,} env steps")) is not None:
+        say(f"curve:    {file}")
+
+
 def _episodes(count: int) -> str:
     return "episode" if count == 1 else f"{count:,} episodes"

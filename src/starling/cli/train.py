@@ -27,6 +27,8 @@ def train(
 
     config = load_source(source, overrides or [], allow, seals=True)
 
+    from starling.config.load import is_file
+    from starling.config.notes import notes_on
     from starling.experiment.run_folder.folder import check_writable
 
     check_writable(runs)
@@ -36,10 +38,12 @@ def train(
         prewarm()  # loads torch in parallel with this process
 
     from starling.cli.progress import Progress
-    from starling.cli.show import closing_lines
+    from starling.cli.show import closing_lines, show_curve
     from starling.experiment import train as training
 
     with Progress(config) as display:
-        result = training.train(config, runs, display)
+        file, notes = Path(source) if is_file(source) else None, notes_on(source, overrides or [], config)
+        result = training.train(config, runs, display, file=file, notes=notes)
         display.close(closing_lines(result))
+    show_curve(result)
     raise typer.Exit(result.exit_code)

@@ -125,7 +125,7 @@ def _as_values(trials: list[Trial], best: Trial, source: str, overrides: list[st
     def settings(choice: Choice) -> dict[str, Any]:
         return {("env.num" if name == "num_envs" else name): getattr(choice, name) for name in COLUMNS}
 
-    shown = [
+    tried = [
         {**settings(trial.choice), "steps_per_s": trial.steps_per_s}
         | ({"refused": trial.refused} if trial.refused else {})
         for trial in trials
@@ -136,6 +136,6 @@ def _as_values(trials: list[Trial], best: Trial, source: str, overrides: list[st
         "seconds": seconds,
         "best": settings(best.choice),
         "steps_per_s": best.steps_per_s,
-        "trials": shown,
+        "trials": tried,
         **describe("starling-rl", "torch", "numpy", "gymnasium", "ale-py"),
     }

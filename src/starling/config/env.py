@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from starling.config import atari_ids
+from starling.config.dialect import show
 from starling.config.limits import Frames, Length, Magnitude, NumEnvs, Pixels, Steps
 from starling.config.parts import Arguments, Part, replaces
+from starling.errors import quoted
 
 
 class WrapperConfig(Part):
@@ -19,6 +22,22 @@ class WrapperConfig(Part):
         json_schema_extra=replaces(args=[]),
     )
     args: Arguments = Field(default_factory=dict, description="its arguments besides the env")
+
+
+def _as_list(wrappers: Any) -> Any:
+    """Convert wrappers that are given as `{Name: {arguments}}` to a list, in the same order."""
+    if not isinstance(wrappers, dict):
+        return wrappers
+    for name, args in wrappers.items():
+        if not isinstance(args, dict | None):
+            raise ValueError(f"the arguments of {quoted(name)} must be keys and values, not {show(args)}")
+    return [{"name": name, "args": args or {}} for name, args in wrappers.items()]
+
+
+Wrappers = Annotated[
+    list[WrapperConfig],
+    BeforeValidator(_as_list, json_schema_input_type=list[WrapperConfig] | dict[str, Any]),
+]
 
 
 class AtariConfig(Part):
@@ -40,10 +59,15 @@ class EnvConfig(Part):
     """The environment, and the number of envs."""
 
     id: str = Field(
-        min_length=1, description="Gymnasium id, ALE/..., MinAtar/..., envpool/..., toy/... or package.module:factory"
+        min_length=1,
+        description="Gymnasium id, ALE/..., MinAtar/..., envpool/..., toy/... or package.module:factory; Pong,"
+        " PongNoFrameskip-v4, and PongDeterministic-v4 stand for ALE/Pong-v5 with their own env.atari.sticky and"
+        " env.atari.frame_skip",
     )
     num: NumEnvs = Field(8, ge=1, description="number of envs, divided among the actors")
-    wrappers: list[WrapperConfig] = Field(default_factory=list, description="wrappers, the innermost first")
+    wrappers: Wrappers = Field(
+        default_factory=list, description="wrappers, the innermost first; also as {Name: {arguments}}"
+    )
     args: Arguments = Field(default_factory=dict, description="arguments of the env's constructor")
     reward_clip: Magnitude | None = Field(
         None, gt=0, description="recorded rewards are clipped to +- this; scores stay raw"
@@ -57,3 +81,25 @@ class EnvConfig(Part):
         "auto", description="auto: the env's own vector version if it has one; sync: single envs, one after another"
     )
     atari: AtariConfig = Field(default_factory=AtariConfig, description="preprocessing of ALE/ ids")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_atari_id(cls, values: Any) -> Any:
+        """Replace an Atari id of an earlier version, and set what it stands for unless it is set already."""
+        try:
+            found = atari_ids.resolve(values["id"]) if isinstance(values, dict) else None
+        except (KeyError, TypeError, ValueError):  # `_is_an_atari_id_to_use` reports the last one
+            return values
+        if found is None:
+            return values
+        atari = values.get("atari", {})
+        if isinstance(atari, AtariConfig):
+            atari = atari.model_dump(exclude_unset=True)
+        settings = {**found.settings, **atari} if isinstance(atari, dict) else atari
+        return {**values, "id": found.id, **({"atari": settings} if settings else {})}
+
+    @field_validator("id")
+    @classmethod
+    def _is_an_atari_id_to_use(cls, id: str) -> str:
+        atari_ids.resolve(id)
+        return id

@@ -44,7 +44,7 @@ def imports_of(values: Any) -> list[Import]:
     Under known keys (`env.id`, `algo.name`, `net.torso.kind`) any string with a colon counts. Under other keys, such as
     arguments of an env, which may import by itself, a string counts if it has the form `package.module:Name`.
     """
-    return list(dict.fromkeys(_walk(values)))
+    return list(dict.fromkeys([*_walk(values), *_wrapper_names(values)]))
 
 
 def clusters_of(values: Any) -> list[Import]:
@@ -72,6 +72,15 @@ def _walk(values: Any) -> Iterator[Import]:
             seen.add(id(value))
             inner = value.items() if isinstance(value, dict) else enumerate(value)
             left += [((*path, str(key)), child) for key, child in inner][::-1]
+
+
+def _wrapper_names(values: Any) -> Iterator[Import]:
+    """Yield the wrappers that are given as `{Name: {arguments}}`, whose names are keys."""
+    env = values.get("env") if isinstance(values, dict) else None
+    wrappers = env.get("wrappers") if isinstance(env, dict) else None
+    for key in wrappers if isinstance(wrappers, dict) else ():
+        if found := _import_path("name", str(key)):
+            yield Import("env.wrappers", found)
 
 
 def _import_path(key: str, value: str) -> str | None:

@@ -109,7 +109,7 @@ def merge(
 ) -> tuple[Settings, list[str]]:
     """Merge `source` and `overrides` unchecked; also return one line per override that cannot be applied."""
     settings = Settings(imports=imports)
-    files = _read(source, derive)
+    files = read_files(source, derive)
     for _, values in files:
         if vet is not None:
             vet(values)
@@ -249,7 +249,7 @@ def _commented(part: Part, values: dict[str, Any], indent: str) -> list[tuple[st
     return lines + [(f"{indent}{key}: {on_one_line(values[key])}", "") for key in part.model_extra or ()]
 
 
-def _read(source: str, derive: bool) -> list[tuple[str, dict[str, Any]]]:
+def read_files(source: str, derive: bool = True) -> list[tuple[str, dict[str, Any]]]:
     """Read `source` and the chain of its `base` files, each with its name, the last base first."""
     files: list[tuple[str, dict[str, Any]]] = []
     seen: list[str] = []

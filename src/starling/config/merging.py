@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from starling.config import describe
+from starling.config import atari_ids, describe
 from starling.config.algorithms import AlgoConfig, config_class
 from starling.config.dialect import MAX_DEPTH, MAX_DIGITS, MAX_TEXT, parse, show
 from starling.config.parts import REPLACES
@@ -36,11 +36,11 @@ class Settings:
         The first file is taken as it is.
         """
         values = _copy(values)  # a YAML alias shares one section, but each copy may change
-        leaves = frozenset(_leaves(values))
+        given = frozenset(leaves(values))
         if self.values:
-            self._merge(self.values, values, (), origin, leaves)
+            self._merge(self.values, values, (), origin, given)
         else:
-            self.values, self._origins = values, dict.fromkeys(leaves, origin)
+            self.values, self._origins = values, dict.fromkeys(given, origin)
 
     def add_overrides(self, overrides: Sequence[str]) -> list[str]:
         """Apply `key.sub=value` overrides in order; return one line for each that cannot be applied."""
@@ -65,6 +65,14 @@ class Settings:
             if tuple(path[:length]) in self._origins:
                 return self._origins[tuple(path[:length])]
         return None
+
+    def by_file(self) -> dict[str, list[Path]]:
+        """Return the paths of all values that come from files, by file, in order; overrides are not included."""
+        found: dict[str, list[Path]] = {}
+        for path in leaves(self.values):
+            if path in self._origins:
+                found.setdefault(self._origins[path], []).append(path)
+        return found
 
     def _merge(
         self, place: dict[str, Any], new: dict[str, Any], path: Path, origin: str, given: frozenset[Path]
@@ -111,6 +119,8 @@ class Settings:
         """Set one key of the section `place` at `path`, and drop its neighbors that belonged to another kind."""
         if path == ("algo",) and key == "name":
             self._drop_other_algorithm(place, value)
+        elif path == ("env",) and key == "id":
+            value = self._take_atari_id(place, value, given)
         elif value is not None:
             known, node = describe.find(self._schema(), [*path, key])
             old = place.get(key, node.get("default"))
@@ -119,6 +129,21 @@ class Settings:
                     if (*path, neighbor) not in given:
                         self._drop(place, path, neighbor, kept)
         place[key] = value
+
+    def _take_atari_id(self, env: dict[str, Any], id: Any, given: frozenset[Path]) -> Any:
+        """Return the id that `id` stands for, and set its settings of `env.atari` unless they are given beside it."""
+        try:
+            found = atari_ids.resolve(id) if isinstance(id, str) else None
+        except ValueError:  # reported by the check
+            return id
+        if found is None:
+            return id
+        atari: Any = env.setdefault("atari", {}) if found.settings else None
+        for key, value in found.settings.items() if isinstance(atari, dict) else ():
+            if not {("env", "atari"), ("env", "atari", key)} & given:
+                atari[key] = value
+                self._forget(("env", "atari", key))
+        return found.id
 
     def _drop(self, place: dict[str, Any], path: Path, key: str, kept: Sequence[str]) -> None:
         inner = place.pop(key, None)
@@ -167,11 +192,11 @@ def _common_keys(one: type[AlgoConfig], other: type[AlgoConfig]) -> set[str]:
     return {field.alias or name for base in common for name, field in base.model_fields.items()}
 
 
-def _leaves(values: dict[str, Any], path: Path = ()) -> Iterator[Path]:
+def leaves(values: dict[str, Any], path: Path = ()) -> Iterator[Path]:
     """Yield the paths of all values in nested plain data that are not sections."""
     for key, value in values.items():
         if isinstance(value, dict):
-            yield from _leaves(value, (*path, str(key)))
+            yield from leaves(value, (*path, str(key)))
         else:
             yield (*path, str(key))
 

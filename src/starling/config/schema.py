@@ -53,6 +53,12 @@ class LogConfig(Part):
     every: Steps | None = Field(
         None, ge=1, description="env steps between rows of metrics; null: a hundredth of stop.env_steps"
     )
+    episodes: Episodes | None = Field(
+        None,
+        ge=1,
+        description="finished episodes between lines with episode, step, epsilon, mean reward, length, loss, Q value,"
+        " and time; null: no such lines",
+    )
 
 
 class EvalConfig(Part):
@@ -148,6 +154,13 @@ class Config(Part):
     )
     replay_from: str | None = Field(
         None, description="folder written by starling replay export, whose replay a new run starts with"
+    )
+    init_from: str | None = Field(
+        None,
+        min_length=1,
+        description="weights that a new run starts with, as far as names and shapes fit: a run's folder (its newest"
+        " checkpoint), RUN/checkpoints/NAME (best, newest, or step-...), or a safetensors file; optimizers and counters"
+        " start fresh",
     )
     stop: StopConfig = Field(default_factory=StopConfig, description="when the run ends")
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig, description="checkpoints")

@@ -1,4 +1,8 @@
-"""Lists the environment ids that the installed packages provide, and the packages that add more; needs no torch."""
+"""The environment ids that this machine knows, by prefix and package; needs no torch.
+
+`ENVIRONMENTS` registers toy problems and the user's own factories, `known_ids` lists everything, `check_id` refuses an
+unknown id with a suggestion. `registry.py` builds the environments.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Builds a `VectorEnv` from an `EnvConfig`: Gymnasium ids, ALE, MinAtar, envpool, toy envs, and user factories."""
+"""Builds a `VectorEnv` from an `EnvConfig`: Gymnasium ids, ALE, MinAtar, envpool, toy envs, and user factories.
+
+A family of environments is a module such as `minatar.py` and a branch in `_family`; its ids are in `catalog.py`.
+"""
 
 from __future__ import annotations
 

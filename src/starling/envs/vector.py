@@ -144,7 +144,7 @@ class VectorEnv:
                 self._drop(fault, broken_envs(self.encode(obs), reward))
 
     def _drop(self, fault: EnvFault, broken: NDArray) -> None:
-        """Drop the current episodes of the `broken` envs [B] bool because of `fault`."""
+        """Drop the current episodes of the envs of the mask `broken` [B] because of `fault`."""
         self._in_succession[broken] += 1
         if self._in_succession.max() > MOST_DROPPED:
             index = int(self._in_succession.argmax())
@@ -152,12 +152,12 @@ class VectorEnv:
         self.drops += [EnvFault(fault.env, fault.what, int(index)) for index in np.flatnonzero(broken)]
         self.dropped = broken
 
-    def _begin_anew(self, envs: NDArray) -> Any:
-        """Reset the `envs` [B] bool without a seed; returns the observations of all envs."""
+    def _begin_anew(self, anew: NDArray) -> Any:
+        """Reset the envs of the mask `anew` [B] without a seed; returns the observations of all envs."""
         try:
-            obs, _ = self._env.reset(options={"reset_mask": envs})
+            obs, _ = self._env.reset(options={"reset_mask": anew})
         except (Exception, SystemExit) as error:
-            raise fault_of(error, self.spec.id, "reset", envs) from error
+            raise fault_of(error, self.spec.id, "reset", anew) from error
         self._check(obs)
         return obs
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -42,6 +43,28 @@ def _mean_of(rows: Collection[tuple[float, Mapping[str, Any]]]) -> dict[str, flo
 
 def _is_timing(key: str, value: Any) -> bool:
     return key.startswith("time/") and isinstance(value, int | float)
+
+
+PARTS = ("learner", "actors", "inference", "hub", "balance", "none")
+"""What can limit a run: a part, the balance of acting and learning, or nothing clearly."""
+_ONE_PROCESS = re.compile(r"one process: (\d+)% learning, (\d+)% acting")
+_STARTS = (
+    ("limited by ", "balance"),
+    ("actors wait ", "inference"),
+    ("hub busy ", "hub"),
+    ("inference busy ", "inference"),
+    ("actors busy ", "actors"),
+    ("no clear limit", "none"),
+)
+
+
+def limiting_part(line: str) -> str:
+    """Return which of `PARTS` a line of `bottleneck` names; "none" for any other text."""
+    if taken := _ONE_PROCESS.match(line):
+        return "learner" if int(taken[1]) >= int(taken[2]) else "actors"
+    if line.startswith("learner busy "):
+        return "balance" if ": balanced" in line else "learner"
+    return next((part for start, part in _STARTS if line.startswith(start)), "none")
 
 
 @dataclass(frozen=True)
@@ -146,8 +169,8 @@ def _learning(now: _Shares) -> str:
 
 
 def _inference(now: _Shares, row: Mapping[str, Any]) -> str:
-    rows = row.get("time/inference/batch")
-    size = "" if rows is None else f" with batches of {rows:.0f} envs"
+    num_envs = row.get("time/inference/batch")
+    size = "" if num_envs is None else f" with batches of {num_envs:.0f} envs"
     return f"inference busy {now.inferring:.0%}{size}: more envs, a smaller network, or inference=local would help"
 
 

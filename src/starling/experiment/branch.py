@@ -15,8 +15,8 @@ from starling.launch.plan import RunPlan, build_model, layout_of
 from starling.learner.optimizer import moment_names
 from starling.replay.spec import TableSpec
 
-FIXED = ("algo.name", "env.id", "env.num", "env.args", "env.wrappers", "env.atari", "net")
-"""Settings that a branch cannot change, since they define the agent and its environment."""
+FIXED = ("algo.name", "env.id", "env.num", "env.args", "env.wrappers", "env.atari", "net", "init_from")
+"""Settings that a branch cannot change, since they define the agent, its environment, or its first weights."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ def _recorded(run_plan: RunPlan) -> Any:
 
 def _kept(run_plan: RunPlan) -> Any:
     """Return the properties that saved tables depend on: their specs, and the envs of every shard in a cluster."""
-    return [_shape(spec) for spec in run_plan.tables], [rows.tolist() for rows in run_plan.remote_shard_envs()]
+    envs = [env_index.tolist() for env_index in run_plan.remote_shard_envs()]
+    return [_shape(spec) for spec in run_plan.tables], envs
 
 
 def _shape(spec: TableSpec) -> TableSpec:

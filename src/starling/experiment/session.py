@@ -18,6 +18,7 @@ from starling.envs.faults import EnvFault
 from starling.errors import UserError, escaped
 from starling.experiment.bottleneck import KEY, Limits
 from starling.experiment.display import Display, Status
+from starling.experiment.episode_lines import EpisodeLines
 from starling.experiment.run_folder import checkpoint, folder
 from starling.experiment.run_folder.metrics import TIMING, MetricsFile, Scoreboard
 from starling.experiment.run_folder.saving import Saver, write_dump
@@ -93,6 +94,7 @@ class Session:
         self._started = self._clock()
         self._start_steps, self._start_updates = runtime.env_steps, runtime.updates
         self._last_row: dict[str, Any] = {}
+        self._episode_lines = EpisodeLines(self.config.log.episodes, self._clock)
         self._pace = (self._started, runtime.env_steps)
         self._next_tick = 0.0
         self._interrupts = interrupts or Interrupts()
@@ -248,9 +250,17 @@ class Session:
 
     def _listen(self) -> None:
         """Collect finished episodes and display the runtime's notices."""
-        self.scores.add(self.runtime.episodes())
+        for episode in self.runtime.episodes():
+            self.scores.add([episode])
+            if self._episode_lines.is_due(self.scores.episodes):
+                self._show_episodes()
         for line in self.runtime.notices():
             self.display.message(line)
+
+    def _show_episodes(self) -> None:
+        steps, updates = self.runtime.env_steps, self.runtime.updates
+        newest = {**self._last_row, **self._exploration(steps, updates), **self.runtime.recent_losses()}
+        self.display.message(self._episode_lines.line(self.scores, steps, newest))
 
     def _take_evaluations(self) -> dict[str, float]:
         """Return the metrics of the newest finished evaluation, or an empty dict."""

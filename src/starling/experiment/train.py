@@ -14,6 +14,14 @@ from starling.config.schema import Config
 from starling.errors import UserError
 from starling.experiment.branch import check_branch
 from starling.experiment.display import Display, Logged
+from starling.experiment.initial_weights import (
+    InitialWeights,
+    Transfer,
+    match_weights,
+    read_weights,
+    take,
+    write_record,
+)
 from starling.experiment.run_folder import checkpoint, folder
 from starling.experiment.run_folder.checkpoint_schema import state_check
 from starling.experiment.run_folder.lock import locked
@@ -29,19 +37,41 @@ from starling.replay.store import Store, shard_envs
 from starling.runtime.prewarm import prewarm
 
 
-def train(config: Config, runs: Path, display: Display) -> Result:
-    """Start a new run in a folder under `runs`."""
+def train(
+    config: Config, runs: Path, display: Display, *, file: Path | None = None, notes: Sequence[str] = ()
+) -> Result:
+    """Start a new run in a folder under `runs`.
+
+    Args:
+        file: The file from which `config` was loaded; the folder of the run may hold it, but nothing else, before.
+        notes: Lines about the configuration to display.
+    """
     run_plan = _prepare(config)
+    initial = None if config.init_from is None else read_weights(config.init_from)
     set_up_torch(plan_threads(run_plan))
     runtime = build_runtime(run_plan, find_room(runs))
     with ExitStack() as held:
         interrupts = held.enter_context(Interrupts())  # from here on there is something to save
         with _closing_if_it_fails(runtime):
+            taken = None if initial is None else _take_weights(runtime, initial)
             filled = begin_with_replay(run_plan, runtime)
-            place = folder.create(runs, run_plan.config, display.message)
+            prepared = folder.find_prepared(runs, run_plan.config, file, display.message)
+            if prepared is not None:
+                held.enter_context(locked(prepared, display.message))
+                place = folder.take_over(prepared, run_plan.config, file, display.message)
+            else:
+                place = folder.create(runs, run_plan.config, display.message)
+                held.enter_context(locked(place.path, display.message))
             display = Logged(display, place, run_plan.config)
-            held.enter_context(locked(place.path, display.message))
             display.message(f"run: {place.path}")
+            for note in notes:
+                display.message(note)
+            if initial is not None and taken is not None:
+                write_record(place, initial, taken)
+                for problem in initial.problems:
+                    display.message(f"checkpoint skipped: {problem}")
+                for line in taken.lines(initial.source, runtime.learner.model.state_dict()):
+                    display.message(line)
             if warning := secrets_warning(run_plan.config):
                 display.message(warning)
             if config.precision == "auto":
@@ -130,6 +160,12 @@ def branch(
                 display.message(warning)
             session = Session(new, place, runtime, display, state["session"], interrupts=interrupts)
         return session.run()
+
+
+def _take_weights(runtime: Runtime, initial: InitialWeights) -> Transfer:
+    transfer = match_weights(initial, runtime.learner.model.state_dict())
+    runtime.learner.start_from(take(initial, transfer))
+    return transfer
 
 
 @contextmanager

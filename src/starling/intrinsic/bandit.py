@@ -35,7 +35,7 @@ class Bandit:
         self._kind, self._epsilon, self._bonus = kind, epsilon, bonus
 
     def state(self, num_envs: int) -> State:
-        """Initial state for `num_envs` envs, before any episode."""
+        """Initial state for `num_envs` envs, before any episode; the other methods take indices of these envs."""
         return {
             "arm": torch.full((num_envs, self.window), -1, dtype=torch.int64),  # of each episode; -1: none yet
             "value": torch.zeros(num_envs, self.window),

@@ -75,7 +75,11 @@ def build_inline(run_plan: RunPlan, model: nn.Module, layout: Layout) -> InlineR
 
 
 def build_processes(run_plan: RunPlan, model: nn.Module, layout: Layout) -> ProcessesRuntime:
-    """Actors, inference, and evaluation in worker processes; the hub in a thread, the learner in the main thread."""
+    """Actors and evaluator in worker processes; the hub in a thread, the learner in the main thread.
+
+    With `inference=central`, env loops and an inference server take the place of actors. The hub's supervisor starts
+    all workers.
+    """
     settings, run = run_plan.config.supervision, RunSpec.of(run_plan, layout)
     weights = SharedWeights(copy_size(model))
     specs, slots = worker_specs(run_plan, run, weights, 0)

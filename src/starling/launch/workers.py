@@ -27,7 +27,7 @@ from starling.runtime.shared_memory import AnonymousSharedMemory, SharedBytes, s
 from starling.runtime.shared_weights import SharedWeights, WeightReader, WeightWriter
 from starling.runtime.worker import LEARNER, WorkerSpec
 from starling.runtime.worker_main import WorkerArgs
-from starling.runtime.worker_roles import EvaluatorWorker, InferenceWorker, LoopWorker
+from starling.runtime.worker_roles import EnvLoopWorker, EvaluatorWorker, InferenceWorker
 from starling.state_io import unpack
 from starling.types import EnvSpec, Layout
 
@@ -70,18 +70,18 @@ class ActorArgs:
     def for_incarnations(self, incarnations: Mapping[int, int]) -> ActorArgs:
         return replace(self, group=replace(self.group, incarnation=incarnations[self.index]))
 
-    def build(self, link: Link, usage: Usage) -> LoopWorker:
+    def build(self, link: Link, usage: Usage) -> EnvLoopWorker:
         run_plan = self.run.run_plan()
         model = build_model(run_plan)
         sink = LinkSink(link, self.fragments, self.weights, model)
         core = build_policy(run_plan, model, self.run.layout, sink, {self.index: self.group})
         core.policy.progress = sink.refresh()  # so that the first action uses trained weights
         loop = build_env_loop(run_plan.config, core, self.index, self.group, usage)
-        return LoopWorker(loop, link, WAIT_OUT, [link])
+        return EnvLoopWorker(loop, link, WAIT_OUT, [link])
 
 
 @dataclass(frozen=True)
-class EnvArgs:
+class EnvLoopArgs:
     """An env loop whose actor core is in the inference server."""
 
     run: RunSpec
@@ -89,13 +89,13 @@ class EnvArgs:
     group: GroupSpec
     channel: LoopPort
 
-    def for_incarnations(self, incarnations: Mapping[int, int]) -> EnvArgs:
+    def for_incarnations(self, incarnations: Mapping[int, int]) -> EnvLoopArgs:
         return replace(self, group=replace(self.group, incarnation=incarnations[self.index]))
 
-    def build(self, link: Link, usage: Usage) -> LoopWorker:
+    def build(self, link: Link, usage: Usage) -> EnvLoopWorker:
         channel = LoopSide(self.channel, self.index, self.group.incarnation)
         loop = build_env_loop(self.run.config(), channel, self.index, self.group, usage)
-        return LoopWorker(loop, link, WAIT_IN, [channel, link])
+        return EnvLoopWorker(loop, link, WAIT_IN, [channel, link])
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def _central_specs(
         dependents=tuple(f"env {index}" for index in groups),
     )
     loops: Specs = [
-        WorkerSpec(f"env {index}", "env", EnvArgs(run, index, group, channel.loop_port(index)), (index,))
+        WorkerSpec(f"env {index}", "env", EnvLoopArgs(run, index, group, channel.loop_port(index)), (index,))
         for index, group in groups.items()
     ]
     return [server, *loops], slots

@@ -355,8 +355,8 @@ class Learner:
 
         On another device than the CPU, the host learns only at the end of the update which it was.
         """
-        self._optimizer_steps += 1
         if not self._on_cpu:
+            self._optimizer_steps += 1  # perhaps one too many
             finite = torch.stack(list(norms.values())).isfinite().all()
             for name, norm in norms.items():
                 self._optimizers[name].apply_if(finite, norm)
@@ -364,6 +364,7 @@ class Learner:
             return
         known = {name: float(norm) for name, norm in norms.items()}
         if _all_finite(known):
+            self._optimizer_steps += 1
             for name, size in known.items():
                 self._optimizers[name].apply(size)
         self._record_step(known, self._sum_of_weights(), batch)
@@ -403,6 +404,12 @@ class Learner:
             for target_buffer, buffer in self._buffer_pairs:
                 target_buffer.copy_(buffer)
 
+    def start_from(self, weights: Mapping[str, Tensor]) -> None:
+        """Take these weights, by their names in the model's state, before the first update; so does the target."""
+        self.model.load_state_dict({**self.model.state_dict(), **weights})
+        if self._target is not None:
+            self._target.load_state_dict(self.model.state_dict())
+
     def apply_settings(self) -> None:
         """Use the configured settings of the optimizers instead of those that `set_state` restored."""
         for optimizer in self._optimizers.values():
@@ -425,6 +432,10 @@ class Learner:
         if rank:
             seeds = np.random.SeedSequence([self._seed, rank, self.updates])
             self._rng = np.random.Generator(np.random.PCG64(seeds))
+
+    def recent_losses(self) -> dict[str, float]:
+        """Means of all losses and other measurements of batches since the last call of `drain_metrics`."""
+        return {name: value for name, value in self._means.peek().items() if name.startswith("loss/")}
 
     def drain_metrics(self) -> dict[str, float]:
         """Means since the last call."""

@@ -26,9 +26,13 @@ class Means:
         """Return True if a number of this name was added since the last `drain`."""
         return name in self._numbers
 
+    def peek(self) -> dict[str, float]:
+        """Return the mean of every name, independent of the order of values."""
+        return {name: fmean(values) for name, values in sorted(self._numbers.items())}
+
     def drain(self) -> dict[str, float]:
-        """Return the mean of every name, independent of the order of values, and start anew."""
-        means = {name: fmean(values) for name, values in sorted(self._numbers.items())}
+        """Return what `peek` does, and start anew."""
+        means = self.peek()
         self._numbers.clear()
         return means
 

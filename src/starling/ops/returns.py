@@ -2,7 +2,8 @@
 
 Step t goes from obs[t] to obs[t+1]; `discount_t` is already 0 at termination. The step after the end of an episode is
 a reset and invalid: its obs is the final observation. There, delta and trace are 0 and the target is the value itself,
-so a truncated episode bootstraps from V(final obs) and nothing leaks from the next episode.
+so a truncated episode bootstraps from V(final obs) and nothing leaks from the next episode. `window_return` is
+different: it has one target per sequence, and its invalid steps are padding, which it skips.
 """
 
 from __future__ import annotations

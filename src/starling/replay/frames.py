@@ -78,9 +78,7 @@ class Stacked:
 
         n, sequences = self._n, len(run.steps)
         cells = np.empty((sequences, len(run.cells) + n - 1), np.int64)  # of each frame
-        in_whole = np.empty(
-            (2, sequences * (n - 1)), np.int64
-        )  # (frame, sequence) of frames that only a whole stack has
+        in_whole = np.empty((2, sequences * (n - 1)), np.int64)  # (frame, sequence): only a whole stack has the frame
         irregular = np.empty(sequences, bool)  # sequences with stacks that are not views of `frames`
         count = locate(
             run.cells[0],

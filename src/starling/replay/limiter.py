@@ -70,7 +70,7 @@ class Limiter:
         return all((ahead - one_round) * batches <= self._sampled * steps for batches, steps in self._ratios)
 
     def begin(self, num_envs: int) -> None:
-        """Count the credit for a fragment of `num_envs` envs, even if not `may_begin`; `Store.begin` asks first."""
+        """Count the credit for a fragment of `num_envs` envs without a check; `Store.begin` asks `may_begin` first."""
         self._in_flight += num_envs
 
     def inserted(self, env_steps: int, num_envs: int) -> None:

@@ -26,10 +26,11 @@ def ring_length(spec: TableSpec, num_envs: int, stack: int = 1) -> int:
     return max(spec.capacity // num_envs, spec.length + spec.fragment + stack)
 
 
-def _env_index(saved: NDArray, most: int) -> NDArray:
+def _checked_env_index(saved: NDArray, most: int) -> NDArray:
     """Check saved global env indices [n]: at most `most`, all different, and in range."""
     env_index = np.array(saved)
-    if env_index.ndim != 1 or env_index.dtype.kind not in "iu" or len(env_index) > most:
+    listed = env_index.ndim == 1 and env_index.dtype.kind in "iu"
+    if not listed or len(env_index) > most or len(np.unique(env_index)) != len(env_index):
         raise ValueError(f"saved env indices are not up to {most} different integers")
     if len(env_index) and not (env_index.min() >= 0 and env_index.max() < _MOST_ENVS):
         raise ValueError(f"a saved env index is outside [0, {_MOST_ENVS:,})")
@@ -258,7 +259,7 @@ class Ring:
         if self._carry is not None:
             self._carry.set_state(state["carry"])
         self._waiting[:] = state["waiting"]
-        self._global = _env_index(state["env_index"], self._grid.rings)
+        self._global = _checked_env_index(state["env_index"], self._grid.rings)
         self._local = np.full(int(self._global.max(initial=-1)) + 1, -1)
         self._local[self._global] = np.arange(len(self._global))
         self._broken = int(state["broken"])

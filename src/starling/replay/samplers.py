@@ -304,6 +304,8 @@ class Ranked:
         self._uses[members], self._distance[members] = state["uses"], state["distance"]
 
 
+# A sampler that is added here and takes priorities must also be named in `TableSpec.takes_priorities`, and `listed`
+# must know its state.
 BUILT_IN: dict[str, Callable[[TableSpec, int], Sampler]] = {
     "fifo": lambda spec, slots: Fifo(spec.max_times_sampled, spec.buffer),
     "uniform": lambda spec, slots: Uniform(slots),

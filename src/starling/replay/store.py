@@ -112,7 +112,10 @@ class Store:
         return None if candidates is None else self.select(candidates, {})
 
     def draw_candidates(self) -> Candidates | None:
-        """Draw the candidates of the next batch; None until the limiter and every table allow it."""
+        """Draw the candidates of the next batch; None until the limiter and every table allow it.
+
+        Only ranked tables have more candidates than `select` takes; for all others the candidates are the batch.
+        """
         if not self.limiter.may_sample(self.mixture.sizes):
             return None
         if not self._candidates:

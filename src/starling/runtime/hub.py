@@ -41,7 +41,7 @@ from starling.runtime.messages import (
     StepsStored,
 )
 from starling.runtime.supervisor import Supervisor
-from starling.runtime.worker import ACTING, LOOP_ONLY, PAUSING, Worker
+from starling.runtime.worker import ACTING, ENV_LOOP, PAUSING, Worker
 from starling.types import Episode, Fragment, NDArray, Sample
 
 R = TypeVar("R")
@@ -301,7 +301,7 @@ class Hub:
             self._send(worker.name, Evaluate(self.evaluator_state))
 
     def worker_ended(self, worker: Worker) -> None:
-        """Balance the books of a dead worker, whatever its kind (`WorkerKind`).
+        """Balance the books of a dead worker, whatever its kind (`worker.WorkerKind`).
 
         1. A writer of fragments: those that it had begun are lost, and their credits are free for others.
         2. A worker that steps envs: an incarnation of each of its groups ends. The steps that it produced and that were
@@ -315,7 +315,7 @@ class Hub:
         if worker.spec.kind in ACTING:
             for group in worker.spec.groups:
                 self.credits.incarnation_ends(group, worker.produced[group])
-        if worker.spec.kind == LOOP_ONLY:
+        if worker.spec.kind == ENV_LOOP:
             for group in worker.spec.groups:
                 self.credits.pause(group)
                 self._send(self.credits.actor_slots[group].writer, EnvGroupLost(group))

@@ -32,12 +32,12 @@ def _decoded(token: bytes) -> tuple[int, int, int]:
 def _place_spec(layout: Layout, num_envs: int) -> tuple[EnvStep, Tree]:
     """The arrays of one group: a step and actions, as `ArraySpec`."""
 
-    def rowwise(spec: ArraySpec) -> ArraySpec:
+    def batched(spec: ArraySpec) -> ArraySpec:
         return ArraySpec((num_envs, *spec.shape), spec.dtype)
 
     flag = ArraySpec((num_envs,), _FLAG)
     specs: dict[str, Any] = {
-        "obs": tree.map(rowwise, layout.obs),
+        "obs": tree.map(batched, layout.obs),
         "first": flag,
         "reward": ArraySpec((num_envs,), _REWARD),
         "terminated": flag,
@@ -45,7 +45,7 @@ def _place_spec(layout: Layout, num_envs: int) -> tuple[EnvStep, Tree]:
         "valid": flag,
         "cut_short": flag,
     }
-    return EnvStep(**specs), tree.map(rowwise, layout.action)
+    return EnvStep(**specs), tree.map(batched, layout.action)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ServerPort:
     shared_memory: AnonymousSharedMemory
     offsets: dict[int, int]
     layout: Layout
-    num_envs: dict[int, int]
+    num_envs: dict[int, int]  # by group
     bell: PipeEnd
     answers: dict[int, PipeEnd]
 
@@ -75,8 +75,8 @@ class ServerPort:
 class SharedInferenceChannel:
     """Memory and pipes between all env loops and their server.
 
-    The main process keeps every end open, so that a loop or the server can be replaced. All loops ring one bell: a
-    token is far smaller than what a pipe takes in one piece.
+    `num_envs` is given by group. The main process keeps every end open, so that a loop or the server can be replaced.
+    All loops ring one bell: a token is far smaller than what a pipe takes in one piece.
     """
 
     def __init__(self, layout: Layout, num_envs: Mapping[int, int]) -> None:

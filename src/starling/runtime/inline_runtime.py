@@ -113,6 +113,10 @@ class InlineRuntime:
         """Lines for the user since the last call."""
         return [line for loop in self.loops for line in loop.notices()]
 
+    def recent_losses(self) -> dict[str, float]:
+        """Means of the losses since the last call of `drain_metrics`."""
+        return self.learner.recent_losses()
+
     def drain_metrics(self) -> dict[str, Any]:
         self._learner_usage.beat()  # what it is in the middle of counts as well
         busy = self._shares.look("learner", self._learner_usage.cells)  # while the learner waits, the env loops act

@@ -194,6 +194,10 @@ class LearnersRuntime:
     def notices(self) -> list[str]:
         return [line for hub in self.hubs for line in hub.notices()] + drain(self._notices)
 
+    def recent_losses(self) -> dict[str, float]:
+        """Nothing: the learners are other processes, which report their losses in `drain_metrics`."""
+        return {}
+
     def drain_metrics(self) -> dict[str, Any]:
         """Metrics of the first rank's learner, and sums over all hubs; shares of time are means."""
         learned = self._learner_metrics() if self._last is None else self._last[1]

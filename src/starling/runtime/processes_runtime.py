@@ -75,6 +75,10 @@ class ProcessesRuntime:
     def notices(self) -> list[str]:
         return self.hub.notices()
 
+    def recent_losses(self) -> dict[str, float]:
+        """Means of the losses since the last call of `drain_metrics`."""
+        return self.learner.recent_losses()
+
     def drain_metrics(self) -> dict[str, Any]:
         shares = self._shares.look("learner", self._usage.cells)
         timed = {f"time/learner/{phase}": round(shares[phase], 3) for phase in (BUSY, WAIT_IN) if shares}

@@ -1,7 +1,8 @@
 """The newest weights in shared memory: one process writes them, any number read them, nobody waits.
 
 Two copies are written in turn. A reader reads the copy that was finished last and checks it afterwards: it reads again
-only if a writer has begun that same copy meanwhile. This relies on stores becoming visible in order, as on x86.
+only if a writer has begun that same copy meanwhile. This relies on stores becoming visible in order, as on x86. The
+runtime of the learner publishes after every update (`ProcessesRuntime.step`); an actor reads before every fragment.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ ACTING = ("actor", "env", "node")
 """Kinds that step envs: with their process, an incarnation of each of their groups ends."""
 PAUSING = ("env", "node")
 """Kinds whose groups can be paused, that is without an env loop while their writer still runs."""
-LOOP_ONLY = "env"
+ENV_LOOP = "env"
 """The kind whose fragments another worker writes, which must be told of its end."""
 NEEDED = ("inference", LEARNER)
 """Kinds without which a run cannot go on."""

@@ -18,7 +18,7 @@ from starling.runtime.messages import EpisodesDropped, EpisodesEnded, Evaluate, 
 from starling.runtime.shared_weights import WeightReader
 
 
-class LoopWorker:
+class EnvLoopWorker:
     """An env loop; its actor core is in the same process or in an inference server."""
 
     def __init__(self, loop: EnvLoop, link: Link, phase: str, watched: list[Any]) -> None:

@@ -28,7 +28,7 @@ from starling.tools.video import PartialFile, as_shown, write_video
 from starling.tools.video_strip import Strip
 from starling.types import EnvStep, NDArray, Tree
 
-_ROW = np.zeros(1, np.int64)  # index of the only env
+_ENV_INDEX = np.zeros(1, np.int64)  # index of the only env
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Player:
     ) -> None:
         self.env, self.shown = env, list[Shown]()
         self._policy, self._demand, self._clip, self._report = policy, demand, reward_clip, report
-        self._group = policy.new_group(_ROW, demand.seed)
+        self._group = policy.new_group(_ENV_INDEX, demand.seed)
         self._strip = Strip() if demand.streams else None
         self._streams: tuple[str, ...] = ()  # known after the first reset
 
@@ -143,7 +143,7 @@ class Player:
         self.picture()
 
     def _seeds(self, number: int) -> NDArray:
-        return noise.seeds(self._demand.seed, _ROW, number)
+        return noise.seeds(self._demand.seed, _ENV_INDEX, number)
 
     def _episode(self, number: int, shown: Shown) -> Iterator[None]:
         begun = self._see(self.env.reset(self._seeds(number)))  # one seed per episode: it depends on no earlier one

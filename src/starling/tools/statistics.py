@@ -90,6 +90,39 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
+def interquartile_curve(
+    curves: ArrayLike, *, seed: int = 0, resamples: int = 500, confidence: float = 0.95
+) -> tuple[Scores, Scores, Scores]:
+    """Interquartile mean of several runs at every point of a curve, with its bootstrap interval.
+
+    A resample draws whole curves, so that neighbouring points of the interval belong to the same resamples.
+
+    Args:
+        curves: values [runs, points].
+        seed: of the resamples.
+        resamples: number of resamples.
+        confidence: coverage, between 0 and 1.
+
+    Returns:
+        The IQM and the lower and upper bounds, [points] each. Of one run all three are its values.
+
+    Raises:
+        ValueError: there are no runs, or some values are not finite.
+    """
+    values = _matrix(curves)
+    drawn = np.random.default_rng(seed).integers(len(values), size=(resamples, len(values)))
+    resampled = np.stack([_middle(values[rows]) for rows in drawn])  # [resamples, points]
+    low, high = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
+    return _middle(values), low, high
+
+
+def _middle(values: Scores) -> Scores:
+    """IQM over runs at every point: [runs, points] -> [points]."""
+    cut = len(values) // 4
+    middle: Scores = np.sort(values, axis=0)[cut : len(values) - cut].mean(axis=0)
+    return middle
+
+
 def _resample(scores: Scores, rng: np.random.Generator) -> Scores:
     """Resample runs with replacement within each task, [runs, tasks]."""
     drawn = rng.integers(len(scores), size=scores.shape)

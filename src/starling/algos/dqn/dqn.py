@@ -52,6 +52,7 @@ class DQN(Algorithm):
         return (n_step_table(self.config),)
 
     def learning(self) -> LearnSpec:
+        """One optimizer; the learner copies the network to the target network every `target_every` updates."""
         return LearnSpec(
             optimizers={"q": OptimizerSpec(self.config.optimizer)},
             target=TargetSpec(every=self.config.target_every),
@@ -73,7 +74,7 @@ class DQN(Algorithm):
     def training_epsilon(self, progress: Progress, env_index: Tensor, num_envs: int) -> Tensor | float:
         """Epsilon when training of the envs with indices `env_index` [B]: one number, or one per env [B].
 
-        `progress` is that of the weights that act, so it changes once per fragment, when these are loaded.
+        `progress` is that of the weights that act, so it changes when new weights are loaded, not at every step.
         """
         return self.config.epsilon.at(progress.env_steps, progress.fraction)
 

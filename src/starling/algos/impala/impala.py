@@ -68,9 +68,9 @@ class IMPALA(Algorithm):
         steps, config = batch.trajectory, self.config
         outputs = run_network(model, steps)
         terms = loss_terms(outputs, steps, self._streams, config)
-        policy_loss = masked_sum(terms.policy - config.entropy_coef * terms.entropy, steps.valid)
+        policy_loss = masked_sum(terms.policy_loss - config.entropy_coef * terms.entropy, steps.valid)
         # The value loss needs no mask: the target `vs` is the value itself at steps without a target.
-        loss = policy_loss + config.value_coef * terms.value.sum()
+        loss = policy_loss + config.value_coef * terms.value_loss.sum()
         return Loss(
             losses={"impala": loss},
             metrics=lambda: {
@@ -95,8 +95,8 @@ class PolicyOutputs:
 class LossTerms:
     """Terms of the loss, [T, B] each, before masks and coefficients."""
 
-    policy: Tensor
-    value: Tensor  # sum over streams
+    policy_loss: Tensor
+    value_loss: Tensor  # sum over streams
     entropy: Tensor
     traces: dict[str, VTrace]  # value targets and advantages per stream
 
@@ -130,8 +130,8 @@ def loss_terms(
     traces = vtrace_by_stream(outputs.heads, outputs.log_rho, steps, streams, config, keep_t)
     advantage = weighted_total({name: trace.pg_advantage for name, trace in traces.items()}, streams)
     return LossTerms(
-        policy=policy_gradient_loss(outputs.log_prob, advantage),
-        value=total([value_loss(outputs.heads[s.name][:-1], traces[s.name].vs) for s in streams]),
+        policy_loss=policy_gradient_loss(outputs.log_prob, advantage),
+        value_loss=total([value_loss(outputs.heads[s.name][:-1], traces[s.name].vs) for s in streams]),
         entropy=outputs.policy.entropy(),
         traces=traces,
     )
@@ -141,8 +141,8 @@ def per_step_metrics(outputs: PolicyOutputs, terms: LossTerms, clip_rho: float) 
     """Metrics [T, B] whose means are logged."""
     rho = outputs.log_rho.exp()
     return {
-        "policy": terms.policy,
-        "value": terms.value,
+        "policy": terms.policy_loss,
+        "value": terms.value_loss,
         "entropy": terms.entropy,
         "rho": rho,
         "clipped": (rho > 1.001 * clip_rho).float(),  # on-policy ratios are 1 up to rounding and do not count

@@ -74,10 +74,10 @@ class MixedIMPALA(IMPALA):
             keep = relevance(outputs.policy, outputs.behaviour, config.clip_rho, config.laser)
         terms = loss_terms(outputs, steps, self._streams, config, keep)
         replayed = batch.source != self._sources.queue  # [B]
-        entropy, value = terms.entropy, terms.value
+        entropy, value = terms.entropy, terms.value_loss
         if keep is not None:
             entropy = torch.where(keep & ~replayed, entropy, 0.0)
-        policy = terms.policy - config.entropy_coef * entropy
+        policy = terms.policy_loss - config.entropy_coef * entropy
         clones: dict[str, Tensor] = {}
         if config.clear is not None:
             cloned = replayed & (steps.valid if keep is None else steps.valid & keep)

@@ -167,16 +167,16 @@ class NGU(R2D2):
         if self._bandit is not None and seen.explore:
             ended = seen.ends
             self._bandit.learn(state["bandit"], ended, arm[ended], total[ended])
-        begins = seen.begins
-        if len(begins) == 0:
+        begun = seen.begins
+        if len(begun) == 0:
             return
         if not seen.explore:
-            arm[begins] = seen.arm[begins]
+            arm[begun] = seen.arm[begun]
         elif self._bandit is None:
-            arm[begins] = seen.env_index[begins] % self.config.policies
+            arm[begun] = seen.env_index[begun] % self.config.policies
         else:
-            arm[begins] = self._bandit.choose(state["bandit"], begins, seen.noise(2)[begins])
-        total[begins] = 0.0
+            arm[begun] = self._bandit.choose(state["bandit"], begun, seen.noise(2)[begun])
+        total[begun] = 0.0
 
     def trials(self) -> Trials | None:
         """The evaluator's bandit if there is a meta-controller and policies differ in more than epsilon, else None."""

@@ -1,17 +1,18 @@
 """Checkpoints: a folder of safetensors, JSON, and a manifest with checksums. Nothing is ever unpickled.
 
 The state is a dict of parts; each is `PART.json` and, if it has arrays, `PART.safetensors`. Every runtime saves `store`
-(env steps, tables, limiter), `learner` (networks, optimizers), `incarnations` of the groups of envs, and `evaluator`;
-`inline` adds `env`, and `loops` and `policies` if the checkpoint is exact. The session adds `session`. See `save` of
-each runtime and `Session._take_state`. Large arrays that change gradually, those of the tables, are in *segments*:
-files beside the checkpoints, which several of them share.
+(env steps; also tables and limiter if `checkpoint.replay` is on), `learner` (networks, optimizers), `incarnations` of
+the groups of envs, and `evaluator`; `inline` adds `env`, and `loops` and `policies` if the checkpoint is exact. The
+session adds `session`. See `save` of each runtime and `Session._take_state`. Large arrays that change gradually, those
+of the tables, are in *segments*: files beside the checkpoints, which several of them share.
 
 Order of writes (`write`), each synced to disk before the next:
 
 1. What an earlier save left half done is removed or undone (`recover`).
 2. The segments that are not there yet.
 3. The folder under a temporary name: the parts, then the manifest.
-4. Its final name, under which a checkpoint is complete. An older one of the same env steps is removed after that.
+4. Its final name, under which a checkpoint is complete. An older one of the same env steps is moved aside before and
+   removed after; if the process dies between the two renames, `recover` moves it back.
 5. `best.json`, if its score is the best so far.
 6. Old checkpoints are removed as `Retention` says, then the segments that none refers to any more.
 

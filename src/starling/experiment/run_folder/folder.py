@@ -17,11 +17,14 @@ from typing import Any
 from starling.config import load as config_load
 from starling.config.dialect import parse
 from starling.config.schema import Config
-from starling.errors import UserError
+from starling.errors import UserError, quoted
 from starling.experiment.run_folder import trust
 from starling.experiment.run_folder.contents import check_contents
 from starling.experiment.run_folder.disk import GrowingFile, make_folder, publish
 from starling.experiment.run_folder.rows import Rows, read_content, to_json
+
+GIVEN = "config.given.yaml"
+"""The file that the user prepared, in the folder of a run that was started from it."""
 
 
 class RunGoneError(Exception):
@@ -172,6 +175,52 @@ def create(
                 warn(f"warning: {problem}")
             return folder
     raise UserError(f"{root} holds 10,000 runs called {name!r}; choose another name")
+
+
+def find_prepared(root: Path, config: Config, file: Path | None, say: Callable[[str], None]) -> Path | None:
+    """Return the folder of the run `config.run` under `root` if the user has prepared it; else None, and say why.
+
+    It is prepared if `file`, from which the configuration was loaded, is in it, and nothing else.
+    """
+    folder = root / (config.run or "")
+    if config.run is None or file is None or not folder.is_dir() or not os.path.samefile(folder, file.parent):
+        return None
+    if problem := _why_not_prepared(folder, file.name):
+        say(f"{folder} {problem}: the run gets a folder of its own")
+        return None
+    return folder
+
+
+def take_over(path: Path, config: Config, file: Path | None, warn: Callable[[str], None]) -> RunFolder:
+    """Make a run of a folder that `find_prepared` has found and that is locked now; the file in it is kept as `GIVEN`.
+
+    Raises:
+        UserError: Something else has come into the folder meanwhile.
+    """
+    name = "" if file is None else file.name
+    if problem := _why_not_prepared(path, name):
+        raise UserError(f"{path} {problem}, which came after this run was started: start it again")
+    folder = RunFolder(path)
+    with _refusing(path):
+        if name == folder.config_name and not os.path.lexists(path / GIVEN):
+            os.link(folder.config_file, path / GIVEN)  # the same file: `_save_config` replaces the other name
+        if (problem := _save_config(folder, config, seal_cluster=True)) is not None:
+            warn(f"warning: {problem}")
+    return folder
+
+
+def _why_not_prepared(folder: Path, name: str) -> str | None:
+    """Return the reason why a folder is not one that holds only the file `name`, and perhaps a lock of nobody."""
+    if folder.stat().st_uid != os.geteuid():
+        return "belongs to another user"
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.is_file(follow_symlinks=False):
+                return f"holds {quoted(entry.name)}, which is not a plain file"
+            same = entry.name == GIVEN and os.path.samefile(entry.path, folder / name)  # from a start that was killed
+            if entry.name not in (name, ".lock") and not same:
+                return f"holds more than {name} ({quoted(entry.name)})"
+    return None
 
 
 def of_config(source: str, allow: Sequence[str] = ()) -> RunFolder | None:

@@ -41,6 +41,23 @@ def locked(folder: Path, say: Callable[[str], None]) -> Iterator[None]:
         os.close(descriptor)
 
 
+def is_locked(folder: Path) -> bool:
+    """Return True if a process of this machine trains in the folder; False also if that cannot be found out."""
+    try:
+        descriptor = open_regular(folder / ".lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _acquire(descriptor: int, file: Path, say: Callable[[str], None]) -> bool:
     """Acquire the lock, and wait for it if necessary; returns False if the file system has no locks."""
     deadline, waits = time.monotonic() + WAIT_SECONDS, False

@@ -45,10 +45,10 @@ def export_replay(replay: SavedReplay, out: Path) -> Manifest:
 
 
 def _write_table(folder: Path, table: Table, layout: Layout) -> TableEntry:
-    parts, envs, steps = [], set[int](), 0
+    parts, env_indices, steps = [], set[int](), 0
     for number, part in enumerate(_parts(table, layout)):
         parts.append(_write_part(folder / f"{table.spec.name}-{number:05d}.safetensors", part, layout.stack))
-        envs |= set(part.env_index.tolist())
+        env_indices |= set(part.env_index.tolist())
         steps += int(part.valid.sum())
     spec = table.spec
     return TableEntry(
@@ -59,7 +59,7 @@ def _write_table(folder: Path, table: Table, layout: Layout) -> TableEntry:
         priority_exponent=spec.priority_exponent,
         items=table.size,
         steps=steps,
-        envs=len(envs),
+        envs=len(env_indices),
         parts=parts,
     )
 

@@ -30,9 +30,8 @@ class Feed:
         self._own = own
         stack = layout.stack.n if layout.stack else 1
         self._table, self._env_index = table, np.array([env_index])
-        self._longest = min(
-            AGED if own else LONGEST, ring_length(table.spec, num_envs, stack) - table.spec.length - stack
-        )
+        room = ring_length(table.spec, num_envs, stack) - table.spec.length - stack
+        self._longest = min(AGED if own else LONGEST, room)
         self._recurrent = bool(tree.leaves(layout.carry))
         self._last: Steps | None = None  # one step, kept until the next observation is known
         self._priorities: list[NDArray] = []
@@ -76,23 +75,23 @@ class Feed:
 
 
 def feed_all(shards: Sequence[Table], layout: Layout, num_envs: int, own: bool = False) -> list[dict[int, Feed]]:
-    """Build a `Feed` for each of `num_envs` envs into its shard of a table: one dict per shard, by env."""
+    """Build a `Feed` for each of `num_envs` envs into its shard of a table: one dict per shard, by env index."""
     dealt = shard_envs(num_envs, len(shards))
     return [
-        {env: Feed(table, layout, env, len(mine), own) for env in mine.tolist()}
+        {i: Feed(table, layout, i, len(mine), own) for i in mine.tolist()}
         for table, mine in zip(shards, dealt, strict=True)
     ]
 
 
 def take_over(table: Table, feeds: Mapping[int, Feed], prioritized: bool) -> None:
-    """Restore the items and priorities of a table that was filled by `feeds`, which are given by env.
+    """Restore the items and priorities of a table that was filled by `feeds`, which are given by env index.
 
     Items that did not exist before are evicted: they arise since stretches that were still open have ended now.
     """
     assert table.ring is not None
     items = table.ring.items()
-    given = {env: feed.priorities() for env, feed in feeds.items()}
-    priorities = np.array([given[env][start] for env, start in zip(items.env_index.tolist(), items.start, strict=True)])
+    given = {i: feed.priorities() for i, feed in feeds.items()}
+    priorities = np.array([given[i][start] for i, start in zip(items.env_index.tolist(), items.start, strict=True)])
     same = np.full((2, len(priorities)), [[table.shard], [table.index]], np.int64)
     keys = Keys(same[0], same[1], items.slots, items.generation)
     had = priorities > 0

@@ -84,7 +84,7 @@ def _restored(run_plan: RunPlan, part: State, shard: int, index: int, layout: La
 def _move_steps(before: Sequence[Table], after: Sequence[Table], layout: Layout, num_envs: int) -> None:
     """Insert all steps into the shards that now have their envs; items and priorities are kept."""
     feeds = feed_all(after, layout, num_envs, own=True)
-    by_env = {env: feed for mine in feeds for env, feed in mine.items()}
+    by_env = {i: feed for mine in feeds for i, feed in mine.items()}
     for table in before:
         for steps in read_steps(table):
             by_env[int(steps.env_index[0])].add(steps)

@@ -155,7 +155,7 @@ def _check_choices(columns: Mapping[str, NDArray], run_plan: RunPlan) -> None:
 
 def _dealt(source: Iterator[Steps], feeds: list[Feed], by_env: bool) -> Iterator[tuple[Feed, Steps]]:
     """Yield steps with their `Feed`: one per env of the export if `by_env`, else the emptiest for each stretch."""
-    of_env: dict[int, Feed] = {}
+    feed_of_env: dict[int, Feed] = {}
     target: Feed | None = None
     for steps in source:
         cuts = np.diff(steps.env_index) != 0 if by_env else ~steps.valid[:-1]
@@ -163,7 +163,7 @@ def _dealt(source: Iterator[Steps], feeds: list[Feed], by_env: bool) -> Iterator
         for begin, end in pairwise(bounds):
             piece: Steps = tree.map(lambda leaf, a=begin, b=end: leaf[a:b], steps)
             if by_env:
-                target = of_env.setdefault(int(piece.env_index[0]), feeds[len(of_env) % len(feeds)])
+                target = feed_of_env.setdefault(int(piece.env_index[0]), feeds[len(feed_of_env) % len(feeds)])
             elif target is None:
                 target = min(feeds, key=lambda feed: feed.written)
             yield target, piece

@@ -55,12 +55,12 @@ def read_steps(table: Table) -> Iterator[Steps]:
     items = ring.items()
     priorities = table.priorities(items.slots)
     at_once = max(1, AT_ONCE // table.spec.length)
-    for env in np.unique(items.env_index):
-        low, high = np.searchsorted(items.env_index, [env, env + 1])
+    for i in np.unique(items.env_index):
+        low, high = np.searchsorted(items.env_index, [i, i + 1])
         mine: Items = tree.map(lambda column, a=low, b=high: column[a:b], items)
         picks = _picks(mine, every=bool(tree.leaves(ring.gather(mine.slots[:1]).carry)))
-        for i in range(0, len(picks), at_once):
-            yield _read(ring, mine, priorities[low:high], picks[i : i + at_once])
+        for begin in range(0, len(picks), at_once):
+            yield _read(ring, mine, priorities[low:high], picks[begin : begin + at_once])
 
 
 def _picks(items: Items, every: bool) -> list[_Pick]:

@@ -80,10 +80,8 @@ class ShardedStore:
 
     def deposit(self, fragment: Empty, buffer: Any, settled: OnStored) -> None:
         """Insert a fragment, given a reference to its arrays, into the shard of its envs."""
-        shard, num_envs = (
-            next(shard for shard in self.shards if fragment.env_index[0] in shard.env_index),
-            len(fragment.env_index),
-        )
+        num_envs = len(fragment.env_index)
+        shard = next(shard for shard in self.shards if fragment.env_index[0] in shard.env_index)
 
         def done(steps: int, holds: Holds) -> None:
             self._inserting[shard].remove((num_envs, settled))

@@ -73,8 +73,8 @@ class Shard:
     def insert(self, empty: Empty, buffer: FragmentBuffer) -> tuple[int, Holds]:
         """Insert a fragment, given its arrays; return its number of valid steps, 0 if it is a duplicate."""
         before = self._tables.steps
-        env_index = np.searchsorted(self._env_index, empty.env_index)
-        self._tables.insert(Fragment(buffer.steps, env_index, buffer.carries, empty.actor_id, empty.sequence))
+        local_index = np.searchsorted(self._env_index, empty.env_index)  # among the envs of this shard
+        self._tables.insert(Fragment(buffer.steps, local_index, buffer.carries, empty.actor_id, empty.sequence))
         return self._tables.steps - before, self.beat()
 
     def sample(self, n: int) -> Sample | None:

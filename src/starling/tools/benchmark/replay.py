@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from starling.tools.benchmark.random_play import record
-from starling.tools.benchmark.replay_memory import ROWS, Full, measure_game
+from starling.tools.benchmark.replay_memory import NUM_ENVS, Full, measure_game
 from starling.tools.benchmark.replay_speed import OURS, Speed, compare
 
 GAMES = ("Pong", "Breakout", "Asterix", "Zaxxon", "WizardOfWor", "Seaquest")
@@ -70,7 +70,7 @@ class Found:
 def bench(setting: Setting, say: Say) -> Found:
     """Measure the speed of all libraries, then the memory of every game."""
     say(f"playing {setting.games[0]} at random for {setting.recorded:,} steps")
-    recording = record(setting.games[0], setting.recorded, ROWS)
+    recording = record(setting.games[0], setting.recorded, NUM_ENVS)
     speeds = compare(recording, setting.items, setting.seconds, say)
     games = {}
     for game in setting.games:

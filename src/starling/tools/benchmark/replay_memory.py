@@ -24,7 +24,7 @@ from starling.replay.table import Table
 from starling.tools.benchmark.random_play import FRAGMENT, LAYOUT, record
 from starling.types import Fragment, NDArray
 
-ROWS = 8
+NUM_ENVS = 8
 BATCH, N_STEP = 256, 3
 SMALL = 10_000
 OVERWRITTEN = 0.1
@@ -63,7 +63,7 @@ def table_of(observations: int, codec: Codec) -> Table:
         codec=codec,
         reads_past_end=False,
     )
-    return Table(spec, LAYOUT, ROWS, seed=0)
+    return Table(spec, LAYOUT, NUM_ENVS, seed=0)
 
 
 def measure_game(game: str, observations: int, steps: int) -> Full:
@@ -78,7 +78,7 @@ def measure_game(game: str, observations: int, steps: int) -> Full:
 
 
 def _measure(game: str, observations: int, steps: int) -> Full:
-    fragments = record(game, steps, ROWS).fragments()
+    fragments = record(game, steps, NUM_ENVS).fragments()
     small = table_of(SMALL, "zstd")  # kept, so that its memory is not reused; also compiles and loads everything
     _fill(small, fragments, SMALL)
     small_seconds = _time(small, fragments)
@@ -91,7 +91,7 @@ def _measure(game: str, observations: int, steps: int) -> Full:
 
 
 def _fill(table: Table, fragments: Iterator[Fragment], observations: int) -> None:
-    for _ in range(int(observations * (1 + OVERWRITTEN)) // (FRAGMENT * ROWS) + 1):
+    for _ in range(int(observations * (1 + OVERWRITTEN)) // (FRAGMENT * NUM_ENVS) + 1):
         table.insert(next(fragments))
 
 
@@ -112,7 +112,7 @@ def _turn(table: Table, fragment: Fragment, priorities: NDArray) -> tuple[float,
     table.reprioritize(sample.keys, priorities)
     marks.append(time.perf_counter())
     insert, sampling, update = (after - before for before, after in itertools.pairwise(marks))
-    return insert / (FRAGMENT * ROWS), sampling, update
+    return insert / (FRAGMENT * NUM_ENVS), sampling, update
 
 
 def _give_back() -> None:

@@ -6,6 +6,7 @@ import re
 
 from starling.errors import UserError
 from starling.experiment.run_folder.folder import RunFolder
+from starling.experiment.run_folder.log import read_log
 from starling.experiment.run_folder.rows import Row, Rows
 from starling.tools.results.records import Curve, thin
 
@@ -16,10 +17,7 @@ _PHASE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (run: |resuming from |fini
 
 def end_of(folder: RunFolder) -> str | None:
     """Return the reason why a run last ended, from its log; None if it is in progress or was killed."""
-    try:
-        phases = _PHASE.findall(folder.log_file.read_text(encoding="utf-8"))
-    except OSError:
-        return None
+    phases = _PHASE.findall(read_log(folder.log_file))
     return phases[-1][1] if phases and phases[-1][0] == "finished: " else None
 
 
@@ -49,7 +47,7 @@ def training_minutes(rows: list[Row]) -> float:
     """Return the minutes of training in all sessions of a run; `time/seconds` restarts with each session."""
     seconds = 0.0
     for row, following in zip(rows, [*rows[1:], None], strict=True):
-        if following is None or _starts_session(row, following):
+        if following is None or starts_session(row, following):
             seconds += row["time/seconds"]
     return seconds / 60
 
@@ -59,7 +57,7 @@ def learning_curve(rows: list[Row]) -> Curve:
     return thin([(row["env_steps"], round(row["return"], 3)) for row in rows if row.get("return") is not None])
 
 
-def _starts_session(before: Row, row: Row) -> bool:
+def starts_session(before: Row, row: Row) -> bool:
     """Return True if a resumed session wrote `row`: its start is not earlier than `before`.
 
     A session starts at env_steps - steps_per_s x seconds; the speed is rounded to 0.1 and the time to 0.001 s.
