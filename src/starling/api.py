@@ -174,8 +174,7 @@ class Agent:
         flag, earned = np.zeros(1, bool), np.array([0.0 if state is None else reward], np.float32)
         batch = self._encode(_batch_of_one(obs))
         group.latest = EnvStep(batch, np.array([state is None]), earned, flag, flag, ~flag, flag)
-        policy.compute_rewards(group, self._clip)
-        (output,) = policy.infer([group])
+        _, (output,) = policy.step([group], self._clip)
         group.advance(output)
         return self._decode(output.action)[0], AgentState(group.carry, group.step, group.intrinsic_state, group.action)
 

@@ -1,24 +1,28 @@
 """Functions on trees: nested dicts, tuples, and dataclasses of arrays.
 
 A tree is a leaf, or a dict, tuple or frozen dataclass of trees. A leaf is anything else: a numpy array, a
-tensor, an `ArraySpec`. `None` and the empty dict are trees without leaves.
+tensor, an `ArraySpec`. `None`, `Resets`, and the empty dict are trees without leaves.
+
+Between the host and another device all leaves of a tree travel together, in one copy.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
 
-from starling.types import A, ArraySpec, NDArray, Trajectory
+from starling.types import A, ArraySpec, NDArray, Resets, Trajectory
 
 T = TypeVar("T")
 
 
-_FIELDS: dict[type, tuple[str, ...] | None] = {ArraySpec: None}
+_FIELDS: dict[type, tuple[str, ...] | None] = {ArraySpec: None, Resets: ()}
+ALIGN = 64  # bytes: of every leaf in a copy
 
 
 def _fields(kind: type) -> tuple[str, ...] | None:
@@ -48,6 +52,8 @@ def _map(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
     names = _fields(kind)
     if names is None:
         return fn(tree, *others)
+    if not names:
+        return tree
     return kind(**{n: _map(fn, getattr(tree, n), *[getattr(other, n) for other in others]) for n in names})
 
 
@@ -126,22 +132,82 @@ def to_torch(tree: T, device: torch.device | str = "cpu", *, contiguous: bool = 
 def to_torch(tree: Any, device: torch.device | str = "cpu", *, contiguous: bool = False) -> Any:
     """Convert numpy leaves to tensors on `device`, without a copy on the CPU; dtypes are kept.
 
+    To another device they are copied together, from pinned memory, and nothing waits for the copy: there the leaves are
+    views of one buffer.
+
     With `contiguous`, views of larger arrays, such as batches that were drawn together, are copied: compiled code is
     recompiled for every new memory layout.
     """
-    tensors = _map(_contiguous if contiguous else torch.from_numpy, tree)
-    if torch.device(device).type == "cpu":
-        return tensors
-    return map(lambda leaf: leaf.to(device, non_blocking=True), tensors)
+    if torch.device(device).type != "cpu":
+        return _upload(tree, torch.device(device))
+    return _map(_contiguous if contiguous else torch.from_numpy, tree)
 
 
 def _contiguous(leaf: NDArray) -> torch.Tensor:
     return torch.from_numpy(leaf).contiguous()
 
 
+def _upload(tree: Any, device: torch.device) -> Any:
+    """Copy all arrays of a tree to a device at once."""
+    arrays = leaves(tree)
+    if not arrays:
+        return tree
+    starts, size = _places([array.nbytes for array in arrays])
+    buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    host = buffer.numpy()
+    for array, start in zip(arrays, starts, strict=True):
+        host[start : start + array.nbytes].view(array.dtype).reshape(array.shape)[...] = array
+    there = buffer.to(device, non_blocking=True)
+    tensors = iter(
+        there[start : start + array.nbytes].view(_torch_dtype(array.dtype)).view(array.shape)
+        for array, start in zip(arrays, starts, strict=True)
+    )
+    return map(lambda _: next(tensors), tree)
+
+
+def _places(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where parts of these sizes begin in one buffer, in bytes, and its size."""
+    rooms = [-(-size // ALIGN) * ALIGN for size in sizes]
+    ends = np.cumsum([0, *rooms]).tolist()
+    return ends[:-1], ends[-1]
+
+
+@lru_cache(maxsize=64)
+def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype)).dtype
+
+
+@lru_cache(maxsize=64)
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    return torch.empty(0, dtype=dtype).numpy().dtype
+
+
 def to_numpy(tree: T) -> T:
-    """Convert tensor leaves to numpy arrays, without a copy if they are on the CPU."""
-    return map(lambda leaf: leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf, tree)
+    """Convert tensor leaves to numpy arrays, without a copy if they are on the CPU.
+
+    From another device they are copied together, and the host waits for it.
+    """
+    away = [leaf for leaf in leaves(tree) if isinstance(leaf, torch.Tensor) and leaf.device.type != "cpu"]
+    if not away:
+        return map(_as_numpy, tree)
+    arrays = _download(away)
+    return map(lambda leaf: arrays[id(leaf)] if id(leaf) in arrays else _as_numpy(leaf), tree)
+
+
+def _as_numpy(leaf: Any) -> Any:
+    return leaf.detach().numpy() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _download(tensors: Sequence[torch.Tensor]) -> dict[int, NDArray]:
+    """Copy tensors of one device to the host at once; returns arrays by the `id` of their tensors."""
+    tensors = sorted(tensors, key=lambda leaf: -leaf.element_size())  # so that each begins at a multiple of its size
+    parts = [leaf.detach().flatten().view(torch.uint8) for leaf in tensors]
+    data = (parts[0] if len(parts) == 1 else torch.cat(parts)).cpu().numpy()
+    ends = np.cumsum([part.numel() for part in parts]).tolist()
+    return {
+        id(leaf): data[end - part.numel() : end].view(_numpy_dtype(leaf.dtype)).reshape(leaf.shape)
+        for leaf, part, end in zip(tensors, parts, ends, strict=True)
+    }
 
 
 def spec(tree: T, lead: int = 0) -> T:

@@ -93,6 +93,25 @@ class Episode:
 
 
 @dataclass(frozen=True)
+class Resets:
+    """Times t > 0 at which an episode begins in some row of a batch, as the host knows them; it may name others too.
+
+    A recurrent core runs from one to the next. On a GPU it would have to wait to find them in `first`.
+    """
+
+    times: tuple[int, ...]
+
+    @classmethod
+    def of(cls, first: NDArray) -> Resets:
+        """Those of first [T, B] bool."""
+        return cls(tuple((np.flatnonzero(first[1:].any(1)) + 1).tolist()))
+
+    def between(self, start: int, stop: int) -> Resets:
+        """Those after `start` and before `stop`, counted from `start`."""
+        return Resets(tuple(t - start for t in self.times if start < t < stop))
+
+
+@dataclass(frozen=True)
 class Trajectory(Generic[A]):
     """T steps of B envs. A transition, a sequence, and a rollout differ only in T."""
 
@@ -106,6 +125,7 @@ class Trajectory(Generic[A]):
     extras: Tree  # [T+1, B, ...] recorded outputs of act(): logits, q, features
     carry: Tree  # [B, ...] BEFORE obs[0]: recurrent state, previous action, previous rewards
     policy_version: A  # [B] int64: number of updates behind the oldest weights that acted
+    resets: Resets | None = None  # of `first`, in batches on a device that the host should not wait for
 
     ONCE_A_ROW: ClassVar[tuple[str, ...]] = ("carry", "policy_version")  # [B, ...]; all other fields are time-major
 

@@ -44,11 +44,20 @@ def run(steps, *overrides):
 
 def intrinsic_input(first, reward, ended=None, explore=True, arm=0, noise=0.9):
     num_envs = len(first)
+    first, ended = torch.tensor(first), torch.tensor(ended or [False] * num_envs)
     return IntrinsicInput(
-        torch.zeros(num_envs, 3), torch.tensor(first), torch.tensor(ended or [False] * num_envs),
-        torch.zeros(num_envs, dtype=torch.int64), torch.tensor(reward), torch.arange(num_envs) + 5, explore,
-        torch.full((num_envs,), arm), lambda n: torch.full((num_envs, n), noise),
-    )  # fmt: skip
+        obs=torch.zeros(num_envs, 3),
+        first=first,
+        ended=ended,
+        begins=first.nonzero().flatten(),
+        ends=ended.nonzero().flatten(),
+        action=torch.zeros(num_envs, dtype=torch.int64),
+        reward=torch.tensor(reward),
+        env_index=torch.arange(num_envs) + 5,
+        explore=explore,
+        arm=torch.full((num_envs,), arm),
+        noise=lambda n: torch.full((num_envs, n), noise),
+    )
 
 
 def test_without_a_bandit_each_env_has_a_fixed_policy():

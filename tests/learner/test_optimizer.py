@@ -35,7 +35,7 @@ PLANNED = 8
 def take_steps(optimizer, module, steps):
     for step in steps:
         optimizer.take(torch.autograd.grad(loss_at(module, step), optimizer.parameters))
-        optimizer.apply(optimizer.gradient_norm())
+        optimizer.apply(float(optimizer.gradient_norm()))
         optimizer.end_update((step + 1) / PLANNED)
 
 
@@ -46,7 +46,7 @@ def test_updates_equal_plain_torch(name):
     theirs = optimizer_class(name)(plain.parameters(), lr=0.01)
     for step in range(5):
         ours.take(torch.autograd.grad(loss_at(net, step), ours.parameters))
-        ours.apply(ours.gradient_norm())
+        ours.apply(float(ours.gradient_norm()))
         theirs.zero_grad()
         loss_at(plain, step).backward()
         nn.utils.clip_grad_norm_(plain.parameters(), 0.05)
@@ -94,7 +94,7 @@ for name in ("Adam", "RMSprop"):
     ours = FlatOptimizer(OptimizerConfig(name=name, schedule=schedule), [x], 5)
     for _ in range(2):
         ours.take(torch.autograd.grad(x.square().sum(), [x]))
-        ours.apply(ours.gradient_norm())
+        ours.apply(float(ours.gradient_norm()))
         ours.end_update(0.2)
     ours.set_state(ours.get_state())
     assert (x < 1).all(), name

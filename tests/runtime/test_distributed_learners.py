@@ -186,6 +186,7 @@ def test_random_numbers_differ_between_ranks_and_states_are_broadcast(tmp_path):
     def draw_numbers(rank, ranks):
         learner = make_learner(Probe(False))
         learner.join(ranks, rank)
+        learner._reseed()
         content = ranks.broadcast(b"starling" * 1000 if rank == 1 else None, source=1)
         return torch.rand(1, generator=learner._generator).item(), learner._rng.random(), content
 

@@ -12,4 +12,16 @@ def intrinsic_input(obs, first=None, action=None):
     first = torch.zeros(num_envs, dtype=torch.bool) if first is None else torch.as_tensor(first)
     ended, arm = torch.zeros(num_envs, dtype=torch.bool), torch.zeros(num_envs, dtype=torch.int64)
     noise = lambda n: torch.full((num_envs, n), 0.5)  # noqa: E731
-    return IntrinsicInput(obs, first, ended, action, torch.zeros(num_envs), torch.arange(num_envs), True, arm, noise)
+    return IntrinsicInput(
+        obs=obs,
+        first=first,
+        ended=ended,
+        begins=first.nonzero().flatten(),
+        ends=ended.nonzero().flatten(),
+        action=action,
+        reward=torch.zeros(num_envs),
+        env_index=torch.arange(num_envs),
+        explore=True,
+        arm=arm,
+        noise=noise,
+    )

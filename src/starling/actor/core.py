@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -52,7 +53,6 @@ class EnvGroup:
         self, env_index: NDArray, carry: Tree, intrinsic_state: Tree, seed: int, noise_start: int, arm: int
     ) -> None:
         self.env_index = env_index  # [B] int64
-        self.env_index_tensor = torch.from_numpy(env_index)
         self.arm = torch.full((len(env_index),), arm)  # int64: the policy that each env plays without exploration
         self.noise, self.intrinsic_noise = Noise(seed, env_index), Noise(seed ^ INTRINSIC_NOISE, env_index)
         self.carry = carry  # numpy [B, ...]
@@ -117,6 +117,8 @@ class Policy:
         self.progress = Progress()
         self.arm = 0  # the policy that is played without exploration, of an algorithm that has several
         self._device = next(iter(model.parameters())).device
+        self._noise_sizes: set[int] = set()  # that the algorithm asks for, on another device than the CPU
+        self._intrinsic_noise_sizes: set[int] = set()
 
     def new_group(self, env_index: NDArray, seed: int, noise_start: int = 0) -> EnvGroup:
         """A group for the envs with these indices [B], which begin an episode; their noise counter is `noise_start`."""
@@ -130,69 +132,132 @@ class Policy:
 
         Only the environment's is clipped. Call it once per step: it advances the state of intrinsic rewards.
         """
-        step = _latest(group)
-        rewards = learning_rewards(step, clip)
+        rewards = learning_rewards(_latest(group), clip)
         if group.intrinsic_state:
-            rewards |= self._intrinsic_rewards(group, step)
+            rewards |= self._intrinsic_rewards(group)
         group.set_rewards(rewards)
         return rewards
 
-    def _intrinsic_rewards(self, group: EnvGroup, step: EnvStep) -> dict[str, NDArray]:
-        ended = (step.terminated | step.truncated) & ~step.cut_short
-        inputs = IntrinsicInput(
-            tree.to_torch(step.obs, self._device),
-            torch.from_numpy(step.first).to(self._device),
-            torch.from_numpy(ended).to(self._device),
-            tree.to_torch(group.action, self._device),
-            torch.from_numpy(step.reward).to(self._device),
-            group.env_index_tensor.to(self._device),
-            self.explore,
-            group.arm.to(self._device),
-            lambda n: torch.from_numpy(group.intrinsic_noise.uniform(group.step, n)).to(self._device),
-        )
-        with torch.inference_mode():
-            earned: Tree = self.algorithm.intrinsic_rewards(self.model, inputs, group.intrinsic_state)
-        group.carry |= tree.map(np.array, tree.to_numpy(group.intrinsic_state.get("carry", {})))
-        return tree.to_numpy(earned)
+    def _intrinsic_rewards(self, group: EnvGroup) -> dict[str, NDArray]:
+        earned: Any = self._earn(group, tree.to_torch(self._seen(group), self._device))
+        rewards: dict[str, NDArray]
+        rewards, carry = tree.to_numpy((earned, group.intrinsic_state.get("carry", {})))
+        group.carry |= tree.map(np.array, carry)  # copies: the state is changed in place
+        return rewards
 
     def infer(self, groups: Sequence[EnvGroup]) -> list[ActOutput]:
         """Actions for all groups in one forward pass; changes no state."""
-        single = groups[0] if len(groups) == 1 else None
+        return _split(tree.to_numpy(self._act(groups, tree.to_torch(self._inputs(groups), self._device))), groups)
+
+    def step(self, groups: Sequence[EnvGroup], clip: float | None) -> tuple[list[dict[str, NDArray]], list[ActOutput]]:
+        """`compute_rewards` of every group, then `infer`.
+
+        With intrinsic rewards on another device than the CPU, there is one copy to it and one back in all.
+        """
+        if self._device.type == "cpu" or not any(group.intrinsic_state for group in groups):
+            return [self.compute_rewards(group, clip) for group in groups], self.infer(groups)
+        rewards = [learning_rewards(_latest(group), clip) for group in groups]
+        for group, extrinsic in zip(groups, rewards, strict=True):
+            group.set_rewards({**group.carry.get("rewards", {}), **extrinsic})  # those of other streams follow
+        seen = tuple(self._seen(group) for group in groups)
+        inputs, seen = tree.to_torch((self._inputs(groups), seen), self._device)
+        earned = tuple(self._earn(group, part) for group, part in zip(groups, seen, strict=True))
+        carries = tuple(group.intrinsic_state.get("carry", {}) for group in groups)
+        inputs["carry"] = _updated(inputs["carry"], tree.concat(carries, axis=0), tree.concat(earned, axis=0))
+        result: Any = (self._act(groups, inputs), earned, carries)
+        output, all_earned, all_carries = tree.to_numpy(result)
+        for group, mine, intrinsic, carry in zip(groups, rewards, all_earned, all_carries, strict=True):
+            group.carry |= carry
+            mine |= intrinsic
+            group.set_rewards(mine)
+        return rewards, _split(output, groups)
+
+    def _inputs(self, groups: Sequence[EnvGroup]) -> dict[str, Tree]:
+        """The arrays of `ActInput` for all groups."""
         steps = [_latest(group) for group in groups]
-        inputs = ActInput(
-            obs=self._gather([step.obs for step in steps]),
-            first=self._gather([step.first for step in steps]),
-            carry=self._gather([group.carry for group in groups]),
-            env_index=single.env_index_tensor if single else torch.cat([group.env_index_tensor for group in groups]),
-            num_envs=self.num_envs,
-            progress=self.progress,
-            explore=self.explore,
-            noise=self._noise(groups),
-        )
+        return {
+            "obs": tree.concat([step.obs for step in steps], axis=0),
+            "first": tree.concat([step.first for step in steps], axis=0),
+            "carry": tree.concat([group.carry for group in groups], axis=0),
+            "env_index": tree.concat([group.env_index for group in groups], axis=0),
+            "noise": {n: _noise(groups, n) for n in self._noise_sizes},
+        }
+
+    def _act(self, groups: Sequence[EnvGroup], inputs: dict[str, Any]) -> ActOutput:
+        """The algorithm's actions, given `_inputs` on the device."""
+        draw = partial(self._drawn, inputs.pop("noise"), self._noise_sizes, lambda n: _noise(groups, n))
+        given = ActInput(**inputs, num_envs=self.num_envs, progress=self.progress, explore=self.explore, noise=draw)
         precision = torch.autocast(self._device.type, dtype=torch.bfloat16) if self._mixed_precision else nullcontext()
         with torch.inference_mode(), precision:
-            acted = self.algorithm.act(self.model, inputs)
-        output = tree.to_numpy(tree.map(_as_float32, acted) if self._mixed_precision else acted)
-        if single:
-            return [output]
-        ends = np.cumsum([len(group.env_index) for group in groups]).tolist()
-        starts = [0, *ends[:-1]]
-        return [tree.map(lambda leaf, a=a, b=b: leaf[a:b], output) for a, b in zip(starts, ends, strict=True)]
+            acted = self.algorithm.act(self.model, given)
+        return tree.map(_as_float32, acted) if self._mixed_precision else acted
 
-    def _gather(self, parts: list[Tree]) -> Tree:
-        return tree.to_torch(tree.concat(parts, axis=0), self._device)
+    def _seen(self, group: EnvGroup) -> dict[str, Tree]:
+        """The arrays of `IntrinsicInput`."""
+        step = _latest(group)
+        ended = (step.terminated | step.truncated) & ~step.cut_short
+        return {
+            "obs": step.obs,
+            "first": step.first,
+            "ended": ended,
+            "begins": np.flatnonzero(step.first),
+            "ends": np.flatnonzero(ended),
+            "action": group.action,
+            "reward": step.reward,
+            "env_index": group.env_index,
+            "arm": group.arm.numpy(),
+            "noise": {n: group.intrinsic_noise.uniform(group.step, n) for n in self._intrinsic_noise_sizes},
+        }
 
-    def _noise(self, groups: Sequence[EnvGroup]) -> Callable[[int], torch.Tensor]:
-        def draw(n: int) -> torch.Tensor:
-            drawn = [group.noise.uniform(group.step, n) for group in groups]
-            return torch.from_numpy(drawn[0] if len(drawn) == 1 else np.concatenate(drawn)).to(self._device)
+    def _earn(self, group: EnvGroup, seen: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """The algorithm's intrinsic rewards, given `_seen` on the device."""
+        draw = partial(
+            self._drawn,
+            seen.pop("noise"),
+            self._intrinsic_noise_sizes,
+            lambda n: group.intrinsic_noise.uniform(group.step, n),
+        )
+        with torch.inference_mode():
+            return self.algorithm.intrinsic_rewards(
+                self.model, IntrinsicInput(**seen, explore=self.explore, noise=draw), group.intrinsic_state
+            )
 
-        return draw
+    def _drawn(
+        self, known: dict[int, torch.Tensor], sizes: set[int], draw: Callable[[int], NDArray], n: int
+    ) -> torch.Tensor:
+        """Noise [B, n]; on another device than the CPU it came with the inputs if it was asked for before."""
+        if n in known:
+            return known[n]
+        if self._device.type != "cpu":
+            sizes.add(n)
+        return torch.from_numpy(draw(n)).to(self._device)
 
 
 def _latest(group: EnvGroup) -> EnvStep:
     assert group.latest is not None, "a group acts after its first observation"
     return group.latest
+
+
+def _noise(groups: Sequence[EnvGroup], n: int) -> NDArray:
+    drawn = [group.noise.uniform(group.step, n) for group in groups]
+    return drawn[0] if len(drawn) == 1 else np.concatenate(drawn)
+
+
+def _updated(carry: dict[str, Tree], intrinsic: dict[str, Tree], rewards: dict[str, torch.Tensor]) -> dict[str, Tree]:
+    """The carry [B, ...] with what the last step has changed: the intrinsic state's entries, and intrinsic rewards."""
+    carry = carry | intrinsic
+    if "rewards" in carry:
+        carry["rewards"] = {name: rewards.get(name, given) for name, given in carry["rewards"].items()}
+    return carry
+
+
+def _split(output: ActOutput, groups: Sequence[EnvGroup]) -> list[ActOutput]:
+    """The rows of each group."""
+    if len(groups) == 1:
+        return [output]
+    ends = np.cumsum([len(group.env_index) for group in groups]).tolist()
+    starts = [0, *ends[:-1]]
+    return [tree.map(lambda leaf, a=a, b=b: leaf[a:b], output) for a, b in zip(starts, ends, strict=True)]
 
 
 def _as_float32(leaf: torch.Tensor) -> torch.Tensor:
@@ -288,22 +353,20 @@ class PolicyCore:
         """Actions for these groups; None for a group that waits for a credit."""
         fresh = [i for i in indices if i not in self._pending]
         if fresh:
-            self._record_results(fresh)
-            self._infer(fresh)
+            rewards, outputs = self.policy.step([self._groups[i] for i in fresh], self._reward_clip)
+            self._record_results(fresh, rewards)
+            self._await_credit(fresh, outputs)
         return [self._act_one(i) for i in indices]
 
-    def _infer(self, indices: Sequence[int]) -> None:
-        outputs = self.policy.infer([self._groups[i] for i in indices])
+    def _await_credit(self, indices: Sequence[int], outputs: Sequence[ActOutput]) -> None:
         updates = self.policy.progress.updates
         self._pending.update({i: _Inferred(output, updates) for i, output in zip(indices, outputs, strict=True)})
 
-    def _record_results(self, indices: Sequence[int]) -> None:
+    def _record_results(self, indices: Sequence[int], rewards: Sequence[dict[str, NDArray]]) -> None:
         """Record the results of the last actions, with the rewards of every stream."""
-        for index in indices:
-            group, recorder = self._groups[index], self._recorders[index]
-            rewards = self.policy.compute_rewards(group, self._reward_clip)
-            if recorder.open:
-                recorder.result(_latest(group), rewards)
+        for index, earned in zip(indices, rewards, strict=True):
+            if self._recorders[index].open:
+                self._recorders[index].result(_latest(self._groups[index]), earned)
 
     def _act_one(self, index: int) -> Tree | None:
         """Record and return the pending action of a group, or return None if it has no credit for a new fragment.
@@ -334,7 +397,7 @@ class PolicyCore:
         """
         self.policy.progress = self.sink.refresh()
         if self._synchronous and self._pending[index].policy_version != self.policy.progress.updates:
-            self._infer([index])
+            self._await_credit([index], self.policy.infer([self._groups[index]]))
 
     def restart_all(self, incarnations: Mapping[int, int]) -> None:
         """Start every group with its incarnation in `incarnations`, e.g. when a run is resumed."""

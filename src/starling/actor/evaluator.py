@@ -77,8 +77,7 @@ def play_episodes(
                 group.arm[i] = choose(group.arm[torch.from_numpy(~begins & (share > 0))].tolist())
                 begins[i] = False
         group.latest = step
-        policy.compute_rewards(group, reward_clip)
-        (output,) = policy.infer([group])
+        _, (output,) = policy.step([group], reward_clip)
         group.advance(output)
         step = env.step(output.action)
         played: list[Played] = []

@@ -50,6 +50,8 @@ class IntrinsicInput:
     obs: Tree  # [B, ...]
     first: Tensor  # [B] bool: obs begins an episode
     ended: Tensor  # [B] bool: obs is the last of an episode that the env itself ended or truncated
+    begins: Tensor  # [b] int64: where `first` is True; the host knows how many there are
+    ends: Tensor  # [e] int64: where `ended` is True
     action: Tree  # [B, ...] the last action; arbitrary if obs begins an episode
     reward: Tensor  # [B] reward of the environment, not clipped
     env_index: Tensor  # [B] int64

@@ -115,7 +115,7 @@ class Curious(Algorithm):
             raise UserError(f"curiosity: {name!r} is a name that the algorithm uses itself; give the stream another")
         self._parts = {name: make_curiosity(config) for name, config in self._configs.items()}
         self._model: CuriousModel | None = None
-        self._no_action = torch.zeros(())  # replaced in `build`, once the env is known
+        self._action: tuple[tuple[int, ...], torch.dtype] = ((), torch.int64)  # replaced in `build`
 
     def streams(self) -> tuple[StreamSpec, ...]:
         mine = (
@@ -130,7 +130,7 @@ class Curious(Algorithm):
 
     def build(self, env: EnvSpec, streams: tuple[StreamSpec, ...]) -> CuriousModel:
         agent = self._agent.build(env, streams)
-        self._no_action = _no_action(env)
+        self._action = env.action.shape or (), torch.float32 if isinstance(env.action, spaces.Box) else torch.int64
         self._model = CuriousModel(agent, {name: part.build(env) for name, part in self._parts.items()})
         return self._model
 
@@ -165,7 +165,8 @@ class Curious(Algorithm):
 
     def intrinsic_rewards(self, model: CuriousModel, seen: IntrinsicInput, state: dict[str, Any]) -> dict[str, Tensor]:
         if seen.action is None:  # no action has been taken yet
-            seen = replace(seen, action=self._no_action.expand(len(seen.first), *self._no_action.shape))
+            shape, dtype = self._action
+            seen = replace(seen, action=seen.first.new_zeros((len(seen.first), *shape), dtype=dtype))
         self._agent.intrinsic_rewards(model.agent, seen, state)  # it has no rewards, but may change the exploration
         rewards = {}
         for name, part in self._parts.items():
@@ -217,15 +218,10 @@ class Curious(Algorithm):
     def priority(self, window: Trajectory[NDArray]) -> NDArray | None:
         """The agent's priorities, from scaled rewards, or from recorded ones if this process has no model."""
         if self._model is not None:
-            scales = {name: np.float32(self._model.scale(name)) for name in self._parts}
-            rewards = {name: window.rewards[name] / scale for name, scale in scales.items()}
+            scales = tree.to_numpy({name: self._model.scale(name) for name in self._parts})
+            rewards = {name: window.rewards[name] / np.float32(scale) for name, scale in scales.items()}
             window = replace(window, rewards={**window.rewards, **rewards})
         return self._agent.priority(window)
-
-
-def _no_action(env: EnvSpec) -> Tensor:
-    kind = torch.float32 if isinstance(env.action, spaces.Box) else torch.int64
-    return torch.zeros(env.action.shape or (), dtype=kind)
 
 
 def _of_agent(parameters: Callable[[nn.Module], Iterable[nn.Parameter]]) -> Callable[[Any], Iterable[nn.Parameter]]:

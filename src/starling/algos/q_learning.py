@@ -19,6 +19,7 @@ from starling.errors import UserError
 from starling.intrinsic.arms import Arms
 from starling.nets.build import HeadSpec, Network
 from starling.nets.normalisers import MovingMean
+from starling.ops.devices import select_rows
 from starling.ops.explore import epsilon_greedy_policy, epsilon_metrics, ladder
 from starling.ops.retrace import retrace
 from starling.ops.streams import StreamTerms, bootstrap_from_reset, weighted_total
@@ -126,17 +127,17 @@ def update_reset_values(
     model: Network, target_net: Network, batch: Batch, streams: tuple[StreamSpec, ...], transform: Transform
 ) -> None:
     """Update the means with max_a Q_target(s_0, a) of the sequences in the batch that start an episode."""
-    steps = batch.trajectory
-    starts = steps.first[0].nonzero().flatten() if model.reset_values else ()  # [n]
-    if len(starts) == 0:
+    if not model.reset_values:
         return
-    obs, first, carry = tree.map(
-        lambda leaf: leaf[starts], (tree.map(lambda leaf: leaf[0], steps.obs), steps.first[0], steps.carry)
-    )
+    steps = batch.trajectory
+    rows = (tree.map(lambda leaf: leaf[0], steps.obs), steps.first[0], steps.carry, batch.weight)
+    (obs, first, carry, weight), counts = select_rows(rows, steps.first[0])  # [n, ...]
+    if len(first) == 0:
+        return
     q, _ = target_net.step(obs, first, carry)
     best = weighted_total(q, streams).argmax(-1)
     for name, mean in _reset_values(model):
-        mean.update(transform.inverse(take(q[name], best)), batch.weight[starts])
+        mean.update(transform.inverse(take(q[name], best)), weight, counts)
 
 
 def substitute_reset_values(model: Network, q: Values, ended_t: Tensor, transform: Transform) -> Values:

@@ -44,9 +44,9 @@ class Arms:
         arm, total = state["carry"]["arm"], state["total"]
         total += seen.reward.float().masked_fill(seen.first, 0.0)
         if self.bandit is not None and seen.explore:
-            ended: Tensor = seen.ended.nonzero().flatten()
+            ended: Tensor = seen.ends
             self.bandit.learn(state["bandit"], ended, arm[ended], total[ended])
-        begun = seen.first.nonzero().flatten()  # indices of envs whose episode begins
+        begun: Tensor = seen.begins
         if len(begun) == 0:
             return
         if not seen.explore:

@@ -9,6 +9,7 @@ import torch
 from starling import tree
 from starling.config.curiosity import EpisodicConfig
 from starling.intrinsic.inverse import InverseModel
+from starling.ops.devices import on_cpu
 from starling.types import Batch, EnvSpec, Tensor, Trajectory, Tree
 
 
@@ -43,37 +44,42 @@ class Episodic:
 
     def novelty(self, query: Tensor, state: dict[str, Tensor]) -> Tensor:
         """Novelty [B] of embeddings [B, F]; 0 while an episode has fewer entries than `neighbours`."""
-        from starling.intrinsic.nearest import novelty_of  # loads numba only if needed
-
         config = self.config
+        query = query.half().float()  # rounded like stored entries, so that a repeated observation has distance 0
         count = state["count"].clamp(max=config.capacity)
-        near, reward = self._nearest(query, state, count).cpu(), torch.empty(len(query))
-        distance, queries = state["distance"].cpu(), state["queries"].cpu()  # not copied if on the CPU
-        known = (count >= config.neighbours).cpu()
+        known = count >= config.neighbours
+        if not on_cpu(query):
+            return self._novelty_on_device(query, state, count, known)
+        from starling.intrinsic.nearest import nearest, novelty_of  # loads numba only if needed
+
+        near, reward = query.new_empty(len(query), config.neighbours), torch.empty(len(query))
+        nearest(query.numpy(), state["entries"].numpy(), count.numpy(), near.numpy())
         novelty_of(
             near.numpy(),
             known.numpy(),
-            distance.numpy(),
-            queries.numpy(),
+            state["distance"].numpy(),
+            state["queries"].numpy(),
             (config.cluster, config.kernel, config.constant, config.most),
             reward.numpy(),
         )
-        if query.device.type != "cpu":
-            state["distance"].copy_(distance), state["queries"].copy_(queries)
-        return reward.to(query.device)
+        return reward
 
-    def _nearest(self, query: Tensor, state: dict[str, Tensor], count: Tensor) -> Tensor:
-        """Squared distances [B, k] to the nearest entries, filled up with inf."""
-        query = query.half().float()  # rounded like stored entries, so that a repeated observation has distance 0
-        if query.device.type == "cpu":
-            from starling.intrinsic.nearest import nearest
-
-            near = query.new_empty(len(query), self.config.neighbours)
-            nearest(query.numpy(), state["entries"].numpy(), count.numpy(), near.numpy())
-            return near
-        distance = torch.cdist(query[:, None], state["entries"].float())[:, 0].square()  # [B, capacity]
-        distance.masked_fill_(torch.arange(distance.shape[1], device=query.device) >= count[:, None], torch.inf)
-        return distance.topk(self.config.neighbours, dim=1, largest=False).values
+    def _novelty_on_device(self, query: Tensor, state: dict[str, Tensor], count: Tensor, known: Tensor) -> Tensor:
+        """`novelty` without the host: `nearest` and `novelty_of` of `intrinsic.nearest` as tensor operations."""
+        config = self.config
+        exact = "donot_use_mm_for_euclid_dist"  # by matrix products a repeated observation would have a distance
+        square = torch.cdist(query[:, None], state["entries"].float(), compute_mode=exact)[
+            :, 0
+        ].square()  # [B, capacity]
+        square = square.masked_fill(torch.arange(config.capacity, device=query.device) >= count[:, None], torch.inf)
+        near = square.topk(config.neighbours, dim=1, largest=False).values  # [B, k], inf if the entries are too few
+        near = torch.where(known[:, None], near, 0.0)
+        state["distance"].add_(near.mean(1))
+        state["queries"].add_(known)
+        usual = (state["distance"] / state["queries"].clamp(min=1.0)).clamp(min=1e-8)
+        apart = (near / usual[:, None] - config.cluster).clamp(min=0.0)
+        similarity = (config.kernel / (apart + config.kernel)).sum(1).sqrt() + config.constant
+        return torch.where(known & (similarity <= config.most), 1.0 / similarity, 0.0)
 
     def remember(self, embedding: Tensor, state: dict[str, Tensor]) -> None:
         """Store embeddings [B, F], overwriting the oldest of an episode."""

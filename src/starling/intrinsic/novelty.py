@@ -12,6 +12,8 @@ from starling.config.curiosity import NoveltyConfig
 from starling.intrinsic.episodic import Episodic
 from starling.intrinsic.inverse import InverseModel
 from starling.intrinsic.rnd import RND, Distillation
+from starling.ops.devices import select_rows
+from starling.ops.policy import masked_mean
 from starling.types import Batch, EnvSpec, Tensor, Trajectory, Tree
 
 SPEED = 0.01
@@ -37,10 +39,15 @@ class NoveltyModel(nn.Module):
         return torch.where((self.error[0] > 0) & self.lifelong.warm, unusual, 1.0)
 
     @torch.no_grad()
-    def update(self, error: Tensor) -> None:
-        """Update the moving averages with errors [n]; they forget the huge errors of the untrained predictor."""
+    def update(self, error: Tensor, mask: Tensor | None = None) -> None:
+        """Update the moving averages with errors [n], all or where `mask` [n] is True.
+
+        They forget the huge errors of the untrained predictor.
+        """
         error = error.to(self.error)  # bfloat16 under mixed precision
-        self.error.lerp_(torch.stack([torch.ones_like(error), error, error.square()]).mean(1), SPEED)
+        terms = torch.stack([torch.ones_like(error), error, error.square()])
+        means = terms.mean(1) if mask is None else torch.stack([masked_mean(term, mask) for term in terms])
+        self.error.lerp_(means, SPEED)
 
 
 class Novelty:
@@ -62,7 +69,9 @@ class Novelty:
 
     def prepare(self, module: NoveltyModel, steps: Trajectory[Tensor]) -> None:
         self._lifelong.prepare(module.lifelong, steps)
-        module.update(module.lifelong(tree.map(lambda leaf: leaf[1:][steps.valid], steps.obs)))
+        after = tree.map(lambda leaf: leaf[1:].flatten(0, 1), steps.obs)
+        rows, mask = select_rows(after, steps.valid.flatten())
+        module.update(module.lifelong(rows), mask)
 
     def loss(self, module: NoveltyModel, batch: Batch, next_obs: Tree) -> Tensor:
         """RND's prediction error plus the cross-entropy of the inverse model, which have no parameters in common."""

@@ -146,7 +146,7 @@ def _moments(spec: OptimizerSpec) -> float:
     small = nn.Parameter(torch.zeros(16, 16))
     optimizer = FlatOptimizer(spec.config, [small], planned_updates=1)
     optimizer.take([torch.ones_like(small)])
-    optimizer.apply(optimizer.gradient_norm())
+    optimizer.apply(float(optimizer.gradient_norm()))
     return _bytes_of(tree.leaves(optimizer.get_state()["moments"])) / _bytes_of([small])
 
 

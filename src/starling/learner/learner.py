@@ -19,11 +19,11 @@ from starling.algos.base import Algorithm, Loss, LossPart, merge_losses
 from starling.learner.gradients import Compiled, Part, as_one, differentiate
 from starling.learner.group import LearnerGroup, RankLostError, SingleLearner
 from starling.learner.means import Means
-from starling.learner.minibatches import minibatches, steps_as_rows
+from starling.learner.minibatches import minibatches, orders, steps_as_rows
 from starling.learner.optimizer import FlatOptimizer, flatten
 from starling.learner.timeline import Timeline
 from starling.ops.priority import importance_weights
-from starling.types import Batch, Keys, NDArray, Progress, Sample, Tensor
+from starling.types import Batch, Keys, NDArray, Progress, Resets, Sample, Tensor
 
 MAX_SKIPPED = 20
 """Optimizer steps in a row that may be skipped for a non-finite gradient before the run is stopped."""
@@ -55,6 +55,29 @@ class LearnResult:
 
     keys: Keys
     priorities: NDArray | None
+
+
+@dataclass(frozen=True)
+class _OptimizerStep:
+    """Numbers of one step of the optimizers, which tell whether it was taken: the gradient norm of each, by name."""
+
+    norms: dict[str, Tensor]
+    weights: Tensor  # [] the sum of all weights afterwards
+
+
+def _all_finite(norms: Mapping[str, Any]) -> bool:
+    return all(math.isfinite(norm) for norm in norms.values())
+
+
+def _mixed(*numbers: int) -> int:
+    """A seed below 2**63, other for every tuple of numbers (SplitMix64 of each)."""
+    state = 0
+    for number in numbers:
+        state = (state + number + 0x9E3779B97F4A7C15) % 2**64
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB % 2**64
+        state ^= state >> 31
+    return state >> 1
 
 
 def _check_disjoint(parameters: Mapping[str, Sequence[nn.Parameter]]) -> None:
@@ -102,13 +125,17 @@ class Learner:
         target_buffers = () if self._target is None else self._target.buffers()
         self._buffer_pairs = list(zip(target_buffers, model.buffers(), strict=False))  # (target's, model's)
         self._device = next(model.parameters()).device
+        self._on_cpu = self._device.type == "cpu"
+        self._rank = 0
         self._rng = np.random.Generator(np.random.PCG64(seed))  # shuffles minibatches
-        self._generator = torch.Generator(self._device).manual_seed(seed)  # for losses that sample
+        # For losses that sample. It is seeded anew for every update: its state would mean nothing on another device.
+        self._generator = torch.Generator(self._device)
         # Persistent buffers are running statistics, which `prepare` updates; the others are constants or caches.
         persistent = model.state_dict()
         self._statistics = [buffer for name, buffer in model.named_buffers() if name in persistent]
         self._ones = torch.empty(0)
-        self._means = Means(defer_reads=self._device.type != "cpu")
+        self._means = Means()
+        self._unread: list[_OptimizerStep] = []  # of this update, not yet copied to the host
         self._timeline = Timeline()  # env steps at each policy version, to compute the lag in env steps
         self._skipped = self.skipped_in_all = 0  # optimizer steps: in a row, in total
         self._optimizer_steps = 0  # of the update in progress
@@ -141,10 +168,13 @@ class Learner:
         if sample is None or total_env_steps is None:
             return None
         before = self._copy_statistics()
+        self._reseed()
         try:
-            batch = self._prepare(self._batch(sample, self._progress_at(total_env_steps)), before)
-            priorities = self._learn_epochs(batch)
+            batch, epochs = self._batch(sample, self._progress_at(total_env_steps))
+            batch = self._prepare(batch, before)
+            priorities = self._learn_epochs(batch, epochs)
         except RankLostError:
+            self._unread.clear()
             # The same batch will be prepared again, so undo its effect on the statistics, unless a weight has changed:
             # after an optimizer step, weights and statistics both keep what they have learned from it.
             if before is not None and self._optimizer_steps == 0:
@@ -159,7 +189,11 @@ class Learner:
         self._update_target()
         if self.updates % CHECKED_EVERY == 0 and not self.group.all_equal(self._fingerprint):
             raise DivergedError(f"the learners' weights differ after {self.updates} updates")
-        return LearnResult(sample.keys, None if priorities is None else priorities.cpu().numpy())
+        return LearnResult(sample.keys, priorities)
+
+    def _reseed(self) -> None:
+        """Seed the generator for this update."""
+        self._generator.manual_seed(_mixed(self._seed, self._rank, self.updates))
 
     def _fingerprint(self) -> int:
         """A checksum of the weights."""
@@ -198,19 +232,23 @@ class Learner:
         self._means.add(LAG, now.updates - float(versions.sum()) / rows)
         self._means.add("learner/lag_steps", now.env_steps - float(self._timeline.at(versions).sum()) / rows)
 
-    def _batch(self, sample: Sample, progress: Progress) -> Batch:
-        exponent = self._spec.importance_exponent
-        if exponent is None:
-            weight = self._equal_weights(len(sample.keys))
-        else:
-            weight = self._importance(sample, exponent(progress)).float().to(self._device)
-        return Batch(
-            trajectory=tree.to_torch(sample.trajectory, self._device, contiguous=self._compiled is not None),
-            weight=weight,
-            source=torch.from_numpy(sample.source).to(self._device),
+    def _batch(self, sample: Sample, progress: Progress) -> tuple[Batch, tuple[Tensor | None, ...]]:
+        """The batch as tensors, and the order of its rows in every epoch; all of it is copied to a device at once."""
+        steps, exponent = sample.trajectory, self._spec.importance_exponent
+        weight = None if exponent is None else self._importance(sample, exponent(progress)).float().numpy()
+        if not self._on_cpu and tree.leaves(steps.carry):
+            steps = replace(steps, resets=Resets.of(steps.first))
+        rows = steps.rows * (steps.length if self._spec.split == "step" else 1)
+        parts: Any = (steps, weight, sample.source, orders(rows, self._spec, self._rng))
+        trajectory, weights, source, epochs = tree.to_torch(parts, self._device, contiguous=self._compiled is not None)
+        batch = Batch(
+            trajectory=trajectory,
+            weight=self._equal_weights(len(sample.keys)) if weights is None else weights,
+            source=source,
             progress=progress,
             generator=self._generator,
         )
+        return batch, epochs
 
     def _equal_weights(self, rows: int) -> Tensor:
         """Ones [B], allocated once."""
@@ -230,22 +268,35 @@ class Learner:
             weight[rows] = usual * float((self.group.all_reduce_min(smallest) / smallest) ** beta)
         return weight
 
-    def _learn_epochs(self, batch: Batch) -> Tensor | None:
+    def _learn_epochs(self, batch: Batch, epochs: tuple[Tensor | None, ...]) -> NDArray | None:
         """Learn from all minibatches in all epochs; returns the new priorities [B] if there are any."""
         priorities, loss = None, None
         if self._spec.split == "step":
             batch = steps_as_rows(batch)
-        for _ in range(self._spec.epochs):
-            for rows, part in minibatches(batch, self._spec.minibatches, self._rng):
+        for order in epochs:
+            for rows, part in minibatches(batch, self._spec.minibatches, order):
                 loss = self._learn_minibatch(part)
                 if loss.priorities is not None:
                     priorities = torch.zeros_like(batch.weight) if priorities is None else priorities
                     priorities[rows] = loss.priorities.detach().to(priorities.dtype)
         assert loss is not None, "an update has at least one minibatch"
         with torch.no_grad():
-            for name, value in loss.metrics().items():
-                self._means.add(f"loss/{name}", value)
-        return priorities
+            metrics = loss.metrics()
+        if not self._on_cpu:
+            priorities, metrics = self._read(priorities, metrics, part)
+        for name, value in metrics.items():
+            self._means.add(f"loss/{name}", value.item())
+        return None if priorities is None else priorities.numpy()
+
+    def _read(self, priorities: Tensor | None, metrics: dict[str, Tensor], part: Batch) -> tuple[Tensor | None, Any]:
+        """Wait for the device, and copy all that the host needs of an update at once; records its optimizer steps."""
+        metrics = {name: value.float() if value.dtype == torch.bfloat16 else value for name, value in metrics.items()}
+        known: Any = tree.to_torch(tree.to_numpy((priorities, metrics, tuple(self._unread))))
+        self._unread.clear()
+        priorities, metrics, steps = known
+        for step in steps:
+            self._record_step(step.norms, step.weights, part)
+        return priorities, metrics
 
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast(self._device.type, dtype=torch.bfloat16) if self._mixed_precision else nullcontext()
@@ -288,19 +339,10 @@ class Learner:
             # `all_reduce_min` waits much longer.
             self.group.all_reduce_min(0.0)
             self._compiled_everywhere = True
-        norms = {name: self._all_reduce_gradient(name) for name in loss.losses}
-        self._apply_gradients(norms)
-        if self._skipped >= MAX_SKIPPED:
-            raise DivergedError(f"gradients were not finite {self._skipped} times in a row", batch, norms)
-        if not self._weights_finite():
-            raise DivergedError(f"weights are not finite after update {self.updates + 1:,}", batch, norms)
+        self._apply_gradients({name: self._all_reduce_gradient(name) for name in loss.losses}, batch)
         return loss
 
-    def _weights_finite(self) -> bool:
-        """True if the sum of all weights is finite: a NaN or an infinity anywhere makes it non-finite."""
-        return math.isfinite(sum(optimizer.flat.sum() for optimizer in self._optimizers.values()))
-
-    def _all_reduce_gradient(self, name: str) -> float:
+    def _all_reduce_gradient(self, name: str) -> Tensor:
         """Sum or average the gradient of one optimizer over the ranks; returns its norm."""
         optimizer = self._optimizers[name]
         self.group.all_reduce_sum(optimizer.gradient)
@@ -308,17 +350,43 @@ class Learner:
             optimizer.gradient.div_(self.group.size)
         return optimizer.gradient_norm()
 
-    def _apply_gradients(self, norms: dict[str, float]) -> None:
-        """Step the optimizers in `norms`, or none of them if the norm of any gradient is not finite."""
-        if all(math.isfinite(norm) for norm in norms.values()):
+    def _apply_gradients(self, norms: dict[str, Tensor], batch: Batch) -> None:
+        """Step the optimizers in `norms`, or none of them if the norm of any gradient is not finite.
+
+        On another device than the CPU, the host learns only at the end of the update which it was.
+        """
+        if not self._on_cpu:
+            self._optimizer_steps += 1  # perhaps one too many
+            finite = torch.stack(list(norms.values())).isfinite().all()
+            for name, norm in norms.items():
+                self._optimizers[name].apply_if(finite, norm)
+            self._unread.append(_OptimizerStep(norms, self._sum_of_weights()))
+            return
+        known = {name: float(norm) for name, norm in norms.items()}
+        if _all_finite(known):
             self._optimizer_steps += 1
+            for name, size in known.items():
+                self._optimizers[name].apply(size)
+        self._record_step(known, self._sum_of_weights(), batch)
+
+    def _sum_of_weights(self) -> Any:
+        """The sum of all weights: a NaN or an infinity anywhere makes it non-finite."""
+        return sum(optimizer.flat.sum() for optimizer in self._optimizers.values())
+
+    def _record_step(self, norms: dict[str, Any], weights: Any, batch: Batch) -> None:
+        """Record an optimizer step, or that it was skipped; raise `DivergedError` if there is no hope."""
+        if _all_finite(norms):
             self._skipped = 0
             for name, norm in norms.items():
-                self._optimizers[name].apply(norm)
-                self._means.add(f"learner/{name}/gradient_norm", norm)
-            return
-        self._skipped += 1
-        self.skipped_in_all += 1
+                self._means.add(f"learner/{name}/gradient_norm", float(norm))
+        else:
+            self._skipped += 1
+            self.skipped_in_all += 1
+        known = {name: float(norm) for name, norm in norms.items()}
+        if self._skipped >= MAX_SKIPPED:
+            raise DivergedError(f"gradients were not finite {self._skipped} times in a row", batch, known)
+        if not math.isfinite(weights):
+            raise DivergedError(f"weights are not finite after update {self.updates + 1:,}", batch, known)
 
     def _update_target(self) -> None:
         """Update the target network if it is due; see `TargetSpec`."""
@@ -358,12 +426,12 @@ class Learner:
         return self.updates, self._optimizer_steps
 
     def join(self, group: LearnerGroup, rank: int) -> None:
-        """Join a group as `rank`. All ranks must have loaded the same state before; all but 0 are reseeded here."""
+        """Join a group as `rank`. All ranks must have loaded the same state before; all but 0 are reseeded."""
         self.group, self._optimizer_steps, self._compiled_everywhere = group, 0, self._compiled is None
+        self._rank = rank
         if rank:
             seeds = np.random.SeedSequence([self._seed, rank, self.updates])
             self._rng = np.random.Generator(np.random.PCG64(seeds))
-            self._generator.manual_seed(int(seeds.generate_state(1)[0]))
 
     def recent_losses(self) -> dict[str, float]:
         """Means of all losses and other measurements of batches since the last call of `drain_metrics`."""
@@ -383,7 +451,6 @@ class Learner:
             "updates": self.updates,
             "skipped": [self._skipped, self.skipped_in_all],
             "rng": self._rng.bit_generator.state,
-            "generator": self._generator.get_state(),
             "model": dict(self.model.state_dict()),
             "target": {} if self._target is None else dict(self._target.state_dict()),
             "optimizers": {name: optimizer.get_state() for name, optimizer in self._optimizers.items()},
@@ -395,7 +462,6 @@ class Learner:
         self.updates = state["updates"]
         self._skipped, self.skipped_in_all = state["skipped"]
         self._rng.bit_generator.state = state["rng"]
-        self._generator.set_state(state["generator"])
         self.model.load_state_dict(state["model"])
         if self._target is not None:
             self._target.load_state_dict(state["target"])

@@ -7,22 +7,26 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from starling import tree
-from starling.types import Batch, Tensor
+from starling.algos.base import LearnSpec
+from starling.types import Batch, NDArray, Tensor
 
 
-def minibatches(batch: Batch, parts: int, rng: np.random.Generator) -> Iterator[tuple[Any, Batch]]:
-    """Yield `parts` random minibatches of the batch, each with the indices of its rows."""
-    if parts == 1:
+def minibatches(batch: Batch, parts: int, order: Tensor | None) -> Iterator[tuple[Any, Batch]]:
+    """Yield `parts` minibatches of the batch, each with the indices of its rows, which come in this order [B]."""
+    if order is None:
         yield slice(None), batch
         return
-    order = torch.from_numpy(rng.permutation(batch.trajectory.rows)).to(batch.weight.device)
     shuffled, begin = _take_rows(batch, order), 0
     for rows in order.tensor_split(parts):
         yield rows, _narrow_rows(shuffled, begin, len(rows))
         begin += len(rows)
+
+
+def orders(rows: int, spec: LearnSpec, rng: np.random.Generator) -> tuple[NDArray | None, ...]:
+    """A random order of the rows for every epoch, or None if there is one minibatch, which has all rows."""
+    return tuple(None if spec.minibatches == 1 else rng.permutation(rows) for _ in range(spec.epochs))
 
 
 def steps_as_rows(batch: Batch) -> Batch:

@@ -30,6 +30,8 @@ ELEMENTWISE = {
 WHOLE_RUN = "run"
 """Placeholder in a schedule's arguments for the planned number of updates of the whole run."""
 FUSED = {"Adagrad", "Adam", "AdamW", "SGD"}
+IMPLEMENTATION = {"fused", "foreach", "capturable"}
+"""Arguments of torch's optimizers that choose an implementation; the result is the same."""
 _TRIAL_STEPS = 3  # the first step of some optimizers and schedules differs from the others
 
 
@@ -63,6 +65,7 @@ class FlatOptimizer:
         self._clip, self._args = config.clip_norm, config.args
         self._optimizer = _make_optimizer(config, self._moved(config.name))
         self._kernel = _fused_kernel(self._optimizer)
+        self._begun = False  # a step was taken, or moments were restored; only `apply_if` asks
         args = _schedule_args(config.schedule, planned_updates)
         self._schedule = _make_schedule(config.schedule, self._optimizer, args)
         over_run = config.schedule is not None and WHOLE_RUN in config.schedule.args.values()
@@ -84,8 +87,9 @@ class FlatOptimizer:
         pairs = [(mine, new) for mine, new in zip(self._gradients, gradients, strict=True) if new is not None]
         torch._foreach_copy_([mine for mine, _ in pairs], [new for _, new in pairs])
 
-    def gradient_norm(self) -> float:
-        return float(torch.linalg.vector_norm(self.gradient))
+    def gradient_norm(self) -> Tensor:
+        norm: Tensor = torch.linalg.vector_norm(self.gradient)
+        return norm
 
     def apply(self, norm: float) -> None:
         """Clip the gradient, given its norm, and take an optimizer step."""
@@ -95,6 +99,30 @@ class FlatOptimizer:
             self._optimizer.step()
         else:
             _fused_step(self._kernel, self._optimizer)
+
+    def apply_if(self, finite: Tensor, norm: Tensor) -> None:
+        """`apply` where the host does not know the norm: a step that changes nothing if `finite` [] is False.
+
+        Only the very first step, which allocates the moments, waits for the device.
+        """
+        if not self._begun and not finite:
+            return
+        if self._clip is not None:
+            self.gradient.mul_((self._clip / norm).clamp(max=1.0))
+        if self._kernel is not None and self._begun:
+            _fused_step(self._kernel, self._optimizer, finite)
+            return
+        self._begun = True
+        changed = [*self._optimizer.param_groups[0]["params"], *self._moments_on_device()]
+        before = [tensor.detach().clone() for tensor in changed]
+        self._optimizer.step()
+        with torch.no_grad():
+            for tensor, old in zip(changed, before, strict=True):
+                tensor.copy_(torch.where(finite, tensor, old))
+
+    def _moments_on_device(self) -> list[Tensor]:
+        values = [value for moments in self._optimizer.state.values() for value in moments.values()]
+        return [value for value in values if isinstance(value, Tensor) and value.device == self.flat.device]
 
     def apply_settings(self) -> None:
         """Replace restored arguments by the configured ones; a schedule continues from its position."""
@@ -146,9 +174,16 @@ class FlatOptimizer:
         groups = [state["groups"][key] for key in sorted(state["groups"], key=int)]
         moments = {int(i): values for i, values in state["moments"].items()}
         mine = self._optimizer.state_dict()["param_groups"]
-        groups = [_known(fresh, saved) for fresh, saved in zip(mine, groups, strict=True)]
+        # Which implementation is used depends on the device, not on the run.
+        groups = [
+            {**_known(fresh, saved), **{key: fresh[key] for key in IMPLEMENTATION & fresh.keys()}}
+            for fresh, saved in zip(mine, groups, strict=True)
+        ]
         self._check_moments(moments)
         self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        self._begun = bool(moments)
+        # A fused step does not tell the schedule, which warns if it thinks that there was none (torch 2.13).
+        self._optimizer._opt_called = self._begun  # type: ignore[attr-defined]
         if self._schedule is not None:
             self._schedule.load_state_dict(_known(self._schedule_state(), state["schedule"]))
 
@@ -219,6 +254,13 @@ def _make_optimizer(config: OptimizerConfig, parameters: list[nn.Parameter]) -> 
     args = dict(config.args)
     if config.name in FUSED and "foreach" not in args:
         args.setdefault("fused", True)
+    on_cpu = parameters[0].device.type == "cpu"
+    if (
+        not on_cpu
+        and not args.get("fused")
+        and "capturable" in inspect.signature(optimizer_class(config.name)).parameters
+    ):
+        args.setdefault("capturable", True)  # steps are counted on the device, so that a skipped one does not count
     with _mendable("optimizer", config):
         return _without_compiler(lambda: optimizer_class(config.name)(parameters, **args))
 
@@ -230,15 +272,16 @@ def _fused_kernel(optimizer: torch.optim.Optimizer) -> Callable[..., None] | Non
     return kernel if kernel and settings["fused"] and not (settings["amsgrad"] or settings["maximize"]) else None
 
 
-def _fused_step(kernel: Callable[..., None], optimizer: torch.optim.Optimizer) -> None:
+def _fused_step(kernel: Callable[..., None], optimizer: torch.optim.Optimizer, finite: Tensor | None = None) -> None:
     """`optimizer.step()` for one flat tensor, without torch's handling of groups, devices, and hooks.
 
-    For a network of a few thousand parameters, that overhead takes twice as long as the kernel.
+    For a network of a few thousand parameters, that overhead takes twice as long as the kernel. Nothing changes if
+    `finite` [] is given and False.
     """
     (group,) = optimizer.param_groups
     (parameter,) = group["params"]
     state = optimizer.state[parameter]
-    state["step"] += 1
+    state["step"] += 1 if finite is None else finite
     with torch.no_grad():
         kernel(
             [parameter],
@@ -254,6 +297,7 @@ def _fused_step(kernel: Callable[..., None], optimizer: torch.optim.Optimizer) -
             eps=group["eps"],
             amsgrad=False,
             maximize=False,
+            found_inf=None if finite is None else (~finite).float(),
         )
 
 
@@ -292,7 +336,7 @@ def check_optimizer(config: OptimizerConfig, planned_updates: int) -> None:
     for step in range(1, _TRIAL_STEPS + 1):
         with _mendable("optimizer", config):
             trial.take([torch.ones_like(parameter) for parameter in trial.parameters])
-            trial.apply(trial.gradient_norm())
+            trial.apply(float(trial.gradient_norm()))
             if not bool(torch.isfinite(trial.flat).all()):
                 raise ValueError("parameters are not finite after a step")
         if config.schedule is not None:

@@ -8,7 +8,8 @@ import torch
 
 from starling import tree
 from starling.nets.network import Network, Outputs
-from starling.types import Tensor, Trajectory, Tree
+from starling.ops.devices import on_cpu
+from starling.types import Resets, Tensor, Trajectory, Tree
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Inputs:
     action: Tree  # [T' - 1 or more, B, ...]
     rewards: dict[str, Tensor]  # [T' - 1 or more, B] per stream
     carry: dict[str, Tree]  # [B, ...] before obs[0]
+    resets: Resets | None = None
 
     def cut(self, at: int) -> tuple[Inputs, Inputs]:
         """Split into the observations before `at` and those from `at` on; the latter still lack the recurrent state."""
@@ -29,17 +31,24 @@ class Inputs:
         if "rewards" in carry:
             carry["rewards"] = {name: leaf[at - 1] for name, leaf in self.rewards.items()}
         steps = (self.obs, self.first, self.action, self.rewards)
-        before = Inputs(*tree.map(lambda leaf: leaf[:at], steps), self.carry)
-        return before, Inputs(*tree.map(lambda leaf: leaf[at:], steps), carry)
+        early, late = (
+            (None, None)
+            if self.resets is None
+            else (self.resets.between(0, at), self.resets.between(at, len(self.first)))
+        )
+        before = Inputs(*tree.map(lambda leaf: leaf[:at], steps), self.carry, early)
+        return before, Inputs(*tree.map(lambda leaf: leaf[at:], steps), carry, late)
 
     def rows(self, index: Tensor) -> Inputs:
         """Select rows by index [b]."""
         steps = tree.map(lambda leaf: leaf.index_select(1, index), (self.obs, self.first, self.action, self.rewards))
-        return Inputs(*steps, tree.map(lambda leaf: leaf.index_select(0, index), self.carry))
+        return Inputs(*steps, tree.map(lambda leaf: leaf.index_select(0, index), self.carry), self.resets)
 
     def unroll(self, model: Network) -> tuple[Outputs, Tree]:
         """Return outputs [T', B, ...] and the recurrent state after the last observation."""
-        outputs, _, state = model.unroll(self.obs, self.first, self.action, self.rewards, self.carry)
+        outputs, _, state = model.unroll(
+            self.obs, self.first, self.action, self.rewards, self.carry, resets=self.resets
+        )
         return outputs, state
 
 
@@ -48,7 +57,7 @@ def unroll_burnt_in(model: Network, steps: Trajectory[Tensor], burn_in: int) -> 
 
     If a sequence starts an episode, its state is not stale: gradients then flow back to its first step.
     """
-    inputs = Inputs(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
+    inputs = Inputs(steps.obs, steps.first, steps.action, steps.rewards, steps.carry, steps.resets)
     if burn_in == 0:
         return inputs.unroll(model)[0]
     prefix, rest = inputs.cut(burn_in)
@@ -57,7 +66,15 @@ def unroll_burnt_in(model: Network, steps: Trajectory[Tensor], burn_in: int) -> 
 
 
 def _prefix(model: Network, prefix: Inputs, begins: Tensor) -> tuple[Outputs, Tree]:
-    """Outputs [burn_in, B, ...] and state [B, ...], with a gradient only in rows that start an episode [B]."""
+    """Outputs [burn_in, B, ...] and state [B, ...], with a gradient only in rows that start an episode [B].
+
+    On a CPU only these rows are computed with gradient. Elsewhere all are: to select rows, the host would have to wait.
+    """
+    if not on_cpu(begins):
+        outputs, state = prefix.unroll(model)
+        return tree.map(lambda leaf: _gradient_in(begins, leaf, 1), outputs), tree.map(
+            lambda leaf: _gradient_in(begins, leaf, 0), state
+        )
     others = ~begins
     if others.all():
         with torch.no_grad():
@@ -73,3 +90,8 @@ def _prefix(model: Network, prefix: Inputs, begins: Tensor) -> tuple[Outputs, Tr
     return tree.map(lambda leaf: leaf.index_select(1, place), outputs), tree.map(
         lambda leaf: leaf.index_select(0, place), state
     )
+
+
+def _gradient_in(rows: Tensor, x: Tensor, axis: int) -> Tensor:
+    """x with a gradient only where `rows` [B] is True; B is the axis `axis` of x."""
+    return torch.where(rows.view(-1, *[1] * (x.dim() - axis - 1)), x, x.detach())

@@ -1,7 +1,8 @@
 """Recurrent cores: [T, B, F] to [T, B, size].
 
 A core has `size`, `initial_state(batch_size)` (a tree of [B, ...]), `forward` for a sequence, and `step` for one step.
-The state is zeroed before every t with `first[t]`, so a sequence may contain several episodes.
+The state is zeroed before every t with `first[t]`, so a sequence may contain several episodes. If the core has
+`takes_resets`, `forward` also gets the times at which this happens, where the host knows them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch import nn
 from starling.config.parts import CoreConfig
 from starling.errors import UserError
 from starling.registry import Entry, Registry, check_kind
-from starling.types import Tensor
+from starling.types import Resets, Tensor
 
 State = dict[str, Tensor]
 Run = Callable[[Tensor, State], tuple[Tensor, State]]
@@ -28,11 +29,13 @@ def _reset(state: State, first: Tensor) -> State:
     return {name: value.masked_fill(mask, 0.0) for name, value in state.items()}
 
 
-def _segments(run: Run, x: Tensor, first: Tensor, state: State) -> tuple[Tensor, State]:
+def _segments(run: Run, x: Tensor, first: Tensor, state: State, resets: Resets | None) -> tuple[Tensor, State]:
     """Call `run` on each segment between resets: a single call if no episode begins after t = 0."""
-    cuts = (first[1:].any(dim=1).nonzero().flatten() + 1).tolist()
+    known = (
+        (first[1:].any(dim=1).nonzero().flatten() + 1).tolist() if resets is None else resets.between(0, len(x)).times
+    )
     parts = []
-    for start, end in pairwise([0, *cuts, len(x)]):
+    for start, end in pairwise([0, *known, len(x)]):
         y, state = run(x[start:end], _reset(state, first[start]))
         parts.append(y)
     return (parts[0] if len(parts) == 1 else torch.cat(parts)), state
@@ -58,6 +61,8 @@ class NoCore(nn.Module):
 class LSTM(nn.Module):
     """Long short-term memory (Hochreiter 1997); its state is {"h": [B, size], "c": [B, size]}."""
 
+    takes_resets = True
+
     def __init__(self, inputs: int, size: int) -> None:
         super().__init__()
         self.size = size
@@ -71,8 +76,8 @@ class LSTM(nn.Module):
         """One time step: x [B, F], first [B] to y [B, size]; the cell takes half the time of a sequence of length 1."""
         return self._cell(x, _reset(state, first))
 
-    def forward(self, x: Tensor, first: Tensor, state: State) -> tuple[Tensor, State]:
-        return _segments(self._run, x, first, state)
+    def forward(self, x: Tensor, first: Tensor, state: State, resets: Resets | None = None) -> tuple[Tensor, State]:
+        return _segments(self._run, x, first, state, resets)
 
     def _cell(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         h, c = torch.lstm_cell(x, (state["h"], state["c"]), *self.lstm.all_weights[0])
@@ -89,6 +94,8 @@ class LSTM(nn.Module):
 class GRU(nn.Module):
     """Gated recurrent unit (1406.1078); its state is {"h": [B, size]}."""
 
+    takes_resets = True
+
     def __init__(self, inputs: int, size: int) -> None:
         super().__init__()
         self.size = size
@@ -101,8 +108,8 @@ class GRU(nn.Module):
         """One time step: x [B, F], first [B] to y [B, size]."""
         return self._cell(x, _reset(state, first))
 
-    def forward(self, x: Tensor, first: Tensor, state: State) -> tuple[Tensor, State]:
-        return _segments(self._run, x, first, state)
+    def forward(self, x: Tensor, first: Tensor, state: State, resets: Resets | None = None) -> tuple[Tensor, State]:
+        return _segments(self._run, x, first, state, resets)
 
     def _cell(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         h = torch.gru_cell(x, state["h"], *self.gru.all_weights[0])

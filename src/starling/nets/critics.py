@@ -18,6 +18,7 @@ from starling.errors import UserError
 from starling.nets.layers import ACTIVATIONS, HIDDEN_GAIN, orthogonal
 from starling.nets.preprocessing import build_preprocessing
 from starling.nets.torsos import Torso, build_torso
+from starling.ops.devices import on_cpu
 from starling.types import EnvSpec, Tensor, Tree
 
 
@@ -145,7 +146,8 @@ class Critics(nn.Module):
 
         In compiled code the critics' parameters and the features get no gradient.
         """
-        if not (self.ensemble.rectified and torch.is_grad_enabled() and torch.compiler.is_compiling()):
+        rows_known = on_cpu(features)  # elsewhere the host would wait to select the rows of each member
+        if not (rows_known and self.ensemble.rectified and torch.is_grad_enabled() and torch.compiler.is_compiling()):
             lowest: Tensor = reduce(torch.minimum, self(features, action))
             return lowest
         given = action.detach()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 from starling import tree
 from starling.nets.encoders import Flat, OneHot
 from starling.nets.normalisers import Normalised, ObservationNormaliser
-from starling.types import Tensor, Trajectory, Tree
+from starling.types import Resets, Tensor, Trajectory, Tree
 
 Outputs = dict[str, Any]
 """Output of every head by name: a tensor or a distribution."""
@@ -71,11 +72,14 @@ class Trunk(nn.Module):
         y, state = self.core.step(self._inputs(self.torso(obs), before, first), first, state)
         return y, state
 
-    def unroll(self, obs: Tree, before: Previous, first: Tensor, state: Tree) -> tuple[Tensor, Tree]:
+    def unroll(
+        self, obs: Tree, before: Previous, first: Tensor, state: Tree, resets: Resets | None = None
+    ) -> tuple[Tensor, Tree]:
         """A sequence: obs [T, B, ...], first [T, B] to features [T, B, F] and the last state."""
         flat = tree.map(lambda leaf: leaf.flatten(0, 1), obs)  # [T * B, ...]
         x = self.torso(flat).unflatten(0, first.shape)  # [T, B, F]
-        y, state = self.core(self._inputs(x, before, first), first, state)
+        known = {} if resets is None or not getattr(self.core, "takes_resets", False) else {"resets": resets}
+        y, state = self.core(self._inputs(x, before, first), first, state, **known)
         return y, state
 
     def _inputs(self, x: Tensor, before: Previous, first: Tensor) -> Tensor:
@@ -159,20 +163,22 @@ class Network(nn.Module):
         rewards: dict[str, Tensor],
         carry: dict[str, Tree],
         only: Sequence[str] = (),
+        resets: Resets | None = None,
     ) -> tuple[Outputs, Tree, Tree]:
         """Compute outputs [T', B, ...], features [T', B, F], and the last state for obs [T', B, ...], first [T', B].
 
         The previous action and rewards of step 0 come from the carry, those of step t from step t - 1 of `action` and
         `rewards` [T' - 1 or more, B, ...]: the fields of a trajectory fit with T + 1 or T observations. `only` is as in
-        `step`.
+        `step`; `resets` are those of `first`, if known.
         """
         before = self._before(len(first), action, rewards, carry)
-        features, state = self._through(Trunk.unroll, obs, before, first, carry, only)
+        run = Trunk.unroll if resets is None else partial(Trunk.unroll, resets=resets)
+        features, state = self._through(run, obs, before, first, carry, only)
         return self.decode(features, only), features, state
 
     def unroll_trajectory(self, steps: Trajectory[Tensor], only: Sequence[str] = ()) -> tuple[Outputs, Tree, Tree]:
         """`unroll` over all observations of a trajectory."""
-        return self.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry, only)
+        return self.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry, only, steps.resets)
 
     def _through(
         self,

@@ -15,6 +15,7 @@ from torch import nn
 
 from starling.nets.encoders import is_image
 from starling.nets.torsos import Path, space_leaves
+from starling.ops.devices import on_cpu
 from starling.ops.returns import backward_recursion
 from starling.types import Tensor, Tree
 
@@ -41,8 +42,13 @@ class Moments(nn.Module):
     @torch.no_grad()
     def update(self, x: Tensor, valid: Tensor) -> None:
         """Add the valid [...] entries of x [..., *shape]."""
-        seen = x[valid].double()  # [n, *shape]
-        self.count += len(seen)
+        if on_cpu(x):
+            seen = x[valid].double()  # [n, *shape]
+            self.count += len(seen)
+        else:
+            x, valid = x.flatten(0, valid.dim() - 1), valid.flatten()
+            seen = torch.where(valid.view(-1, *[1] * (x.dim() - 1)), x, 0.0).double()
+            self.count += valid.sum()
         self.total += seen.sum(0)
         self.squares += seen.square().sum(0)
 
@@ -129,9 +135,13 @@ class MovingMean(nn.Module):
         self.register_buffer("sums", torch.zeros(2))
 
     @torch.no_grad()
-    def update(self, values: Tensor, weight: Tensor) -> None:
-        """Add values [n] with weights [n]; does nothing if n is 0."""
-        if len(values):
+    def update(self, values: Tensor, weight: Tensor, mask: Tensor | None = None) -> None:
+        """Add values [n] with weights [n], all or where `mask` [n] is True; does nothing if there are none."""
+        if mask is not None:
+            values, weight, count = torch.where(mask, values, 0.0), torch.where(mask, weight, 0.0), mask.sum()
+            seen = torch.stack([weight.sum(), (weight * values).sum()]) / count.clamp(min=1)
+            self.sums.lerp_(torch.where(count > 0, seen.to(self.sums), self.sums), self.SPEED)
+        elif len(values):
             seen = torch.stack([weight.sum(), (weight * values).sum()]) / len(values)
             self.sums.lerp_(seen.to(self.sums), self.SPEED)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from starling.replay.mixture import Candidates
 from starling.replay.spec import TableSpec
 from starling.replay.store import Store
 from starling.runtime.shared_weights import WeightReader
-from starling.types import NDArray, Sample
+from starling.types import NDArray, Resets, Sample
 
 
 class CandidateScorer:
@@ -35,9 +36,16 @@ class CandidateScorer:
             return {}
         self._usage.enter(BUSY)
         device = next(self.model.parameters()).device
-        recent = tree.to_torch(candidates.parts[self._queue].trajectory, device)
+        scored = dict.fromkeys([self._queue, *candidates.tables_to_score])
+        steps = {i: candidates.parts[i].trajectory for i in scored}
+        if device.type != "cpu":
+            steps = {i: replace(part, resets=Resets.of(part.first)) for i, part in steps.items()}
+        seen: Any = tree.to_torch(steps, device)
         with torch.inference_mode():
-            distances = {i: self._distances(i, candidates.parts[i], recent) for i in candidates.tables_to_score}
+            scores: Any = {
+                i: self._algorithm.score(self.model, i, seen[i], seen[self._queue]) for i in candidates.tables_to_score
+            }
+        distances: dict[int, NDArray] = tree.to_numpy(scores)
         self._usage.add("calls", 1)
         self._usage.enter(WAIT_IN)
         return distances
@@ -46,11 +54,6 @@ class CandidateScorer:
         """Draw candidates from a store in the same thread, score them, and select a batch; None if there is none."""
         candidates = store.draw_candidates()
         return None if candidates is None else store.select(candidates, self.score(candidates))
-
-    def _distances(self, table: int, part: Sample, recent: Any) -> NDArray:
-        candidates = tree.to_torch(part.trajectory, recent.valid.device)
-        scores: NDArray = self._algorithm.score(self.model, table, candidates, recent).cpu().numpy()
-        return scores
 
     def metrics(self) -> dict[str, float]:
         """Share of the time spent scoring since the last call, and milliseconds per batch."""

@@ -83,12 +83,20 @@ class SharedWeights:
 
 
 class _View:
-    """The tensors of a model, and those of both copies."""
+    """The tensors of a model, and those of both copies.
+
+    A model on another device than the CPU is copied by way of a buffer there with the bytes of a copy, all at once.
+    """
 
     def __init__(self, shared_weights: SharedWeights, model: nn.Module) -> None:
         self.headers: list[NDArray] = []
         self.copies: list[list[Tensor]] = []
         self.mine = _state(model)
+        self._staged: list[Tensor] | None = None
+        if (device := self.mine[0].device).type != "cpu":
+            self._shared_weights = shared_weights
+            self._buffer = torch.empty(shared_weights.size, dtype=torch.uint8, device=device)
+            self._staged = self._tensors(self._buffer)
         for number in range(2):
             offset = ALIGN + number * shared_weights.size
             self.headers.append(shared_weights.shared_memory.array(_HEADER, offset))
@@ -98,6 +106,36 @@ class _View:
                 tensors.append(shared_weights.shared_memory.tensor(tensor, offset))
                 offset += _room(tensor)
             self.copies.append(tensors)
+
+    def _tensors(self, data: Tensor) -> list[Tensor]:
+        """Views of the bytes of a copy, in the order of `mine`."""
+        found, offset = [], ALIGN
+        for tensor in self.mine:
+            part = data[offset : offset + tensor.numel() * tensor.element_size()]
+            found.append(part.view(tensor.dtype).view(tensor.shape))
+            offset += _room(tensor)
+        return found
+
+    @torch.no_grad()
+    def write(self, number: int) -> None:
+        """Copy the model's tensors to shared memory."""
+        if self._staged is None:
+            for theirs, mine in zip(self.copies[number % 2], self.mine, strict=True):
+                theirs.copy_(mine)
+            return
+        for staged, mine in zip(self._staged, self.mine, strict=True):
+            staged.copy_(mine)
+        torch.from_numpy(self._shared_weights.bytes_of(number))[ALIGN:].copy_(self._buffer[ALIGN:])
+
+    @torch.no_grad()
+    def read(self, number: int) -> None:
+        """Copy shared memory to the model's tensors."""
+        theirs = self.copies[number % 2]
+        if self._staged is not None:
+            self._buffer.copy_(torch.from_numpy(self._shared_weights.bytes_of(number)))
+            theirs = self._staged
+        for mine, value in zip(self.mine, theirs, strict=True):
+            mine.copy_(value)
 
 
 class WeightWriter:
@@ -109,12 +147,9 @@ class WeightWriter:
     def publish(self, progress: Progress) -> None:
         self._shared_weights.publish(lambda number: self._write(number, progress))
 
-    @torch.no_grad()
     def _write(self, number: int, progress: Progress) -> None:
-        view = self._view
-        view.headers[number % 2][:] = progress.env_steps, progress.updates, progress.fraction
-        for theirs, mine in zip(view.copies[number % 2], view.mine, strict=True):
-            theirs.copy_(mine)
+        self._view.headers[number % 2][:] = progress.env_steps, progress.updates, progress.fraction
+        self._view.write(number)
 
 
 class WeightReader:
@@ -132,9 +167,7 @@ class WeightReader:
             self._known, self._progress = read
         return self._progress
 
-    @torch.no_grad()
     def _read(self, number: int) -> tuple[int, Progress]:
         env_steps, updates, fraction = self._view.headers[number % 2].tolist()
-        for mine, theirs in zip(self._view.mine, self._view.copies[number % 2], strict=True):
-            mine.copy_(theirs)
+        self._view.read(number)
         return number, Progress(int(env_steps), int(updates), fraction)

@@ -7,6 +7,7 @@ policy with the largest mean return in these trials.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +39,7 @@ from starling.intrinsic.novelty import NoveltyModel
 from starling.intrinsic.rnd import RND, Distillation
 from starling.intrinsic.trials import BanditTrials
 from starling.nets.build import Network, build_network
+from starling.ops.devices import Constant, mean_of, on_cpu, select_rows
 from starling.ops.explore import discounts, long_discounts, novelty_weights
 from starling.ops.streams import StreamTerms
 from starling.types import EXTRINSIC, Batch, EnvSpec, StreamSpec, Tensor, Trajectory, Tree
@@ -74,8 +76,8 @@ class NGU(R2D2):
     def __init__(self, config: NGUConfig, net: NetConfig) -> None:
         super().__init__(config, net.model_copy(update={"shared": net.shared and not config.separate_networks}))
         self.config = config
-        self._beta = novelty_weights(config.policies, config.novelty)  # [N]
-        self._gamma = self._discounts()  # [N]
+        self._beta = Constant(novelty_weights(config.policies, config.novelty))  # [N]
+        self._gamma = Constant(self._discounts())  # [N]
         self._lifelong, self._episodic = RND(config.lifelong), Episodic(config.episodic)
         self._optimizers = self._network_optimizers()
         self._arms = Arms(config.policies, config.meta)
@@ -147,11 +149,10 @@ class NGU(R2D2):
 
     def prepare(self, model: Any, target_net: Any, batch: Batch) -> Batch:
         """Update the statistics of the predictor's observations and of its errors."""
-        steps = batch.trajectory
-        learned_t = self._curious(steps)
-        after = tree.map(lambda leaf: leaf[1:][learned_t], steps.obs)
-        model.lifelong.update(tree.map(lambda leaf: leaf.unsqueeze(0), after), learned_t[learned_t].unsqueeze(0))
-        model.update(model.lifelong(after))
+        pick, learned, mask = self._curious(batch.trajectory)
+        after = tree.map(lambda leaf: pick(leaf[1:]), batch.trajectory.obs)
+        model.lifelong.update(tree.map(lambda leaf: leaf.unsqueeze(0), after), learned.unsqueeze(0))
+        model.update(model.lifelong(after), mask)
         return batch
 
     def loss(self, model: Any, target_net: Any, batch: Batch) -> Loss:
@@ -159,29 +160,40 @@ class NGU(R2D2):
         arm = steps.carry["arm"].expand(steps.length + 1, -1)  # [T+1, B]
         seen = replace(batch, trajectory=replace(steps, obs=model.beside(steps.obs, arm)))
         loss = super().loss(model.agent, target_net.agent, seen)
-        learned_t = self._curious(steps)
-        before = tree.map(lambda leaf: leaf[:-1][learned_t], steps.obs)  # [n, ...]
-        after = tree.map(lambda leaf: leaf[1:][learned_t], steps.obs)
+        pick, learned, mask = self._curious(steps)
+        before = tree.map(lambda leaf: pick(leaf[:-1]), steps.obs)  # [n, ...]
+        after = tree.map(lambda leaf: pick(leaf[1:]), steps.obs)
         curious = {
-            "lifelong": model.lifelong(after).mean(),
+            "lifelong": mean_of(model.lifelong(after), mask),
             "embedding": model.embedding.loss(
                 model.embedding.encode(before)[None],
                 model.embedding.encode(after)[None],
-                steps.action[learned_t][None],
-                learned_t[learned_t][None],
+                pick(steps.action)[None],
+                learned[None],
             ),
         }
 
         def metrics() -> dict[str, Tensor]:
-            earned = steps.rewards[NOVELTY][steps.valid].mean()
+            earned = mean_of(*select_rows(steps.rewards[NOVELTY].flatten(), steps.valid.flatten()))
             return {**loss.metrics(), **curious, f"reward/{NOVELTY}": earned}
 
         return Loss({**loss.losses, **curious}, metrics, loss.priorities)
 
-    def _curious(self, steps: Trajectory[Tensor]) -> Tensor:
-        """Mask, bool [T, B], of steps that train the novelty modules: the last `predictor_steps` of each sequence."""
-        step = torch.arange(steps.length, device=steps.valid.device)[:, None]
-        return steps.valid & (step >= steps.valid.sum(0) - self.config.predictor_steps)
+    def _curious(self, steps: Trajectory[Tensor]) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor | None]:
+        """The steps that train the novelty modules: the last `predictor_steps` of each sequence.
+
+        Returns:
+            A function that picks them, [n, ...], from a tensor [T, B, ...], a mask [n] of those that count, and this
+            mask again, or None if all count.
+        """
+        count, most = steps.valid.sum(0), self.config.predictor_steps  # [B]: steps after these are padding
+        if on_cpu(count):
+            learned_t = steps.valid & (torch.arange(steps.length)[:, None] >= count - most)
+            return lambda leaf: leaf[learned_t], learned_t[learned_t], None
+        back = torch.arange(1, min(most, steps.length) + 1, device=count.device)[:, None]
+        step, row = (count - back).clamp(min=0), torch.arange(steps.rows, device=count.device)
+        mask = (count >= back).flatten()
+        return lambda leaf: leaf[step, row].flatten(0, 1), mask, mask
 
     def combine_q(self, q: Values, carry: dict[str, Tree]) -> Tensor:
         """Q_extrinsic, plus beta * Q_novelty if networks are separate; beta belongs to the policy of each row."""
@@ -203,9 +215,9 @@ class NGU(R2D2):
             return super().losses(errors_t, weight)
         return {name: (weight * error.sum(0)).mean() for name, error in errors_t.items()}
 
-    def _of_arm(self, values: Tensor, carry: dict[str, Tree]) -> Tensor:
+    def _of_arm(self, values: Constant, carry: dict[str, Tree]) -> Tensor:
         """Look up `values` [N] by the policy of each row: [B]."""
-        return values.to(carry["arm"].device)[carry["arm"]]
+        return values.on(carry["arm"].device)[carry["arm"]]
 
 
 def _part(model: nn.Module) -> NGUModel:

@@ -141,7 +141,9 @@ class PPO(Algorithm):
         prepared: Estimates = batch.prepared
         length = steps.length
         obs = tree.map(lambda leaf: leaf[:length], steps.obs)
-        outputs, _, _ = model.unroll(obs, steps.first[:length], steps.action, steps.rewards, steps.carry)
+        outputs, _, _ = model.unroll(
+            obs, steps.first[:length], steps.action, steps.rewards, steps.carry, resets=steps.resets
+        )
         policy = outputs[POLICY]
         log_rho = log_ratio(policy.log_prob(steps.action), prepared.log_prob)
         advantage = prepared.advantage

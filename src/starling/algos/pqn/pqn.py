@@ -20,6 +20,7 @@ from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network, build_network
 from starling.nets.normalisers import MovingMean
+from starling.ops.devices import select_rows
 from starling.ops.explore import epsilon_greedy, epsilon_greedy_probability, epsilon_metrics
 from starling.ops.policy import masked_mean
 from starling.ops.returns import lambda_return
@@ -106,8 +107,8 @@ class PQN(Algorithm):
 
         The value of a final observation, which never gets a target, is replaced by the mean value at reset.
         """
-        firsts = v[steps.first]
-        reset_value.update(firsts, torch.ones_like(firsts))
+        firsts, counts = select_rows(v.flatten(), steps.first.flatten())
+        reset_value.update(firsts, torch.ones_like(firsts), counts)
         return torch.where(steps.terminated | steps.truncated, reset_value.value().to(v), v[1:])
 
     def _retrace(
@@ -119,8 +120,8 @@ class PQN(Algorithm):
         assert self.config.retrace is not None, "called only with algo.retrace"
         if not stream.episodic:
             reset_value: Any = model.reset_values[stream.name]
-            firsts = take(q, selector.argmax(-1))[steps.first]
-            reset_value.update(firsts, torch.ones_like(firsts))
+            firsts, counts = select_rows(take(q, selector.argmax(-1)).flatten(), steps.first.flatten())
+            reset_value.update(firsts, torch.ones_like(firsts), counts)
             q = bootstrap_from_reset(q, steps.terminated | steps.truncated, reset_value.value())
         terms = stream_terms(steps, stream, whole=False)
         return retrace_target(steps, terms, selector, q, self.config.retrace, self.config.eval_epsilon)
@@ -129,7 +130,7 @@ class PQN(Algorithm):
         """Mean over valid steps of 1/2 (G_t - Q(s_t, a_t))^2, or the Huber loss, summed over streams."""
         steps, length = batch.trajectory, batch.trajectory.length
         obs = tree.map(lambda leaf: leaf[:length], steps.obs)
-        q, _, _ = model.unroll(obs, steps.first[:length], steps.action, steps.rewards, steps.carry)
+        q, _, _ = model.unroll(obs, steps.first[:length], steps.action, steps.rewards, steps.carry, resets=steps.resets)
         values = {stream.name: take(q[stream.name], steps.action) for stream in self._streams}  # [T, B]
         errors = [batch.prepared[name] - value for name, value in values.items()]
         delta = self.config.huber

@@ -42,6 +42,7 @@ from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.build import Network, build_network
 from starling.nets.burn_in import unroll_burnt_in
+from starling.ops.devices import mean_of, select_rows
 from starling.ops.explore import epsilon_greedy, epsilon_greedy_probability, epsilon_metrics
 from starling.ops.policy import masked_mean
 from starling.ops.priority import delta_q, sequence_priority
@@ -210,12 +211,13 @@ class R2D2(Algorithm):
         q: [T+1, B, A].
         """
         count = steps.valid.sum(0)  # [B]
-        reaches = (count > self.config.burn_in).nonzero().flatten()  # [b]
+        each = torch.arange(len(count), device=count.device)
+        reaches, counts = select_rows(each, count > self.config.burn_in)  # [b]
         if len(reaches) == 0:
             return {}
-        last = count[reaches] - 1
+        last = (count[reaches] - 1).clamp(min=0)
         where = torch.stack([torch.full_like(last, self.config.burn_in), last]), reaches
         recorded = model.decode(tree.map(lambda leaf: leaf[where], steps.extras[FEATURES]))
         combined_q = self.combine_q(recorded, tree.map(lambda leaf: leaf[reaches], steps.carry))  # [2, b, A]
-        first, end = delta_q(q[where], combined_q, q[:-1, reaches], trained_t[:, reaches]).mean(1)
-        return {"delta_q_first": first, "delta_q_last": end}
+        first, end = delta_q(q[where], combined_q, q[:-1, reaches], trained_t[:, reaches])  # [b] each
+        return {"delta_q_first": mean_of(first, counts), "delta_q_last": mean_of(end, counts)}

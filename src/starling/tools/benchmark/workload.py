@@ -53,8 +53,7 @@ class Work:
 
     def infer(self) -> float:
         """Compute the actions and intrinsic rewards for one step of all envs."""
-        self._policy.compute_rewards(self._group, self._clip)
-        self._policy.infer([self._group])
+        self._policy.step([self._group], self._clip)
         return float(len(self._group.env_index))
 
     def train(self) -> float:
