@@ -17,7 +17,7 @@ from starling.tools.statistics import bootstrap_interval, interquartile_mean
 
 MOST_SETTINGS = 200
 _LONGEST_SETTING = 200
-_SHORT = 24  # characters of a cell that is not wrapped
+_SHORT = 60  # characters of a cell that is not wrapped
 
 
 def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[Child]], numbers: Iterable[int] = ()) -> Markup:
