@@ -13,6 +13,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from support.mock_device import register as register_mock_device
 
 import starling
 from starling.cli.main import app
@@ -25,6 +26,8 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, handler)
 
+
+register_mock_device()
 
 STDERR, LIMIT = pytest.StashKey[int](), pytest.StashKey[float]()
 

@@ -61,7 +61,7 @@ def check_kind(
     raise UserError(f"{kind} {name!r} names {is_one}; it must be {wanted}{', or a function' if functions else ''}")
 
 
-def check_arguments(factory: Any, what: str, call: str, *args: Any, **kwargs: Any) -> None:
+def check_arguments(factory: Any, what: str, call: str, /, *args: Any, **kwargs: Any) -> None:
     """Raise `UserError` unless `factory` takes these arguments, without calling it; `call` describes them."""
     try:
         inspect.signature(factory).bind(*args, **kwargs)

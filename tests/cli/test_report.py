@@ -36,7 +36,8 @@ def run(tmp_path):
 
 def test_report_of_real_runs_has_page_images_and_table(trained, tmp_path, in_process):
     out, png, table = tmp_path / "page.html", tmp_path / "plots", tmp_path / "all.csv"
-    code, printed, complaint = in_process("report", *trained, "--out", out, "--png", png, "--csv", table)
+    files = ["--out", out, "--png", png, "--csv", table]
+    code, printed, complaint = in_process("report", *trained, *files, "--smooth", 0.6)
     assert (code, complaint) == (0, "")
     count = len(list(png.iterdir()))
     with table.open() as stream:
@@ -47,6 +48,7 @@ def test_report_of_real_runs_has_page_images_and_table(trained, tmp_path, in_pro
         f"wrote {table}: {len(read)} rows",
     ]
     html = out.read_text()
+    assert 'value="0.6"' in html
     for text in (
         "ppo, IQM of 3 seeds",
         "dqn, IQM of 3 seeds",

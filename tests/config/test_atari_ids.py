@@ -100,7 +100,9 @@ def test_ids_that_cannot_be_had_are_answered_with_the_one_to_use(id, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("id", ["CartPole-v0", "FrozenLake8x8-v1", "pong", "PongX", "Pong-v4x", "", "ALE/Pong-v5"])
+@pytest.mark.parametrize(
+    "id", ["CartPole-v0", "FrozenLake8x8-v1", "Blackjack-v1", "pong", "PongX", "Pong-v4x", "", "ALE/Pong-v5"]
+)
 def test_other_ids_are_left_alone(id):
     assert resolve(id) is None
 

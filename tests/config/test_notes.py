@@ -73,7 +73,9 @@ def test_advised_preset_is_the_one_for_the_kind_of_env(preset, env, advised):
 
 
 def test_every_algorithm_has_a_preset_for_any_env():
-    assert [any_env_preset(name, "Acrobot-v1") for name, _ in ALGORITHMS] == [name for name, _ in ALGORITHMS]
+    added = {name for name, _ in ALGORITHMS.added()}
+    names = [name for name, _ in ALGORITHMS if name not in added]
+    assert [any_env_preset(name, "Acrobot-v1") for name in names] == names
     assert any_env_preset("package.module:Class", "Acrobot-v1") is None
 
 

@@ -55,7 +55,6 @@ def _this_file_as_my_envs(monkeypatch):
     ("fields", "message"),
     [
         ({"id": "CartPol-v1"}, r"unknown environment 'CartPol-v1'; did you mean .*'CartPole-v1'"),
-        ({"id": "Pong-v5"}, r"did you mean .*'ALE/Pong-v5'"),
         ({"id": "toy/identty"}, r"did you mean .*'toy/identity'"),
         ({"id": "ALE/Pung-v5"}, r"unknown environment 'ALE/Pung-v5'; did you mean .*'ALE/Pong-v5'"),
         ({"id": "MinAtar/Breakot-v1"}, r"did you mean .*'MinAtar/Breakout-v1'"),

@@ -200,12 +200,12 @@ def a_document_of_an_unknown_kind(place):
 
 @attack("resume", ends=FALLS_BACK)
 def a_missing_tensor(place):
-    change_document(place.newest, "learner", "generator", {"tensor": "learner/nothing"})
+    change_document(place.newest, "learner", "timeline/points", {"tensor": "learner/nothing"})
 
 
 @attack("resume", ends=FALLS_BACK)
 def a_tensor_whose_name_is_a_list(place):
-    change_document(place.newest, "learner", "generator", {"tensor": ["learner"]})
+    change_document(place.newest, "learner", "timeline/points", {"tensor": ["learner"]})
 
 
 @attack("resume", "eval", ends=FALLS_BACK)
@@ -418,11 +418,6 @@ def a_limiter_of_text(place):
 @attack("resume", ends=REFUSED)
 def a_generator_of_another_kind(place):
     change_document(place.newest, "learner", "rng/bit_generator", {"value": "os"})
-
-
-@attack("resume", ends=REFUSED)
-def a_generator_of_other_numbers(place):
-    change_array(place.newest, "learner", "learner/generator", lambda state: state[:100])
 
 
 @attack("resume", ends=REFUSED)

@@ -185,7 +185,7 @@ class MockDevice(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        _register()
+        register()
         self.counts = Counts()
         self._pinned: Pinned = {}
 
@@ -217,8 +217,11 @@ class MockDevice(TorchDispatchMode):
             self.counts = outer
 
 
-def _register() -> None:
-    """Name torch's device type for other backends, once per process, and let optimizers batch its tensors."""
+def register() -> None:
+    """Name torch's device type for other backends, once per process, and let optimizers batch its tensors.
+
+    The first backward pass of a process starts one thread per device that is known by then, so call this before it.
+    """
     if torch._C._get_privateuse1_backend_name() != NAME:
         _setup_privateuseone_for_python_backend(NAME)
         _foreach_supported_types.append(MockTensor)

@@ -24,6 +24,8 @@ GAMES = frozenset(_NAMES.split())
 """Every single-player game of the ALE, as ids spell it."""
 
 _ID = re.compile(r"(?P<game>[A-Z]\w*?)(?P<ram>-ram)?(?P<kind>Deterministic|NoFrameskip)?(-v(?P<version>\d{1,3}))?")
+_OTHERS = frozenset({"Blackjack-v1"})
+"""Ids of Gymnasium's own envs that look like those of a game."""
 _STICKY = {"0": 0.25, "4": 0.0}
 """Probability that a frame repeats the previous action, by the version of an id."""
 
@@ -45,7 +47,7 @@ def resolve(id: str) -> AtariId | None:
         ValueError: The env that the id names cannot be had with `env.atari`; the message names the id to use.
     """
     found = _ID.fullmatch(id)
-    if found is None:
+    if found is None or id in _OTHERS:
         return None
     game, kind, version = found["game"], found["kind"], found["version"]
     if game not in GAMES:
