@@ -15,7 +15,7 @@ from starling.config.load import load, preset_names
 from starling.errors import UserError
 from starling.launch.plan import RunPlan
 from starling.replay.spec import TableSpec
-from starling.tools.benchmark.costs import ACT, LEARN, _neighbours, _tell, measure
+from starling.tools.benchmark.costs import ACT, LEARN, _neighbors, _tell, measure
 from starling.tools.benchmark.workload import Work, steps_a_version
 
 SMALL = ["net.torso.hidden=[16]"]
@@ -106,7 +106,7 @@ def test_costs_are_per_env_step_on_one_core(tmp_path, monkeypatch):
 
 
 def test_neighbor_processes_compute_and_end_afterwards():
-    with _neighbours(load("dqn-cartpole", SMALL), 1) as neighbors:
+    with _neighbors(load("dqn-cartpole", SMALL), 1) as neighbors:
         (worker,) = children()
         for word in (LEARN, ACT):
             _tell(neighbors, [word])

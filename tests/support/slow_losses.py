@@ -246,7 +246,7 @@ def slow_impala(model, batch, config, streams, replayed):
         valid_cells(batch.trajectory),
     )
     pi = {(t, b): policy_at(outputs_at[t]["policy"].params(), b) for t, b in cells}
-    mu = {(t, b): policy_at(steps.extras["behaviour"], t, b) for t, b in cells}
+    mu = {(t, b): policy_at(steps.extras["behavior"], t, b) for t, b in cells}
     log_pi = {cell: log_prob(pi[cell], steps.action[cell]) for cell in cells}
     ratio, keep = np.ones((steps.length, steps.rows)), np.ones((steps.length, steps.rows))
     for cell in cells:
@@ -280,7 +280,7 @@ def slow_impala(model, batch, config, streams, replayed):
 
 def slow_relevance(pi, mu, config):
     """KL(pi || implied policy), or KL(pi || mu), at one state (1909.11583, section 4)."""
-    if config.laser.reference == "behaviour":
+    if config.laser.reference == "behavior":
         return kl(pi, mu).item()
     (p,), (m,) = ([got.probs.tolist() for got in policy] for policy in (pi, mu))
     clipped_mu = [min(config.clip_rho * m_a, p_a) for p_a, m_a in zip(p, m, strict=True)]
@@ -294,7 +294,7 @@ def slow_impact(model, target, batch, config, streams, clip):
     pi = {(t, b): policy_at(outputs_at[t]["policy"].params(), b) for t, b in cells}
     p_pi = {cell: log_prob(pi[cell], steps.action[cell]).exp() for cell in cells}
     p_worker = {
-        cell: log_prob(policy_at(steps.extras["behaviour"], *cell), steps.action[cell]).exp().item() for cell in cells
+        cell: log_prob(policy_at(steps.extras["behavior"], *cell), steps.action[cell]).exp().item() for cell in cells
     }
     p_target = {
         (t, b): log_prob(policy_at(target_outputs[t]["policy"].params(), b), steps.action[t, b]).exp().item()

@@ -25,7 +25,7 @@ from starling.intrinsic.icm import ICM
 from starling.intrinsic.novelty import Novelty
 from starling.intrinsic.rnd import RND
 from starling.nets.network import SHARED
-from starling.nets.normalisers import Moments
+from starling.nets.normalizers import Moments
 from starling.ops.policy import masked_mean
 from starling.registry import Entry, Registry, check_kind
 from starling.replay.spec import TableSpec

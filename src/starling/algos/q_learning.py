@@ -18,7 +18,7 @@ from starling.config.parts import Linear, NetConfig
 from starling.errors import UserError
 from starling.intrinsic.arms import Arms
 from starling.nets.build import HeadSpec, Network
-from starling.nets.normalisers import MovingMean
+from starling.nets.normalizers import MovingMean
 from starling.ops.devices import select_rows
 from starling.ops.explore import epsilon_greedy_policy, epsilon_metrics, ladder
 from starling.ops.retrace import retrace

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from starling.algos.actor_critic import (
-    BEHAVIOUR,
+    BEHAVIOR,
     POLICY,
-    behaviour_policy,
+    behavior_policy,
     build_actor_critic,
     choose,
     first_steps,
@@ -77,14 +77,14 @@ class IMPACT(Algorithm):
 
     def act(self, model: Network, inputs: ActInput) -> ActOutput:
         policy, action, state = choose(model, inputs)
-        return ActOutput(action, extras={BEHAVIOUR: policy.params()}, state=state)
+        return ActOutput(action, extras={BEHAVIOR: policy.params()}, state=state)
 
     def prepare(self, model: Network, target_net: Network, batch: Batch) -> Batch:
         """Compute log-probabilities [T, B] of the actions under the target and behavior policies, and add the clip."""
         steps = batch.trajectory
         outputs, _, _ = target_net.unroll_trajectory(steps, only=(POLICY,))
         policy = first_steps(outputs[POLICY], steps.length)
-        acted = behaviour_policy(policy, steps)
+        acted = behavior_policy(policy, steps)
         target = policy.log_prob(steps.action)
         clip = self.config.clip.at(batch.progress.env_steps, batch.progress.fraction)
         prepared = LogProbs(target, acted.log_prob(steps.action), torch.full_like(target, clip))

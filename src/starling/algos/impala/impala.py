@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from starling.algos.actor_critic import (
-    BEHAVIOUR,
+    BEHAVIOR,
     POLICY,
-    behaviour_policy,
+    behavior_policy,
     build_actor_critic,
     choose,
     first_steps,
@@ -62,7 +62,7 @@ class IMPALA(Algorithm):
 
     def act(self, model: Network, inputs: ActInput) -> ActOutput:
         policy, action, state = choose(model, inputs)
-        return ActOutput(action, {BEHAVIOUR: policy.params()}, state)
+        return ActOutput(action, {BEHAVIOR: policy.params()}, state)
 
     def loss(self, model: Network, target_net: None, batch: Batch) -> Loss:
         """Sum over steps of: policy gradient loss + value_coef * value loss - entropy_coef * entropy."""
@@ -87,7 +87,7 @@ class PolicyOutputs:
 
     heads: dict[str, Any]  # [T+1, B, ...] the policy, and the values of each stream
     policy: Any  # [T, B] distribution
-    behaviour: Any  # [T, B] distribution of the same class: the policy that acted
+    behavior: Any  # [T, B] distribution of the same class: the policy that acted
     log_prob: Tensor  # [T, B]
     log_rho: Tensor  # [T, B]
 
@@ -106,10 +106,10 @@ def run_network(model: Network, steps: Trajectory[Tensor]) -> PolicyOutputs:
     """Apply the network to all observations; the last of the T + 1 only bootstraps."""
     heads, _, _ = model.unroll_trajectory(steps)
     policy = first_steps(heads[POLICY], steps.length)
-    behaviour = behaviour_policy(policy, steps)
+    behavior = behavior_policy(policy, steps)
     log_prob = policy.log_prob(steps.action)
-    log_rho = log_ratio(log_prob, behaviour.log_prob(steps.action))
-    return PolicyOutputs(heads, policy, behaviour, log_prob, log_rho)
+    log_rho = log_ratio(log_prob, behavior.log_prob(steps.action))
+    return PolicyOutputs(heads, policy, behavior, log_prob, log_rho)
 
 
 def loss_terms(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from starling.algos.actor_critic import BEHAVIOUR, POLICY, choose_from
+from starling.algos.actor_critic import BEHAVIOR, POLICY, choose_from
 from starling.algos.base import ActInput, ActOutput, LearnSpec, Loss
 from starling.algos.impala.clear import VALUES, cloning_losses
 from starling.algos.impala.config import IMPALAConfig, SourceConfig
@@ -55,7 +55,7 @@ class MixedIMPALA(IMPALA):
         cloned = () if self.config.clear is None else tuple(stream.name for stream in self._streams)
         features, state = model.encode(inputs.obs, inputs.first, inputs.carry, (POLICY, *cloned))
         outputs = model.decode(features, (POLICY, *cloned))
-        extras = {BEHAVIOUR: outputs[POLICY].params()}
+        extras = {BEHAVIOR: outputs[POLICY].params()}
         if cloned:
             extras[VALUES] = {name: outputs[name] for name in cloned}
         if self._sources.records_features:
@@ -71,7 +71,7 @@ class MixedIMPALA(IMPALA):
         outputs = run_network(model, steps)
         keep: Tensor | None = None
         if config.laser is not None:
-            keep = relevance(outputs.policy, outputs.behaviour, config.clip_rho, config.laser)
+            keep = relevance(outputs.policy, outputs.behavior, config.clip_rho, config.laser)
         terms = loss_terms(outputs, steps, self._streams, config, keep)
         replayed = batch.source != self._sources.queue  # [B]
         entropy, value = terms.entropy, terms.value_loss

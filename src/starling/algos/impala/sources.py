@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from starling import tree
-from starling.algos.actor_critic import BEHAVIOUR, POLICY
+from starling.algos.actor_critic import BEHAVIOR, POLICY
 from starling.algos.impala.config import SourceConfig
 from starling.algos.tables import rollout_table
 from starling.config.parts import NetConfig
@@ -97,7 +97,7 @@ class Sources:
         outputs, features, _ = model.unroll_trajectory(seen, only=(POLICY,))
         if source.distance == "kl":
             policy = outputs[POLICY]
-            divergence: Tensor = type(policy).from_params(seen.extras[BEHAVIOUR]).kl(policy)
+            divergence: Tensor = type(policy).from_params(seen.extras[BEHAVIOR]).kl(policy)
             return divergence
         now, then = model.features_of(POLICY, features), seen.extras[FEATURES]
         return lp_distance(now, then, source.p) if source.distance == "lp" else cosine_distance(now, then)

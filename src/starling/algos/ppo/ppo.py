@@ -18,7 +18,7 @@ from starling.algos.tables import rollout_table
 from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network
-from starling.nets.normalisers import Normalised, RewardScale
+from starling.nets.normalizers import Normalized, RewardScale
 from starling.ops.policy import (
     clipped_value_loss,
     is_clipped,
@@ -26,7 +26,7 @@ from starling.ops.policy import (
     log_ratio,
     masked_mean,
     masked_means,
-    normalise,
+    normalize,
     ppo_surrogate,
     total_variation,
     value_loss,
@@ -69,7 +69,7 @@ class PPO(Algorithm):
         self._streams = streams
         policy = self._policy_head(env)
         model = build_actor_critic(
-            "ppo", env, self.net, streams, policy=policy, normalise=self.config.normalize_observations
+            "ppo", env, self.net, streams, policy=policy, normalize=self.config.normalize_observations
         )
         if self.config.normalize_rewards:
             model.reward_scales.update({stream.name: RewardScale(stream.discount) for stream in streams})
@@ -112,19 +112,19 @@ class PPO(Algorithm):
 
         Unless actors run ahead, the current policy is the behavior policy.
         """
-        steps = _normalised(model, batch.trajectory)
+        steps = _normalized(model, batch.trajectory)
         outputs, _, _ = model.unroll_trajectory(steps)
         log_prob = first_steps(outputs[POLICY], steps.length).log_prob(steps.action)
         log_rho = None
         if self.config.max_lag:
-            behaviour = steps.extras[LOG_PROB][: steps.length]
-            log_prob, log_rho = behaviour, log_ratio(log_prob, behaviour)
+            behavior = steps.extras[LOG_PROB][: steps.length]
+            log_prob, log_rho = behavior, log_ratio(log_prob, behavior)
         scaled = _scaled(model, steps)
         value = {stream.name: outputs[stream.name] for stream in self._streams}  # [T+1, B]
         estimates = {stream.name: _estimates(scaled, stream, value[stream.name], log_rho) for stream in self._streams}
         advantage = weighted_total({name: advantage for name, (advantage, _) in estimates.items()}, self._streams)
         if self.config.normalize_advantages and self.config.minibatches == 1:
-            advantage = normalise(advantage, steps.valid)  # here, since the single minibatch is the same in all epochs
+            advantage = normalize(advantage, steps.valid)  # here, since the single minibatch is the same in all epochs
         clip = self.config.clip.at(batch.progress.env_steps, batch.progress.fraction)
         prepared = Estimates(
             advantage=advantage,
@@ -148,7 +148,7 @@ class PPO(Algorithm):
         log_rho = log_ratio(policy.log_prob(steps.action), prepared.log_prob)
         advantage = prepared.advantage
         if self.config.normalize_advantages and self.config.minibatches > 1:
-            advantage = normalise(advantage, valid)
+            advantage = normalize(advantage, valid)
         errors = {
             s.name: self._value_loss(outputs[s.name], prepared.value[s.name], prepared.value_target[s.name])
             for s in self._streams
@@ -173,15 +173,15 @@ class PPO(Algorithm):
         return value_loss(v, target) if clip is None else clipped_value_loss(v, old_v, target, clip)
 
 
-def _normalised(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
+def _normalized(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
     """Normalize observations with the statistics that the behavior policy used, then update these with this batch.
 
     The order makes importance ratios start at 1.
     """
-    if model.normaliser is None:
+    if model.normalizer is None:
         return steps
-    seen = Normalised(model.normaliser(steps.obs))
-    model.normaliser.update(tree.map(lambda leaf: leaf[: steps.length], steps.obs), steps.valid)
+    seen = Normalized(model.normalizer(steps.obs))
+    model.normalizer.update(tree.map(lambda leaf: leaf[: steps.length], steps.obs), steps.valid)
     return replace(steps, obs=seen)
 
 

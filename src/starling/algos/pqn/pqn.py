@@ -19,7 +19,7 @@ from starling.algos.tables import rollout_table
 from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network, build_network
-from starling.nets.normalisers import MovingMean
+from starling.nets.normalizers import MovingMean
 from starling.ops.devices import select_rows
 from starling.ops.explore import epsilon_greedy, epsilon_greedy_probability, epsilon_metrics
 from starling.ops.policy import masked_mean
