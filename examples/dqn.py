@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import starling
 from starling.ops.explore import epsilon_greedy, epsilon_metrics
-from starling.ops.value import huber, take
+from starling.ops.value import batched_index, huber
 
 
 class DQNConfig(starling.AlgoConfig):
@@ -114,7 +114,7 @@ class DQN(starling.Algorithm):
         r, goes_on = steps.rewards["extrinsic"][0], ~steps.terminated[0]
         with torch.no_grad():
             target = r + self.config.discount * goes_on * target_net(next_s).amax(-1)
-        q = take(model(s), a)  # Q(s, a) [B]
+        q = batched_index(model(s), a)  # Q(s, a) [B]
         loss = huber(target - q).mean()
         return starling.Loss({"q": loss}, metrics=lambda: {"q": loss, "q_values": q.mean()})
 

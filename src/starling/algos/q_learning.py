@@ -23,7 +23,7 @@ from starling.ops.devices import select_rows
 from starling.ops.explore import epsilon_greedy_policy, epsilon_metrics, ladder
 from starling.ops.retrace import retrace
 from starling.ops.streams import StreamTerms, bootstrap_from_reset, weighted_total
-from starling.ops.value import IDENTITY, Transform, take
+from starling.ops.value import IDENTITY, Transform, batched_index
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory
 
@@ -137,7 +137,7 @@ def update_reset_values(
     q, _ = target_net.step(obs, first, carry)
     best = weighted_total(q, streams).argmax(-1)
     for name, mean in _reset_values(model):
-        mean.update(transform.inverse(take(q[name], best)), weight, counts)
+        mean.update(transform.inverse(batched_index(q[name], best)), weight, counts)
 
 
 def substitute_reset_values(model: Network, q: Values, ended_t: Tensor, transform: Transform) -> Values:

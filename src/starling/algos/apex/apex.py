@@ -7,7 +7,7 @@ from starling.algos.apex.config import ApeXConfig
 from starling.algos.dqn.dqn import DQN
 from starling.algos.q_learning import Q, Values, td_priority
 from starling.ops.explore import ladder
-from starling.ops.value import take
+from starling.ops.value import batched_index
 from starling.types import NDArray, Progress, Tensor, Trajectory, Tree
 
 TAKEN, BEST = "taken", "best"
@@ -27,8 +27,8 @@ class ApeX(DQN):
             return {Q: q}
         best = combined_q.argmax(-1)
         return {
-            TAKEN: {name: take(values, action) for name, values in q.items()},
-            BEST: {name: take(values, best) for name, values in q.items()},
+            TAKEN: {name: batched_index(values, action) for name, values in q.items()},
+            BEST: {name: batched_index(values, best) for name, values in q.items()},
         }
 
     def priority(self, window: Trajectory[NDArray]) -> NDArray:
@@ -39,7 +39,7 @@ class ApeX(DQN):
             targets = self.n_step_targets(steps, {name: q[-1] for name, q in steps.extras[BEST].items()})
         else:
             q = steps.extras[Q]
-            first = {name: take(values[0], steps.action[0]) for name, values in q.items()}
+            first = {name: batched_index(values[0], steps.action[0]) for name, values in q.items()}
             targets = self.retrace_targets(steps, q, q)
         errors = {name: targets[name] - value for name, value in first.items()}
         return td_priority(errors, self._streams).numpy()

@@ -39,7 +39,7 @@ from starling.nets.build import Network, build_network
 from starling.ops.explore import epsilon_greedy, epsilon_greedy_probability, epsilon_metrics
 from starling.ops.returns import window_return
 from starling.ops.streams import stream_terms, total, weighted_total
-from starling.ops.value import IDENTITY, huber, take
+from starling.ops.value import IDENTITY, batched_index, huber
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory, Tree
 
@@ -128,7 +128,7 @@ class DQN(Algorithm):
         """Huber loss of the n-step TD errors, with importance weights; a batch has sequences of n steps."""
         steps = batch.trajectory
         q_0 = _q_values(model, steps, 0)  # Q(s_0, .) [B, A] per stream
-        values = {name: take(q, steps.action[0]) for name, q in q_0.items()}
+        values = {name: batched_index(q, steps.action[0]) for name, q in q_0.items()}
         with torch.no_grad():
             if self.config.retrace is None:
                 targets = self.n_step_targets(steps, self._bootstrap(model, target_net, steps))
@@ -149,13 +149,13 @@ class DQN(Algorithm):
         if self.config.double:
             selector = substitute_reset_values(model, _q_values(model, steps, -1), ended, IDENTITY)
         best = weighted_total(selector, self._streams).argmax(-1)  # [B]
-        return {name: take(q, best) for name, q in q_n.items()}
+        return {name: batched_index(q, best) for name, q in q_n.items()}
 
     def n_step_targets(self, steps: Trajectory[Tensor], bootstrap: Values) -> Values:
         """r_0 + γ r_1 + ... + γ^(n-1) r_{n-1} + γ^n v(s_n) [B] per stream, with `bootstrap` v(s_n) [B]."""
         targets = {}
         for stream in self._streams:
-            terms = stream_terms(steps, stream, whole=False)
+            terms = stream_terms(steps, stream, crosses_episodes=False)
             targets[stream.name] = window_return(terms.r_t, terms.discount_t, bootstrap[stream.name], terms.valid_t)
         return targets
 
@@ -173,7 +173,7 @@ class DQN(Algorithm):
         assert lambda_ is not None, "called only with algo.retrace"
         targets = {}
         for stream in self._streams:
-            terms = stream_terms(steps, stream, whole=False)
+            terms = stream_terms(steps, stream, crosses_episodes=False)
             targets[stream.name] = retrace_target(steps, terms, selector, q_target[stream.name], lambda_, epsilon)[0]
         return targets
 

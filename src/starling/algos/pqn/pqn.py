@@ -25,7 +25,7 @@ from starling.ops.explore import epsilon_greedy, epsilon_greedy_probability, eps
 from starling.ops.policy import masked_mean
 from starling.ops.returns import lambda_return
 from starling.ops.streams import bootstrap_from_reset, stream_terms, total, weighted_total
-from starling.ops.value import huber, take
+from starling.ops.value import batched_index, huber
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory
 
@@ -94,7 +94,7 @@ class PQN(Algorithm):
             if self.config.retrace is not None:
                 targets[stream.name] = self._retrace(model, steps, stream, combined_q, q[stream.name])
                 continue
-            v, terms = take(q[stream.name], greedy), stream_terms(steps, stream)
+            v, terms = batched_index(q[stream.name], greedy), stream_terms(steps, stream)
             v_tp1 = v[1:] if stream.episodic else self._next_values(model.reset_values[stream.name], steps, v)
             targets[stream.name] = lambda_return(
                 terms.r_t, terms.discount_t, v[:-1], v_tp1, terms.lambda_t, terms.valid_t
@@ -120,10 +120,10 @@ class PQN(Algorithm):
         assert self.config.retrace is not None, "called only with algo.retrace"
         if not stream.episodic:
             reset_value: Any = model.reset_values[stream.name]
-            firsts, counts = select_rows(take(q, selector.argmax(-1)).flatten(), steps.first.flatten())
+            firsts, counts = select_rows(batched_index(q, selector.argmax(-1)).flatten(), steps.first.flatten())
             reset_value.update(firsts, torch.ones_like(firsts), counts)
             q = bootstrap_from_reset(q, steps.terminated | steps.truncated, reset_value.value())
-        terms = stream_terms(steps, stream, whole=False)
+        terms = stream_terms(steps, stream, crosses_episodes=False)
         return retrace_target(steps, terms, selector, q, self.config.retrace, self.config.eval_epsilon)
 
     def loss(self, model: Network, target_net: None, batch: Batch) -> Loss:
@@ -131,7 +131,7 @@ class PQN(Algorithm):
         steps, length = batch.trajectory, batch.trajectory.length
         obs = tree.map(lambda leaf: leaf[:length], steps.obs)
         q, _, _ = model.unroll(obs, steps.first[:length], steps.action, steps.rewards, steps.carry, resets=steps.resets)
-        values = {stream.name: take(q[stream.name], steps.action) for stream in self._streams}  # [T, B]
+        values = {stream.name: batched_index(q[stream.name], steps.action) for stream in self._streams}  # [T, B]
         errors = [batch.prepared[name] - value for name, value in values.items()]
         delta = self.config.huber
         penalty = total([error.square() / 2 if delta is None else huber(error, delta) for error in errors])

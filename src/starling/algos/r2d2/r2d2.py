@@ -47,7 +47,7 @@ from starling.ops.explore import epsilon_greedy, epsilon_greedy_probability, eps
 from starling.ops.policy import masked_mean
 from starling.ops.priority import delta_q, sequence_priority
 from starling.ops.streams import StreamTerms, stream_terms, total, weighted_total
-from starling.ops.value import IDENTITY, RESCALED, huber, n_step_target, take, td_error
+from starling.ops.value import IDENTITY, RESCALED, batched_index, huber, n_step_target, td_error
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor, Trajectory, Tree
 
@@ -146,7 +146,7 @@ class R2D2(Algorithm):
             losses={name: losses.get(name, whole) for name in self._optimizers},
             metrics=lambda: {
                 **losses,
-                "q_values": masked_mean(take(combined_q[:-1], steps.action), trained_t),
+                "q_values": masked_mean(batched_index(combined_q[:-1], steps.action), trained_t),
                 **drift,
             },
             priorities=sequence_priority(td_priority(errors, self._streams), trained_t, self.config.eta),
@@ -158,7 +158,7 @@ class R2D2(Algorithm):
 
     def terms(self, steps: Trajectory[Tensor], stream: StreamSpec) -> StreamTerms:
         """Rewards and discounts of one stream."""
-        return stream_terms(steps, stream, whole=False)
+        return stream_terms(steps, stream, crosses_episodes=False)
 
     def losses(self, errors_t: Values, weight: Tensor) -> Values:
         """Reduce per-step losses [T, B] per stream to scalars, with importance weights [B].
@@ -185,14 +185,14 @@ class R2D2(Algorithm):
         errors = {}
         for stream in self._streams:
             target = self._td_target(steps, stream, selector, q_target[stream.name])
-            errors[stream.name] = td_error(take(q[stream.name][:-1], steps.action), target, trained_t)
+            errors[stream.name] = td_error(batched_index(q[stream.name][:-1], steps.action), target, trained_t)
         return errors
 
     def _td_target(self, steps: Trajectory[Tensor], stream: StreamSpec, selector: Tensor, q_target: Tensor) -> Tensor:
         """Rescaled targets h(G_t) [T, B] for the policy that is greedy in `selector` [T+1, B, A]: n-step or Retrace."""
         terms, transform = self.terms(steps, stream), self._transform
         if self.config.retrace is None:
-            v = take(q_target, selector.argmax(-1))  # [T+1, B]
+            v = batched_index(q_target, selector.argmax(-1))  # [T+1, B]
             n = self.config.n_step
             return n_step_target(terms.r_t, terms.discount_t, v[:-1], v[1:], n, terms.valid_t, transform)
         lambda_, epsilon = self.config.retrace, self.config.eval_epsilon

@@ -33,7 +33,7 @@ from starling.ops.distributions import Categorical, TanhGaussian
 from starling.ops.policy import expected_soft_value, soft_value, temperature_loss
 from starling.ops.returns import window_return
 from starling.ops.streams import stream_terms
-from starling.ops.value import take
+from starling.ops.value import batched_index
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory, Tree
 
@@ -116,7 +116,7 @@ class Discrete:
     def q(self, critics: Critics, features: Tensor, action: Tensor) -> Tensor:
         """Q [2, B] of actions [B]."""
         every = critics(features)
-        return take(every, action.expand(every.shape[:-1]))
+        return batched_index(every, action.expand(every.shape[:-1]))
 
     def draw(self, batch_size: int, generator: torch.Generator) -> Tensor:
         """An empty tensor [B, 0]: `value` needs no noise."""
