@@ -219,7 +219,7 @@ def slow_policies():
 def slow_curious_losses(model, steps, count):
     """RND's error at the next observation and the inverse model's cross-entropy, means over the last `count` steps."""
     errors, guesses = [], []
-    for b in range(steps.rows):
+    for b in range(steps.batch_size):
         end = int(steps.valid[:, b].sum())
         for t in range(max(0, end - count), end):
             before, after = steps.obs[t, b : b + 1], steps.obs[t + 1, b : b + 1]
@@ -254,7 +254,7 @@ def test_losses_and_gradients_match_the_reference(separate, settings):
     steps = batch.trajectory
     model.lifelong.update(0.3 * steps.obs[1:] + 1.0, steps.valid)  # statistics for which normalization matters
     arm, (beta, gamma) = steps.carry["arm"].tolist(), slow_policies()
-    ones, weights, discount = [1.0] * steps.rows, [beta[i] for i in arm], [gamma[i] for i in arm]
+    ones, weights, discount = [1.0] * steps.batch_size, [beta[i] for i in arm], [gamma[i] for i in arm]
     reward, novelty = steps.rewards["extrinsic"], steps.rewards[NOVELTY]
     if separate:
         streams = [SlowStream("extrinsic", reward, discount, ones), SlowStream(NOVELTY, novelty, discount, weights)]

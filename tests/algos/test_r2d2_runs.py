@@ -68,7 +68,7 @@ def test_unrolling_from_the_stored_state_gives_the_recorded_q_values(untrained):
 def test_delta_q_is_0_with_unchanged_weights_and_positive_after_training(untrained):
     learner = untrained.learner
     steps = tree.to_torch(all_sequences(untrained))
-    batch = Batch(steps, torch.ones(steps.rows), torch.zeros(steps.rows), Progress(), torch.Generator())
+    batch = Batch(steps, torch.ones(steps.batch_size), torch.zeros(steps.batch_size), Progress(), torch.Generator())
     assert learner.algorithm.loss(learner.model, learner.model, batch).metrics()["delta_q_last"] < 1e-4
     learner = run(300, "algo.learning_starts=10", "algo.updates_per_step=0.1").learner
     assert learner.drain_metrics()["loss/delta_q_last"] > 1e-3

@@ -108,7 +108,7 @@ def features_and_policies(model, steps):
 
 def slow_elite(features, policies, steps, distance, every):
     result = []
-    for b in range(steps.rows):
+    for b in range(steps.batch_size):
         each = []
         for t in range(0, steps.length, every):
             if not steps.valid[t, b]:
@@ -175,7 +175,7 @@ def test_attentive_distances_match_a_loop(features, distance):
         features_and_policies(model, part)[0] if features == "network" else part.obs for part in (steps, recent)
     )
     want = []
-    for b in range(steps.rows):
+    for b in range(steps.batch_size):
         each = []
         for t in range(steps.length):
             pairs = [(x[t, b], current) for current in current_features[-1]]

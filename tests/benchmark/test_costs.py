@@ -44,7 +44,7 @@ def test_every_kind_of_agent_can_be_measured(case):
     assert 0 <= stepped <= num_envs
     assert inferred == num_envs
     assert trained == steps_a_version(run_plan.tables)
-    assert work.sample.trajectory.rows == run_plan.tables[0].batch
+    assert work.sample.trajectory.batch_size == run_plan.tables[0].batch
     assert work.learner.skipped_in_all == 0
 
 

@@ -100,7 +100,7 @@ class Probe:
     parts = Algorithm.parts
 
     def prepare(self, model, target_net, batch):
-        model.count += batch.trajectory.rows
+        model.count += batch.trajectory.batch_size
         model.total += batch.trajectory.obs[0].sum(0)
         return batch
 

@@ -39,7 +39,7 @@ def slow_steps(table):
 
 
 def filled_table(seed, layout, spec, num_envs, fragments, rng):
-    table = Table(spec, layout, num_envs, seed=0, priority=lambda sequence: rng.random(sequence.rows) + 0.1)
+    table = Table(spec, layout, num_envs, seed=0, priority=lambda sequence: rng.random(sequence.batch_size) + 0.1)
     stream = Stream(make_envs(seed, num_envs, layout, "random", glitch=0.1), np.arange(num_envs), layout)
     for number in range(fragments):
         fragment = stream.fragment(spec.fragment)

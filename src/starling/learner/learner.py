@@ -238,7 +238,7 @@ class Learner:
         weight = None if exponent is None else self._importance(sample, exponent(progress)).float().numpy()
         if not self._on_cpu and tree.leaves(steps.carry):
             steps = replace(steps, resets=Resets.of(steps.first))
-        rows = steps.rows * (steps.length if self._spec.split == "step" else 1)
+        rows = steps.batch_size * (steps.length if self._spec.split == "step" else 1)
         parts: Any = (steps, weight, sample.source, orders(rows, self._spec, self._rng))
         trajectory, weights, source, epochs = tree.to_torch(parts, self._device, contiguous=self._compiled is not None)
         batch = Batch(

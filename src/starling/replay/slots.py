@@ -36,13 +36,13 @@ class Slots:
     def append(self, fragment: Fragment, continues: bool) -> Change:
         """Copy a fragment into one slot per env."""
         new = fragment.trajectory
-        if new.length != self._length or new.rows > self._capacity:
-            raise ValueError(f"a fragment [{new.length}, {new.rows}] does not fit slots of {self._length} steps")
-        dead = self._oldest(new.rows - len(self._free))
+        if new.length != self._length or new.batch_size > self._capacity:
+            raise ValueError(f"a fragment [{new.length}, {new.batch_size}] does not fit slots of {self._length} steps")
+        dead = self._oldest(new.batch_size - len(self._free))
         self.release(dead)
-        born, self._free = self._free[: -new.rows - 1 : -1].copy(), self._free[: -new.rows]
-        self._born[born] = np.arange(self._count, self._count + new.rows)
-        self._count += new.rows
+        born, self._free = self._free[: -new.batch_size - 1 : -1].copy(), self._free[: -new.batch_size]
+        self._born[born] = np.arange(self._count, self._count + new.batch_size)
+        self._count += new.batch_size
         self._generation[born] += 1
         self._write(born, new)
         return Change(dead, born)

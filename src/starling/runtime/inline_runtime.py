@@ -43,7 +43,7 @@ class InlineSink:
             self._store.update_priorities(result.keys, result.priorities)
         self._learner_usage.enter(WAIT_IN)
         buffer = self._buffers[group]
-        return buffer if self._store.begin(buffer.steps.rows) else None
+        return buffer if self._store.begin(buffer.steps.batch_size) else None
 
     def _sample(self) -> Sample | None:
         return self._store.sample() if self._candidate_scorer is None else self._candidate_scorer.sample(self._store)

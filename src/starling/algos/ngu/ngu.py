@@ -191,7 +191,7 @@ class NGU(R2D2):
             learned_t = steps.valid & (torch.arange(steps.length)[:, None] >= count - most)
             return lambda leaf: leaf[learned_t], learned_t[learned_t], None
         back = torch.arange(1, min(most, steps.length) + 1, device=count.device)[:, None]
-        step, row = (count - back).clamp(min=0), torch.arange(steps.rows, device=count.device)
+        step, row = (count - back).clamp(min=0), torch.arange(steps.batch_size, device=count.device)
         mask = (count >= back).flatten()
         return lambda leaf: leaf[step, row].flatten(0, 1), mask, mask
 

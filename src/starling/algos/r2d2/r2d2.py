@@ -202,7 +202,7 @@ class R2D2(Algorithm):
         """The steps, with a zero initial state unless stored states are used."""
         if self.config.state == "stored":
             return steps
-        return replace(steps, carry={**steps.carry, "state": model.initial_carry(steps.rows)["state"]})
+        return replace(steps, carry={**steps.carry, "state": model.initial_carry(steps.batch_size)["state"]})
 
     def _drift(self, model: Network, steps: Trajectory[Tensor], q: Tensor, trained_t: Tensor) -> Values:
         """Delta-Q at the first step after burn-in and at the last step, over sequences that are long enough.

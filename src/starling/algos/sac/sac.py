@@ -198,7 +198,7 @@ class SAC(Algorithm):
         steps, alpha = batch.trajectory, model.log_alpha.detach().exp()
         obs = tree.map(lambda leaf: leaf[0], steps.obs)
         features = model.critics.encode(obs)  # [B, F]
-        ahead, now = (self._form.draw(steps.rows, batch.generator) for _ in range(2))
+        ahead, now = (self._form.draw(steps.batch_size, batch.generator) for _ in range(2))
 
         def critic() -> Loss:
             with torch.no_grad():
