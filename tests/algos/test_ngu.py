@@ -190,7 +190,7 @@ def test_each_sequence_is_trained_with_the_reward_and_discount_of_its_policy(sep
     arm = steps.carry["arm"]
     gamma = 1 - torch.exp(((3 - arm) * np.log(0.1) + arm * np.log(0.5)) / 3)
     beta = torch.tensor([0.0, *(0.3 / (1 + np.exp(-10 * (2 * i - 2) / 2)) for i in (1, 2)), 0.3])[arm]
-    streams = {stream.name: algorithm.terms(steps, stream) for stream in algorithm.streams()}
+    streams = {stream.name: algorithm.stream_terms(steps, stream) for stream in algorithm.streams()}
     ends = torch.where(steps.terminated, 0.0, 1.0)
     for terms in streams.values():
         torch.testing.assert_close(terms.discount_t, (ends * gamma).float())

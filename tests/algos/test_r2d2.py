@@ -56,7 +56,7 @@ def test_burn_in_is_not_trained_except_in_sequences_that_begin_an_episode():
     algorithm, model, target = make()
     batch = make_batch(model)
     trained = [n if b in (1, 2, 6) else max(0, n - BURN_IN) for b, n in enumerate(STEPS)]
-    assert algorithm._trained(batch.trajectory).sum(0).tolist() == trained
+    assert algorithm._loss_mask(batch.trajectory).sum(0).tolist() == trained
     assert (algorithm.loss(model, target, batch).priorities > 0).tolist() == [n > 0 for n in trained]
 
 

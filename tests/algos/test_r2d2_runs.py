@@ -28,7 +28,7 @@ def untrained():
 
 def test_every_step_is_trained_even_in_episodes_shorter_than_the_burn_in(untrained):
     steps = all_sequences(untrained)
-    trained = untrained.learner.algorithm._trained(tree.to_torch(steps)).numpy()
+    trained = untrained.learner.algorithm._loss_mask(tree.to_torch(steps)).numpy()
     all_steps = {tuple(obs) for obs in steps.obs[:-1][steps.valid].astype(int).tolist()}
     learned_from = {tuple(obs) for obs in steps.obs[:-1][trained].astype(int).tolist()}
     lengths = {}
@@ -41,7 +41,7 @@ def test_every_step_is_trained_even_in_episodes_shorter_than_the_burn_in(untrain
 def test_every_sequence_has_a_trained_step_and_a_priority(untrained):
     steps = all_sequences(untrained)
     algorithm = untrained.learner.algorithm
-    assert algorithm._trained(tree.to_torch(steps)).any(0).all()
+    assert algorithm._loss_mask(tree.to_torch(steps)).any(0).all()
     assert (algorithm.priority(steps) > 0).all()
 
 

@@ -170,7 +170,7 @@ def weights_of(beta, table_size, source):
     """The importance weights of a batch whose rows were sampled with `PROBABILITIES`."""
 
     sample = replace(make_sample(), probability=PROBABILITIES, table_size=table_size, source=source)
-    algorithm = Probe(importance_exponent=beta)
+    algorithm = Probe(importance_beta=beta)
     learner = make_learner(algorithm)
     learn(learner, sample, env_steps=5)  # halfway through the run
     return algorithm.seen[0].weight

@@ -95,7 +95,7 @@ class Probe:
         config = OptimizerConfig(name="SGD", args={"lr": 0.1}, clip_norm=0.5)
         parts = {"a": lambda m: m.a.parameters(), "b": lambda m: m.b.parameters()}
         optimizers = {name: OptimizerSpec(config, part, self.summed) for name, part in parts.items()}
-        return LearnSpec(optimizers, importance_exponent=lambda progress: 0.7)
+        return LearnSpec(optimizers, importance_beta=lambda progress: 0.7)
 
     parts = Algorithm.parts
 

@@ -217,10 +217,10 @@ class Policy:
             self._intrinsic_noise_sizes,
             lambda n: group.intrinsic_noise.uniform(group.step, n),
         )
+        last = IntrinsicInput(**seen, explore=self.explore, noise=draw)
         with torch.inference_mode():
-            return self.algorithm.intrinsic_rewards(
-                self.model, IntrinsicInput(**seen, explore=self.explore, noise=draw), group.intrinsic_state
-            )
+            self.algorithm.after_step(last, group.intrinsic_state)
+            return self.algorithm.intrinsic_rewards(self.model, last, group.intrinsic_state)
 
     def _drawn(
         self, known: dict[int, torch.Tensor], sizes: set[int], draw: Callable[[int], NDArray], n: int

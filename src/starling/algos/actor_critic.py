@@ -55,9 +55,9 @@ def choose_from(policy: Any, inputs: ActInput) -> Tensor:
     return action
 
 
-def behavior_policy(policy: Distribution, steps: Trajectory[Tensor]) -> Distribution:
+def behavior_policy(policy: Distribution, trajectory: Trajectory[Tensor]) -> Distribution:
     """The recorded behavior policy [T, B], a distribution of the same class as `policy`."""
-    return first_steps(type(policy).from_params(steps.extras[BEHAVIOR]), steps.length)
+    return first_steps(type(policy).from_params(trajectory.extras[BEHAVIOR]), trajectory.length)
 
 
 def first_steps(policy: Distribution, length: int) -> Distribution:
@@ -68,7 +68,7 @@ def first_steps(policy: Distribution, length: int) -> Distribution:
 def vtrace_by_stream(
     heads: dict[str, Tensor],  # [T+1, B] values of every stream, by name
     log_rho: Tensor,  # [T, B]
-    steps: Trajectory[Tensor],
+    trajectory: Trajectory[Tensor],
     streams: tuple[StreamSpec, ...],
     config: VTraceConfig,
     keep_t: Tensor | None = None,  # [T, B] bool
@@ -76,7 +76,7 @@ def vtrace_by_stream(
     """V-trace value targets and advantages [T, B] per stream."""
 
     def trace(stream: StreamSpec) -> VTrace:
-        terms, v = stream_terms(steps, stream), heads[stream.name]
+        terms, v = stream_terms(trajectory, stream), heads[stream.name]
         return vtrace(
             log_rho,
             terms.r_t,

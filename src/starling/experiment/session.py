@@ -75,7 +75,7 @@ class Session:
     ) -> None:
         self._clock = clock  # seconds
         self.config, self.place, self.runtime, self.display = run_plan.config, place, runtime, display
-        self._frames_per_step, self._exploration = run_plan.env.frames_per_step, run_plan.exploration
+        self._frames_per_step, self._exploration_metrics = run_plan.env.frames_per_step, run_plan.exploration_metrics
         self.scores = Scoreboard()
         self._evaluated: float | None = None
         if state is not None:
@@ -259,7 +259,7 @@ class Session:
 
     def _show_episodes(self) -> None:
         steps, updates = self.runtime.env_steps, self.runtime.updates
-        newest = {**self._last_row, **self._exploration(steps, updates), **self.runtime.recent_losses()}
+        newest = {**self._last_row, **self._exploration_metrics(steps, updates), **self.runtime.recent_losses()}
         self.display.message(self._episode_lines.line(self.scores, steps, newest))
 
     def _take_evaluations(self) -> dict[str, float]:
@@ -278,7 +278,7 @@ class Session:
             "updates": self.runtime.updates,
             **self.scores.row(),
             **evaluation,
-            **self._exploration(self.runtime.env_steps, self.runtime.updates),
+            **self._exploration_metrics(self.runtime.env_steps, self.runtime.updates),
             **self.runtime.drain_metrics(),
             **self._saver.metrics(),
             f"{TIMING}seconds": round(seconds, 3),

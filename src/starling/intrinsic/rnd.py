@@ -89,8 +89,8 @@ class RND:
         error: Tensor = module(seen.obs)
         return error * module.warm
 
-    def prepare(self, module: Distillation, steps: Trajectory[Tensor]) -> None:
-        module.update(tree.map(lambda leaf: leaf[1:], steps.obs), steps.valid)
+    def prepare(self, module: Distillation, trajectory: Trajectory[Tensor]) -> None:
+        module.update(tree.map(lambda leaf: leaf[1:], trajectory.obs), trajectory.valid)
 
     def loss(self, module: Distillation, batch: Batch, next_obs: Tree) -> Tensor:
         """Mean prediction error of a random share of the valid steps []."""

@@ -205,9 +205,9 @@ class RunPlan:
         """The training progress after so many env steps and updates."""
         return Progress(env_steps, updates, min(1.0, env_steps / self.config.stop.env_steps))
 
-    def exploration(self, env_steps: int, updates: int) -> dict[str, float]:
+    def exploration_metrics(self, env_steps: int, updates: int) -> dict[str, float]:
         """Exploration metrics of the training envs after so many env steps and updates."""
-        found = self.algorithm.exploration(self.progress(env_steps, updates), self.config.env.num)
+        found = self.algorithm.exploration_metrics(self.progress(env_steps, updates), self.config.env.num)
         return {f"explore/{name}": value for name, value in found.items()}
 
     @property

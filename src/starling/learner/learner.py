@@ -234,7 +234,7 @@ class Learner:
 
     def _batch(self, sample: Sample, progress: Progress) -> tuple[Batch, tuple[Tensor | None, ...]]:
         """The batch as tensors, and the order of its rows in every epoch; all of it is copied to a device at once."""
-        steps, exponent = sample.trajectory, self._spec.importance_exponent
+        steps, exponent = sample.trajectory, self._spec.importance_beta
         weight = None if exponent is None else self._importance(sample, exponent(progress)).float().numpy()
         if not self._on_cpu and tree.leaves(steps.carry):
             steps = replace(steps, resets=Resets.of(steps.first))
