@@ -19,8 +19,8 @@ from starling.replay.samplers import Draw, Uniform
 class Combined(Uniform):
     """Samples uniformly, but the first item of every batch is the newest one."""
 
-    def __init__(self, spec: starling.TableSpec, slots: int) -> None:
-        super().__init__(slots)
+    def __init__(self, spec: starling.TableSpec, num_slots: int) -> None:
+        super().__init__(num_slots)
         self._newest = -1  # slot of the newest item; -1 if it was removed
 
     def add(self, slots: np.ndarray, priorities: np.ndarray | None) -> None:

@@ -168,7 +168,7 @@ def test_evaluation_is_greedy():
 
 def test_sequences_overlap_and_those_shorter_than_the_burn_in_are_kept():
     (table,) = make(codec="zstd")[0].tables(num_envs=4)
-    assert (table.length, table.period, table.prefix, table.sampler) == (LENGTH, 2, BURN_IN, "prioritized")
+    assert (table.length, table.period, table.burn_in, table.sampler) == (LENGTH, 2, BURN_IN, "prioritized")
     assert (table.priority_exponent, table.codec) == (0.9, "zstd")
 
 

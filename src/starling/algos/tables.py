@@ -43,7 +43,7 @@ def replay_table(
         sampler="uniform" if priority_exponent is None else "prioritized",
         priority_exponent=priority_exponent or 0.0,
         period=period,
-        prefix=burn_in,
+        burn_in=burn_in,
         fragment=fragment,
         min_size=max(learning_starts, batch),
         updates_per_step=updates_per_step,

@@ -1,6 +1,6 @@
 """Storage of a ring's observations in memory: plain arrays, or chunks of a few steps compressed with zstd.
 
-For the words, see `columns`.
+Read `columns` first: it defines the words.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Cells(Protocol):
         """Write `values` [T, B, ...] to `cells` [T, B]; each column lies in one ring and is ordered by time."""
         ...
 
-    def take(self, cells: NDArray) -> NDArray:
+    def read(self, cells: NDArray) -> NDArray:
         """Copy the values of `cells` [...]: [..., value]."""
         ...
 
@@ -51,14 +51,14 @@ class Plain:
 
     def __init__(self, spec: ArraySpec, grid: Grid) -> None:
         self._grid = grid
-        self._values = np.zeros((grid.cells, *spec.shape), spec.dtype)
+        self._values = np.zeros((grid.num_cells, *spec.shape), spec.dtype)
         self._blocks = Blocks(self._values, grid)
 
     def write(self, cells: NDArray, values: NDArray) -> None:
         self._blocks.touch(cells)
         self._values[cells] = values
 
-    def take(self, cells: NDArray) -> NDArray:
+    def read(self, cells: NDArray) -> NDArray:
         return take(self._values, cells)
 
     def get_state(self, used: int) -> Any:
@@ -117,7 +117,7 @@ class Chunked:
     def _unpack(self, packed: bytes) -> NDArray:
         return self._packer.unpack(packed, (CHUNK, *self._spec.shape), self._spec.dtype)
 
-    def take(self, cells: NDArray) -> NDArray:
+    def read(self, cells: NDArray) -> NDArray:
         flat = cells.ravel()
         rings, chunks, places = self._find(flat)
         order = np.argsort(chunks, kind="stable")  # so that every chunk is decompressed once

@@ -1,4 +1,4 @@
-"""Frame stacks in a ring: only the newest frame of each step is stored. For the words, see `columns`."""
+"""Frame stacks in a ring: only the newest frame of each step is stored. Read `columns` first: it defines the words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from starling.errors import require
 from starling.replay.codec import make_cells, pays
-from starling.replay.columns import Block, Dense, Run, as_words, write_block
+from starling.replay.columns import Dense, ReadSpec, WriteSpec, as_words, write_values
 from starling.replay.grid import Grid
 from starling.replay.sparse import Packed, Sparse
 from starling.replay.spec import Codec
@@ -35,23 +35,25 @@ class Stacked:
         frame = ArraySpec((spec.shape[stack.axis] // stack.n, *rest), spec.dtype)
         self._shape, self._axis, self._n, self._grid = spec.shape, stack.axis, stack.n, grid
         self._newest = make_cells(codec, frame, grid)
-        self._age = np.zeros(grid.cells, np.int16)  # of each cell: steps since a whole stack was stored, at most n-1
+        self._age = np.zeros(
+            grid.num_cells, np.int16
+        )  # of each cell: steps since a whole stack was stored, at most n-1
         whole = ArraySpec((stack.n, *frame.shape), frame.dtype)
         self._whole = Packed(whole) if pays(codec, frame.nbytes) else Sparse(whole, grid)
         self._warned = False
 
-    def write(self, block: Block, values: NDArray) -> None:
+    def write(self, write: WriteSpec, values: NDArray) -> None:
         frames = self._split(values)  # [T+1, B, n, ...]
-        new = np.ones(block.cells.shape, bool)
-        new[0] = ~block.joins
-        whole = block.begins.copy()
-        whole[1:] |= ~self._slides(frames, block.begins)
-        self._age[block.cells] = self._ages(block, whole)
+        new = np.ones(write.cells.shape, bool)
+        new[0] = ~write.joins
+        whole = write.begins.copy()
+        whole[1:] |= ~self._slides(frames, write.begins)
+        self._age[write.cells] = self._ages(write, whole)
         whole &= new
-        write_block(self._newest, block, frames[:, :, -1])
-        self._whole.clear(block.cells[new])
+        write_values(self._newest, write, frames[:, :, -1])
+        self._whole.clear(write.cells[new])
         if whole.any():
-            self._whole.put(block.cells[whole], frames[whole])
+            self._whole.put(write.cells[whole], frames[whole])
 
     def _slides(self, frames: NDArray, begins: NDArray) -> NDArray:
         """Mask [T, B]: stacks, but for the first, that are their predecessor shifted by one."""
@@ -62,28 +64,28 @@ class Stacked:
             warnings.warn("a frame stack does not slide by one frame per step: stored whole there", stacklevel=6)
         return np.asarray(same)
 
-    def _ages(self, block: Block, whole: NDArray) -> NDArray:
+    def _ages(self, write: WriteSpec, whole: NDArray) -> NDArray:
         """Steps since the last whole stack, at most n-1: [T+1, B]."""
         step = np.arange(len(whole))[:, None]
         last = np.where(whole, step, -self._n)  # the step of the last whole stack; before step 0 it is negative
-        last[0] = np.where(block.joins, -self._age[block.cells[0]], 0)
+        last[0] = np.where(write.joins, -self._age[write.cells[0]], 0)
         return np.minimum(step - np.maximum.accumulate(last, axis=0), self._n - 1)
 
     def repeats(self, cells: NDArray, values: NDArray) -> NDArray:
         newest = self._split(values[None])[0, :, -1]
-        return np.asarray((as_words(self._newest.take(cells), 1) == as_words(newest, 1)).all(axis=1))
+        return np.asarray((as_words(self._newest.read(cells), 1) == as_words(newest, 1)).all(axis=1))
 
-    def gather(self, run: Run) -> NDArray:
+    def gather(self, read: ReadSpec) -> NDArray:
         from starling.replay.kernels import locate  # loads numba, which only frame stacks need
 
-        n, sequences = self._n, len(run.steps)
-        cells = np.empty((sequences, len(run.cells) + n - 1), np.int64)  # of each frame
+        n, sequences = self._n, len(read.steps)
+        cells = np.empty((sequences, len(read.cells) + n - 1), np.int64)  # of each frame
         in_whole = np.empty((2, sequences * (n - 1)), np.int64)  # (frame, sequence): only a whole stack has the frame
         irregular = np.empty(sequences, bool)  # sequences with stacks that are not views of `frames`
         count = locate(
-            run.cells[0],
-            run.steps,
-            run.unread,
+            read.cells[0],
+            read.steps,
+            read.may_slide,
             self._age,
             self._grid.length,
             n,
@@ -91,19 +93,19 @@ class Stacked:
             out_in_whole=in_whole,
             out_irregular=irregular,
         )
-        frames = self._newest.take(cells.T)  # [T+n, B, frame]
+        frames = self._newest.read(cells.T)  # [T+n, B, frame]
         if count:
             frame, sequence = in_whole[:, :count]
-            age = self._age[run.cells[0, sequence]]
-            frames[frame, sequence] = self._whole.get(self._grid.shift(run.cells[0, sequence], -age), frame + age)
+            age = self._age[read.cells[0, sequence]]
+            frames[frame, sequence] = self._whole.get(self._grid.shift(read.cells[0, sequence], -age), frame + age)
         stacks = np.lib.stride_tricks.as_strided(
             frames,
-            (*run.cells.shape, n, *frames.shape[2:]),
+            (*read.cells.shape, n, *frames.shape[2:]),
             (*frames.strides[:2], frames.strides[0], *frames.strides[2:]),
         )  # [T+1, B, n, frame]: frame i of stack t is frames[t + i]
         if irregular.any():
             stacks = stacks.copy()
-            stacks[:, irregular] = self._one_by_one(run.cells[:, irregular])
+            stacks[:, irregular] = self._one_by_one(read.cells[:, irregular])
         return self._join(stacks)
 
     def _one_by_one(self, cells: NDArray) -> NDArray:
@@ -111,7 +113,7 @@ class Stacked:
         since = self._age[cells][..., None]  # [T+1, B, 1] steps since a whole stack was stored
         ago = np.arange(self._n - 1, -1, -1)  # steps since each frame was the newest, oldest frame first
         back = np.minimum(ago, since)  # [T+1, B, n]
-        out = self._newest.take(self._grid.shift(cells[..., None], -back))  # [T+1, B, n, frame]
+        out = self._newest.read(self._grid.shift(cells[..., None], -back))  # [T+1, B, n, frame]
         in_whole = np.nonzero(ago > since)  # frames older than the last whole stack are taken from it
         if len(in_whole[0]):
             owner = self._grid.shift(cells[in_whole[:-1]], -back[in_whole])

@@ -11,7 +11,7 @@ from starling.types import NDArray
 def locate(
     begin: NDArray,  # [B] cells of the first observations
     steps: NDArray,  # [B] number of valid steps
-    unread: NDArray,  # [B] bool: the loss does not read past the final observation
+    may_slide: NDArray,  # [B] bool: nothing is read past the final observation
     ages: NDArray,  # [cells] steps since a whole stack was stored, at most n-1
     length: int,  # cells per ring
     n: int,  # frames per stack
@@ -39,7 +39,7 @@ def locate(
         out_irregular[b] = False
         for step in range(1, out_cells.shape[1] - (n - 1)):
             if step > last:
-                out_irregular[b] |= not unread[b]
+                out_irregular[b] |= not may_slide[b]
                 break
             now = ages[ring + (first + step) % length]
             out_irregular[b] |= now != min(known + 1, n - 1)

@@ -81,7 +81,7 @@ class R2D2(Algorithm):
     def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
         """A replay of overlapping sequences, each with at least one step that has a loss."""
         burn_in, unroll, period = self.config.burn_in, self.config.unroll, self.config.period
-        return (replace(n_step_table(self.config), length=burn_in + unroll, period=period, prefix=burn_in),)
+        return (replace(n_step_table(self.config), length=burn_in + unroll, period=period, burn_in=burn_in),)
 
     def learning(self) -> LearnSpec:
         return LearnSpec(
