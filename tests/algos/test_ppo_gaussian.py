@@ -38,7 +38,7 @@ def next_batch(runtime):
         for _ in runtime.run():
             pass
     (sample,) = caught.value.args
-    return runtime.learner._batch(sample, runtime.learner.progress(runtime.env_steps))[0]
+    return runtime.learner._to_batch(sample, runtime.learner.progress(runtime.env_steps))[0]
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])

@@ -45,7 +45,7 @@ def test_every_kind_of_agent_can_be_measured(case):
     assert inferred == num_envs
     assert trained == steps_a_version(run_plan.tables)
     assert work.sample.trajectory.batch_size == run_plan.tables[0].batch
-    assert work.learner.skipped_in_all == 0
+    assert work.learner.total_skipped == 0
 
 
 def test_an_update_counts_for_the_env_steps_between_updates():

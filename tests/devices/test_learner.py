@@ -29,7 +29,7 @@ def batch_of(step, optimizer):
 
 
 def take_step(model, optimizer, x, factor=1.0):
-    optimizer.take(torch.autograd.grad(factor * model(x).square().sum(), optimizer.parameters))
+    optimizer.set_gradients(torch.autograd.grad(factor * model(x).square().sum(), optimizer.parameters))
     norm = optimizer.gradient_norm()
     if norm.device.type == "cpu":
         optimizer.apply(float(norm))

@@ -34,7 +34,7 @@ PLANNED = 8
 
 def take_steps(optimizer, module, steps):
     for step in steps:
-        optimizer.take(torch.autograd.grad(loss_at(module, step), optimizer.parameters))
+        optimizer.set_gradients(torch.autograd.grad(loss_at(module, step), optimizer.parameters))
         optimizer.apply(float(optimizer.gradient_norm()))
         optimizer.end_update((step + 1) / PLANNED)
 
@@ -45,7 +45,7 @@ def test_updates_equal_plain_torch(name):
     ours = FlatOptimizer(OptimizerConfig(name=name, args={"lr": 0.01}, clip_norm=0.05), net.parameters(), 10)
     theirs = optimizer_class(name)(plain.parameters(), lr=0.01)
     for step in range(5):
-        ours.take(torch.autograd.grad(loss_at(net, step), ours.parameters))
+        ours.set_gradients(torch.autograd.grad(loss_at(net, step), ours.parameters))
         ours.apply(float(ours.gradient_norm()))
         theirs.zero_grad()
         loss_at(plain, step).backward()
@@ -93,7 +93,7 @@ for name in ("Adam", "RMSprop"):
     x = torch.nn.Parameter(torch.ones(3))
     ours = FlatOptimizer(OptimizerConfig(name=name, schedule=schedule), [x], 5)
     for _ in range(2):
-        ours.take(torch.autograd.grad(x.square().sum(), [x]))
+        ours.set_gradients(torch.autograd.grad(x.square().sum(), [x]))
         ours.apply(float(ours.gradient_norm()))
         ours.end_update(0.2)
     ours.set_state(ours.get_state())

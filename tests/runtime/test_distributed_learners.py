@@ -229,7 +229,7 @@ def test_lost_rank_is_detected_at_once_and_the_learner_is_unchanged(tmp_path):
         with pytest.raises(RankLostError) as lost:
             batches.learn(learner)
         assert not lost.value.late
-        assert learner.standing == (1, 0)
+        assert learner.position == (1, 0)
         assert all(torch.equal(value, before[name]) for name, value in learner.model.state_dict().items())
         return
 

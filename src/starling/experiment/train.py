@@ -164,7 +164,7 @@ def branch(
 
 def _take_weights(runtime: Runtime, initial: InitialWeights) -> Transfer:
     transfer = match_weights(initial, runtime.learner.model.state_dict())
-    runtime.learner.start_from(take(initial, transfer))
+    runtime.learner.load_initial_weights(take(initial, transfer))
     return transfer
 
 

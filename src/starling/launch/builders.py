@@ -71,7 +71,7 @@ def build_learner(run_plan: RunPlan, model: nn.Module) -> Learner:
         planned_env_steps=run_plan.config.stop.env_steps,
         planned_updates=run_plan.planned_updates,
         mixed_precision=run_plan.config.precision == "bfloat16",
-        compiled=compiles(run_plan.config),
+        compile_loss=compiles(run_plan.config),
     )
 
 

@@ -145,7 +145,7 @@ def _moments(spec: OptimizerSpec) -> float:
     """Size of an optimizer's state relative to its parameters, measured by one step on a small matrix."""
     small = nn.Parameter(torch.zeros(16, 16))
     optimizer = FlatOptimizer(spec.config, [small], planned_updates=1)
-    optimizer.take([torch.ones_like(small)])
+    optimizer.set_gradients([torch.ones_like(small)])
     optimizer.apply(float(optimizer.gradient_norm()))
     return _bytes_of(tree.leaves(optimizer.get_state()["moments"])) / _bytes_of([small])
 

@@ -80,7 +80,7 @@ class FlatOptimizer:
         whole.grad = self.gradient
         return [whole]
 
-    def take(self, gradients: Sequence[Tensor | None]) -> None:
+    def set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
         """Set the gradients of the parameters; None means 0."""
         if any(gradient is None for gradient in gradients):
             self.gradient.zero_()
@@ -335,7 +335,7 @@ def check_optimizer(config: OptimizerConfig, planned_updates: int) -> None:
     trial = FlatOptimizer(config, layer, planned_updates)
     for step in range(1, _TRIAL_STEPS + 1):
         with _mendable("optimizer", config):
-            trial.take([torch.ones_like(parameter) for parameter in trial.parameters])
+            trial.set_gradients([torch.ones_like(parameter) for parameter in trial.parameters])
             trial.apply(float(trial.gradient_norm()))
             if not bool(torch.isfinite(trial.flat).all()):
                 raise ValueError("parameters are not finite after a step")

@@ -166,4 +166,4 @@ class LearnerRank:
         self._send_waits(late=error.late, why=str(error))
 
     def _send_waits(self, late: bool = False, why: str | None = None) -> None:
-        self._line.send(RankWaits(*self._learner.standing, late, why))
+        self._line.send(RankWaits(*self._learner.position, late, why))
