@@ -189,13 +189,13 @@ def test_queue_has_room_for_all_fragments_that_may_begin(batch, num_envs, max_la
     for _ in range(20):
         while limiter.may_begin(num_envs):
             limiter.begin(num_envs)
-            limiter.inserted(num_envs, num_envs)
+            limiter.on_inserted(num_envs, num_envs)
             waiting += num_envs
         assert waiting <= specs[0].capacity
         assert limiter.may_sample([waiting])
-        limiter.sampled()
+        limiter.on_sampled()
         waiting -= batch
-        limiter.published()
+        limiter.on_published()
 
 
 def test_continuous_actions_are_rejected():

@@ -103,7 +103,7 @@ def test_prefetched_batches_are_distinct_complete_and_all_used():
         np.testing.assert_array_equal(sample.trajectory.obs[1], sample.trajectory.obs[0] + 1)
         np.testing.assert_array_equal(sample.keys.slot % 100, sample.trajectory.obs[0, :, 0])
     assert len({tuple(sample.keys.slot) for sample in samples}) == 8
-    assert not store._candidates
+    assert not store._drawn_ahead
 
 
 def test_duplicate_fragment_counts_once():

@@ -64,7 +64,7 @@ class Hub:
         scoring_thread: ScoringThread | None,  # for attentive and elite replay
     ) -> None:
         self.store = store
-        self.credits = Credits(actor_slots, store.begin, store.lost)
+        self.credits = Credits(actor_slots, store.begin, store.take_back)
         self._prefetched: queue.SimpleQueue[Sample] = queue.SimpleQueue()
         self.failure: BaseException | None = None
         self._prefetch, self._scoring_thread = prefetch, scoring_thread
