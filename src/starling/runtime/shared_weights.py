@@ -2,7 +2,8 @@
 
 Two copies are written in turn. A reader reads the copy that was finished last and checks it afterwards: it reads again
 only if a writer has begun that same copy meanwhile. This relies on stores becoming visible in order, as on x86. The
-runtime of the learner publishes after every update (`ProcessesRuntime.step`); an actor reads before every fragment.
+runtime of the learner publishes after every update (`ProcessesRuntime.step`); an actor reads before every fragment,
+when the fragment's first action is already computed (`PolicyCore._act_one`).
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ def _state(model: nn.Module) -> list[Tensor]:
     return [tensor.detach() for tensor in model.state_dict().values()]
 
 
-def _room(tensor: Tensor) -> int:
+def _aligned_bytes(tensor: Tensor) -> int:
     return -(-tensor.numel() * tensor.element_size() // ALIGN) * ALIGN
 
 
 def copy_size(model: nn.Module) -> int:
     """Bytes of a model's weights and buffers with their header."""
-    return ALIGN + sum(_room(tensor) for tensor in _state(model))
+    return ALIGN + sum(_aligned_bytes(tensor) for tensor in _state(model))
 
 
 class SharedWeights:
@@ -65,7 +66,7 @@ class SharedWeights:
         while (number := int(counts[FINISHED])) != known:
             made = copy(number)
             if counts[BEGUN] < number + 2:
-                return made  # whole, if perhaps no longer the newest: nobody wrote there meanwhile
+                return made  # not torn, since nobody wrote there meanwhile; it may already be outdated
         return None
 
     def accept(self, data: NDArray) -> None:
@@ -104,7 +105,7 @@ class _View:
             tensors = []
             for tensor in self.mine:
                 tensors.append(shared_weights.shared_memory.tensor(tensor, offset))
-                offset += _room(tensor)
+                offset += _aligned_bytes(tensor)
             self.copies.append(tensors)
 
     def _tensors(self, data: Tensor) -> list[Tensor]:
@@ -113,7 +114,7 @@ class _View:
         for tensor in self.mine:
             part = data[offset : offset + tensor.numel() * tensor.element_size()]
             found.append(part.view(tensor.dtype).view(tensor.shape))
-            offset += _room(tensor)
+            offset += _aligned_bytes(tensor)
         return found
 
     @torch.no_grad()
