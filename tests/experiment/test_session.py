@@ -266,9 +266,9 @@ def test_display_gets_steps_and_frames_per_second(drive):
 
 def test_settings_that_would_end_a_resumed_run_at_once_are_rejected(drive):
     result, _, _ = drive(FakeRuntime(), "stop.env_steps=800", "stop.updates=100")
-    assert result.onward == "stop.updates=200"
+    assert result.resume_overrides == "stop.updates=200"
     result, _, _ = drive(FakeRuntime(), "stop.env_steps=800")
-    assert result.onward == "stop.env_steps=1600"
+    assert result.resume_overrides == "stop.env_steps=1600"
 
 
 @pytest.mark.parametrize("replay", ["true", "false"])

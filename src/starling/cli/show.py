@@ -149,7 +149,7 @@ def closing_lines(result: Result) -> str:
     if result.folder.is_dir():
         from starling.experiment.run_folder.folder import RunFolder
 
-        run, resume = RunFolder(result.folder), f"starling resume {result.folder} {result.onward}".rstrip()
+        run, resume = RunFolder(result.folder), f"starling resume {result.folder} {result.resume_overrides}".rstrip()
         lines += [
             f"run:      {result.folder}",
             f"next:     starling eval {result.folder} --episodes 20 {run.options(joins=False)}".rstrip(),

@@ -189,7 +189,7 @@ def _load(
     place: folder.RunFolder,
     which: str,
     run_plan: RunPlan,
-    limits: checkpoint.Limits,
+    limits: checkpoint.ByteLimits,
     say: Callable[[str], None],
 ) -> tuple[str, dict[str, Any]]:
     """Load the checkpoint called `which`; returns its name for messages and its state."""
