@@ -253,9 +253,9 @@ def test_fragments_with_nan_observations_are_joined():
 def test_sliding_stacks_store_one_frame_per_step(padding, axis):
     layout = make_layout(stack_of(4, axis))
     ring, model, _ = run_ring(ring_spec(length=3, capacity=120), layout, 10, 8, padding=padding, end=0.1)
-    whole_stacks = ring.get_state()["obs"]["1"]["whole"]["entry"]
+    full_stacks = ring.get_state()["obs"]["1"]["full_stacks"]["entry"]
     begun = sum(r["first"] for records in model.records.values() for r in records[-60:])
-    assert (whole_stacks >= 0).sum() == begun  # no warning was raised: warnings are errors in tests
+    assert (full_stacks >= 0).sum() == begun  # no warning was raised: warnings are errors in tests
     assert_holds(ring, model, layout)
 
 
@@ -335,9 +335,9 @@ def test_saved_env_indices_that_no_ring_has_are_rejected(wrong):
 def test_out_of_range_frame_ages_write_nothing_outside_the_buffer():
     """Ages from a file are validated; this compiled loop itself does no bounds checks."""
     ages = np.full(8, -30_000, np.int16)
-    cells, in_whole = np.zeros((2, 6), np.int64), np.full((2, 100), -1, np.int64)
-    outputs = {"out_cells": cells, "out_in_whole": in_whole, "out_irregular": np.zeros(2, bool)}
+    cells, from_full = np.zeros((2, 6), np.int64), np.full((2, 100), -1, np.int64)
+    outputs = {"out_cells": cells, "out_from_full": from_full, "out_irregular": np.zeros(2, bool)}
     count = locate(np.array([0, 4]), np.array([3, 3]), np.zeros(2, bool), ages, 8, 3, **outputs)
     assert count <= 2 * 2
-    assert (in_whole[:, 4:] == -1).all()
+    assert (from_full[:, 4:] == -1).all()
     assert ((cells >= 0) & (cells < 8)).all()

@@ -176,9 +176,10 @@ class Network(nn.Module):
         features, state = self._through(run, obs, before, first, carry, only)
         return self.decode(features, only), features, state
 
-    def unroll_trajectory(self, steps: Trajectory[Tensor], only: Sequence[str] = ()) -> tuple[Outputs, Tree, Tree]:
+    def unroll_trajectory(self, trajectory: Trajectory[Tensor], only: Sequence[str] = ()) -> tuple[Outputs, Tree, Tree]:
         """`unroll` over all observations of a trajectory."""
-        return self.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry, only, steps.resets)
+        at = trajectory
+        return self.unroll(at.obs, at.first, at.action, at.rewards, at.carry, only, at.resets)
 
     def _through(
         self,
