@@ -32,7 +32,7 @@ class Sampler(Protocol):
 
     To use your own, set `TableSpec.sampler` in `Algorithm.tables` to "package.module:Class". The class is called as
     `Class(spec, num_slots)`, with the table's `TableSpec` and its number of slots (of a ring, one per env step).
-    `examples/own_sampler.py` is one.
+    `examples/own_sampler.py` has two.
 
     Priorities come from the algorithm: `Algorithm.priority` gives initial ones to `add`, `Loss.priorities` new ones to
     `update`. DQN, R2D2, and SAC return the latter, and weigh the loss by `Draw.probability` with their beta, only if
