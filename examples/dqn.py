@@ -99,7 +99,7 @@ class DQN(starling.Algorithm):
         return starling.ActOutput(epsilon_greedy(model(inputs.obs), epsilon, inputs.noise(2)), extras={})
 
     def epsilon(self, progress: starling.Progress) -> float:
-        return self.config.epsilon.at(progress.env_steps, progress.fraction)
+        return self.config.epsilon.at(progress)
 
     def exploration_metrics(self, progress: starling.Progress, num_envs: int) -> dict[str, float]:
         return epsilon_metrics(self.epsilon(progress))

@@ -205,7 +205,25 @@ class Progress:
 
     env_steps: int = 0
     updates: int = 0
-    fraction: float = 0.0  # of the planned env steps, at most 1
+    fraction: float = 0.0  # of the planned length of the run, at most 1; 0 if that is unknown
+
+
+@dataclass(frozen=True)
+class RunLength:
+    """The planned length of a run, which `Progress.fraction` and schedules refer to.
+
+    It is in env steps or, if those are None, in updates; if both are None, it is unknown.
+    """
+
+    env_steps: int | None = None
+    updates: int | None = None
+    planned_updates: int = 1  # in the whole run
+    updates_per_step: float = 1.0  # planned updates per env step
+
+    def progress(self, env_steps: int, updates: int) -> Progress:
+        """The progress after so many env steps and updates."""
+        done, whole = (env_steps, self.env_steps) if self.env_steps is not None else (updates, self.updates)
+        return Progress(env_steps, updates, 0.0 if whole is None else min(1.0, done / whole))
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from starling import tree
 from starling.config.load import load, preset_names
 from starling.errors import UserError
 from starling.launch.plan import RunPlan
+from starling.replay.limiter import steps_per_update
 from starling.replay.spec import TableSpec
 from starling.tools.benchmark.costs import ACT, LEARN, _neighbors, _tell, measure
-from starling.tools.benchmark.workload import Work, steps_a_version
+from starling.tools.benchmark.workload import Work
 
 SMALL = ["net.torso.hidden=[16]"]
 CASES = [
@@ -43,7 +44,7 @@ def test_every_kind_of_agent_can_be_measured(case):
     work.close()
     assert 0 <= stepped <= num_envs
     assert inferred == num_envs
-    assert trained == steps_a_version(run_plan.tables)
+    assert trained == steps_per_update(run_plan.tables)
     assert work.sample.trajectory.batch_size == run_plan.tables[0].batch
     assert work.learner.total_skipped == 0
 
@@ -51,9 +52,9 @@ def test_every_kind_of_agent_can_be_measured(case):
 def test_an_update_counts_for_the_env_steps_between_updates():
     queue = TableSpec("q", "slots", length=20, batch=8, capacity=8, sampler="fifo", fragment=20)
     replay = TableSpec("r", "ring", length=3, batch=32, capacity=1000, updates_per_step=0.25)
-    assert steps_a_version([queue]) == 160
-    assert steps_a_version([replace(queue, max_times_sampled=2)]) == 80
-    assert steps_a_version([replay]) == 4
+    assert steps_per_update([queue]) == 160
+    assert steps_per_update([replace(queue, max_times_sampled=2)]) == 80
+    assert steps_per_update([replay]) == 4
 
 
 def test_restore_undoes_the_measured_updates():

@@ -11,7 +11,7 @@ from torch import nn
 from starling.algos.base import Algorithm, LearnSpec, Loss, LossPart, OptimizerSpec, TargetSpec, merge_losses
 from starling.config.parts import OptimizerConfig
 from starling.learner.learner import LAG_EVERY, MAX_SKIPPED, DivergedError, Learner
-from starling.types import Keys, Sample, Trajectory
+from starling.types import Keys, RunLength, Sample, Trajectory
 
 ROWS, LENGTH = 6, 3
 
@@ -79,7 +79,7 @@ def learn(learner, sample=None, env_steps=0):
 def make_learner(algorithm, model=None):
     torch.manual_seed(0)
     model = model or TwoHeads()
-    return Learner(algorithm, model, seed=0, planned_env_steps=10, planned_updates=10)
+    return Learner(algorithm, model, seed=0, length=RunLength(10, None, 10))
 
 
 @pytest.mark.parametrize("split", ["env", "step"])
@@ -273,7 +273,7 @@ class SequentialUpdates(Probe):
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_losses_are_applied_sequentially_and_with_delays_as_configured(sequential, whole, every):
     algorithm = SequentialUpdates(sequential=sequential, whole=whole, every=every)
-    learner = Learner(algorithm, Pair(), seed=0, planned_env_steps=100, planned_updates=100)
+    learner = Learner(algorithm, Pair(), seed=0, length=RunLength(100, None, 100))
     critic, actor, computed = 5.0, 1.0, ()
     for update in range(1, 8):
         learn(learner)

@@ -15,6 +15,7 @@ from starling.config.torch_names import NUMBERS, OPTIMIZERS, SCHEDULES, UNUSABLE
 from starling.errors import UserError
 from starling.learner.optimizer import ELEMENTWISE, FlatOptimizer, check_optimizer, optimizer_class
 from starling.state_io import pack, unpack
+from starling.types import Progress, RunLength
 
 
 def make_net():
@@ -29,6 +30,7 @@ def loss_at(net, step):
 
 
 PLANNED = 8
+RUN = RunLength(80, None, PLANNED)
 """Versions of a run."""
 
 
@@ -36,13 +38,13 @@ def take_steps(optimizer, module, steps):
     for step in steps:
         optimizer.set_gradients(torch.autograd.grad(loss_at(module, step), optimizer.parameters))
         optimizer.apply(float(optimizer.gradient_norm()))
-        optimizer.end_update((step + 1) / PLANNED)
+        optimizer.end_update(Progress(fraction=(step + 1) / PLANNED))
 
 
 @pytest.mark.parametrize("name", [*sorted(ELEMENTWISE), "Adafactor"])
 def test_updates_equal_plain_torch(name):
     net, plain = make_net(), make_net()
-    ours = FlatOptimizer(OptimizerConfig(name=name, args={"lr": 0.01}, clip_norm=0.05), net.parameters(), 10)
+    ours = FlatOptimizer(OptimizerConfig(name=name, args={"lr": 0.01}, clip_norm=0.05), net.parameters(), RunLength())
     theirs = optimizer_class(name)(plain.parameters(), lr=0.01)
     for step in range(5):
         ours.set_gradients(torch.autograd.grad(loss_at(net, step), ours.parameters))
@@ -57,7 +59,7 @@ def test_updates_equal_plain_torch(name):
 
 def test_parameters_are_views_that_keep_their_shape_strides_and_values():
     net, before = make_net(), make_net()
-    ours = FlatOptimizer(OptimizerConfig(), net.parameters(), 1)
+    ours = FlatOptimizer(OptimizerConfig(), net.parameters(), RunLength())
     for mine, other in zip(net.parameters(), before.parameters(), strict=True):
         assert torch.equal(mine, other)
         assert mine.stride() == other.stride()
@@ -68,13 +70,13 @@ def test_optimizer_and_schedule_resume_bitwise():
     schedule = ScheduleConfig(name="LinearLR", args={"start_factor": 1.0, "end_factor": 0.0, "total_iters": "run"})
     config = OptimizerConfig(name="Adam", args={"lr": 0.1}, schedule=schedule)
     net = make_net()
-    ours = FlatOptimizer(config, net.parameters(), planned_updates=PLANNED)
+    ours = FlatOptimizer(config, net.parameters(), RUN)
 
     take_steps(ours, net, range(3))
     saved, weights = copy.deepcopy(ours.get_state()), copy.deepcopy(net.state_dict())
     take_steps(ours, net, range(3, 6))
     restored_net = make_net()
-    other = FlatOptimizer(config, restored_net.parameters(), planned_updates=PLANNED)
+    other = FlatOptimizer(config, restored_net.parameters(), RUN)
     other.set_state(saved)
     restored_net.load_state_dict(weights)
     take_steps(other, restored_net, range(3, 6))
@@ -88,14 +90,15 @@ def test_eager_optimizers_do_not_import_the_torch_compiler():
 import sys, torch
 from starling.config.parts import OptimizerConfig, ScheduleConfig
 from starling.learner.optimizer import FlatOptimizer
+from starling.types import Progress, RunLength
 schedule = ScheduleConfig(name="LinearLR", args={"total_iters": "run"})
 for name in ("Adam", "RMSprop"):
     x = torch.nn.Parameter(torch.ones(3))
-    ours = FlatOptimizer(OptimizerConfig(name=name, schedule=schedule), [x], 5)
+    ours = FlatOptimizer(OptimizerConfig(name=name, schedule=schedule), [x], RunLength(50, None, 5))
     for _ in range(2):
         ours.set_gradients(torch.autograd.grad(x.square().sum(), [x]))
         ours.apply(float(ours.gradient_norm()))
-        ours.end_update(0.2)
+        ours.end_update(Progress(fraction=0.2))
     ours.set_state(ours.get_state())
     assert (x < 1).all(), name
     assert "torch._dynamo" not in sys.modules, name
@@ -113,7 +116,7 @@ def changes_the_network(name):
     net, before = make_net(), make_net()
     try:
         take_steps(
-            FlatOptimizer(OptimizerConfig.model_construct(name=name, args={"lr": 0.01}), net.parameters(), 9),
+            FlatOptimizer(OptimizerConfig.model_construct(name=name, args={"lr": 0.01}), net.parameters(), RunLength()),
             net,
             range(3),
         )
@@ -166,7 +169,7 @@ def test_every_schedule_changes_the_learning_rate_and_is_restored(name, optimize
     config = OptimizerConfig(name=optimizer, args={"lr": 0.1}, schedule=schedule)
     rates = []
     net = make_net()
-    ours = FlatOptimizer(config, net.parameters(), planned_updates=PLANNED)
+    ours = FlatOptimizer(config, net.parameters(), RUN)
     for step in range(7):
         if step == 3:
             saved, weights = pack(ours.get_state()), copy.deepcopy(net.state_dict())
@@ -174,7 +177,7 @@ def test_every_schedule_changes_the_learning_rate_and_is_restored(name, optimize
         rates.append(ours.learning_rate)
     assert len(set(rates)) > 1
     restored_net = make_net()
-    other = FlatOptimizer(config, restored_net.parameters(), planned_updates=PLANNED)
+    other = FlatOptimizer(config, restored_net.parameters(), RUN)
     other.set_state(unpack(saved))
     restored_net.load_state_dict(weights)
     take_steps(other, restored_net, range(3, 7))
@@ -187,7 +190,7 @@ def test_schedule_keeps_its_final_learning_rate():
     """A run may have a few more updates than planned."""
     schedule = ScheduleConfig(name="OneCycleLR", args={"max_lr": 0.1, "total_steps": "run", "final_div_factor": 10})
     net = make_net()
-    ours = FlatOptimizer(OptimizerConfig(name="SGD", schedule=schedule), net.parameters(), planned_updates=PLANNED)
+    ours = FlatOptimizer(OptimizerConfig(name="SGD", schedule=schedule), net.parameters(), RUN)
     take_steps(ours, net, range(7))
     assert ours.learning_rate == pytest.approx(0.1 / 25 / 10)
     take_steps(ours, net, range(7, 11))
@@ -199,17 +202,19 @@ def test_changed_milestones_apply_from_the_current_update_on():
 
     def optimizer(milestones):
         schedule = ScheduleConfig(name="MultiStepLR", args={"milestones": milestones, "gamma": 0.5})
-        return FlatOptimizer(OptimizerConfig(args={"lr": 0.1}, schedule=schedule), make_net().parameters(), 8)
+        return FlatOptimizer(
+            OptimizerConfig(args={"lr": 0.1}, schedule=schedule), make_net().parameters(), RunLength(80, None, 8)
+        )
 
     old, new = optimizer([1, 2]), optimizer([1, 4])
     for _ in range(3):
         old.apply(1.0)
-        old.end_update(0.0)
+        old.end_update(Progress(fraction=0.0))
     new.set_state(unpack(pack(old.get_state())))
     new.apply_settings()
     assert new.learning_rate == pytest.approx(0.05)
     new.apply(1.0)
-    new.end_update(0.0)
+    new.end_update(Progress(fraction=0.0))
     assert new.learning_rate == pytest.approx(0.025)
 
 
@@ -257,7 +262,7 @@ def scheduled(name, **args):
 )
 def test_invalid_arguments_are_one_line_errors(config, message):
     with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
-        check_optimizer(OptimizerConfig(**{"args": {"lr": 1e-3}, **config}), 1)
+        check_optimizer(OptimizerConfig(**{"args": {"lr": 1e-3}, **config}), RunLength(10, None, 1))
     assert message in str(caught.value)
 
 
@@ -265,19 +270,23 @@ def test_invalid_arguments_are_one_line_errors(config, message):
     "config", [*({"name": name} for name in OPTIMIZERS), *(scheduled(name, **ARGUMENTS[name]) for name in SCHEDULES)]
 )
 def test_usable_optimizers_and_schedules_pass_the_check(config):
-    check_optimizer(OptimizerConfig(args={"lr": 1e-3}, **config), 100)
+    check_optimizer(OptimizerConfig(args={"lr": 1e-3}, **config), RunLength(1000, None, 100))
 
 
 def linear(**args):
     schedule = ScheduleConfig(name="LinearLR", args={"start_factor": 1.0, "end_factor": 0.0, **args})
-    return FlatOptimizer(OptimizerConfig(name="SGD", args={"lr": 1.0}, schedule=schedule), make_net().parameters(), 100)
+    return FlatOptimizer(
+        OptimizerConfig(name="SGD", args={"lr": 1.0}, schedule=schedule),
+        make_net().parameters(),
+        RunLength(1000, None, 100),
+    )
 
 
 def rates(optimizer, fractions):
     found = []
     for fraction in fractions:
         optimizer.apply(0.0)
-        optimizer.end_update(fraction)
+        optimizer.end_update(Progress(fraction=fraction))
         found.append(optimizer.learning_rate)
     return found
 

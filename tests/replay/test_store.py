@@ -5,7 +5,7 @@ import pytest
 
 from starling.replay.spec import TableSpec
 from starling.replay.store import Store
-from starling.types import ArraySpec, Fragment, Layout, Trajectory
+from starling.types import ArraySpec, Fragment, Layout, RunLength, Trajectory
 
 NUM_ENVS = 2
 LAYOUT = Layout(
@@ -43,7 +43,7 @@ def fragment(sequence, length=4):
 def make_store(**spec):
     base = {"name": "replay", "storage": "ring", "length": 1, "batch": 8, "capacity": 200, "fragment": 4, "min_size": 8}
     specs = [TableSpec(**{**base, **spec})]
-    return Store(specs, LAYOUT, num_envs=NUM_ENVS, seed=0, priority=lambda sequence: None, planned_env_steps=1000)
+    return Store(specs, LAYOUT, num_envs=NUM_ENVS, seed=0, priority=lambda sequence: None, length=RunLength(1000))
 
 
 def fill(store, sequences):

@@ -25,7 +25,7 @@ from starling.launch.runtime import build_runtime
 from starling.learner.group import RankLostError
 from starling.learner.learner import CHECKED_EVERY, DivergedError, Learner
 from starling.runtime.distributed_learners import DistributedLearners, RendezvousInfo
-from starling.types import Keys, Sample, Trajectory
+from starling.types import Keys, RunLength, Sample, Trajectory
 
 CPU = torch.device("cpu")
 TOY = ["env.id=toy/identity", "env.num=4", "net.torso.hidden=[16]", "stop.return=null"]
@@ -142,7 +142,7 @@ INITIAL_MODEL = TwoLayers()
 
 
 def make_learner(algorithm):
-    return Learner(algorithm, copy.deepcopy(INITIAL_MODEL), seed=0, planned_env_steps=1000, planned_updates=10)
+    return Learner(algorithm, copy.deepcopy(INITIAL_MODEL), seed=0, length=RunLength(1000, None, 10))
 
 
 @pytest.mark.parametrize("size", [2, 4])

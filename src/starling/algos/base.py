@@ -15,6 +15,7 @@ from torch import nn
 
 from starling.config.nets import NamedNets
 from starling.config.parts import NetConfig, OptimizerConfig
+from starling.config.quantities import Quantity
 from starling.nets.network import Network
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor, Trajectory, Tree
@@ -65,10 +66,11 @@ class TargetSpec:
     """Updates of the target network.
 
     Every `every` updates (default 1) the target becomes `tau * model + (1 - tau) * target` (default `tau` 1, a copy).
-    Buffers are then copied, never averaged. A parameter that belongs to no optimizer stays as it is in the target too.
+    With `Quantity(n, "env steps")` it does so in the first update beyond every multiple of n env steps. Buffers are then
+    copied, never averaged. A parameter that belongs to no optimizer stays as it is in the target too.
     """
 
-    every: int | None = None
+    every: int | Quantity | None = None
     tau: float | None = None
 
 

@@ -61,7 +61,7 @@ def n_step_table(config: DQNConfig | SACConfig) -> TableSpec:
 
 def beta_schedule(prioritized: PrioritizedConfig | None) -> Callable[[Progress], float] | None:
     """Beta of prioritized replay as a function of progress, or None without priorities."""
-    return None if prioritized is None else lambda p: prioritized.beta.at(p.env_steps, p.fraction)
+    return None if prioritized is None else lambda p: prioritized.beta.at(p)
 
 
 def td_priority(td_errors: Values, streams: tuple[StreamSpec, ...]) -> Tensor:
@@ -81,7 +81,7 @@ class EpsilonBandit:
 
     def epsilon(self, progress: Progress, arm: Tensor) -> Tensor:
         """Epsilons [B] of arms [B]: epsilon^(1 + ladder i / (N - 1))."""
-        return ladder(arm, self.arms.count, self._epsilon.at(progress.env_steps, progress.fraction), self._ladder)
+        return ladder(arm, self.arms.count, self._epsilon.at(progress), self._ladder)
 
     def exploration_metrics(self, progress: Progress) -> dict[str, float]:
         """Metrics over all arms."""

@@ -13,9 +13,11 @@ from typing import Any
 import torch
 
 from starling.config.load import secret_values
+from starling.config.quantities import Quantity
 from starling.config.secrets import hide_in
 from starling.envs.faults import EnvFault
 from starling.errors import UserError, escaped
+from starling.experiment.alarm import Alarm, Counters
 from starling.experiment.bottleneck import KEY, Bottleneck
 from starling.experiment.display import Display, Status
 from starling.experiment.episode_lines import EpisodeLines
@@ -26,7 +28,7 @@ from starling.experiment.run_folder.tensorboard import TensorBoardFile
 from starling.experiment.warnings import KEY as WARNINGS
 from starling.experiment.warnings import Watch
 from starling.hardware import compiles
-from starling.launch.plan import RunPlan
+from starling.launch.plan import RunPlan, most_updates
 from starling.launch.runtime import Runtime
 from starling.learner.learner import DivergedError
 from starling.process_exit import Interrupts
@@ -73,6 +75,7 @@ class Session:
         clock: Callable[[], float] = time.monotonic,
         interrupts: Interrupts | None = None,
     ) -> None:
+        self._run_plan = run_plan
         self._clock = clock  # seconds
         self.config, self.run_folder, self.runtime, self.display = run_plan.config, run_folder, runtime, display
         self._frames_per_step, self._exploration_metrics = run_plan.env.frames_per_step, run_plan.exploration_metrics
@@ -92,6 +95,13 @@ class Session:
         self._bottleneck = Bottleneck(self.config)
         self.board = TensorBoardFile(run_folder.path, None if state is None else runtime.env_steps, display.message)
         self._started = self._clock()
+        self._counters: Counters = {
+            "env steps": lambda: self.runtime.env_steps,
+            "frames": lambda: self.runtime.env_steps * self._frames_per_step,
+            "updates": lambda: self.runtime.updates,
+            "episodes": lambda: self.scores.episodes,
+            "minutes": lambda: (self._clock() - self._started) / 60,
+        }
         self._start_steps, self._start_updates = runtime.env_steps, runtime.updates
         self._last_row: dict[str, Any] = {}
         self._episode_lines = EpisodeLines(self.config.log.episodes, self._clock)
@@ -177,10 +187,9 @@ class Session:
         self.display.message(f"training diverged: {error}; {where}; lower the learning rate, or look at {dump}")
 
     def _drive(self) -> str:
-        config = self.config
-        row_at, save_at = self._next_multiple(config.log_every), self._next_multiple(config.checkpoint_every)
-        eval_every = config.eval.every
-        eval_at = 0 if eval_every is None else self._next_multiple(eval_every)
+        config, every = self.config, self.config.eval.every
+        row, save = Alarm(config.log_every, self._counters), Alarm(config.checkpoint_every, self._counters)
+        evaluation = Alarm(None if every is None else Quantity.of(every, "env steps"), self._counters)
         steps = self.runtime.run()
         reason = self._stop_reason()
         if self._interrupts.received is not None:
@@ -189,21 +198,21 @@ class Session:
             next(steps)
             self._saver.check()
             self._collect_episodes_and_notices()
-            now = self.runtime.env_steps
+            row_due, save_due, eval_due = row.due, save.due, evaluation.due
             reason = self._stop_reason()  # only once per iteration: a reason that came later would skip the last save
-            if eval_every is not None and (now >= eval_at or reason is not None) and self._interrupts.received is None:
+            if every is not None and (eval_due or reason is not None) and self._interrupts.received is None:
                 reason = self._evaluate(reason)
-                eval_at = self._next_multiple(eval_every)
+                evaluation.restart()
             stopping = reason is not None
             if stopping:
                 self.runtime.halt()
             evaluated = self._take_evaluations()
-            if now >= row_at or stopping or evaluated:
+            if row_due or stopping or evaluated:
                 self._write_row(evaluated)
-                row_at = self._next_multiple(config.log_every)
-            if stopping or (now >= save_at and not self.runtime.learner.skipping):
+                row.restart()
+            if stopping or (save_due and not self.runtime.learner.skipping):
                 self._save()
-                save_at = self._next_multiple(config.checkpoint_every)
+                save.restart()
             self._tick()
         return reason
 
@@ -229,10 +238,6 @@ class Session:
                 self._save()
         return reason
 
-    def _next_multiple(self, every: int) -> int:
-        """Return the next multiple of `every` env steps; it depends on the count alone, so a resumed run agrees."""
-        return (self.runtime.env_steps // every + 1) * every
-
     def _stop_reason(self) -> str | None:
         if self._interrupts.received is not None:
             return f"{self._interrupts.received.name} received"
@@ -240,15 +245,24 @@ class Session:
 
     def _reached(self) -> Iterator[tuple[str, str]]:
         """Yield the stop conditions that hold, each with a setting that lifts it; resuming restarts `stop.minutes`."""
-        stop, minutes = self.config.stop, (self._clock() - self._started) / 60
+        stop = self.config.stop
         if stop.return_ is not None and self.scores.full and (self.scores.mean or 0.0) >= stop.return_:
             yield f"mean return {self.scores.mean:.1f} reached stop.return={stop.return_:g}", "stop.return=null"
-        if self.runtime.env_steps >= stop.env_steps:
-            yield f"stop.env_steps={stop.env_steps:,} reached", f"stop.env_steps={2 * stop.env_steps}"
-        if stop.updates is not None and self.runtime.updates >= stop.updates:
-            yield f"stop.updates={stop.updates:,} reached", f"stop.updates={2 * stop.updates}"
-        if stop.minutes is not None and minutes >= stop.minutes:
-            yield f"stop.minutes={stop.minutes:g} reached", ""
+        for limit in stop.limits:
+            if self._counters[limit.unit]() >= limit.amount:
+                shown = f"{limit.amount:g}" if limit.unit == "minutes" else f"{limit.amount:,}"
+                yield f"{_key(limit)}={shown} reached", self._lifted(limit)
+
+    def _lifted(self, limit: Quantity) -> str:
+        """Settings with which a run goes on that has reached this limit."""
+        if limit.unit == "minutes":
+            return ""
+        doubled = [limit]
+        if limit.unit == "updates":  # which may have to come before the end in env steps
+            most = most_updates(self._run_plan)
+            whole = self.config.stop.length
+            doubled += [whole] if whole is not None and most is not None and 2 * limit.amount > most else []
+        return " ".join(f"{_key(each)}={2 * each.amount}" for each in doubled)
 
     def _collect_episodes_and_notices(self) -> None:
         """Collect finished episodes and display the runtime's notices."""
@@ -342,3 +356,7 @@ class Session:
                 evaluating=evaluating,
             )
         )
+
+
+def _key(limit: Quantity) -> str:
+    return f"stop.{limit.unit.replace(' ', '_')}"

@@ -120,18 +120,22 @@ def _short(rows: Sequence[Row], config: Config, window: int) -> str | None:
 def _endless(rows: Sequence[Row], config: Config) -> str | None:
     """An env without a time limit may never end an episode under a bad policy, and then there is no score."""
     least, most = ENDLESS
-    limit = min(most, max(least, config.stop.env_steps // (4 * config.env.num)))
+    whole = config.stop.env_steps
+    limit = most if whole is None else min(most, max(least, whole // (4 * config.env.num)))
     each = rows[-1].get(IDLE, 0) // config.env.num
     if each < limit:
         return None
     limited = [*config.env.wrappers, WrapperConfig(name="TimeLimit", args={"max_episode_steps": 1000})]
     wrappers = on_one_line([wrapper.model_dump(exclude_defaults=True) for wrapper in limited])
-    saved = config.checkpoint_every // config.env.num
-    cuts = f"; checkpoint.exact cuts its episodes every {saved:,} steps: raise checkpoint.every if they are longer"
+    every = config.checkpoint_every
+    cuts = ""
+    if config.checkpoint.exact and (every.unit != "env steps" or every.amount // config.env.num < limit):
+        often = f"{int(every.amount) // config.env.num:,} steps" if every.unit == "env steps" else str(every)
+        cuts = f"; checkpoint.exact cuts its episodes every {often}: raise checkpoint.every if they are longer"
     return (
         f"no episode has ended in the last {each:,} steps of each env, so there is no new score: if {config.env.id} has"
         f" no time limit, give it one, e.g. env.wrappers='{wrappers}'"
-        f"{cuts if config.checkpoint.exact and saved < limit else ''}"
+        f"{cuts}"
     )
 
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from starling import tree
 from starling.algos.base import Algorithm, Loss, LossPart, merge_losses
+from starling.config.quantities import Quantity
 from starling.learner.gradients import Compiled, Part, as_one, differentiate
 from starling.learner.group import LearnerGroup, RankLostError, SingleLearner
 from starling.learner.means import Means
@@ -23,7 +24,7 @@ from starling.learner.minibatches import minibatches, orders, steps_as_rows
 from starling.learner.optimizer import FlatOptimizer, flatten
 from starling.learner.timeline import Timeline
 from starling.ops.priority import importance_weights
-from starling.types import Batch, Keys, NDArray, Progress, Resets, Sample, Tensor
+from starling.types import Batch, Keys, NDArray, Progress, Resets, RunLength, Sample, Tensor
 
 MAX_SKIPPED = 20
 """Optimizer steps in a row that may be skipped for a non-finite gradient before the run is stopped."""
@@ -102,8 +103,7 @@ class Learner:
         model: nn.Module,
         *,
         seed: int,
-        planned_env_steps: int,
-        planned_updates: int,
+        length: RunLength,
         mixed_precision: bool = False,  # bfloat16 where autocast finds it safe
         compile_loss: bool = False,
     ) -> None:
@@ -114,7 +114,7 @@ class Learner:
         self._spec = algorithm.learning()
         self._target = copy.deepcopy(model).requires_grad_(False) if self._spec.target else None
         self._optimizers = {
-            name: FlatOptimizer(spec.config, spec.parameters(model), planned_updates)
+            name: FlatOptimizer(spec.config, spec.parameters(model), length)
             for name, spec in self._spec.optimizers.items()
         }
         self._parameters = {name: optimizer.parameters for name, optimizer in self._optimizers.items()}
@@ -139,7 +139,7 @@ class Learner:
         self._timeline = Timeline()  # env steps at each policy version, to compute the lag in env steps
         self._skipped = self.total_skipped = 0  # optimizer steps: in a row, in total
         self._optimizer_steps = 0  # of the update in progress
-        self._planned_env_steps = planned_env_steps
+        self._length = length
         self.updates = 0
 
     def _flatten_target(self) -> dict[str, Tensor]:
@@ -155,7 +155,7 @@ class Learner:
 
     def _progress_at(self, total_env_steps: int) -> Progress:
         """Training progress, given the env steps of all ranks in total."""
-        return Progress(total_env_steps, self.updates, min(1.0, total_env_steps / self._planned_env_steps))
+        return self._length.progress(total_env_steps, self.updates)
 
     def step(self, sample: Sample | None, env_steps: int) -> LearnResult | None:
         """Learn from one batch, when `env_steps` have arrived at this learner.
@@ -181,10 +181,12 @@ class Learner:
             raise
         self._record_lag(sample.trajectory.policy_version, batch.progress)
         self.updates, self._optimizer_steps = self.updates + 1, 0
+        previous = self._timeline.latest
         self._timeline.add(self.updates, batch.progress.env_steps)
         for optimizer in self._optimizers.values():
-            optimizer.end_update(batch.progress.fraction)
-        self._update_target()
+            optimizer.end_update(batch.progress)
+        if self._target_is_due(previous):
+            self._update_target()
         if self.updates % CHECKED_EVERY == 0 and not self.group.all_equal(self._fingerprint):
             raise DivergedError(f"the learners' weights differ after {self.updates} updates")
         return LearnResult(sample.keys, priorities)
@@ -400,11 +402,19 @@ class Learner:
         if not math.isfinite(weight_sum):
             raise DivergedError(f"weights are not finite after update {self.updates + 1:,}", batch, known)
 
+    def _target_is_due(self, previous: int) -> bool:
+        """Return True if the target network is due after this update; the last one was at `previous` env steps."""
+        if self._spec.target is None:
+            return False
+        every = Quantity.of(self._spec.target.every or 1, "updates")
+        if every.unit == "updates":
+            return self.updates % every.amount == 0
+        return self._timeline.latest // every.amount > previous // every.amount
+
     def _update_target(self) -> None:
-        """Update the target network if it is due after this update; see `TargetSpec`."""
+        """Update the target network; see `TargetSpec`."""
         target = self._spec.target
-        if target is None or (target.every is not None and self.updates % target.every):
-            return
+        assert target is not None, "a target network that is due"
         tau = 1.0 if target.tau is None else target.tau
         with torch.no_grad():
             for name, target_flat in self._target_flat.items():

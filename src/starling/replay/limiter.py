@@ -44,6 +44,16 @@ class Limiter:
         self._unpublished: list[list[int]] = []  # for each batch: items it took from each queue
 
     @property
+    def unpaced(self) -> bool:
+        """True if the next batch may be drawn as soon as one is done: no queue and no ratio sets the pace."""
+        return not self._queues and not self._ratios
+
+    @property
+    def batches(self) -> int:
+        """Number of batches drawn so far."""
+        return self._sampled
+
+    @property
     def in_flight(self) -> int:
         """Number of envs of all fragments that have begun and are not inserted."""
         return self._in_flight
@@ -165,6 +175,14 @@ def pace(specs: Sequence[TableSpec]) -> tuple[TableSpec, int]:
     queues = [i for i, spec in enumerate(specs) if spec.sampler == "fifo"]
     leader = (queues or [0])[0]
     return specs[leader], quotas[leader]
+
+
+def steps_per_update(specs: Sequence[TableSpec]) -> float:
+    """Number of env steps per update; of a replay without a ratio, the steps of one batch."""
+    table, take = pace(specs)
+    if table.updates_per_step is not None:
+        return 1 / table.updates_per_step
+    return take * table.length / table.max_times_sampled
 
 
 def exact_ratio(value: float) -> Fraction:

@@ -16,7 +16,7 @@ from starling.replay.limiter import Limiter, exact_ratio
 from starling.replay.mixture import Candidates, Mixture
 from starling.replay.spec import TableSpec
 from starling.replay.table import Table
-from starling.types import Fragment, Keys, Layout, NDArray, Sample, Trajectory
+from starling.types import Fragment, Keys, Layout, NDArray, RunLength, Sample, Trajectory
 
 AHEAD_BYTES = 2**16
 """Small batches are drawn several at a time, up to this size, since the fixed cost of a draw dominates for them."""
@@ -61,7 +61,7 @@ class Store:
         num_envs: int,
         seed: int,
         priority: Callable[[Trajectory[NDArray]], NDArray | None],
-        planned_env_steps: int,
+        length: RunLength,  # counted at these tables
         shard: int = 0,
     ) -> None:
         self._batch = specs[0].batch
@@ -71,7 +71,7 @@ class Store:
             for i, spec in enumerate(specs)
         ]
         self.mixture = Mixture(tables)
-        self._planned_steps = planned_env_steps
+        self._length = length
         self.env_steps = 0  # valid steps inserted so far
         # At most as many batches as the limiter owes; with runtime=inline empty whenever actors may continue.
         self._drawn_ahead: deque[Candidates] = deque()
@@ -122,9 +122,8 @@ class Store:
             return None
         if not self._drawn_ahead:
             ahead = min(self._most_ahead, self.limiter.owed())
-            candidates = self.mixture.draw_candidates(
-                self._batch * ahead, min(1.0, self.env_steps / self._planned_steps)
-            )
+            fraction = self._length.progress(self.env_steps, self.limiter.batches).fraction
+            candidates = self.mixture.draw_candidates(self._batch * ahead, fraction)
             if candidates is None:
                 return None
             self._drawn_ahead.extend([candidates] if ahead == 1 else _split(candidates.parts[0], ahead))

@@ -34,12 +34,14 @@ class FragmentPort:
 class LinkSink:
     """A credit is a slot to write into; a full slot is named to the other side and comes back as a credit."""
 
-    def __init__(self, link: Link, port: FragmentPort, shared_weights: SharedWeights, model: nn.Module) -> None:
+    def __init__(
+        self, link: Link, port: FragmentPort, shared_weights: SharedWeights, model: nn.Module, fetch_every: int = 1
+    ) -> None:
         self._link, self._slots = link, port.buffers()
         self._credits: dict[int, deque[int]] = {group: deque() for group in self._slots}
         self._open: dict[int, int] = {}
         self._lost_groups: list[int] = []
-        self._weights = WeightReader(shared_weights, model)
+        self._weights = WeightReader(shared_weights, model, fetch_every)
 
     def begin(self, group: int) -> FragmentBuffer | None:
         if group in self._open:  # what was being written there was abandoned

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from starling.runtime.acting_weights import is_due
 from starling.runtime.shared_memory import ALIGN, AnonymousSharedMemory
 from starling.types import ArraySpec, NDArray, Progress, Tensor
 
@@ -154,15 +155,16 @@ class WeightWriter:
 
 
 class WeightReader:
-    """Loads published weights into a model."""
+    """Loads published weights into a model, `every` so many updates after those that it loaded last."""
 
-    def __init__(self, shared_weights: SharedWeights, model: nn.Module) -> None:
+    def __init__(self, shared_weights: SharedWeights, model: nn.Module, every: int = 1) -> None:
+        self._every = every
         self._shared_weights, self._view = shared_weights, _View(shared_weights, model)
         self._known = 0
         self._progress = Progress()
 
     def refresh(self) -> Progress:
-        """Load the newest weights unless they are loaded already; returns the progress they were published with."""
+        """Load the newest weights if they are due; returns the progress that the loaded ones were published with."""
         read = self._shared_weights.newest(self._known, self._read)
         if read is not None:
             self._known, self._progress = read
@@ -170,5 +172,8 @@ class WeightReader:
 
     def _read(self, number: int) -> tuple[int, Progress]:
         env_steps, updates, fraction = self._view.headers[number % 2].tolist()
+        progress = Progress(int(env_steps), int(updates), fraction)
+        if self._known and self._every > 1 and not is_due(progress, self._progress, self._every):
+            return number, self._progress
         self._view.read(number)
-        return number, Progress(int(env_steps), int(updates), fraction)
+        return number, progress

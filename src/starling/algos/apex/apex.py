@@ -47,4 +47,4 @@ class ApeX(DQN):
 
 def ladder_epsilon(config: ApeXConfig, progress: Progress, index: Tensor, count: int) -> Tensor:
     """Epsilons [B] of the envs (or policies) with these indices [B] out of `count`: eps^(1 + ladder * i / (N - 1))."""
-    return ladder(index, count, config.epsilon.at(progress.env_steps, progress.fraction), config.ladder)
+    return ladder(index, count, config.epsilon.at(progress), config.ladder)

@@ -100,7 +100,7 @@ class DQN(Algorithm):
 
         `progress` is that of the weights that act, so it changes when new weights are loaded, not at every step.
         """
-        return self.config.epsilon.at(progress.env_steps, progress.fraction)
+        return self.config.epsilon.at(progress)
 
     def exploration_metrics(self, progress: Progress, num_envs: int) -> dict[str, float]:
         if self._bandit is not None:

@@ -86,7 +86,7 @@ class IMPACT(Algorithm):
         policy = first_steps(outputs[POLICY], trajectory.length)
         acted = behavior_policy(policy, trajectory)
         target = policy.log_prob(trajectory.action)
-        clip = self.config.clip.at(batch.progress.env_steps, batch.progress.fraction)
+        clip = self.config.clip.at(batch.progress)
         prepared = LogProbs(target, acted.log_prob(trajectory.action), torch.full_like(target, clip))
         return replace(batch, prepared=prepared)
 

@@ -126,7 +126,7 @@ class PPO(Algorithm):
         if self.config.normalize_advantages and self.config.minibatches == 1:
             # Once for all epochs, since their single minibatch is the same.
             advantage = normalize(advantage, trajectory.valid)
-        clip = self.config.clip.at(batch.progress.env_steps, batch.progress.fraction)
+        clip = self.config.clip.at(batch.progress)
         prepared = Estimates(
             advantage=advantage,
             value={name: v[:-1] for name, v in value.items()},

@@ -78,7 +78,7 @@ class PQN(Algorithm):
         return epsilon_metrics(self._epsilon(progress))
 
     def _epsilon(self, progress: Progress) -> float:
-        return self.config.epsilon.at(progress.env_steps, progress.fraction)
+        return self.config.epsilon.at(progress)
 
     def prepare(self, model: Network, target_net: None, batch: Batch) -> Batch:
         """Compute targets [T, B] per stream with the current network, once for all epochs.
