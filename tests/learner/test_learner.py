@@ -10,7 +10,9 @@ from torch import nn
 
 from starling.algos.base import Algorithm, LearnSpec, Loss, LossPart, OptimizerSpec, TargetSpec, merge_losses
 from starling.config.parts import OptimizerConfig
+from starling.config.quantities import Quantity
 from starling.learner.learner import LAG_EVERY, MAX_SKIPPED, DivergedError, Learner
+from starling.state_io import pack, unpack
 from starling.types import Keys, RunLength, Sample, Trajectory
 
 ROWS, LENGTH = 6, 3
@@ -139,6 +141,17 @@ def test_target_network_is_copied_periodically_or_averaged_with_tau():
     learn(hard)
     assert torch.equal(hard._target.a.weight, hard.model.a.weight)
     assert hard._target.count == 5
+
+    by_steps = make_learner(Probe(target=TargetSpec(every=Quantity(100, "env steps"))))
+    copied = []
+    for env_steps in (0, 60, 99, 100, 130, 310, 399, 400):
+        learn(by_steps, env_steps=env_steps)
+        if torch.equal(by_steps._target.a.weight, by_steps.model.a.weight):
+            copied.append(env_steps)
+        other = make_learner(Probe(target=TargetSpec(every=Quantity(100, "env steps"))))
+        other.set_state(unpack(pack(by_steps.get_state())))
+        by_steps = other
+    assert copied == [100, 310, 400]
 
     soft = make_learner(Probe(target=TargetSpec(tau=0.25)))
     learn(soft)

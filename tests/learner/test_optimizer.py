@@ -14,6 +14,7 @@ from starling.config.parts import OptimizerConfig, ScheduleConfig
 from starling.config.torch_names import NUMBERS, OPTIMIZERS, SCHEDULES, UNUSABLE_OPTIMIZERS, UNUSABLE_SCHEDULES
 from starling.errors import UserError
 from starling.learner.optimizer import ELEMENTWISE, FlatOptimizer, check_optimizer, optimizer_class
+from starling.learner.schedule_clock import schedule_clock
 from starling.state_io import pack, unpack
 from starling.types import Progress, RunLength
 
@@ -30,7 +31,7 @@ def loss_at(net, step):
 
 
 PLANNED = 8
-RUN = RunLength(80, None, PLANNED)
+RUN = RunLength(80, None, PLANNED, updates_per_step=0.1)
 """Versions of a run."""
 
 
@@ -273,12 +274,15 @@ def test_usable_optimizers_and_schedules_pass_the_check(config):
     check_optimizer(OptimizerConfig(args={"lr": 1e-3}, **config), RunLength(1000, None, 100))
 
 
-def linear(**args):
+LONGER = RunLength(1000, None, 100, updates_per_step=0.1)
+
+
+def linear(length=LONGER, **args):
     schedule = ScheduleConfig(name="LinearLR", args={"start_factor": 1.0, "end_factor": 0.0, **args})
     return FlatOptimizer(
         OptimizerConfig(name="SGD", args={"lr": 1.0}, schedule=schedule),
         make_net().parameters(),
-        RunLength(1000, None, 100),
+        length,
     )
 
 
@@ -302,3 +306,33 @@ def test_schedule_over_the_run_follows_env_steps_and_not_updates():
 def test_schedule_over_a_number_of_updates_counts_updates():
     found = rates(linear(total_iters=4), [0.0] * 6)
     assert found == pytest.approx([0.75, 0.5, 0.25, 0.0, 0.0, 0.0], abs=1e-6)
+
+
+def test_schedule_over_env_steps_follows_them():
+    optimizer = linear(total_iters="500 env steps")  # 50 updates are planned in them
+    found = []
+    for env_steps in (0, 10, 19, 250, 500, 700):
+        optimizer.apply(0.0)
+        optimizer.end_update(Progress(env_steps))
+        found.append(optimizer.learning_rate)
+    assert found == pytest.approx([1.0, 0.98, 0.98, 0.5, 0.0, 0.0], abs=1e-6)
+
+
+def test_schedule_over_a_run_of_updates_counts_updates():
+    optimizer = linear(RunLength(updates=4, planned_updates=4, updates_per_step=0.1), total_iters="run")
+    assert rates(optimizer, [0.0] * 5) == pytest.approx([0.75, 0.5, 0.25, 0.0, 0.0], abs=1e-6)
+    schedule = ScheduleConfig(name="OneCycleLR", args={"max_lr": 1.0, "total_steps": "run"})
+    assert schedule_clock(schedule, RunLength(updates=4, planned_updates=4))[1]["total_steps"] == 4
+
+
+def test_milestones_in_env_steps_become_planned_updates():
+    schedule = ScheduleConfig(name="MultiStepLR", args={"milestones": ["100 env steps", "300 env steps"], "gamma": 0.5})
+    position, args = schedule_clock(schedule, RUN)
+    assert args == {"milestones": [10, 30], "gamma": 0.5}
+    assert [position(Progress(steps)) for steps in (0, 99, 100, 301)] == [0, 9, 10, 30]
+
+
+def test_lengths_in_env_steps_beside_a_run_of_updates_are_an_error():
+    args = {"max_lr": 1.0, "total_steps": "run", "epochs": "9 env steps"}
+    with pytest.raises(UserError, match="the run is counted in updates"):
+        schedule_clock(ScheduleConfig(name="OneCycleLR", args=args), RunLength(updates=4, planned_updates=4))
