@@ -112,7 +112,7 @@ class ProgressLike(Protocol):
 
 
 class Linear(Part):
-    """A number that moves linearly from `start` to `end`, over env steps, updates, or a part of the run; or a constant."""
+    """A number that moves linearly from `start` to `end`, over steps, updates, or a part of the run; or constant."""
 
     start: Signed = Field(description="value at the beginning")
     end: Signed = Field(description="value at the end of the ramp, and after it")
