@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from starling.config.curiosity import EpisodicConfig
 from starling.config.dialect import on_one_line
 from starling.config.env import WrapperConfig
 from starling.config.schema import Config
@@ -71,6 +72,7 @@ def warnings(rows: Sequence[Row], config: Config, window: int) -> list[Warned]:
         "behind": _behind(rows, config),
         "old": _old(rows, config),
         "short": _short(rows, config, window),
+        "unremembered": _unremembered(rows, config),
         "endless": _endless(rows, config),
         "uncompiled": _uncompiled(rows),
     }
@@ -115,6 +117,21 @@ def _short(rows: Sequence[Row], config: Config, window: int) -> str | None:
         f"no episode fills a sequence of {window} steps: the last ones took"
         f" {row.get('episode_length') or 0:.0f} on average, {longest} at most; lower {setting} to at most that"
     )
+
+
+def _unremembered(rows: Sequence[Row], config: Config) -> str | None:
+    """Episodic novelty is 0 until an episode has as many observations as it compares each with."""
+    longest = rows[-1].get("episode_longest") if rows[-1]["episodes"] >= EPISODES else None
+    parts: dict[str, Any] = {"algo.episodic": getattr(config.algo, "episodic", None)}
+    for i, part in enumerate(config.curiosity):
+        parts |= {f"curiosity.{i}": part, f"curiosity.{i}.within": getattr(part, "within", None)}
+    for key, part in parts.items():
+        if isinstance(part, EpisodicConfig) and longest is not None and longest <= part.neighbours:
+            return (
+                f"no episode is longer than {longest} steps, so its novelty is always 0: lower {key}.neighbours"
+                f" ({part.neighbours} now)"
+            )
+    return None
 
 
 def _endless(rows: Sequence[Row], config: Config) -> str | None:
