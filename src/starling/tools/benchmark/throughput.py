@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from starling.config.schema import Config, EvalConfig, LogConfig
+from starling.config.schema import CheckpointConfig, Config, EvalConfig, LogConfig
 from starling.config.stop import StopConfig
 from starling.errors import UserError
 from starling.experiment import train as training
@@ -152,7 +152,7 @@ def without_end(config: Config) -> Config:
         "stop": StopConfig(env_steps=max(config.stop.env_steps or 0, LONG)),
         "eval": EvalConfig(),
         "log": LogConfig(every=config.log_every),
-        "checkpoint": config.checkpoint.model_copy(update={"every": config.checkpoint_every}),
+        "checkpoint": CheckpointConfig(**{**dict(config.checkpoint), "every": config.checkpoint_every}),
     }
     return config.model_copy(update=changes)
 
