@@ -5,6 +5,7 @@ import pytest
 import torch
 from support.inline_runs import build, run
 
+from starling import tree
 from starling.state_io import pack, unpack
 
 SMALL = ["algo.learning_starts=64", "algo.fragment=8", "algo.batch=8", "net.torso.hidden=[8]", "threads=1"]
@@ -51,6 +52,10 @@ def test_exact_state_has_the_weights_that_act(fetch_every):
     state = unpack(pack(whole.save(with_tables=True)))
     again = build("dqn-cartpole", *settings)
     again.restore(state)
+    if fetch_every > 1:
+        pairs = [runtime._acting_weights.get_state() for runtime in (whole, again)]
+        for name, value in tree.items(pairs[0]):
+            assert torch.equal(value, dict(tree.items(pairs[1]))[name]), name
     for runtime in (whole, again):
         steps = runtime.run()
         for _ in range(150):
