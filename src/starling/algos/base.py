@@ -66,8 +66,8 @@ class TargetSpec:
     """Updates of the target network.
 
     Every `every` updates (default 1) the target becomes `tau * model + (1 - tau) * target` (default `tau` 1, a copy).
-    With `Quantity(n, "env steps")` it does so in the first update beyond every multiple of n env steps. Buffers are then
-    copied, never averaged. A parameter that belongs to no optimizer stays as it is in the target too.
+    With `Quantity(n, "env steps")` it does so in the first update beyond every multiple of n env steps. Buffers are
+    then copied, never averaged. A parameter that belongs to no optimizer stays as it is in the target too.
     """
 
     every: int | Quantity | None = None
