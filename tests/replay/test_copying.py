@@ -52,7 +52,7 @@ def test_compressed_steps_are_the_same_for_any_number_of_loaders(loaders):
     where = grid.at(np.arange(2), np.arange(400)[:, None])
     for column in (cells, plain):
         column.write(where, values)
-    some = np.random.default_rng(1).integers(0, grid.cells, (3, 250))
+    some = np.random.default_rng(1).integers(0, grid.num_cells, (3, 250))
     assert np.array_equal(cells.take(some), plain.take(some))
 
 

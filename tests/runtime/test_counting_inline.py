@@ -21,7 +21,7 @@ def test_without_a_ratio_there_is_one_update_per_fragment():
 def acting_versions(runtime):
     """The policy versions that acted, in order, from the steps in replay."""
     (table,) = runtime.store.mixture.tables
-    return np.unique(table.ring._cells["policy_version"][: table.ring.used])
+    return np.unique(table.ring._arrays["policy_version"][: table.ring.used])
 
 
 def test_actors_act_with_weights_that_they_fetch_every_so_many_updates():
