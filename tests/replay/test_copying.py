@@ -53,7 +53,7 @@ def test_compressed_steps_are_the_same_for_any_number_of_loaders(loaders):
     for column in (cells, plain):
         column.write(where, values)
     some = np.random.default_rng(1).integers(0, grid.num_cells, (3, 250))
-    assert np.array_equal(cells.take(some), plain.take(some))
+    assert np.array_equal(cells.read(some), plain.read(some))
 
 
 def test_error_of_a_loader_is_raised(loaders):
