@@ -1,7 +1,7 @@
 """A two-way line between the main process and one worker: small messages over two pipes.
 
 No lock is shared and nothing is pickled. A peer that dies, at whatever moment, is an end of file behind its last whole
-message.
+message. Sending never waits either: what does not fit into the pipe is kept here, and follows in order.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import struct
+import time
 from collections.abc import Iterator
 from multiprocessing import reduction
 from typing import Any
@@ -18,8 +19,8 @@ from starling.runtime.messages import FROM_WORKERS, TO_WORKERS, BrokenMessageErr
 _LENGTH = struct.Struct("<I")
 LARGEST = 2**26
 """Largest size of a message in bytes, far above any of ours: arrays and states lie in shared memory."""
-SEND_SECONDS = 10.0
-"""Seconds that a peer may take to read enough for a message to fit into the pipe."""
+MOST_UNSENT = LARGEST
+"""Bytes kept for a peer that does not read; with more, it is treated as gone."""
 
 
 class PipeEnd:
@@ -66,29 +67,52 @@ class Link:
 
     def __init__(self, reading: PipeEnd, writing: PipeEnd, accepted: tuple[type[Message], ...]) -> None:
         self._reading, self._writing, self._accepted = reading, writing, accepted
-        self._buffer = bytearray()
+        self._buffer, self._unsent = bytearray(), bytearray()
         self.ended = False  # the peer is gone, or sent an invalid message, after which nothing more is read
         self.broken: str | None = None  # what was wrong with that message
 
     def fileno(self) -> int:
         return self._reading.fd
 
+    @property
+    def unsent(self) -> int:
+        """Bytes of messages that did not fit into the pipe yet; every call here tries to send them."""
+        return len(self._unsent)
+
+    @property
+    def writing(self) -> PipeEnd:
+        """The pipe that becomes writable when there is room for what is `unsent`."""
+        return self._writing
+
     def send(self, message: Message) -> bool:
-        """Send a message; False if the peer is gone or has stopped reading."""
+        """Send a message, now or as soon as the peer has read others; False if the peer is gone or has stopped reading."""
         data = encode(message)
-        rest = memoryview(_LENGTH.pack(len(data)) + data)
-        while len(rest):
+        self._unsent += _LENGTH.pack(len(data)) + data
+        return self.flush()
+
+    def flush(self, timeout: float = 0.0) -> bool:
+        """Send what is `unsent`, and wait for room at most `timeout` seconds; False as for `send`."""
+        end = time.monotonic() + timeout
+        while self._unsent and self._writing.fd >= 0:
             try:
-                rest = rest[os.write(self._writing.fd, rest) :]
+                del self._unsent[: os.write(self._writing.fd, self._unsent)]
             except BlockingIOError:
-                if not _writable(self._writing.fd, SEND_SECONDS):
-                    return False
-            except (BrokenPipeError, OSError):
-                return False
-        return True
+                if len(self._unsent) > MOST_UNSENT:
+                    self._stop_sending()
+                elif not _writable(self._writing.fd, end - time.monotonic()):
+                    return True
+            except OSError:
+                self._stop_sending()
+        return self._writing.fd >= 0
+
+    def _stop_sending(self) -> None:
+        """Close the pipe, so that the peer finds its end behind the last whole message."""
+        self._unsent.clear()
+        self._writing.close()
 
     def receive(self) -> list[Message]:
         """The whole messages that have arrived; never waits. Nothing is received after one that is `broken`."""
+        self.flush()
         while not self.ended:
             try:
                 data = os.read(self._reading.fd, 1 << 16)
@@ -135,9 +159,10 @@ class Link:
 
 
 def _writable(fd: int, timeout: float) -> bool:
+    """Return True if a pipe has room or no reader."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
-    return any(event & select.POLLOUT for _, event in poll.poll(timeout * 1000))
+    return bool(poll.poll(max(0.0, timeout) * 1000))
 
 
 def link() -> tuple[Link, Link]:

@@ -69,6 +69,7 @@ class ProcessWorker(Worker):
         self._board, self._index = board, index
         self.process: BaseProcess | None = None
         self.link: Link | None = None
+        self._full: int | None = None  # the pipe to the process, while it is watched for room
 
     @property
     def running(self) -> bool:
@@ -105,6 +106,7 @@ class ProcessWorker(Worker):
         if self.link is None or self.link.ended:
             return []
         messages = self.link.receive()
+        self._watch_for_room(self.link)
         if self.link.ended:
             self._selector.unregister(self.link)
         if self.link.broken is not None:  # nothing that it does can be relied on
@@ -116,6 +118,21 @@ class ProcessWorker(Worker):
     def send(self, message: Message) -> None:
         if self.link is not None:
             self.link.send(message)
+            self._watch_for_room(self.link)
+
+    def _send_rest(self) -> None:
+        assert self.link is not None, "the pipe of a process that was put away is not watched"
+        self.link.flush()
+        self._watch_for_room(self.link)
+
+    def _watch_for_room(self, link: Link) -> None:
+        """Have the rest of the messages sent as soon as the process has read others."""
+        if link.unsent and self._full is None:
+            self._full = link.writing.fd
+            self._selector.register(self._full, selectors.EVENT_WRITE, self._send_rest)
+        elif not link.unsent and self._full is not None:
+            self._selector.unregister(self._full)
+            self._full = None
 
     def kill(self) -> None:
         if self.process is not None:
@@ -141,6 +158,9 @@ class ProcessWorker(Worker):
         self._selector.unregister(self.process.sentinel)
         if not self.link.ended:
             self._selector.unregister(self.link)
+        if self._full is not None:
+            self._selector.unregister(self._full)
+            self._full = None
         code = self.process.exitcode or 0
         reason, self.killed = self._reason(code), code < 0
         self.process.close()

@@ -22,6 +22,8 @@ from starling.types import ArraySpec
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 BEAT_SECONDS = 0.5
 """How often a worker that waits gives a sign of life."""
+LAST_SECONDS = 10.0
+"""Seconds that the main process may take to read the last messages of a worker that ends."""
 
 
 class WorkerRole(Protocol):
@@ -69,7 +71,7 @@ def main(process: WorkerProcessArgs) -> None:
     try:
         role = process.args.build(process.link, usage)
         process.link.send(Ready())
-        _work(role, usage)
+        _work(role, usage, process.link)
     except EOFError:
         pass  # the main process is gone
     except BaseException as error:
@@ -79,6 +81,7 @@ def main(process: WorkerProcessArgs) -> None:
     finally:
         if role is not None:
             role.close()
+        process.link.flush(LAST_SECONDS)
 
 
 def _leave_signals_to_the_main_process() -> None:
@@ -92,8 +95,9 @@ def _leave_signals_to_the_main_process() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def _work(role: WorkerRole, usage: Usage) -> None:
+def _work(role: WorkerRole, usage: Usage, link: Link) -> None:
     while not usage.told_to_stop:
+        link.flush()
         usage.enter(BUSY)
         if not role.step():
             phase, watched, patience = role.wait()
