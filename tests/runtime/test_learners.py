@@ -120,6 +120,16 @@ def test_metrics_cover_all_learners(inference):
         evaluate(runtime)
 
 
+def test_metrics_that_come_late_are_in_the_next_row(monkeypatch):
+    """A rank answers between two updates, which may take long."""
+    with running("impala-cartpole", *IMPALA) as runtime:
+        updates(runtime, 5)
+        monkeypatch.setattr("starling.runtime.learners_runtime.METRICS_SECONDS", 0.0)
+        assert "loss/policy" not in runtime.drain_metrics()
+        updates(runtime, 20)
+        assert "loss/policy" in runtime.drain_metrics()
+
+
 def test_evaluator_continues_its_policy_trials():
     with stepped_run("ngu-deepsea", *NGU, "learners=2", "actors=2", "runtime=processes") as runtime:
         updates(runtime, 5)

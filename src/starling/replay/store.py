@@ -88,10 +88,11 @@ class Store:
         return True
 
     def insert(self, fragment: Fragment) -> None:
-        """Copy a fragment into every table; a duplicate changes nothing."""
+        """Copy a fragment into every table; of a duplicate, only the credit is taken back."""
         steps_before, duplicates_before = self.mixture.steps, self.mixture.duplicates
         self.mixture.insert(fragment)
         if self.mixture.duplicates > duplicates_before:
+            self.limiter.on_lost(len(fragment.env_index))
             return
         fresh = self.mixture.steps - steps_before
         self.env_steps += fresh

@@ -78,11 +78,14 @@ class Hub:
         self._evaluations: deque[dict[str, float]] = deque()
         self.evaluator_state: dict[str, Any] = {}  # what the last evaluation leaves to the next
         self._evaluating = self._stopping = self._stuck = False
+        self._answered = threading.Condition()  # of `call`; also when nobody will answer any more
+        self._serving = False
         self._thread = threading.Thread(target=self._serve, name="hub", daemon=True)
 
     # For other threads.
 
     def start(self) -> None:
+        self._serving = True
         self._thread.start()
         if self._scoring_thread is not None:
             self._scoring_thread.start(
@@ -104,7 +107,7 @@ class Hub:
         hub's thread is stuck in the function itself, then the function runs a second time in the caller's thread, so it
         must be harmless to run twice.
         """
-        if not self._thread.is_alive() or threading.current_thread() is self._thread:
+        if not self._serving or threading.current_thread() is self._thread:
             return function()
         answer: Future[R] = Future()
 
@@ -115,10 +118,12 @@ class Hub:
                 answer.set_result(function())
             except BaseException as error:
                 answer.set_exception(error)
+            with self._answered:
+                self._answered.notify_all()
 
         self.post(run)
-        while not answer.done() and self._thread.is_alive() and not self._stuck:
-            time.sleep(0.0005)
+        with self._answered:
+            self._answered.wait_for(lambda: answer.done() or not self._serving or self._stuck)
         if answer.cancel() or not answer.done():
             return function()
         return answer.result(0)
@@ -159,7 +164,9 @@ class Hub:
 
     def fail(self, failure: BaseException) -> None:
         """Fail the run from another thread, and do not wait for the hub's, which may be stuck waiting for an answer."""
-        self.failure, self._stuck = failure, True
+        with self._answered:
+            self.failure, self._stuck = failure, True
+            self._answered.notify_all()
 
     def halt(self) -> None:
         """End the thread, so that the store no longer changes; the workers run on until `stop`."""
@@ -181,9 +188,13 @@ class Hub:
     def _serve(self) -> None:
         try:
             while not self._stopping:
-                self._serve_once(CHECK_SECONDS)
+                self._serve_once(max(0.0, self._next_check - time.monotonic()))
         except BaseException as error:
             self._set_failure(error)
+        finally:
+            with self._answered:
+                self._serving = False
+                self._answered.notify_all()
 
     def _set_failure(self, error: BaseException) -> None:
         self.failure = error
@@ -196,8 +207,8 @@ class Hub:
         self._event_queue.run(events)
         now = time.monotonic()
         if now >= self._next_check:
-            self.supervisor.supervise()
-            self._next_check = now + CHECK_SECONDS
+            all_started = self.supervisor.supervise()
+            self._next_check = now + CHECK_SECONDS if all_started else now
         self._prefetch_batches()
         for writer, group, slot in self.credits.grant():
             self._send(writer, CreditGranted(group, slot))

@@ -24,6 +24,11 @@ from starling.runtime.worker_main import WorkerArgs, WorkerProcessArgs, main
 from starling.types import ArraySpec, NDArray
 
 
+KILL_SECONDS = 5.0
+"""Seconds that a killed process may take to end, at the end of a run; the kernel may keep it longer, for example on a
+network file system that does not answer."""
+
+
 def context() -> Any:
     """The multiprocessing context of worker processes: a fork server that has torch loaded."""
     prewarm()
@@ -94,7 +99,7 @@ class ProcessWorker(Worker):
         finally:
             theirs.close()
         self.process, self.link = process, mine
-        self.hung, self.start_at, self.fault = False, None, None
+        self.hung, self.ended_for_another, self.start_at, self.fault = False, False, None, None
         self._selector.register(mine, selectors.EVENT_READ, hear)
         self._selector.register(process.sentinel, selectors.EVENT_READ, crashed)
 
@@ -145,16 +150,13 @@ class ProcessWorker(Worker):
         if self.process is not None:
             self.process.join(seconds)
             self.kill()
-            self.reap()
-
-    def wait_dead(self) -> None:
-        assert self.process is not None, "only a process can die"
-        self.process.join()
+            self.process.join(KILL_SECONDS)
+            if self.process.exitcode is not None:
+                self.reap()
 
     def reap(self) -> str:
         assert self.process is not None, "a dead worker had a process"
         assert self.link is not None, "a dead worker had a link"
-        self.process.join()
         self._selector.unregister(self.process.sentinel)
         if not self.link.ended:
             self._selector.unregister(self.link)

@@ -128,7 +128,6 @@ class RankRelay:
         return LearnerMessage(message, priorities, weights, state)
 
     def _ended(self) -> None:
-        self._worker.wait_dead()
         self._hear()
         reason = self._worker.reap()
         kind = ENDED if self._worker.killed else "RunFailedError"

@@ -64,7 +64,8 @@ class RemoteWorker(Worker):
 
     def start(self, incarnations: Mapping[int, int], hear: Callable[[], None], crashed: Callable[[], None]) -> None:
         self._hear, self._crashed = hear, crashed
-        self.hung, self.start_at, self.fault, self._error, self._told_waiting = False, None, None, None, False
+        self.hung, self.ended_for_another, self._told_waiting = False, False, False
+        self.start_at, self.fault, self._error = None, None, None
         self._starts, self._stopping = self._starts + 1, None
         self._ask_again = time.monotonic() + PLACE_SECONDS
         handle = self._create(incarnations, {"max_restarts": 0, **self._place.options(self._starts)})
@@ -121,8 +122,6 @@ class RemoteWorker(Worker):
         if failure is not None and self.fault is None:
             self.fault = failure
             self._post(self._crashed)
-
-    def wait_dead(self) -> None: ...
 
     def reap(self) -> str:
         assert self.line is not None, "a dead part had a line"
