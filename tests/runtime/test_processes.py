@@ -217,30 +217,42 @@ def alive(pids: set[int]) -> set[int]:
     return living
 
 
-@pytest.mark.slow
-def test_no_child_survives_the_main_process(tmp_path):
-    overrides = [*SMALL, "inference=central", "stop.env_steps=100000000", "eval.every=1000000", "log.every=500"]
-    command = [sys.executable, "-m", "starling", "train", "impala-cartpole", *overrides, "--runs", str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def workers_of(parent: int) -> list[int]:
+    return [pid for pid in children(parent) if name_of(pid).startswith("starling ")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "workers"),
+    [
+        pytest.param(["inference=central", "eval.every=1000000"], 3, marks=pytest.mark.slow),
+        pytest.param(["learners=2"], 4, marks=pytest.mark.slow),
+        pytest.param(["learners=2"], 1, id="while-workers-start"),
+    ],
+)
+def test_nothing_survives_the_main_process(tmp_path, settings, workers):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    overrides = [*SMALL, *settings, "stop.env_steps=100000000", "log.every=500"]
+    command = [sys.executable, "-m", "starling", "train", "impala-cartpole", *overrides, "--runs", str(tmp_path / "a")]
+    output: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, **output, env={**os.environ, "TMPDIR": str(temporary)})
     try:
         end = time.monotonic() + TIMEOUT
-        while not list(tmp_path.glob("*/metrics.jsonl")) or not any(
-            f.stat().st_size for f in tmp_path.glob("*/metrics.jsonl")
-        ):
+        while len(worker_pids := workers_of(process.pid)) < workers:
             assert time.monotonic() < end
-            time.sleep(0.1)
-        while len(worker_pids := [pid for pid in children(process.pid) if name_of(pid).startswith("starling ")]) < 3:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+            assert process.poll() is None
+            time.sleep(0.05)
         descendants = children(process.pid)
         os.kill(max(worker_pids), signal.SIGSTOP)  # a stopped child must end, too
+        assert list(temporary.iterdir()), "the fork server has no socket there"
     finally:
         process.kill()
         process.wait()
-    end = time.monotonic() + TIMEOUT
-    while alive(descendants):
-        assert time.monotonic() < end
+    killed = time.monotonic()
+    while alive(descendants) or list(temporary.iterdir()):
+        assert time.monotonic() < killed + TIMEOUT, (alive(descendants), list(temporary.iterdir()))
         time.sleep(0.05)
+    print(f"gone after {time.monotonic() - killed:.2f} s")
 
 
 def test_no_file_descriptors_are_leaked():

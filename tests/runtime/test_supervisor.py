@@ -1,6 +1,7 @@
 """Supervision: it never waits for a worker, neither for its end nor for its start."""
 
 import time
+from typing import ClassVar
 
 import pytest
 
@@ -62,7 +63,7 @@ class SlowWorker(Worker):
 class Books:
     """Notes the ends of workers, as a hub does."""
 
-    incarnations = {0: 0}
+    incarnations: ClassVar = {0: 0}
 
     def __init__(self):
         self.ended = []

@@ -47,6 +47,10 @@ class Tables(Protocol):
 
     def get_state(self, with_tables: bool) -> dict[str, Any]: ...
 
+    def await_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return a result of `get_state` once all parts have arrived; any thread may wait for them."""
+        ...
+
     def set_state(self, state: dict[str, Any]) -> None: ...
 
 
@@ -163,6 +167,9 @@ class Store:
             "limiter": self.limiter.get_state(),
             "tables": self.mixture.get_state(),
         }
+
+    def await_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.env_steps = state["env_steps"]

@@ -159,6 +159,10 @@ class Hub:
     def metrics(self) -> dict[str, Any]:
         return self.call(self._metrics)
 
+    def tables_state(self, with_tables: bool) -> dict[str, Any]:
+        """State of the tables; parts from other machines are awaited here, not in the hub's thread."""
+        return self.store.await_state(self.call(lambda: self.store.get_state(with_tables)))
+
     # How a run ends, in this order: `fail`, only after an error; `halt`, before the last state is saved; `stop`, from
     # the runtime's `close`.
 

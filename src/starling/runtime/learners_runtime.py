@@ -21,7 +21,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, TypeVar
 
 from starling.actor.core import next_incarnation
@@ -220,7 +219,7 @@ class LearnersRuntime:
     def save(self, with_tables: bool) -> dict[str, Any]:
         """Like that of one learner over processes, with one state per shard."""
         learner = self._learner_state() if self._last is None else self._last[0]
-        shards = {str(i): hub.call(partial(hub.store.get_state, with_tables)) for i, hub in enumerate(self.hubs)}
+        shards = {str(i): hub.tables_state(with_tables) for i, hub in enumerate(self.hubs)}
         incarnations = {
             str(group): incarnation for hub in self.hubs for group, incarnation in hub.credits.incarnations.items()
         }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 import struct
 import time
 from collections.abc import Iterator
@@ -47,6 +48,43 @@ class PipeEnd:
     __del__ = close
 
 
+class PipeEnds:
+    """Ends of pipes, by index; a starting process gets any number of them.
+
+    It would get no more than 256 file descriptors of its own (Python 3.11), so these wait for it in a socket.
+    """
+
+    _BATCH = 250  # of one message; the kernel takes at most 253
+
+    def __init__(self, ends: dict[int, PipeEnd]) -> None:
+        self._ends = ends
+        self._waiting: PipeEnd | None = None  # the socket; kept until the process has it
+
+    def __getitem__(self, index: int) -> PipeEnd:
+        return self._ends[index]
+
+    def __getstate__(self) -> Any:
+        receiving, sending = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with receiving, sending:
+            fds = [end.fd for end in self._ends.values()]
+            for start in range(0, len(fds), self._BATCH):
+                socket.send_fds(sending, [b"."], fds[start : start + self._BATCH])
+            self._waiting = PipeEnd(receiving.detach())
+        return list(self._ends), reduction.DupFd(self._waiting.fd)
+
+    def __setstate__(self, state: Any) -> None:
+        indices, descriptor = state
+        fds: list[int] = []
+        with socket.socket(fileno=descriptor.detach()) as waiting:
+            while len(fds) < len(indices):
+                _, some, _, _ = socket.recv_fds(waiting, 1, self._BATCH)
+                if not some:
+                    raise EOFError(f"{len(fds)} of {len(indices)} pipes arrived")
+                fds += some
+        self._ends = {index: PipeEnd(fd) for index, fd in zip(indices, fds, strict=True)}
+        self._waiting = None
+
+
 def pipe() -> tuple[PipeEnd, PipeEnd]:
     """The end to read and the end to write."""
     reading, writing = os.pipe()
@@ -60,6 +98,17 @@ def wait_readable(ends: list[Any], timeout: float | None) -> list[Any]:
     for fd in by_fd:
         poll.register(fd, select.POLLIN)
     return [by_fd[fd] for fd, _ in poll.poll(None if timeout is None else max(0.0, timeout) * 1000)]
+
+
+def write_token(end: PipeEnd, token: bytes) -> None:
+    """Write so few bytes that they go in one piece; waits while the pipe is full."""
+    while True:
+        try:
+            os.write(end.fd, token)
+        except BlockingIOError:
+            _writable(end.fd, None)
+        else:
+            return
 
 
 class Link:
@@ -85,7 +134,7 @@ class Link:
         return self._writing
 
     def send(self, message: Message) -> bool:
-        """Send a message, now or as soon as the peer has read others; False if the peer is gone or has stopped reading."""
+        """Send a message, now or once the peer has read others; False if the peer is gone or has stopped reading."""
         data = encode(message)
         self._unsent += _LENGTH.pack(len(data)) + data
         return self.flush()
@@ -158,11 +207,11 @@ class Link:
         self._writing.close()
 
 
-def _writable(fd: int, timeout: float) -> bool:
+def _writable(fd: int, timeout: float | None) -> bool:
     """Return True if a pipe has room or no reader."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
-    return bool(poll.poll(max(0.0, timeout) * 1000))
+    return bool(poll.poll(None if timeout is None else max(0.0, timeout) * 1000))
 
 
 def link() -> tuple[Link, Link]:

@@ -17,12 +17,12 @@ from starling.config.schema import SupervisionConfig
 from starling.errors import UserError
 from starling.runtime.link import Link, link
 from starling.runtime.messages import BrokenMessageError, Fault, Message
+from starling.runtime.open_files import check_limit
 from starling.runtime.prewarm import prewarm
 from starling.runtime.shared_memory import AnonymousSharedMemory, size_of
 from starling.runtime.worker import Member, Worker, WorkerSpec
 from starling.runtime.worker_main import WorkerArgs, WorkerProcessArgs, main
 from starling.types import ArraySpec, NDArray
-
 
 KILL_SECONDS = 5.0
 """Seconds that a killed process may take to end, at the end of a run; the kernel may keep it longer, for example on a
@@ -54,6 +54,7 @@ def make_process_workers(
     specs: Sequence[WorkerSpec[WorkerArgs]], settings: SupervisionConfig, selector: selectors.BaseSelector
 ) -> list[Worker]:
     """One worker per spec; none is started yet."""
+    check_limit(len(specs))
     board = StatusBoard(len(specs))
     return [ProcessWorker(spec, settings, selector, board, i) for i, spec in enumerate(specs)]
 

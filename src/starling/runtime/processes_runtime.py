@@ -87,7 +87,7 @@ class ProcessesRuntime:
     def save(self, with_tables: bool) -> dict[str, Any]:
         """State for a later run. Open fragments are not in it; everything that has arrived is."""
         return {
-            "store": self.hub.call(lambda: self.hub.store.get_state(with_tables)),
+            "store": self.hub.tables_state(with_tables),
             "learner": self.learner.get_state(),
             "incarnations": {str(group): incarnation for group, incarnation in self.hub.credits.incarnations.items()},
             "evaluator": self.hub.evaluator_state,

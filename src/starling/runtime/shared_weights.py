@@ -26,7 +26,7 @@ T = TypeVar("T")
 _COUNTS = ArraySpec((3,), np.dtype(np.int64))
 _HEADER = ArraySpec((3,), np.dtype(np.float64))  # env steps, updates, fraction: exact up to 2**53
 BEGUN, FINISHED, PAUSED = 0, 1, 2
-"""Number of the copy that was begun and finished last; time until which a reader asks for no new one (monotonic, ns)."""
+"""Copies that were begun and finished last; time until which a reader asks for no new one (monotonic, ns)."""
 IN_ORDER = ("x86_64", "amd64", "i386", "i686")
 """Processors on which other processes see stores in the order of the program."""
 PAUSE_SECONDS = 0.5
@@ -36,8 +36,9 @@ TRIES_BEFORE_PAUSE, MOST_TRIES = 3, 10
 def check_processor(machine: str) -> None:
     """Raise `UserError` on a processor that may reorder stores: torn weights could look whole there."""
     if machine.lower() not in IN_ORDER:
-        raise UserError(f"worker processes share weights in a way that needs an x86 processor, not {machine}: use"
-        " runtime=inline")
+        raise UserError(
+            f"worker processes share weights in a way that needs an x86 processor, not {machine}: use runtime=inline"
+        )
 
 
 def _state(model: nn.Module) -> list[Tensor]:

@@ -13,7 +13,6 @@ from starling.learner.learner import DivergedError
 from starling.runtime.messages import Fault, Message, Notice, Ready
 from starling.runtime.worker import ACTING, NEEDED, Member, Worker, stop_all
 
-
 START_SECONDS = 0.1
 """Seconds for which workers are started before messages are handled again."""
 
