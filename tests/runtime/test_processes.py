@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -226,16 +228,18 @@ def workers_of(parent: int) -> list[int]:
     [
         pytest.param(["inference=central", "eval.every=1000000"], 3, marks=pytest.mark.slow),
         pytest.param(["learners=2"], 4, marks=pytest.mark.slow),
+        pytest.param(["runtime=ray"], 2, marks=[pytest.mark.slow, pytest.mark.ray]),
         pytest.param(["learners=2"], 1, id="while-workers-start"),
     ],
 )
-def test_nothing_survives_the_main_process(tmp_path, settings, workers):
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
+def test_nothing_survives_the_main_process(tmp_path, settings, workers, request):
+    temporary = Path(tempfile.mkdtemp())  # `tmp_path` is too long for the path of a socket
+    request.addfinalizer(lambda: shutil.rmtree(temporary))
     overrides = [*SMALL, *settings, "stop.env_steps=100000000", "log.every=500"]
     command = [sys.executable, "-m", "starling", "train", "impala-cartpole", *overrides, "--runs", str(tmp_path / "a")]
     output: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(command, **output, env={**os.environ, "TMPDIR": str(temporary)})
+    folders = dict.fromkeys(("TMPDIR", "RAY_TMPDIR"), str(temporary))
+    process = subprocess.Popen(command, **output, env={**os.environ, **folders})
     try:
         end = time.monotonic() + TIMEOUT
         while len(worker_pids := workers_of(process.pid)) < workers:
@@ -253,6 +257,29 @@ def test_nothing_survives_the_main_process(tmp_path, settings, workers):
         assert time.monotonic() < killed + TIMEOUT, (alive(descendants), list(temporary.iterdir()))
         time.sleep(0.05)
     print(f"gone after {time.monotonic() - killed:.2f} s")
+
+
+def test_status_has_every_worker_and_what_is_under_way():
+    with running() as runtime:
+        run_steps(runtime, 200)
+        runtime.status()  # shares of time are those since the last look
+        run_steps(runtime, 200)
+        status = runtime.status()
+        (hub,) = status.hubs
+        assert [worker.name for worker in hub.workers] == ["learner", "actor 0", "actor 1"]
+        assert (status.updates, status.env_steps) >= (1, 400)
+        assert status.publish_ms > 0
+        for worker in hub.workers[1:]:
+            assert worker.state == "running"
+            assert worker.steps_per_s > 0
+            assert 0 < worker.busy + worker.wait_in + worker.wait_out < 1.1
+            assert 0 < worker.weights <= status.updates
+            assert worker.bytes_out > 0
+        assert hub.lent + hub.free > 0
+        os.kill(pid(runtime, "actor 1"), signal.SIGKILL)
+        run_until_notice(runtime, "actor 1 died")
+        (dead,) = [worker for worker in runtime.status().hubs[0].workers if worker.name == "actor 1"]
+        assert (dead.crashes, dead.last_end) == (1, "killed by SIGKILL")
 
 
 def test_no_file_descriptors_are_leaked():

@@ -26,6 +26,7 @@ class Tables(Protocol):
     """What a hub needs of the tables, wherever they are; `Store` is all of this in one process."""
 
     env_steps: int
+    limiter: Limiter
 
     def begin(self, num_envs: int) -> bool:
         """See `Store.begin`."""

@@ -40,8 +40,11 @@ from starling.runtime.messages import (
     StepsLost,
     StepsStored,
 )
+from starling.runtime.status import HubStatus
 from starling.runtime.supervisor import Supervisor
 from starling.runtime.worker import ACTING, ENV_LOOP, PAUSING, Worker
+from starling.runtime.worker_output import PrintedLine
+from starling.runtime.worker_status import Looks, worker_statuses
 from starling.types import Episode, Fragment, NDArray, Sample
 
 R = TypeVar("R")
@@ -72,7 +75,8 @@ class Hub:
         self._event_queue = event_queue
         self.supervisor = Supervisor(workers, settings, self)
         self._next_check = 0.0
-        self._shares, self._usage = Shares(), Usage()
+        self._shares, self._usage, self._looks = Shares(), Usage(), Looks()
+        self._served_at = time.monotonic()
         self._episodes: deque[Episode] = deque()
         self._dropped = 0  # episodes in which an env gave no numbers
         self._evaluations: deque[dict[str, float]] = deque()
@@ -146,6 +150,9 @@ class Hub:
     def notices(self) -> list[str]:
         return drain(self.supervisor.notices)
 
+    def printed(self) -> list[PrintedLine]:
+        return drain(self.supervisor.printed)
+
     @property
     def evaluating(self) -> bool:
         """True while an evaluation is running and its evaluator has not been given up."""
@@ -158,6 +165,23 @@ class Hub:
 
     def metrics(self) -> dict[str, Any]:
         return self.call(self._metrics)
+
+    def status(self, rank: int = 0) -> HubStatus:
+        """The state of this hub and its workers; any thread may ask, and the hub's may be stuck."""
+        credits, envs = self.credits, self.credits.next_envs()
+        limiter = self.store.limiter
+        return HubStatus(
+            rank=rank,
+            silent_seconds=round(time.monotonic() - self._served_at, 3) if self._serving else 0.0,
+            requests=self._event_queue.waiting,
+            batches_ready=self._batches_ready(),
+            batches_scored=self._being_scored,
+            lent=sum(len(slots.lent) for slots in credits.actor_slots.values()),
+            free=credits.free,
+            acting_waits=None if envs is None else limiter.why_no_credit(envs),
+            learning_waits=limiter.why_no_batch(),
+            workers=worker_statuses(self.supervisor.workers.values(), credits, self._looks),
+        )
 
     def tables_state(self, with_tables: bool) -> dict[str, Any]:
         """State of the tables; parts from other machines are awaited here, not in the hub's thread."""
@@ -205,6 +229,7 @@ class Hub:
 
     def _serve_once(self, timeout: float) -> None:
         """Wait for events, at most `timeout` seconds; handle them, then prepare batches and grant credits."""
+        self._served_at = time.monotonic()
         self._usage.enter(WAIT_IN)
         events = self._event_queue.wait(timeout)
         self._usage.enter(BUSY)
@@ -236,6 +261,9 @@ class Hub:
     def _free_places(self) -> int:
         """Number of batches that may still be delivered; `RankHub` counts the slots that it shares with its rank."""
         return self._prefetch - self._prefetched.qsize()
+
+    def _batches_ready(self) -> int:
+        return self._prefetched.qsize()
 
     def _deliver(self, sample: Sample) -> None:
         """Hand a batch to the learner, here in the main thread; `RankHub` sends it to its rank."""

@@ -44,6 +44,8 @@ from starling.runtime.rank_hub import Event, RankHub
 from starling.runtime.regroup import Regroup
 from starling.runtime.shared_memory import SharedBytes
 from starling.runtime.shared_weights import WeightWriter
+from starling.runtime.status import RuntimeStatus
+from starling.runtime.worker_output import PrintedLine
 from starling.state_io import pack, unpack
 from starling.types import Episode
 
@@ -203,6 +205,9 @@ class LearnersRuntime:
     def notices(self) -> list[str]:
         return [line for hub in self.hubs for line in hub.notices()] + drain(self._notices)
 
+    def printed(self) -> list[PrintedLine]:
+        return [line for hub in self.hubs for line in hub.printed()]
+
     def recent_losses(self) -> dict[str, float]:
         """Nothing: the learners are other processes, which report their losses in `drain_metrics`."""
         return {}
@@ -215,6 +220,10 @@ class LearnersRuntime:
             if f"{TIMED}learner/wait_out" in row:
                 row[f"{TIMED}learner/reduction"] = row.pop(f"{TIMED}learner/wait_out")
         return {**learned, **_joined(rows), **lease_metrics(self._lease)}
+
+    def status(self) -> RuntimeStatus:
+        hubs = [hub.status(rank) for rank, hub in enumerate(self.hubs)]
+        return RuntimeStatus(self.env_steps, self.updates, None, self._weights[0].size, hubs)
 
     def save(self, with_tables: bool) -> dict[str, Any]:
         """Like that of one learner over processes, with one state per shard."""

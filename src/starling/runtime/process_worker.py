@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import selectors
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -15,15 +17,18 @@ import numpy as np
 from starling.actor.usage import CELLS
 from starling.config.schema import SupervisionConfig
 from starling.errors import UserError
-from starling.runtime.link import Link, link
+from starling.runtime.link import Link, link, pipe
 from starling.runtime.messages import BrokenMessageError, Fault, Message
 from starling.runtime.open_files import check_limit
 from starling.runtime.prewarm import prewarm
 from starling.runtime.shared_memory import AnonymousSharedMemory, size_of
 from starling.runtime.worker import Member, Worker, WorkerSpec
 from starling.runtime.worker_main import WorkerArgs, WorkerProcessArgs, main
+from starling.runtime.worker_output import STACKS, PrintedLine, PrintedLines
 from starling.types import ArraySpec, NDArray
 
+STACKS_SECONDS = 1.0
+"""Seconds that a worker that hangs has to write its stacks."""
 KILL_SECONDS = 5.0
 """Seconds that a killed process may take to end, at the end of a run; the kernel may keep it longer, for example on a
 network file system that does not answer."""
@@ -75,6 +80,8 @@ class ProcessWorker(Worker):
         self._board, self._index = board, index
         self.process: BaseProcess | None = None
         self.link: Link | None = None
+        self._printed: PrintedLines | None = None
+        self._kill_at = 0.0  # if it hangs
         self._full: int | None = None  # the pipe to the process, while it is watched for room
 
     @property
@@ -83,6 +90,7 @@ class ProcessWorker(Worker):
 
     def start(self, incarnations: Mapping[int, int], hear: Callable[[], None], crashed: Callable[[], None]) -> None:
         mine, theirs = link()
+        printed, printing = pipe()
         self._cells[:] = 0
         self._cells[0] = time.monotonic_ns()
         args = WorkerProcessArgs(
@@ -91,6 +99,7 @@ class ProcessWorker(Worker):
             theirs,
             self._board.shared_memory,
             self._board.place(self._index),
+            printing,
         )
         process = context().Process(target=main, args=(args,), name=self.name, daemon=True)
         try:
@@ -99,14 +108,24 @@ class ProcessWorker(Worker):
             raise UserError(f"{self.name} cannot be sent to its process: {error}") from error
         finally:
             theirs.close()
-        self.process, self.link = process, mine
+            printing.close()
+        self.process, self.link, self._printed = process, mine, PrintedLines(self.name, printed)
         self.hung, self.ended_for_another, self.start_at, self.fault = False, False, None, None
         self._selector.register(mine, selectors.EVENT_READ, hear)
+        self._selector.register(self._printed, selectors.EVENT_READ, hear)
         self._selector.register(process.sentinel, selectors.EVENT_READ, crashed)
 
     @property
     def silent_seconds(self) -> float:
         return (time.monotonic_ns() - int(self._cells[0])) / 1e9
+
+    def printed(self) -> list[PrintedLine]:
+        if self._printed is None or self._printed.ended:
+            return []
+        lines = self._printed.read()
+        if self._printed.ended:
+            self._selector.unregister(self._printed)
+        return lines
 
     def receive(self) -> list[Message]:
         if self.link is None or self.link.ended:
@@ -144,6 +163,17 @@ class ProcessWorker(Worker):
         if self.process is not None:
             self.process.kill()
 
+    def end_hung(self) -> None:
+        """Have it write its Python stacks to its log, and kill it a moment later."""
+        if self.process is None or self.process.pid is None:
+            return
+        if not self.hung:
+            self.hung, self._kill_at = True, time.monotonic() + STACKS_SECONDS
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, STACKS)
+        elif time.monotonic() >= self._kill_at:
+            self.kill()
+
     def tell_to_stop(self) -> None:
         self._cells[CELLS.index("stop")] = 1
 
@@ -158,7 +188,10 @@ class ProcessWorker(Worker):
     def reap(self) -> str:
         assert self.process is not None, "a dead worker had a process"
         assert self.link is not None, "a dead worker had a link"
+        assert self._printed is not None, "a dead worker had a pipe for what it printed"
         self._selector.unregister(self.process.sentinel)
+        if not self._printed.ended:
+            self._selector.unregister(self._printed)
         if not self.link.ended:
             self._selector.unregister(self.link)
         if self._full is not None:
@@ -168,7 +201,8 @@ class ProcessWorker(Worker):
         reason, self.killed = self._reason(code), code < 0
         self.process.close()
         self.link.close()
-        self.process = self.link = None
+        self._printed.close()
+        self.process = self.link = self._printed = None
         return reason
 
     def _reason(self, code: int) -> str:

@@ -169,9 +169,16 @@ class WeightWriter:
 
     def __init__(self, shared_weights: SharedWeights, model: nn.Module) -> None:
         self._shared_weights, self._view = shared_weights, _View(shared_weights, model)
+        self.publish_ns = 0  # that the last publication took
+
+    @property
+    def size(self) -> int:
+        return self._shared_weights.size
 
     def publish(self, progress: Progress) -> None:
+        begun = time.monotonic_ns()
         self._shared_weights.publish(lambda number: self._write(number, progress))
+        self.publish_ns = time.monotonic_ns() - begun
 
     def _write(self, number: int, progress: Progress) -> None:
         self._view.headers[number % 2][:] = progress.env_steps, progress.updates, progress.fraction
@@ -183,14 +190,14 @@ class WeightReader:
 
     def __init__(self, shared_weights: SharedWeights, model: nn.Module) -> None:
         self._shared_weights, self._view = shared_weights, _View(shared_weights, model)
-        self._known = 0
+        self.number = 0  # of the copy that was loaded
         self._progress = Progress()
 
     def refresh(self) -> Progress:
         """Load the newest weights unless they are loaded already; returns the progress they were published with."""
-        read = self._shared_weights.newest(self._known, self._read)
+        read = self._shared_weights.newest(self.number, self._read)
         if read is not None:
-            self._known, self._progress = read
+            self.number, self._progress = read
         return self._progress
 
     def _read(self, number: int) -> tuple[int, Progress]:

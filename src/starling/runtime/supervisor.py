@@ -12,6 +12,7 @@ from starling.config.schema import SupervisionConfig
 from starling.learner.learner import DivergedError
 from starling.runtime.messages import Fault, Message, Notice, Ready
 from starling.runtime.worker import ACTING, NEEDED, Member, Worker, stop_all
+from starling.runtime.worker_output import MOST_KEPT, PrintedLine
 
 START_SECONDS = 0.1
 """Seconds for which workers are started before messages are handled again."""
@@ -48,6 +49,7 @@ class Supervisor:
         self._settings, self._listener = settings, listener
         self.workers = {worker.name: worker for worker in workers}
         self.notices: deque[str] = deque()
+        self.printed: deque[PrintedLine] = deque(maxlen=MOST_KEPT)
         self.crashes: Counter[str] = Counter()  # by kind
         self._shown: set[str] = set()
         self._shares = Shares()
@@ -65,9 +67,9 @@ class Supervisor:
             slept = idle > worker.timeout / 2  # this process itself was stopped
             if worker.running:
                 worker.poll()
-            if worker.running and worker.silent_seconds > worker.timeout and not slept:
-                worker.hung = True
-                worker.kill()
+            hangs = worker.silent_seconds > worker.timeout and not slept
+            if worker.running and (worker.hung or hangs):
+                worker.end_hung()
         self._check_enough()
         return self._start_due(now + START_SECONDS)
 
@@ -86,6 +88,7 @@ class Supervisor:
         self._listener.worker_started(worker)
 
     def _dispatch(self, worker: Worker) -> None:
+        self.printed += worker.printed()
         for message in worker.receive():
             match message:
                 case Fault():
@@ -111,6 +114,7 @@ class Supervisor:
         if worker.fault is not None and worker.fault.kind == DivergedError.__name__:  # a restart would repeat it
             raise DivergedError(f"{worker.name}: {worker.fault.text}")
         self.crashes[worker.spec.kind] += 1
+        worker.crashes, worker.last_end = worker.crashes + 1, reason
         self._announce(worker, reason, worker.plan_restart())
         for name in worker.spec.dependents:
             self._restart(self.workers[name])

@@ -12,6 +12,8 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from starling.actor.usage import read
 from starling.runtime.messages import Fault, Message
+from starling.runtime.status import GIVEN_UP, WORKING
+from starling.runtime.worker_output import PrintedLine
 from starling.types import NDArray
 
 WINDOW_SECONDS = 600.0
@@ -100,6 +102,7 @@ class Worker(ABC):
         self.fault: Fault | None = None  # the exception that it died of, if it could report it
         self.hung = False
         self.killed = False
+        self.crashes, self.last_end = 0, ""  # how often it died by itself, and why the last time
         self.ended_for_another = False  # killed since it cannot go on without one that died
         self.ever_ready = False  # whether it was ever built and began to work
 
@@ -129,6 +132,15 @@ class Worker(ABC):
 
     @abstractmethod
     def kill(self) -> None: ...
+
+    def end_hung(self) -> None:
+        """End one that hangs; called repeatedly until it is dead."""
+        self.hung = True
+        self.kill()
+
+    def printed(self) -> list[PrintedLine]:
+        """The lines that it has printed since the last call; never waits."""
+        return []
 
     @abstractmethod
     def reap(self) -> str:
@@ -162,6 +174,15 @@ class Worker(ABC):
 
     def poll(self) -> None:  # noqa: B027 - most have nothing to poll for
         """Called by `Supervisor.supervise` while it runs, to notice what no event reports."""
+
+    @property
+    def state(self) -> str:
+        """Its state in one or two words, for people."""
+        if self.given_up:
+            return GIVEN_UP
+        if not self.running:
+            return "stopped" if self.start_at is None else "waits for its start"
+        return "hung" if self.hung else WORKING if self.ever_ready else "starting"
 
     @property
     def retry_if_never_ready(self) -> bool:

@@ -14,9 +14,10 @@ from multiprocessing import forkserver, parent_process
 from typing import Any, Protocol
 
 from starling.actor.usage import BUSY, Usage
-from starling.runtime.link import Link, wait_readable
+from starling.runtime.link import Link, PipeEnd, wait_readable
 from starling.runtime.messages import Fault, Ready
 from starling.runtime.shared_memory import AnonymousSharedMemory
+from starling.runtime.worker_output import print_to
 from starling.types import ArraySpec
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
@@ -59,6 +60,7 @@ class WorkerProcessArgs:
     link: Link
     status: AnonymousSharedMemory
     cells: tuple[ArraySpec, int]  # of this worker in `status`: spec and offset
+    output: PipeEnd  # where it prints
 
 
 def main(process: WorkerProcessArgs) -> None:
@@ -66,6 +68,7 @@ def main(process: WorkerProcessArgs) -> None:
     _leave_signals_to_the_main_process()
     _die_with_main_process()
     _show_name(process.name)
+    print_to(process.output)
     usage = Usage(process.status.array(*process.cells))
     role = None
     try:

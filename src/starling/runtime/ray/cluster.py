@@ -160,7 +160,7 @@ def _start(folder: str, needs: Sequence[Need], object_store: int) -> None:
 
 
 def _start_once(folder: str, cpus: int, object_store: int) -> None:
-    with _on_loopback(), kept_off_path():
+    with _on_loopback(), kept_off_path(), _temporary_files_in(folder):
         ray.init(  # "local": even if another one is running
             "local",
             num_cpus=cpus,
@@ -180,6 +180,20 @@ def _end_processes_of(folder: str) -> None:
             with suppress(OSError):
                 if folder.encode() in Path(f"/proc/{child}/cmdline").read_bytes():
                     os.kill(int(child), signal.SIGKILL)
+
+
+@contextmanager
+def _temporary_files_in(folder: str) -> Iterator[None]:
+    """Have processes that are started in this context, and those that they start, use this temporary folder."""
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = folder
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = before
 
 
 @contextmanager

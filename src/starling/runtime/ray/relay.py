@@ -165,6 +165,7 @@ class Relay:
             drain(self._episodes),
             drain(self._evaluations),
             drain(self._supervisor.notices),
+            drain(self._supervisor.printed),
             self._dropped_since(),
             self._failure,
         )

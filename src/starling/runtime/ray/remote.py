@@ -25,6 +25,7 @@ from starling.runtime.messages import Fault, Message, Notice
 from starling.runtime.ray.line import Line
 from starling.runtime.ray.placement import Place
 from starling.runtime.worker import Worker, WorkerSpec
+from starling.runtime.worker_output import PrintedLine
 
 PLACE_SECONDS = 30.0
 """Seconds without a first answer after which the driver asks, repeatedly, whether the part has been placed."""
@@ -38,6 +39,7 @@ class RemoteWorker(Worker):
         self._place, self._post = place, post
         self._starts = 0
         self._messages: list[Message] = []
+        self._printed: list[PrintedLine] = []
         self._crashed: Callable[[], None] = lambda: None
         self._hear: Callable[[], None] = lambda: None
         self._error: BaseException | None = None
@@ -114,8 +116,12 @@ class RemoteWorker(Worker):
             self._post(self._crashed)
 
     def _note_printed(self, lines: list[str]) -> None:
-        """Show the lines that were printed on the actor's node."""
-        self._messages += [Notice(f"{self.name}: {line}") for line in lines]
+        """Keep the lines that the actor itself printed."""
+        self._printed += [PrintedLine(self.name, time.time(), line) for line in lines]
+
+    def printed(self) -> list[PrintedLine]:
+        lines, self._printed = self._printed, []
+        return lines
 
     def _note_failure(self, failure: Fault | None) -> None:
         """Record the failure that the actor reported, if any; see `Worker.fault`."""
