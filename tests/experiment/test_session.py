@@ -14,6 +14,7 @@ from starling.experiment.run_folder.metrics import read_rows
 from starling.experiment.session import Session
 from starling.launch.plan import RunPlan
 from starling.process_exit import Interrupts
+from starling.runtime.status import RuntimeStatus
 from starling.types import Episode
 
 SECONDS = 0.5
@@ -55,6 +56,12 @@ class FakeRuntime:
 
     def notices(self):
         return []
+
+    def printed(self):
+        return []
+
+    def status(self):
+        return RuntimeStatus(self.env_steps, self.updates)
 
     def drain_metrics(self):
         return {"loss/fake": 1.5}

@@ -106,10 +106,9 @@ def test_prefetched_batches_are_distinct_complete_and_all_used():
     assert not store._drawn_ahead
 
 
-def test_duplicate_fragment_counts_once():
+def test_duplicate_fragment_counts_once_and_gives_its_credit_back():
     store = make_store(updates_per_step=0.5)
-    fill(store, [1])
-    store.insert(fragment(1))
+    fill(store, [1, 1])
     assert store.env_steps == 8
     assert store.limiter.get_state()["in_flight"] == 0
     assert store.metrics()["store/replay/duplicate"] == 1

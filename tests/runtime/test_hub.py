@@ -63,3 +63,20 @@ def test_call_in_which_the_hub_is_stuck_runs_in_the_callers_thread_too(hub):
     assert time.monotonic() - began < TIMEOUT / 2
     assert names == ["hub", threading.current_thread().name]
     release.set()
+
+
+def test_call_returns_as_soon_as_it_is_answered_without_polling(hub, monkeypatch):
+    def polled(seconds):
+        raise AssertionError("a call polls for its answer")
+
+    hub.start()
+    monkeypatch.setattr(time, "sleep", polled)
+    assert hub.call(lambda: 7) == 7
+
+
+def test_call_to_a_hub_that_ends_meanwhile_runs_in_the_callers_thread(hub):
+    hub.start()
+    hub.post(lambda: 1 // 0)
+    names = [hub.call(threading.current_thread).name for _ in range(3)]
+    assert names[-1] == threading.current_thread().name
+    assert isinstance(hub.failure, ZeroDivisionError)

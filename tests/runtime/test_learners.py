@@ -117,7 +117,26 @@ def test_metrics_cover_all_learners(inference):
         assert row["ledger/produced"] == row["ledger/inserted"] + row["ledger/open"] + row["ledger/lost"]
         assert 0 < row["time/learner/reduction"] < 1
         assert row["loss/policy"] is not None
+        hubs = runtime.status().hubs
+        assert [hub.rank for hub in hubs] == [0, 1]
+        for hub in hubs:
+            (learner,) = [worker for worker in hub.workers if worker.kind == "learner"]
+            assert learner.publish_ms is not None
+            assert learner.weights >= 70
+            assert learner.bytes_out > 0
+            writers = [worker for worker in hub.workers if worker.kind in ("actor", "inference")]
+            assert all(worker.bytes_in > 0 and worker.bytes_out > 0 for worker in writers)
         evaluate(runtime)
+
+
+def test_metrics_that_come_late_are_in_the_next_row(monkeypatch):
+    """A rank answers between two updates, which may take long."""
+    with running("impala-cartpole", *IMPALA) as runtime:
+        updates(runtime, 5)
+        monkeypatch.setattr("starling.runtime.learners_runtime.METRICS_SECONDS", 0.0)
+        assert "loss/policy" not in runtime.drain_metrics()
+        updates(runtime, 20)
+        assert "loss/policy" in runtime.drain_metrics()
 
 
 def test_evaluator_continues_its_policy_trials():

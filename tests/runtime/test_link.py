@@ -23,6 +23,7 @@ def fork_with(link_end: Link, work) -> int:
     if pid == 0:
         try:
             work(link_end)
+            link_end.flush(60)
         finally:
             os._exit(0)
     return pid
@@ -105,13 +106,28 @@ def test_producer_killed_at_any_moment_neither_corrupts_nor_blocks(seed):
     assert slowest < 30.0
 
 
-def test_peer_that_stops_reading_does_not_block_indefinitely(monkeypatch):
-    monkeypatch.setattr("starling.runtime.link.SEND_SECONDS", 0.2)
+def test_message_that_does_not_fit_follows_whole_once_the_peer_reads_again():
     ours, theirs = link()
-    before = time.monotonic()
-    assert ours.send(Evaluate({"padding": "x" * 10_000_000})) is False
-    assert time.monotonic() - before < 30  # otherwise it would wait for a reader indefinitely
-    theirs.close()
+    sent = [Evaluate({"padding": "x" * size}) for size in (10, 1_000_000, 20)]
+    assert all(ours.send(message) for message in sent)
+    assert ours.unsent > 0, "nothing waited for the peer"
+    found = []
+    while len(found) < len(sent):
+        found += theirs.receive()
+        assert theirs.broken is None
+        ours.flush()
+    assert found == sent
+    assert ours.unsent == 0
+
+
+def test_peer_that_never_reads_is_treated_as_gone(monkeypatch):
+    monkeypatch.setattr("starling.runtime.link.MOST_UNSENT", 2_000_000)
+    ours, theirs = link()
+    assert ours.send(Evaluate({"padding": "x" * 1_500_000}))
+    assert not ours.send(Evaluate({"padding": "x" * 1_500_000}))
+    assert theirs.receive() == [], "the half-written message is none"
+    assert theirs.ended
+    assert theirs.broken is None
 
 
 def shared_memory():

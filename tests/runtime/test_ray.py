@@ -79,7 +79,7 @@ def test_run_continues_after_an_actor_and_then_its_node_are_killed():
             updates = runtime.updates
             os.kill(newest_process(name, before[name]), signal.SIGKILL)
             notices = run_until_notice(runtime, "died")
-            assert any(f"{said}: restarting it in 0.5 s" in line for line in notices), notices
+            assert any(f"{said}: restarting it in 0." in line for line in notices), notices
             later = run_steps(runtime, 600)
             assert runtime.updates > updates
             checked_ledger(runtime)
@@ -88,7 +88,7 @@ def test_run_continues_after_an_actor_and_then_its_node_are_killed():
 
 def test_killed_or_hung_server_and_hung_node_are_replaced():
     failures = [
-        ("starling infere", signal.SIGKILL, "inference died (killed by SIGKILL): restarting it in 0.5 s"),
+        ("starling infere", signal.SIGKILL, "inference died (killed by SIGKILL): restarting it in 0."),
         ("starling infere", signal.SIGSTOP, "inference died (hung"),
         ("ray::Node", signal.SIGSTOP, " died (hung: no answer)"),
     ]

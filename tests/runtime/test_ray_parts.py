@@ -64,7 +64,7 @@ def test_token_is_created_with_private_mode(tmp_path, monkeypatch):
 
 
 def status(number, *notices):
-    return NodeStatus(number, {0: GroupStatus(0, 0, (), True, False)}, [], {}, True, [], [], list(notices), 0, None)
+    return NodeStatus(number, {0: GroupStatus(0, 0, (), True, False)}, [], {}, True, [], [], list(notices), [], 0, None)
 
 
 def make_node(deposit=None):

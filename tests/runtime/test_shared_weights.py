@@ -2,12 +2,25 @@
 
 import itertools
 import os
+import threading
 import time
 
+import pytest
 import torch
 from torch import nn
 
-from starling.runtime.shared_weights import SharedWeights, WeightReader, WeightWriter, copy_size
+from starling.errors import UserError
+from starling.runtime.shared_weights import (
+    FINISHED,
+    MOST_TRIES,
+    PAUSED,
+    TRIES_BEFORE_PAUSE,
+    SharedWeights,
+    WeightReader,
+    WeightWriter,
+    check_processor,
+    copy_size,
+)
 from starling.types import Progress
 
 
@@ -140,3 +153,65 @@ def test_copy_is_transferred_as_bytes_and_repeated_if_lapped():
     there.accept(side)
     assert reader.refresh().updates == 3
     assert all((tensor == 3).all() for tensor in copy.state_dict().values())
+
+
+def test_writer_pauses_for_a_reader_that_is_lapped_again_and_again():
+    """The reader takes longer than the writer takes for two versions, so that alone it would never finish."""
+    source = model()
+    shared_weights = SharedWeights(copy_size(source))
+    writer = WeightWriter(shared_weights, source)
+    writer.publish(Progress(updates=1))
+    stopping, tries = threading.Event(), []
+
+    def publish() -> None:
+        for version in itertools.count(2):
+            if stopping.is_set():
+                return
+            writer.publish(Progress(updates=version))
+
+    def slowly(number: int) -> int:
+        tries.append(number)
+        before = int(shared_weights.counts[FINISHED])
+        end = time.monotonic() + 60
+        while shared_weights.counts[FINISHED] < before + 3 and not paused() and time.monotonic() < end:
+            time.sleep(0.001)
+        return number
+
+    def paused() -> bool:
+        return bool(shared_weights.counts[PAUSED] > time.monotonic_ns())
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        assert shared_weights.newest(0, slowly) == tries[-1]
+    finally:
+        stopping.set()
+        thread.join()
+    assert TRIES_BEFORE_PAUSE < len(tries) <= MOST_TRIES
+    assert shared_weights.counts[PAUSED] == 0, "the writer goes on at once"
+
+
+def test_reader_gives_up_on_a_writer_that_never_pauses():
+    shared_weights = SharedWeights(64)
+    shared_weights.publish(lambda number: None)
+
+    def lapped(number: int) -> int:
+        shared_weights.counts[:2] += 2
+        return number
+
+    with pytest.raises(RuntimeError, match="while this process was reading"):
+        shared_weights.newest(0, lapped)
+
+
+def test_pause_that_a_dead_reader_asked_for_ends_by_itself():
+    shared_weights = SharedWeights(64)
+    shared_weights.counts[PAUSED] = time.monotonic_ns() + 10_000_000
+    shared_weights.publish(lambda number: None)
+    assert time.monotonic_ns() >= shared_weights.counts[PAUSED]
+    assert shared_weights.counts[FINISHED] == 1
+
+
+def test_processors_that_reorder_stores_are_refused():
+    with pytest.raises(UserError, match="runtime=inline"):
+        check_processor("aarch64")
+    check_processor("x86_64")

@@ -9,8 +9,15 @@ import numpy as np
 
 from starling.types import NDArray
 
-CELLS = ("beat", "busy", "wait_in", "wait_out", "env_steps", "calls", "envs", "waited", "budget", "stop")
-"""Cells of a role, one int64 each; times are in nanoseconds. The role writes all of them except `stop`."""
+CELLS = (
+    *("beat", "busy", "wait_in", "wait_out", "env_steps", "calls", "envs", "waited", "budget", "stop"),
+    *("weights", "bytes_in", "bytes_out", "publish"),
+)
+"""Cells of a role, one int64 each; times are in nanoseconds. The role writes all of them except `stop`.
+
+`weights` is the number of updates of the weights that it uses or has published; `bytes_in` counts those of weights,
+`bytes_out` those of fragments or published weights; `publish` is the time that the last publication took.
+"""
 
 BUSY, WAIT_IN, WAIT_OUT = "busy", "wait_in", "wait_out"
 PHASES = (BUSY, WAIT_IN, WAIT_OUT)

@@ -13,14 +13,17 @@ from starling.cli import (
     bench,
     cluster,
     config,
+    doctor,
     evaluate,
     listing,
+    logs,
     metrics,
     plan,
     play,
     replay,
     report,
     resume,
+    top,
     train,
     tune,
     verify_resume,
@@ -45,6 +48,9 @@ app.command("resume")(resume.resume)
 app.command("eval")(evaluate.evaluate)
 app.command("play")(play.play)
 app.command("metrics")(metrics.metrics)
+app.command("logs")(logs.logs)
+app.command("top")(top.top)
+app.command("doctor")(doctor.doctor)
 app.command("report")(report.report)
 app.command("scorecard")(report.scorecard)
 app.command("verify-resume")(verify_resume.verify_resume)

@@ -10,7 +10,7 @@ from starling.config.algorithms import AlgoConfig
 from starling.config.cluster import RayConfig
 from starling.config.curiosity import AnyCuriosity
 from starling.config.env import EnvConfig
-from starling.config.limits import Episodes, Items, NumEnvs, Processes, Seconds, Steps, Threads
+from starling.config.limits import Episodes, Items, NumEnvs, Port, Processes, Seconds, Steps, Threads
 from starling.config.nets import NamedNets, NetworkConfig
 from starling.config.parts import NetConfig, Part
 from starling.config.quantities import Interval, Quantity, Updates
@@ -52,6 +52,11 @@ class LogConfig(Part):
         ge=1,
         description="finished episodes between lines with episode, step, epsilon, mean reward, length, loss, Q value,"
         " and time; null: no such lines",
+    )
+    prometheus: Port | None = Field(
+        None,
+        description="port of this machine's loopback address that serves /metrics for Prometheus; 0: a free one, which"
+        " is shown; null: none",
     )
 
 

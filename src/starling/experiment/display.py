@@ -42,6 +42,8 @@ class Logged:
     def __init__(self, display: Display, place: RunFolder, config: Config) -> None:
         self.tick, self.row = display.tick, display.row
         self._display, self._place, self._secrets = display, place, secret_values(config)
+        self.aside = display.message
+        """Shows a line that is in another log."""
 
     def message(self, line: str) -> None:
         line = escaped(hide_in(line, self._secrets))

@@ -19,14 +19,17 @@ from starling.envs.faults import EnvFault
 from starling.errors import UserError, escaped
 from starling.experiment.alarm import Alarm, Counters
 from starling.experiment.bottleneck import KEY, Bottleneck
-from starling.experiment.display import Display, Status
+from starling.experiment.display import Display, Logged, Status
 from starling.experiment.episode_lines import EpisodeLines
+from starling.experiment.prometheus import ADDRESS, MetricsServer
 from starling.experiment.run_folder import checkpoint, folder
 from starling.experiment.run_folder.metrics import TIMING, MetricsFile, Scoreboard
 from starling.experiment.run_folder.saving import Saver, write_dump
 from starling.experiment.run_folder.tensorboard import TensorBoardFile
+from starling.experiment.status import StatusWriter
 from starling.experiment.warnings import KEY as WARNINGS
 from starling.experiment.warnings import Watch
+from starling.experiment.worker_output import WorkerOutput
 from starling.hardware import compiles
 from starling.launch.plan import RunPlan, most_updates
 from starling.launch.runtime import Runtime
@@ -108,6 +111,13 @@ class Session:
         self._speed_window = (self._started, runtime.env_steps)
         self._next_tick = 0.0
         self._interrupts = interrupts or Interrupts()
+        show = display.aside if isinstance(display, Logged) else display.message
+        self._status = StatusWriter(run_folder.path, runtime.status)
+        self._prometheus: MetricsServer | None = None
+        if (port := self.config.log.prometheus) is not None:
+            self._prometheus = MetricsServer(port, lambda: self._last_row, lambda: self._status.newest)
+            display.message(f"metrics for Prometheus: http://{ADDRESS}:{self._prometheus.port}/metrics")
+        self._output = WorkerOutput(run_folder, show, secret_values(self.config), self._clock)
         if isinstance(runtime, ProcessesRuntime):
             runtime.last_saved = self._last_saved
 
@@ -122,7 +132,8 @@ class Session:
 
     def run(self) -> Result:
         """Drive the runtime until a stop condition holds, then save its state."""
-        failed = False
+        failed, reason = False, "an error"
+        self._status.start()
         if compiles(self.config):
             self.display.message("the loss is compiled at the first update, which takes up to half a minute")
         try:
@@ -147,6 +158,10 @@ class Session:
             raise
         finally:
             with ExitStack() as closing:  # closes all of them, even if one fails
+                closing.callback(lambda: self._output.take(self.runtime.printed()))  # after the end of all workers
+                if self._prometheus is not None:
+                    closing.callback(self._prometheus.close)
+                closing.callback(lambda: self._status.close(f"ended: {reason}"))
                 for part in (self.runtime, self.board, self.metrics, self._saver):
                     closing.callback(part.close)
         if unsaved := self._saver.failure or self.metrics.failure:
@@ -195,6 +210,7 @@ class Session:
         if self._interrupts.received is not None:
             self._save()  # a signal came before the first step
         while reason is None:
+            self._status.enter("training")
             next(steps)
             self._saver.check()
             self._collect_episodes_and_notices()
@@ -230,6 +246,7 @@ class Session:
         for _ in self.runtime.evaluate(wait=last):
             self._collect_episodes_and_notices()
             self._tick(evaluating=True)
+            self._status.enter("evaluating")
             reason = reason or self._stop_reason()
             if self._interrupts.received is not None:
                 return self._stop_reason()
@@ -270,6 +287,7 @@ class Session:
             self.scores.add([episode])
             if self._episode_lines.is_due(self.scores.episodes):
                 self._show_episodes()
+        self._output.take(self.runtime.printed())
         for line in self.runtime.notices():
             self.display.message(line)
 
@@ -316,6 +334,7 @@ class Session:
 
     def _save(self) -> None:
         self.run_folder.check_there()
+        self._status.enter("saving")
         if self._interrupts.received is not None:
             self.display.message("saving; a second signal ends at once, without saving")
         self._saver.save(self._take_state, self._evaluated if self.config.eval.every is not None else self.scores.mean)

@@ -73,7 +73,7 @@ class ActorArgs:
     def build(self, link: Link, usage: Usage) -> EnvLoopWorker:
         run_plan = self.run.run_plan()
         model = build_model(run_plan)
-        sink = LinkSink(link, self.fragments, self.weights, model, run_plan.config.fetch_every)
+        sink = LinkSink(link, self.fragments, self.weights, model, usage, run_plan.config.fetch_every)
         core = build_policy(run_plan, model, self.run.layout, sink, {self.index: self.group})
         core.policy.progress = sink.refresh()  # so that the first action uses trained weights
         loop = build_env_loop(run_plan.config, core, self.index, self.group, usage)
@@ -115,7 +115,7 @@ class InferenceArgs:
     def build(self, link: Link, usage: Usage) -> InferenceWorker:
         run_plan = self.run.run_plan()
         model = build_model(run_plan)
-        sink = LinkSink(link, self.fragments, self.weights, model, run_plan.config.fetch_every)
+        sink = LinkSink(link, self.fragments, self.weights, model, usage, run_plan.config.fetch_every)
         core = build_policy(run_plan, model, self.run.layout, sink, self.groups)
         core.policy.progress = sink.refresh()
         channel, settings = ServerSide(self.channel), run_plan.config.batching

@@ -80,6 +80,29 @@ class Limiter:
         one_round = self._num_envs * self._fragment
         return all((ahead - one_round) * batches <= self._sampled * steps for batches, steps in self._ratios)
 
+    def why_no_credit(self, num_envs: int) -> str | None:
+        """Return why no fragment of `num_envs` envs may begin now; None if one may."""
+        if self.may_begin(num_envs):
+            return None
+        for i in self._queues:
+            if not self._queue_has_room(i, num_envs):
+                spec = self._specs[i]
+                rule = f"capacity={spec.capacity}" if spec.max_lag is None else f"max_lag={spec.max_lag}"
+                return f"the queue of table {spec.name} is full ({rule}): the learner has not learned from it yet"
+        return "the learner owes updates for steps that were made (updates_per_step)"
+
+    def why_no_batch(self) -> str | None:
+        """Return why no batch may be drawn, given the sizes of the tables at the last `may_sample`; None if one may."""
+        for i, (size, spec) in enumerate(zip(self._sizes, self._specs, strict=True)):
+            if size < spec.min_size:
+                return f"table {spec.name} has {size:,} of the {spec.min_size:,} items that learning starts with"
+            if i in self._queues and size < self._quotas[i]:
+                return f"table {spec.name} has {size:,} of the {self._quotas[i]:,} fragments of a batch"
+        fresh = self._steps - (self._start or 0)
+        if any(self._sampled * steps > fresh * batches for batches, steps in self._ratios):
+            return "the next update is due after more env steps (updates_per_step)"
+        return None
+
     def begin(self, num_envs: int) -> None:
         """Count the credit for a fragment of `num_envs` envs without a check; `Store.begin` asks `may_begin` first."""
         self._in_flight += num_envs

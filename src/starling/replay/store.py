@@ -26,6 +26,7 @@ class Tables(Protocol):
     """What a hub needs of the tables, wherever they are; `Store` is all of this in one process."""
 
     env_steps: int
+    limiter: Limiter
 
     def begin(self, num_envs: int) -> bool:
         """See `Store.begin`."""
@@ -46,6 +47,10 @@ class Tables(Protocol):
     def metrics(self) -> dict[str, float]: ...
 
     def get_state(self, with_tables: bool) -> dict[str, Any]: ...
+
+    def await_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return a result of `get_state` once all parts have arrived; any thread may wait for them."""
+        ...
 
     def set_state(self, state: dict[str, Any]) -> None: ...
 
@@ -88,10 +93,11 @@ class Store:
         return True
 
     def insert(self, fragment: Fragment) -> None:
-        """Copy a fragment into every table; a duplicate changes nothing."""
+        """Copy a fragment into every table; of a duplicate, only the credit is taken back."""
         steps_before, duplicates_before = self.mixture.steps, self.mixture.duplicates
         self.mixture.insert(fragment)
         if self.mixture.duplicates > duplicates_before:
+            self.limiter.on_lost(len(fragment.env_index))
             return
         fresh = self.mixture.steps - steps_before
         self.env_steps += fresh
@@ -161,6 +167,9 @@ class Store:
             "limiter": self.limiter.get_state(),
             "tables": self.mixture.get_state(),
         }
+
+    def await_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.env_steps = state["env_steps"]

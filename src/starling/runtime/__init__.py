@@ -7,7 +7,9 @@
 - The workers as the hub sees them: `worker` (the interface, and the kinds of workers), `process_worker` (a process on
   this machine; `ProcessWorker.start` starts it), `supervisor` (decides when they are started, killed, and restarted).
 - A worker's own process: `worker_main` is its main function, `worker_roles` its loop if it acts, infers, or evaluates,
-  and `rank` if it learns. `prewarm` starts the server that all of them are forked from.
+  and `rank` if it learns. `prewarm` starts the server that all of them are forked from; `open_files` and `leftovers`
+  raise the limit of open files and clean up after a killed main process.
+- What people see: `worker_output` (printed lines and stacks), `status` and `worker_status`.
 - Between processes: `link` (pipes) with `messages`, `shared_memory`, `shared_weights`, `batch_buffer`,
   `experience_sink` (fragments), `inference_channel`.
 - Several learners: `learners_runtime` names their files in the order in which they take part.

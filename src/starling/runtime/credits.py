@@ -102,6 +102,19 @@ class Credits:
         if slots.writer in self._writers:
             self._free.extend((group, slot) for slot in range(len(slots.buffers)) if slot not in slots.lent)
 
+    @property
+    def free(self) -> int:
+        """Number of slots that may be lent as soon as the limiter allows it."""
+        return len(self._free)
+
+    def next_envs(self) -> int | None:
+        """Number of envs of the group that gets the next credit; None if no slot is free."""
+        try:
+            group, _ = self._free[0]
+        except IndexError:
+            return None
+        return len(self.actor_slots[group].env_index)
+
     def grant(self) -> Iterator[tuple[str, int, int]]:
         """Grant all credits that the limiter allows: yields (writer, group, slot)."""
         while self._free:

@@ -30,6 +30,11 @@ class EventQueue:
         self._requests.append(request)
         self.wake()
 
+    @property
+    def waiting(self) -> int:
+        """Number of requests that were not run yet."""
+        return len(self._requests)
+
     def wake(self) -> None:
         with suppress(BlockingIOError, OSError):  # a bell that rings is as good as one that rings twice
             os.write(self._ring.fd, b".")

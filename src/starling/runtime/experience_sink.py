@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from torch import nn
 
 from starling.actor.recorder import FragmentBuffer, FragmentBufferSpec
+from starling.actor.usage import Usage
 from starling.runtime.link import Link
 from starling.runtime.messages import CreditGranted, CreditsReturned, EnvGroupLost, FragmentReady
-from starling.runtime.shared_memory import AnonymousSharedMemory
+from starling.runtime.shared_memory import AnonymousSharedMemory, size_of
 from starling.runtime.shared_weights import SharedWeights, WeightReader
 from starling.types import Fragment, Progress
 
@@ -35,9 +36,17 @@ class LinkSink:
     """A credit is a slot to write into; a full slot is named to the other side and comes back as a credit."""
 
     def __init__(
-        self, link: Link, port: FragmentPort, shared_weights: SharedWeights, model: nn.Module, fetch_every: int = 1
+        self,
+        link: Link,
+        port: FragmentPort,
+        shared_weights: SharedWeights,
+        model: nn.Module,
+        usage: Usage,
+        fetch_every: int = 1,
     ) -> None:
-        self._link, self._slots = link, port.buffers()
+        self._link, self._slots, self._usage = link, port.buffers(), usage
+        self._fragment_bytes = {group: size_of(spec) for group, spec in port.specs.items()}
+        self._weight_bytes = shared_weights.size
         self._credits: dict[int, deque[int]] = {group: deque() for group in self._slots}
         self._open: dict[int, int] = {}
         self._lost_groups: list[int] = []
@@ -78,6 +87,12 @@ class LinkSink:
         slot = self._open.pop(group)
         if not self._link.send(FragmentReady(group, slot, fragment.actor_id, fragment.sequence)):
             raise EOFError("the main process is gone or no longer listens")
+        self._usage.add("bytes_out", self._fragment_bytes[group])
 
     def refresh(self) -> Progress:
-        return self._weights.refresh()
+        before = self._weights.number
+        progress = self._weights.refresh()
+        if self._weights.number != before:
+            self._usage.set("weights", progress.updates)
+            self._usage.add("bytes_in", self._weight_bytes)
+        return progress

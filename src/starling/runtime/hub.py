@@ -40,8 +40,11 @@ from starling.runtime.messages import (
     StepsLost,
     StepsStored,
 )
+from starling.runtime.status import HubStatus
 from starling.runtime.supervisor import Supervisor
 from starling.runtime.worker import ACTING, ENV_LOOP, PAUSING, Worker
+from starling.runtime.worker_output import PrintedLine
+from starling.runtime.worker_status import Looks, worker_statuses
 from starling.types import Episode, Fragment, NDArray, Sample
 
 R = TypeVar("R")
@@ -72,17 +75,21 @@ class Hub:
         self._event_queue = event_queue
         self.supervisor = Supervisor(workers, settings, self)
         self._next_check = 0.0
-        self._shares, self._usage = Shares(), Usage()
+        self._shares, self._usage, self._looks = Shares(), Usage(), Looks()
+        self._served_at = time.monotonic()
         self._episodes: deque[Episode] = deque()
         self._dropped = 0  # episodes in which an env gave no numbers
         self._evaluations: deque[dict[str, float]] = deque()
         self.evaluator_state: dict[str, Any] = {}  # what the last evaluation leaves to the next
         self._evaluating = self._stopping = self._stuck = False
+        self._answered = threading.Condition()  # of `call`; also when nobody will answer any more
+        self._serving = False
         self._thread = threading.Thread(target=self._serve, name="hub", daemon=True)
 
     # For other threads.
 
     def start(self) -> None:
+        self._serving = True
         self._thread.start()
         if self._scoring_thread is not None:
             self._scoring_thread.start(
@@ -104,7 +111,7 @@ class Hub:
         hub's thread is stuck in the function itself, then the function runs a second time in the caller's thread, so it
         must be harmless to run twice.
         """
-        if not self._thread.is_alive() or threading.current_thread() is self._thread:
+        if not self._serving or threading.current_thread() is self._thread:
             return function()
         answer: Future[R] = Future()
 
@@ -115,10 +122,12 @@ class Hub:
                 answer.set_result(function())
             except BaseException as error:
                 answer.set_exception(error)
+            with self._answered:
+                self._answered.notify_all()
 
         self.post(run)
-        while not answer.done() and self._thread.is_alive() and not self._stuck:
-            time.sleep(0.0005)
+        with self._answered:
+            self._answered.wait_for(lambda: answer.done() or not self._serving or self._stuck)
         if answer.cancel() or not answer.done():
             return function()
         return answer.result(0)
@@ -141,6 +150,9 @@ class Hub:
     def notices(self) -> list[str]:
         return drain(self.supervisor.notices)
 
+    def printed(self) -> list[PrintedLine]:
+        return drain(self.supervisor.printed)
+
     @property
     def evaluating(self) -> bool:
         """True while an evaluation is running and its evaluator has not been given up."""
@@ -154,12 +166,35 @@ class Hub:
     def metrics(self) -> dict[str, Any]:
         return self.call(self._metrics)
 
+    def status(self, rank: int = 0) -> HubStatus:
+        """The state of this hub and its workers; any thread may ask, and the hub's may be stuck."""
+        credits, envs = self.credits, self.credits.next_envs()
+        limiter = self.store.limiter
+        return HubStatus(
+            rank=rank,
+            silent_seconds=round(time.monotonic() - self._served_at, 3) if self._serving else 0.0,
+            requests=self._event_queue.waiting,
+            batches_ready=self._batches_ready(),
+            batches_scored=self._being_scored,
+            lent=sum(len(slots.lent) for slots in credits.actor_slots.values()),
+            free=credits.free,
+            acting_waits=None if envs is None else limiter.why_no_credit(envs),
+            learning_waits=limiter.why_no_batch(),
+            workers=worker_statuses(self.supervisor.workers.values(), credits, self._looks),
+        )
+
+    def tables_state(self, with_tables: bool) -> dict[str, Any]:
+        """State of the tables; parts from other machines are awaited here, not in the hub's thread."""
+        return self.store.await_state(self.call(lambda: self.store.get_state(with_tables)))
+
     # How a run ends, in this order: `fail`, only after an error; `halt`, before the last state is saved; `stop`, from
     # the runtime's `close`.
 
     def fail(self, failure: BaseException) -> None:
         """Fail the run from another thread, and do not wait for the hub's, which may be stuck waiting for an answer."""
-        self.failure, self._stuck = failure, True
+        with self._answered:
+            self.failure, self._stuck = failure, True
+            self._answered.notify_all()
 
     def halt(self) -> None:
         """End the thread, so that the store no longer changes; the workers run on until `stop`."""
@@ -181,23 +216,28 @@ class Hub:
     def _serve(self) -> None:
         try:
             while not self._stopping:
-                self._serve_once(CHECK_SECONDS)
+                self._serve_once(max(0.0, self._next_check - time.monotonic()))
         except BaseException as error:
             self._set_failure(error)
+        finally:
+            with self._answered:
+                self._serving = False
+                self._answered.notify_all()
 
     def _set_failure(self, error: BaseException) -> None:
         self.failure = error
 
     def _serve_once(self, timeout: float) -> None:
         """Wait for events, at most `timeout` seconds; handle them, then prepare batches and grant credits."""
+        self._served_at = time.monotonic()
         self._usage.enter(WAIT_IN)
         events = self._event_queue.wait(timeout)
         self._usage.enter(BUSY)
         self._event_queue.run(events)
         now = time.monotonic()
         if now >= self._next_check:
-            self.supervisor.supervise()
-            self._next_check = now + CHECK_SECONDS
+            all_started = self.supervisor.supervise()
+            self._next_check = now + CHECK_SECONDS if all_started else now
         self._prefetch_batches()
         for writer, group, slot in self.credits.grant():
             self._send(writer, CreditGranted(group, slot))
@@ -221,6 +261,9 @@ class Hub:
     def _free_places(self) -> int:
         """Number of batches that may still be delivered; `RankHub` counts the slots that it shares with its rank."""
         return self._prefetch - self._prefetched.qsize()
+
+    def _batches_ready(self) -> int:
+        return self._prefetched.qsize()
 
     def _deliver(self, sample: Sample) -> None:
         """Hand a batch to the learner, here in the main thread; `RankHub` sends it to its rank."""

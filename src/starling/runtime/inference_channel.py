@@ -12,7 +12,7 @@ import numpy as np
 
 from starling import tree
 from starling.actor.inference import Arrival
-from starling.runtime.link import PipeEnd, pipe
+from starling.runtime.link import PipeEnd, PipeEnds, pipe, write_token
 from starling.runtime.messages import BrokenMessageError
 from starling.runtime.shared_memory import AnonymousSharedMemory, size_of
 from starling.types import ArraySpec, EnvStep, Layout, Tree
@@ -69,7 +69,7 @@ class ServerPort:
     layout: Layout
     num_envs: dict[int, int]  # by group
     bell: PipeEnd
-    answers: dict[int, PipeEnd]
+    answers: PipeEnds
 
 
 class SharedInferenceChannel:
@@ -92,7 +92,7 @@ class SharedInferenceChannel:
         return LoopPort(self._slab, offset, self._layout, num_envs, self._bell[1], answer)
 
     def server_port(self) -> ServerPort:
-        answers = {group: pair[1] for group, pair in self._answers.items()}
+        answers = PipeEnds({group: pair[1] for group, pair in self._answers.items()})
         return ServerPort(self._slab, self._offsets, self._layout, self._num_envs, self._bell[0], answers)
 
 
@@ -107,7 +107,7 @@ class LoopSide:
     def observe(self, index: int, step: EnvStep) -> None:
         tree.map(np.copyto, self._step, step)
         self._number += 1
-        os.write(self._ring.fd, _TOKEN.pack(self._group, self._birth, self._number))
+        write_token(self._ring, _TOKEN.pack(self._group, self._birth, self._number))
 
     def act(self, indices: Sequence[int]) -> list[Tree | None]:
         while True:
@@ -152,7 +152,7 @@ class ServerSide:
 
     def answer(self, group: int, actions: Tree) -> None:
         tree.map(np.copyto, self._places[group][1], actions)
-        os.write(self._answers[group].fd, self._tokens[group])
+        write_token(self._answers[group], self._tokens[group])
 
     def fileno(self) -> int:
         return self._bell.fd

@@ -16,6 +16,8 @@ from starling.learner.learner import Learner
 from starling.replay.store import Store
 from starling.runtime.acting_weights import ActingWeights
 from starling.runtime.candidate_scorer import CandidateScorer
+from starling.runtime.status import RuntimeStatus
+from starling.runtime.worker_output import PrintedLine
 from starling.types import Episode, Fragment, Progress, Sample
 
 
@@ -120,6 +122,13 @@ class InlineRuntime:
     def notices(self) -> list[str]:
         """Lines for the user since the last call."""
         return [line for loop in self.loops for line in loop.notices()]
+
+    def status(self) -> RuntimeStatus:
+        return RuntimeStatus(self.env_steps, self.updates)
+
+    def printed(self) -> list[PrintedLine]:
+        """Nothing: there are no workers."""
+        return []
 
     def recent_losses(self) -> dict[str, float]:
         """Means of the losses since the last call of `drain_metrics`."""

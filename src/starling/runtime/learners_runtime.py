@@ -21,7 +21,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, TypeVar
 
 from starling.actor.core import next_incarnation
@@ -45,6 +44,8 @@ from starling.runtime.rank_hub import Event, RankHub
 from starling.runtime.regroup import Regroup
 from starling.runtime.shared_memory import SharedBytes
 from starling.runtime.shared_weights import WeightWriter
+from starling.runtime.status import RuntimeStatus
+from starling.runtime.worker_output import PrintedLine
 from starling.state_io import pack, unpack
 from starling.types import Episode
 
@@ -89,7 +90,8 @@ class LearnersRuntime:
         self._regroup = Regroup(len(hubs), settings.reduction, time.monotonic)
         self._answer_seconds = settings.timeout + 2 * settings.reduction  # a rank that is silent for longer hangs
         self._notices: deque[str] = deque()
-        self._answers: dict[int, StateWritten | LearnerMetrics] = {}
+        self._answers: dict[tuple[int, type[Message]], Message] = {}  # by rank and class
+        self._metrics_asked = False  # of rank 0, which has not answered yet
         self._lost: set[int] = set()  # ranks without a process
         self._updates: int | None = None
         self._last: tuple[dict[str, Any], dict[str, Any]] | None = None  # state and metrics after `halt`
@@ -142,9 +144,11 @@ class LearnersRuntime:
                 self._regroup.on_waiting(rank, (updates, optimizer_steps), late)
             case RankGone():
                 self._lost.add(rank)
+                self._metrics_asked = self._metrics_asked and rank != 0
                 self._regroup.on_exit(rank)
             case StateWritten() | LearnerMetrics():
-                self._answers[rank] = message
+                self._answers[rank, type(message)] = message
+                self._metrics_asked = self._metrics_asked and not isinstance(message, LearnerMetrics)
         self._regroup_if_complete()
 
     def _regroup_if_complete(self) -> None:
@@ -157,17 +161,20 @@ class LearnersRuntime:
         for hub in self.hubs:
             hub.send_to_rank(JoinLearners(order.attempt, order.source, hub.store.env_steps))
 
-    def _ask(self, rank: int, request: StateRequest | MetricsRequest, answer: type[M], seconds: float) -> M | None:
+    def _ask(self, rank: int, request: StateRequest, answer: type[M], seconds: float) -> M | None:
         """The answer of a rank; None if it is gone or does not answer within `seconds`."""
-        self._answers.pop(rank, None)
+        self._answers.pop((rank, answer), None)
         self.hubs[rank].send_to_rank(request)
+        return self._answer(rank, answer, seconds)
+
+    def _answer(self, rank: int, kind: type[M], seconds: float) -> M | None:
         end = time.monotonic() + seconds
-        while time.monotonic() < end and rank not in self._lost and self.hubs[rank].failure is None:
+        while (found := self._answers.pop((rank, kind), None)) is None:
+            if time.monotonic() >= end or rank in self._lost or self.hubs[rank].failure is not None:
+                return None
             self._handle_next()
-            found = self._answers.pop(rank, None)
-            if isinstance(found, answer):
-                return found
-        return None
+        assert isinstance(found, kind), "answers are found by their class"
+        return found
 
     def _learner_state(self) -> dict[str, Any]:
         """The state of the first rank that answers; else the last one known."""
@@ -185,7 +192,11 @@ class LearnersRuntime:
         return state
 
     def _learner_metrics(self) -> dict[str, Any]:
-        answer = self._ask(0, MetricsRequest(), LearnerMetrics, METRICS_SECONDS)
+        """Metrics of the first rank; if its update takes longer than `METRICS_SECONDS`, the next row has them."""
+        if not self._metrics_asked and (0, LearnerMetrics) not in self._answers:
+            self.hubs[0].send_to_rank(MetricsRequest())
+            self._metrics_asked = True
+        answer = self._answer(0, LearnerMetrics, METRICS_SECONDS)
         return {} if answer is None else answer.metrics
 
     def episodes(self) -> list[Episode]:
@@ -193,6 +204,9 @@ class LearnersRuntime:
 
     def notices(self) -> list[str]:
         return [line for hub in self.hubs for line in hub.notices()] + drain(self._notices)
+
+    def printed(self) -> list[PrintedLine]:
+        return [line for hub in self.hubs for line in hub.printed()]
 
     def recent_losses(self) -> dict[str, float]:
         """Nothing: the learners are other processes, which report their losses in `drain_metrics`."""
@@ -207,10 +221,14 @@ class LearnersRuntime:
                 row[f"{TIMED}learner/reduction"] = row.pop(f"{TIMED}learner/wait_out")
         return {**learned, **_joined(rows), **lease_metrics(self._lease)}
 
+    def status(self) -> RuntimeStatus:
+        hubs = [hub.status(rank) for rank, hub in enumerate(self.hubs)]
+        return RuntimeStatus(self.env_steps, self.updates, None, self._weights[0].size, hubs)
+
     def save(self, with_tables: bool) -> dict[str, Any]:
         """Like that of one learner over processes, with one state per shard."""
         learner = self._learner_state() if self._last is None else self._last[0]
-        shards = {str(i): hub.call(partial(hub.store.get_state, with_tables)) for i, hub in enumerate(self.hubs)}
+        shards = {str(i): hub.tables_state(with_tables) for i, hub in enumerate(self.hubs)}
         incarnations = {
             str(group): incarnation for hub in self.hubs for group, incarnation in hub.credits.incarnations.items()
         }

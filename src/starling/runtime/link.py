@@ -1,14 +1,16 @@
 """A two-way line between the main process and one worker: small messages over two pipes.
 
 No lock is shared and nothing is pickled. A peer that dies, at whatever moment, is an end of file behind its last whole
-message.
+message. Sending never waits either: what does not fit into the pipe is kept here, and follows in order.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import socket
 import struct
+import time
 from collections.abc import Iterator
 from multiprocessing import reduction
 from typing import Any
@@ -18,8 +20,8 @@ from starling.runtime.messages import FROM_WORKERS, TO_WORKERS, BrokenMessageErr
 _LENGTH = struct.Struct("<I")
 LARGEST = 2**26
 """Largest size of a message in bytes, far above any of ours: arrays and states lie in shared memory."""
-SEND_SECONDS = 10.0
-"""Seconds that a peer may take to read enough for a message to fit into the pipe."""
+MOST_UNSENT = LARGEST
+"""Bytes kept for a peer that does not read; with more, it is treated as gone."""
 
 
 class PipeEnd:
@@ -46,6 +48,43 @@ class PipeEnd:
     __del__ = close
 
 
+class PipeEnds:
+    """Ends of pipes, by index; a starting process gets any number of them.
+
+    It would get no more than 256 file descriptors of its own (Python 3.11), so these wait for it in a socket.
+    """
+
+    _BATCH = 250  # of one message; the kernel takes at most 253
+
+    def __init__(self, ends: dict[int, PipeEnd]) -> None:
+        self._ends = ends
+        self._waiting: PipeEnd | None = None  # the socket; kept until the process has it
+
+    def __getitem__(self, index: int) -> PipeEnd:
+        return self._ends[index]
+
+    def __getstate__(self) -> Any:
+        receiving, sending = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with receiving, sending:
+            fds = [end.fd for end in self._ends.values()]
+            for start in range(0, len(fds), self._BATCH):
+                socket.send_fds(sending, [b"."], fds[start : start + self._BATCH])
+            self._waiting = PipeEnd(receiving.detach())
+        return list(self._ends), reduction.DupFd(self._waiting.fd)
+
+    def __setstate__(self, state: Any) -> None:
+        indices, descriptor = state
+        fds: list[int] = []
+        with socket.socket(fileno=descriptor.detach()) as waiting:
+            while len(fds) < len(indices):
+                _, some, _, _ = socket.recv_fds(waiting, 1, self._BATCH)
+                if not some:
+                    raise EOFError(f"{len(fds)} of {len(indices)} pipes arrived")
+                fds += some
+        self._ends = {index: PipeEnd(fd) for index, fd in zip(indices, fds, strict=True)}
+        self._waiting = None
+
+
 def pipe() -> tuple[PipeEnd, PipeEnd]:
     """The end to read and the end to write."""
     reading, writing = os.pipe()
@@ -61,34 +100,68 @@ def wait_readable(ends: list[Any], timeout: float | None) -> list[Any]:
     return [by_fd[fd] for fd, _ in poll.poll(None if timeout is None else max(0.0, timeout) * 1000)]
 
 
+def write_token(end: PipeEnd, token: bytes) -> None:
+    """Write so few bytes that they go in one piece; waits while the pipe is full."""
+    while True:
+        try:
+            os.write(end.fd, token)
+        except BlockingIOError:
+            _writable(end.fd, None)
+        else:
+            return
+
+
 class Link:
     """One end of the line; it receives messages of the `accepted` classes."""
 
     def __init__(self, reading: PipeEnd, writing: PipeEnd, accepted: tuple[type[Message], ...]) -> None:
         self._reading, self._writing, self._accepted = reading, writing, accepted
-        self._buffer = bytearray()
+        self._buffer, self._unsent = bytearray(), bytearray()
         self.ended = False  # the peer is gone, or sent an invalid message, after which nothing more is read
         self.broken: str | None = None  # what was wrong with that message
 
     def fileno(self) -> int:
         return self._reading.fd
 
+    @property
+    def unsent(self) -> int:
+        """Bytes of messages that did not fit into the pipe yet; every call here tries to send them."""
+        return len(self._unsent)
+
+    @property
+    def writing(self) -> PipeEnd:
+        """The pipe that becomes writable when there is room for what is `unsent`."""
+        return self._writing
+
     def send(self, message: Message) -> bool:
-        """Send a message; False if the peer is gone or has stopped reading."""
+        """Send a message, now or once the peer has read others; False if the peer is gone or has stopped reading."""
         data = encode(message)
-        rest = memoryview(_LENGTH.pack(len(data)) + data)
-        while len(rest):
+        self._unsent += _LENGTH.pack(len(data)) + data
+        return self.flush()
+
+    def flush(self, timeout: float = 0.0) -> bool:
+        """Send what is `unsent`, and wait for room at most `timeout` seconds; False as for `send`."""
+        end = time.monotonic() + timeout
+        while self._unsent and self._writing.fd >= 0:
             try:
-                rest = rest[os.write(self._writing.fd, rest) :]
+                del self._unsent[: os.write(self._writing.fd, self._unsent)]
             except BlockingIOError:
-                if not _writable(self._writing.fd, SEND_SECONDS):
-                    return False
-            except (BrokenPipeError, OSError):
-                return False
-        return True
+                if len(self._unsent) > MOST_UNSENT:
+                    self._stop_sending()
+                elif not _writable(self._writing.fd, end - time.monotonic()):
+                    return True
+            except OSError:
+                self._stop_sending()
+        return self._writing.fd >= 0
+
+    def _stop_sending(self) -> None:
+        """Close the pipe, so that the peer finds its end behind the last whole message."""
+        self._unsent.clear()
+        self._writing.close()
 
     def receive(self) -> list[Message]:
         """The whole messages that have arrived; never waits. Nothing is received after one that is `broken`."""
+        self.flush()
         while not self.ended:
             try:
                 data = os.read(self._reading.fd, 1 << 16)
@@ -134,10 +207,11 @@ class Link:
         self._writing.close()
 
 
-def _writable(fd: int, timeout: float) -> bool:
+def _writable(fd: int, timeout: float | None) -> bool:
+    """Return True if a pipe has room or no reader."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
-    return any(event & select.POLLOUT for _, event in poll.poll(timeout * 1000))
+    return bool(poll.poll(None if timeout is None else max(0.0, timeout) * 1000))
 
 
 def link() -> tuple[Link, Link]:

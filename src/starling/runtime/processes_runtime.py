@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from starling.actor.core import next_incarnation
@@ -13,6 +14,10 @@ from starling.replay.store import Tables
 from starling.runtime.hub import Hub
 from starling.runtime.lease import Lease, close_hubs, lease_metrics
 from starling.runtime.shared_weights import WeightWriter
+from starling.runtime.status import WORKING, HubStatus, RuntimeStatus, WorkerStatus
+from starling.runtime.worker import LEARNER, Member
+from starling.runtime.worker_output import PrintedLine
+from starling.runtime.worker_status import Looks
 from starling.types import Episode
 
 BATCH_POLL_SECONDS = EVALUATION_POLL_SECONDS = 0.05
@@ -28,7 +33,7 @@ class ProcessesRuntime:
 
     def __init__(self, hub: Hub, learner: Learner, weights: WeightWriter, lease: Lease | None = None) -> None:
         self.hub, self.learner, self._weights, self._lease = hub, learner, weights, lease
-        self._usage, self._shares = Usage(), Shares()
+        self._usage, self._shares, self._looks = Usage(), Shares(), Looks()
         self.last_saved: Callable[[], dict[str, Any] | None] = lambda: None  # tables on disk, where parts may be lost
 
     @property
@@ -75,6 +80,9 @@ class ProcessesRuntime:
     def notices(self) -> list[str]:
         return self.hub.notices()
 
+    def printed(self) -> list[PrintedLine]:
+        return self.hub.printed()
+
     def recent_losses(self) -> dict[str, float]:
         """Means of the losses since the last call of `drain_metrics`."""
         return self.learner.recent_losses()
@@ -84,10 +92,30 @@ class ProcessesRuntime:
         timed = {f"time/learner/{phase}": round(shares[phase], 3) for phase in (BUSY, WAIT_IN) if shares}
         return {**self.learner.drain_metrics(), **self.hub.metrics(), **timed, **lease_metrics(self._lease)}
 
+    def status(self) -> RuntimeStatus:
+        weights, hub = self._weights, self._with_learner(self.hub.status())
+        return RuntimeStatus(self.env_steps, self.updates, weights.publish_ns / 1e6, weights.size, [hub])
+
+    def _with_learner(self, status: HubStatus) -> HubStatus:
+        """Add the learner, which is no worker of the hub here."""
+        me = Member(LEARNER, LEARNER, self._usage.cells)
+        shares = self._looks.shares(me)
+        learner = WorkerStatus(
+            LEARNER,
+            LEARNER,
+            None,
+            WORKING,
+            busy=shares.get(BUSY),
+            wait_in=shares.get(WAIT_IN),
+            weights=self.updates,
+            publish_ms=self._weights.publish_ns / 1e6,
+        )
+        return replace(status, workers=[learner, *status.workers])
+
     def save(self, with_tables: bool) -> dict[str, Any]:
         """State for a later run. Open fragments are not in it; everything that has arrived is."""
         return {
-            "store": self.hub.call(lambda: self.hub.store.get_state(with_tables)),
+            "store": self.hub.tables_state(with_tables),
             "learner": self.learner.get_state(),
             "incarnations": {str(group): incarnation for group, incarnation in self.hub.credits.incarnations.items()},
             "evaluator": self.hub.evaluator_state,

@@ -119,6 +119,9 @@ class LearnerRank:
 
     def _publish(self) -> None:
         self._weights.publish(self._learner.progress(self._env_steps))
+        self._usage.set("weights", self._learner.updates)
+        self._usage.set("publish", self._weights.publish_ns)
+        self._usage.add("bytes_out", self._weights.size)
 
     def _handle_messages(self) -> None:
         while messages := self._line.receive():  # a rendezvous reads the line and leaves other messages there

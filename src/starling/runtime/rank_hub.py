@@ -53,11 +53,15 @@ class RankHub(Hub):
 
     def _kill_rank(self) -> None:
         worker = self.supervisor.workers[self._rank]
-        worker.hung = worker.running
-        worker.kill()
+        if worker.running:
+            worker.end_hung()
 
     def _free_places(self) -> int:
         return len(self._batches.free)
+
+    def _batches_ready(self) -> int:
+        """Number of batches that the rank has, with the one it learns from."""
+        return len(self._batches.out)
 
     def _deliver(self, sample: Sample) -> None:
         """Hand a batch to the rank before it asks."""

@@ -1,13 +1,16 @@
-"""The newest weights in shared memory: one process writes them, any number read them, nobody waits.
+"""The newest weights in shared memory: one process writes them, any number read them.
 
 Two copies are written in turn. A reader reads the copy that was finished last and checks it afterwards: it reads again
-only if a writer has begun that same copy meanwhile. This relies on stores becoming visible in order, as on x86. The
-runtime of the learner publishes after every update (`ProcessesRuntime.step`); an actor reads before every fragment,
-when the fragment's first action is already computed (`PolicyCore._act_one`).
+only if a writer has begun that same copy meanwhile. If that happens repeatedly, it asks the writer to pause for a
+moment; otherwise nobody waits. All this relies on stores becoming visible in order, as on x86; other processors are
+refused. The runtime of the learner publishes after every update (`ProcessesRuntime.step`); an actor reads before every
+fragment, when the fragment's first action is already computed (`PolicyCore._act_one`).
 """
 
 from __future__ import annotations
 
+import platform
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -15,14 +18,28 @@ import numpy as np
 import torch
 from torch import nn
 
+from starling.errors import UserError
 from starling.runtime.acting_weights import is_due
 from starling.runtime.shared_memory import ALIGN, AnonymousSharedMemory
 from starling.types import ArraySpec, NDArray, Progress, Tensor
 
 T = TypeVar("T")
-_COUNTS = ArraySpec((2,), np.dtype(np.int64))
+_COUNTS = ArraySpec((3,), np.dtype(np.int64))
 _HEADER = ArraySpec((3,), np.dtype(np.float64))  # env steps, updates, fraction: exact up to 2**53
-BEGUN, FINISHED = 0, 1
+BEGUN, FINISHED, PAUSED = 0, 1, 2
+"""Copies that were begun and finished last; time until which a reader asks for no new one (monotonic, ns)."""
+IN_ORDER = ("x86_64", "amd64", "i386", "i686")
+"""Processors on which other processes see stores in the order of the program."""
+PAUSE_SECONDS = 0.5
+TRIES_BEFORE_PAUSE, MOST_TRIES = 3, 10
+
+
+def check_processor(machine: str) -> None:
+    """Raise `UserError` on a processor that may reorder stores: torn weights could look whole there."""
+    if machine.lower() not in IN_ORDER:
+        raise UserError(
+            f"worker processes share weights in a way that needs an x86 processor, not {machine}: use runtime=inline"
+        )
 
 
 def _state(model: nn.Module) -> list[Tensor]:
@@ -42,6 +59,7 @@ class SharedWeights:
     """Shared memory for two copies of the weights and buffers of one model."""
 
     def __init__(self, size: int) -> None:
+        check_processor(platform.machine())
         self.size = size
         self.shared_memory = AnonymousSharedMemory(ALIGN + 2 * size)
 
@@ -56,6 +74,8 @@ class SharedWeights:
     def publish(self, write: Callable[[int], None]) -> None:
         """Let `write` fill the older copy, which then becomes the newest."""
         counts = self.counts
+        while time.monotonic_ns() < counts[PAUSED]:
+            time.sleep(0.0005)
         number = int(counts[FINISHED]) + 1
         counts[BEGUN] = number
         write(number)
@@ -64,11 +84,16 @@ class SharedWeights:
     def newest(self, known: int, copy: Callable[[int], T]) -> T | None:
         """Apply `copy` to the newest copy; None if its number is `known`."""
         counts = self.counts
-        while (number := int(counts[FINISHED])) != known:
+        for tries in range(MOST_TRIES):
+            if (number := int(counts[FINISHED])) == known:
+                return None
+            if tries >= TRIES_BEFORE_PAUSE:
+                counts[PAUSED] = time.monotonic_ns() + int(PAUSE_SECONDS * 1e9)
             made = copy(number)
             if counts[BEGUN] < number + 2:
+                counts[PAUSED] = 0
                 return made  # not torn, since nobody wrote there meanwhile; it may already be outdated
-        return None
+        raise RuntimeError(f"new weights were published {MOST_TRIES} times while this process was reading them")
 
     def accept(self, data: NDArray) -> None:
         """Publish the bytes of a copy from another machine.
@@ -145,9 +170,16 @@ class WeightWriter:
 
     def __init__(self, shared_weights: SharedWeights, model: nn.Module) -> None:
         self._shared_weights, self._view = shared_weights, _View(shared_weights, model)
+        self.publish_ns = 0  # that the last publication took
+
+    @property
+    def size(self) -> int:
+        return self._shared_weights.size
 
     def publish(self, progress: Progress) -> None:
+        begun = time.monotonic_ns()
         self._shared_weights.publish(lambda number: self._write(number, progress))
+        self.publish_ns = time.monotonic_ns() - begun
 
     def _write(self, number: int, progress: Progress) -> None:
         self._view.headers[number % 2][:] = progress.env_steps, progress.updates, progress.fraction
@@ -160,20 +192,20 @@ class WeightReader:
     def __init__(self, shared_weights: SharedWeights, model: nn.Module, every: int = 1) -> None:
         self._every = every
         self._shared_weights, self._view = shared_weights, _View(shared_weights, model)
-        self._known = 0
+        self.number = 0  # of the copy that was loaded
         self._progress = Progress()
 
     def refresh(self) -> Progress:
         """Load the newest weights if they are due; returns the progress that the loaded ones were published with."""
-        read = self._shared_weights.newest(self._known, self._read)
+        read = self._shared_weights.newest(self.number, self._read)
         if read is not None:
-            self._known, self._progress = read
+            self.number, self._progress = read
         return self._progress
 
     def _read(self, number: int) -> tuple[int, Progress]:
         env_steps, updates, fraction = self._view.headers[number % 2].tolist()
         progress = Progress(int(env_steps), int(updates), fraction)
-        if self._known and self._every > 1 and not is_due(progress, self._progress, self._every):
+        if self.number and self._every > 1 and not is_due(progress, self._progress, self._every):
             return number, self._progress
         self._view.read(number)
         return number, progress

@@ -12,6 +12,10 @@ from starling.config.schema import SupervisionConfig
 from starling.learner.learner import DivergedError
 from starling.runtime.messages import Fault, Message, Notice, Ready
 from starling.runtime.worker import ACTING, NEEDED, Member, Worker, stop_all
+from starling.runtime.worker_output import MOST_KEPT, PrintedLine
+
+START_SECONDS = 0.1
+"""Seconds for which workers are started before messages are handled again."""
 
 
 class RunFailedError(RuntimeError):
@@ -45,13 +49,17 @@ class Supervisor:
         self._settings, self._listener = settings, listener
         self.workers = {worker.name: worker for worker in workers}
         self.notices: deque[str] = deque()
+        self.printed: deque[PrintedLine] = deque(maxlen=MOST_KEPT)
         self.crashes: Counter[str] = Counter()  # by kind
         self._shown: set[str] = set()
         self._shares = Shares()
         self._supervised_at: float | None = None
 
-    def supervise(self) -> None:
-        """Kill workers that hang, start those that are due; raises `RunFailedError` if too few are left."""
+    def supervise(self) -> bool:
+        """Kill workers that hang, start those that are due; raises `RunFailedError` if too few are left.
+
+        Returns False if some are still due, since starting many at once would keep messages waiting.
+        """
         now, before = time.monotonic(), self._supervised_at
         self._supervised_at = now
         idle = 0.0 if before is None else now - before
@@ -59,18 +67,28 @@ class Supervisor:
             slept = idle > worker.timeout / 2  # this process itself was stopped
             if worker.running:
                 worker.poll()
-            if worker.running and worker.silent_seconds > worker.timeout and not slept:
-                worker.hung = True
-                worker.kill()
-            if worker.start_at is not None and time.monotonic() >= worker.start_at:
-                self._start(worker)
+            hangs = worker.silent_seconds > worker.timeout and not slept
+            if worker.running and (worker.hung or hangs):
+                worker.end_hung()
         self._check_enough()
+        return self._start_due(now + START_SECONDS)
+
+    def _start_due(self, end: float) -> bool:
+        """Start workers that are due, until `end`, the longest overdue first; returns True if all are started."""
+        now = time.monotonic()
+        due = [worker for worker in self.workers.values() if worker.start_at is not None and worker.start_at <= now]
+        for started, worker in enumerate(sorted(due, key=lambda worker: worker.start_at or 0.0), 1):
+            self._start(worker)
+            if time.monotonic() >= end:
+                return started == len(due)
+        return True
 
     def _start(self, worker: Worker) -> None:
         worker.start(self._listener.incarnations, lambda: self._dispatch(worker), lambda: self._crashed(worker))
         self._listener.worker_started(worker)
 
     def _dispatch(self, worker: Worker) -> None:
+        self.printed += worker.printed()
         for message in worker.receive():
             match message:
                 case Fault():
@@ -83,37 +101,39 @@ class Supervisor:
                     self._listener.handle_message(worker, message)
 
     def _crashed(self, worker: Worker) -> None:
-        """Handle the unexpected end of a process."""
+        """Handle the end of a process that was not told to stop."""
         if not worker.running:
-            return  # it has just been put away together with another
+            return  # it has been put away already
         reason = self._reap(worker)
+        if worker.ended_for_another:
+            worker.start_at = time.monotonic()
+            return
         if not worker.ever_ready and not worker.retry_if_never_ready:
             self._show_details(worker, reason)
             raise RunFailedError(f"{worker.name} could not be started: {reason}")
         if worker.fault is not None and worker.fault.kind == DivergedError.__name__:  # a restart would repeat it
             raise DivergedError(f"{worker.name}: {worker.fault.text}")
         self.crashes[worker.spec.kind] += 1
+        worker.crashes, worker.last_end = worker.crashes + 1, reason
         self._announce(worker, reason, worker.plan_restart())
         for name in worker.spec.dependents:
             self._restart(self.workers[name])
 
     def _restart(self, worker: Worker) -> None:
-        """Restart a healthy worker that cannot go on without one that died."""
+        """Restart a healthy worker that cannot go on without one that died; `_crashed` hears of its end."""
         if worker.running:
+            worker.ended_for_another = True
             worker.kill()
-            self._reap(worker)
-            worker.start_at = time.monotonic()
 
     def _reap(self, worker: Worker) -> str:
         """Dispatch the last messages of a dead process and clean up; returns the reason of its death."""
-        worker.wait_dead()
         self._dispatch(worker)
         reason = worker.reap()
         self._listener.worker_ended(worker)
         return reason
 
     def _announce(self, worker: Worker, reason: str, delay: float | None) -> None:
-        plan = "given up after repeated crashes" if delay is None else f"restarting it in {delay:g} s"
+        plan = "given up after repeated crashes" if delay is None else f"restarting it in {delay:.1f} s"
         self.notices.append(f"{worker.name} died ({reason}): {plan}")
         self._show_details(worker, reason)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -11,11 +12,14 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from starling.actor.usage import read
 from starling.runtime.messages import Fault, Message
+from starling.runtime.status import GIVEN_UP, WORKING
+from starling.runtime.worker_output import PrintedLine
 from starling.types import NDArray
 
 WINDOW_SECONDS = 600.0
 """Crashes that lie further back than this do not count against a worker."""
 LONGEST_DELAY = 30.0
+JITTER = 0.25
 ENDED = "Ended"
 """The kind of a fault that says no more than how a process ended: killed, hung."""
 
@@ -55,7 +59,10 @@ class WorkerSpec(Generic[A]):
 
 
 class Restarts:
-    """Exponential backoff: restart after 0.5 s, then 1, 2, ... up to 30, and at most `allowed` times in ten minutes."""
+    """Exponential backoff: restart after 0.5 s, then 1, 2, ... up to 30, and at most `allowed` times in ten minutes.
+
+    Each pause is up to a quarter shorter or longer, so that workers that died together do not all start together.
+    """
 
     def __init__(self, allowed: int) -> None:
         self._allowed = allowed
@@ -67,7 +74,8 @@ class Restarts:
         while self._crashes[0] < now - WINDOW_SECONDS:
             self._crashes.popleft()
         count = len(self._crashes)
-        return None if count > self._allowed else min(LONGEST_DELAY, 0.5 * 2 ** (count - 1))
+        pause = min(LONGEST_DELAY, 0.5 * 2 ** (count - 1))
+        return None if count > self._allowed else pause * random.uniform(1 - JITTER, 1 + JITTER)
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,8 @@ class Worker(ABC):
         self.fault: Fault | None = None  # the exception that it died of, if it could report it
         self.hung = False
         self.killed = False
+        self.crashes, self.last_end = 0, ""  # how often it died by itself, and why the last time
+        self.ended_for_another = False  # killed since it cannot go on without one that died
         self.ever_ready = False  # whether it was ever built and began to work
 
     @property
@@ -123,9 +133,14 @@ class Worker(ABC):
     @abstractmethod
     def kill(self) -> None: ...
 
-    @abstractmethod
-    def wait_dead(self) -> None:
-        """Return when nothing more can come from one that was killed or is dead."""
+    def end_hung(self) -> None:
+        """End one that hangs; called repeatedly until it is dead."""
+        self.hung = True
+        self.kill()
+
+    def printed(self) -> list[PrintedLine]:
+        """The lines that it has printed since the last call; never waits."""
+        return []
 
     @abstractmethod
     def reap(self) -> str:
@@ -159,6 +174,15 @@ class Worker(ABC):
 
     def poll(self) -> None:  # noqa: B027 - most have nothing to poll for
         """Called by `Supervisor.supervise` while it runs, to notice what no event reports."""
+
+    @property
+    def state(self) -> str:
+        """Its state in one or two words, for people."""
+        if self.given_up:
+            return GIVEN_UP
+        if not self.running:
+            return "stopped" if self.start_at is None else "waits for its start"
+        return "hung" if self.hung else WORKING if self.ever_ready else "starting"
 
     @property
     def retry_if_never_ready(self) -> bool:

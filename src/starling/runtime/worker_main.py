@@ -14,14 +14,17 @@ from multiprocessing import forkserver, parent_process
 from typing import Any, Protocol
 
 from starling.actor.usage import BUSY, Usage
-from starling.runtime.link import Link, wait_readable
+from starling.runtime.link import Link, PipeEnd, wait_readable
 from starling.runtime.messages import Fault, Ready
 from starling.runtime.shared_memory import AnonymousSharedMemory
+from starling.runtime.worker_output import print_to
 from starling.types import ArraySpec
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
 BEAT_SECONDS = 0.5
 """How often a worker that waits gives a sign of life."""
+LAST_SECONDS = 10.0
+"""Seconds that the main process may take to read the last messages of a worker that ends."""
 
 
 class WorkerRole(Protocol):
@@ -57,6 +60,7 @@ class WorkerProcessArgs:
     link: Link
     status: AnonymousSharedMemory
     cells: tuple[ArraySpec, int]  # of this worker in `status`: spec and offset
+    output: PipeEnd  # where it prints
 
 
 def main(process: WorkerProcessArgs) -> None:
@@ -64,12 +68,13 @@ def main(process: WorkerProcessArgs) -> None:
     _leave_signals_to_the_main_process()
     _die_with_main_process()
     _show_name(process.name)
+    print_to(process.output)
     usage = Usage(process.status.array(*process.cells))
     role = None
     try:
         role = process.args.build(process.link, usage)
         process.link.send(Ready())
-        _work(role, usage)
+        _work(role, usage, process.link)
     except EOFError:
         pass  # the main process is gone
     except BaseException as error:
@@ -79,6 +84,7 @@ def main(process: WorkerProcessArgs) -> None:
     finally:
         if role is not None:
             role.close()
+        process.link.flush(LAST_SECONDS)
 
 
 def _leave_signals_to_the_main_process() -> None:
@@ -92,8 +98,9 @@ def _leave_signals_to_the_main_process() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def _work(role: WorkerRole, usage: Usage) -> None:
+def _work(role: WorkerRole, usage: Usage, link: Link) -> None:
     while not usage.told_to_stop:
+        link.flush()
         usage.enter(BUSY)
         if not role.step():
             phase, watched, patience = role.wait()

@@ -313,6 +313,20 @@ def is_sound(folder: Path, limits: ByteLimits | None = None) -> bool:
         return False
 
 
+def audit(root: Path) -> list[tuple[str, str | None]]:
+    """Verify the checksums of the newest checkpoints: their names, newest first, each with what is wrong with it."""
+    found: list[tuple[str, str | None]] = []
+    for folder in islice(_newest_first(root), TRIED):
+        try:
+            _verify(folder, None, None)
+        except BrokenCheckpointError as error:
+            if folder.exists():  # else the run has pruned it meanwhile
+                found.append((folder.name, str(error)))
+        else:
+            found.append((folder.name, None))
+    return found
+
+
 def find(
     root: Path,
     which: str = NEWEST,

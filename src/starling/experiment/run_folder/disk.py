@@ -121,6 +121,15 @@ def rename(source: Path, target: Path) -> None:
     os.replace(source, target)
 
 
+def replace(file: Path, content: bytes) -> None:
+    """Replace the content of a file atomically, but not durably: after a power failure it may be old or empty."""
+    partial = file.with_name(f".unfinished-{file.name}")
+    with suppress(FileNotFoundError):
+        os.unlink(partial)
+    append(partial, content)
+    rename(partial, file)
+
+
 def publish(file: Path, content: bytes | memoryview) -> None:
     """Replace the content of a file atomically, and sync it to disk."""
     partial = file.with_name(f".unfinished-{file.name}")

@@ -11,7 +11,7 @@ from starling.experiment.run_folder.disk import open_regular
 
 MOST_BYTES = 2**22
 """Bytes that are read of a log, the last ones."""
-_STAMP = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (.*)")
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{3})?) (.*)")
 
 
 @dataclass(frozen=True)

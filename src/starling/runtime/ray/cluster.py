@@ -5,12 +5,13 @@ from __future__ import annotations
 import atexit
 import math
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,10 +28,13 @@ from starling.hardware import cores
 from starling.process_exit import leave_at_once
 from starling.runtime.current_folder import is_on_path, kept_off_path
 from starling.runtime.distributed_learners import LOOPBACK
+from starling.runtime.leftovers import remove_folder_later
 from starling.runtime.ray.placement import Need
 from starling.runtime.ray.token import MODE, PATH, TOKEN, check_token_file, ensure_token
 
 CONNECT_SECONDS = 5.0
+STARTS = 3
+"""Attempts to start a Ray of the run's own; each takes half a minute if the machine is too busy."""
 WATCH_SECONDS = 1.0
 KNOCK_SECONDS = 60.0
 DOOR_IS_OPEN, DOOR_IS_CLOSED = "open to all", "asks for a token"
@@ -60,6 +64,7 @@ class Cluster:
         self._files: TemporaryDirectory[str] | None = None
         if self._mine and settings.address is None:
             self._files = _private_folder()
+            remove_folder_later(self._files.name)
             try:
                 _start(self._files.name, needs, object_store)
             except BaseException:
@@ -138,26 +143,57 @@ def _private_folder() -> TemporaryDirectory[str]:
 def _start(folder: str, needs: Sequence[Need], object_store: int) -> None:
     """Start a local Ray for this run: on the loopback interface, with a token and as many CPUs as the run needs."""
     ensure_token()
-    cpus = math.ceil(sum(need.resources.get("CPU", 0.0) for need in needs)) + 1
+    cpus = max(math.ceil(sum(need.resources.get("CPU", 0.0) for need in needs)) + 1, cores())
+    for left in reversed(range(STARTS)):
+        try:
+            _start_once(folder, cpus, object_store)
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+            _end_processes_of(folder)
+            if not left:
+                raise UserError(
+                    f"Ray did not start in {STARTS} attempts of 30 s: this machine is too busy; try again"
+                ) from error
+        else:
+            return
+
+
+def _start_once(folder: str, cpus: int, object_store: int) -> None:
+    with _on_loopback(), kept_off_path(), _temporary_files_in(folder):
+        ray.init(  # "local": even if another one is running
+            "local",
+            num_cpus=cpus,
+            object_store_memory=object_store,
+            _node_ip_address=LOOPBACK,
+            _temp_dir=f"{folder}/ray",  # world-accessible, unlike the folder around it
+            _system_config={"worker_niceness": 0},  # by default 15, which would let the learner starve Ray's workers
+            job_config=_job(),
+            **_QUIET,
+        )
+
+
+def _end_processes_of(folder: str) -> None:
+    """Kill what a failed start of Ray has left: children of this process with that folder among their arguments."""
+    for task in Path("/proc/self/task").iterdir():
+        for child in (task / "children").read_text().split():
+            with suppress(OSError):
+                if folder.encode() in Path(f"/proc/{child}/cmdline").read_bytes():
+                    os.kill(int(child), signal.SIGKILL)
+
+
+@contextmanager
+def _temporary_files_in(folder: str) -> Iterator[None]:
+    """Have processes that are started in this context, and those that they start, use this temporary folder."""
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = folder
     try:
-        cpus = max(cpus, cores())
-        with _on_loopback(), kept_off_path():
-            ray.init(  # "local": even if another one is running
-                "local",
-                num_cpus=cpus,
-                object_store_memory=object_store,
-                _node_ip_address=LOOPBACK,
-                _temp_dir=f"{folder}/ray",  # world-accessible, unlike the folder around it
-                _system_config={
-                    "worker_niceness": 0
-                },  # by default 15, which would let the learner starve Ray's workers
-                job_config=_job(),
-                **_QUIET,
-            )
-    except Exception as error:
-        if "timed out during startup" not in str(error):
-            raise
-        raise UserError("Ray did not start within 30 s: this machine is too busy; try again") from error
+        yield
+    finally:
+        if before is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = before
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from starling.config.schema import SupervisionConfig
 from starling.runtime.messages import EvaluationDone, Fault
+from starling.runtime.worker_output import PrintedLine
 from starling.types import Episode, NDArray
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class NodeStatus:
     episodes: list[Episode]
     evaluations: list[EvaluationDone]
     notices: list[str]
+    printed: list[PrintedLine]  # by its workers
     dropped: int  # episodes in which an env returned values that are not finite
     failure: Fault | None  # the node cannot continue
 

@@ -20,6 +20,7 @@ from starling.runtime.shared_memory import SharedBytes
 from starling.runtime.shared_weights import SharedWeights
 from starling.runtime.worker import ENDED, WorkerSpec
 from starling.runtime.worker_main import WorkerArgs
+from starling.runtime.worker_output import MOST_KEPT, PrintedLine
 from starling.types import NDArray, Sample
 
 CHECK_SECONDS = 0.25
@@ -51,6 +52,7 @@ class RankNews:
     """Messages of a rank since the last call, its time use, and the reason of its failure, if any."""
 
     said: list[LearnerMessage]
+    printed: list[PrintedLine]
     cells: NDArray
     failure: Fault | None
 
@@ -64,6 +66,7 @@ class RankRelay:
         self._event_queue = EventQueue()
         (self._worker,) = make_process_workers([worker.spec], supervision, self._event_queue.selector)
         self._said: deque[LearnerMessage] = deque()
+        self._printed: deque[PrintedLine] = deque(maxlen=MOST_KEPT)
         self._known = 0  # number of the weights that were sent last
         self._turns = Reorder()
         self._failure: Fault | None = None
@@ -96,9 +99,8 @@ class RankRelay:
         while not self._stopping:
             try:
                 self._event_queue.run(self._event_queue.wait(CHECK_SECONDS))
-                if self._worker.running and self._worker.silent_seconds > self._timeout:
-                    self._worker.hung = True
-                    self._worker.kill()
+                if self._worker.running and (self._worker.hung or self._worker.silent_seconds > self._timeout):
+                    self._worker.end_hung()
             except BaseException as error:
                 self._fail("".join(traceback.format_exception(error)), type(error).__name__)
 
@@ -108,6 +110,7 @@ class RankRelay:
         self._worker.send(message)
 
     def _hear(self) -> None:
+        self._printed += self._worker.printed()
         for message in self._worker.receive():
             if isinstance(message, Fault):
                 self._worker.fault = message
@@ -128,7 +131,6 @@ class RankRelay:
         return LearnerMessage(message, priorities, weights, state)
 
     def _ended(self) -> None:
-        self._worker.wait_dead()
         self._hear()
         reason = self._worker.reap()
         kind = ENDED if self._worker.killed else "RunFailedError"
@@ -142,4 +144,4 @@ class RankRelay:
 
     def _news(self) -> RankNews:
         (me,) = self._worker.members
-        return RankNews(drain(self._said), np.array(me.cells), self._failure)
+        return RankNews(drain(self._said), drain(self._printed), np.array(me.cells), self._failure)

@@ -77,7 +77,8 @@ class Relay:
         self._number, self._weights = 0, weights  # of the last status, and of the workers' current weights
         self._failure: Fault | None = None
         self._stopping = self._evaluating = False
-        self._supervisor.supervise()  # start the workers before the first credit arrives
+        while not self._supervisor.supervise():  # start all workers before the first credit arrives
+            pass
         self._thread = threading.Thread(target=self._serve, name="relay", daemon=True)
         self._thread.start()
 
@@ -164,6 +165,7 @@ class Relay:
             drain(self._episodes),
             drain(self._evaluations),
             drain(self._supervisor.notices),
+            drain(self._supervisor.printed),
             self._dropped_since(),
             self._failure,
         )

@@ -25,6 +25,7 @@ from starling.runtime.messages import Fault, Message, Notice
 from starling.runtime.ray.line import Line
 from starling.runtime.ray.placement import Place
 from starling.runtime.worker import Worker, WorkerSpec
+from starling.runtime.worker_output import PrintedLine
 
 PLACE_SECONDS = 30.0
 """Seconds without a first answer after which the driver asks, repeatedly, whether the part has been placed."""
@@ -38,6 +39,7 @@ class RemoteWorker(Worker):
         self._place, self._post = place, post
         self._starts = 0
         self._messages: list[Message] = []
+        self._printed: list[PrintedLine] = []
         self._crashed: Callable[[], None] = lambda: None
         self._hear: Callable[[], None] = lambda: None
         self._error: BaseException | None = None
@@ -64,7 +66,8 @@ class RemoteWorker(Worker):
 
     def start(self, incarnations: Mapping[int, int], hear: Callable[[], None], crashed: Callable[[], None]) -> None:
         self._hear, self._crashed = hear, crashed
-        self.hung, self.start_at, self.fault, self._error, self._told_waiting = False, None, None, None, False
+        self.hung, self.ended_for_another, self._told_waiting = False, False, False
+        self.start_at, self.fault, self._error = None, None, None
         self._starts, self._stopping = self._starts + 1, None
         self._ask_again = time.monotonic() + PLACE_SECONDS
         handle = self._create(incarnations, {"max_restarts": 0, **self._place.options(self._starts)})
@@ -113,16 +116,18 @@ class RemoteWorker(Worker):
             self._post(self._crashed)
 
     def _note_printed(self, lines: list[str]) -> None:
-        """Show the lines that were printed on the actor's node."""
-        self._messages += [Notice(f"{self.name}: {line}") for line in lines]
+        """Keep the lines that the actor itself printed."""
+        self._printed += [PrintedLine(self.name, time.time(), line) for line in lines]
+
+    def printed(self) -> list[PrintedLine]:
+        lines, self._printed = self._printed, []
+        return lines
 
     def _note_failure(self, failure: Fault | None) -> None:
         """Record the failure that the actor reported, if any; see `Worker.fault`."""
         if failure is not None and self.fault is None:
             self.fault = failure
             self._post(self._crashed)
-
-    def wait_dead(self) -> None: ...
 
     def reap(self) -> str:
         assert self.line is not None, "a dead part had a line"

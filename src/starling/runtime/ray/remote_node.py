@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -122,6 +123,7 @@ class RemoteNode(RemoteWorker):
         self._news, self._groups = news, news.groups
         self.ever_ready = self.ever_ready or news.ready
         self._messages += [Notice(line) for line in news.notices]
+        self._printed += [replace(line, worker=f"{self.name} {line.worker}") for line in news.printed]
         self._messages += news.evaluations
         if news.dropped:
             self._messages.append(EpisodesDropped(news.dropped, ()))

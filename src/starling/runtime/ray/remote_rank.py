@@ -94,6 +94,7 @@ class RemoteRank(RemoteWorker):
     def _take_news(self, found: tuple[RankNews, list[str]]) -> None:
         news, printed = found
         self._note_printed(printed)
+        self._printed += news.printed
         self.ever_ready = self.ever_ready or bool(news.said)
         self._cells = news.cells
         for said in news.said:

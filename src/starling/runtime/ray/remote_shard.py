@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import ray
 from ray.exceptions import RayError
@@ -21,6 +23,8 @@ from starling.state_io import Segment, SegmentLostError
 from starling.types import Keys, NDArray, Sample
 
 BEAT_SECONDS = 1.0
+STATE_TIMEOUTS = 60
+"""Number of `ray.timeout`s that a shard may take for its state, in which it answers nothing else."""
 NOTHING = Holds((), {})
 
 
@@ -41,6 +45,26 @@ class FarSegment(Segment):
         self._handle.release.remote(self._number, self.name)
 
 
+class PendingState:
+    """The state that a shard was asked for."""
+
+    def __init__(self, handle: Any, seconds: float) -> None:
+        self._handle, self._end = handle, time.monotonic() + seconds
+        self.reference = handle.get_state.remote()
+
+    def wait(self) -> dict[str, Any] | None:
+        """Return the state; None if the shard is lost."""
+        try:
+            state = ray.get(self.reference, timeout=max(0.0, self._end - time.monotonic()))
+        except RayError:
+            return None
+        return attached(state, lambda listed: FarSegment(self._handle, listed))
+
+
+_reading = threading.Lock()
+"""Held by the shard that reads its saved state, since each state fills memory."""
+
+
 class RemoteShard(RemoteWorker):
     """One replay shard; after a loss it restarts from the last saved state."""
 
@@ -59,10 +83,31 @@ class RemoteShard(RemoteWorker):
         self.holds = NOTHING
         self.ended: Callable[[RemoteShard], None] = lambda shard: None  # called when its pending calls are lost
         self._next_beat: float | None = None  # None: one is pending
+        self._state: dict[str, Any] | None = None  # with which it starts
+        self._taking_state_until = 0.0
+
+    def start(self, incarnations: Mapping[int, int], hear: Callable[[], None], crashed: Callable[[], None]) -> None:
+        """Start it once another thread has read its saved state, which may be large."""
+        self.start_at = None
+        start = partial(super().start, incarnations, hear, crashed)
+        threading.Thread(target=self._read_state, args=(start,), name=f"state of {self.name}", daemon=True).start()
+
+    def _read_state(self, start: Callable[[], None]) -> None:
+        def fail(error: BaseException) -> NoReturn:
+            raise error
+
+        try:
+            with _reading:
+                state = self._saved()
+                self._state = state and sendable(state)
+        except BaseException as error:
+            self._post(partial(fail, error))
+        else:
+            self._post(start)
 
     def _create(self, incarnations: Mapping[int, int], options: dict[str, Any]) -> Any:
-        state = self._saved()
-        plan = ShardSpec(self.spec.args, self.env_index, state and sendable(state))
+        state, self._state = self._state, None
+        plan = ShardSpec(self.spec.args, self.env_index, state)
         if self._starts > 1:
             begins = "from the newest checkpoint" if state else "empty"
             self._messages.append(Notice(f"{self.name} starts {begins}"))
@@ -84,6 +129,7 @@ class RemoteShard(RemoteWorker):
 
     def reap(self) -> str:
         reason = super().reap()
+        self._taking_state_until = 0.0
         self.holds = NOTHING
         self.ended(self)
         return reason
@@ -111,16 +157,23 @@ class RemoteShard(RemoteWorker):
         if self.line is not None:
             self.line.handle.reprioritize.remote(keys, priorities)
 
-    def get_state(self) -> dict[str, Any] | None:
-        """Return the current state of its tables; None if the shard is lost."""
+    @property
+    def silent_seconds(self) -> float:
+        return 0.0 if time.monotonic() < self._taking_state_until else super().silent_seconds
+
+    def request_state(self) -> PendingState | None:
+        """Ask for the current state of its tables; None if the shard is lost."""
         if self.line is None:
             return None
-        handle = self.line.handle
-        try:
-            state = ray.get(handle.get_state.remote(), timeout=60 * self.timeout)
-        except RayError:
-            return None
-        return attached(state, lambda listed: FarSegment(handle, listed))
+
+        def taken(state: Any) -> None:
+            self._taking_state_until = 0.0
+
+        seconds = STATE_TIMEOUTS * self.timeout
+        self._taking_state_until = time.monotonic() + seconds
+        pending = PendingState(self.line.handle, seconds)
+        self.line.call(taken, pending.reference)
+        return pending
 
     @property
     def produced(self) -> dict[int, int]:

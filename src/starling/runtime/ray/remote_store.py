@@ -186,15 +186,22 @@ class ShardedStore:
         return counts
 
     def get_state(self, with_tables: bool) -> dict[str, Any]:
-        """Return the state; a shard that is currently lost contributes its last saved state."""
+        """Return the state, with a pending state of every shard."""
         if not with_tables:
             return {"env_steps": self.env_steps}
-        states = {str(i): shard.get_state() or self.saved_of(i) for i, shard in enumerate(self.shards)}
         return {
             "env_steps": self.env_steps,
             "limiter": self.limiter.get_state(),
-            "parts": {key: state for key, state in states.items() if state is not None},
+            "parts": {str(i): shard.request_state() for i, shard in enumerate(self.shards)},
         }
+
+    def await_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Wait for the states of all shards; one that is lost contributes its last saved state."""
+        if "parts" not in state:
+            return state
+        parts = {key: pending and pending.wait() for key, pending in state["parts"].items()}
+        parts = {key: part or self.saved_of(int(key)) for key, part in parts.items()}
+        return {**state, "parts": {key: part for key, part in parts.items() if part is not None}}
 
     def saved_of(self, index: int) -> dict[str, Any] | None:
         """Return the last saved state of a shard, or its initial state if this run has not saved any yet."""
