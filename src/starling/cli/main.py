@@ -15,6 +15,7 @@ from starling.cli import (
     config,
     evaluate,
     listing,
+    live,
     metrics,
     plan,
     play,
@@ -47,6 +48,7 @@ app.command("play")(play.play)
 app.command("metrics")(metrics.metrics)
 app.command("report")(report.report)
 app.command("scorecard")(report.scorecard)
+app.command("watch")(live.watch)
 app.command("verify-resume")(verify_resume.verify_resume)
 app.command("presets")(listing.presets)
 app.command("algos")(listing.algos)
