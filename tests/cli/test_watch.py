@@ -60,9 +60,9 @@ def test_it_listens_on_loopback_only_and_ctrl_c_ends_it_cleanly(run, watch):
 
 
 def test_port_in_use_and_runs_that_are_not_there_are_one_line(run, watch, tmp_path, in_process):
-    _, url = watch(run, "--port", 0, "--smooth", 0.3)
+    _, url = watch(run, "--port", 0)
     port = re.search(r":(\d+)/", url)[1]
-    code, printed, complaint = in_process("watch", run, "--port", port)
+    code, printed, complaint = in_process("watch", run, "--port", port, "--smooth", 0.3)
     assert (code, printed) == (2, "")
     assert complaint == (
         f"error: port {port} of 127.0.0.1 cannot be used: Address already in use; choose another with --port, or leave"
