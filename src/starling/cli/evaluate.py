@@ -74,17 +74,17 @@ def evaluate(
         allow=allow or (),
         video=video,
     )
-    for number in seeds:
-        returns = [total for total, of in zip(result["returns"], result["seeds"], strict=True) if of == number]
-        say(f"seed {number}: {' '.join(f'{total:g}' for total in returns)}")
     say(
         "mean {mean:.2f} (95% {ci95[0]:.2f} to {ci95[1]:.2f})  median {median:.2f}  std {std:.2f}  "
         "{episodes} episodes, {env}, {protocol}, {actions}, {checkpoint}".format(**result)
     )
+    for number in seeds:
+        returns = [total for total, of in zip(result["returns"], result["seeds"], strict=True) if of == number]
+        say(f"seed {number}: {' '.join(f'{total:g}' for total in returns)}")
+    if video is not None:
+        say(f"wrote {video}")
     if as_json:
         print(json.dumps(result))
-    elif video is not None:
-        print(f"wrote {video}")
 
 
 def _seeds(text: str) -> range:
