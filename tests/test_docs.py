@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import starling
 import starling.ops
 from starling import tree
 
@@ -29,6 +30,21 @@ def test_code_of_the_page_on_algorithms_is_that_of_the_example_and_its_test():
     assert len(shown) > 10
     for block in shown:
         assert any("".join(block.split()) in source for source in sources), block
+
+
+def test_changes_of_the_tutorial_fit_the_example_and_make_an_algorithm_that_learns(tmp_path, monkeypatch):
+    source = (ROOT / "examples" / "dqn.py").read_text()
+    for change in blocks((ROOT / "docs" / "tutorial.md").read_text(), "diff"):
+        before, after = ("".join(f"{line[1:]}\n" for line in change.splitlines() if line[0] == sign) for sign in "-+")
+        assert source.count(before) == 1, before
+        source = source.replace(before, after)
+    (tmp_path / "double_dqn.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    changed = importlib.import_module("double_dqn")
+    settings = ["algo.learning_starts=64", "stop.env_steps=200", "stop.return=null", "threads=1", "log.every=50"]
+    result = starling.train(changed.CARTPOLE, settings, runs=tmp_path)
+    assert result.env_steps >= 200
+    assert "loss/q_values" in (result.folder / "metrics.jsonl").read_text()
 
 
 def public_ops():

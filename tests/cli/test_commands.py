@@ -97,17 +97,15 @@ SMALL_PONG = [
 @pytest.mark.parametrize(("protocol", "noops", "sticky"), [("noop", 30, 0.0), ("sticky", 0, 0.25)])
 def test_eval_with_an_atari_protocol(tmp_path, train_once, monkeypatch, in_process, protocol, noops, sticky):
     run = train_once(tmp_path, {"pong": SMALL_PONG})("pong")
-    built, build = [], evaluation.build_evaluator
-    monkeypatch.setattr(
-        evaluation, "build_evaluator", lambda *given, **named: built.append(given[0]) or build(*given, **named)
-    )
+    made, make = [], evaluation.make_env
+    monkeypatch.setattr(evaluation, "make_env", lambda *given, **named: made.append(given[0]) or make(*given, **named))
     code, printed, complaint = in_process("eval", run, "--episodes", 1, "--protocol", protocol, "--json")
     assert code == 0, complaint
     result = json.loads(printed.splitlines()[-1])
     assert (result["protocol"], result["episodes"]) == (protocol, 1)
     assert -21 <= result["mean"] <= 21
-    (run_plan,) = built
-    atari = run_plan.config.env.atari
+    (settings,) = made
+    atari = settings.atari
     assert (atari.noop_max, atari.sticky, atari.episodic_life) == (noops, sticky, False)
 
 

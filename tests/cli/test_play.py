@@ -1,8 +1,10 @@
 """`starling play` on briefly trained agents; videos are decoded and checked."""
 
+import io
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,10 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from starling.cli.play import play
 from starling.errors import UserError
+from starling.tools.agent_view import GAP
 from starling.tools.evaluate import evaluate_run
+from starling.tools.video_preview import MOST_FRAMES
 from starling.tools.video_strip import BAND
 
 RUNS = {
@@ -37,6 +42,14 @@ RUNS = {
     "curious": [
         "ppo-rnd-deepsea", "env={id: toy/rooms, num: 4, args: {limit: 20}}", "stop.env_steps=128", "algo.rollout=16",
         "algo.minibatches=1", "algo.epochs=1", "curiosity.0.warm_up=0",
+    ],
+    "pendulum": [
+        "ppo-cartpole", "env={id: Pendulum-v1, num: 2}", "net.torso.hidden=[8]", "algo.rollout=16", "algo.epochs=1",
+        "algo.minibatches=1", "stop.env_steps=32", "stop.return=null",
+    ],
+    "unnamed": [
+        "dqn", "algo={name: dqn:DQN}", "env={id: CartPole-v1, num: 1}", "stop.env_steps=8",
+        "stop.return=null",
     ],
     "lives": [
         "ppo-cartpole", "env.id=ALE/Breakout-v5", "env.atari={episodic_life: true, fire_reset: true, size: 36}",
@@ -64,7 +77,16 @@ def test_video_is_written_to_the_run_folder_and_never_overwrites_another(runs, r
     printed = capsys.readouterr().out
     videos = [run / "videos" / f"step-000000000300{number}.mp4" for number in ("", "-2")]
     assert all(f"wrote {video}" in printed for video in videos)
-    assert sorted((run / "videos").iterdir()) == sorted(videos)
+    events = sorted((run / "videos").glob("events.out.tfevents.*"))
+    assert sorted((run / "videos").iterdir()) == sorted([*events, *videos])
+    for file in events:
+        reader = EventAccumulator(str(file))
+        reader.Reload()
+        (image,) = reader.Images("video")
+        assert (image.step, image.width, image.height) == (300, 200, 134)
+        with Image.open(io.BytesIO(image.encoded_image_string)) as gif:
+            assert gif.format == "GIF"
+            assert 1 < gif.n_frames <= MOST_FRAMES
     for video, (_, length) in zip(videos, scores(printed), strict=True):
         metadata, frames = read_mp4(video)
         assert metadata["fps"] == 50  # as CartPole declares
@@ -237,14 +259,112 @@ def test_game_continues_over_its_lives_and_stops_at_max_steps(runs, read_mp4, tm
     assert episode["finished"]
     assert ends == 5  # one end per life
     metadata, frames = read_mp4(video)
-    assert metadata["size"] == (288, 288)
+    assert metadata["size"] == (320, 420)  # twice the console's own
     assert metadata["fps"] == 15
+    assert np.ptp(frames[0].astype(int), axis=-1).max() > 100, "Breakout's bricks are colored"
     assert len(frames) == 1 + episode["length"] + ends - 1  # and one frame at the start of each further life
 
     play(runs("lives"), log=log, max_steps=7)
     assert "in 7 steps, cut off" in capsys.readouterr().out
     (episode,) = json.loads(log.read_text())["episodes"]
     assert (episode["length"], episode["finished"], len(episode["steps"])) == (7, False, 7)
+
+
+def test_agents_view_is_shown_beside_the_image(runs, read_mp4, in_process, tmp_path):
+    log, video = tmp_path / "steps.json", tmp_path / "out.mp4"
+
+    def recorded(switch):
+        code, _, complaint = in_process("play", runs("lives"), "--video", video, "--max-steps", 20, switch)
+        assert code == 0, complaint
+        return read_mp4(video)[1]
+
+    plain, frames = recorded("--no-view"), recorded("--view")
+    view = 5 * 2 * (36 + 2)  # two frames of 36 pixels and their borders per row, five times as large
+    assert frames.shape == (21, 420, 320 + GAP + view, 3)
+    assert np.abs(frames[:, :, :320].astype(int) - plain).mean() < 2
+    seen = frames[-1, 20:400, -view:].astype(int)
+    assert np.ptp(seen, axis=-1).mean() < 4, "it is gray"
+    assert seen.std() > 10
+    code, _, complaint = in_process("play", runs("cartpole"), "--video", video, "--view")
+    assert (code, complaint) == (
+        2,
+        "error: the observations of env 'CartPole-v1' are no images: leave out --view\n",
+    )
+    code, _, complaint = in_process("play", runs("lives"), "--log", log, "--view")
+    assert (code, complaint) == (2, "error: the agent's view is shown beside a video: name one with --video\n")
+
+
+def test_actions_are_logged_in_units_of_the_env(runs, tmp_path):
+    log = tmp_path / "steps.json"
+    play(runs("pendulum"), log=log, explore=True, max_steps=30)
+    (episode,) = json.loads(log.read_text())["episodes"]
+    torques = [step["action"][0] for step in episode["steps"]]
+    assert max(map(abs, torques)) > 1.05  # the env has -2 to 2, the policy -1 to 1
+    assert max(map(abs, torques)) <= 2
+
+
+def test_model_without_named_outputs_is_named(runs, in_process, tmp_path):
+    log = tmp_path / "steps.json"
+    code, printed, complaint = in_process("play", runs("unnamed"), "--log", log, "--max-steps", 2)
+    assert code == 0, complaint
+    assert "the model of dqn:DQN has no named outputs: the log has none" in printed.splitlines()
+    (episode,) = json.loads(log.read_text())["episodes"]
+    assert [step["outputs"] for step in episode["steps"]] == [{}, {}]
+
+
+def test_window_shows_the_game_and_writes_nothing(runs, in_process, monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    run = runs("cartpole")
+    before = sorted(run.rglob("*"))
+    code, printed, complaint = in_process("play", run, "--window", "--max-steps", 3, "--fps", 1000)
+    assert (code, complaint) == (0, "")
+    assert len(printed.splitlines()) == 1
+    assert sorted(run.rglob("*")) == before
+
+
+def test_window_without_a_display_is_one_line(runs, in_process, monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    code, printed, complaint = in_process("play", runs("cartpole"), "--window")
+    assert (code, printed) == (2, "")
+    assert complaint == (
+        "error: there is no display for --window (neither DISPLAY nor WAYLAND_DISPLAY is set): record a video with"
+        " --video, or log steps with --log, instead\n"
+    )
+    monkeypatch.setenv("SDL_VIDEODRIVER", "none such")
+    code, printed, complaint = in_process("play", runs("cartpole"), "--window")
+    assert (code, printed) == (2, "")
+    assert complaint.startswith("error: the display for --window cannot be used (")
+    assert complaint.count("\n") == 1
+
+
+def test_window_on_an_x_server_shows_the_frames_of_the_video(runs, read_mp4, tmp_path):
+    """In a subprocess, since SDL chooses its driver once; the image of the screen is read back from Xvfb's file."""
+    server = shutil.which("Xvfb")
+    if server is None:
+        pytest.skip("there is no Xvfb")
+    with (tmp_path / "number").open("w+") as number:
+        screen = [server, "-displayfd", "1", "-screen", "0", "800x600x24", "-fbdir", str(tmp_path), "-nolisten", "tcp"]
+        with subprocess.Popen(screen, stdout=number, stderr=subprocess.DEVNULL) as display:
+            try:
+                while not (chosen := (tmp_path / "number").read_text().strip()):
+                    assert display.poll() is None
+                    time.sleep(0.05)
+                environment = {**os.environ, "DISPLAY": f":{chosen}"}
+                environment.pop("SDL_VIDEODRIVER", None)
+                video = tmp_path / "out.mp4"
+                command = [sys.executable, "-m", "starling", "play", runs("cartpole"), "--window", "--video", video]
+                command += ["--max-steps", 100_000, "--episodes", 10_000]
+                with subprocess.Popen([*map(str, command)], env=environment, stdout=subprocess.PIPE) as playing:
+                    assert playing.stdout.readline().startswith(b"episode 1")
+                    pixels = (tmp_path / "Xvfb_screen0").read_bytes()[-(800 * 600 * 4) :]
+                    playing.send_signal(signal.SIGINT)
+                    playing.communicate(timeout=240)
+                assert len(np.unique(np.frombuffer(pixels, np.uint32))) > 3, (
+                    "the cart, its pole, and the axle are on the screen"
+                )
+            finally:
+                display.terminate()
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,9 @@ def test_report_does_not_import_torch(run, tmp_path):
 
 def test_report_of_a_run_in_progress(run, tmp_path, in_process):
     with locked(run, print):
-        assert in_process("report", run, "--out", tmp_path / "a.html")[0] == 0
+        assert in_process("report", run, "--out", tmp_path / "a.html", "--smooth", 0.6)[0] == 0
     assert "1 in progress" in (tmp_path / "a.html").read_text()
+    assert 'value="0.6"' in (tmp_path / "a.html").read_text()
 
 
 def test_what_is_no_run_ends_with_one_line_each_and_writes_nothing(tmp_path, in_process):

@@ -3,7 +3,7 @@ import pytest
 from gymnasium.vector import VectorEnv as GymVectorEnv
 
 from starling.config.env import EnvConfig
-from starling.envs.atari import LifeEpisodes
+from starling.envs.atari import LifeEpisodes, SingleAtari
 from starling.envs.catalog import atari_games
 from starling.envs.registry import env_spec, make_env
 from starling.envs.vector import GAME_OVER, seeds_int32
@@ -174,3 +174,25 @@ def test_stagger_truncates_each_env_separately(lives):
     ]
     assert not steps[1].obs[2, :3].any()  # a new game has no frames before its first one
     assert steps[1].obs[0, :3].any()
+
+
+def test_image_is_in_color_at_the_consoles_resolution_and_shows_the_game_of_the_observation():
+    """Over lives, games, and resets without a seed, with sticky actions: both games stay the same one."""
+    opencv = pytest.importorskip("cv2")
+    settings = {"sticky": 0.25, "episodic_life": True, "fire_reset": True}
+    env = SingleAtari(EnvConfig(id="ALE/Breakout-v5", atari=settings), "rgb_array")
+    rng, ends = np.random.default_rng(0), 0
+    obs, _ = env.reset(seed=3)
+    for _ in range(600):
+        image = env.render()
+        assert (image.shape, image.dtype) == ((210, 160, 3), np.uint8)
+        gray = opencv.resize(opencv.cvtColor(image, opencv.COLOR_RGB2GRAY), (84, 84), interpolation=opencv.INTER_AREA)
+        np.testing.assert_array_equal(gray, obs[-1])
+        assert np.ptp(image.astype(int), axis=-1).max() > 100
+        obs, _, terminated, truncated, _ = env.step(rng.integers(env.action_space.n))
+        if terminated or truncated:
+            ends += 1
+            obs, _ = env.reset()
+    assert ends > 5
+    env.close()
+    assert SingleAtari(EnvConfig(id="ALE/Breakout-v5"), None).render() is None

@@ -6,6 +6,8 @@ import textwrap
 
 from support.traced_disk import TracedDisk
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from starling.experiment.run_folder.tensorboard import TensorBoardFile
 
@@ -84,3 +86,29 @@ def test_folder_that_cannot_be_created_is_one_warning(tmp_path):
     board.write({"env_steps": 1})
     board.close()
     assert len(said) == 1
+
+
+def test_settings_are_hyper_parameters(tmp_path):
+    settings = {"seed": 3, "compile": "auto", "algo": {"lr": 0.5, "double": True, "sizes": [1, 2]}, "run": None}
+    TensorBoardFile(tmp_path, None, print, settings).close()
+    reader = EventAccumulator(str(tmp_path))
+    reader.Reload()
+    content = reader.SummaryMetadata(SESSION_START_INFO_TAG).plugin_data.content
+    found = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert {key: getattr(value, value.WhichOneof("kind")) for key, value in found.items()} == {
+        "seed": 3,
+        "compile": "auto",
+        "algo.lr": 0.5,
+        "algo.double": True,
+        "algo.sizes": "[1, 2]",
+    }
+
+
+def test_image_has_its_step_and_size(tmp_path):
+    board = TensorBoardFile(tmp_path, None, print)
+    board.write_image("video", (b"GIF89a", (2, 3)), 40)
+    board.close()
+    reader = EventAccumulator(str(tmp_path))
+    reader.Reload()
+    (image,) = reader.Images("video")
+    assert (image.step, image.height, image.width, image.encoded_image_string) == (40, 2, 3, b"GIF89a")

@@ -242,7 +242,7 @@ def test_two_runs_with_one_seed_are_not_two_samples_and_the_page_says_so(tmp_pat
 
 USE = """
 <script>
-const press = (key) => plot.dispatchEvent(new KeyboardEvent("keydown", {key, cancelable: true}));
+const press = (key) => plot.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
 const plot = document.querySelector(".plot");
 press("End"); press("ArrowLeft");
 document.querySelectorAll(".legend button")[1].click();

@@ -31,12 +31,13 @@ TRIALS = 0x7121A1
 
 @dataclass(frozen=True)
 class Played:
-    """One whole game: its raw return, its length, the env's info at its end, and the policy that played it."""
+    """One whole game: its raw return, its length, the env's info at its end, the policy that played it, and its env."""
 
     total: float
     length: int
     info: dict[str, Any]
     arm: int
+    env_index: int
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def play_episodes(
         for i in np.flatnonzero(env.game_over | cut):
             if share[i] > 0:
                 info = env.episode_infos().get(int(i), {})
-                played.append(Played(float(totals[i]), int(lengths[i]), info, int(group.arm[i])))
+                played.append(Played(float(totals[i]), int(lengths[i]), info, int(group.arm[i]), int(i)))
                 share[i] -= 1
             begins[i] = True
             totals[i] = lengths[i] = 0

@@ -16,6 +16,7 @@ from starling.cli import (
     doctor,
     evaluate,
     listing,
+    live,
     logs,
     metrics,
     plan,
@@ -53,6 +54,7 @@ app.command("top")(top.top)
 app.command("doctor")(doctor.doctor)
 app.command("report")(report.report)
 app.command("scorecard")(report.scorecard)
+app.command("watch")(live.watch)
 app.command("verify-resume")(verify_resume.verify_resume)
 app.command("presets")(listing.presets)
 app.command("algos")(listing.algos)

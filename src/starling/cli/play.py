@@ -21,11 +21,16 @@ def play(
     checkpoint: Checkpoint = "newest",
     video: Annotated[
         Path | None,
-        typer.Option(help="Record a video: out.mp4 or out.gif.", show_default="in RUN/videos, unless --log is given"),
+        typer.Option(
+            help="Record a video: out.mp4 or out.gif.", show_default="in RUN/videos, unless --log or --window is given"
+        ),
     ] = None,
+    window: Annotated[bool, typer.Option("--window", help="Show the game in a window; Escape closes it.")] = False,
     log: Annotated[
         Path | None,
-        typer.Option(help="Write every step with all network outputs: steps.json.", show_default="no log"),
+        typer.Option(
+            help="Write every step with action, rewards, and network outputs: steps.json.", show_default="no log"
+        ),
     ] = None,
     fps: Annotated[
         float | None,
@@ -38,17 +43,25 @@ def play(
     streams: Annotated[
         bool, typer.Option("--streams/--no-streams", help="Show every reward stream below the frames.")
     ] = False,
+    view: Annotated[
+        bool, typer.Option("--view/--no-view", help="Show the images that the agent sees beside the frames.")
+    ] = False,
     allow: Allow = None,
 ) -> None:
-    """Record a video of a run's agent, or log its actions and network outputs step by step.
+    """Record a video of a run's agent, show it in a window, or log its actions and network outputs step by step.
 
     Example: starling play runs/mine --episodes 2 --video mine.gif --log steps.json
     """
     from starling.experiment.run_folder.folder import find
-    from starling.tools.video import check_folder, check_video, package
+    from starling.tools.video import check_folder, check_fps, check_video, package
 
     find(run, allow or ()).config()  # reports errors before torch is imported
-    if video or not log:
+    if window:
+        from starling.tools.window import check_display
+
+        check_display()
+        check_fps(fps)
+    if video or not (log or window):
         check_video(video or Path("video.mp4"), fps)
     for file in filter(None, (video, log)):
         check_folder(file)
@@ -57,7 +70,20 @@ def play(
 
     from starling.tools.play import Demand, play_run
 
-    demand = Demand(episodes, seed, explore, max_steps, checkpoint, video, log, fps, streams, tuple(allow or ()))
+    demand = Demand(
+        episodes=episodes,
+        seed=seed,
+        explore=explore,
+        max_steps=max_steps,
+        checkpoint=checkpoint,
+        video=video,
+        log=log,
+        fps=fps,
+        streams=streams,
+        view=view,
+        window=window,
+        allow=tuple(allow or ()),
+    )
     for file in play_run(run, demand, report=_score, warn=say):
         print(f"wrote {file}")
 

@@ -20,8 +20,13 @@ from starling.types import NDArray, StackSpec
 _EXTRA_ARGS = ("maxpool", "continuous", "continuous_action_threshold", "thread_affinity_offset")
 
 
-def make_vector(config: EnvConfig, num_envs: int, threads: int) -> VectorEnv[Any, Any, Any]:
-    """Make the ALE's vector env with the preprocessing of `config.atari`; convert its seeds with `seeds_int32`."""
+def make_vector(
+    config: EnvConfig, num_envs: int, threads: int, screen: tuple[int, int] | None = None
+) -> VectorEnv[Any, Any, Any]:
+    """Make the ALE's vector env with the preprocessing of `config.atari`; convert its seeds with `seeds_int32`.
+
+    With `screen`, height and width, the observations are the console's images in color instead.
+    """
     for name in config.args:
         if name not in _EXTRA_ARGS:
             raise UserError(
@@ -35,7 +40,7 @@ def make_vector(config: EnvConfig, num_envs: int, threads: int) -> VectorEnv[Any
         num_envs,
         num_threads=threads,
         reward_clipping=False,
-        **_switches(config.atari),
+        **(_switches(config.atari) | ({} if screen is None else _in_color(screen))),
         **config.args,
     )
     # The ALE writes its mode into the metadata of Gymnasium's base class, where all other vector envs would inherit it.
@@ -76,12 +81,17 @@ class LifeEpisodes(VectorWrapper[Any, Any, Any]):
 
 
 class SingleAtari(gymnasium.Env[NDArray, Any]):
-    """One game of the vector env as a single Gymnasium env, for wrappers and rendering."""
+    """One game of the vector env as a single Gymnasium env, for wrappers and rendering.
+
+    The ALE's vector env has no images but its observations. To be rendered, the game is therefore played a second time,
+    with the same seeds and actions, and the console's images as observations.
+    """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012 (as in Gymnasium; fps of the console)
 
     def __init__(self, config: EnvConfig, render_mode: str | None = None) -> None:
         self._envs = make_vector(config, num_envs=1, threads=1)
+        self._screen = make_vector(config, 1, 1, _screen_size(config.id)) if render_mode == "rgb_array" else None
         self.observation_space = self._envs.single_observation_space
         self.action_space = self._envs.single_action_space
         self.render_mode = render_mode
@@ -96,7 +106,9 @@ class SingleAtari(gymnasium.Env[NDArray, Any]):
             return obs, info
         seeds: Any = None if seed is None else seeds_int32(np.array([seed]))
         obs, infos = self._envs.reset(seed=seeds)
-        self._ended, self._frame = False, obs[0, -1]
+        if self._screen is not None:
+            self._image = self._screen.reset(seed=seeds)[0][0, -1]
+        self._ended = False
         return obs[0], infos_of(infos, 0)
 
     def step(self, action: Any) -> tuple[NDArray, float, bool, bool, dict[str, Any]]:
@@ -104,15 +116,32 @@ class SingleAtari(gymnasium.Env[NDArray, Any]):
 
     def _step(self, actions: NDArray) -> tuple[NDArray, float, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, infos = self._envs.step(actions)
-        self._ended, self._frame = bool(terminated[0] or truncated[0]), obs[0, -1]
+        if self._screen is not None:
+            self._image = self._screen.step(actions)[0][0, -1]
+        self._ended = bool(terminated[0] or truncated[0])
         return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), infos_of(infos, 0)
 
-    def render(self) -> NDArray:
-        """Return the newest preprocessed frame [size, size, 3]."""
-        return self._frame if self._frame.ndim == 3 else np.repeat(self._frame[..., None], 3, axis=-1)
+    def render(self) -> NDArray | None:
+        """Return the console's image [210, 160, 3], the maximum of the last two frames; None without a render mode."""
+        return None if self._screen is None else self._image
 
     def close(self) -> None:
         self._envs.close()
+        if self._screen is not None:
+            self._screen.close()
+
+
+def _screen_size(id: str) -> tuple[int, int]:
+    """Return height and width of a game's images, which differ in some games."""
+    from ale_py import ALEInterface, LoggerMode
+    from ale_py.roms import get_rom_path
+
+    ALEInterface.setLoggerMode(LoggerMode.Error)
+    console = ALEInterface()
+    rom: Any = get_rom_path(atari_games()[id])
+    console.loadROM(rom)
+    height, width = console.getScreenDims()
+    return height, width
 
 
 def _switches(config: AtariConfig) -> dict[str, Any]:
@@ -128,3 +157,7 @@ def _switches(config: AtariConfig) -> dict[str, Any]:
         "full_action_space": config.full_actions,
         "max_num_frames_per_episode": config.max_frames,
     }
+
+
+def _in_color(screen: tuple[int, int]) -> dict[str, Any]:
+    return {"img_height": screen[0], "img_width": screen[1], "grayscale": False, "stack_num": 1}

@@ -180,19 +180,19 @@ class VectorEnv:
         known = isinstance(fps, int | float) and 0 < fps < math.inf
         return fps / self.spec.frames_per_step if known else DEFAULT_PACE
 
-    def render(self) -> tuple[NDArray, ...]:
-        """Render every env to an image [H, W, 3] uint8; the env must have been made with `render=True`."""
+    def render(self, index: int = 0) -> NDArray:
+        """Render one env to an image [H, W, 3] uint8; the env must have been made with `render=True`."""
         try:
-            frames = self._env.render()
+            frame: Any = self._env.envs[index].render() if isinstance(self._env, SyncVectorEnv) else None
         except (NotImplementedError, gymnasium.error.Error) as error:
             raise UserError(
                 f"env {self.spec.id!r} cannot be rendered: {str(error) or 'it renders no images'}"
             ) from error
         except Exception as error:  # missing graphics drivers raise errors of many types
             raise UserError(f"env {self.spec.id!r} cannot be rendered: {in_one_line(error)}") from error
-        if frames is None or any(frame is None for frame in frames):
+        if frame is None:
             raise UserError(f"env {self.spec.id!r} cannot be rendered: it was not made for rendering")
-        return tuple(np.asarray(frame, np.uint8) for frame in frames)
+        return np.asarray(frame, np.uint8)
 
     def close(self) -> None:
         """Close the env; an error is only logged, so that it does not hide an earlier one."""

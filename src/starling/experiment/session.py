@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from starling.config.load import secret_values
+from starling.config.load import secret_values, to_shown
 from starling.config.quantities import Quantity
 from starling.config.secrets import hide_in
 from starling.envs.faults import EnvFault
@@ -96,7 +96,8 @@ class Session:
         self.metrics = MetricsFile(run_folder.metrics_file, display.message, rows, runtime.env_steps, seen)
         self._saver = Saver(run_folder.checkpoints, retention, display.message, self.metrics.sync)
         self._bottleneck = Bottleneck(self.config)
-        self.board = TensorBoardFile(run_folder.path, None if state is None else runtime.env_steps, display.message)
+        start = None if state is None else runtime.env_steps
+        self.board = TensorBoardFile(run_folder.path, start, display.message, to_shown(self.config))
         self._started = self._clock()
         self._counters: Counters = {
             "env steps": lambda: self.runtime.env_steps,

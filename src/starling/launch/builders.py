@@ -18,7 +18,7 @@ from starling.launch.plan import RunPlan
 from starling.learner.learner import Learner
 from starling.replay.copying import set_loaders
 from starling.replay.store import Store, shard_envs
-from starling.types import Layout, Progress, RunLength
+from starling.types import Layout, RunLength
 
 EVALUATION_SEED = 1_000_003
 """Added to the seed for evaluation, so that its envs differ from those of training."""
@@ -103,15 +103,11 @@ def build_evaluator(
     model: nn.Module,
     settings: EvalConfig,
     seed: int,
-    progress: Progress | None = None,
-    explore: bool = False,
-    arm: int = 0,
 ) -> Evaluator:
     """Build an evaluator with its own envs; each evaluation uses the current weights of `model`."""
     config = run_plan.config
     num_envs = min(settings.episodes, MAX_ENVS)
-    policy = Policy(run_plan.algorithm, model, num_envs=num_envs, explore=explore)
-    policy.progress, policy.arm = progress or policy.progress, arm
+    policy = Policy(run_plan.algorithm, model, num_envs=num_envs, explore=False)
     return Evaluator(policy, make_env(config.env, num_envs), settings, seed=seed, reward_clip=config.env.reward_clip)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,16 @@ import numpy as np
 import torch
 
 from starling.actor.core import Policy
-from starling.actor.evaluator import Evaluator
-from starling.config.schema import Config, EvalConfig
+from starling.actor.evaluator import MAX_ENVS, Played, play_episodes
+from starling.config.schema import Config
+from starling.envs.registry import make_env
 from starling.errors import UserError
 from starling.experiment.run_folder import checkpoint, folder
 from starling.experiment.run_folder.checkpoint_schema import state_check
 from starling.hardware import on_device_here, set_up_torch
-from starling.launch.builders import build_evaluator
 from starling.launch.plan import RunPlan, build_model, check_network, load_weights, plan_threads
 from starling.launch.sizes import checkpoint_limits
+from starling.tools.video import draw_without_a_screen, write_video
 from starling.types import Progress
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
@@ -41,10 +43,10 @@ class TrainedAgent:
     checkpoint: Path
     arm: int = 0
 
-    def policy(self, *, explore: bool) -> Policy:
+    def policy(self, *, explore: bool, num_envs: int | None = None) -> Policy:
         """Build a policy that acts as in training at this checkpoint, or without exploration."""
-        num_envs = self.run_plan.config.env.num
-        policy = Policy(self.run_plan.algorithm, self.model, num_envs=num_envs, explore=explore)
+        count = self.run_plan.config.env.num if num_envs is None else num_envs
+        policy = Policy(self.run_plan.algorithm, self.model, num_envs=count, explore=explore)
         policy.progress, policy.arm = self.progress, self.arm
         return policy
 
@@ -109,21 +111,27 @@ def evaluate_run(
     run: Path,
     *,
     episodes: int,
-    seed: int,
+    seed: int | Sequence[int],
     which: str,
     protocol: str,
     warn: Callable[[str], None],
     sample: bool = False,
     epsilon: float | None = None,
     allow: Sequence[str] = (),
+    video: Path | None = None,
 ) -> dict[str, Any]:
-    """Evaluate a run's agent over `episodes` whole games; returns statistics of the raw returns, and the protocol.
+    """Evaluate a run's agent over `episodes` whole games per seed; returns the raw returns, and the protocol.
 
     Args:
+        seed: Seed of the envs, or several; the games of a seed do not depend on the others.
         sample: Sample actions from the policy's distribution, as in training, instead of the most likely ones.
         epsilon: Probability of a random action, for Q-learning; None: algo.eval_epsilon.
         allow: Packages that may be imported if another user made the run folder.
+        video: File to record the games of the first env of each seed in.
     """
+    seeds = [seed] if isinstance(seed, int) else list(seed)
+    if video is not None:
+        draw_without_a_screen()
     agent = load_agent(run, which=which, protocol=protocol, warn=warn, allow=allow)
     algo = agent.run_plan.config.algo
     if sample and hasattr(algo, "eval_epsilon"):
@@ -131,25 +139,56 @@ def evaluate_run(
     if epsilon is not None:
         agent = agent.with_epsilon(epsilon)
     set_up_torch(plan_threads(agent.run_plan))
-    settings = EvalConfig(episodes=episodes)
-    evaluator = build_evaluator(
-        agent.run_plan, agent.model, settings, seed, agent.progress, explore=sample, arm=agent.arm
-    )
+    games = _Games(agent, episodes, seeds, explore=sample, render=video is not None)
     try:
-        return summarize(evaluator) | {
-            "protocol": protocol,
-            "actions": "sampled" if sample else agent.greedy_actions(),
-            "env": agent.run_plan.env.id,
-            "seed": seed,
-            "checkpoint": agent.checkpoint.name,
-        }
+        if video is None:
+            deque(games.play(), maxlen=0)
+        else:
+            write_video(video, (games.env.render() for is_shown in games.play() if is_shown), games.env.pace)
     finally:
-        evaluator.env.close()
+        games.env.close()
+    return {
+        **summarize([game.total for _, game in games.played]),
+        "returns": [game.total for _, game in games.played],
+        "lengths": [game.length for _, game in games.played],
+        "seeds": [seed for seed, _ in games.played],
+        "protocol": protocol,
+        "actions": "sampled" if sample else agent.greedy_actions(),
+        "env": agent.run_plan.env.id,
+        "seed": seeds[0],
+        "checkpoint": agent.checkpoint.name,
+    }
 
 
-def summarize(evaluator: Evaluator) -> dict[str, Any]:
-    """Play all episodes; returns mean, median, std, and a 95% confidence interval of the mean of their returns."""
-    totals = [game.total for ended in evaluator.play() for game in ended]
+class _Games:
+    """Plays the games of an evaluation; `played` has each with its seed, in the order of seeds and envs."""
+
+    def __init__(
+        self, agent: TrainedAgent, episodes: int, seeds: Sequence[int], *, explore: bool, render: bool
+    ) -> None:
+        self._episodes, self._seeds = episodes, seeds
+        settings = agent.run_plan.config.env
+        self._reward_clip = settings.reward_clip
+        self.env = make_env(settings, min(episodes, MAX_ENVS), render=render)
+        self._policy = agent.policy(explore=explore, num_envs=self.env.num)
+        self.played: list[tuple[int, Played]] = []
+
+    def play(self) -> Iterator[bool]:
+        """Play all games; yields after every step of the envs: True while the first env plays games that count."""
+        for seed in self._seeds:
+            left, ended_here = -(-self._episodes // self.env.num), list[Played]()
+            steps = play_episodes(
+                self._policy, self.env, episodes=self._episodes, seed=seed, reward_clip=self._reward_clip
+            )
+            for ended in steps:
+                ended_here += ended
+                yield left > 0
+                left -= sum(game.env_index == 0 for game in ended)
+            self.played += [(seed, game) for game in sorted(ended_here, key=lambda game: game.env_index)]
+
+
+def summarize(totals: Sequence[float]) -> dict[str, Any]:
+    """Return mean, median, std, and a 95% confidence interval of the mean of returns."""
     low, high = _interval(np.array(totals))
     return {
         "mean": statistics.fmean(totals),

@@ -1,10 +1,8 @@
-"""Play episodes with a trained agent; record a video, or log every step with the outputs of the network."""
+"""Play episodes with a trained agent: show them, record a video, or log every step with the outputs of the network."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -21,11 +19,15 @@ from starling.actor.core import EnvGroup, Policy
 from starling.envs.registry import make_env
 from starling.envs.vector import VectorEnv
 from starling.errors import UserError
+from starling.experiment.run_folder.tensorboard import TensorBoardFile
 from starling.hardware import set_up_torch
 from starling.launch.plan import plan_threads
+from starling.tools.agent_view import beside, images_of
 from starling.tools.evaluate import load_agent
-from starling.tools.video import PartialFile, as_shown, write_video
+from starling.tools.video import PartialFile, as_shown, draw_without_a_screen, write_video
+from starling.tools.video_preview import Preview
 from starling.tools.video_strip import Strip
+from starling.tools.window import Window
 from starling.types import EnvStep, NDArray, Tree
 
 _ENV_INDEX = np.zeros(1, np.int64)  # index of the only env
@@ -33,7 +35,7 @@ _ENV_INDEX = np.zeros(1, np.int64)  # index of the only env
 
 @dataclass(frozen=True)
 class Demand:
-    """Options of `play_run`; with neither video nor log, a video is written to the run's folder."""
+    """Options of `play_run`; with neither video, log, nor window, a video is written to the run's folder."""
 
     episodes: int
     seed: int
@@ -43,7 +45,9 @@ class Demand:
     video: Path | None
     log: Path | None
     fps: float | None  # None: real time
-    streams: bool  # show every reward stream below the frames of the video
+    streams: bool  # show every reward stream below the frames
+    view: bool = False  # show what the agent sees beside the frames
+    window: bool = False  # show the frames as they are made
     allow: tuple[str, ...] = ()  # packages that may be imported if another user made the run folder
 
 
@@ -53,7 +57,7 @@ class Shown:
 
     total: float = 0.0
     length: int = 0
-    finished: bool = False  # False: cut off by `max_steps`
+    finished: bool = False  # False: cut off by `max_steps`, or the window was closed
     steps: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -63,25 +67,36 @@ def play_run(
     """Play episodes with a run's agent; `report` is called after each. Returns the files that were written."""
     if demand.log and demand.log == demand.video:
         raise UserError(f"video and log cannot both be written to {demand.log}")
-    if demand.streams and demand.log and not demand.video:
+    draws = demand.video is not None or demand.window or not demand.log
+    if demand.streams and not draws:
         raise UserError("reward streams are shown below a video: name one with --video (a log always has them)")
-    if demand.video or not demand.log:
-        _draw_without_a_screen()  # before the first env is made, which may import the renderer
+    if demand.view and not draws:
+        raise UserError("the agent's view is shown beside a video: name one with --video")
+    if draws:
+        draw_without_a_screen(window=demand.window)  # before the first env is made, which may import the renderer
     agent = load_agent(run, which=demand.checkpoint, protocol="as-trained", warn=warn, allow=demand.allow)
     set_up_torch(plan_threads(agent.run_plan))
     settings, name = agent.run_plan.config.env, agent.checkpoint.name
-    film = demand.video or (None if demand.log else run / "videos" / f"{name}.mp4")
-    env = make_env(settings, 1, render=film is not None)
+    own = None if demand.video or demand.log or demand.window else run / "videos"
+    film = demand.video if own is None else own / f"{name}.mp4"
+    env = make_env(settings, 1, render=draws)
     try:
         policy = agent.policy(explore=demand.explore)
         player = Player(policy, env, demand, reward_clip=settings.reward_clip, report=report)
-        if film:
+        if draws:
             player.try_picture()
-        if film and demand.video is None:
-            _make_folder(film.parent)
+        if own is not None:
+            _make_folder(own)
+        if demand.log and not has_named_outputs(policy.model):
+            warn(f"the model of {agent.run_plan.config.algo.name} has no named outputs: the log has none")
+        fps = demand.fps or env.pace
         with ExitStack() as stack:
+            window = stack.enter_context(Window(f"{run.name}: {env.spec.id}", fps)) if demand.window else None
             log = stack.enter_context(PartialFile(demand.log)) if demand.log else None
-            files = _play(player, film, fps=demand.fps, replace=demand.video is not None)
+            preview = Preview(fps) if own is not None else None
+            files = _play(player, film, window, preview, fps)
+            if own is not None and preview is not None:
+                _add_to_tensorboard(own, preview, agent.progress.env_steps, warn)
             if log:
                 about = {"run": str(run), "checkpoint": name, "env": env.spec.id, "seed": demand.seed}
                 episodes = [_episode(shown) for shown in player.shown]
@@ -99,12 +114,36 @@ def _make_folder(folder: Path) -> None:
         raise UserError(f"cannot write to {folder}: {error.strerror}; name a file with --video") from None
 
 
-def _play(player: Player, film: Path | None, *, fps: float | None, replace: bool) -> list[Path]:
-    if film is None:
+def _play(player: Player, film: Path | None, window: Window | None, preview: Preview | None, fps: float) -> list[Path]:
+    if film is None and window is None:
         deque(player.play(), maxlen=0)
         return []
-    pictures = (player.picture() for _ in player.play())
-    return [write_video(film, pictures, fps or player.env.pace, replace=replace)]
+    pictures = _pictures(player, window, preview)
+    if film is not None:
+        is_own = preview is not None  # a video in the run's folder, where none replaces another
+        return [write_video(film, pictures, fps, replace=not is_own)]
+    deque(pictures, maxlen=0)
+    return []
+
+
+def _pictures(player: Player, window: Window | None, preview: Preview | None) -> Iterator[NDArray]:
+    """Yield an image per step, until the window is closed."""
+    for _ in player.play():
+        picture = player.picture()
+        if preview is not None:
+            preview.add(picture)
+        yield picture
+        if window is not None and not window.show(picture):
+            return
+
+
+def _add_to_tensorboard(folder: Path, preview: Preview, step: int, warn: Callable[[str], None]) -> None:
+    """Write the preview into a folder of its own: TensorBoard reads only the newest of the files in a folder."""
+    gif = preview.gif()
+    if gif is not None:
+        board = TensorBoardFile(folder, None, warn)
+        board.write_image("video", gif, step)
+        board.close()
 
 
 class Player:
@@ -134,12 +173,15 @@ class Player:
             self._report(number, shown)
 
     def picture(self) -> NDArray:
-        picture = self.env.render()[0]
+        picture = self.env.render()
+        if self._demand.view:
+            assert self._group.latest is not None
+            picture = beside(picture, images_of(self._group.latest.obs, self.env.spec))
         return picture if self._strip is None else self._strip.under(as_shown(picture), self._streams)
 
     def try_picture(self) -> None:
         """Render once, so that an env that cannot render fails before any file is written."""
-        self.env.reset(self._seeds(0))
+        self._group.latest = self.env.reset(self._seeds(0))
         self.picture()
 
     def _seeds(self, number: int) -> NDArray:
@@ -174,12 +216,14 @@ class Player:
             if self._strip is not None:
                 self._strip.add({name: float(rewards[name][0]) for name in self._streams})
             if self._demand.log:
-                shown.steps.append({"step": shown.length, **_line(output.action, outputs, step, rewards)})
+                action = self.env.decode(output.action)
+                shown.steps.append({"step": shown.length, **_line(action, outputs, step, rewards)})
             shown.total += float(step.reward[0])
             shown.length += 1
 
 
-def _line(action: Tree, outputs: dict[str, Any], step: EnvStep, rewards: dict[str, NDArray]) -> dict[str, Any]:
+def _line(action: NDArray, outputs: dict[str, Any], step: EnvStep, rewards: dict[str, NDArray]) -> dict[str, Any]:
+    """Return one step for the log; `action` is in units of the env."""
     return {
         "action": _plain(action),
         "reward": _plain(step.reward),
@@ -190,10 +234,15 @@ def _line(action: Tree, outputs: dict[str, Any], step: EnvStep, rewards: dict[st
     }
 
 
+def has_named_outputs(model: Any) -> bool:
+    """Return True if a model has a method `step` that returns outputs by name, as a `Network` does."""
+    return hasattr(model, "step")
+
+
 def head_outputs(model: Any, group: EnvGroup) -> dict[str, Any]:
-    """Return the outputs of all heads of a `Network` for the group's observation; {} if the model has no `step`."""
+    """Return the outputs of all heads for the group's observation; {} if they have no names."""
     assert group.latest is not None
-    if not hasattr(model, "step"):
+    if not has_named_outputs(model):
         return {}
     where = next(model.parameters()).device
     obs, first, carry = tree.to_torch((group.latest.obs, group.latest.first, group.carry), where)
@@ -222,12 +271,3 @@ def _numbers(leaf: Any) -> Any:
 def _episode(shown: Shown) -> dict[str, Any]:
     known = asdict(shown)
     return {"return": known.pop("total"), **known}
-
-
-def _draw_without_a_screen() -> None:
-    """Make pygame and MuJoCo render off-screen and without sound, so that no display is needed."""
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
-        os.environ.setdefault("MUJOCO_GL", "egl")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from io import BytesIO
 from itertools import chain, islice
@@ -83,8 +84,7 @@ def check_video(path: Path, fps: float | None) -> None:
     """Raise `UserError` for an unknown format, an invalid frame rate, or a missing package, before any rendering."""
     if path.suffix.lower() not in _WRITERS:
         raise UserError(f"{path} does not end in {' or '.join(_WRITERS)}, the video formats that can be written")
-    if fps is not None and not 0.1 <= fps <= 1000:
-        raise UserError(f"{fps:g} frames per second cannot be shown; choose 0.1 to 1000")
+    check_fps(fps)
     if path.suffix.lower() == ".gif":
         package("PIL.Image")
         return
@@ -92,6 +92,22 @@ def check_video(path: Path, fps: float | None) -> None:
         package("imageio_ffmpeg").get_ffmpeg_exe()
     except RuntimeError as error:
         raise UserError(f"an mp4 needs ffmpeg, and there is none here ({error}); write a .gif instead") from None
+
+
+def check_fps(fps: float | None) -> None:
+    """Raise `UserError` for an invalid frame rate."""
+    if fps is not None and not 0.1 <= fps <= 1000:
+        raise UserError(f"{fps:g} frames per second cannot be shown; choose 0.1 to 1000")
+
+
+def draw_without_a_screen(*, window: bool = False) -> None:
+    """Make pygame and MuJoCo render off-screen and without sound, so that no display is needed but for a window."""
+    if not window:
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+        os.environ.setdefault("MUJOCO_GL", "egl")
 
 
 def write_video(path: Path, frames: Iterable[NDArray], fps: float, *, replace: bool = True) -> Path:
@@ -144,6 +160,10 @@ def _length(film: Path) -> int | None:
 
 
 def _write_gif(partial: PartialFile, pictures: Iterator[NDArray], fps: float) -> None:
+    partial.write(encode_gif(pictures, fps))
+
+
+def encode_gif(pictures: Iterator[NDArray], fps: float) -> bytes:
     """Encode with Pillow, which holds all frames in memory and merges equal ones into a longer one."""
     image = package("PIL.Image")
     every = math.ceil(fps * _MIN_GIF_MS / 1000)  # drop frames that are too fast to play, to keep the speed right
@@ -151,7 +171,7 @@ def _write_gif(partial: PartialFile, pictures: Iterator[NDArray], fps: float) ->
     pace = round(100 * every / fps) * 10  # gif durations are in hundredths of a second
     film = BytesIO()
     first.save(film, format="GIF", save_all=True, append_images=others, duration=pace, loop=0)
-    partial.write(film.getvalue())
+    return film.getvalue()
 
 
 _WRITERS = {".mp4": _write_mp4, ".gif": _write_gif}

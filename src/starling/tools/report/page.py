@@ -6,6 +6,7 @@ import base64
 import hashlib
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.resources import files
 
@@ -30,62 +31,88 @@ AXES: tuple[tuple[Axis, str], ...] = (("steps", "env steps"), ("time", "training
 _MOST_ARMS = 64
 
 
-def build_page(groups: Sequence[Group], missing: Sequence[str] = (), *, smooth: float = 0.0) -> str:
+@dataclass(frozen=True)
+class Live:
+    """What a page that keeps itself up to date has more than a report.
+
+    Attributes:
+        now: its first section.
+        style: style sheet in addition to the report's.
+        script: script in addition to the report's.
+    """
+
+    now: Markup
+    style: str
+    script: str
+
+
+def build_page(
+    groups: Sequence[Group], missing: Sequence[str] = (), *, smooth: float = 0.0, live: Live | None = None
+) -> str:
     """Build the whole page.
 
     Args:
         groups: runs, sorted by env.
         missing: one line for every run that could not be read.
         smooth: smoothing at first, in [0, 1).
+        live: additions of a page that asks the address it came from for news; a report loads nothing.
 
     Returns:
         HTML.
     """
-    style, script = _asset("report.css"), _asset("report.js")
-    policy = (
-        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; media-src data:;"
-        " base-uri 'none'; form-action 'none'"
+    style = Markup(read_asset("report.css") + ("" if live is None else live.style))
+    script = Markup(read_asset("report.js") + ("" if live is None else live.script))
+    name, own = (
+        ("Report", "") if live is None else ("Watch", "; connect-src 'self'; img-src 'self' data:; media-src 'self'")
     )
-    title = f"Report: {cut(', '.join(group.title for group in groups), 80)}"
+    policy = (
+        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}"
+        f"{own or '; img-src data:; media-src data:'}; base-uri 'none'; form-action 'none'"
+    )
+    titles = cut(", ".join(group.title for group in groups), 80)
+    made = f"Starling {version('starling-rl')}, {time.strftime('%Y-%m-%d %H:%M')}"
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="referrer", content="no-referrer"),
-        tag("title", title),
+        tag("title", f"{name}: {titles or 'no runs yet'}"),
+        None if live is None else tag("link", rel="icon", href="data:,"),  # else a browser asks for /favicon.ico
         tag("style", style),
     )
     body = tag(
         "body",
         tag("a", "Skip to the charts", class_="skip", href="#main"),
-        _header(groups, missing),
+        _header(f"Starling {name.lower()}", groups, missing, is_live=live is not None),
+        None if live is None else live.now,
         _controls(smooth),
         tag("main", [_group(group, number) for number, group in enumerate(groups)], id="main"),
-        tag(
-            "footer", f"Starling {version('starling-rl')}, {time.strftime('%Y-%m-%d %H:%M')}. This page loads nothing."
-        ),
+        tag("footer", f"{made}. This page loads nothing." if live is None else f"{made}."),
         tag("script", script),
     )
     return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
 
 
-def _asset(name: str) -> Markup:
-    return Markup((files("starling.tools.report") / name).read_text(encoding="utf-8"))
+def read_asset(name: str, package: str = "starling.tools.report") -> str:
+    """Read a style sheet or a script of a package."""
+    return (files(package) / name).read_text(encoding="utf-8")
 
 
 def _hash(content: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
-def _header(groups: Sequence[Group], missing: Sequence[str]) -> Markup:
+def _header(title: str, groups: Sequence[Group], missing: Sequence[str], *, is_live: bool) -> Markup:
     runs = [run for group in groups for run in group.runs]
     going = sum(run.is_running for run in runs)
     told = [_count(len(runs), "run"), _count(len(groups), "environment")]
     if going:
         told.append(f"{going} in progress")
     problems = [*missing, *(f"{run.name}: {problem}" for run in runs for problem in run.problems)]
-    parts: list[Child] = [tag("h1", "Starling report"), tag("p", ", ".join(told), class_="muted")]
+    parts: list[Child] = [tag("h1", title), tag("p", ", ".join(told), class_="muted")]
+    if is_live:
+        parts.append(tag("p", "Needs JavaScript to show what is new.", id="live", role="status", class_="small"))
     if len(groups) > 1:
         links = [tag("li", tag("a", group.title, href=f"#group-{i}")) for i, group in enumerate(groups)]
         parts.append(tag("nav", tag("ul", links, class_="plain"), aria_label="Environments"))

@@ -79,42 +79,60 @@
     delete plot.dataset.cursor;
   };
 
-  const listen = (plot) => {
-    const width = plot.viewBox.baseVal.width;
-    plot.addEventListener("pointermove", (event) => {
-      const box = plot.getBoundingClientRect();
-      readAt(plot, (event.clientX - box.left) / box.width * width);
-    });
-    plot.addEventListener("pointerleave", () => clear(plot));
-    plot.addEventListener("blur", () => clear(plot));
-    plot.addEventListener("keydown", (event) => {
-      const [left, , right] = plot.dataset.area.split(" ").map(Number);
-      const now = Number(plot.dataset.cursor ?? right), step = (right - left) / 40;
-      const next = { ArrowLeft: now - step, ArrowRight: now + step, Home: left, End: right }[event.key];
-      if (event.key === "Escape") clear(plot);
-      if (next === undefined) return;
-      event.preventDefault();
-      readAt(plot, next);
-    });
+  const plotOf = (event) => event.target.closest?.(".plot") ?? null;
+  const leave = (event) => {
+    const plot = plotOf(event);
+    if (plot && !plot.contains(event.relatedTarget)) clear(plot);
   };
+  document.addEventListener("pointermove", (event) => {
+    const plot = plotOf(event);
+    if (!plot) return;
+    const box = plot.getBoundingClientRect();
+    readAt(plot, (event.clientX - box.left) / box.width * plot.viewBox.baseVal.width);
+  });
+  document.addEventListener("pointerout", leave);
+  document.addEventListener("focusout", leave);
+  document.addEventListener("keydown", (event) => {
+    const plot = plotOf(event);
+    if (!plot) return;
+    const [left, , right] = plot.dataset.area.split(" ").map(Number);
+    const now = Number(plot.dataset.cursor ?? right), step = (right - left) / 40;
+    const next = { ArrowLeft: now - step, ArrowRight: now + step, Home: left, End: right }[event.key];
+    if (event.key === "Escape") clear(plot);
+    if (next === undefined) return;
+    event.preventDefault();
+    readAt(plot, next);
+  });
 
-  const showAxis = (axis) => all("[data-on-axis]").forEach((part) => { part.hidden = part.dataset.onAxis !== axis; });
-
-  const toggle = (button) => {
-    const shown = button.getAttribute("aria-pressed") !== "true";
-    button.setAttribute("aria-pressed", String(shown));
-    for (const group of all(`.plot g[data-series="${Number(button.dataset.series)}"]`, button.closest("section")))
-      group.setAttribute("visibility", shown ? "visible" : "hidden");
-  };
-
-  all(".plot").forEach(listen);
-  all("input[name=axis]").forEach((input) => input.addEventListener("change", () => showAxis(input.value)));
-  all(".legend button").forEach((button) => button.addEventListener("click", () => toggle(button)));
   const slider = document.querySelector("#smooth"), shown = document.querySelector("#smooth-value");
-  const apply = () => { shown.textContent = slider.value; smooth(Number(slider.value)); };
-  slider.addEventListener("input", apply);
   const each = document.querySelector("#each");
+  const showAxis = () => {
+    const axis = document.querySelector("input[name=axis]:checked").value;
+    for (const part of all("[data-on-axis]")) part.hidden = part.dataset.onAxis !== axis;
+  };
+  const showSmoothed = () => { shown.textContent = slider.value; smooth(Number(slider.value)); };
+  const showSeries = () => {
+    for (const button of all(".legend button"))
+      for (const group of all(`.plot g[data-series="${Number(button.dataset.series)}"]`, button.closest("section")))
+        group.setAttribute("visibility", button.getAttribute("aria-pressed") === "true" ? "visible" : "hidden");
+  };
+  const show = () => {
+    showAxis();
+    showSmoothed();
+    showSeries();
+    for (const plot of all(".plot[data-cursor]")) readAt(plot, Number(plot.dataset.cursor));
+  };
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest?.(".legend button");
+    if (!button) return;
+    button.setAttribute("aria-pressed", String(button.getAttribute("aria-pressed") !== "true"));
+    showSeries();
+  });
+  all("input[name=axis]").forEach((input) => input.addEventListener("change", showAxis));
+  slider.addEventListener("input", showSmoothed);
   each.addEventListener("change", () => document.body.classList.toggle("no-runs", !each.checked));
+  document.addEventListener("starling:update", show); // after charts were replaced
   document.querySelector(".controls").hidden = false;
-  apply();
+  show();
 })();

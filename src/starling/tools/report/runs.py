@@ -112,7 +112,7 @@ def read_runs(paths: list[Path]) -> tuple[list[Run], list[str]]:
     found: list[Run] = []
     lines: list[str] = []
     wanted = list({path.resolve(): path for path in paths}.values())
-    for path, name in zip(wanted, _names(wanted), strict=True):
+    for path, name in zip(wanted, names_of(wanted), strict=True):
         try:
             found.append(read_run(path, name))
         except UserError as error:
@@ -120,7 +120,7 @@ def read_runs(paths: list[Path]) -> tuple[list[Run], list[str]]:
     return found, lines
 
 
-def _names(paths: list[Path]) -> list[str]:
+def names_of(paths: list[Path]) -> list[str]:
     """Return the names of folders, with as many parents as make them differ."""
     parts = [path.resolve().parts for path in paths]
     for length in range(1, max(map(len, parts), default=1) + 1):

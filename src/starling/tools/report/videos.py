@@ -29,6 +29,11 @@ class Video:
     def moves(self) -> bool:
         return self.mime.startswith("video/")
 
+    @property
+    def content(self) -> bytes:
+        """Return the bytes of the file."""
+        return base64.b64decode(self.url.partition(",")[2])
+
 
 def videos_of(run: Path) -> tuple[list[Video], list[str]]:
     """Return the newest videos of a run, and one line for each file that was left out."""
