@@ -6,8 +6,9 @@ import pytest
 from gymnasium import spaces
 
 import starling
-from starling.envs.catalog import gymnasium_spec, known_ids
+from starling.envs.catalog import check_id, gymnasium_spec, known_ids
 from starling.envs.wrappers import SelectObservation, without_text
+from starling.errors import UserError
 
 SCREEN = (
     "env.wrappers={SelectObservation: {key: screen}, ResizeObservation: {shape: [36, 36]}, GrayscaleObservation: {},"
@@ -46,6 +47,23 @@ def test_every_env_of_popgym_is_listed():
     pytest.importorskip("popgym")
     assert gymnasium_spec("popgym-AutoencodeEasy-v0") is not None
     assert sum(id.startswith("popgym-") for id in known_ids()) >= 42
+
+
+@pytest.mark.parametrize(("module", "prefix"), [("minigrid", "MiniGrid-WFC-"), ("vizdoom", "VizdoomDoom")])
+def test_envs_whose_files_the_package_lacks_are_not_listed(module, prefix):
+    pytest.importorskip(module)
+    assert any(id.startswith(prefix[:7]) for id in known_ids())
+    assert not any(id.startswith(prefix) for id in known_ids())
+
+
+def test_rendered_observations_without_a_display_are_a_one_line_error(monkeypatch):
+    pytest.importorskip("dm_control")
+    for name in ("DISPLAY", "MUJOCO_GL"):
+        monkeypatch.delenv(name, raising=False)
+    for id in ("dm_control/reach_site_vision-v0", "dm_control/RodentTwoTouch-v0"):
+        with pytest.raises(UserError, match="there is no display: set MUJOCO_GL=egl or osmesa"):
+            check_id(id)
+    check_id("dm_control/reach_site_features-v0")
 
 
 class Instructed(gymnasium.Env):

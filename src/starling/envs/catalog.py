@@ -10,6 +10,8 @@ import importlib
 import inspect
 import io
 import logging
+import os
+import re
 import warnings
 from contextlib import redirect_stderr
 from dataclasses import dataclass
@@ -88,7 +90,10 @@ _GYMNASIUM = {
 }
 """The package and the requirement that installs it for Gymnasium's own envs, by the prefix of their module."""
 _TOO_OLD = {"Pusher-v4"}  # needs mujoco below 3, but the extra installs a later version
-_WITHOUT_FILES = ("VizdoomDoom", "MiniGrid-WFC-")  # ids whose files the packages do not have, such as the original Doom
+_UNPLAYABLE = ("VizdoomDoom", "MiniGrid-WFC-", "dm_control/compatibility-env")
+"""Prefixes of ids that are not listed: the packages lack their files (the original Doom), or they need an argument."""
+_RENDERED = re.compile(r"dm_control/([A-Z]\w+|\w+_vision|quadruped-escape)-v0")
+"""Ids of dm_control whose observations are rendered, which ends the process if it can render nowhere."""
 _TWO_PLAYERS = {"combat", "joust", "maze_craze", "warlords"}
 _MINATAR_GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 _MARIO_ROMS = ("vanilla", "downsample", "pixel", "rectangle")
@@ -140,7 +145,7 @@ def known_ids() -> list[str]:
     for prefix, ids in ((MINATAR, minatar_games()), (MARIO, mario_games())):
         games |= set() if _PACKAGES[prefix].missing() else set(ids)
     made_by_gymnasium = {id for id, spec in gymnasium_envs().items() if not (_is_retired(spec) or _need(id, spec))}
-    return sorted(id for id in own | games | made_by_gymnasium if not id.startswith(_WITHOUT_FILES))
+    return sorted(id for id in own | games | made_by_gymnasium if not id.startswith(_UNPLAYABLE))
 
 
 def missing() -> dict[str, list[str]]:
@@ -170,6 +175,8 @@ def check_id(id: str) -> None:
     need = _need(id, spec)
     if need is not None:
         raise UserError(f"env {id!r} needs the package {need[0]}: pip install '{need[1]}'")
+    if _RENDERED.fullmatch(id) and not {"MUJOCO_GL", "DISPLAY"} & os.environ.keys():
+        raise UserError(f"env {id!r} renders what it observes, and there is no display: set MUJOCO_GL=egl or osmesa")
     own = id.startswith(ENVPOOL)  # `envpool.make_vector` checks these
     if spec is None and not own and id not in (known := known_ids()):
         if advice := without_wheel(id):
