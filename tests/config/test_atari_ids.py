@@ -32,11 +32,6 @@ def test_settings_are_those_that_the_ale_registers():
                 resolve(id)
 
 
-def test_blackjack_of_gymnasium_is_not_that_of_the_ale():
-    assert EnvConfig(id="Blackjack-v1").id == "Blackjack-v1"
-    assert EnvConfig(id="Blackjack").id == "ALE/Blackjack-v5"
-
-
 @pytest.mark.parametrize(
     ("id", "frame_skip", "sticky"),
     [
