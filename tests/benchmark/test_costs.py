@@ -21,11 +21,11 @@ from starling.tools.benchmark.workload import Work
 
 SMALL = ["net.torso.hidden=[16]"]
 CASES = [
-    # Batches of Atari images take too long on one core; the omitted MuJoCo presets are like HalfCheetah.
+    # Batches of images of Atari and Mario take too long on one core; the omitted MuJoCo presets are like HalfCheetah.
     *(
         [name]
         for name in preset_names()
-        if not name.endswith(("pong", "atari", "montezuma", "hopper", "walker2d", "ant"))
+        if not name.endswith(("pong", "atari", "montezuma", "hopper", "walker2d", "ant", "mario"))
     ),
     ["dqn-pong", "env.num=2"],
     ["dqn-cartpole", "algo.n_step=3", "algo.prioritized.alpha=0.6", "env.num=4"],

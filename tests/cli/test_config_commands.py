@@ -191,6 +191,7 @@ def test_environments_are_listed_by_family(in_process):
     assert family["CartPole-v1"] == "Gymnasium"
     assert family["MinAtar/Breakout-v1"] == "MinAtar"
     assert family["toy/memory"] == "toy"
+    assert family["SuperMarioBros-1-1-v0"] == "Super Mario Bros."
     code, printed, _ = in_process("envs", "CARTPOLE-V1")
     assert code == 0
     assert "CartPole-v1" in printed
@@ -225,6 +226,18 @@ def test_missing_packages_are_listed_with_one_line_each(in_process, monkeypatch)
     code, printed, complaint = in_process("envs", "ale/")
     assert (code, printed) == (2, "")
     assert complaint == "error: not installed: ALE/... (pip install 'starling-rl[atari]')\n"
+
+
+def test_environments_that_would_come_with_a_package_are_listed_apart(in_process, monkeypatch):
+    monkeypatch.setitem(sys.modules, "minigrid", None)
+    listed, _, apart = in_process("envs")[1].partition("\n\n")
+    assert "popgym-AutoencodeEasy-v0" in listed
+    assert "MiniGrid" not in listed
+    assert "not installed: MiniGrid-... and BabyAI-... (pip install 'starling-rl[minigrid]')\n" in apart
+    assert "cannot be installed: DeepMind Lab has no wheel" in apart
+    code, _, complaint = in_process("envs", "minigrid-empty")
+    assert (code, complaint) == (2, "error: not installed: MiniGrid-... (pip install 'starling-rl[minigrid]')\n")
+    assert "envpool/CoinrunHard-v0" in in_process("envs", "procgen")[2]
 
 
 def test_plain_output_is_ordinary_yaml(in_process):

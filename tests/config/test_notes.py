@@ -90,3 +90,10 @@ def test_what_an_atari_id_in_a_file_has_become_is_said(tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("base: dqn-atari\nenv: {id: Pong}\n")
     assert notes(str(mine)) == ["env: Pong is ALE/Pong-v5 with env.atari.frame_skip=4 and env.atari.sticky=0"]
+
+
+def test_mission_that_is_left_out_is_named_unless_a_wrapper_may_convert_it():
+    (note,) = (note for note in notes("ppo", "env.id=MiniGrid-Empty-5x5-v0") if "mission" in note)
+    assert "env.wrappers='{minigrid.wrappers:DictObservationSpaceWrapper: {}}'" in note
+    wrapped = notes("ppo", "env.id=BabyAI-GoToObj-v0", "env.wrappers={SelectObservation: {key: image}}")
+    assert not any("mission" in note for note in wrapped)

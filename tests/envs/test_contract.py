@@ -32,6 +32,7 @@ BACKENDS = {
     **{f"minatar-{name}": EnvConfig(id=f"MinAtar/{name}-v1", wrappers=LIMIT) for name in MINATAR},
     "minatar-hidden": EnvConfig(id="MinAtar/Breakout-v1", wrappers=[{"name": "HideFrames"}]),
     "minatar-bare": EnvConfig(id="MinAtar/Breakout-v0"),
+    "mario": EnvConfig(id="SuperMarioBros-1-1-v0", args={"frame_skip": 1, "noop_max": 40}, wrappers=LIMIT),
     **{f"toy-{name}": EnvConfig(id=f"toy/{name}") for name in TOYS if name != "rooms"},
     "toy-rooms": EnvConfig(id="toy/rooms", args={"limit": 20}),
 }

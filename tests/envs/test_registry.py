@@ -56,6 +56,12 @@ def _this_file_as_my_envs(monkeypatch):
     [
         ({"id": "CartPol-v1"}, r"unknown environment 'CartPol-v1'; did you mean .*'CartPole-v1'"),
         ({"id": "toy/identty"}, r"did you mean .*'toy/identity'"),
+        (
+            {"id": "procgen-coinrun-v0"},
+            r"'procgen-coinrun-v0' cannot be made here: .* env.id=envpool/CoinrunHard",
+        ),
+        ({"id": "dmlab/rooms"}, r"DeepMind Lab has no wheel: build it .* env.id=package.module:factory"),
+        ({"id": "DeepMind_Lab-rooms"}, r"DeepMind Lab has no wheel"),
         ({"id": "ALE/Pung-v5"}, r"unknown environment 'ALE/Pung-v5'; did you mean .*'ALE/Pong-v5'"),
         ({"id": "MinAtar/Breakot-v1"}, r"did you mean .*'MinAtar/Breakout-v1'"),
         ({"id": "no_such_package.envs:make"}, r"cannot import 'no_such_package.envs:make'"),

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")]
 
-_FAMILIES = ("ALE", "MinAtar", "toy")
-_GYMNASIUM = "Gymnasium"
 _MEASURED = ("score", "seeds", "env_steps", "minutes", "date", "protocol", "overrides")
 """Fields of a preset's measured results in JSON."""
 _NARROWEST = 32  # minimum columns for the text; with fewer it goes below the other cells
@@ -84,11 +82,11 @@ def envs(
     part: Annotated[str, typer.Argument(metavar="FILTER", help="Only ids that contain this.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List the environments that can be made here, which `env.id` takes.
+    """List the environments that can be made here, which `env.id` takes, and the packages that would add others.
 
     Example: starling envs pong
     """
-    from starling.envs.catalog import known_ids, missing
+    from starling.envs.catalog import family, known_ids, missing, without_wheel
     from starling.errors import UserError, did_you_mean
 
     known = known_ids()
@@ -96,26 +94,26 @@ def envs(
     more = {
         requirement: matching
         for requirement, ids in missing().items()
-        if (matching := [id for id in ids if part.lower() in id.lower()])
+        if (matching := [id for id in ids if _matches(part.lower(), id.lower())])
     }
-    if not found and more:
-        raise UserError("; ".join(_adds(requirement, ids) for requirement, ids in more.items()))
+    absent = [_adds(requirement, ids) for requirement, ids in more.items()]
+    absent += [f"cannot be installed: {advice}" for advice in without_wheel(part)]
+    if not found and absent:
+        raise UserError("; ".join(absent))
     if not found:
         raise UserError(f"no environment has {part!r} in its id{did_you_mean(part, known)}; see starling envs")
-    families: dict[str, list[str]] = {family: [] for family in (_GYMNASIUM, *_FAMILIES)}
+    families: dict[str, list[str]] = {}
     for id in found:
-        prefix = id.partition("/")[0]
-        families[prefix if prefix in _FAMILIES else _GYMNASIUM].append(id)
+        families.setdefault(family(id), []).append(id)
     if as_json:
-        print_rows([{"id": id, "family": family} for family, ids in families.items() for id in ids], as_json)
+        print_rows([{"id": id, "family": name} for name, ids in families.items() for id in ids], as_json)
         return
-    for family, ids in families.items():
-        if ids:
-            print(f"{family} ({len(ids)})")
-            print(_filled("  ".join(ids), indent="  "))
+    for name, ids in families.items():
+        print(f"{name} ({len(ids)})")
+        print(_filled("  ".join(ids), indent="  "))
     print()
-    for requirement, ids in more.items():
-        print(_adds(requirement, ids))
+    for line in absent:
+        print(line)
     print("your own: env.id=package.module:factory, a callable that returns a gymnasium.Env")
 
 
@@ -138,9 +136,14 @@ def _first_sentence(text: str) -> str:
     return first + end.strip()
 
 
+def _matches(part: str, id: str) -> bool:
+    """Return True if an id has `part`, or could have it: of some ids only the beginning is known."""
+    return part in id or (id.endswith("...") and part.startswith(id.removesuffix("...")))
+
+
 def _adds(requirement: str, ids: list[str]) -> str:
     """Describe in one line the envs that a package would add."""
-    named = f"{ids[0]} and {len(ids) - 1} more" if len(ids) > 1 else ids[0]
+    named = f"{ids[0]} and {len(ids) - 1} more" if len(ids) > 2 else " and ".join(ids)
     return f"not installed: {named} (pip install '{requirement}')"
 
 

@@ -18,7 +18,7 @@ class WrapperConfig(Part):
 
     name: str = Field(
         min_length=1,
-        description="class in gymnasium.wrappers, or package.module:Class",
+        description="class in gymnasium.wrappers, SelectObservation, HideFrames, or package.module:Class",
         json_schema_extra=replaces(args=[]),
     )
     args: Arguments = Field(default_factory=dict, description="its arguments besides the env")
@@ -60,9 +60,9 @@ class EnvConfig(Part):
 
     id: str = Field(
         min_length=1,
-        description="Gymnasium id, ALE/..., MinAtar/..., envpool/..., toy/... or package.module:factory; Pong,"
-        " PongNoFrameskip-v4, and PongDeterministic-v4 stand for ALE/Pong-v5 with their own env.atari.sticky and"
-        " env.atari.frame_skip",
+        description="Gymnasium id, ALE/..., MinAtar/..., SuperMarioBros-1-1-v0, envpool/..., toy/..., or"
+        " package.module:factory (starling envs lists them); Pong, PongNoFrameskip-v4, and PongDeterministic-v4 stand"
+        " for ALE/Pong-v5 with their own env.atari.sticky and env.atari.frame_skip",
     )
     num: NumEnvs = Field(8, ge=1, description="number of envs, divided among the actors")
     wrappers: Wrappers = Field(

@@ -21,7 +21,7 @@ _TUNED = ("stop", "algo", "net", "curiosity", "env")
 
 def notes_on(source: str, overrides: Sequence[str], config: Config) -> list[str]:
     """Return notes on `config`, which was loaded from `source` and `overrides`."""
-    found = (_atari_note(source, overrides, config), _carried_over(source, overrides, config))
+    found = (_atari_note(source, overrides, config), _text_note(config), _carried_over(source, overrides, config))
     return [note for note in found if note is not None]
 
 
@@ -41,6 +41,16 @@ def _atari_note(source: str, overrides: Sequence[str], config: Config) -> str | 
     return (
         f"env: {typed} is {config.env.id} with env.atari.frame_skip={atari.frame_skip} and"
         f" env.atari.sticky={atari.sticky:g}"
+    )
+
+
+def _text_note(config: Config) -> str | None:
+    """Say that missions, which are text, are left out, unless a wrapper may convert them."""
+    if not config.env.id.startswith(("MiniGrid-", "BabyAI-")) or config.env.wrappers:
+        return None
+    return (
+        "env: the observations are image and direction; the mission, which is text, is left out"
+        " (env.wrappers='{minigrid.wrappers:DictObservationSpaceWrapper: {}}' gives it as indices of words)"
     )
 
 

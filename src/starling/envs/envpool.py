@@ -15,6 +15,7 @@ from gymnasium.vector.utils import batch_space
 from starling import tree
 from starling.config.env import EnvConfig
 from starling.envs.catalog import ENVPOOL
+from starling.envs.faults import in_one_line
 from starling.envs.vector import RESETS_SINGLE_ENVS
 from starling.errors import UserError, did_you_mean
 from starling.types import NDArray
@@ -34,7 +35,10 @@ def make_vector(config: EnvConfig, num_envs: int, threads: int) -> VectorEnv[Any
     for argument in config.args:
         if argument in TAKEN:
             raise UserError(f"env.args.{argument} is set by the run; remove it")
-    return Pool(name, num_envs, {"num_threads": threads, **config.args})
+    try:
+        return Pool(name, num_envs, {"num_threads": threads, **config.args})
+    except ImportError as error:  # Procgen's games need Qt
+        raise UserError(f"env {config.id!r} cannot be made here: {in_one_line(error)}") from error
 
 
 class Pool(VectorEnv[Any, Any, Any]):

@@ -19,12 +19,22 @@ from gymnasium.vector import SyncVectorEnv
 from gymnasium.vector import VectorEnv as GymVectorEnv
 
 from starling.config.env import EnvConfig
-from starling.envs import atari, envpool, minatar
-from starling.envs.catalog import ALE, ENVIRONMENTS, ENVPOOL, MINATAR, check_id, log_mujoco_warnings
+from starling.envs import atari, envpool, mario, minatar
+from starling.envs.catalog import (
+    ALE,
+    ENVIRONMENTS,
+    ENVPOOL,
+    MARIO,
+    MINATAR,
+    MINIGRID,
+    check_id,
+    gymnasium_spec,
+    log_mujoco_warnings,
+)
 from starling.envs.faults import EnvFault, in_one_line, raised
 from starling.envs.vector import VectorEnv, seeds_int32
 from starling.envs.watch import RewardCheck
-from starling.envs.wrappers import frames_per_step, load_wrapper, outer_stack, wrap
+from starling.envs.wrappers import frames_per_step, load_wrapper, outer_stack, without_text, wrap
 from starling.errors import UserError
 from starling.registry import check_kind, import_path
 from starling.types import EnvSpec, NDArray, StackSpec
@@ -44,6 +54,7 @@ class _Family:
     stack: StackSpec | None = None
     frames_per_step: int = 1
     seeder: Callable[[NDArray], Any] | None = None
+    text: bool = False  # observations have text, which is left out unless a wrapper converts it
 
 
 def register_env(name: str, factory: Any, summary: str = "") -> None:
@@ -106,7 +117,8 @@ def _sync(
 ) -> tuple[GymVectorEnv[Any, Any, Any], StackSpec | None]:
     def build(index: int) -> gymnasium.Env[Any, Any]:
         with _mendable(config.id, index):
-            return RewardCheck(config.id, wrap(_checked(config.id, family.single(render_mode)), config.wrappers))
+            env = wrap(_checked(config.id, family.single(render_mode)), config.wrappers)
+            return RewardCheck(config.id, without_text(env) if family.text else env)
 
     # No copy of the observations: code that keeps them longer than one step copies them anyway.
     env = SyncVectorEnv([partial(build, index) for index in range(num_envs)], copy=False)
@@ -135,6 +147,12 @@ def _family(config: EnvConfig) -> _Family:
         )
     if config.id.startswith(MINATAR):
         return _Family(lambda mode: minatar.make(config.id, config.args, mode))
+    if config.id.startswith(MARIO):
+        return _Family(
+            lambda mode: mario.make(config.id, config.args, mode),
+            stack=mario.stack(config.args),
+            frames_per_step=mario.frames_per_step(config.args),
+        )
     # Gymnasium ids may have a colon too: module:Name-v0 imports the module, which registers the name.
     if ":" in config.id and "-" not in config.id.partition(":")[2]:
         return _factory(config, import_path(config.id))
@@ -145,7 +163,7 @@ def _gymnasium(config: EnvConfig) -> _Family:
     module = config.id.partition(":")[0]
     if module != config.id:
         _import(config.id, module)
-    spec = gymnasium.spec(config.id.rpartition(":")[2])
+    spec = gymnasium_spec(config.id) or gymnasium.spec(config.id.rpartition(":")[2])
     log_mujoco_warnings(spec)
 
     def single(mode: str | None) -> gymnasium.Env[Any, Any]:
@@ -158,7 +176,12 @@ def _gymnasium(config: EnvConfig) -> _Family:
     def vector(num_envs: int, threads: int) -> GymVectorEnv[Any, Any, Any]:
         return gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **config.args)
 
-    return _Family(single, vector if spec.vector_entry_point else None, vector_from=VECTOR_FROM)
+    return _Family(
+        single,
+        vector if spec.vector_entry_point else None,
+        vector_from=VECTOR_FROM,
+        text=config.id.startswith(MINIGRID),
+    )
 
 
 def _let_the_camera_follow(env: gymnasium.Env[Any, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Loads the wrappers of a configuration by name or import path, and applies them to single envs; `HideFrames`."""
+"""Loads the wrappers of a configuration by name or import path, and applies them; wrappers that Gymnasium lacks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,11 @@ _HOLDS = {"MaxAndSkipObservation": ("skip", 4), "AtariPreprocessing": ("frame_sk
 """Wrappers that repeat an action for several frames -> (argument with the number of frames, its default)."""
 
 WRAPPERS = Registry(
-    "wrapper", {"HideFrames": Entry("starling.envs.wrappers:HideFrames", "observations hidden at random")}
+    "wrapper",
+    {
+        "HideFrames": Entry("starling.envs.wrappers:HideFrames", "observations hidden at random"),
+        "SelectObservation": Entry("starling.envs.wrappers:SelectObservation", "one part of a dict of observations"),
+    },
 )
 """Wrappers in addition to those of Gymnasium: built in, and registered by the user."""
 
@@ -106,6 +110,32 @@ def outer_stack(env: gymnasium.Env[Any, Any]) -> StackSpec | None:
     if isinstance(env, wrappers.FrameStackObservation) and isinstance(env.observation_space, spaces.Box):
         return StackSpec("", 0, env.stack_size) if env.stack_size > 1 else None
     return None
+
+
+def without_text(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """Leave text out of a dict of observations."""
+    space = env.observation_space
+    if not isinstance(space, spaces.Dict):
+        return env
+    kept = [key for key, part in space.spaces.items() if part.dtype is None or part.dtype.kind != "U"]
+    return env if len(kept) == len(space.spaces) else wrappers.FilterObservation(env, kept)
+
+
+class SelectObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Replaces a dict of observations by its part `key`, so that wrappers for images can follow."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], key: str) -> None:
+        super().__init__(env)
+        if not isinstance(env.observation_space, spaces.Dict):
+            raise TypeError(f"only a Dict has parts to select, not {env.observation_space}")
+        if key not in env.observation_space.spaces:
+            raise ValueError(f"there is no {quoted(key)}; key is one of {', '.join(env.observation_space.spaces)}")
+        self.observation_space = env.observation_space[key]
+        self._key = key
+
+    def observation(self, observation: dict[str, Any]) -> Any:
+        """Return the selected part."""
+        return observation[self._key]
 
 
 class HideFrames(gymnasium.ObservationWrapper[NDArray, Any, NDArray]):
