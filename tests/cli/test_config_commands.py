@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from importlib.util import find_spec
 
 import pytest
 import yaml
@@ -191,7 +192,7 @@ def test_environments_are_listed_by_family(in_process):
     assert family["CartPole-v1"] == "Gymnasium"
     assert family["MinAtar/Breakout-v1"] == "MinAtar"
     assert family["toy/memory"] == "toy"
-    assert family["SuperMarioBros-1-1-v0"] == "Super Mario Bros."
+    assert family.get("SuperMarioBros-1-1-v0") == ("Super Mario Bros." if find_spec("nes_py") else None)
     code, printed, _ = in_process("envs", "CARTPOLE-V1")
     assert code == 0
     assert "CartPole-v1" in printed

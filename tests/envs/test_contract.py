@@ -1,6 +1,7 @@
 """The contract of every backend: shapes, NEXT_STEP resets, and a future that depends only on seeds and actions."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ EPISODIC_LIFE = {"episodic_life": True, "sticky": 0.25, "fire_reset": True, "noo
 MINATAR = ["Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"]
 TOYS = ["identity", "memory", "truncation", "counting", "dict", "deep-sea", "rooms"]
 
+MARIO = ["mario"] if find_spec("nes_py") else []  # `make install` builds it with g++
+
 BACKENDS = {
     "cartpole-vector": EnvConfig(id="CartPole-v1"),
     "cartpole-sync": EnvConfig(id="CartPole-v1", vectorize="sync"),
@@ -32,7 +35,9 @@ BACKENDS = {
     **{f"minatar-{name}": EnvConfig(id=f"MinAtar/{name}-v1", wrappers=LIMIT) for name in MINATAR},
     "minatar-hidden": EnvConfig(id="MinAtar/Breakout-v1", wrappers=[{"name": "HideFrames"}]),
     "minatar-bare": EnvConfig(id="MinAtar/Breakout-v0"),
-    "mario": EnvConfig(id="SuperMarioBros-1-1-v0", args={"frame_skip": 1, "noop_max": 40}, wrappers=LIMIT),
+    **dict.fromkeys(
+        MARIO, EnvConfig(id="SuperMarioBros-1-1-v0", args={"frame_skip": 1, "noop_max": 40}, wrappers=LIMIT)
+    ),
     **{f"toy-{name}": EnvConfig(id=f"toy/{name}") for name in TOYS if name != "rooms"},
     "toy-rooms": EnvConfig(id="toy/rooms", args={"limit": 20}),
 }

@@ -1,5 +1,7 @@
 """Super Mario Bros. on the real emulator."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from starling.envs.registry import env_spec, make_env
 from starling.envs.vector import GAME_OVER
 from starling.errors import UserError
 
+pytestmark = pytest.mark.skipif(find_spec("nes_py") is None, reason="`make install` builds nes-py with g++")
 FIRST = "SuperMarioBros-1-1-v0"
 RUN, RUN_AND_JUMP, LEFT = 3, 4, 6
 
