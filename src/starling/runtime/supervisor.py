@@ -15,7 +15,7 @@ from starling.runtime.worker import ACTING, NEEDED, Member, Worker, stop_all
 
 
 class RunFailedError(RuntimeError):
-    """Too few workers are left, or one of them fails in a way that a restart would repeat."""
+    """Too few workers are left, one of them fails in a way that a restart would repeat, or learners cannot meet."""
 
 
 class Listener(Protocol):
