@@ -28,7 +28,6 @@ from starling.runtime import distributed_learners
 from starling.runtime.distributed_learners import LONGEST, DistributedLearners, RendezvousInfo
 from starling.types import Keys, Sample, Trajectory
 
-CPU = torch.device("cpu")
 TOY = ["env.id=toy/identity", "env.num=4", "net.torso.hidden=[16]", "stop.return=null"]
 REPLAY = ["algo.learning_starts=40", "algo.fragment=4", "algo.updates_per_step=0.25"]
 SEQUENCES = ["algo.burn_in=2", "algo.unroll=4", "algo.period=2", "algo.learning_starts=20", "env.args={}"]
@@ -44,9 +43,7 @@ AGENTS = {
 def join_group(
     folder: Path, rank: int, size: int, timeout: float = TIMEOUT, name: str = "meeting"
 ) -> DistributedLearners:
-    return DistributedLearners(
-        RendezvousInfo(dist.FileStore(str(folder / name), size), rank, size, timeout), CPU, Usage()
-    )
+    return DistributedLearners(RendezvousInfo(dist.FileStore(str(folder / name), size), rank, size, timeout), Usage())
 
 
 def run_ranks(folder: Path, size: int, work) -> list:
@@ -304,7 +301,7 @@ class NcclWork:
 def gpu_rank(folder, monkeypatch, group, timeout=TIMEOUT):
     monkeypatch.setattr(distributed_learners, "_nccl", lambda rendezvous: group)
     store = dist.FileStore(str(folder / "meeting"), 1)
-    return DistributedLearners(RendezvousInfo(store, 0, 1, timeout), torch.device("cuda", 0), Usage())
+    return DistributedLearners(RendezvousInfo(store, 0, 1, timeout), Usage(), nccl=True)
 
 
 def test_rank_that_is_a_little_late_does_not_end_a_group_of_gpus(tmp_path, monkeypatch):

@@ -45,21 +45,20 @@ class RendezvousInfo:
 
 
 class DistributedLearners:
-    """A complete group of ranks. Gradients use gloo, or nccl between GPUs; everything else uses gloo.
+    """A complete group of ranks. Gradients use gloo, or `nccl` if each rank has its own GPU; all else uses gloo.
 
     While this rank waits for others its `usage` says so, and shows a sign of life. docs/dev/devices.md says why it asks
     again and again whether an operation has completed.
     """
 
-    def __init__(self, rendezvous: RendezvousInfo, device: torch.device, usage: Usage) -> None:
+    def __init__(self, rendezvous: RendezvousInfo, usage: Usage, nccl: bool = False) -> None:
         self.size, self._usage, self._total = rendezvous.size, usage, 0
         self._timeout = timedelta(seconds=rendezvous.timeout)
         self._store = rendezvous.store  # torch keeps its own half of a store that is written in Python, not ours
         rendezvous.store.set_timeout(self._timeout)
         try:
             self._talk = self._beside(lambda: _gloo(rendezvous, self._timeout))
-            on_gpu = device.type == "cuda"
-            self._reduction = self._beside(lambda: _nccl(rendezvous)) if on_gpu else self._talk
+            self._reduction = self._beside(lambda: _nccl(rendezvous)) if nccl else self._talk
         except RuntimeError as error:
             raise RankLostError(f"the learners did not connect: {_first_line(error)}", late=True) from error
 
