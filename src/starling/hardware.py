@@ -23,7 +23,7 @@ from starling.errors import UserError
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's names
 CORES = "STARLING_CORES"
-DEVICES = ("cpu", "cuda")
+DEVICES: tuple[str, ...] = ("cpu", "cuda")
 """Device types for training; torch has others, such as meta, which computes nothing."""
 CPU_INFO = Path("/proc/cpuinfo")
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}

@@ -24,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+from torch.utils.flop_counter import flop_registry
 
 import starling
 
@@ -46,6 +47,7 @@ WAITING = {
 }
 """Operations whose result, or the size of it, the host reads."""
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
+WITHOUT_KERNEL = {aten.empty.memory_format, aten.empty_like.default, aten.empty_strided.default}
 JOINING = {aten.cat.default, aten.stack.default}
 """Operations that do not accept even a scalar of another device."""
 UNCLEAR = "elsewhere"
@@ -55,11 +57,18 @@ Pinned = dict[int, torch.Tensor]
 
 @dataclass
 class Counts:
-    """Synchronizations and copies, each by the source line (`actor/core.py:143`) that caused them."""
+    """Synchronizations and copies, each by the source line (`actor/core.py:143`) that caused them; and work done.
+
+    Every operation that computes counts as one kernel, which reads its arguments and writes its results.
+    """
 
     waits: Counter[str] = field(default_factory=Counter)
     to_device: Counter[str] = field(default_factory=Counter)
     to_host: Counter[str] = field(default_factory=Counter)
+    kernels: int = 0
+    flops: int = 0  # of matrix products and convolutions
+    kernel_bytes: int = 0
+    copied_bytes: int = 0
 
     @property
     def totals(self) -> tuple[int, int, int]:
@@ -345,10 +354,22 @@ def _run(func: Any, args: Any, kwargs: Any, counts: Counts, pinned: Pinned) -> A
     result = run(*pytree.tree_map(unwrap, args), **pytree.tree_map(unwrap, kwargs))
     if not on_device:
         return result
+    _count_work(func, args, kwargs, result, counts)
     if func.is_view and not mine[0].is_inference():  # as everywhere, no inference tensor either
         with torch.inference_mode(False):
             return pytree.tree_map(wrap, result)
     return pytree.tree_map(wrap, result)
+
+
+def _count_work(func: Any, args: Any, kwargs: Any, result: Any, counts: Counts) -> None:
+    if func.is_view or func in WITHOUT_KERNEL:
+        return
+    counts.kernels += 1
+    raw = pytree.tree_map(lambda leaf: leaf.raw if isinstance(leaf, MockTensor) else leaf, (args, kwargs))
+    moved = [leaf for leaf in pytree.tree_leaves((raw, result)) if isinstance(leaf, torch.Tensor)]
+    counts.kernel_bytes += sum(leaf.nbytes for leaf in moved)
+    if formula := flop_registry.get(func._overloadpacket):
+        counts.flops += formula(*raw[0], **raw[1], out_val=result)
 
 
 def _check_devices(func: Any, args: Any, others: list[torch.Tensor], counts: Counts) -> None:
@@ -403,6 +424,7 @@ def _copy(
 def _count_copy(host: torch.Tensor, to_device: bool, non_blocking: bool, counts: Counts, pinned: Pinned) -> None:
     """Count a copy; the host waits for it unless it need not and its memory is pinned."""
     (counts.to_device if to_device else counts.to_host)[_line()] += 1
+    counts.copied_bytes += host.nbytes
     if not (non_blocking and _is_pinned(host, pinned)):
         counts.waits[_line()] += 1
 
