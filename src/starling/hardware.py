@@ -121,11 +121,18 @@ def device(config: Config, rank: int = 0) -> torch.device:
 
 
 def actors_device(config: Config) -> torch.device:
-    """The device of policies beside envs and of the evaluator: the CPU unless asked, since a GPU's context is large."""
+    """The device of policies beside envs: the CPU unless asked, since a context on a GPU is large."""
     if config.runtime == "inline":
         return device(config)
     wanted = config.device.actors or _reserved(config, config.ray.actor.gpus)
     return torch.device("cpu") if wanted is None else _here("device.actors", wanted)
+
+
+def evaluator_device(config: Config) -> torch.device:
+    """The device of the evaluator: as of actors, but on a cluster it has its own place."""
+    if config.runtime == "ray":
+        return torch.device(_reserved(config, config.ray.evaluator.gpus) or "cpu")
+    return actors_device(config)
 
 
 def inference_device(config: Config, rank: int = 0) -> torch.device:

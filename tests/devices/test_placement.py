@@ -6,7 +6,15 @@ import torch
 from starling import hardware
 from starling.config.load import from_dict, load, to_dict
 from starling.errors import UserError
-from starling.hardware import actors_device, autocast_dtype, check_devices, device, inference_device, settle_precision
+from starling.hardware import (
+    actors_device,
+    autocast_dtype,
+    check_devices,
+    device,
+    evaluator_device,
+    inference_device,
+    settle_precision,
+)
 
 CPU = torch.device("cpu")
 
@@ -54,6 +62,13 @@ def test_actors_are_on_the_cpu_unless_asked_and_the_server_is_beside_its_learner
     config = config_of(*overrides)
     assert (device(config), actors_device(config), inference_device(config)) == (learner, actors, server)
     assert from_dict(to_dict(config)) == config
+
+
+def test_evaluator_is_where_actors_are_but_on_a_cluster_where_its_place_is(gpus):
+    assert evaluator_device(config_of()) == CPU
+    assert evaluator_device(config_of("device.actors=cuda")) == cuda()
+    assert evaluator_device(config_of("runtime=ray", "ray.actor.gpus=1", "device.actors=cuda")) == CPU
+    assert evaluator_device(config_of("runtime=ray", "ray.evaluator.gpus=1")) == cuda()
 
 
 def test_learners_take_one_gpu_each_with_their_server(gpus):

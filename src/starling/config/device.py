@@ -16,7 +16,7 @@ class DeviceConfig(Part):
     actors: str | None = Field(
         None,
         description="of the policies beside the envs, and of the evaluator; null: cpu, or on a cluster cuda if"
-        " ray.actor.gpus reserves any; a run with runtime=inline acts where it learns",
+        " ray.actor.gpus or ray.evaluator.gpus reserve any; a run with runtime=inline acts where it learns",
     )
     inference: str | None = Field(
         None,

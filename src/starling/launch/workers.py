@@ -11,7 +11,7 @@ from starling.actor.inference import Batcher, InferenceServer
 from starling.actor.usage import WAIT_IN, WAIT_OUT, Usage
 from starling.config.load import from_dict, to_dict
 from starling.config.schema import Config
-from starling.hardware import actors_device, device, inference_device, set_up_torch, use_device
+from starling.hardware import actors_device, device, evaluator_device, inference_device, set_up_torch, use_device
 from starling.launch.builders import build_env_loop, build_evaluator, build_learner, build_policy, evaluation_seed
 from starling.launch.plan import FRAGMENT_SLOTS, RunPlan, build_model, plan_threads
 from starling.launch.user_code import Part, parts_of
@@ -140,7 +140,7 @@ class EvaluatorArgs:
     def build(self, link: Link, usage: Usage) -> EvaluatorWorker:
         run_plan = self.run.run_plan()
         config = run_plan.config
-        use_device(where := actors_device(config), config)
+        use_device(where := evaluator_device(config), config)
         model = build_model(run_plan, where)
         evaluator = build_evaluator(run_plan, model, config.eval, evaluation_seed(config))
         return EvaluatorWorker(evaluator, WeightReader(self.weights, model), link)
