@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import starling
 from starling.ops.explore import epsilon_greedy, epsilon_metrics
-from starling.ops.value import huber, take
+from starling.ops.value import batched_index, huber
 
 
 class DQNConfig(starling.AlgoConfig):
@@ -99,9 +99,9 @@ class DQN(starling.Algorithm):
         return starling.ActOutput(epsilon_greedy(model(inputs.obs), epsilon, inputs.noise(2)), extras={})
 
     def epsilon(self, progress: starling.Progress) -> float:
-        return self.config.epsilon.at(progress.env_steps, progress.fraction)
+        return self.config.epsilon.at(progress)
 
-    def exploration(self, progress: starling.Progress, num_envs: int) -> dict[str, float]:
+    def exploration_metrics(self, progress: starling.Progress, num_envs: int) -> dict[str, float]:
         return epsilon_metrics(self.epsilon(progress))
 
     def loss(self, model: QNetwork, target_net: QNetwork, batch: starling.Batch) -> starling.Loss:
@@ -109,12 +109,12 @@ class DQN(starling.Algorithm):
 
         Termination ends the return; a truncated episode bootstraps from its final observation s'.
         """
-        steps = batch.trajectory  # T = 1: obs is [2, B, S]; action, rewards, and terminated are [1, B]
-        s, next_s, a = steps.obs[0], steps.obs[1], steps.action[0]
-        r, goes_on = steps.rewards["extrinsic"][0], ~steps.terminated[0]
+        trajectory = batch.trajectory  # T = 1: obs is [2, B, S]; action, rewards, and terminated are [1, B]
+        s, next_s, a = trajectory.obs[0], trajectory.obs[1], trajectory.action[0]
+        r, goes_on = trajectory.rewards["extrinsic"][0], ~trajectory.terminated[0]
         with torch.no_grad():
             target = r + self.config.discount * goes_on * target_net(next_s).amax(-1)
-        q = take(model(s), a)  # Q(s, a) [B]
+        q = batched_index(model(s), a)  # Q(s, a) [B]
         loss = huber(target - q).mean()
         return starling.Loss({"q": loss}, metrics=lambda: {"q": loss, "q_values": q.mean()})
 

@@ -52,7 +52,7 @@ class Reinforce(starling.Algorithm):
         )  # fmt: skip
 
     def learning(self) -> starling.LearnSpec:
-        return starling.LearnSpec(self.optimizers)
+        return starling.LearnSpec(optimizers=self.optimizers)
 
     def act(self, model: starling.Network, inputs: starling.ActInput) -> starling.ActOutput:
         outputs, state = model.step(inputs.obs, inputs.first, inputs.carry)
@@ -61,17 +61,17 @@ class Reinforce(starling.Algorithm):
         return starling.ActOutput(action, extras={}, state=state)
 
     def loss(self, model: starling.Network, target_net: None, batch: starling.Batch) -> starling.Loss:
-        steps = batch.trajectory
-        outputs, _, _ = model.unroll_trajectory(steps)
+        trajectory = batch.trajectory
+        outputs, _, _ = model.unroll_trajectory(trajectory)
         value = outputs["value"]  # [T+1, B]
         policy = tree.map(lambda leaf: leaf[:-1], outputs["policy"])  # the last observation is only for bootstrapping
-        terms = stream_terms(steps, self.streams()[0])
+        terms = stream_terms(trajectory, self.streams()[0])
         v_t, v_tp1 = value[:-1], value[1:]
         target = lambda_return(terms.r_t, terms.discount_t, v_t.detach(), v_tp1.detach(), 1.0, terms.valid_t)
-        entropy = masked_mean(policy.entropy(), steps.valid)
+        entropy = masked_mean(policy.entropy(), trajectory.valid)
         loss = (
-            masked_mean(policy_gradient_loss(policy.log_prob(steps.action), target - v_t), steps.valid)
-            + masked_mean(value_loss(v_t, target), steps.valid)
+            masked_mean(policy_gradient_loss(policy.log_prob(trajectory.action), target - v_t), trajectory.valid)
+            + masked_mean(value_loss(v_t, target), trajectory.valid)
             - self.config.entropy_coef * entropy
         )
         losses = dict.fromkeys(self.optimizers, loss)

@@ -51,7 +51,7 @@ class Reconstruction:
         """Intrinsic rewards [B] for the current observations of B envs."""
         return module(seen.obs)
 
-    def prepare(self, module: Autoencoder, steps: starling.Trajectory) -> None:
+    def prepare(self, module: Autoencoder, trajectory: starling.Trajectory) -> None:
         """Update statistics, once per batch: none here."""
 
     def loss(self, module: Autoencoder, batch: starling.Batch, next_obs: torch.Tensor) -> torch.Tensor:

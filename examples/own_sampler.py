@@ -1,6 +1,7 @@
-"""A user-defined sampler, and an algorithm that uses it: the newest item is in every batch (1712.01275).
+"""Two user-defined samplers, and algorithms that use them: one without and one with priorities.
 
 PYTHONPATH=examples starling train examples/own_sampler.yaml
+PYTHONPATH=examples starling train examples/own_sampler.yaml algo.name=own_sampler:ClippedDQN algo.prioritized={}
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import numpy as np
 import starling
 from starling.algos.dqn.config import DQNConfig
 from starling.algos.dqn.dqn import DQN
-from starling.replay.samplers import Draw, Uniform
+from starling.replay.samplers import Draw, Prioritized, Uniform
 
 
 class Combined(Uniform):
-    """Samples uniformly, but the first item of every batch is the newest one."""
+    """Samples uniformly, but the first item of every batch is the newest one (1712.01275)."""
 
-    def __init__(self, spec: starling.TableSpec, slots: int) -> None:
-        super().__init__(slots)
+    def __init__(self, spec: starling.TableSpec, num_slots: int) -> None:
+        super().__init__(num_slots)
         self._newest = -1  # slot of the newest item; -1 if it was removed
 
     def add(self, slots: np.ndarray, priorities: np.ndarray | None) -> None:
@@ -46,10 +47,36 @@ class Combined(Uniform):
         self._newest = int(state["newest"])
 
 
+class Clipped(Prioritized):
+    """Prioritized replay that draws no item more often because of a TD error above `most`."""
+
+    most = 1.0
+
+    def __init__(self, spec: starling.TableSpec, num_slots: int) -> None:
+        super().__init__(num_slots, spec.priority_exponent)
+
+    def update(self, slots: np.ndarray, priorities: np.ndarray) -> None:
+        super().update(slots, np.minimum(priorities, self.most))
+
+
 class CombinedDQN(DQN):
-    """DQN with another sampler."""
+    """DQN with a sampler that ignores priorities."""
 
     Config = DQNConfig
 
     def tables(self, num_envs: int) -> tuple[starling.TableSpec, ...]:
         return tuple(replace(table, sampler=f"{__name__}:Combined") for table in super().tables(num_envs))
+
+
+class ClippedDQN(DQN):
+    """DQN with a sampler that needs priorities: DQN computes them, and importance weights, if `prioritized` is set."""
+
+    Config = DQNConfig
+
+    def __init__(self, config: DQNConfig, net: starling.NetConfig) -> None:
+        if config.prioritized is None:
+            raise starling.UserError("ClippedDQN needs priorities: set algo.prioritized={}")
+        super().__init__(config, net)
+
+    def tables(self, num_envs: int) -> tuple[starling.TableSpec, ...]:
+        return tuple(replace(table, sampler=f"{__name__}:Clipped") for table in super().tables(num_envs))

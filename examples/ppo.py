@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import starling
 from starling.ops.distributions import Categorical
-from starling.ops.policy import masked_mean, normalise
+from starling.ops.policy import masked_mean, normalize
 from starling.ops.returns import gae
 from starling.ops.streams import stream_terms
 
@@ -128,7 +128,7 @@ class PPO(starling.Algorithm):
         steps, config, estimates = batch.trajectory, self.config, batch.prepared
         policy = model.policy(steps.obs)
         ratio = (policy.log_prob(steps.action) - steps.extras["log_prob"]).exp()  # π(a|s) / π_old(a|s)
-        advantage = normalise(estimates.advantage, steps.valid)
+        advantage = normalize(estimates.advantage, steps.valid)
         surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - config.clip, 1 + config.clip) * advantage)
         error = 0.5 * (model.value(steps.obs) - estimates.value_target).square()
         means = {"policy": -surrogate, "value": error, "entropy": policy.entropy()}

@@ -118,18 +118,18 @@ class TD3(starling.Algorithm):
     def parts(
         self, model: ActorCritic, target_net: ActorCritic, batch: starling.Batch
     ) -> tuple[starling.LossPart, starling.LossPart]:
-        steps, config = batch.trajectory, self.config
-        obs, next_obs = (tree.map(lambda leaf, t=t: leaf[t], steps.obs) for t in (0, -1))
-        action = steps.action[0]
+        trajectory, config = batch.trajectory, self.config
+        obs, next_obs = (tree.map(lambda leaf, t=t: leaf[t], trajectory.obs) for t in (0, -1))
+        action = trajectory.action[0]
         drawn = torch.randn(action.shape, generator=batch.generator, device=action.device)
 
         def critic() -> starling.Loss:
             """(r + γ min_i Q_i_target(s', π_target(s') + clipped noise) − Q_i(s, a))², for both critics."""
             with torch.no_grad():
                 noise = (config.smoothing * drawn).clamp(-config.smoothing_clip, config.smoothing_clip)
-                next_action = (target_net.policy(next_obs, steps.first[-1]) + noise).clamp(-1.0, 1.0)
+                next_action = (target_net.policy(next_obs, trajectory.first[-1]) + noise).clamp(-1.0, 1.0)
                 next_value = target_net.q(next_obs, next_action).amin(0)  # [B]
-                terms = stream_terms(steps, self.streams()[0])
+                terms = stream_terms(trajectory, self.streams()[0])
                 target = window_return(terms.r_t, terms.discount_t, next_value, terms.valid_t)
             q = model.q(obs, action)  # [2, B]
             loss = (target - q).square().mean(1).sum()
@@ -137,7 +137,7 @@ class TD3(starling.Algorithm):
 
         def actor() -> starling.Loss:
             """−Q_1(s, π(s)), with the critics of this update."""
-            loss = -model.q(obs, model.policy(obs, steps.first[0]))[0].mean()
+            loss = -model.q(obs, model.policy(obs, trajectory.first[0]))[0].mean()
             return starling.Loss({"actor": loss}, lambda: {"actor": loss})
 
         return starling.LossPart(critic, ("critic",)), starling.LossPart(actor, ("actor",))

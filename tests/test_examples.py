@@ -11,7 +11,9 @@ import sys
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
+from support import inline_runs
 
 import starling
 from starling.cli.main import app
@@ -65,6 +67,19 @@ def test_example_trains_under_every_runtime(example, runtime, tmp_path, train_in
         assert with_reward[-1]["loss/curiosity/reconstruction"] < 0.5 * with_reward[0]["loss/curiosity/reconstruction"]
     else:
         assert rows[-1]["return"] > 0.7  # 0.8 at best, about -2 at the start
+
+
+def test_own_sampler_gets_priorities_only_with_prioritized_replay(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    source, name = str(ROOT / "examples" / "own_sampler.yaml"), "algo.name=own_sampler:ClippedDQN"
+    with pytest.raises(starling.UserError, match=r"set algo\.prioritized="):
+        inline_runs.build(source, name)
+    monkeypatch.setattr("own_sampler.Clipped.most", 0.1)
+    runtime = inline_runs.run(source, 400, name, "algo.prioritized={}")
+    (table,) = runtime.store.mixture.tables
+    priorities = table._sampler.priorities(np.arange(400))
+    assert len(np.unique(priorities)) > 20  # TD errors; without them, all are alike
+    assert not ((priorities > 0.11) & (priorities < 0.99)).any()  # 1: not drawn yet
 
 
 SCRIPTS = {"dqn": 60_000, "ppo": 120_000}

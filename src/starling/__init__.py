@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from starling.config.algorithms import AlgoConfig
     from starling.config.parts import Linear, NetConfig, OptimizerConfig
+    from starling.config.quantities import Quantity
     from starling.errors import UserError
     from starling.nets.build import HeadSpec, Network, build_network
     from starling.replay.spec import TableSpec
@@ -51,6 +52,7 @@ _HOMES = {
     "starling.algos.tables": ("replay_table", "rollout_table"),
     "starling.config.algorithms": ("AlgoConfig",),
     "starling.config.parts": ("Linear", "NetConfig", "OptimizerConfig"),
+    "starling.config.quantities": ("Quantity",),
     "starling.errors": ("UserError",),
     "starling.nets.build": ("HeadSpec", "Network", "build_network"),
     "starling.replay.spec": ("TableSpec",),
@@ -77,6 +79,7 @@ __all__ = [
     "OptimizerSpec",
     "PrintDisplay",
     "Progress",
+    "Quantity",
     "StreamSpec",
     "TableSpec",
     "TargetSpec",

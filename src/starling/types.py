@@ -94,20 +94,20 @@ class Episode:
 
 @dataclass(frozen=True)
 class Resets:
-    """Times t > 0 at which an episode begins in some row of a batch, as the host knows them; it may name others too.
+    """Times t > 0 at which an episode begins in some row of a batch, found on the host; others may be among them.
 
-    A recurrent core runs from one to the next. On a GPU it would have to wait to find them in `first`.
+    A recurrent core runs from one of them to the next. To find them in `first` on a GPU, the host would have to wait.
     """
 
     times: tuple[int, ...]
 
     @classmethod
     def of(cls, first: NDArray) -> Resets:
-        """Those of first [T, B] bool."""
+        """The resets of `first` [T, B] bool."""
         return cls(tuple((np.flatnonzero(first[1:].any(1)) + 1).tolist()))
 
     def between(self, start: int, stop: int) -> Resets:
-        """Those after `start` and before `stop`, counted from `start`."""
+        """The resets after `start` and before `stop`, counted from `start`."""
         return Resets(tuple(t - start for t in self.times if start < t < stop))
 
 
@@ -124,7 +124,7 @@ class Trajectory(Generic[A]):
     valid: A  # [T, B] bool: False on resets and padding
     extras: Tree  # [T+1, B, ...] recorded outputs of act(): logits, q, features
     carry: Tree  # [B, ...] BEFORE obs[0]: recurrent state, previous action, previous rewards
-    policy_version: A  # [B] int64: number of updates behind the oldest weights that acted
+    policy_version: A  # [B] int64: learner updates that had produced the oldest weights that acted
     resets: Resets | None = None  # of `first`, in batches on a device that the host should not wait for
 
     ONCE_A_ROW: ClassVar[tuple[str, ...]] = ("carry", "policy_version")  # [B, ...]; all other fields are time-major
@@ -134,8 +134,8 @@ class Trajectory(Generic[A]):
         return int(self.valid.shape[0])
 
     @property
-    def rows(self) -> int:
-        """The number of columns B: envs in a fragment, items in a batch."""
+    def batch_size(self) -> int:
+        """B: envs of a fragment, items of a batch."""
         return int(self.valid.shape[1])
 
 
@@ -205,7 +205,25 @@ class Progress:
 
     env_steps: int = 0
     updates: int = 0
-    fraction: float = 0.0  # of the planned env steps, at most 1
+    fraction: float = 0.0  # of the planned length of the run, at most 1; 0 if that is unknown
+
+
+@dataclass(frozen=True)
+class RunLength:
+    """The planned length of a run, which `Progress.fraction` and schedules refer to.
+
+    It is in env steps or, if those are None, in updates; if both are None, it is unknown.
+    """
+
+    env_steps: int | None = None
+    updates: int | None = None
+    planned_updates: int = 1  # in the whole run
+    updates_per_step: float = 1.0  # planned updates per env step
+
+    def progress(self, env_steps: int, updates: int) -> Progress:
+        """The progress after so many env steps and updates."""
+        done, whole = (env_steps, self.env_steps) if self.env_steps is not None else (updates, self.updates)
+        return Progress(env_steps, updates, 0.0 if whole is None else min(1.0, done / whole))
 
 
 @dataclass(frozen=True)
@@ -227,5 +245,5 @@ class Batch:
     weight: Tensor  # [B] importance weights, largest 1
     source: Tensor  # [B] int64: index of the table in the mixture
     progress: Progress
-    generator: torch.Generator  # for losses that sample; saved with the learner
+    generator: torch.Generator  # for losses that sample; reseeded in every update, so it is in no checkpoint
     prepared: Tree = None  # [T, B, ...] added by prepare(), e.g. advantages and value targets

@@ -41,7 +41,7 @@ def copy_of(fragment):
 def check_steps(trajectory):
     """Check that every valid step is what the counting env does for that observation and action."""
     valid_steps = 0
-    for b in range(trajectory.rows):
+    for b in range(trajectory.batch_size):
         for t in range(trajectory.length):
             if not trajectory.valid[t, b]:
                 assert trajectory.rewards["extrinsic"][t, b] == 0

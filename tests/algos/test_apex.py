@@ -88,7 +88,7 @@ def slow_td_error(model, sequence, row):
 
 def learner_priorities(algorithm, model, sequence):
     """The learner's priorities if both its online and its target network are the network that acted."""
-    rows, generator = sequence.rows, torch.Generator()
+    rows, generator = sequence.batch_size, torch.Generator()
     batch = Batch(tree.to_torch(sequence), torch.ones(rows), torch.zeros(rows).long(), Progress(), generator)
     return algorithm.loss(model, model, batch).priorities.numpy()
 
@@ -96,7 +96,7 @@ def learner_priorities(algorithm, model, sequence):
 def test_initial_priorities_match_the_paper():
     algorithm, model = make()
     sequence = recorded_sequences(algorithm, model)
-    expected = [slow_td_error(model, sequence, row) for row in range(sequence.rows)]
+    expected = [slow_td_error(model, sequence, row) for row in range(sequence.batch_size)]
     np.testing.assert_allclose(algorithm.priority(sequence), expected, rtol=1e-5, atol=1e-5)
 
 

@@ -50,7 +50,7 @@ def bandit(settings, length, mu=MU, terminated=True):
         truncated=false,
         valid=true,
         extras={
-            "behaviour": {"logits": mu.expand(length + 1, 2, 2)},
+            "behavior": {"logits": mu.expand(length + 1, 2, 2)},
             "values": {"extrinsic": torch.full((length + 1, 2), OLD_VALUE)},
         },
         carry={},
@@ -92,7 +92,7 @@ def test_clear_gradients_point_to_the_recorded_policy_and_value():
     [
         # min(mu, pi) = (0.5, 0.2), normalized (5/7, 2/7)
         ("implied", kl(PI, [5 / 7, 2 / 7])),
-        ("behaviour", kl(PI, MU)),
+        ("behavior", kl(PI, MU)),
     ],
 )
 def test_laser_threshold_applies_to_the_divergence_of_the_state(reference, divergence):
@@ -147,11 +147,11 @@ def test_with_laser_the_entropy_bonus_applies_only_to_new_rows():
 
 def test_implied_policy_with_several_action_components_is_rejected():
     algorithm = make_algorithm(IMPALAConfig(name="impala", laser={}), NetConfig())
-    with pytest.raises(UserError, match=r"algo\.laser\.reference=behaviour"):
+    with pytest.raises(UserError, match=r"algo\.laser\.reference=behavior"):
         algorithm.build(env_spec("multi"), algorithm.streams())
-    other = make_algorithm(IMPALAConfig(name="impala", laser={"reference": "behaviour"}), NetConfig())
+    other = make_algorithm(IMPALAConfig(name="impala", laser={"reference": "behavior"}), NetConfig())
     model = other.build(env_spec("multi"), other.streams())
-    extras = {"behaviour": {"logits_0": torch.zeros(9, 4, 3), "logits_1": torch.zeros(9, 4, 2)}}
+    extras = {"behavior": {"logits_0": torch.zeros(9, 4, 3), "logits_1": torch.zeros(9, 4, 2)}}
     assert other.loss(model, None, make_batch(model, lambda *_: extras, "multi")).losses["impala"].isfinite()
 
 
@@ -162,7 +162,7 @@ def test_values_at_resets_are_not_cloned():
 
     def recorded(shape, random):
         logits = torch.randn(*shape, 3, generator=random)
-        return {"behaviour": {"logits": logits}, "values": {"extrinsic": torch.randn(*shape, generator=random)}}
+        return {"behavior": {"logits": logits}, "values": {"extrinsic": torch.randn(*shape, generator=random)}}
 
     batch = replace(make_batch(model, recorded), source=torch.ones(4, dtype=torch.int64))
     steps, reset = batch.trajectory, marked(RESETS)
@@ -192,7 +192,7 @@ MIXED = "algo.sources=[{kind: queue, share: 0.5}, {kind: uniform, share: 0.5}]"
     [
         (["algo.sources=[{kind: queue, share: 1}]"], None),
         (["algo.laser.threshold=1e12"], None),
-        (["algo.laser={threshold: 1e12, reference: behaviour}"], None),
+        (["algo.laser={threshold: 1e12, reference: behavior}"], None),
         ([MIXED, "algo.clear={policy_cost: 0, value_cost: 0}"], [MIXED]),
     ],
 )

@@ -25,8 +25,8 @@ def cells(runtime):
     (table,) = runtime.store.mixture.tables
     ring = table._storage
     length, head = ring._grid.length, ring._windows.head
-    rewards = {name: array.reshape(-1, length) for name, array in ring._cells["rewards"].items()}
-    flags = ring._cells["flags"].reshape(-1, length)
+    rewards = {name: array.reshape(-1, length) for name, array in ring._arrays["rewards"].items()}
+    flags = ring._arrays["flags"].reshape(-1, length)
     return rewards, flags, head
 
 

@@ -74,7 +74,7 @@ def make(agent, batch_of, *, target=False, episodic=False, lambda_=1.0):
 def acted(shape, random):
     """Extras recorded while acting: the logits, and the log-probability of the action."""
     return {
-        "behaviour": {"logits": torch.randn(*shape, 3, generator=random)},
+        "behavior": {"logits": torch.randn(*shape, 3, generator=random)},
         "log_prob": -3.0 * torch.rand(*shape, generator=random),
     }
 

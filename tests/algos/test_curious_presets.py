@@ -14,6 +14,7 @@ REPLAY = ["env.num=2", "algo.batch=2", "algo.capacity=2000", "algo.learning_star
 PRESETS = {
     "ppo-icm-rooms": PPO,
     "r2d2-rnd-deepsea": [*REPLAY, "stop.env_steps=400"],
+    "r2d2-novelty-deepsea": [*REPLAY, "stop.env_steps=400"],
     "agent57-deepsea": [*REPLAY, "stop.env_steps=400"],
     "ppo-rnd-montezuma": [*PPO, "threads=1"],
     "ngu-montezuma": [

@@ -56,7 +56,7 @@ def test_reported_epsilon_is_the_one_used_for_acting(name):
     if "bandit" in name:
         env_index = torch.arange(3)  # each arm once
     epsilons = acting_epsilons(plan.algorithm, env_index, env_index % 3, Progress(500, 7, 0.5))
-    metrics = plan.exploration(500, 7)
+    metrics = plan.exploration_metrics(500, 7)
     assert metrics["explore/epsilon"] == pytest.approx(epsilons.mean().item(), rel=1e-6)
     if name in ("dqn", "dqn with curiosity"):
         assert metrics == {"explore/epsilon": pytest.approx(0.5)}
@@ -67,14 +67,14 @@ def test_reported_epsilon_is_the_one_used_for_acting(name):
 
 
 def test_each_arm_of_a_bandit_counts_once_in_the_mean_epsilon():
-    metrics = plan_of("dqn-cartpole", BANDIT).exploration(2000, 0)
+    metrics = plan_of("dqn-cartpole", BANDIT).exploration_metrics(2000, 0)
     assert metrics["explore/epsilon_max"] == pytest.approx(0.2)
     assert metrics["explore/epsilon_min"] == pytest.approx(0.2**2)
     assert metrics["explore/epsilon"] == pytest.approx((0.2 + 0.2**1.5 + 0.2**2) / 3)
 
 
 def test_algorithm_without_epsilon_reports_none():
-    assert RunPlan.from_config(load("sac-pendulum", [])).exploration(500, 7) == {}
+    assert RunPlan.from_config(load("sac-pendulum", [])).exploration_metrics(500, 7) == {}
 
 
 @pytest.mark.parametrize("runtime", [["runtime=inline"], ["runtime=processes", "learners=2"]])

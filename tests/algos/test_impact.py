@@ -40,7 +40,7 @@ def make(core="none", **settings):
 
 
 def recorded(shape, random):
-    return {"behaviour": {"logits": torch.randn(*shape, 3, generator=random)}}
+    return {"behavior": {"logits": torch.randn(*shape, 3, generator=random)}}
 
 
 def loss_of(algorithm, model, target, batch):
@@ -82,7 +82,7 @@ def test_ratio_is_bounded_when_the_actor_is_far_from_the_target_policy():
     action = batch.trajectory.action
     certain = torch.full((9, 4, 3), -30.0)
     certain[:-1].scatter_(-1, action[..., None], 30.0)
-    batch = replace(batch, trajectory=replace(batch.trajectory, extras={"behaviour": {"logits": certain}}))
+    batch = replace(batch, trajectory=replace(batch.trajectory, extras={"behavior": {"logits": certain}}))
     prepared = algorithm.prepare(model, target, batch)
     prepared.prepared.target.fill_(-60.0)
     assert loss_of(algorithm, model, target, batch).losses["impact"].isfinite()
@@ -93,9 +93,9 @@ def test_values_at_resets_are_ignored():
     algorithm, model, target = make()
     batch = make_batch(model, recorded)
     steps, reset = batch.trajectory, marked(RESETS)
-    logits = steps.extras["behaviour"]["logits"].clone()
+    logits = steps.extras["behavior"]["logits"].clone()
     logits[:-1][reset] = torch.tensor([-1e4, 1e4, 0.0])
-    with_garbage = replace(steps, action=torch.where(reset, 0, steps.action), extras={"behaviour": {"logits": logits}})
+    with_garbage = replace(steps, action=torch.where(reset, 0, steps.action), extras={"behavior": {"logits": logits}})
     clean, spoiled = (loss_of(algorithm, model, target, replace(batch, trajectory=t)) for t in (steps, with_garbage))
     assert clean.losses["impact"].item() == spoiled.losses["impact"].item()
     assert clean.metrics() == spoiled.metrics()

@@ -52,7 +52,7 @@ def recorded(actions="discrete"):
     def extras(shape, random):
         sizes = {"logits": 3} if actions == "discrete" else {"logits_0": 3, "logits_1": 2}
         logits = {name: torch.randn(*shape, n, generator=random) for name, n in sizes.items()}
-        return {"behaviour": logits, "values": {"extrinsic": torch.randn(*shape, generator=random)}}
+        return {"behavior": logits, "values": {"extrinsic": torch.randn(*shape, generator=random)}}
 
     return extras
 
@@ -82,7 +82,7 @@ CLEAR, LASER = {"policy_cost": 0.2, "value_cost": 0.03}, {"threshold": 0.1}
         {},
         {"clear": CLEAR},
         {"laser": LASER},
-        {"laser": {**LASER, "reference": "behaviour"}},
+        {"laser": {**LASER, "reference": "behavior"}},
         {"clear": CLEAR, "laser": LASER},
     ],
     ids=str,
@@ -114,13 +114,13 @@ def test_values_at_resets_are_ignored(core):
     algorithm, model = make(core)
     batch = make_batch(model, recorded())
     steps, reset = batch.trajectory, marked(RESETS)
-    logits = steps.extras["behaviour"]["logits"].clone()
+    logits = steps.extras["behavior"]["logits"].clone()
     logits[:-1][reset] = torch.tensor([-1e4, 1e4, 0.0])
     with_garbage = replace(
         steps,
         rewards={"extrinsic": torch.where(reset, 1e6, steps.rewards["extrinsic"])},
         action=torch.where(reset, 0, steps.action),
-        extras={"behaviour": {"logits": logits}},
+        extras={"behavior": {"logits": logits}},
     )
     clean, spoiled = (algorithm.loss(model, None, replace(batch, trajectory=t)) for t in (steps, with_garbage))
     assert clean.losses["impala"].item() == spoiled.losses["impala"].item()
@@ -189,13 +189,13 @@ def test_queue_has_room_for_all_fragments_that_may_begin(batch, num_envs, max_la
     for _ in range(20):
         while limiter.may_begin(num_envs):
             limiter.begin(num_envs)
-            limiter.inserted(num_envs, num_envs)
+            limiter.on_inserted(num_envs, num_envs)
             waiting += num_envs
         assert waiting <= specs[0].capacity
         assert limiter.may_sample([waiting])
-        limiter.sampled()
+        limiter.on_sampled()
         waiting -= batch
-        limiter.published()
+        limiter.on_published()
 
 
 def test_continuous_actions_are_rejected():

@@ -104,7 +104,7 @@ def test_shared_torso_follows_both_losses_and_a_head_of_its_own_optimizer_only_i
         learner = runtime.learner
         sample = first_sample(runtime)
         with torch.no_grad():
-            batch = learner._prepare(learner._batch(sample, learner.progress(0))[0], None)
+            batch = learner._prepare(learner._to_batch(sample, learner.progress(0))[0], None)
         loss = learner.algorithm.loss(learner.model, None, batch)
         found = {}
         names = {id(parameter): name for name, parameter in learner.model.named_parameters()}

@@ -190,7 +190,7 @@ def test_each_sequence_is_trained_with_the_reward_and_discount_of_its_policy(sep
     arm = steps.carry["arm"]
     gamma = 1 - torch.exp(((3 - arm) * np.log(0.1) + arm * np.log(0.5)) / 3)
     beta = torch.tensor([0.0, *(0.3 / (1 + np.exp(-10 * (2 * i - 2) / 2)) for i in (1, 2)), 0.3])[arm]
-    streams = {stream.name: algorithm.terms(steps, stream) for stream in algorithm.streams()}
+    streams = {stream.name: algorithm.stream_terms(steps, stream) for stream in algorithm.streams()}
     ends = torch.where(steps.terminated, 0.0, 1.0)
     for terms in streams.values():
         torch.testing.assert_close(terms.discount_t, (ends * gamma).float())
@@ -219,7 +219,7 @@ def slow_policies():
 def slow_curious_losses(model, steps, count):
     """RND's error at the next observation and the inverse model's cross-entropy, means over the last `count` steps."""
     errors, guesses = [], []
-    for b in range(steps.rows):
+    for b in range(steps.batch_size):
         end = int(steps.valid[:, b].sum())
         for t in range(max(0, end - count), end):
             before, after = steps.obs[t, b : b + 1], steps.obs[t + 1, b : b + 1]
@@ -254,7 +254,7 @@ def test_losses_and_gradients_match_the_reference(separate, settings):
     steps = batch.trajectory
     model.lifelong.update(0.3 * steps.obs[1:] + 1.0, steps.valid)  # statistics for which normalization matters
     arm, (beta, gamma) = steps.carry["arm"].tolist(), slow_policies()
-    ones, weights, discount = [1.0] * steps.rows, [beta[i] for i in arm], [gamma[i] for i in arm]
+    ones, weights, discount = [1.0] * steps.batch_size, [beta[i] for i in arm], [gamma[i] for i in arm]
     reward, novelty = steps.rewards["extrinsic"], steps.rewards[NOVELTY]
     if separate:
         streams = [SlowStream("extrinsic", reward, discount, ones), SlowStream(NOVELTY, novelty, discount, weights)]

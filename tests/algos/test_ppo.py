@@ -67,7 +67,7 @@ def test_loss_and_gradient_match_the_paper(actions, core, settings):
 def test_advantages_are_normalized_within_each_minibatch(actions):
     algorithm, before, model, batch = make(actions, minibatches=3)
     ready = steps_as_rows(prepare(algorithm, before, batch))
-    for rows, part in minibatches(ready, 3, torch.randperm(ready.trajectory.rows)):
+    for rows, part in minibatches(ready, 3, torch.randperm(ready.trajectory.batch_size)):
         cells = [divmod(row, ROWS) for row in rows.tolist()]
         slow = slow_ppo(before, model, batch, algorithm.config, stream(algorithm.config), CLIP, cells)
         assert_losses_match(algorithm, model, None, part, {"ppo": slow})

@@ -12,7 +12,7 @@ from starling.api import train
 from starling.config.parts import NetConfig, TorsoConfig
 from starling.errors import UserError
 from starling.experiment.run_folder import checkpoint
-from starling.nets.normalisers import Normalised
+from starling.nets.normalizers import Normalized
 from starling.ops.distributions import Gaussian
 from starling.tools.evaluate import evaluate_run
 from starling.types import EnvSpec
@@ -38,7 +38,7 @@ def next_batch(runtime):
         for _ in runtime.run():
             pass
     (sample,) = caught.value.args
-    return runtime.learner._batch(sample, runtime.learner.progress(runtime.env_steps))[0]
+    return runtime.learner._to_batch(sample, runtime.learner.progress(runtime.env_steps))[0]
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
@@ -60,8 +60,8 @@ def test_rewards_are_scaled_by_the_std_of_the_return():
     runtime = run("ppo-cartpole", 1100, *PENDULUM, "algo.gae_lambda=0")
     batch, model = next_batch(runtime), runtime.learner.model
     with torch.no_grad():
-        seen = model.normaliser(batch.trajectory.obs)
-        outputs, _, _ = model.unroll(Normalised(seen), batch.trajectory.first, None, {}, {})
+        seen = model.normalizer(batch.trajectory.obs)
+        outputs, _, _ = model.unroll(Normalized(seen), batch.trajectory.first, None, {}, {})
         prepared = runtime.learner.algorithm.prepare(model, None, batch).prepared
     v = outputs["extrinsic"]
     scale = model.reward_scales["extrinsic"].returns.std()
@@ -76,8 +76,8 @@ def test_statistics_are_saved_and_not_changed_by_evaluation(tmp_path):
     torch.set_num_threads(1)
     _, state, _ = checkpoint.find(result.folder / "checkpoints", "newest", parts=("learner",))
     saved = {name: value for name, value in state["learner"]["model"].items() if "moments" in name or "scales" in name}
-    assert saved["normaliser.moments.observation.count"] == 1020  # every env is reset once
-    assert abs(saved["normaliser.moments.observation.total"]).min() > 0
+    assert saved["normalizer.moments.observation.count"] == 1020  # every env is reset once
+    assert abs(saved["normalizer.moments.observation.total"]).min() > 0
     assert saved["reward_scales.extrinsic.returns.count"] == 1020
     scores = [
         evaluate_run(result.folder, episodes=2, seed=1, which="newest", protocol="as-trained", warn=print) for _ in "12"

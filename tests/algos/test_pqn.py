@@ -100,7 +100,7 @@ def test_epsilon_decays_in_training_and_is_separate_in_evaluation():
     assert random_share(True, 0.0) == pytest.approx(2 / 3, abs=0.05)
     assert random_share(True, 0.9) == pytest.approx(0.2 * 2 / 3, abs=0.03)
     assert random_share(False, 0.0) == 0
-    assert algorithm.exploration(Progress(fraction=0.25), 8) == {"epsilon": pytest.approx(0.6)}
+    assert algorithm.exploration_metrics(Progress(fraction=0.25), 8) == {"epsilon": pytest.approx(0.6)}
 
 
 def test_evaluation_uses_eval_epsilon():

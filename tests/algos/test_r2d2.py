@@ -56,7 +56,7 @@ def test_burn_in_is_not_trained_except_in_sequences_that_begin_an_episode():
     algorithm, model, target = make()
     batch = make_batch(model)
     trained = [n if b in (1, 2, 6) else max(0, n - BURN_IN) for b, n in enumerate(STEPS)]
-    assert algorithm._trained(batch.trajectory).sum(0).tolist() == trained
+    assert algorithm._loss_mask(batch.trajectory).sum(0).tolist() == trained
     assert (algorithm.loss(model, target, batch).priorities > 0).tolist() == [n > 0 for n in trained]
 
 
@@ -168,7 +168,7 @@ def test_evaluation_is_greedy():
 
 def test_sequences_overlap_and_those_shorter_than_the_burn_in_are_kept():
     (table,) = make(codec="zstd")[0].tables(num_envs=4)
-    assert (table.length, table.period, table.prefix, table.sampler) == (LENGTH, 2, BURN_IN, "prioritized")
+    assert (table.length, table.period, table.burn_in, table.sampler) == (LENGTH, 2, BURN_IN, "prioritized")
     assert (table.priority_exponent, table.codec) == (0.9, "zstd")
 
 

@@ -28,7 +28,7 @@ def untrained():
 
 def test_every_step_is_trained_even_in_episodes_shorter_than_the_burn_in(untrained):
     steps = all_sequences(untrained)
-    trained = untrained.learner.algorithm._trained(tree.to_torch(steps)).numpy()
+    trained = untrained.learner.algorithm._loss_mask(tree.to_torch(steps)).numpy()
     all_steps = {tuple(obs) for obs in steps.obs[:-1][steps.valid].astype(int).tolist()}
     learned_from = {tuple(obs) for obs in steps.obs[:-1][trained].astype(int).tolist()}
     lengths = {}
@@ -41,7 +41,7 @@ def test_every_step_is_trained_even_in_episodes_shorter_than_the_burn_in(untrain
 def test_every_sequence_has_a_trained_step_and_a_priority(untrained):
     steps = all_sequences(untrained)
     algorithm = untrained.learner.algorithm
-    assert algorithm._trained(tree.to_torch(steps)).any(0).all()
+    assert algorithm._loss_mask(tree.to_torch(steps)).any(0).all()
     assert (algorithm.priority(steps) > 0).all()
 
 
@@ -68,7 +68,7 @@ def test_unrolling_from_the_stored_state_gives_the_recorded_q_values(untrained):
 def test_delta_q_is_0_with_unchanged_weights_and_positive_after_training(untrained):
     learner = untrained.learner
     steps = tree.to_torch(all_sequences(untrained))
-    batch = Batch(steps, torch.ones(steps.rows), torch.zeros(steps.rows), Progress(), torch.Generator())
+    batch = Batch(steps, torch.ones(steps.batch_size), torch.zeros(steps.batch_size), Progress(), torch.Generator())
     assert learner.algorithm.loss(learner.model, learner.model, batch).metrics()["delta_q_last"] < 1e-4
     learner = run(300, "algo.learning_starts=10", "algo.updates_per_step=0.1").learner
     assert learner.drain_metrics()["loss/delta_q_last"] > 1e-3

@@ -73,7 +73,7 @@ def slow_value(actions, policy, critics, obs, noise, alpha):
 
 def slow_losses(actions, model, target, batch, target_entropy):
     """The losses of critics (1812.05905, eq. 5), policy (eq. 9), and temperature (eq. 18), and the TD errors."""
-    steps, rows = batch.trajectory, batch.trajectory.rows
+    steps, rows = batch.trajectory, batch.trajectory.batch_size
     generator = torch.Generator().manual_seed(7)
     ahead, now = (torch.randn(rows, 2, generator=generator).double() for _ in "12")
     critic = actor = temperature = torch.zeros((), dtype=torch.float64)

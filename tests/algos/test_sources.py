@@ -73,11 +73,11 @@ def extras_of(*sources, more=()):
 
 def test_only_extras_needed_by_a_source_or_cloning_are_recorded():
     uniform = "{kind: uniform, share: 0.5}"
-    assert set(extras_of(QUEUE, uniform)) == {"behaviour"}
-    assert set(extras_of(QUEUE, "{kind: elite, share: 0.5, distance: kl}")) == {"behaviour"}
-    assert set(extras_of(QUEUE, "{kind: attentive, share: 0.5}")) == {"behaviour"}
-    assert set(extras_of(QUEUE, ELITE)) == {"behaviour", "features"}
-    assert set(extras_of(QUEUE, uniform, more=["algo.clear={}"])) == {"behaviour", "values"}
+    assert set(extras_of(QUEUE, uniform)) == {"behavior"}
+    assert set(extras_of(QUEUE, "{kind: elite, share: 0.5, distance: kl}")) == {"behavior"}
+    assert set(extras_of(QUEUE, "{kind: attentive, share: 0.5}")) == {"behavior"}
+    assert set(extras_of(QUEUE, ELITE)) == {"behavior", "features"}
+    assert set(extras_of(QUEUE, uniform, more=["algo.clear={}"])) == {"behavior", "values"}
 
 
 def make(core="none", **source):
@@ -90,7 +90,7 @@ def make(core="none", **source):
 
 def recorded(shape, random):
     return {
-        "behaviour": {"logits": torch.randn(*shape, 3, generator=random)},
+        "behavior": {"logits": torch.randn(*shape, 3, generator=random)},
         "features": torch.randn(*shape, 16, generator=random),
     }
 
@@ -108,7 +108,7 @@ def features_and_policies(model, steps):
 
 def slow_elite(features, policies, steps, distance, every):
     result = []
-    for b in range(steps.rows):
+    for b in range(steps.batch_size):
         each = []
         for t in range(0, steps.length, every):
             if not steps.valid[t, b]:
@@ -122,7 +122,7 @@ def slow_elite(features, policies, steps, distance, every):
                     - (current_features @ recorded_features / current_features.norm() / recorded_features.norm()).item()
                 )
             else:
-                mu = steps.extras["behaviour"]["logits"][t, b].softmax(-1)
+                mu = steps.extras["behavior"]["logits"][t, b].softmax(-1)
                 pi = policies[t].logits[b].detach().softmax(-1)
                 each.append((mu * (mu / pi).log()).sum().item())
         result.append(np.mean(each))
@@ -175,7 +175,7 @@ def test_attentive_distances_match_a_loop(features, distance):
         features_and_policies(model, part)[0] if features == "network" else part.obs for part in (steps, recent)
     )
     want = []
-    for b in range(steps.rows):
+    for b in range(steps.batch_size):
         each = []
         for t in range(steps.length):
             pairs = [(x[t, b], current) for current in current_features[-1]]

@@ -14,9 +14,10 @@ from starling import tree
 from starling.config.load import load, preset_names
 from starling.errors import UserError
 from starling.launch.plan import RunPlan
+from starling.replay.limiter import steps_per_update
 from starling.replay.spec import TableSpec
-from starling.tools.benchmark.costs import ACT, LEARN, _neighbours, _tell, measure
-from starling.tools.benchmark.workload import Work, steps_a_version
+from starling.tools.benchmark.costs import ACT, LEARN, _neighbors, _tell, measure
+from starling.tools.benchmark.workload import Work
 
 SMALL = ["net.torso.hidden=[16]"]
 CASES = [
@@ -43,17 +44,17 @@ def test_every_kind_of_agent_can_be_measured(case):
     work.close()
     assert 0 <= stepped <= num_envs
     assert inferred == num_envs
-    assert trained == steps_a_version(run_plan.tables)
-    assert work.sample.trajectory.rows == run_plan.tables[0].batch
-    assert work.learner.skipped_in_all == 0
+    assert trained == steps_per_update(run_plan.tables)
+    assert work.sample.trajectory.batch_size == run_plan.tables[0].batch
+    assert work.learner.total_skipped == 0
 
 
 def test_an_update_counts_for_the_env_steps_between_updates():
     queue = TableSpec("q", "slots", length=20, batch=8, capacity=8, sampler="fifo", fragment=20)
     replay = TableSpec("r", "ring", length=3, batch=32, capacity=1000, updates_per_step=0.25)
-    assert steps_a_version([queue]) == 160
-    assert steps_a_version([replace(queue, max_times_sampled=2)]) == 80
-    assert steps_a_version([replay]) == 4
+    assert steps_per_update([queue]) == 160
+    assert steps_per_update([replace(queue, max_times_sampled=2)]) == 80
+    assert steps_per_update([replay]) == 4
 
 
 def test_restore_undoes_the_measured_updates():
@@ -106,7 +107,7 @@ def test_costs_are_per_env_step_on_one_core(tmp_path, monkeypatch):
 
 
 def test_neighbor_processes_compute_and_end_afterwards():
-    with _neighbours(load("dqn-cartpole", SMALL), 1) as neighbors:
+    with _neighbors(load("dqn-cartpole", SMALL), 1) as neighbors:
         (worker,) = children()
         for word in (LEARN, ACT):
             _tell(neighbors, [word])

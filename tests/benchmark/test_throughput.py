@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from starling.config.load import load, to_dict
+from starling.config.quantities import Quantity
 from starling.errors import UserError
 from starling.experiment.display import Status
 from starling.launch.plan import RunPlan
@@ -84,7 +85,7 @@ def test_without_end_changes_only_settings_that_end_or_interrupt_a_run():
         "dqn-pong", ["stop.env_steps=1000", "stop.minutes=1", "stop.return=3", "eval.every=5", "log.every=null"]
     )
     changed = throughput.without_end(config)
-    assert changed.log_every == 10
+    assert changed.log_every == Quantity(10, "env steps")
     assert changed.checkpoint_every == config.checkpoint_every
     assert changed.checkpoint.keep == config.checkpoint.keep == 1
     assert changed.eval.every is None

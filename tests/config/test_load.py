@@ -8,7 +8,9 @@ import yaml
 
 from starling.config.load import from_dict, load, preset_names, to_dict, to_yaml
 from starling.config.parts import Linear
+from starling.config.quantities import Quantity
 from starling.errors import UserError
+from starling.types import Progress
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -204,9 +206,11 @@ def test_every_key_is_described():
 
 def test_linear_ramp_values():
     by_steps = Linear(start=1.0, end=0.0, steps=10)
-    assert [by_steps.at(n, 0.0) for n in (0, 5, 10, 99)] == [1.0, 0.5, 0.0, 0.0]
+    assert [by_steps.at(Progress(n)) for n in (0, 5, 10, 99)] == [1.0, 0.5, 0.0, 0.0]
+    by_updates = Linear(start=1.0, end=0.0, steps=Quantity(10, "updates"))
+    assert [by_updates.at(Progress(1000, n)) for n in (0, 5, 10, 99)] == [1.0, 0.5, 0.0, 0.0]
     by_share = Linear(start=0.0, end=1.0, fraction=0.5)
-    assert [by_share.at(0, f) for f in (0.0, 0.25, 0.5, 1.0)] == [0.0, 0.5, 1.0, 1.0]
+    assert [by_share.at(Progress(fraction=f)) for f in (0.0, 0.25, 0.5, 1.0)] == [0.0, 0.5, 1.0, 1.0]
 
 
 def test_checking_a_configuration_does_not_import_torch():

@@ -10,7 +10,7 @@ from starling.config.parts import OptimizerConfig
 from starling.config.torch_names import OPTIMIZERS
 from starling.learner.optimizer import ELEMENTWISE, FlatOptimizer
 from starling.runtime.shared_weights import SharedWeights, WeightReader, WeightWriter, copy_size
-from starling.types import Progress
+from starling.types import Progress, RunLength
 
 STEPS = 4
 
@@ -21,7 +21,7 @@ def network():
 
 
 def optimizer_of(model, name, clip=0.5):
-    return FlatOptimizer(OptimizerConfig(name=name, args={"lr": 0.01}, clip_norm=clip), model.parameters(), 10)
+    return FlatOptimizer(OptimizerConfig(name=name, args={"lr": 0.01}, clip_norm=clip), model.parameters(), RunLength())
 
 
 def batch_of(step, optimizer):
@@ -29,7 +29,7 @@ def batch_of(step, optimizer):
 
 
 def take_step(model, optimizer, x, factor=1.0):
-    optimizer.take(torch.autograd.grad(factor * model(x).square().sum(), optimizer.parameters))
+    optimizer.set_gradients(torch.autograd.grad(factor * model(x).square().sum(), optimizer.parameters))
     norm = optimizer.gradient_norm()
     if norm.device.type == "cpu":
         optimizer.apply(float(norm))

@@ -5,7 +5,7 @@ import pytest
 
 from starling.actor.usage import CELLS, Usage
 from starling.config.load import load
-from starling.experiment.bottleneck import ROWS, Limits, bottleneck
+from starling.experiment.bottleneck import ROWS, Bottleneck, bottleneck
 from starling.runtime.supervisor import batching
 from starling.runtime.worker import Member
 
@@ -97,7 +97,7 @@ def test_all_reduce_counts_as_learning_and_is_shown():
 
 def test_learner_that_works_in_bursts_is_averaged_over_time():
     """Nine short rows of acting and one long row of learning, repeatedly: 0.9 s of every 1.8 s."""
-    limits = Limits(load("dqn-cartpole", []))
+    limits = Bottleneck(load("dqn-cartpole", []))
     now, said = 100.0, []  # the clock of a resumed run starts at 0, but its first row may come late
     for number in range(3 * ROWS):
         learns = number % ROWS == ROWS - 1

@@ -20,6 +20,8 @@ SECONDS = 0.5
 """That one step of the fake runtime takes on the fake clock."""
 STEPS, UPDATES = 8, 2
 """Env steps and updates of one step."""
+CONSTANT = ["stop.env_steps=null", "algo.optimizer.schedule=null", "algo.clip=0.2"]
+"""A run without a length in env steps or updates."""
 
 
 class FakeRuntime:
@@ -117,6 +119,46 @@ def test_stops_after_the_configured_minutes(drive):
     result, _, _ = drive(FakeRuntime(), "stop.minutes=2")
     assert result.env_steps == 2 * 60 / SECONDS * STEPS
     assert result.reason == "stop.minutes=2 reached"
+
+
+def test_stops_after_the_configured_episodes_or_frames(drive):
+    result, _, _ = drive(FakeRuntime(episode=1.0), "stop.episodes=30", *CONSTANT)
+    assert result.env_steps == 30 * STEPS
+    assert (result.reason, result.resume_overrides) == ("stop.episodes=30 reached", "stop.episodes=60")
+    result, _, _ = drive(FakeRuntime(), "stop.frames=3200", frames_per_step=4)
+    assert (result.env_steps, result.reason) == (800, "stop.frames=3,200 reached")
+
+
+@pytest.mark.parametrize(
+    ("every", "steps"),
+    [
+        ("80", [80, 160, 240, 320]),
+        ("80 env steps", [80, 160, 240, 320]),
+        ("400 frames", [104, 200, 304, 320]),
+        ("25 updates", [104, 200, 304, 320]),
+        ("15 episodes", [120, 240, 320]),
+        ("0.125 min", [120, 240, 320]),
+    ],
+)
+def test_rows_and_checkpoints_are_written_at_multiples_in_every_unit(drive, every, steps):
+    settings = [f"log.every={every}", f"checkpoint.every={every}", "checkpoint.keep=9", "stop.env_steps=320"]
+    _, place, _ = drive(FakeRuntime(episode=1.0), *settings, frames_per_step=4)
+    assert [row["env_steps"] for row in read_rows(place.metrics_file)] == steps
+    names = sorted(folder.name for folder in place.checkpoints.glob("step-*"))
+    assert names == [f"step-{step:012}" for step in steps]
+
+
+def test_resumed_run_has_its_rows_at_the_same_updates(drive):
+    runtime = FakeRuntime(env_steps=208, updates=52)
+    state = {"scores": {"episodes": 0, "totals": [], "lengths": []}, "evaluated": None, "rows": 0}
+    _, place, _ = drive(runtime, "log.every=25 updates", "stop.env_steps=400", state=state)
+    assert [row["updates"] for row in read_rows(place.metrics_file)] == [76, 100]
+
+
+def test_evaluates_at_multiples_of_episodes(drive):
+    runtime = FakeRuntime(episode=1.0)
+    drive(runtime, "eval.every=12 episodes", "stop.env_steps=320")
+    assert (runtime.calls["beside"], runtime.calls["waited for"]) == (4, 1)  # 12, 24, 36, 48; and at the end
 
 
 @pytest.mark.parametrize(("returns", "stops"), [(50.0, True), (49.9, False)])
@@ -265,10 +307,12 @@ def test_display_gets_steps_and_frames_per_second(drive):
 
 
 def test_settings_that_would_end_a_resumed_run_at_once_are_rejected(drive):
-    result, _, _ = drive(FakeRuntime(), "stop.env_steps=800", "stop.updates=100")
-    assert result.onward == "stop.updates=200"
+    result, _, _ = drive(FakeRuntime(), "stop.env_steps=800000", "stop.updates=100")
+    assert result.resume_overrides == "stop.updates=200"
+    result, _, _ = drive(FakeRuntime(), "stop.env_steps=50000", "stop.updates=150")  # at most 197
+    assert result.resume_overrides == "stop.updates=300 stop.env_steps=100000"
     result, _, _ = drive(FakeRuntime(), "stop.env_steps=800")
-    assert result.onward == "stop.env_steps=1600"
+    assert result.resume_overrides == "stop.env_steps=1600"
 
 
 @pytest.mark.parametrize("replay", ["true", "false"])

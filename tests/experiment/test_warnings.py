@@ -192,3 +192,18 @@ def test_suggested_time_limit_ends_the_episodes_of_an_endless_env(tmp_path):
     folder = starling.train("dqn-cartpole", [*settings, "=".join(limit)], runs=tmp_path).folder
     assert read_rows(folder / "metrics.jsonl")[-1]["episodes"] == 2
     assert "warning:" not in (folder / "log.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("start", "key"),
+    [
+        (("r2d2-novelty-deepsea", []), "curiosity.0.within.neighbours (3 now)"),
+        (("r2d2-rnd-deepsea", ["curiosity=[{kind: episodic}]"]), "curiosity.0.neighbours (10 now)"),
+        (("ngu-deepsea", []), "algo.episodic.neighbours (3 now)"),
+    ],
+)
+def test_episodes_too_short_for_episodic_novelty(start, key):
+    (line,) = lines(start, rows_of(episode_longest=3))
+    assert line == f"no episode is longer than 3 steps, so its novelty is always 0: lower {key}"
+    assert lines(start, rows_of(episode_longest=20)) == []
+    assert lines(start, rows_of(episode_longest=3, episodes=2)) == []

@@ -10,8 +10,10 @@ from torch import nn
 
 from starling.algos.base import Algorithm, LearnSpec, Loss, LossPart, OptimizerSpec, TargetSpec, merge_losses
 from starling.config.parts import OptimizerConfig
+from starling.config.quantities import Quantity
 from starling.learner.learner import LAG_EVERY, MAX_SKIPPED, DivergedError, Learner
-from starling.types import Keys, Sample, Trajectory
+from starling.state_io import pack, unpack
+from starling.types import Keys, RunLength, Sample, Trajectory
 
 ROWS, LENGTH = 6, 3
 
@@ -79,7 +81,7 @@ def learn(learner, sample=None, env_steps=0):
 def make_learner(algorithm, model=None):
     torch.manual_seed(0)
     model = model or TwoHeads()
-    return Learner(algorithm, model, seed=0, planned_env_steps=10, planned_updates=10)
+    return Learner(algorithm, model, seed=0, length=RunLength(10, None, 10))
 
 
 @pytest.mark.parametrize("split", ["env", "step"])
@@ -140,6 +142,17 @@ def test_target_network_is_copied_periodically_or_averaged_with_tau():
     assert torch.equal(hard._target.a.weight, hard.model.a.weight)
     assert hard._target.count == 5
 
+    by_steps = make_learner(Probe(target=TargetSpec(every=Quantity(100, "env steps"))))
+    copied = []
+    for env_steps in (0, 60, 99, 100, 130, 310, 399, 400):
+        learn(by_steps, env_steps=env_steps)
+        if torch.equal(by_steps._target.a.weight, by_steps.model.a.weight):
+            copied.append(env_steps)
+        other = make_learner(Probe(target=TargetSpec(every=Quantity(100, "env steps"))))
+        other.set_state(unpack(pack(by_steps.get_state())))
+        by_steps = other
+    assert copied == [100, 310, 400]
+
     soft = make_learner(Probe(target=TargetSpec(tau=0.25)))
     learn(soft)
     torch.testing.assert_close(soft._target.a.weight, 0.75 * start + 0.25 * soft.model.a.weight)
@@ -170,7 +183,7 @@ def weights_of(beta, table_size, source):
     """The importance weights of a batch whose rows were sampled with `PROBABILITIES`."""
 
     sample = replace(make_sample(), probability=PROBABILITIES, table_size=table_size, source=source)
-    algorithm = Probe(importance_exponent=beta)
+    algorithm = Probe(importance_beta=beta)
     learner = make_learner(algorithm)
     learn(learner, sample, env_steps=5)  # halfway through the run
     return algorithm.seen[0].weight
@@ -273,7 +286,7 @@ class SequentialUpdates(Probe):
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_losses_are_applied_sequentially_and_with_delays_as_configured(sequential, whole, every):
     algorithm = SequentialUpdates(sequential=sequential, whole=whole, every=every)
-    learner = Learner(algorithm, Pair(), seed=0, planned_env_steps=100, planned_updates=100)
+    learner = Learner(algorithm, Pair(), seed=0, length=RunLength(100, None, 100))
     critic, actor, computed = 5.0, 1.0, ()
     for update in range(1, 8):
         learn(learner)

@@ -91,7 +91,7 @@ def test_step_that_overflows_is_skipped_and_halves_the_scale_which_is_saved():
         optimizer.gradient.fill_(float("inf"))
     norms = {name: learner._all_reduce_gradient(name) for name in learner._optimizers}
     learner._apply_gradients(norms, None)
-    assert learner.skipped_in_all == 1
+    assert learner.total_skipped == 1
     assert float(learner._scale.factor) == pytest.approx(0.5e38)
     assert all(torch.equal(value, before[name]) for name, value in learner.model.state_dict().items())
     other = run_of("float16", 1)

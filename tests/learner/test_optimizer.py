@@ -14,7 +14,9 @@ from starling.config.parts import OptimizerConfig, ScheduleConfig
 from starling.config.torch_names import NUMBERS, OPTIMIZERS, SCHEDULES, UNUSABLE_OPTIMIZERS, UNUSABLE_SCHEDULES
 from starling.errors import UserError
 from starling.learner.optimizer import ELEMENTWISE, FlatOptimizer, check_optimizer, optimizer_class
+from starling.learner.schedule_clock import schedule_clock
 from starling.state_io import pack, unpack
+from starling.types import Progress, RunLength
 
 
 def make_net():
@@ -29,23 +31,24 @@ def loss_at(net, step):
 
 
 PLANNED = 8
+RUN = RunLength(80, None, PLANNED, updates_per_step=0.1)
 """Versions of a run."""
 
 
 def take_steps(optimizer, module, steps):
     for step in steps:
-        optimizer.take(torch.autograd.grad(loss_at(module, step), optimizer.parameters))
+        optimizer.set_gradients(torch.autograd.grad(loss_at(module, step), optimizer.parameters))
         optimizer.apply(float(optimizer.gradient_norm()))
-        optimizer.end_update((step + 1) / PLANNED)
+        optimizer.end_update(Progress(fraction=(step + 1) / PLANNED))
 
 
 @pytest.mark.parametrize("name", [*sorted(ELEMENTWISE), "Adafactor"])
 def test_updates_equal_plain_torch(name):
     net, plain = make_net(), make_net()
-    ours = FlatOptimizer(OptimizerConfig(name=name, args={"lr": 0.01}, clip_norm=0.05), net.parameters(), 10)
+    ours = FlatOptimizer(OptimizerConfig(name=name, args={"lr": 0.01}, clip_norm=0.05), net.parameters(), RunLength())
     theirs = optimizer_class(name)(plain.parameters(), lr=0.01)
     for step in range(5):
-        ours.take(torch.autograd.grad(loss_at(net, step), ours.parameters))
+        ours.set_gradients(torch.autograd.grad(loss_at(net, step), ours.parameters))
         ours.apply(float(ours.gradient_norm()))
         theirs.zero_grad()
         loss_at(plain, step).backward()
@@ -57,7 +60,7 @@ def test_updates_equal_plain_torch(name):
 
 def test_parameters_are_views_that_keep_their_shape_strides_and_values():
     net, before = make_net(), make_net()
-    ours = FlatOptimizer(OptimizerConfig(), net.parameters(), 1)
+    ours = FlatOptimizer(OptimizerConfig(), net.parameters(), RunLength())
     for mine, other in zip(net.parameters(), before.parameters(), strict=True):
         assert torch.equal(mine, other)
         assert mine.stride() == other.stride()
@@ -68,13 +71,13 @@ def test_optimizer_and_schedule_resume_bitwise():
     schedule = ScheduleConfig(name="LinearLR", args={"start_factor": 1.0, "end_factor": 0.0, "total_iters": "run"})
     config = OptimizerConfig(name="Adam", args={"lr": 0.1}, schedule=schedule)
     net = make_net()
-    ours = FlatOptimizer(config, net.parameters(), planned_updates=PLANNED)
+    ours = FlatOptimizer(config, net.parameters(), RUN)
 
     take_steps(ours, net, range(3))
     saved, weights = copy.deepcopy(ours.get_state()), copy.deepcopy(net.state_dict())
     take_steps(ours, net, range(3, 6))
     restored_net = make_net()
-    other = FlatOptimizer(config, restored_net.parameters(), planned_updates=PLANNED)
+    other = FlatOptimizer(config, restored_net.parameters(), RUN)
     other.set_state(saved)
     restored_net.load_state_dict(weights)
     take_steps(other, restored_net, range(3, 6))
@@ -88,14 +91,15 @@ def test_eager_optimizers_do_not_import_the_torch_compiler():
 import sys, torch
 from starling.config.parts import OptimizerConfig, ScheduleConfig
 from starling.learner.optimizer import FlatOptimizer
+from starling.types import Progress, RunLength
 schedule = ScheduleConfig(name="LinearLR", args={"total_iters": "run"})
 for name in ("Adam", "RMSprop"):
     x = torch.nn.Parameter(torch.ones(3))
-    ours = FlatOptimizer(OptimizerConfig(name=name, schedule=schedule), [x], 5)
+    ours = FlatOptimizer(OptimizerConfig(name=name, schedule=schedule), [x], RunLength(50, None, 5))
     for _ in range(2):
-        ours.take(torch.autograd.grad(x.square().sum(), [x]))
+        ours.set_gradients(torch.autograd.grad(x.square().sum(), [x]))
         ours.apply(float(ours.gradient_norm()))
-        ours.end_update(0.2)
+        ours.end_update(Progress(fraction=0.2))
     ours.set_state(ours.get_state())
     assert (x < 1).all(), name
     assert "torch._dynamo" not in sys.modules, name
@@ -113,7 +117,7 @@ def changes_the_network(name):
     net, before = make_net(), make_net()
     try:
         take_steps(
-            FlatOptimizer(OptimizerConfig.model_construct(name=name, args={"lr": 0.01}), net.parameters(), 9),
+            FlatOptimizer(OptimizerConfig.model_construct(name=name, args={"lr": 0.01}), net.parameters(), RunLength()),
             net,
             range(3),
         )
@@ -166,7 +170,7 @@ def test_every_schedule_changes_the_learning_rate_and_is_restored(name, optimize
     config = OptimizerConfig(name=optimizer, args={"lr": 0.1}, schedule=schedule)
     rates = []
     net = make_net()
-    ours = FlatOptimizer(config, net.parameters(), planned_updates=PLANNED)
+    ours = FlatOptimizer(config, net.parameters(), RUN)
     for step in range(7):
         if step == 3:
             saved, weights = pack(ours.get_state()), copy.deepcopy(net.state_dict())
@@ -174,7 +178,7 @@ def test_every_schedule_changes_the_learning_rate_and_is_restored(name, optimize
         rates.append(ours.learning_rate)
     assert len(set(rates)) > 1
     restored_net = make_net()
-    other = FlatOptimizer(config, restored_net.parameters(), planned_updates=PLANNED)
+    other = FlatOptimizer(config, restored_net.parameters(), RUN)
     other.set_state(unpack(saved))
     restored_net.load_state_dict(weights)
     take_steps(other, restored_net, range(3, 7))
@@ -187,7 +191,7 @@ def test_schedule_keeps_its_final_learning_rate():
     """A run may have a few more updates than planned."""
     schedule = ScheduleConfig(name="OneCycleLR", args={"max_lr": 0.1, "total_steps": "run", "final_div_factor": 10})
     net = make_net()
-    ours = FlatOptimizer(OptimizerConfig(name="SGD", schedule=schedule), net.parameters(), planned_updates=PLANNED)
+    ours = FlatOptimizer(OptimizerConfig(name="SGD", schedule=schedule), net.parameters(), RUN)
     take_steps(ours, net, range(7))
     assert ours.learning_rate == pytest.approx(0.1 / 25 / 10)
     take_steps(ours, net, range(7, 11))
@@ -199,17 +203,19 @@ def test_changed_milestones_apply_from_the_current_update_on():
 
     def optimizer(milestones):
         schedule = ScheduleConfig(name="MultiStepLR", args={"milestones": milestones, "gamma": 0.5})
-        return FlatOptimizer(OptimizerConfig(args={"lr": 0.1}, schedule=schedule), make_net().parameters(), 8)
+        return FlatOptimizer(
+            OptimizerConfig(args={"lr": 0.1}, schedule=schedule), make_net().parameters(), RunLength(80, None, 8)
+        )
 
     old, new = optimizer([1, 2]), optimizer([1, 4])
     for _ in range(3):
         old.apply(1.0)
-        old.end_update(0.0)
+        old.end_update(Progress(fraction=0.0))
     new.set_state(unpack(pack(old.get_state())))
     new.apply_settings()
     assert new.learning_rate == pytest.approx(0.05)
     new.apply(1.0)
-    new.end_update(0.0)
+    new.end_update(Progress(fraction=0.0))
     assert new.learning_rate == pytest.approx(0.025)
 
 
@@ -257,7 +263,7 @@ def scheduled(name, **args):
 )
 def test_invalid_arguments_are_one_line_errors(config, message):
     with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
-        check_optimizer(OptimizerConfig(**{"args": {"lr": 1e-3}, **config}), 1)
+        check_optimizer(OptimizerConfig(**{"args": {"lr": 1e-3}, **config}), RunLength(10, None, 1))
     assert message in str(caught.value)
 
 
@@ -265,19 +271,26 @@ def test_invalid_arguments_are_one_line_errors(config, message):
     "config", [*({"name": name} for name in OPTIMIZERS), *(scheduled(name, **ARGUMENTS[name]) for name in SCHEDULES)]
 )
 def test_usable_optimizers_and_schedules_pass_the_check(config):
-    check_optimizer(OptimizerConfig(args={"lr": 1e-3}, **config), 100)
+    check_optimizer(OptimizerConfig(args={"lr": 1e-3}, **config), RunLength(1000, None, 100))
 
 
-def linear(**args):
+LONGER = RunLength(1000, None, 100, updates_per_step=0.1)
+
+
+def linear(length=LONGER, **args):
     schedule = ScheduleConfig(name="LinearLR", args={"start_factor": 1.0, "end_factor": 0.0, **args})
-    return FlatOptimizer(OptimizerConfig(name="SGD", args={"lr": 1.0}, schedule=schedule), make_net().parameters(), 100)
+    return FlatOptimizer(
+        OptimizerConfig(name="SGD", args={"lr": 1.0}, schedule=schedule),
+        make_net().parameters(),
+        length,
+    )
 
 
 def rates(optimizer, fractions):
     found = []
     for fraction in fractions:
         optimizer.apply(0.0)
-        optimizer.end_update(fraction)
+        optimizer.end_update(Progress(fraction=fraction))
         found.append(optimizer.learning_rate)
     return found
 
@@ -293,3 +306,33 @@ def test_schedule_over_the_run_follows_env_steps_and_not_updates():
 def test_schedule_over_a_number_of_updates_counts_updates():
     found = rates(linear(total_iters=4), [0.0] * 6)
     assert found == pytest.approx([0.75, 0.5, 0.25, 0.0, 0.0, 0.0], abs=1e-6)
+
+
+def test_schedule_over_env_steps_follows_them():
+    optimizer = linear(total_iters="500 env steps")  # 50 updates are planned in them
+    found = []
+    for env_steps in (0, 10, 19, 250, 500, 700):
+        optimizer.apply(0.0)
+        optimizer.end_update(Progress(env_steps))
+        found.append(optimizer.learning_rate)
+    assert found == pytest.approx([1.0, 0.98, 0.98, 0.5, 0.0, 0.0], abs=1e-6)
+
+
+def test_schedule_over_a_run_of_updates_counts_updates():
+    optimizer = linear(RunLength(updates=4, planned_updates=4, updates_per_step=0.1), total_iters="run")
+    assert rates(optimizer, [0.0] * 5) == pytest.approx([0.75, 0.5, 0.25, 0.0, 0.0], abs=1e-6)
+    schedule = ScheduleConfig(name="OneCycleLR", args={"max_lr": 1.0, "total_steps": "run"})
+    assert schedule_clock(schedule, RunLength(updates=4, planned_updates=4))[1]["total_steps"] == 4
+
+
+def test_milestones_in_env_steps_become_planned_updates():
+    schedule = ScheduleConfig(name="MultiStepLR", args={"milestones": ["100 env steps", "300 env steps"], "gamma": 0.5})
+    position, args = schedule_clock(schedule, RUN)
+    assert args == {"milestones": [10, 30], "gamma": 0.5}
+    assert [position(Progress(steps)) for steps in (0, 99, 100, 301)] == [0, 9, 10, 30]
+
+
+def test_lengths_in_env_steps_beside_a_run_of_updates_are_an_error():
+    args = {"max_lr": 1.0, "total_steps": "run", "epochs": "9 env steps"}
+    with pytest.raises(UserError, match="the run is counted in updates"):
+        schedule_clock(ScheduleConfig(name="OneCycleLR", args=args), RunLength(updates=4, planned_updates=4))

@@ -45,7 +45,7 @@ def batch(recorded_policy):
         terminated=true,
         truncated=false,
         valid=true,
-        extras={"behaviour": {"logits": torch.from_numpy(recorded_policy).float().log().expand(2, rows, 2)}},
+        extras={"behavior": {"logits": torch.from_numpy(recorded_policy).float().log().expand(2, rows, 2)}},
         carry={},
         policy_version=torch.zeros(rows, dtype=torch.int64),
     )

@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from starling.config.parts import NetConfig, TorsoConfig
 from starling.nets.build import HeadSpec, build_network
-from starling.nets.normalisers import LIMIT, Moments, Normalised, ObservationNormaliser, RewardScale
+from starling.nets.normalizers import LIMIT, Moments, Normalized, ObservationNormalizer, RewardScale
 from starling.types import EnvSpec
 
 SPACE = spaces.Dict(
@@ -69,7 +69,7 @@ def test_moments_of_two_learners_add_up():
 
 
 def test_only_float_vectors_are_normalized():
-    normalizer, obs = ObservationNormaliser(SPACE), observations((50, 4))
+    normalizer, obs = ObservationNormalizer(SPACE), observations((50, 4))
     normalizer.update(obs, torch.ones(50, 4, dtype=torch.bool))
     seen = normalizer(obs)
     for leaf in (seen["vector"].flatten(0, 1), seen["pair"][0].flatten()):
@@ -83,17 +83,17 @@ def test_only_float_vectors_are_normalized():
 
 def test_network_normalizes_observations_exactly_once():
     net = NetConfig(torso=TorsoConfig(hidden=[8], channels=[2], kernels=[3], strides=[2]))
-    network = build_network(EnvSpec("x", SPACE, spaces.Discrete(2)), net, {"value": HeadSpec("value")}, normalise=True)
-    network.normaliser.update(observations((50, 4), seed=1), torch.ones(50, 4, dtype=torch.bool))
+    network = build_network(EnvSpec("x", SPACE, spaces.Discrete(2)), net, {"value": HeadSpec("value")}, normalize=True)
+    network.normalizer.update(observations((50, 4), seed=1), torch.ones(50, 4, dtype=torch.bool))
     obs, first = observations((5,)), torch.zeros(5, dtype=torch.bool)
     raw, _ = network.step(obs, first, {})
-    once, _ = network.step(Normalised(network.normaliser(obs)), first, {})
-    twice, _ = network.step(network.normaliser(obs), first, {})
+    once, _ = network.step(Normalized(network.normalizer(obs)), first, {})
+    twice, _ = network.step(network.normalizer(obs), first, {})
     assert torch.equal(raw["value"], once["value"])
     assert not torch.allclose(raw["value"], twice["value"])
     rows, _, _ = network.unroll(observations((3, 5)), first.expand(3, 5), None, {}, {})
     assert rows["value"].shape == (3, 5)
-    assert any(name.startswith("normaliser.") for name in network.state_dict())
+    assert any(name.startswith("normalizer.") for name in network.state_dict())
 
 
 def slow_returns(r, first, valid, discount, before):

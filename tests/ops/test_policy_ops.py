@@ -12,7 +12,7 @@ from starling.ops.policy import (
     masked_mean,
     masked_means,
     masked_sum,
-    normalise,
+    normalize,
     policy_gradient_loss,
     ppo_surrogate,
     total_variation,
@@ -87,7 +87,7 @@ def test_masked_reductions_use_only_valid_steps(data):
     inside = x.numpy()[valid.numpy()]
     assert masked_sum(spoiled, valid).item() == pytest.approx(inside.sum())
     assert masked_mean(spoiled, valid).item() == pytest.approx(inside.mean())
-    normal = normalise(spoiled, valid)
+    normal = normalize(spoiled, valid)
     expected = (inside - inside.mean()) / inside.std()
     np.testing.assert_allclose(normal.numpy()[valid.numpy()], expected, rtol=1e-6)
     assert (normal[~valid] == 0).all()
@@ -97,8 +97,8 @@ def test_masked_reductions_of_zero_or_one_step_are_finite():
     none, one = torch.zeros(3, dtype=torch.bool), torch.tensor([False, True, False])
     x = torch.tensor([1.0, 2.0, 3.0])
     assert masked_mean(x, none).item() == 0
-    assert normalise(x, none).tolist() == [0, 0, 0]
-    assert normalise(x, one).tolist() == [0, 0, 0]
+    assert normalize(x, none).tolist() == [0, 0, 0]
+    assert normalize(x, one).tolist() == [0, 0, 0]
 
 
 def test_masked_step_does_not_affect_gradients():
@@ -139,7 +139,7 @@ def test_total_variation_estimate_has_the_exact_expectation():
 def test_shape_errors_name_the_argument():
     with pytest.raises(ValueError, match=r"ppo_surrogate: advantage has shape \(3, 1\), expected \[\.\.\.\] = \(3,\)"):
         ppo_surrogate(torch.zeros(3), torch.zeros(3, 1), CLIP)
-    with pytest.raises(ValueError, match="log_ratio: behaviour_log_prob has shape"):
+    with pytest.raises(ValueError, match="log_ratio: behavior_log_prob has shape"):
         log_ratio(torch.zeros(3), torch.zeros(1))
     with pytest.raises(ValueError, match="masked_mean: valid has shape"):
         masked_mean(torch.zeros(3, 2), torch.ones(3, dtype=torch.bool))

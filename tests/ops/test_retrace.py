@@ -7,7 +7,7 @@ import torch
 from starling.ops.explore import epsilon_greedy_policy
 from starling.ops.retrace import retrace
 from starling.ops.returns import n_step_return
-from starling.ops.value import IDENTITY, RESCALED, Transform, take
+from starling.ops.value import IDENTITY, RESCALED, Transform, batched_index
 
 SEEDS = [0, 1, 2]
 ACTIONS = 3
@@ -108,7 +108,7 @@ def test_values_at_invalid_steps_are_ignored(make_rollout, seed):
     other = torch.where(valid, action, (action + 1) % ACTIONS)
     with_garbage = run(spoiled, q, other, pi, torch.where(valid, mu, 0.0), lambda_t=0.9)
     assert with_garbage[valid].equal(clean[valid])
-    own = take(q[:-1], other)
+    own = batched_index(q[:-1], other)
     assert with_garbage[~valid].equal(own[~valid])
 
 

@@ -58,7 +58,7 @@ def test_non_episodic_stream_continues_through_resets(make_rollout):
 def test_non_episodic_stream_of_a_sequence_treats_an_episode_end_as_truncation(make_rollout):
     rollout = make_rollout(0)
     steps = as_trajectory(rollout)
-    sequence_terms, truncated = stream_terms(steps, RND, whole=False), replace(RND, episodic=True)
+    sequence_terms, truncated = stream_terms(steps, RND, crosses_episodes=False), replace(RND, episodic=True)
     steps.terminated.zero_()
     for mine, other in zip(vars(sequence_terms).values(), vars(stream_terms(steps, truncated)).values(), strict=True):
         assert mine.equal(other) if torch.is_tensor(mine) else mine == other

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from starling.ops.returns import n_step_return
-from starling.ops.value import RESCALED, huber, n_step_target, take, td_error
+from starling.ops.value import RESCALED, batched_index, huber, n_step_target, td_error
 
 
 def random_q(seed, *shape):
@@ -13,9 +13,9 @@ def random_q(seed, *shape):
 def test_take_matches_its_definition():
     q = random_q(0, 4, 3, 5)
     action = torch.from_numpy(np.random.default_rng(2).integers(5, size=(4, 3)))
-    taken = take(q, action.int())
+    taken = batched_index(q, action.int())
     assert all(taken[t, b] == q[t, b, action[t, b]] for t in range(4) for b in range(3))
-    assert take(q[0, 0], action[0, 0]).shape == ()
+    assert batched_index(q[0, 0], action[0, 0]).shape == ()
 
 
 def test_rewards_and_bootstraps_are_added_outside_h(make_rollout):
@@ -53,7 +53,9 @@ def test_huber_loss_and_gradient_match_torch(delta):
 
 
 def test_shape_errors_name_the_argument():
-    with pytest.raises(ValueError, match=r"take: action has shape \(2, 1\), expected \[\.\.\.\] = \(2,\) as q"):
-        take(torch.zeros(2, 3), torch.zeros(2, 1, dtype=torch.int64))
+    with pytest.raises(
+        ValueError, match=r"batched_index: action has shape \(2, 1\), expected \[\.\.\.\] = \(2,\) as q"
+    ):
+        batched_index(torch.zeros(2, 3), torch.zeros(2, 1, dtype=torch.int64))
     with pytest.raises(ValueError, match="td_error: target_t has shape"):
         td_error(torch.zeros(2, 3), torch.zeros(2), torch.ones(2, 3, dtype=torch.bool))

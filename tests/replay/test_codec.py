@@ -46,7 +46,7 @@ def test_compressed_cells_return_what_was_written_even_after_wrapping_around(see
             packed.set_state(state)
         written = np.concatenate([grid.at(ring, np.arange(min(head, length))) for ring, head in enumerate(ring_heads)])
         order = rng.permutation(np.concatenate([written, written]))[None]
-        assert np.array_equal(plain.take(order), packed.take(order))
+        assert np.array_equal(plain.read(order), packed.read(order))
 
 
 def test_state_of_another_codec_is_a_clear_error():
@@ -62,8 +62,8 @@ def test_taken_values_are_copies():
     cells = Chunked(SPEC, grid)
     cells.write(np.arange(2 * CHUNK)[:, None], np.ones((2 * CHUNK, 1, *SPEC.shape), np.float32))
     for cell in (0, CHUNK):  # in a closed chunk, in an open one
-        cells.take(np.array([cell]))[:] = 5
-        assert (cells.take(np.array([cell])) == 1).all()
+        cells.read(np.array([cell]))[:] = 5
+        assert (cells.read(np.array([cell])) == 1).all()
 
 
 def test_small_values_are_not_compressed():

@@ -32,7 +32,7 @@ class RingWithModel:
     """Cells written in order of time, and a plain array with the expected values."""
 
     def __init__(self, kind, seed=0):
-        self.cells, self.model = kind(FRAME, GRID), np.zeros((GRID.cells, *FRAME.shape), np.uint8)
+        self.cells, self.model = kind(FRAME, GRID), np.zeros((GRID.num_cells, *FRAME.shape), np.uint8)
         self.head, self.rng = 0, np.random.default_rng(seed)
 
     def write(self, steps):
@@ -69,7 +69,7 @@ def test_state_is_a_snapshot_while_the_ring_goes_on(kind, steps):
     ring.write(60)
     restored = kind(FRAME, GRID)
     restored.set_state(state)
-    assert np.array_equal(restored.take(cells), expected[cells])
+    assert np.array_equal(restored.read(cells), expected[cells])
 
 
 @pytest.mark.parametrize("kind", [Plain, Chunked])
@@ -84,7 +84,7 @@ def test_several_states_of_one_ring_are_independent(kind):
     for state, expected, cells in kept:
         restored = kind(FRAME, GRID)
         restored.set_state(state)
-        assert np.array_equal(restored.take(cells), expected[cells])
+        assert np.array_equal(restored.read(cells), expected[cells])
 
 
 def test_env_that_lags_behind_the_others_is_saved_completely():
@@ -95,7 +95,7 @@ def test_env_that_lags_behind_the_others_is_saved_completely():
         state = cells.get_state(step + 1)
     restored = Plain(FRAME, GRID)
     restored.set_state(state)
-    assert restored.take(GRID.at(np.arange(2)[:, None], np.arange(10))).any(axis=(2, 3)).sum(axis=1).tolist() == [10, 5]
+    assert restored.read(GRID.at(np.arange(2)[:, None], np.arange(10))).any(axis=(2, 3)).sum(axis=1).tolist() == [10, 5]
 
 
 @pytest.mark.parametrize("kind", [Plain, Chunked])
@@ -112,7 +112,7 @@ def test_state_is_written_by_another_thread_while_the_ring_goes_on(tmp_path, kin
     for head, (model, cells) in expected.items():
         restored = kind(FRAME, GRID)
         restored.set_state(checkpoint.find(tmp_path, str(head))[1]["store"])
-        assert np.array_equal(restored.take(cells), model[cells])
+        assert np.array_equal(restored.read(cells), model[cells])
 
 
 def save(root, step, state):
@@ -153,7 +153,7 @@ def test_restored_ring_reuses_the_segments_on_disk(tmp_path, kind):
         one.write(20)
     names = [[part.read() for part in segments(one.state())] for one in (ring, restored)]
     assert names[0] == names[1], "the same content in the same segments, restored or not"
-    assert np.array_equal(restored.cells.take(written(restored)), restored.model[written(restored)])
+    assert np.array_equal(restored.cells.read(written(restored)), restored.model[written(restored)])
 
 
 @pytest.mark.parametrize("kind", [Plain, Chunked])
@@ -169,7 +169,7 @@ def test_ring_loads_segments_of_another_size(monkeypatch, kind):
     restored.write(10)
     later = kind(FRAME, GRID)
     later.set_state(restored.state())
-    assert np.array_equal(later.take(written(restored)), restored.model[written(restored)])
+    assert np.array_equal(later.read(written(restored)), restored.model[written(restored)])
 
 
 @pytest.mark.parametrize("codec_name", ["none", "zstd"])

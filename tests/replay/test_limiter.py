@@ -97,14 +97,14 @@ class LimiterMachine(RuleBasedStateMachine):
             del table[: max(0, len(table) - spec.capacity)]
         steps = num_envs * 5 - ended
         self.steps += steps
-        self.limiter.inserted(steps, num_envs)
+        self.limiter.on_inserted(steps, num_envs)
         self.can_sample()  # the learner asks after every insertion
         if self.start is None and self.filled():
             self.start = self.steps
 
     def lose_actor(self, group):
         del self.busy[group]
-        self.limiter.lost(self.groups[group])
+        self.limiter.on_lost(self.groups[group])
 
     def sample(self):
         for spec, table, take in zip(self.specs, self.tables, self.takes, strict=True):
@@ -116,13 +116,13 @@ class LimiterMachine(RuleBasedStateMachine):
                 for item in table[:take]:
                     item[1] += 1
                 table[:] = [item for item in table if item[1] < spec.max_times_sampled]
-        self.limiter.sampled()
+        self.limiter.on_sampled()
         self.sampled += 1
         self.learning.append(self.sampled)
 
     def publish(self):
         self.version = self.learning.pop(0)
-        self.limiter.published()
+        self.limiter.on_published()
 
     def save_and_load(self):
         state = json.loads(json.dumps(self.limiter.get_state()))
@@ -172,9 +172,9 @@ def test_learner_that_is_always_ready_makes_exactly_the_configured_updates(ratio
     limiter, batches = Limiter([replay(updates_per_step=ratio, min_size=1)], 1), 0
     for step in range(3001):
         limiter.begin(1)
-        limiter.inserted(1 if step else 7, 1)  # the first 7 steps, which fill it, do not count
+        limiter.on_inserted(1 if step else 7, 1)  # the first 7 steps, which fill it, do not count
         while limiter.may_sample([1]):
-            limiter.sampled()
+            limiter.on_sampled()
             batches += 1
         assert batches == 1 + int(step * exact)
 
@@ -182,7 +182,7 @@ def test_learner_that_is_always_ready_makes_exactly_the_configured_updates(ratio
 def test_one_round_of_fragments_may_be_in_flight_while_the_learner_works():
     limiter = Limiter([replay(updates_per_step=0.2)], num_envs=2)  # one fragment of one env allows one batch
     limiter.begin(2)
-    limiter.inserted(40, 2)
+    limiter.on_inserted(40, 2)
     assert limiter.may_sample([40])
     begun = 0
     while begun < 10 and limiter.may_begin(1):
@@ -196,11 +196,11 @@ def test_synchronous_credits_return_only_after_publishing():
     assert limiter.may_begin(4)
     limiter.begin(4)
     assert not limiter.may_begin(1)
-    limiter.inserted(20, 4)
+    limiter.on_inserted(20, 4)
     assert limiter.may_sample([4])
-    limiter.sampled()
+    limiter.on_sampled()
     assert not limiter.may_begin(1)
-    limiter.published()
+    limiter.on_published()
     assert limiter.may_begin(4)
 
 
@@ -209,7 +209,7 @@ def test_credits_of_a_lost_actor_are_given_out_again():
     limiter.begin(2)
     limiter.begin(2)
     assert not limiter.may_begin(2)
-    limiter.lost(2)
+    limiter.on_lost(2)
     assert limiter.may_begin(2)
     assert limiter.get_state()["in_flight"] == 2
 

@@ -38,7 +38,7 @@ def test_batch_is_composed_by_shares_and_has_the_source_of_each_item():
     assert sample.keys.table.tolist() == sample.source.tolist()
     assert sample.table_size.tolist() == [12] * 8
     separate = [twins.tables[0].sample(2), twins.tables[1].sample(6)]
-    separate_items = [column(part.trajectory, b) for part in separate for b in range(part.trajectory.rows)]
+    separate_items = [column(part.trajectory, b) for part in separate for b in range(part.trajectory.batch_size)]
     for b, item in enumerate(separate_items):
         assert_same(item, column(sample.trajectory, b))
     assert mixture.sizes == (10, 12)

@@ -102,7 +102,7 @@ def test_with_a_contest_the_most_distant_items_are_evicted():
 
 def test_without_a_contest_the_oldest_items_are_evicted():
     table, stream = filled()
-    first = table._storage._born.argsort()[:2]
+    first = table._storage._inserted_at.argsort()[:2]
     assert sorted(table.insert(stream.fragment(3)).slot.tolist()) == sorted(first.tolist())
     assert (table.counters["evicted"], table.counters["full"]) == (0, 2)
 

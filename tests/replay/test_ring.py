@@ -24,7 +24,7 @@ def ring_spec(**changes):
 def model_of(spec, num_envs, stack):
     n = stack.n if stack else 1
     cells = max(spec.capacity // num_envs, spec.length + spec.fragment + n)
-    return RingModel(spec.length, spec.period, spec.prefix, cells, n - 1, spec.reads_past_end)
+    return RingModel(spec.length, spec.period, spec.burn_in, cells, n - 1, spec.reads_past_end)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -42,7 +42,7 @@ class RingMachine(RuleBasedStateMachine):
         seed=st.integers(0, 2**31),
         length=st.integers(1, 5),
         period=st.integers(1, 4),
-        prefix=st.integers(0, 4),
+        burn_in=st.integers(0, 4),
         groups=st.sampled_from([(1,), (2,), (2, 1)]),
         stack=st.sampled_from([None, stack_of(1, 0), stack_of(2, 1), stack_of(4, 0), stack_of(3, 2)]),
         padding=st.sampled_from(["zeros", "repeat", "random"]),
@@ -54,13 +54,13 @@ class RingMachine(RuleBasedStateMachine):
         reads_past_end=st.booleans(),
     )
     def begin(
-        self, seed, length, period, prefix, groups, stack, padding, glitch, end, carry, capacity, codec, reads_past_end
+        self, seed, length, period, burn_in, groups, stack, padding, glitch, end, carry, capacity, codec, reads_past_end
     ):
         self.layout = make_layout(stack, carry)
         spec = ring_spec(
             length=length,
             period=period,
-            prefix=min(prefix, length - 1),
+            burn_in=min(burn_in, length - 1),
             capacity=capacity,
             fragment=6,
             codec=codec,
@@ -91,9 +91,9 @@ class RingMachine(RuleBasedStateMachine):
         assert before.any()
         self.model.append(stream.numbers, stream.records, [self.joined[index]] * len(stream.numbers))
         self.joined[index] = True
-        for slot in change.dead:
+        for slot in change.removed:
             del self.live[int(slot)]
-        for slot, generation in zip(change.born, self.ring.generation(change.born), strict=True):
+        for slot, generation in zip(change.added, self.ring.generation(change.added), strict=True):
             assert int(slot) not in self.live
             self.live[int(slot)] = int(generation)
 
@@ -253,9 +253,9 @@ def test_fragments_with_nan_observations_are_joined():
 def test_sliding_stacks_store_one_frame_per_step(padding, axis):
     layout = make_layout(stack_of(4, axis))
     ring, model, _ = run_ring(ring_spec(length=3, capacity=120), layout, 10, 8, padding=padding, end=0.1)
-    whole_stacks = ring.get_state()["obs"]["1"]["whole"]["entry"]
+    full_stacks = ring.get_state()["obs"]["1"]["full_stacks"]["entry"]
     begun = sum(r["first"] for records in model.records.values() for r in records[-60:])
-    assert (whole_stacks >= 0).sum() == begun  # no warning was raised: warnings are errors in tests
+    assert (full_stacks >= 0).sum() == begun  # no warning was raised: warnings are errors in tests
     assert_holds(ring, model, layout)
 
 
@@ -335,9 +335,9 @@ def test_saved_env_indices_that_no_ring_has_are_rejected(wrong):
 def test_out_of_range_frame_ages_write_nothing_outside_the_buffer():
     """Ages from a file are validated; this compiled loop itself does no bounds checks."""
     ages = np.full(8, -30_000, np.int16)
-    cells, in_whole = np.zeros((2, 6), np.int64), np.full((2, 100), -1, np.int64)
-    outputs = {"out_cells": cells, "out_in_whole": in_whole, "out_irregular": np.zeros(2, bool)}
+    cells, from_full = np.zeros((2, 6), np.int64), np.full((2, 100), -1, np.int64)
+    outputs = {"out_cells": cells, "out_from_full": from_full, "out_irregular": np.zeros(2, bool)}
     count = locate(np.array([0, 4]), np.array([3, 3]), np.zeros(2, bool), ages, 8, 3, **outputs)
     assert count <= 2 * 2
-    assert (in_whole[:, 4:] == -1).all()
+    assert (from_full[:, 4:] == -1).all()
     assert ((cells >= 0) & (cells < 8)).all()

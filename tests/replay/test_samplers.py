@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import chisquare
 
 from starling.errors import UserError
-from starling.replay.samplers import SMALLEST_PRIORITY, Fifo, Prioritized, Uniform, build
+from starling.replay.samplers import SMALLEST_PRIORITY, Fifo, Prioritized, Uniform, build, takes_priorities
 from starling.replay.spec import TableSpec
 
 
@@ -142,7 +142,7 @@ def test_user_sampler_is_created_with_the_spec_and_number_of_slots(tmp_path, mon
     monkeypatch.syspath_prepend(tmp_path)
     spec = TableSpec("t", "ring", length=1, batch=1, capacity=5, sampler="latest_first:Latest")
     assert build(spec, 7).made_with == ("t", 7)
-    assert spec.takes_priorities
+    assert takes_priorities(spec)
     with pytest.raises(UserError, match=r"latest_first' has no 'Last'.*'Latest'"):
         build(TableSpec("t", "ring", length=1, batch=1, capacity=5, sampler="latest_first:Last"), 5)
 

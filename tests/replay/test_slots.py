@@ -35,9 +35,9 @@ class SlotsMachine(RuleBasedStateMachine):
         oldest = list(self.live)[:excess]
         change = self.slots.append(fragment, continues=True)
         fragment.trajectory.obs["vector"][...] = 0  # the slots must have made a copy
-        assert sorted(change.dead.tolist()) == sorted(oldest)
+        assert sorted(change.removed.tolist()) == sorted(oldest)
         self.gone |= {(slot, self.live.pop(slot)[0]) for slot in oldest}
-        for slot, generation, item in zip(change.born, self.slots.generation(change.born), items, strict=True):
+        for slot, generation, item in zip(change.added, self.slots.generation(change.added), items, strict=True):
             assert int(slot) not in self.live
             self.live[int(slot)] = (int(generation), item)
 

@@ -5,7 +5,7 @@ import pytest
 
 from starling.replay.spec import TableSpec
 from starling.replay.store import Store
-from starling.types import ArraySpec, Fragment, Layout, Trajectory
+from starling.types import ArraySpec, Fragment, Layout, RunLength, Trajectory
 
 NUM_ENVS = 2
 LAYOUT = Layout(
@@ -43,7 +43,7 @@ def fragment(sequence, length=4):
 def make_store(**spec):
     base = {"name": "replay", "storage": "ring", "length": 1, "batch": 8, "capacity": 200, "fragment": 4, "min_size": 8}
     specs = [TableSpec(**{**base, **spec})]
-    return Store(specs, LAYOUT, num_envs=NUM_ENVS, seed=0, priority=lambda sequence: None, planned_env_steps=1000)
+    return Store(specs, LAYOUT, num_envs=NUM_ENVS, seed=0, priority=lambda sequence: None, length=RunLength(1000))
 
 
 def fill(store, sequences):
@@ -103,7 +103,7 @@ def test_prefetched_batches_are_distinct_complete_and_all_used():
         np.testing.assert_array_equal(sample.trajectory.obs[1], sample.trajectory.obs[0] + 1)
         np.testing.assert_array_equal(sample.keys.slot % 100, sample.trajectory.obs[0, :, 0])
     assert len({tuple(sample.keys.slot) for sample in samples}) == 8
-    assert not store._candidates
+    assert not store._drawn_ahead
 
 
 def test_duplicate_fragment_counts_once():

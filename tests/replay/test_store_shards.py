@@ -40,16 +40,16 @@ def test_all_shards_together_allow_as_many_batches_as_one_table(num_envs, shards
         limiter.may_sample([size])
     for _ in range(50):
         whole.begin(num_envs)
-        whole.inserted(num_envs * 4, num_envs)
+        whole.on_inserted(num_envs * 4, num_envs)
         for part, count in zip(parts, mine, strict=True):
             part.begin(count)
-            part.inserted(count * 4, count)
+            part.on_inserted(count * 4, count)
         while whole.may_sample([200]):
-            whole.sampled()
+            whole.on_sampled()
             batches["whole"] += 1
         while all(part.may_sample([200]) for part in parts):
             for part in parts:
-                part.sampled()
+                part.on_sampled()
             batches["parts"] += 1
     assert batches["whole"] == 1 + num_envs * 4 * 50 // 4
     assert batches["parts"] == batches["whole"]

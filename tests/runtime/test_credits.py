@@ -99,16 +99,16 @@ def test_ledger_balances_for_any_events(events):
             open_[group] += steps
         elif event == "insert":
             moved = min(steps, open_[group])
-            ledger.inserted(incarnation_ids[group], moved)
+            ledger.on_inserted(incarnation_ids[group], moved)
             open_[group] -= moved
             total_in += moved
         elif event == "lose":
             moved = min(steps, open_[group])
-            ledger.lost(incarnation_ids[group], moved)
+            ledger.on_lost(incarnation_ids[group], moved)
             open_[group] -= moved
             total_lost += moved
         else:
-            ledger.ended(incarnation_ids[group], produced[group])
+            ledger.on_ended(incarnation_ids[group], produced[group])
             total_lost += open_[group]
             incarnation_ids[group] += 1
             produced[group] = open_[group] = 0
@@ -119,9 +119,9 @@ def test_ledger_balances_for_any_events(events):
 
 def test_fragment_that_arrives_after_its_incarnation_ended_is_not_lost():
     ledger = Ledger()
-    ledger.ended(7, produced=30)
+    ledger.on_ended(7, produced=30)
     assert ledger.row({})["lost"] == 30
-    ledger.inserted(7, 20)
+    ledger.on_inserted(7, 20)
     assert ledger.row({}) == {"produced": 30, "inserted": 20, "lost": 10, "open": 0}
 
 
@@ -143,7 +143,7 @@ def test_credits_of_a_lost_env_loop_are_returned_and_granted_to_the_next():
     assert list(credits.grant()) == []
     credits.take_back_unused(1, [0])
     assert [(group, slot) for _, group, slot in credits.grant()] == [(0, 1)]
-    credits.go_on(1)
+    credits.resume(1)
     assert list(credits.grant()) == []  # the limit is reached
     credits.free_slot(0, 0)
     limiter.free += 4
@@ -157,7 +157,7 @@ def test_fragment_that_arrives_after_its_env_loop_ended_frees_its_slot_once():
     credits.pause(0)
     credits.free_slot(0, 1)
     assert list(credits.grant()) == [], "a lost env loop gets no credits"
-    credits.go_on(0)
+    credits.resume(0)
     assert [slot for _, _, slot in credits.grant()] == [1]
 
 
@@ -167,7 +167,7 @@ def test_env_loop_that_restarts_before_its_writer_gets_no_credits():
     list(credits.grant())
     credits.writer_ends("inference")
     credits.pause(0)
-    credits.go_on(0)
+    credits.resume(0)
     assert list(credits.grant()) == []
     credits.writer_begins("inference")
     assert len(list(credits.grant())) == 2

@@ -26,7 +26,7 @@ from starling.learner.group import RankLostError
 from starling.learner.learner import CHECKED_EVERY, DivergedError, Learner
 from starling.runtime import distributed_learners
 from starling.runtime.distributed_learners import LONGEST, DistributedLearners, RendezvousInfo
-from starling.types import Keys, Sample, Trajectory
+from starling.types import Keys, RunLength, Sample, Trajectory
 
 TOY = ["env.id=toy/identity", "env.num=4", "net.torso.hidden=[16]", "stop.return=null"]
 REPLAY = ["algo.learning_starts=40", "algo.fragment=4", "algo.updates_per_step=0.25"]
@@ -93,12 +93,12 @@ class Probe:
         config = OptimizerConfig(name="SGD", args={"lr": 0.1}, clip_norm=0.5)
         parts = {"a": lambda m: m.a.parameters(), "b": lambda m: m.b.parameters()}
         optimizers = {name: OptimizerSpec(config, part, self.summed) for name, part in parts.items()}
-        return LearnSpec(optimizers, importance_exponent=lambda progress: 0.7)
+        return LearnSpec(optimizers, importance_beta=lambda progress: 0.7)
 
     parts = Algorithm.parts
 
     def prepare(self, model, target_net, batch):
-        model.count += batch.trajectory.rows
+        model.count += batch.trajectory.batch_size
         model.total += batch.trajectory.obs[0].sum(0)
         return batch
 
@@ -140,7 +140,7 @@ INITIAL_MODEL = TwoLayers()
 
 
 def make_learner(algorithm):
-    return Learner(algorithm, copy.deepcopy(INITIAL_MODEL), seed=0, planned_env_steps=1000, planned_updates=10)
+    return Learner(algorithm, copy.deepcopy(INITIAL_MODEL), seed=0, length=RunLength(1000, None, 10))
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -227,7 +227,7 @@ def test_lost_rank_is_detected_at_once_and_the_learner_is_unchanged(tmp_path):
         with pytest.raises(RankLostError) as lost:
             batches.learn(learner)
         assert not lost.value.late
-        assert learner.standing == (1, 0)
+        assert learner.position == (1, 0)
         assert all(torch.equal(value, before[name]) for name, value in learner.model.state_dict().items())
         return
 

@@ -16,7 +16,7 @@ from starling.runtime.supervisor import RunFailedError
 @pytest.fixture
 def hub():
     """A hub without workers, whose store has no batches."""
-    store = SimpleNamespace(begin=lambda num_envs: False, lost=lambda num_envs: None, draw_candidates=lambda: None)
+    store = SimpleNamespace(begin=lambda num_envs: False, take_back=lambda num_envs: None, draw_candidates=lambda: None)
     hub = Hub(store, EventQueue(), [], {}, SupervisionConfig(), 1, None)
     yield hub
     hub.stop()

@@ -15,7 +15,7 @@ from starling.runtime.rendezvous import RankLine
 def rank_and_hub():
     """A rank that waits for others, and the hub's end of its link."""
     ours, theirs = link()
-    learner = SimpleNamespace(standing=(7, 0))
+    learner = SimpleNamespace(position=(7, 0))
     rank = LearnerRank(RankSpec(0, 2, 1.0, "127.0.0.1"), learner, [], RankLine(theirs), None, None, Usage())
     yield rank, ours
     ours.close()

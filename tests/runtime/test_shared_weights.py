@@ -36,6 +36,19 @@ def test_published_weights_are_read():
             assert torch.equal(own, theirs)
 
 
+def test_weights_are_fetched_every_so_many_updates():
+    source, copy = model(), model()
+    shared_weights = SharedWeights(copy_size(source))
+    writer, reader = WeightWriter(shared_weights, source), WeightReader(shared_weights, copy, every=5)
+    fetched = []
+    for updates in (7, 8, 11, 12, 13, 30, 3):  # the last ones are those of a learner that went back
+        fill(source, updates)
+        writer.publish(Progress(updates=updates))
+        fetched.append(reader.refresh().updates)
+        assert (copy[0].weight == fetched[-1]).all()
+    assert fetched == [7, 7, 7, 12, 12, 30, 3]
+
+
 def test_reading_an_unchanged_version_copies_nothing():
     source, copy = model(), model()
     shared_weights = SharedWeights(copy_size(source))

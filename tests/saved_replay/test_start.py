@@ -100,7 +100,7 @@ def test_sequences_of_another_length_are_rebuilt_with_new_priorities(exported, s
         ("cartpole", ["env.id=Acrobot-v1"], "the action space is Discrete.2. there and Discrete.3. here"),
         ("cartpole", ["env.reward_clip=0.5"], "env.reward_clip is None there and 0.5 here"),
         ("cartpole", ["algo.name=apex"], "extras/.* is missing there"),
-        ("memory", ["algo.unroll=10"], "length 20, period 2, prefix 2.*length 12"),
+        ("memory", ["algo.unroll=10"], "length 20, period 2, burn-in 2.*length 12"),
     ],
 )
 def test_incompatible_replay_is_a_one_line_error(name, change, message, exported, settings_of):

@@ -39,7 +39,7 @@ def slow_steps(table):
 
 
 def filled_table(seed, layout, spec, num_envs, fragments, rng):
-    table = Table(spec, layout, num_envs, seed=0, priority=lambda sequence: rng.random(sequence.rows) + 0.1)
+    table = Table(spec, layout, num_envs, seed=0, priority=lambda sequence: rng.random(sequence.batch_size) + 0.1)
     stream = Stream(make_envs(seed, num_envs, layout, "random", glitch=0.1), np.arange(num_envs), layout)
     for number in range(fragments):
         fragment = stream.fragment(spec.fragment)
@@ -64,7 +64,7 @@ def test_ring_lists_its_items_by_env_and_time():
     layout, numbers = make_layout(None, carry=False), np.array([4, 1])
     spec = TableSpec("replay", "ring", 3, 4, 60, "prioritized", period=2, fragment=5)
     table = Table(spec, layout, 2, seed=0, priority=lambda sequence: 1.0 + sequence.action[0])
-    model = RingModel(length=3, period=2, prefix=0, cells=30, history=0)
+    model = RingModel(length=3, period=2, burn_in=0, cells=30, history=0)
     stream = Stream(make_envs(0, 2, layout), numbers, layout)
     for number in range(20):
         table.insert(stream.fragment(5))
@@ -83,18 +83,18 @@ def test_ring_lists_its_items_by_env_and_time():
     seed=st.integers(0, 2**31),
     length=st.integers(1, 5),
     period=st.integers(1, 3),
-    prefix=st.integers(0, 2),
+    burn_in=st.integers(0, 2),
     stack=st.sampled_from([None, stack_of(2, 1), stack_of(4, 0), stack_of(3, 2)]),
     carry=st.booleans(),
     sampler=st.sampled_from(["uniform", "prioritized"]),
     capacity=st.integers(20, 120),
 )
 def test_every_step_of_every_item_is_read_once_and_in_order(
-    seed, length, period, prefix, stack, carry, sampler, capacity
+    seed, length, period, burn_in, stack, carry, sampler, capacity
 ):
-    period, prefix = min(period, length), min(prefix, length - 1)
+    period, burn_in = min(period, length), min(burn_in, length - 1)
     layout = make_layout(stack, carry)
-    spec = TableSpec("replay", "ring", length, 4, capacity, sampler, period, prefix, fragment=5)
+    spec = TableSpec("replay", "ring", length, 4, capacity, sampler, period, burn_in, fragment=5)
     with warnings.catch_warnings(action="ignore"):
         table = filled_table(seed, layout, spec, 2, 20, np.random.default_rng(seed))
     expected = slow_steps(table)

@@ -40,7 +40,7 @@ class Uncorrected(Delayed):
         steps = batch.trajectory
         outputs, _, _ = model.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry)
         own = {name: leaf.detach() for name, leaf in outputs["policy"].params().items()}
-        steps = replace(steps, extras={**steps.extras, "behaviour": own})
+        steps = replace(steps, extras={**steps.extras, "behavior": own})
         return super().loss(model, target_net, replace(batch, trajectory=steps))
 
 

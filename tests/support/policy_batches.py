@@ -105,7 +105,7 @@ def slow_vtrace(
     if episodic:
         gamma[steps.terminated.numpy()] = 0.0
     else:
-        spans = [(b, 0, steps.length) for b in range(steps.rows)]
+        spans = [(b, 0, steps.length) for b in range(steps.batch_size)]
         r = np.where(valid, r, 0.0)
         rho, c, gamma, trace = (np.where(valid, x, 1.0) for x in (rho, c, gamma, trace))
     vs, advantage = v[:-1].copy(), np.zeros_like(r)

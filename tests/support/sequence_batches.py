@@ -109,7 +109,8 @@ class SlowStream:
 def slow_streams(specs, steps):
     """An algorithm's streams, with the same discount and weight in all rows."""
     return [
-        SlowStream(s.name, steps.rewards[s.name], [s.discount] * steps.rows, [s.weight] * steps.rows) for s in specs
+        SlowStream(s.name, steps.rewards[s.name], [s.discount] * steps.batch_size, [s.weight] * steps.batch_size)
+        for s in specs
     ]
 
 
@@ -174,7 +175,7 @@ def slow_losses(model, target, batch, config, streams):
     """The loss of each stream and the priority of each sequence, one step at a time."""
     steps, priorities, magnitudes = batch.trajectory, [], []
     losses = {stream.name: torch.zeros((), dtype=torch.float64) for stream in streams}
-    for b in range(steps.rows):
+    for b in range(steps.batch_size):
         q, q_target = slow_q(model, steps, b, config), slow_q(target, steps, b, config)
         selector, best, errors = q if config.double else q_target, [], []
         for i in range(steps.length + 1):
@@ -187,7 +188,7 @@ def slow_losses(model, target, batch, config, streams):
             for s in streams:
                 td_target = slow_target(steps, b, t, s, best, q_target[s.name], config)
                 error = td_target - q[s.name][t][steps.action[t, b]]
-                losses[s.name] = losses[s.name] + batch.weight[b] * slow_huber(error, config.huber) / steps.rows
+                losses[s.name] = losses[s.name] + batch.weight[b] * slow_huber(error, config.huber) / steps.batch_size
                 errors[-1] += s.weight[b] * abs(error.item())
                 magnitudes.append(abs(error.item()))
         mean = sum(errors) / max(len(errors), 1)

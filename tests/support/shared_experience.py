@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from starling.algos.actor_critic import BEHAVIOUR, choose_from
+from starling.algos.actor_critic import BEHAVIOR, choose_from
 from starling.algos.impala.config import IMPALAConfig
 from starling.algos.impala.mixed import MixedIMPALA
 from starling.ops.distributions import Categorical
@@ -20,9 +20,9 @@ class Shared(MixedIMPALA):
 
     def act(self, model, inputs):
         own = super().act(model, inputs)
-        own_logits = own.extras[BEHAVIOUR]["logits"]  # [B, 2]
+        own_logits = own.extras[BEHAVIOR]["logits"]  # [B, 2]
         other = Categorical(OTHER.log().expand_as(own_logits))
         is_own = inputs.env_index < inputs.num_envs // 8  # [B]
         action = torch.where(is_own, own.action, choose_from(other, inputs))
         logits = torch.where(is_own[:, None], own_logits, other.logits)
-        return replace(own, action=action, extras={**own.extras, BEHAVIOUR: {"logits": logits}})
+        return replace(own, action=action, extras={**own.extras, BEHAVIOR: {"logits": logits}})

@@ -91,7 +91,7 @@ def _gradient(loss, parameters):
 
 
 def valid_cells(steps):
-    return [(t, b) for t, b in product(range(steps.length), range(steps.rows)) if steps.valid[t, b]]
+    return [(t, b) for t, b in product(range(steps.length), range(steps.batch_size)) if steps.valid[t, b]]
 
 
 def slow_huber(error, delta):
@@ -134,7 +134,7 @@ def slow_dqn(model, target, batch, config, streams):
     def q(network, t, b):
         return network.step(steps.obs[t, b : b + 1], steps.first[t, b : b + 1], {})[0]
 
-    for b in range(steps.rows):
+    for b in range(steps.batch_size):
         taken = int(steps.valid[:, b].sum())
         first, last = q(model, 0, b), q(target, taken, b)
         selector = q(model, taken, b) if config.double else last
@@ -147,7 +147,7 @@ def slow_dqn(model, target, batch, config, streams):
                 discount *= 0.0 if steps.terminated[t, b] else stream.discount
             td_target += discount * last[stream.name][0, best].item()
             error = td_target - first[stream.name][0, steps.action[0, b]]
-            loss = loss + batch.weight[b] * slow_huber(error, config.huber) / steps.rows
+            loss = loss + batch.weight[b] * slow_huber(error, config.huber) / steps.batch_size
             priority += stream.weight * abs(error.item())
         priorities.append(priority)
     return loss, torch.tensor(priorities, dtype=torch.float64)
@@ -170,7 +170,7 @@ def slow_retrace_dqn(model, target, batch, config, streams):
         best = combined_q.index(max(combined_q))
         return [epsilon / 3 + (1 - epsilon) * (a == best) for a in range(3)]
 
-    for b in range(steps.rows):
+    for b in range(steps.batch_size):
         priority, action = 0.0, steps.action[:, b].tolist()
         for stream in streams:
             values = [q(target, t, b)[stream.name][0].tolist() for t in range(steps.length + 1)]
@@ -183,7 +183,7 @@ def slow_retrace_dqn(model, target, batch, config, streams):
                 td_target += weight * (steps.rewards[stream.name][t, b].item() + gamma * v - values[t][action[t]])
                 weight *= gamma
             error = td_target - q(model, 0, b)[stream.name][0, action[0]]
-            loss = loss + batch.weight[b] * slow_huber(error, config.huber) / steps.rows
+            loss = loss + batch.weight[b] * slow_huber(error, config.huber) / steps.batch_size
             priority += stream.weight * abs(error.item())
         priorities.append(priority)
     return loss, torch.tensor(priorities, dtype=torch.float64)
@@ -197,14 +197,17 @@ def slow_ppo(before, model, batch, config, streams, clip, cells=None):
     applies.
     """
     steps = batch.trajectory
-    every, given = valid_cells(steps), list(product(range(steps.length), range(steps.rows))) if cells is None else cells
+    every, given = (
+        valid_cells(steps),
+        list(product(range(steps.length), range(steps.batch_size))) if cells is None else cells,
+    )
     cells, resets = ([cell for cell in given if (cell in every) == valid] for valid in (True, False))
     outputs_at = outputs_step_by_step(model, steps)
     with torch.no_grad():
         old = outputs_step_by_step(before, steps)
     log_old = {(t, b): log_prob(policy_at(old[t]["policy"].params(), b), steps.action[t, b]).item() for t, b in every}
     log_mu = {(t, b): steps.extras["log_prob"][t, b].item() for t, b in every} if config.max_lag else log_old
-    ratio = np.ones((steps.length, steps.rows))
+    ratio = np.ones((steps.length, steps.batch_size))
     for cell in every:
         ratio[cell] = math.exp(log_old[cell] - log_mu[cell])
     total, targets, advantage = torch.zeros((), dtype=torch.float64), {}, 0.0
@@ -246,15 +249,15 @@ def slow_impala(model, batch, config, streams, replayed):
         valid_cells(batch.trajectory),
     )
     pi = {(t, b): policy_at(outputs_at[t]["policy"].params(), b) for t, b in cells}
-    mu = {(t, b): policy_at(steps.extras["behaviour"], t, b) for t, b in cells}
+    mu = {(t, b): policy_at(steps.extras["behavior"], t, b) for t, b in cells}
     log_pi = {cell: log_prob(pi[cell], steps.action[cell]) for cell in cells}
-    ratio, keep = np.ones((steps.length, steps.rows)), np.ones((steps.length, steps.rows))
+    ratio, keep = np.ones((steps.length, steps.batch_size)), np.ones((steps.length, steps.batch_size))
     for cell in cells:
         ratio[cell] = math.exp(log_pi[cell].item() - log_prob(mu[cell], steps.action[cell]).item())
         keep[cell] = config.laser is None or slow_relevance(pi[cell], mu[cell], config) <= config.laser.threshold
     assert ratio.min() < config.clip_c <= config.clip_rho < ratio.max(), "some ratios must be clipped, and some not"
     assert config.laser is None or 0 < keep.mean() < 1, "some states must be relevant, and some not"
-    total, weight = torch.zeros((), dtype=torch.float64), [1.0] * steps.rows
+    total, weight = torch.zeros((), dtype=torch.float64), [1.0] * steps.batch_size
     if config.sources is not None and any(source.kind == "prioritized" for source in config.sources):
         weight = batch.weight.tolist()
     rho = keep * np.minimum(config.clip_rho, ratio)
@@ -263,7 +266,7 @@ def slow_impala(model, batch, config, streams, replayed):
             steps, ratio, values_of(outputs_at, s.name), s.discount, s.lambda_, config.clip_rho, config.clip_c,
             stream=s.name, episodic=s.episodic, keep=keep,
         )  # fmt: skip
-        for t, b in product(range(steps.length), range(steps.rows)):
+        for t, b in product(range(steps.length), range(steps.batch_size)):
             error = vs[t, b] - outputs_at[t][s.name][b]  # 0 at the resets of an episodic stream
             total = total + weight[b] * config.value_coef * error**2 / 2
         for t, b in cells:
@@ -280,7 +283,7 @@ def slow_impala(model, batch, config, streams, replayed):
 
 def slow_relevance(pi, mu, config):
     """KL(pi || implied policy), or KL(pi || mu), at one state (1909.11583, section 4)."""
-    if config.laser.reference == "behaviour":
+    if config.laser.reference == "behavior":
         return kl(pi, mu).item()
     (p,), (m,) = ([got.probs.tolist() for got in policy] for policy in (pi, mu))
     clipped_mu = [min(config.clip_rho * m_a, p_a) for p_a, m_a in zip(p, m, strict=True)]
@@ -294,13 +297,13 @@ def slow_impact(model, target, batch, config, streams, clip):
     pi = {(t, b): policy_at(outputs_at[t]["policy"].params(), b) for t, b in cells}
     p_pi = {cell: log_prob(pi[cell], steps.action[cell]).exp() for cell in cells}
     p_worker = {
-        cell: log_prob(policy_at(steps.extras["behaviour"], *cell), steps.action[cell]).exp().item() for cell in cells
+        cell: log_prob(policy_at(steps.extras["behavior"], *cell), steps.action[cell]).exp().item() for cell in cells
     }
     p_target = {
         (t, b): log_prob(policy_at(target_outputs[t]["policy"].params(), b), steps.action[t, b]).exp().item()
         for t, b in cells
     }
-    ratio, advantage, errors = np.ones((steps.length, steps.rows)), 0.0, {}
+    ratio, advantage, errors = np.ones((steps.length, steps.batch_size)), 0.0, {}
     for cell in cells:
         ratio[cell] = p_target[cell] / p_worker[cell]
     assert ratio.min() < 1 / config.target_ratio_clip < config.clip_c < config.clip_rho < ratio.max(), (
@@ -312,7 +315,7 @@ def slow_impact(model, target, batch, config, streams, clip):
             stream=s.name, episodic=s.episodic,
         )  # fmt: skip
         advantage = advantage + s.weight * np.minimum(config.clip_rho, ratio) * own
-        every = cells if s.episodic else product(range(steps.length), range(steps.rows))
+        every = cells if s.episodic else product(range(steps.length), range(steps.batch_size))
         errors[s.name] = sum((vs[t, b] - outputs_at[t][s.name][b]) ** 2 / 2 for t, b in every)
     total = config.value_coef * sum(errors.values())
     for cell in cells:

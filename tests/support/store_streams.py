@@ -159,7 +159,7 @@ class RingModel:
 
     length: int
     period: int
-    prefix: int
+    burn_in: int
     cells: int
     history: int
     reads_past_end: bool = True
@@ -205,7 +205,7 @@ class RingModel:
             if (
                 complete
                 and kept
-                and steps > (0 if start == segment else self.prefix)
+                and steps > (0 if start == segment else self.burn_in)
                 and (start - segment) % self.period == 0
             ):
                 yield start, steps

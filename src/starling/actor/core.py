@@ -218,10 +218,10 @@ class Policy:
             self._intrinsic_noise_sizes,
             lambda n: group.intrinsic_noise.uniform(group.step, n),
         )
+        last = IntrinsicInput(**seen, explore=self.explore, noise=draw)
         with torch.inference_mode():
-            return self.algorithm.intrinsic_rewards(
-                self.model, IntrinsicInput(**seen, explore=self.explore, noise=draw), group.intrinsic_state
-            )
+            self.algorithm.after_step(last, group.intrinsic_state)
+            return self.algorithm.intrinsic_rewards(self.model, last, group.intrinsic_state)
 
     def _drawn(
         self, known: dict[int, torch.Tensor], sizes: set[int], draw: Callable[[int], NDArray], n: int
@@ -356,10 +356,10 @@ class PolicyCore:
         if fresh:
             rewards, outputs = self.policy.step([self._groups[i] for i in fresh], self._reward_clip)
             self._record_results(fresh, rewards)
-            self._await_credit(fresh, outputs)
+            self._set_pending(fresh, outputs)
         return [self._act_one(i) for i in indices]
 
-    def _await_credit(self, indices: Sequence[int], outputs: Sequence[ActOutput]) -> None:
+    def _set_pending(self, indices: Sequence[int], outputs: Sequence[ActOutput]) -> None:
         updates = self.policy.progress.updates
         self._pending.update({i: _Inferred(output, updates) for i, output in zip(indices, outputs, strict=True)})
 
@@ -373,8 +373,8 @@ class PolicyCore:
         """Record and return the pending action of a group, or return None if it has no credit for a new fragment.
 
         A full fragment is closed first, with the current observation, which only bootstraps. Before a new one begins,
-        the newest weights are loaded. Its first action was inferred with the previous ones, whose version is recorded
-        for the whole fragment; only if the learner is synchronous is it inferred again.
+        the newest weights are loaded. Its first action was inferred before, with the previous weights, whose version is
+        recorded for the whole fragment; only if the learner is synchronous (`max_lag=0`) is it inferred again.
         """
         group, recorder = self._groups[index], self._recorders[index]
         obs, first = _latest(group).obs, _latest(group).first
@@ -398,7 +398,7 @@ class PolicyCore:
         """
         self.policy.progress = self.sink.refresh()
         if self._synchronous and self._pending[index].policy_version != self.policy.progress.updates:
-            self._await_credit([index], self.policy.infer([self._groups[index]]))
+            self._set_pending([index], self.policy.infer([self._groups[index]]))
 
     def restart_all(self, incarnations: Mapping[int, int]) -> None:
         """Start every group with its incarnation in `incarnations`, e.g. when a run is resumed."""

@@ -14,10 +14,14 @@ from starling.types import EXTRINSIC, ArraySpec, EnvStep, Fragment, Layout, NDAr
 
 @dataclass(frozen=True)
 class FragmentBuffer:
-    """Memory for one fragment, written by a recorder. Leaves are arrays, or `ArraySpec` before allocation."""
+    """Memory for one fragment, written by a recorder; see also `FragmentBufferSpec`."""
 
     steps: Trajectory[Any]
     carries: Tree  # [T+1, B, ...] the carry before every obs; None if no ring stores recurrent states
+
+
+FragmentBufferSpec = FragmentBuffer
+"""A `FragmentBuffer` before allocation: each leaf is an `ArraySpec` instead of an array."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +32,8 @@ class FragmentShape:
     length: int
     keep_carries: bool
 
-    def buffer(self, num_envs: int) -> FragmentBuffer:
-        """The `ArraySpec` of all arrays in a fragment of `num_envs` envs."""
+    def buffer(self, num_envs: int) -> FragmentBufferSpec:
+        """The arrays of a fragment of `num_envs` envs."""
         lead = (self.length + 1, num_envs)
         wanted = self.keep_carries and bool(tree.leaves(self.layout.carry))
         carries = tree.map(lambda s: ArraySpec(lead + s.shape, s.dtype), self.layout.carry) if wanted else None

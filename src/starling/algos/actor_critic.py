@@ -21,7 +21,7 @@ POLICY, VALUE = "policy", "value"
 """Networks; "policy" is also the name of the policy head, while value heads have the names of their streams."""
 
 FINITE = (spaces.Discrete, spaces.MultiDiscrete)
-BEHAVIOUR = "behaviour"
+BEHAVIOR = "behavior"
 """Recorded parameters of the behavior policy: the full distribution, not only the probability of the action."""
 
 
@@ -32,14 +32,14 @@ def build_actor_critic(
     streams: tuple[StreamSpec, ...],
     *,
     policy: HeadSpec | None = None,
-    normalise: bool = False,
+    normalize: bool = False,
 ) -> Network:
     """Build the network of the algorithm `name`; without a `policy` head, the action space must be finite."""
     if policy is None and not isinstance(env.action, FINITE):
         raise UserError(f"{name} needs a Discrete or MultiDiscrete action space; {env.id} has {env.action}")
     heads = {POLICY: policy or HeadSpec("policy")}
     heads |= {s.name: HeadSpec("value", network=net.network_of(VALUE, s.name)) for s in streams}
-    return build_network(env, net, heads, normalise=normalise)
+    return build_network(env, net, heads, normalize=normalize)
 
 
 def choose(model: Network, inputs: ActInput) -> tuple[Any, Tree, Tree]:
@@ -55,9 +55,9 @@ def choose_from(policy: Any, inputs: ActInput) -> Tensor:
     return action
 
 
-def behaviour_policy(policy: Distribution, steps: Trajectory[Tensor]) -> Distribution:
+def behavior_policy(policy: Distribution, trajectory: Trajectory[Tensor]) -> Distribution:
     """The recorded behavior policy [T, B], a distribution of the same class as `policy`."""
-    return first_steps(type(policy).from_params(steps.extras[BEHAVIOUR]), steps.length)
+    return first_steps(type(policy).from_params(trajectory.extras[BEHAVIOR]), trajectory.length)
 
 
 def first_steps(policy: Distribution, length: int) -> Distribution:
@@ -68,7 +68,7 @@ def first_steps(policy: Distribution, length: int) -> Distribution:
 def vtrace_by_stream(
     heads: dict[str, Tensor],  # [T+1, B] values of every stream, by name
     log_rho: Tensor,  # [T, B]
-    steps: Trajectory[Tensor],
+    trajectory: Trajectory[Tensor],
     streams: tuple[StreamSpec, ...],
     config: VTraceConfig,
     keep_t: Tensor | None = None,  # [T, B] bool
@@ -76,7 +76,7 @@ def vtrace_by_stream(
     """V-trace value targets and advantages [T, B] per stream."""
 
     def trace(stream: StreamSpec) -> VTrace:
-        terms, v = stream_terms(steps, stream), heads[stream.name]
+        terms, v = stream_terms(trajectory, stream), heads[stream.name]
         return vtrace(
             log_rho,
             terms.r_t,

@@ -15,6 +15,7 @@ from torch import nn
 
 from starling.config.nets import NamedNets
 from starling.config.parts import NetConfig, OptimizerConfig
+from starling.config.quantities import Quantity
 from starling.nets.network import Network
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor, Trajectory, Tree
@@ -65,10 +66,11 @@ class TargetSpec:
     """Updates of the target network.
 
     Every `every` updates (default 1) the target becomes `tau * model + (1 - tau) * target` (default `tau` 1, a copy).
-    Buffers are always copied.
+    With `Quantity(n, "env steps")` it does so in the first update beyond every multiple of n env steps. Buffers are
+    then copied, never averaged. A parameter that belongs to no optimizer stays as it is in the target too.
     """
 
-    every: int | None = None
+    every: int | Quantity | None = None
     tau: float | None = None
 
 
@@ -120,7 +122,7 @@ class LearnSpec:
     epochs: int = 1
     minibatches: int = 1
     split: Literal["env", "step"] = "env"  # minibatches of whole sequences (recurrent networks) or of single steps
-    importance_exponent: Callable[[Progress], float] | None = None  # PER's beta
+    importance_beta: Callable[[Progress], float] | None = None  # beta of prioritized replay (1511.05952)
     sequential: bool = False  # each of `Algorithm.parts` is computed after the optimizer steps of the parts before it
 
     def __post_init__(self) -> None:
@@ -261,8 +263,8 @@ class Algorithm(ABC):
         """
         return batch
 
-    def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
-        """Metrics of exploration over all training envs, e.g. their mean epsilon."""
+    def exploration_metrics(self, progress: Progress, num_envs: int) -> dict[str, float]:
+        """Metrics of exploration over all training envs, e.g. their mean epsilon; logged as `explore/NAME`."""
         return {}
 
     def recorded_rewards(self) -> tuple[str, ...]:
@@ -270,11 +272,18 @@ class Algorithm(ABC):
         return ()
 
     def intrinsic_state(self, num_envs: int) -> dict[str, Any]:
-        """Initial state of `intrinsic_rewards` for B envs: nested dicts of tensors [B, ...], changed in place.
+        """Initial state of `after_step` and `intrinsic_rewards` for B envs: nested dicts of tensors [B, ...].
 
+        Both change it in place.
         Entries under "carry" are also part of the carry; the model's `initial_carry` must have them.
         """
         return {}
+
+    def after_step(self, seen: IntrinsicInput, state: dict[str, Any]) -> None:  # noqa: B027 (optional)
+        """Update `state` after a step of B envs and before `intrinsic_rewards`, e.g. choose policies of new episodes.
+
+        Called only if there is an `intrinsic_state`.
+        """
 
     def intrinsic_rewards(self, model: Any, seen: IntrinsicInput, state: dict[str, Any]) -> dict[str, Tensor]:
         """Intrinsic rewards [B] per stream for the last step of B envs; called without gradient."""
@@ -284,7 +293,7 @@ class Algorithm(ABC):
         """Return new `Trials` if evaluation chooses among several policies (`IntrinsicInput.arm`), else None."""
         return None
 
-    def priority(self, window: Trajectory[NDArray]) -> NDArray | None:
+    def priority(self, sequence: Trajectory[NDArray]) -> NDArray | None:
         """Initial priorities [B] of new items, from recorded data without observations; None: the largest so far."""
         return None
 

@@ -25,7 +25,7 @@ from starling.intrinsic.icm import ICM
 from starling.intrinsic.novelty import Novelty
 from starling.intrinsic.rnd import RND
 from starling.nets.network import SHARED
-from starling.nets.normalisers import Moments
+from starling.nets.normalizers import Moments
 from starling.ops.policy import masked_mean
 from starling.registry import Entry, Registry, check_kind
 from starling.replay.spec import TableSpec
@@ -57,7 +57,7 @@ class Curiosity(Protocol):
         """Compute the rewards [B] of B envs; values at the first observation of an episode are ignored."""
         ...
 
-    def prepare(self, module: Any, steps: Trajectory[Tensor]) -> None:
+    def prepare(self, module: Any, trajectory: Trajectory[Tensor]) -> None:
         """Update running statistics; called once per batch, without gradient."""
         ...
 
@@ -152,8 +152,8 @@ class Curious(Algorithm):
     def act(self, model: CuriousModel, inputs: ActInput) -> ActOutput:
         return self._agent.act(model.agent, inputs)
 
-    def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
-        return self._agent.exploration(progress, num_envs)
+    def exploration_metrics(self, progress: Progress, num_envs: int) -> dict[str, float]:
+        return self._agent.exploration_metrics(progress, num_envs)
 
     def recorded_rewards(self) -> tuple[str, ...]:
         return tuple(name + suffix for name in self._parts for suffix in ("", RETURN))
@@ -163,11 +163,13 @@ class Curious(Algorithm):
         returns = {name: torch.zeros(num_envs) for name in self._parts}
         return {**self._agent.intrinsic_state(num_envs), "own": own, "returns": returns}
 
+    def after_step(self, seen: IntrinsicInput, state: dict[str, Any]) -> None:
+        self._agent.after_step(seen, state)
+
     def intrinsic_rewards(self, model: CuriousModel, seen: IntrinsicInput, state: dict[str, Any]) -> dict[str, Tensor]:
         if seen.action is None:  # no action has been taken yet
             shape, dtype = self._action
             seen = replace(seen, action=seen.first.new_zeros((len(seen.first), *shape), dtype=dtype))
-        self._agent.intrinsic_rewards(model.agent, seen, state)  # it has no rewards, but may change the exploration
         rewards = {}
         for name, part in self._parts.items():
             earned = part.reward(model.curiosity[name], seen, state["own"][name])
@@ -179,33 +181,35 @@ class Curious(Algorithm):
         return rewards
 
     def prepare(self, model: CuriousModel, target_net: CuriousModel | None, batch: Batch) -> Batch:
-        steps = batch.trajectory
+        trajectory = batch.trajectory
         for name, part in self._parts.items():
             moments: Any = model.returns[name]
-            moments.update(steps.rewards[name + RETURN], steps.valid)
-            part.prepare(model.curiosity[name], steps)
-        scaled = replace(batch, trajectory=self._scaled(model, steps))
+            moments.update(trajectory.rewards[name + RETURN], trajectory.valid)
+            part.prepare(model.curiosity[name], trajectory)
+        scaled = replace(batch, trajectory=self._scaled(model, trajectory))
         ready = self._agent.prepare(model.agent, None if target_net is None else target_net.agent, scaled)
-        prepared = {"agent": ready.prepared, "next_obs": tree.map(lambda leaf: leaf[1:], steps.obs)}
-        if ready.trajectory.obs is not steps.obs:  # the agent has transformed them
-            prepared["obs"] = tree.map(lambda leaf: leaf[: steps.length], steps.obs)
+        prepared = {"agent": ready.prepared, "next_obs": tree.map(lambda leaf: leaf[1:], trajectory.obs)}
+        if ready.trajectory.obs is not trajectory.obs:  # the agent has transformed them
+            prepared["obs"] = tree.map(lambda leaf: leaf[: trajectory.length], trajectory.obs)
         return replace(ready, prepared=prepared)
 
-    def _scaled(self, model: CuriousModel, steps: Trajectory[Any]) -> Trajectory[Any]:
-        """The steps with intrinsic rewards divided by `CuriousModel.scale`."""
-        rewards = {name: steps.rewards[name] / model.scale(name).to(steps.rewards[name]) for name in self._parts}
-        return replace(steps, rewards={**steps.rewards, **rewards})
+    def _scaled(self, model: CuriousModel, trajectory: Trajectory[Any]) -> Trajectory[Any]:
+        """The trajectory with intrinsic rewards divided by `CuriousModel.scale`."""
+        rewards = dict(trajectory.rewards)
+        for name in self._parts:
+            rewards[name] = rewards[name] / model.scale(name).to(rewards[name])
+        return replace(trajectory, rewards=rewards)
 
     def loss(self, model: CuriousModel, target_net: CuriousModel | None, batch: Batch) -> Loss:
         agents = replace(batch, prepared=batch.prepared["agent"])
         loss = self._agent.loss(model.agent, None if target_net is None else target_net.agent, agents)
-        steps, next_obs = batch.trajectory, batch.prepared["next_obs"]
-        raw = replace(batch, trajectory=replace(steps, obs=batch.prepared.get("obs", steps.obs)))
+        trajectory, next_obs = batch.trajectory, batch.prepared["next_obs"]
+        raw = replace(batch, trajectory=replace(trajectory, obs=batch.prepared.get("obs", trajectory.obs)))
         mine = {name: part.loss(model.curiosity[name], raw, next_obs) for name, part in self._parts.items()}
 
         def metrics() -> dict[str, Tensor]:
             said = {f"curiosity/{name}": value for name, value in mine.items()}
-            earned = {f"reward/{name}": masked_mean(steps.rewards[name], steps.valid) for name in self._parts}
+            earned = {f"reward/{name}": masked_mean(trajectory.rewards[name], trajectory.valid) for name in self._parts}
             return {**loss.metrics(), **said, **earned}
 
         return Loss({**loss.losses, **mine}, metrics, loss.priorities)
@@ -215,13 +219,13 @@ class Curious(Algorithm):
     ) -> Tensor:
         return self._agent.score(model.agent, table, candidates, recent)
 
-    def priority(self, window: Trajectory[NDArray]) -> NDArray | None:
+    def priority(self, sequence: Trajectory[NDArray]) -> NDArray | None:
         """The agent's priorities, from scaled rewards, or from recorded ones if this process has no model."""
         if self._model is not None:
             scales = tree.to_numpy({name: self._model.scale(name) for name in self._parts})
-            rewards = {name: window.rewards[name] / np.float32(scale) for name, scale in scales.items()}
-            window = replace(window, rewards={**window.rewards, **rewards})
-        return self._agent.priority(window)
+            rewards = {name: sequence.rewards[name] / np.float32(scale) for name, scale in scales.items()}
+            sequence = replace(sequence, rewards={**sequence.rewards, **rewards})
+        return self._agent.priority(sequence)
 
 
 def _of_agent(parameters: Callable[[nn.Module], Iterable[nn.Parameter]]) -> Callable[[Any], Iterable[nn.Parameter]]:

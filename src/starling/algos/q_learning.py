@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 from gymnasium import spaces
+from torch import nn
 
 from starling import tree
 from starling.algos.dqn.config import DQNConfig
@@ -18,12 +19,12 @@ from starling.config.parts import Linear, NetConfig
 from starling.errors import UserError
 from starling.intrinsic.arms import Arms
 from starling.nets.build import HeadSpec, Network
-from starling.nets.normalisers import MovingMean
+from starling.nets.normalizers import MovingMean
 from starling.ops.devices import select_rows
 from starling.ops.explore import epsilon_greedy_policy, epsilon_metrics, ladder
 from starling.ops.retrace import retrace
 from starling.ops.streams import StreamTerms, bootstrap_from_reset, weighted_total
-from starling.ops.value import IDENTITY, Transform, take
+from starling.ops.value import IDENTITY, Transform, batched_index
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, Progress, StreamSpec, Tensor, Trajectory
 
@@ -58,9 +59,9 @@ def n_step_table(config: DQNConfig | SACConfig) -> TableSpec:
     )
 
 
-def importance_exponent(prioritized: PrioritizedConfig | None) -> Callable[[Progress], float] | None:
-    """PER's beta as a function of progress, or None without priorities."""
-    return None if prioritized is None else lambda p: prioritized.beta.at(p.env_steps, p.fraction)
+def beta_schedule(prioritized: PrioritizedConfig | None) -> Callable[[Progress], float] | None:
+    """Beta of prioritized replay as a function of progress, or None without priorities."""
+    return None if prioritized is None else lambda p: prioritized.beta.at(p)
 
 
 def td_priority(td_errors: Values, streams: tuple[StreamSpec, ...]) -> Tensor:
@@ -80,9 +81,9 @@ class EpsilonBandit:
 
     def epsilon(self, progress: Progress, arm: Tensor) -> Tensor:
         """Epsilons [B] of arms [B]: epsilon^(1 + ladder i / (N - 1))."""
-        return ladder(arm, self.arms.count, self._epsilon.at(progress.env_steps, progress.fraction), self._ladder)
+        return ladder(arm, self.arms.count, self._epsilon.at(progress), self._ladder)
 
-    def exploration(self, progress: Progress) -> dict[str, float]:
+    def exploration_metrics(self, progress: Progress) -> dict[str, float]:
         """Metrics over all arms."""
         return epsilon_metrics(self.epsilon(progress, torch.arange(self.arms.count)))
 
@@ -92,7 +93,7 @@ def make_epsilon_bandit(config: DQNConfig) -> EpsilonBandit | None:
 
 
 def retrace_target(
-    steps: Trajectory[Tensor],
+    trajectory: Trajectory[Tensor],
     terms: StreamTerms,
     selector: Tensor,
     q_target: Tensor,
@@ -105,9 +106,9 @@ def retrace_target(
         terms.r_t,
         terms.discount_t,
         q_target,
-        steps.action,
+        trajectory.action,
         epsilon_greedy_policy(selector, epsilon),
-        steps.extras[MU][: steps.length],
+        trajectory.extras[MU][: trajectory.length],
         terms.valid_t,
         lambda_t=lambda_,
         transform=transform,
@@ -129,34 +130,34 @@ def update_reset_values(
     """Update the means with max_a Q_target(s_0, a) of the sequences in the batch that start an episode."""
     if not model.reset_values:
         return
-    steps = batch.trajectory
-    rows = (tree.map(lambda leaf: leaf[0], steps.obs), steps.first[0], steps.carry, batch.weight)
-    (obs, first, carry, weight), counts = select_rows(rows, steps.first[0])  # [n, ...]
+    trajectory = batch.trajectory
+    rows = (tree.map(lambda leaf: leaf[0], trajectory.obs), trajectory.first[0], trajectory.carry, batch.weight)
+    (obs, first, carry, weight), counts = select_rows(rows, trajectory.first[0])  # [n, ...]
     if len(first) == 0:
         return
     q, _ = target_net.step(obs, first, carry)
     best = weighted_total(q, streams).argmax(-1)
-    for name, mean in _reset_values(model):
-        mean.update(transform.inverse(take(q[name], best)), weight, counts)
+    for name, mean in _moving_means(model.reset_values):
+        mean.update(transform.inverse(batched_index(q[name], best)), weight, counts)
 
 
-def substitute_reset_values(model: Network, q: Values, ended_t: Tensor, transform: Transform) -> Values:
+def substitute_reset_values(reset_values: nn.ModuleDict, q: Values, ended_t: Tensor, transform: Transform) -> Values:
     """Replace Q values of final observations by the reset value, in non-episodic streams; those of others stay.
 
     Targets that bootstrap from the returned Q values then continue beyond the end of the episode.
 
     Args:
-        model: The network, which has the reset values.
-        q: Q values [T+1, B, A] or [B, A] per stream.
+        reset_values: `reset_values` of the online network; the target network's copy of them may be old.
+        q: Q values [T+1, B, A] or [B, A] per stream, of either network.
         ended_t: bool [T, B] or [B]: steps after which an episode ends.
         transform: Transform of the Q values; reset values are not transformed.
     """
-    values = {name: transform.apply(mean.value()) for name, mean in _reset_values(model)}
+    values = {name: transform.apply(mean.value()) for name, mean in _moving_means(reset_values)}
     return q | {name: bootstrap_from_reset(q[name], ended_t, value) for name, value in values.items()}
 
 
-def _reset_values(model: Network) -> Iterator[tuple[str, MovingMean]]:
+def _moving_means(reset_values: nn.ModuleDict) -> Iterator[tuple[str, MovingMean]]:
     """Yield the name of each non-episodic stream and the mean value of first observations."""
-    for name, mean in model.reset_values.items():
+    for name, mean in reset_values.items():
         assert isinstance(mean, MovingMean)
         yield name, mean

@@ -11,6 +11,9 @@ from starling.config.algorithms import AlgoConfig
 from starling.config.limits import Capacity, Length, Magnitude, Weight
 from starling.config.parts import Linear, LinearUnit, Part
 
+UPDATES_PER_STEP = "updates allowed per env step; null: as many as the learner can, envs and learner wait for nobody"
+"""Description of the ratio of replay algorithms."""
+
 
 class PrioritizedConfig(Part):
     """Prioritized replay (1511.05952)."""

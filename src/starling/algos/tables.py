@@ -9,7 +9,7 @@ def replay_table(
     *,
     batch: int,
     capacity: int,
-    updates_per_step: float,
+    updates_per_step: float | None,
     learning_starts: int = 1,
     length: int = 1,
     period: int = 1,
@@ -24,7 +24,8 @@ def replay_table(
     Args:
         batch: Sequences in a batch.
         capacity: Env steps kept, over all envs; each is stored once, however many sequences contain it.
-        updates_per_step: Batches per env step. Actors and learner wait for each other to keep this ratio.
+        updates_per_step: Batches per env step. Actors and learner wait for each other to keep this ratio. None: nobody
+            waits, and there are as many batches as the learner can take.
         learning_starts: Sequences in replay before the first batch; at least `batch`.
         length: Steps T of a sequence, e.g. n for n-step returns.
         period: Steps between the starts of two sequences.
@@ -43,7 +44,7 @@ def replay_table(
         sampler="uniform" if priority_exponent is None else "prioritized",
         priority_exponent=priority_exponent or 0.0,
         period=period,
-        prefix=burn_in,
+        burn_in=burn_in,
         fragment=fragment,
         min_size=max(learning_starts, batch),
         updates_per_step=updates_per_step,

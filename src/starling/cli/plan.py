@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,13 +63,12 @@ def as_values(plan: Plan) -> dict[str, Any]:
         "cores": costs.cores,
         "limit_steps_per_s": costs.limit,
         "steps_per_s": plan.steps_per_s,
-        "seconds": plan.seconds,
+        "seconds": None if math.isinf(plan.seconds) else plan.seconds,
     }
 
 
 def as_table(plan: Plan) -> str:
     """Format the plan as a table of name, value, and explanation."""
-    from starling.cli.show import duration
     from starling.launch.fitting import in_words
 
     sizes, room, costs = plan.sizes, plan.room, plan.costs
@@ -84,9 +84,17 @@ def as_table(plan: Plan) -> str:
         ("disk", in_words(sizes.disk), f"of {in_words(room.disk)} free: {sizes.checkpoints} checkpoints at most"),
         *((name, micro(c.median), f"us of one core per step ({micro(c.low)} to {micro(c.high)})") for name, c in kinds),
         ("speed", f"{plan.steps_per_s:,.0f}", f"steps/s; {costs.limit:,.0f} if {costs.cores} cores did nothing else"),
-        ("time", duration(plan.seconds), "at that speed, plus evaluations and checkpoints"),
+        ("time", *_time(plan.seconds)),
     ]
     return "\n".join(f"{name:<10} {value:>12}  {about}" for name, value, about in rows)
+
+
+def _time(seconds: float) -> tuple[str, str]:
+    from starling.cli.show import duration
+
+    if math.isinf(seconds):
+        return "?", "the run ends by its episodes or its return"
+    return duration(seconds), "at that speed, plus evaluations and checkpoints"
 
 
 def micro(seconds: float) -> str:

@@ -17,7 +17,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from starling.cli.show import Fact, counts, duration, learning, progress_line, time_left
+from starling.cli.show import Fact, counts, done, duration, learning, progress_line, share, time_left
 from starling.config.schema import Config
 from starling.errors import escaped
 from starling.experiment.bottleneck import KEY as BOTTLENECK
@@ -183,7 +183,13 @@ class _Picture:
         return width - len(self._name) - len(GAP) - 1 - len(words)
 
     def _steps(self) -> Text:
-        steps = f"{self._share:4.0%}{GAP}{self.status.env_steps:,} of {self.config.stop.env_steps:,} steps"
+        whole = self.config.stop.length
+        if whole is None:
+            steps = f"{self.status.env_steps:,} steps"
+        else:
+            unit = "steps" if whole.unit == "env steps" else whole.unit
+            count = int(done(self.status, whole.unit, self.elapsed))
+            steps = f"{self._share:4.0%}{GAP}{count:,} of {whole.amount:,} {unit}"
         return Text(f"{steps}{GAP}evaluating" if self.status.evaluating else steps)
 
     def _times(self) -> list[Fact]:
@@ -191,7 +197,7 @@ class _Picture:
 
     @property
     def _share(self) -> float:
-        return min(self.status.env_steps / self.config.stop.env_steps, 1.0)
+        return share(self.status, self.config, self.elapsed) or 0.0
 
     @property
     def _name(self) -> str:

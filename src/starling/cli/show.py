@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from starling.errors import escaped
 
 if TYPE_CHECKING:
+    from starling.config.quantities import Unit
     from starling.config.schema import Config
     from starling.experiment.display import Status
     from starling.experiment.session import Result
@@ -91,16 +92,41 @@ def _of_many(key: str) -> bool:
 
 def time_left(status: Status, elapsed: float, config: Config) -> Fact:
     """Time left at the current speed, after `elapsed` seconds."""
-    steps, minutes = max(0, config.stop.env_steps - status.env_steps), config.stop.minutes
-    seconds = [steps / status.steps_per_s] if status.steps_per_s > 0 else []
-    seconds += [] if minutes is None else [max(0.0, 60 * minutes - elapsed)]
-    return "left", duration(min(seconds)) if seconds else "-"
+    rates = {
+        "env steps": status.steps_per_s,
+        "frames": status.frames_per_s,
+        "updates": status.metrics.get("time/updates_per_s", 0.0),
+        "minutes": 1 / 60,
+    }
+    limits = [(limit, rates.get(limit.unit, 0.0)) for limit in config.stop.limits]
+    left = [max(0.0, limit.amount - done(status, limit.unit, elapsed)) / rate for limit, rate in limits if rate > 0]
+    return "left", duration(min(left)) if left else "-"
+
+
+def done(status: Status, unit: Unit, elapsed: float) -> float:
+    """The count of a run in this unit, after `elapsed` seconds."""
+    frames_per_step = status.frames_per_s / status.steps_per_s if status.steps_per_s > 0 else 1.0
+    counted: dict[Unit, float] = {
+        "env steps": status.env_steps,
+        "frames": round(status.env_steps * frames_per_step),
+        "updates": status.updates,
+        "episodes": status.episodes,
+        "minutes": elapsed / 60,
+    }
+    return counted[unit]
+
+
+def share(status: Status, config: Config, elapsed: float) -> float | None:
+    """The share of the run that is done; None if nothing but a return ends it."""
+    whole = config.stop.length
+    return None if whole is None else min(done(status, whole.unit, elapsed) / whole.amount, 1.0)
 
 
 def progress_line(status: Status, metrics: dict[str, Any], config: Config, elapsed: float) -> str:
     """Format a row of metrics as one line: as many facts as fit, the most important first, counts in columns."""
-    whole = config.stop.env_steps
-    line = f"steps {status.env_steps:>{len(f'{whole:,}')},} {min(status.env_steps / whole, 1):>4.0%}"
+    part = share(status, config, elapsed)
+    line = f"steps {status.env_steps:>{len(f'{config.stop.env_steps or 0:,}')},}"
+    line += "" if part is None else f" {part:>4.0%}"
     facts = [*counts(status), time_left(status, elapsed, config), *learning(metrics, config)]
     for name, value in sorted(facts, key=lambda fact: _place(fact[0], metrics)):
         more = f"  {escaped(name)} {value:>{COLUMNS.get(name, 0)}}"
@@ -149,7 +175,7 @@ def closing_lines(result: Result) -> str:
     if result.folder.is_dir():
         from starling.experiment.run_folder.folder import RunFolder
 
-        run, resume = RunFolder(result.folder), f"starling resume {result.folder} {result.onward}".rstrip()
+        run, resume = RunFolder(result.folder), f"starling resume {result.folder} {result.resume_overrides}".rstrip()
         lines += [
             f"run:      {result.folder}",
             f"next:     starling eval {result.folder} --episodes 20 {run.options(joins=False)}".rstrip(),

@@ -12,7 +12,9 @@ from starling.cli.arguments import Allow, Overrides, Source
 def verify_resume(
     source: Source,
     overrides: Overrides = None,
-    steps: Annotated[int, typer.Option(min=1, help="N: env steps before and after the kill.")] = 5000,
+    steps: Annotated[
+        int, typer.Option(min=1, help="N: env steps before and after the kill, or updates if stop has no others.")
+    ] = 5000,
     allow: Allow = None,
 ) -> None:
     """Prove that N steps, kill -9, resume, and N more steps equal 2N steps.
@@ -25,12 +27,13 @@ def verify_resume(
 
     config = load_source(source, overrides or [], allow)
 
-    from starling.tools.verify import to_the_bit, verify
+    from starling.tools.verify import count_of, to_the_bit, verify
 
     differences = verify(source, overrides or [], steps, say=print, words=allow or [])
     if differences:
         for line in differences:
             print(f"DIFFERENT: {line}")
         raise typer.Exit(1)
+    unit = "steps" if count_of(config) == "env steps" else "updates"
     how = "equal bit for bit" if to_the_bit(config) else "every counter adds up"
-    print(f"{how}: {steps:,} steps + kill -9 + resume + {steps:,} steps = {2 * steps:,} steps in one run")
+    print(f"{how}: {steps:,} {unit} + kill -9 + resume + {steps:,} {unit} = {2 * steps:,} {unit} in one run")

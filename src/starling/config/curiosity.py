@@ -67,7 +67,7 @@ class EpisodicConfig(CuriosityConfig):
     most: Magnitude = Field(8.0, gt=0, description="similarity above which the reward is 0")
 
     @model_validator(mode="after")
-    def _neighbours_are_remembered(self) -> EpisodicConfig:
+    def _neighbors_are_remembered(self) -> EpisodicConfig:
         if self.capacity < self.neighbours:
             raise ValueError(f"capacity={self.capacity} is less than neighbours={self.neighbours}: raise it")
         return self

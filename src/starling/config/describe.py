@@ -213,6 +213,8 @@ def _form_wording(schema: Node, form: Node, plural: bool, brief: bool, reasoned_
         return "anything"
     hidden = {limit for limit in LIMITS if BECAUSE in form and not reasoned_limits and abs(form.get(limit, 0)) > 1}
     limits = [f", {word} {form[limit]:,}" for limit, word in LIMITS.items() if limit in form and limit not in hidden]
+    if "pattern" in form and "examples" in form:
+        return f"{_NOUNS[kind][plural]} such as {' or '.join(form['examples'])}"
     pattern = f" that matches {form['pattern']}" if "pattern" in form else ""
     return _NOUNS[kind][plural] + "".join(limits) + pattern
 

@@ -26,7 +26,9 @@ class Because:
         return {**handler(schema), BECAUSE: self.reason}
 
 
-Steps = Annotated[int, Le(10**12), Because("at 10,000 steps per second that many take three years")]
+MAX_STEPS = 10**12
+STEPS_REASON = "at 10,000 steps per second that many take three years"
+Steps = Annotated[int, Le(MAX_STEPS), Because(STEPS_REASON)]
 Capacity = Annotated[int, Le(10**12), Because("with one byte each they would take a terabyte of memory")]
 NumEnvs = Annotated[int, Le(10**5), Because("each is an environment with its own state")]
 BatchSize = Annotated[int, Le(10**9), Because("no memory holds a larger batch")]

@@ -92,7 +92,8 @@ def keys_to(schema: describe.Node, location: Sequence[int | str]) -> list[str]:
 def _hint(forms: list[describe.Node], key: str, value: Any) -> str:
     """Suggest a correction for a value of the wrong type."""
     if not isinstance(value, str):
-        text = any(form.get("type") == "string" for form in forms) and isinstance(value, int | float)
+        kinds = {form.get("type") for form in forms}
+        text = "string" in kinds and not kinds & {"integer", "number"} and isinstance(value, int | float)
         return f"; as text it is {key}='{json.dumps(on_one_line(value))}'" if text else ""
     for form in forms:
         first = next(iter(form.get("properties", ())), "")

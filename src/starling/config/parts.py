@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, Protocol, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -18,8 +18,11 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from starling.config.limits import Magnitude, Signed, Steps, Width
+from starling.config.dialect import show
+from starling.config.limits import Magnitude, Signed, Width
+from starling.config.quantities import Length, Quantity
 from starling.config.torch_names import (
+    COUNTS,
     OPTIMIZERS,
     SCHEDULES,
     UNUSABLE_OPTIMIZERS,
@@ -98,19 +101,34 @@ Arguments = Annotated[dict[str, Any], AfterValidator(_finite)]
 """Keyword arguments for a class that is given by name."""
 
 
+class ProgressLike(Protocol):
+    """What `Linear` needs of `starling.Progress`, which is a part of torch's side."""
+
+    @property
+    def env_steps(self) -> int: ...
+
+    @property
+    def updates(self) -> int: ...
+
+    @property
+    def fraction(self) -> float: ...
+
+
 class Linear(Part):
-    """A number that moves linearly from `start` to `end`, over env steps or a fraction of the run; or one constant."""
+    """A number that moves linearly from `start` to `end`, over steps, updates, or a part of the run; or constant."""
 
     start: Signed = Field(description="value at the beginning")
     end: Signed = Field(description="value at the end of the ramp, and after it")
-    steps: Steps | None = Field(
-        None, ge=1, description="length of the ramp in env steps", json_schema_extra=replaces(fraction=[])
+    steps: Length | None = Field(
+        None,
+        description="length of the ramp in env steps, or with a unit, e.g. 500 updates",
+        json_schema_extra=replaces(fraction=[]),
     )
     fraction: float | None = Field(
         None,
         gt=0,
         le=1,
-        description="length of the ramp as a share of stop.env_steps",
+        description="length of the ramp as a share of the run: of stop.env_steps, or of stop.updates if that is null",
         json_schema_extra=replaces(steps=[]),
     )
 
@@ -126,13 +144,20 @@ class Linear(Part):
             raise ValueError("give either steps or fraction")
         return self
 
-    def at(self, env_steps: int, fraction: float) -> float:
-        """Return the value after `env_steps`, the given `fraction` of the run."""
-        if self.steps is not None:
-            share = env_steps / self.steps
+    @property
+    def over_the_run(self) -> bool:
+        """True if the value depends on the length of the run."""
+        return self.fraction is not None and self.start != self.end
+
+    def at(self, progress: ProgressLike) -> float:
+        """Return the value at this point of the run."""
+        if isinstance(self.steps, Quantity):
+            share = progress.updates / self.steps.amount
+        elif self.steps is not None:
+            share = progress.env_steps / self.steps
         else:
             assert self.fraction is not None
-            share = fraction / self.fraction
+            share = progress.fraction / self.fraction
         return self.start + (self.end - self.start) * min(1.0, max(0.0, share))
 
 
@@ -160,7 +185,8 @@ class ScheduleConfig(Part):
     )
     args: Arguments = Field(
         default_factory=dict,
-        description="its arguments; the value 'run' stands for the whole run, measured in env steps",
+        description="its arguments; lengths are in updates, or with a unit, e.g. 100000 env steps; run stands for the"
+        " whole run, in env steps or, if stop.env_steps is null, in updates",
     )
 
     @field_validator("name")
@@ -171,8 +197,37 @@ class ScheduleConfig(Part):
     @field_validator("args")
     @classmethod
     def _are_numbers(cls, args: dict[str, Any]) -> dict[str, Any]:
-        check_numbers({name: value for name, value in args.items() if value != "run"})
+        args = {name: _length(name, value) for name, value in args.items()}
+        check_numbers({name: value for name, value in args.items() if name not in COUNTS or not _is_length(value)})
         return args
+
+    @property
+    def over_the_run(self) -> bool:
+        """True if an argument stands for the length of the run."""
+        return WHOLE_RUN in self.args.values()
+
+
+WHOLE_RUN = "run"
+"""Argument of a schedule that stands for the length of the whole run."""
+
+
+def _length(name: str, value: Any) -> Any:
+    """Parse an argument that counts updates: a plain number is in updates, other text has the unit env steps."""
+    if isinstance(value, list):
+        lengths = [_length(name, one) for one in value]
+        if len({type(one) for one in lengths}) > 1:
+            raise ValueError(f"{name} must be in one unit, not {show(value)}")
+        return lengths
+    if name not in COUNTS or not isinstance(value, str) or value == WHOLE_RUN:
+        return value
+    found = Quantity.parse(value, "updates")
+    if found.unit not in ("updates", "env steps"):
+        raise ValueError(f"{name} must be in updates or env steps, not {show(value)}")
+    return found.amount if found.unit == "updates" else str(found)
+
+
+def _is_length(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, str) for one in value))
 
 
 class OptimizerConfig(Part):

@@ -4,38 +4,29 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from starling.config.algorithms import AlgoConfig
 from starling.config.cluster import RayConfig
 from starling.config.curiosity import AnyCuriosity
 from starling.config.device import DeviceConfig
 from starling.config.env import EnvConfig
-from starling.config.limits import Episodes, Items, Minutes, NumEnvs, Processes, Seconds, Signed, Steps, Threads
+from starling.config.limits import Episodes, Items, NumEnvs, Processes, Seconds, Steps, Threads
 from starling.config.nets import NamedNets, NetworkConfig
 from starling.config.parts import SHORT, NetConfig, Part
+from starling.config.quantities import Interval, Quantity, Updates
+from starling.config.stop import StopConfig, over_the_run
 
 EVAL_KEYS = ("return", "return_std", "length", "env_steps", "arm")
 """Metrics `eval/KEY` that `eval.metrics` cannot name."""
 
 
-class StopConfig(Part):
-    """Conditions that end a run; the first one that is met ends it."""
-
-    model_config = ConfigDict(populate_by_name=True)
-    env_steps: Steps = Field(1_000_000, ge=1, description="env steps in total; schedules over the run count these")
-    updates: Steps | None = Field(None, ge=1, description="learner updates; null: never")
-    minutes: Minutes | None = Field(None, gt=0, description="wall-clock minutes; null: never")
-    return_: Signed | None = Field(
-        None, alias="return", description="mean return of the last 100 episodes; null: never"
-    )
-
-
 class CheckpointConfig(Part):
     """Contents and frequency of checkpoints."""
 
-    every: Steps | None = Field(
-        None, ge=1, description="env steps between checkpoints; null: a tenth of stop.env_steps"
+    every: Interval | None = Field(
+        None,
+        description="env steps between checkpoints, or with a unit, e.g. 10000 updates; null: a tenth of the run",
     )
     exact: bool = Field(
         False,
@@ -52,8 +43,10 @@ class CheckpointConfig(Part):
 class LogConfig(Part):
     """Frequency of metrics."""
 
-    every: Steps | None = Field(
-        None, ge=1, description="env steps between rows of metrics; null: a hundredth of stop.env_steps"
+    every: Interval | None = Field(
+        None,
+        description="env steps between rows of metrics, or with a unit, e.g. 500 updates, 2 min; null: a hundredth of"
+        " the run",
     )
     episodes: Episodes | None = Field(
         None,
@@ -66,7 +59,9 @@ class LogConfig(Part):
 class EvalConfig(Part):
     """Evaluation during training: whole episodes without exploration, in separate envs."""
 
-    every: Steps | None = Field(None, ge=1, description="env steps between evaluations; null: none")
+    every: Interval | None = Field(
+        None, description="env steps between evaluations, or with a unit, e.g. 100 episodes; null: none"
+    )
     episodes: Episodes = Field(10, ge=1, description="episodes of one evaluation")
     metrics: list[str] = Field(
         default_factory=list, description="numbers to report from the env's info at the end of an episode"
@@ -117,6 +112,17 @@ class Config(Part):
     )
     inference: Literal["local", "central"] = Field(
         "local", description="where the network acts: local (beside the envs) or central (one server for all actors)"
+    )
+    fetch_every: Updates = Field(
+        1,
+        description="updates after which an actor fetches new weights, when it begins a fragment; 1: whenever there are"
+        " newer ones",
+    )
+    loaders: Threads | None = Field(
+        None,
+        ge=1,
+        description="threads that copy and decompress the observations of a large batch from replay; null: two, or one"
+        " if there is a single core; no result depends on it",
     )
     actors: Processes | None = Field(
         None,
@@ -243,6 +249,22 @@ class Config(Part):
                 f"checkpoint.exact needs runtime=inline: with runtime={self.runtime} the order of events is not"
                 " reproducible; leave it out"
             )
+        if self.checkpoint.exact and self.checkpoint_every.unit == "minutes":
+            raise ValueError(
+                "checkpoint.exact truncates episodes at every checkpoint, and minutes come at other steps in every run:"
+                " set checkpoint.every in env steps, updates, or episodes"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _schedules_end(self) -> Config:
+        if not self.stop.has_length:
+            sections = {"algo": self.algo, "nets": self.nets, "curiosity": self.curiosity}
+            for key in (key for name, section in sections.items() for key in over_the_run(section, name)):
+                raise ValueError(
+                    f"{key} is a schedule over the run, which has no end that it could count to: set stop.updates (or"
+                    " stop.env_steps), or give the schedule a length of its own in env steps or updates"
+                )
         return self
 
     @property
@@ -251,11 +273,12 @@ class Config(Part):
         return NamedNets.of(self.net, self.nets) if self.nets else self.net
 
     @property
-    def checkpoint_every(self) -> int:
-        """Env steps between checkpoints."""
-        return self.checkpoint.every or max(1, self.stop.env_steps // 10)
+    def checkpoint_every(self) -> Quantity:
+        """Time between checkpoints."""
+        every = self.checkpoint.every
+        return self.stop.part(10) if every is None else Quantity.of(every, "env steps")
 
     @property
-    def log_every(self) -> int:
-        """Env steps between rows of metrics."""
-        return self.log.every or max(1, self.stop.env_steps // 100)
+    def log_every(self) -> Quantity:
+        """Time between rows of metrics."""
+        return self.stop.part(100) if self.log.every is None else Quantity.of(self.log.every, "env steps")

@@ -17,7 +17,7 @@ WAITS = 0.25  # shorter waits are normal
 ROWS = 10  # shares are means over this many rows: a learner that works in bursts is idle in most of them
 
 
-class Limits:
+class Bottleneck:
     """Find the bottleneck of a run for every row of metrics."""
 
     def __init__(self, config: Config) -> None:

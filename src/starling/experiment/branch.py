@@ -24,6 +24,7 @@ class BranchPlan:
     """Changes of a branch: settings with their old and new values, and the saved state that cannot be reused."""
 
     changes: dict[str, tuple[Any, Any]]
+    longer: bool  # the run has another length, in env steps or in updates
     refill: bool
     emptied: tuple[str, ...]  # tables that cannot be redistributed to another number of learners
     restarted: tuple[str, ...]  # optimizers whose saved moments do not fit
@@ -33,7 +34,7 @@ class BranchPlan:
         changed = [
             f"changed: {key}: {on_one_line(old)} -> {on_one_line(new)}" for key, (old, new) in self.changes.items()
         ]
-        if "stop.env_steps" in self.changes:
+        if self.longer:
             changed.append("schedules over the run (learning rate, epsilon) move to their position in the new length")
         if self.refill:
             changed.append("the tables have another shape now: they are filled again before learning continues")
@@ -75,11 +76,17 @@ def check_branch(old: RunPlan, new: RunPlan) -> BranchPlan:
         raise UserError("a branch cannot change which networks have an optimizer of their own (nets.NAME.optimizer)")
     return BranchPlan(
         changes,
+        longer=_whole(old) != _whole(new),
         refill=_kept(old) != _kept(new),
         emptied=unrolls if old.learners != new.learners else (),
         restarted=tuple(n for n in after if n not in before or not _same_moments(before[n], after[n])),
         rescheduled=tuple(n for n in after if n in before and _schedule(before[n]) != _schedule(after[n])),
     )
+
+
+def _whole(run_plan: RunPlan) -> tuple[int | None, int | None]:
+    """Return the length of the run that schedules refer to, in env steps and in updates."""
+    return run_plan.length.env_steps, run_plan.length.updates
 
 
 def _is_fixed(key: str) -> bool:

@@ -13,10 +13,12 @@ from typing import Any
 import torch
 
 from starling.config.load import secret_values
+from starling.config.quantities import Quantity
 from starling.config.secrets import hide_in
 from starling.envs.faults import EnvFault
 from starling.errors import UserError, escaped
-from starling.experiment.bottleneck import KEY, Limits
+from starling.experiment.alarm import Alarm, Counters
+from starling.experiment.bottleneck import KEY, Bottleneck
 from starling.experiment.display import Display, Status
 from starling.experiment.episode_lines import EpisodeLines
 from starling.experiment.run_folder import checkpoint, folder
@@ -26,7 +28,7 @@ from starling.experiment.run_folder.tensorboard import TensorBoardFile
 from starling.experiment.warnings import KEY as WARNINGS
 from starling.experiment.warnings import Watch
 from starling.hardware import compiles
-from starling.launch.plan import RunPlan
+from starling.launch.plan import RunPlan, most_updates
 from starling.launch.runtime import Runtime
 from starling.learner.learner import DivergedError
 from starling.process_exit import Interrupts
@@ -50,7 +52,7 @@ class Result:
     reason: str
     signal: signal.Signals | None  # that ended the run early
     failed: bool  # ended by an error
-    onward: str  # settings to change before resuming, else the run would stop at once
+    resume_overrides: str  # settings to change before resuming, else the run would stop at once
 
     @property
     def exit_code(self) -> int:
@@ -66,16 +68,17 @@ class Session:
     def __init__(
         self,
         run_plan: RunPlan,
-        place: folder.RunFolder,
+        run_folder: folder.RunFolder,
         runtime: Runtime,
         display: Display,
         state: dict[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
         interrupts: Interrupts | None = None,
     ) -> None:
+        self._run_plan = run_plan
         self._clock = clock  # seconds
-        self.config, self.place, self.runtime, self.display = run_plan.config, place, runtime, display
-        self._frames_per_step, self._exploration = run_plan.env.frames_per_step, run_plan.exploration
+        self.config, self.run_folder, self.runtime, self.display = run_plan.config, run_folder, runtime, display
+        self._frames_per_step, self._exploration_metrics = run_plan.env.frames_per_step, run_plan.exploration_metrics
         self.scores = Scoreboard()
         self._evaluated: float | None = None
         if state is not None:
@@ -87,15 +90,22 @@ class Session:
         window = max((table.length for table in run_plan.tables if table.storage == "ring"), default=0)
         self._watch = Watch(self.config, window)
         seen = self._watch.remember
-        self.metrics = MetricsFile(place.metrics_file, display.message, rows, runtime.env_steps, seen)
-        self._saver = Saver(place.checkpoints, retention, display.message, self.metrics.sync)
-        self._limits = Limits(self.config)
-        self.board = TensorBoardFile(place.path, None if state is None else runtime.env_steps, display.message)
+        self.metrics = MetricsFile(run_folder.metrics_file, display.message, rows, runtime.env_steps, seen)
+        self._saver = Saver(run_folder.checkpoints, retention, display.message, self.metrics.sync)
+        self._bottleneck = Bottleneck(self.config)
+        self.board = TensorBoardFile(run_folder.path, None if state is None else runtime.env_steps, display.message)
         self._started = self._clock()
+        self._counters: Counters = {
+            "env steps": lambda: self.runtime.env_steps,
+            "frames": lambda: self.runtime.env_steps * self._frames_per_step,
+            "updates": lambda: self.runtime.updates,
+            "episodes": lambda: self.scores.episodes,
+            "minutes": lambda: (self._clock() - self._started) / 60,
+        }
         self._start_steps, self._start_updates = runtime.env_steps, runtime.updates
         self._last_row: dict[str, Any] = {}
         self._episode_lines = EpisodeLines(self.config.log.episodes, self._clock)
-        self._pace = (self._started, runtime.env_steps)
+        self._speed_window = (self._started, runtime.env_steps)
         self._next_tick = 0.0
         self._interrupts = interrupts or Interrupts()
         if isinstance(runtime, ProcessesRuntime):
@@ -104,7 +114,7 @@ class Session:
     def _last_saved(self) -> dict[str, Any] | None:
         """Return the tables of the newest valid checkpoint, to replace a lost shard; None if there is no checkpoint."""
         try:
-            _, state, _ = checkpoint.find(self.place.checkpoints, parts=("store",))
+            _, state, _ = checkpoint.find(self.run_folder.checkpoints, parts=("store",))
         except UserError:
             return None
         tables: dict[str, Any] = state["store"]
@@ -121,19 +131,19 @@ class Session:
                     reason = self._drive()
                 except RunFailedError as error:
                     failed, reason = True, f"failed: {error}"
-                    self._listen()
+                    self._collect_episodes_and_notices()
                     with suppress(folder.RunGoneError, DivergedError):
                         self._save()
                 except folder.RunGoneError as error:
                     failed, reason = True, f"failed: {error}"
                 except DivergedError as error:  # raised in the middle of a step: the state is not worth saving
                     failed, reason = True, f"failed: {error}"
-                    self._explain(error)
+                    self._dump_divergence(error)
                 self._saver.finish()
         except EnvFault as fault:
             secrets = secret_values(self.config)
             lines = [hide_in(str(fault), secrets), *hide_in(fault.details, secrets).splitlines()]
-            self.place.log("\n".join(map(escaped, lines)))
+            self.run_folder.log("\n".join(map(escaped, lines)))
             raise
         finally:
             with ExitStack() as closing:  # closes all of them, even if one fails
@@ -147,10 +157,10 @@ class Session:
         episodes = self.config.eval.episodes
         score = "no score" if mean is None else f"score {mean:,.2f} (last {counted} episodes)"
         score += "" if evaluated is None else f", evaluation {evaluated:,.2f} ({episodes} episodes)"
-        self.place.log(f"finished: {escaped(reason)}, {runtime.env_steps:,} env steps, {score}")
-        onward = " ".join(setting for _, setting in self._reached() if setting)
+        self.run_folder.log(f"finished: {escaped(reason)}, {runtime.env_steps:,} env steps, {score}")
+        resume_overrides = " ".join(setting for _, setting in self._reached() if setting)
         return Result(
-            folder=self.place.path,
+            folder=self.run_folder.path,
             env_steps=runtime.env_steps,
             updates=runtime.updates,
             score=mean,
@@ -160,27 +170,26 @@ class Session:
             reason=reason,
             signal=received,
             failed=failed,
-            onward=onward,
+            resume_overrides=resume_overrides,
         )
 
-    def _explain(self, error: DivergedError) -> None:
+    def _dump_divergence(self, error: DivergedError) -> None:
         """Dump the batch at which training diverged, and display a message that says what to do."""
         self._saver.finish()
-        dump = self.place.path / "diverged"
+        dump = self.run_folder.path / "diverged"
         counts = {"env_steps": self.runtime.env_steps, "updates": self.runtime.updates}
         try:
             write_dump(dump, reason=str(error), norms=error.norms, batch=error.batch, **counts)
         except OSError as problem:
             self.display.message(f"cannot write {dump}: {problem.strerror}")
-        saved = checkpoint.newest_sound(self.place.checkpoints)
+        saved = checkpoint.newest_sound(self.run_folder.checkpoints)
         where = "no checkpoint was written before" if saved is None else f"the last sound checkpoint is {saved.name}"
         self.display.message(f"training diverged: {error}; {where}; lower the learning rate, or look at {dump}")
 
     def _drive(self) -> str:
-        config = self.config
-        row_at, save_at = self._after(config.log_every), self._after(config.checkpoint_every)
-        eval_every = config.eval.every
-        eval_at = 0 if eval_every is None else self._after(eval_every)
+        config, every = self.config, self.config.eval.every
+        row, save = Alarm(config.log_every, self._counters), Alarm(config.checkpoint_every, self._counters)
+        evaluation = Alarm(None if every is None else Quantity.of(every, "env steps"), self._counters)
         steps = self.runtime.run()
         reason = self._stop_reason()
         if self._interrupts.received is not None:
@@ -188,36 +197,38 @@ class Session:
         while reason is None:
             next(steps)
             self._saver.check()
-            self._listen()
-            now = self.runtime.env_steps
+            self._collect_episodes_and_notices()
+            row_due, save_due, eval_due = row.due, save.due, evaluation.due
             reason = self._stop_reason()  # only once per iteration: a reason that came later would skip the last save
-            if eval_every is not None and (now >= eval_at or reason is not None) and self._interrupts.received is None:
+            if every is not None and (eval_due or reason is not None) and self._interrupts.received is None:
                 reason = self._evaluate(reason)
-                eval_at = self._after(eval_every)
+                evaluation.restart()
             stopping = reason is not None
             if stopping:
                 self.runtime.halt()
             evaluated = self._take_evaluations()
-            if now >= row_at or stopping or evaluated:
+            if row_due or stopping or evaluated:
                 self._write_row(evaluated)
-                row_at = self._after(config.log_every)
-            if stopping or (now >= save_at and not self.runtime.learner.skipping):
+                row.restart()
+            if stopping or (save_due and not self.runtime.learner.skipping):
                 self._save()
-                save_at = self._after(config.checkpoint_every)
+                save.restart()
             self._tick()
         return reason
 
     def _evaluate(self, reason: str | None) -> str | None:
         """Evaluate the current weights and return the reason to stop, if any; given a `reason`, for the last time.
 
-        If training waits for the evaluation, a signal cancels it, and it becomes the last one if `stop.minutes` is
-        reached meanwhile. The state is saved before the last evaluation, which may take long.
+        The state is saved before the last evaluation, which may take long. If `stop.minutes` is reached while training
+        waits for an evaluation, it becomes the last one. A signal drops an evaluation that is waited for: it has no row
+        of metrics. Over processes training waits only for the last one; whatever the evaluator still plays when the run
+        ends is dropped with its process.
         """
         last = reason is not None
         if last:
             self._save()
         for _ in self.runtime.evaluate(wait=last):
-            self._listen()
+            self._collect_episodes_and_notices()
             self._tick(evaluating=True)
             reason = reason or self._stop_reason()
             if self._interrupts.received is not None:
@@ -227,10 +238,6 @@ class Session:
                 self._save()
         return reason
 
-    def _after(self, every: int) -> int:
-        """Return the next multiple of `every` env steps; it depends on the count alone, so a resumed run agrees."""
-        return (self.runtime.env_steps // every + 1) * every
-
     def _stop_reason(self) -> str | None:
         if self._interrupts.received is not None:
             return f"{self._interrupts.received.name} received"
@@ -238,17 +245,26 @@ class Session:
 
     def _reached(self) -> Iterator[tuple[str, str]]:
         """Yield the stop conditions that hold, each with a setting that lifts it; resuming restarts `stop.minutes`."""
-        stop, minutes = self.config.stop, (self._clock() - self._started) / 60
+        stop = self.config.stop
         if stop.return_ is not None and self.scores.full and (self.scores.mean or 0.0) >= stop.return_:
             yield f"mean return {self.scores.mean:.1f} reached stop.return={stop.return_:g}", "stop.return=null"
-        if self.runtime.env_steps >= stop.env_steps:
-            yield f"stop.env_steps={stop.env_steps:,} reached", f"stop.env_steps={2 * stop.env_steps}"
-        if stop.updates is not None and self.runtime.updates >= stop.updates:
-            yield f"stop.updates={stop.updates:,} reached", f"stop.updates={2 * stop.updates}"
-        if stop.minutes is not None and minutes >= stop.minutes:
-            yield f"stop.minutes={stop.minutes:g} reached", ""
+        for limit in stop.limits:
+            if self._counters[limit.unit]() >= limit.amount:
+                shown = f"{limit.amount:g}" if limit.unit == "minutes" else f"{limit.amount:,}"
+                yield f"{_key(limit)}={shown} reached", self._lifted(limit)
 
-    def _listen(self) -> None:
+    def _lifted(self, limit: Quantity) -> str:
+        """Settings with which a run goes on that has reached this limit."""
+        if limit.unit == "minutes":
+            return ""
+        doubled = [limit]
+        if limit.unit == "updates":  # which may have to come before the end in env steps
+            most = most_updates(self._run_plan)
+            whole = self.config.stop.length
+            doubled += [whole] if whole is not None and most is not None and 2 * limit.amount > most else []
+        return " ".join(f"{_key(each)}={2 * each.amount}" for each in doubled)
+
+    def _collect_episodes_and_notices(self) -> None:
         """Collect finished episodes and display the runtime's notices."""
         for episode in self.runtime.episodes():
             self.scores.add([episode])
@@ -259,7 +275,7 @@ class Session:
 
     def _show_episodes(self) -> None:
         steps, updates = self.runtime.env_steps, self.runtime.updates
-        newest = {**self._last_row, **self._exploration(steps, updates), **self.runtime.recent_losses()}
+        newest = {**self._last_row, **self._exploration_metrics(steps, updates), **self.runtime.recent_losses()}
         self.display.message(self._episode_lines.line(self.scores, steps, newest))
 
     def _take_evaluations(self) -> dict[str, float]:
@@ -270,7 +286,7 @@ class Session:
         return rows[-1] if rows else {}
 
     def _write_row(self, evaluation: dict[str, float]) -> None:
-        self.place.check_there()
+        self.run_folder.check_there()
         seconds = self._clock() - self._started
         speed = (self.runtime.env_steps - self._start_steps) / max(seconds, 1e-9)
         row: dict[str, Any] = {
@@ -278,7 +294,7 @@ class Session:
             "updates": self.runtime.updates,
             **self.scores.row(),
             **evaluation,
-            **self._exploration(self.runtime.env_steps, self.runtime.updates),
+            **self._exploration_metrics(self.runtime.env_steps, self.runtime.updates),
             **self.runtime.drain_metrics(),
             **self._saver.metrics(),
             f"{TIMING}seconds": round(seconds, 3),
@@ -286,7 +302,7 @@ class Session:
             f"{TIMING}frames_per_s": round(speed * self._frames_per_step, 1),
             f"{TIMING}updates_per_s": round((self.runtime.updates - self._start_updates) / max(seconds, 1e-9), 1),
         }
-        if line := self._limits.line(row):
+        if line := self._bottleneck.line(row):
             row[KEY] = line
         wrong, unsaid = self._watch.look(row)
         if wrong:
@@ -299,7 +315,7 @@ class Session:
         self._last_row = row
 
     def _save(self) -> None:
-        self.place.check_there()
+        self.run_folder.check_there()
         if self._interrupts.received is not None:
             self.display.message("saving; a second signal ends at once, without saving")
         self._saver.save(self._take_state, self._evaluated if self.config.eval.every is not None else self.scores.mean)
@@ -323,20 +339,24 @@ class Session:
         if now < self._next_tick:
             return
         self._next_tick = now + TICK_SECONDS
-        self.place.check_there()
-        since, steps = self._pace
-        pace = (self.runtime.env_steps - steps) / max(now - since, 1e-9)
+        self.run_folder.check_there()
+        since, steps = self._speed_window
+        speed = (self.runtime.env_steps - steps) / max(now - since, 1e-9)
         if now - since > 5:
-            self._pace = (now, self.runtime.env_steps)
+            self._speed_window = (now, self.runtime.env_steps)
         self.display.tick(
             Status(
                 env_steps=self.runtime.env_steps,
                 updates=self.runtime.updates,
                 episodes=self.scores.episodes,
                 score=self.scores.mean,
-                steps_per_s=pace,
-                frames_per_s=pace * self._frames_per_step,
+                steps_per_s=speed,
+                frames_per_s=speed * self._frames_per_step,
                 metrics=self._last_row,
                 evaluating=evaluating,
             )
         )
+
+
+def _key(limit: Quantity) -> str:
+    return f"stop.{limit.unit.replace(' ', '_')}"

@@ -164,7 +164,7 @@ def branch(
 
 def _take_weights(runtime: Runtime, initial: InitialWeights) -> Transfer:
     transfer = match_weights(initial, runtime.learner.model.state_dict())
-    runtime.learner.start_from(take(initial, transfer))
+    runtime.learner.load_initial_weights(take(initial, transfer))
     return transfer
 
 
@@ -189,7 +189,7 @@ def _load(
     place: folder.RunFolder,
     which: str,
     run_plan: RunPlan,
-    limits: checkpoint.Limits,
+    limits: checkpoint.ByteLimits,
     say: Callable[[str], None],
 ) -> tuple[str, dict[str, Any]]:
     """Load the checkpoint called `which`; returns its name for messages and its state."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from starling.config.curiosity import EpisodicConfig
 from starling.config.dialect import on_one_line
 from starling.config.env import WrapperConfig
 from starling.config.schema import Config
@@ -71,6 +72,7 @@ def warnings(rows: Sequence[Row], config: Config, window: int) -> list[Warned]:
         "behind": _behind(rows, config),
         "old": _old(rows, config),
         "short": _short(rows, config, window),
+        "unremembered": _unremembered(rows, config),
         "endless": _endless(rows, config),
         "uncompiled": _uncompiled(rows),
     }
@@ -117,21 +119,40 @@ def _short(rows: Sequence[Row], config: Config, window: int) -> str | None:
     )
 
 
+def _unremembered(rows: Sequence[Row], config: Config) -> str | None:
+    """Episodic novelty is 0 until an episode has as many observations as it compares each with."""
+    longest = rows[-1].get("episode_longest") if rows[-1]["episodes"] >= EPISODES else None
+    parts: dict[str, Any] = {"algo.episodic": getattr(config.algo, "episodic", None)}
+    for i, part in enumerate(config.curiosity):
+        parts |= {f"curiosity.{i}": part, f"curiosity.{i}.within": getattr(part, "within", None)}
+    for key, part in parts.items():
+        if isinstance(part, EpisodicConfig) and longest is not None and longest <= part.neighbours:
+            return (
+                f"no episode is longer than {longest} steps, so its novelty is always 0: lower {key}.neighbours"
+                f" ({part.neighbours} now)"
+            )
+    return None
+
+
 def _endless(rows: Sequence[Row], config: Config) -> str | None:
     """An env without a time limit may never end an episode under a bad policy, and then there is no score."""
     least, most = ENDLESS
-    limit = min(most, max(least, config.stop.env_steps // (4 * config.env.num)))
+    whole = config.stop.env_steps
+    limit = most if whole is None else min(most, max(least, whole // (4 * config.env.num)))
     each = rows[-1].get(IDLE, 0) // config.env.num
     if each < limit:
         return None
     limited = [*config.env.wrappers, WrapperConfig(name="TimeLimit", args={"max_episode_steps": 1000})]
     wrappers = on_one_line([wrapper.model_dump(exclude_defaults=True) for wrapper in limited])
-    saved = config.checkpoint_every // config.env.num
-    cuts = f"; checkpoint.exact cuts its episodes every {saved:,} steps: raise checkpoint.every if they are longer"
+    every = config.checkpoint_every
+    cuts = ""
+    if config.checkpoint.exact and (every.unit != "env steps" or every.amount // config.env.num < limit):
+        often = f"{int(every.amount) // config.env.num:,} steps" if every.unit == "env steps" else str(every)
+        cuts = f"; checkpoint.exact cuts its episodes every {often}: raise checkpoint.every if they are longer"
     return (
         f"no episode has ended in the last {each:,} steps of each env, so there is no new score: if {config.env.id} has"
         f" no time limit, give it one, e.g. env.wrappers='{wrappers}'"
-        f"{cuts if config.checkpoint.exact and saved < limit else ''}"
+        f"{cuts}"
     )
 
 

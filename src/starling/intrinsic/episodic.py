@@ -88,10 +88,10 @@ class Episodic:
         state["entries"][env_index, place] = embedding.half()
         state["count"] += 1
 
-    def prepare(self, module: InverseModel, steps: Trajectory[Tensor]) -> None:
+    def prepare(self, module: InverseModel, trajectory: Trajectory[Tensor]) -> None:
         """Do nothing: there are no statistics."""
 
     def loss(self, module: InverseModel, batch: Batch, next_obs: Tree) -> Tensor:
-        steps = batch.trajectory
-        before = module.encode_steps(tree.map(lambda leaf: leaf[: steps.length], steps.obs))
-        return module.loss(before, module.encode_steps(next_obs), steps.action, steps.valid)
+        trajectory = batch.trajectory
+        before = module.encode_steps(tree.map(lambda leaf: leaf[: trajectory.length], trajectory.obs))
+        return module.loss(before, module.encode_steps(next_obs), trajectory.action, trajectory.valid)

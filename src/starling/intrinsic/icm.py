@@ -58,13 +58,13 @@ class ICM:
         state["features"].copy_(features)
         return forward_error
 
-    def prepare(self, module: World, steps: Trajectory[Tensor]) -> None:
+    def prepare(self, module: World, trajectory: Trajectory[Tensor]) -> None:
         """Do nothing: there are no statistics."""
 
     def loss(self, module: World, batch: Batch, next_obs: Tree) -> Tensor:
-        steps, valid = batch.trajectory, batch.trajectory.valid
-        obs = tree.map(lambda leaf: leaf[: steps.length], steps.obs)
+        trajectory, valid = batch.trajectory, batch.trajectory.valid
+        obs = tree.map(lambda leaf: leaf[: trajectory.length], trajectory.obs)
         before, after = module.inverse.encode_steps(obs), module.inverse.encode_steps(next_obs)
-        inverse = module.inverse.loss(before, after, steps.action, valid)
-        forward = masked_mean(module.forward_error(before.detach(), steps.action, after.detach()), valid)
+        inverse = module.inverse.loss(before, after, trajectory.action, valid)
+        forward = masked_mean(module.forward_error(before.detach(), trajectory.action, after.detach()), valid)
         return (1.0 - self.config.beta) * inverse + self.config.beta * forward

@@ -67,10 +67,10 @@ class Novelty:
         novelty = self._within.reward(module.embedding, seen, state)
         return novelty * module.modulation(module.lifelong(seen.obs)).clamp(1.0, self.config.limit)
 
-    def prepare(self, module: NoveltyModel, steps: Trajectory[Tensor]) -> None:
-        self._lifelong.prepare(module.lifelong, steps)
-        after = tree.map(lambda leaf: leaf[1:].flatten(0, 1), steps.obs)
-        rows, mask = select_rows(after, steps.valid.flatten())
+    def prepare(self, module: NoveltyModel, trajectory: Trajectory[Tensor]) -> None:
+        self._lifelong.prepare(module.lifelong, trajectory)
+        after = tree.map(lambda leaf: leaf[1:].flatten(0, 1), trajectory.obs)
+        rows, mask = select_rows(after, trajectory.valid.flatten())
         module.update(module.lifelong(rows), mask)
 
     def loss(self, module: NoveltyModel, batch: Batch, next_obs: Tree) -> Tensor:

@@ -12,7 +12,7 @@ from starling.config.curiosity import RNDConfig
 from starling.config.parts import TorsoConfig
 from starling.intrinsic.views import Newest, as_floats, boxes, newest_space
 from starling.nets.layers import orthogonal
-from starling.nets.normalisers import Moments
+from starling.nets.normalizers import Moments
 from starling.nets.torsos import build_torso
 from starling.ops.policy import masked_mean
 from starling.types import Batch, EnvSpec, Tensor, Trajectory, Tree
@@ -32,7 +32,7 @@ class Distillation(nn.Module):
 
     def forward(self, obs: Tree) -> Tensor:
         """Squared prediction error [N] at obs [N, ...], a mean over features."""
-        seen = self._normalised(self.newest(obs, lead=1))
+        seen = self._normalized(self.newest(obs, lead=1))
         error: Tensor = self.predictor(seen) - self.random(seen).detach()  # [N, F]
         return error.square().mean(-1)
 
@@ -53,7 +53,7 @@ class Distillation(nn.Module):
     def _all_moments(self) -> list[Moments]:
         return [moments for moments in self.moments if isinstance(moments, Moments)]
 
-    def _normalised(self, obs: Tree) -> Tree:
+    def _normalized(self, obs: Tree) -> Tree:
         known = dict(zip(self._boxes, self._all_moments, strict=True))
 
         def scaled(path: str, leaf: Tensor) -> Tensor:
@@ -89,8 +89,8 @@ class RND:
         error: Tensor = module(seen.obs)
         return error * module.warm
 
-    def prepare(self, module: Distillation, steps: Trajectory[Tensor]) -> None:
-        module.update(tree.map(lambda leaf: leaf[1:], steps.obs), steps.valid)
+    def prepare(self, module: Distillation, trajectory: Trajectory[Tensor]) -> None:
+        module.update(tree.map(lambda leaf: leaf[1:], trajectory.obs), trajectory.valid)
 
     def loss(self, module: Distillation, batch: Batch, next_obs: Tree) -> Tensor:
         """Mean prediction error of a random share of the valid steps []."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -16,8 +17,9 @@ from starling.envs.registry import make_env
 from starling.hardware import autocast_dtype, compiles
 from starling.launch.plan import RunPlan
 from starling.learner.learner import Learner
+from starling.replay.copying import set_loaders
 from starling.replay.store import Store, shard_envs
-from starling.types import Layout, Progress
+from starling.types import Layout, Progress, RunLength
 
 EVALUATION_SEED = 1_000_003
 """Added to the seed for evaluation, so that its envs differ from those of training."""
@@ -31,6 +33,7 @@ def device_of(model: nn.Module) -> torch.device:
 def build_stores(run_plan: RunPlan, layout: Layout) -> list[Store]:
     """Build empty tables as the algorithm asks for them: one store per learner, with its shard of the envs."""
     config = run_plan.config
+    set_loaders(config.loaders)
     num_envs = [len(mine) for mine in shard_envs(config.env.num, run_plan.learners)]
     return [
         Store(
@@ -39,11 +42,16 @@ def build_stores(run_plan: RunPlan, layout: Layout) -> list[Store]:
             num_envs=num_envs[shard],
             seed=config.seed,
             priority=run_plan.algorithm.priority,
-            planned_env_steps=-(-config.stop.env_steps // run_plan.learners),
+            length=_share(run_plan.length, run_plan.learners),
             shard=shard,
         )
         for shard, tables in enumerate(run_plan.shards())
     ]
+
+
+def _share(length: RunLength, learners: int) -> RunLength:
+    """The length of the run, counted at one of several learners: it gets its share of the env steps."""
+    return length if length.env_steps is None else replace(length, env_steps=-(-length.env_steps // learners))
 
 
 def build_policy(
@@ -74,10 +82,9 @@ def build_learner(run_plan: RunPlan, model: nn.Module) -> Learner:
         run_plan.algorithm,
         model,
         seed=run_plan.config.seed,
-        planned_env_steps=run_plan.config.stop.env_steps,
-        planned_updates=run_plan.planned_updates,
+        length=run_plan.length,
         autocast=autocast_dtype(run_plan.config, device_of(model)),
-        compiled=compiles(run_plan.config),
+        compile_loss=compiles(run_plan.config),
         graphs=run_plan.config.compile == "reduce-overhead",
     )
 

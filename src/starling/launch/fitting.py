@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeGuard
 
 from starling.config.curiosity import EpisodicConfig, NoveltyConfig
@@ -32,7 +33,9 @@ def _heaviest(run_plan: RunPlan, sizes: Sizes, excess: int) -> tuple[str, int, s
     config = run_plan.config
     capacity, batch, num_envs = _key(config, "capacity"), _key(config, "batch"), ("env.num", config.env.num)
     fixed = MAIN + (SERVER if sizes.shared else 0)
-    full = capacity == num_envs or capacity[1] <= config.stop.env_steps  # else saved bytes do not depend on it
+    full = capacity == num_envs or capacity[1] <= (
+        run_plan.expected_env_steps or math.inf
+    )  # else saved bytes do not depend on it
     parts = [
         ("the tables", sizes.tables + (sizes.saving if full else 0), capacity),
         ("batches", sizes.batches, batch),

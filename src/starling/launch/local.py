@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import queue
 from typing import Any
 
@@ -24,6 +25,7 @@ from starling.launch.builders import (
 )
 from starling.launch.plan import PREFETCH, RunPlan, build_model, plan_threads
 from starling.launch.workers import LearnerArgs, RunSpec, Specs, acting_specs, evaluator_spec, learner_spec
+from starling.runtime.acting_weights import ActingWeights
 from starling.runtime.batch_buffer import BatchBuffer, BatchPort, batch_spec
 from starling.runtime.candidate_scorer import CandidateScorer, ScoringThread
 from starling.runtime.credits import ActorSlots
@@ -55,24 +57,36 @@ def build_inline(run_plan: RunPlan, model: nn.Module, layout: Layout) -> InlineR
     buffers = {index: tree.zeros(shape.buffer(len(group.env_index))) for index, group in groups.items()}
     learner_usage = Usage()
     learner_usage.enter(WAIT_IN)
-    sink = InlineSink(store, learner, buffers, learner_usage, candidate_scorer)
+    acting_weights = None
+    if config.fetch_every > 1:
+        acting_weights = ActingWeights(model, copy.deepcopy(model), config.fetch_every)
+    actors_model = model if acting_weights is None else acting_weights.model
+    sink = InlineSink(store, learner, buffers, learner_usage, candidate_scorer, acting_weights)
     loops: list[EnvLoop] = []
     policies: list[PolicyCore | InferenceServer] = []
     channel = LocalInferenceChannel()
     if config.inference == "central":
-        core = build_policy(run_plan, model, layout, sink, groups)
+        core = build_policy(run_plan, actors_model, layout, sink, groups)
         policies.append(InferenceServer(core, channel, groups, Batcher(budget=0.0), Usage()))
     for index, group in groups.items():
         acting: Any = channel
         if config.inference == "local":
-            acting = build_policy(run_plan, model, layout, sink, {index: group})
+            acting = build_policy(run_plan, actors_model, layout, sink, {index: group})
             policies.append(acting)
         loops.append(build_env_loop(config, acting, index, group, Usage(), threads=plan_threads(run_plan)))
     evaluator = None
     if config.eval.every is not None:
         evaluator = build_evaluator(run_plan, model, config.eval, evaluation_seed(config))
     return InlineRuntime(
-        loops, policies, store, learner, learner_usage, evaluator, candidate_scorer, config.checkpoint.exact
+        loops,
+        policies,
+        store,
+        learner,
+        learner_usage,
+        evaluator,
+        candidate_scorer,
+        config.checkpoint.exact,
+        acting_weights,
     )
 
 

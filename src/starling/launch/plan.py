@@ -30,10 +30,10 @@ from starling.hardware import available_memory, check_compiler, check_devices, c
 from starling.learner.optimizer import check_optimizer
 from starling.registry import check_kind
 from starling.replay.limiter import check as check_no_deadlock
-from starling.replay.limiter import pace
+from starling.replay.limiter import pace, steps_per_update
 from starling.replay.spec import TableSpec
 from starling.replay.store import shard_envs, shard_specs
-from starling.types import ArraySpec, EnvSpec, Layout, NDArray, Progress, StreamSpec
+from starling.types import ArraySpec, EnvSpec, Layout, NDArray, Progress, RunLength, StreamSpec
 
 FRAGMENT_SLOTS = 2
 """Fragment buffers per env loop: one is recorded into while the other is inserted into the tables."""
@@ -95,7 +95,9 @@ class RunPlan:
         _check_minibatches(run_plan)
         run_plan.remote_shard_envs()  # raises if the replay cannot be divided as asked
         for spec in algorithm.learning().optimizers.values():
-            check_optimizer(spec.config, run_plan.planned_updates)
+            check_optimizer(spec.config, run_plan.length)
+        _check_limits(run_plan)
+        _check_fetching(run_plan)
         return run_plan
 
     @cached_property
@@ -203,21 +205,39 @@ class RunPlan:
 
     def progress(self, env_steps: int, updates: int) -> Progress:
         """The training progress after so many env steps and updates."""
-        return Progress(env_steps, updates, min(1.0, env_steps / self.config.stop.env_steps))
+        return self.length.progress(env_steps, updates)
 
-    def exploration(self, env_steps: int, updates: int) -> dict[str, float]:
+    def exploration_metrics(self, env_steps: int, updates: int) -> dict[str, float]:
         """Exploration metrics of the training envs after so many env steps and updates."""
-        found = self.algorithm.exploration(self.progress(env_steps, updates), self.config.env.num)
+        found = self.algorithm.exploration_metrics(self.progress(env_steps, updates), self.config.env.num)
         return {f"explore/{name}": value for name, value in found.items()}
 
-    @property
-    def planned_updates(self) -> int:
-        """Number of updates in a run of `stop.env_steps`."""
-        steps, (table, take) = self.config.stop.env_steps, pace(self.tables)
+    @cached_property
+    def length(self) -> RunLength:
+        """The planned length of the run."""
+        stop, per_update = self.config.stop, steps_per_update(self.tables)
+        steps = stop.env_steps if stop.frames is None else -(-stop.frames // self.env.frames_per_step)
+        if steps is None:
+            return RunLength(None, stop.updates, stop.updates or 1, 1 / per_update)
+        return RunLength(steps, None, self._updates_in(steps), 1 / per_update)
+
+    def _updates_in(self, steps: int) -> int:
+        """Planned number of updates in a run of so many env steps."""
+        table, take = pace(self.tables)
         if table.updates_per_step is not None:
             return max(1, int((steps - table.min_size) * table.updates_per_step))
         # A queue of items with `length` steps each: an update takes `take` of them, and each is used so many times.
         return max(1, steps * table.max_times_sampled // (take * table.length))
+
+    @property
+    def expected_env_steps(self) -> int | None:
+        """Roughly the number of env steps of the whole run; None if neither env steps nor updates end it."""
+        if self.length.updates is None:
+            return self.length.env_steps
+        (table, _), waiting = pace(self.tables), 0
+        if table.sampler != "fifo":
+            waiting = table.min_size
+        return waiting + int(self.length.updates / self.length.updates_per_step)
 
 
 def _algorithm_with_curiosity(config: Config) -> Algorithm:
@@ -258,6 +278,45 @@ def _check_minibatches(run_plan: RunPlan) -> None:
         raise UserError(
             f"{learning.minibatches} minibatches are more than the {parts} parts of a batch that each of"
             f" learners={run_plan.learners} has: lower algo.minibatches"
+        )
+
+
+def _check_limits(run_plan: RunPlan) -> None:
+    """Raise `UserError` if a limit can never be reached, or a schedule over the run has no end."""
+    stop, steps, (table, _) = run_plan.config.stop, run_plan.length.env_steps, pace(run_plan.tables)
+    if not stop.has_length and any(spec.anneal is not None for spec in run_plan.tables):
+        raise UserError(
+            "lambda of algo.sources falls over the run, which has no end that it could count to: set stop.updates or"
+            " stop.env_steps, or anneal=null in the source"
+        )
+    most = most_updates(run_plan)
+    if stop.updates is not None and most is not None and stop.updates > most:
+        key = "stop.env_steps" if stop.frames is None else "stop.frames"
+        why = f", and learning starts after {table.min_size:,} of them" if most == 0 else ""
+        raise UserError(
+            f"stop.updates={stop.updates:,} can never be reached: {key} ends the run after {steps:,} env steps and at"
+            f" most {most:,} updates{why}; raise {key}, set it to null, or leave stop.updates out"
+        )
+
+
+def most_updates(run_plan: RunPlan) -> int | None:
+    """An upper bound on the updates until the run ends by its env steps; None if there is none."""
+    steps, (table, take) = run_plan.length.env_steps, pace(run_plan.tables)
+    if steps is None:
+        return None
+    steps += run_plan.config.env.num * table.fragment  # the fragments that are open when the limit is reached
+    if table.sampler != "fifo":
+        ratio, fresh = table.updates_per_step, steps - table.min_size
+        return None if ratio is None else int(1 + fresh * ratio) if fresh >= 0 else 0
+    return 2 * steps * table.max_times_sampled // (take * table.length)  # at most every second step is a reset
+
+
+def _check_fetching(run_plan: RunPlan) -> None:
+    """Raise `UserError` if actors must have the weights of every update, but fetch them less often."""
+    if run_plan.config.fetch_every > 1 and run_plan.synchronous:
+        raise UserError(
+            f"fetch_every={run_plan.config.fetch_every} is for algorithms whose actors do not wait for the learner:"
+            f" {run_plan.config.algo.name} acts with the weights of the last update; leave it out"
         )
 
 

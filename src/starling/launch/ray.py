@@ -18,6 +18,7 @@ from starling.launch.builders import build_learner, build_stores
 from starling.launch.local import LEARNER_SLOTS, batch_port, build_scoring_thread
 from starling.launch.plan import FRAGMENT_SLOTS, PREFETCH, RunPlan
 from starling.launch.workers import LearnerArgs, RunSpec, acting_specs, evaluator_spec, learner_spec
+from starling.replay.copying import set_loaders
 from starling.replay.mixture import Mixture
 from starling.replay.table import Table
 from starling.runtime.batch_buffer import BatchBuffer
@@ -86,6 +87,7 @@ class ShardArgs:
 
     def build(self) -> Mixture:
         run_plan, layout = self.run.run_plan(), self.run.layout
+        set_loaders(run_plan.config.loaders)
         share = Fraction(self.num_envs, run_plan.config.env.num)
         specs = [replace(spec, capacity=int(spec.capacity * share), min_size=1) for spec in run_plan.tables]
         shared = {"num_envs": self.num_envs, "seed": run_plan.config.seed, "shard": self.index}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -11,7 +12,8 @@ from torch import nn
 from starling import tree
 from starling.actor.evaluator import MAX_ENVS
 from starling.algos.base import OptimizerSpec
-from starling.config.schema import Config
+from starling.config.limits import MAX_STEPS
+from starling.config.quantities import Quantity
 from starling.launch.plan import FRAGMENT_SLOTS, PREFETCH, RunPlan, layout_of
 from starling.learner.optimizer import FlatOptimizer
 from starling.replay.batching import split
@@ -19,7 +21,7 @@ from starling.replay.store import shard_envs
 from starling.replay.table_bytes import TableBytes, most_saved, table_bytes
 from starling.runtime.batch_buffer import batch_spec
 from starling.runtime.shared_memory import size_of
-from starling.types import Layout, Tensor
+from starling.types import Layout, RunLength, Tensor
 
 MIB = 2**20
 MAIN, SERVER, WORKER, RANK = 400 * MIB, 170 * MIB, 100 * MIB, 170 * MIB
@@ -29,6 +31,8 @@ RAY = 1000 * MIB
 """Memory of Ray's own processes on one machine, and of a node."""
 SMALL = 64 * MIB
 """Bytes that a part of a checkpoint may have beyond the counted arrays."""
+UNKNOWN_ROWS = 10_000
+"""Rows of metrics that a run is taken to write if neither its env steps nor its updates tell."""
 ROW = 2048
 """Bytes per row of metrics, as JSON and for TensorBoard."""
 
@@ -86,8 +90,8 @@ def predict_sizes(run_plan: RunPlan, model: nn.Module, layout: Layout) -> Sizes:
         memories=0 if cluster and config.ray.address is not None else memories,
         shared=0 if inline else FRAGMENT_SLOTS * fragments + 2 * learners * weights + handed,
         checkpoint=learning + saved + (config.env.num * per_env if inline else 0),
-        checkpoints=_kept(config),
-        metrics=ROW * (config.stop.env_steps // config.log_every + 1),
+        checkpoints=_kept(run_plan),
+        metrics=ROW * (_times(run_plan, config.log_every, UNKNOWN_ROWS) + 1),
     )
 
 
@@ -110,9 +114,10 @@ def checkpoint_limits(run_plan: RunPlan, model: nn.Module) -> dict[str, int]:
 def _tables(run_plan: RunPlan, layout: Layout) -> list[TableBytes]:
     """Sizes of every table in every shard."""
     config, learners = run_plan.config, run_plan.learners
+    steps = run_plan.expected_env_steps or sum(table.capacity for table in run_plan.tables)
     num_envs = [len(mine) for mine in shard_envs(config.env.num, learners)]
     return [
-        table_bytes(table, layout, num_envs[shard], config.stop.env_steps * num_envs[shard] // config.env.num)
+        table_bytes(table, layout, num_envs[shard], steps * num_envs[shard] // config.env.num)
         for shard, tables in enumerate(run_plan.shards())
         for table in tables
     ]
@@ -144,8 +149,8 @@ def memory_bytes(run_plan: RunPlan) -> int:
 def _moments(spec: OptimizerSpec) -> float:
     """Size of an optimizer's state relative to its parameters, measured by one step on a small matrix."""
     small = nn.Parameter(torch.zeros(16, 16))
-    optimizer = FlatOptimizer(spec.config, [small], planned_updates=1)
-    optimizer.take([torch.ones_like(small)])
+    optimizer = FlatOptimizer(spec.config, [small], RunLength())
+    optimizer.set_gradients([torch.ones_like(small)])
     optimizer.apply(float(optimizer.gradient_norm()))
     return _bytes_of(tree.leaves(optimizer.get_state()["moments"])) / _bytes_of([small])
 
@@ -154,9 +159,20 @@ def _bytes_of(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _kept(config: Config) -> int:
+def _kept(run_plan: RunPlan) -> int:
     """Number of checkpoints on disk at once, including the newest before the oldest is removed."""
-    settings = config.checkpoint
-    for_ever = 0 if settings.keep_every is None else config.stop.env_steps // settings.keep_every
-    made = -(-config.stop.env_steps // config.checkpoint_every)
+    settings, config = run_plan.config.checkpoint, run_plan.config
+    for_ever = 0 if settings.keep_every is None else (run_plan.expected_env_steps or 0) // settings.keep_every
+    made = _times(run_plan, config.checkpoint_every, MAX_STEPS)
     return min(made, settings.keep + settings.best + 1 + for_ever)
+
+
+def _times(run_plan: RunPlan, every: Quantity, unknown: int) -> int:
+    """How often `every` passes until the run ends, rounded up; `unknown` if that cannot be said beforehand."""
+    steps, length = run_plan.expected_env_steps, run_plan.config.stop.length
+    if length is not None and length.unit == every.unit:
+        return math.ceil(length.amount / every.amount)
+    if steps is None or every.unit in ("episodes", "minutes"):
+        return unknown
+    per_step = {"frames": run_plan.env.frames_per_step, "updates": run_plan.length.updates_per_step}
+    return math.ceil(steps * per_step.get(every.unit, 1) / every.amount)

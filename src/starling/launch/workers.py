@@ -74,7 +74,7 @@ class ActorArgs:
         run_plan = self.run.run_plan()
         use_device(where := actors_device(run_plan.config), run_plan.config)
         model = build_model(run_plan, where)
-        sink = LinkSink(link, self.fragments, self.weights, model)
+        sink = LinkSink(link, self.fragments, self.weights, model, run_plan.config.fetch_every)
         core = build_policy(run_plan, model, self.run.layout, sink, {self.index: self.group})
         core.policy.progress = sink.refresh()  # so that the first action uses trained weights
         loop = build_env_loop(run_plan.config, core, self.index, self.group, usage)
@@ -118,7 +118,7 @@ class InferenceArgs:
         run_plan = self.run.run_plan()
         use_device(where := inference_device(run_plan.config, self.rank), run_plan.config)
         model = build_model(run_plan, where)
-        sink = LinkSink(link, self.fragments, self.weights, model)
+        sink = LinkSink(link, self.fragments, self.weights, model, run_plan.config.fetch_every)
         core = build_policy(run_plan, model, self.run.layout, sink, self.groups)
         core.policy.progress = sink.refresh()
         channel, settings = ServerSide(self.channel), run_plan.config.batching

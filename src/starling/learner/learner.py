@@ -16,6 +16,7 @@ from torch import nn
 
 from starling import tree
 from starling.algos.base import Algorithm, Loss, LossPart, merge_losses
+from starling.config.quantities import Quantity
 from starling.learner.gradients import Compiled, Part, as_one, differentiate
 from starling.learner.group import LearnerGroup, RankLostError, SingleLearner
 from starling.learner.loss_scale import LossScale
@@ -25,7 +26,7 @@ from starling.learner.optimizer import FlatOptimizer, flatten
 from starling.learner.prefetch import Prefetch
 from starling.learner.timeline import Timeline
 from starling.ops.priority import importance_weights
-from starling.types import Batch, Keys, NDArray, Progress, Resets, Sample, Tensor, Trajectory
+from starling.types import Batch, Keys, NDArray, Progress, Resets, RunLength, Sample, Tensor, Trajectory
 
 MAX_SKIPPED = 20
 """Optimizer steps in a row that may be skipped for a non-finite gradient before the run is stopped."""
@@ -61,10 +62,10 @@ class LearnResult:
 
 @dataclass(frozen=True)
 class _OptimizerStep:
-    """Numbers of one step of the optimizers, which tell whether it was taken: the gradient norm of each, by name."""
+    """Gradient norms by optimizer and sum of all weights [] after one step, to see whether the step was skipped."""
 
     norms: dict[str, Tensor]
-    weights: Tensor  # [] the sum of all weights afterwards
+    weight_sum: Tensor
 
 
 def _all_finite(norms: Mapping[str, Any]) -> bool:
@@ -104,11 +105,10 @@ class Learner:
         model: nn.Module,
         *,
         seed: int,
-        planned_env_steps: int,
-        planned_updates: int,
+        length: RunLength,
         autocast: torch.dtype | None = None,  # a lower precision, used where autocast finds it safe
-        compiled: bool = False,
-        graphs: bool = False,  # with `compiled`: CUDA graphs
+        compile_loss: bool = False,
+        graphs: bool = False,  # with `compile_loss`: CUDA graphs
     ) -> None:
         self.algorithm, self.model = algorithm, model
         self.group: LearnerGroup = SingleLearner()
@@ -117,12 +117,12 @@ class Learner:
         self._spec = algorithm.learning()
         self._target = copy.deepcopy(model).requires_grad_(False) if self._spec.target else None
         self._optimizers = {
-            name: FlatOptimizer(spec.config, spec.parameters(model), planned_updates)
+            name: FlatOptimizer(spec.config, spec.parameters(model), length)
             for name, spec in self._spec.optimizers.items()
         }
         self._parameters = {name: optimizer.parameters for name, optimizer in self._optimizers.items()}
         _check_disjoint(self._parameters)
-        self._compiled = Compiled(graphs) if compiled else None
+        self._compiled_loss = Compiled(graphs) if compile_loss else None
         self._compiled_everywhere = True  # False until every rank of the group has compiled its loss
         self._target_flat = self._flatten_target()
         target_buffers = () if self._target is None else self._target.buffers()
@@ -140,11 +140,11 @@ class Learner:
         self._statistics = [buffer for name, buffer in model.named_buffers() if name in persistent]
         self._ones = torch.empty(0)
         self._means = Means()
-        self._unread: list[_OptimizerStep] = []  # of this update, not yet copied to the host
+        self._pending_steps: list[_OptimizerStep] = []  # of this update, not yet copied to the host
         self._timeline = Timeline()  # env steps at each policy version, to compute the lag in env steps
-        self._skipped = self.skipped_in_all = 0  # optimizer steps: in a row, in total
+        self._skipped = self.total_skipped = 0  # optimizer steps: in a row, in total
         self._optimizer_steps = 0  # of the update in progress
-        self._planned_env_steps = planned_env_steps
+        self._length = length
         self.updates = 0
 
     def _flatten_target(self) -> dict[str, Tensor]:
@@ -160,7 +160,7 @@ class Learner:
 
     def _progress_at(self, total_env_steps: int) -> Progress:
         """Training progress, given the env steps of all ranks in total."""
-        return Progress(total_env_steps, self.updates, min(1.0, total_env_steps / self._planned_env_steps))
+        return self._length.progress(total_env_steps, self.updates)
 
     def step(
         self, sample: Sample | None, env_steps: int, upcoming: Callable[[], Sample | None] = lambda: None
@@ -169,33 +169,33 @@ class Learner:
 
         `upcoming` returns the next batch if there is one already. A GPU gets it while it computes with this one.
 
-        Returns None if there is no batch here or at another learner of the group. Then, and after a `RankLostError`,
-        the caller must pass the same batch again.
+        Returns None if some rank has no batch. Pass the same batch again then, and also after a `RankLostError`.
         """
-        # The ranks also agree here whether all of them have a batch.
         total_env_steps = self.group.sync_env_steps(sample is not None, env_steps)
-        if sample is None or total_env_steps is None:
+        if sample is None or total_env_steps is None:  # no batch here, or at another rank
             return None
-        before = self._copy_statistics()
+        statistics_before = self._copy_statistics()
         self._reseed()
         try:
-            batch, epochs = self._batch(sample, self._progress_at(total_env_steps))
-            batch = self._prepare(batch, before)
+            batch, epochs = self._to_batch(sample, self._progress_at(total_env_steps))
+            batch = self._prepare(batch, statistics_before)
             priorities = self._learn_epochs(batch, epochs, upcoming)
         except RankLostError:
-            self._unread.clear()
+            self._pending_steps.clear()
             # The same batch will be prepared again, so undo its effect on the statistics, unless a weight has changed:
             # after an optimizer step, weights and statistics both keep what they have learned from it.
-            if before is not None and self._optimizer_steps == 0:
-                for buffer, then in zip(self._statistics, before, strict=True):
+            if statistics_before is not None and self._optimizer_steps == 0:
+                for buffer, then in zip(self._statistics, statistics_before, strict=True):
                     buffer.copy_(then)
             raise
         self._record_lag(sample.trajectory.policy_version, batch.progress)
         self.updates, self._optimizer_steps = self.updates + 1, 0
+        previous = self._timeline.latest
         self._timeline.add(self.updates, batch.progress.env_steps)
         for optimizer in self._optimizers.values():
-            optimizer.end_update(batch.progress.fraction)
-        self._update_target()
+            optimizer.end_update(batch.progress)
+        if self._target_is_due(previous):
+            self._update_target()
         if self.updates % CHECKED_EVERY == 0 and not self.group.all_equal(self._fingerprint):
             raise DivergedError(f"the learners' weights differ after {self.updates} updates")
         return LearnResult(sample.keys, priorities)
@@ -212,25 +212,25 @@ class Learner:
         return crc
 
     def _copy_statistics(self) -> list[Tensor] | None:
-        """Copies of the statistics, to add up all ranks' changes; None for a single learner or without statistics."""
+        """Copy the statistics, to all-reduce their changes later; None for a single learner or without statistics."""
         shared = self.group.size > 1 and len(self._statistics) > 0
         return [buffer.clone() for buffer in self._statistics] if shared else None
 
     def _prepare(self, batch: Batch, before: list[Tensor] | None) -> Batch:
-        """Call the algorithm's `prepare`; add up the changes of all ranks to the statistics, which were `before`."""
+        """Call the algorithm's `prepare`; all-reduce its changes of the statistics, which were `before`."""
         with torch.no_grad(), self._precision():
             batch = self.algorithm.prepare(self.model, self._target, batch)
         if before is not None:
-            self._add_up_statistics(before)
+            self._all_reduce_statistics(before)
         return batch
 
-    def _add_up_statistics(self, before: list[Tensor]) -> None:
+    def _all_reduce_statistics(self, before: list[Tensor]) -> None:
         """All-reduce the changes of the statistics since `before`."""
         pairs = zip(self._statistics, before, strict=True)
         changes = torch.cat([(now.double() - then.double()).flatten() for now, then in pairs])  # [n]
         self.group.all_reduce_sum(changes)
-        parts = torch.split(changes, [then.numel() for then in before])
-        for buffer, then, change in zip(self._statistics, before, parts, strict=True):
+        chunks = torch.split(changes, [then.numel() for then in before])
+        for buffer, then, change in zip(self._statistics, before, chunks, strict=True):
             buffer.copy_(then.double() + change.view_as(then))
 
     def _record_lag(self, versions: NDArray, now: Progress) -> None:
@@ -241,20 +241,20 @@ class Learner:
         self._means.add(LAG, now.updates - float(versions.sum()) / rows)
         self._means.add("learner/lag_steps", now.env_steps - float(self._timeline.at(versions).sum()) / rows)
 
-    def _batch(self, sample: Sample, progress: Progress) -> tuple[Batch, tuple[Tensor | None, ...]]:
+    def _to_batch(self, sample: Sample, progress: Progress) -> tuple[Batch, tuple[Tensor | None, ...]]:
         """The batch as tensors, and the order of its rows in every epoch.
 
         All of it is copied to a device at once, or in two parts if the steps were prefetched.
         """
-        steps, exponent = sample.trajectory, self._spec.importance_exponent
-        weight = None if exponent is None else self._importance(sample, exponent(progress)).float().numpy()
-        rows = steps.rows * (steps.length if self._spec.split == "step" else 1)
-        parts: Any = (weight, orders(rows, self._spec, self._rng))
+        recorded, beta = sample.trajectory, self._spec.importance_beta
+        weight = None if beta is None else self._importance_weights(sample, beta(progress)).float().numpy()
+        rows = recorded.batch_size * (recorded.length if self._spec.split == "step" else 1)
+        host_inputs: Any = (weight, orders(rows, self._spec, self._rng))
         there = None if self._prefetch is None else self._prefetch.take(sample)
         if there is None:
-            parts = (self._steps(sample), *parts)
-        parts = tree.to_torch(parts, self._device, contiguous=self._compiled is not None)
-        (trajectory, source), weights, epochs = parts if there is None else (there, *parts)
+            host_inputs = (self._steps(sample), *host_inputs)
+        inputs = tree.to_torch(host_inputs, self._device, contiguous=self._compiled_loss is not None)
+        (trajectory, source), weights, epochs = inputs if there is None else (there, *inputs)
         batch = Batch(
             trajectory=trajectory,
             weight=self._equal_weights(len(sample.keys)) if weights is None else weights,
@@ -277,57 +277,65 @@ class Learner:
             self._ones = torch.ones(rows, device=self._device)
         return self._ones
 
-    def _importance(self, sample: Sample, beta: float) -> Tensor:
-        """Importance weights [B], normalized so that the largest of each table over all ranks is 1."""
+    def _importance_weights(self, sample: Sample, beta: float) -> Tensor:
+        """Importance weights w_i = (N P_i)^-beta / max_j (N P_j)^-beta [B]; j runs over the table's items of all ranks.
+
+        The maximum belongs to the smallest N P, which an all-reduce finds.
+        """
         weight, source = torch.empty(len(sample.keys), dtype=torch.float64), torch.from_numpy(sample.source)
         probability, size = torch.from_numpy(sample.probability), torch.from_numpy(sample.table_size)
         # All ranks reduce in the same order: every batch has items of every table, as `replay.limiter.check` ensures.
         for table in np.unique(sample.source).tolist():
             rows = source == table
-            smallest = float((probability[rows] * size[rows]).min())
-            usual = importance_weights(probability[rows], size[rows], beta)
-            weight[rows] = usual * float((self.group.all_reduce_min(smallest) / smallest) ** beta)
+            own_min = float((probability[rows] * size[rows]).min())
+            own_weight = importance_weights(probability[rows], size[rows], beta)  # their largest is 1
+            weight[rows] = own_weight * float((self.group.all_reduce_min(own_min) / own_min) ** beta)
         return weight
 
     def _learn_epochs(
         self, batch: Batch, epochs: tuple[Tensor | None, ...], upcoming: Callable[[], Sample | None]
     ) -> NDArray | None:
-        """Learn from all minibatches in all epochs; returns the new priorities [B] if there are any."""
-        priorities, loss = None, None
+        """Learn from all minibatches in all epochs; returns the new priorities [B] if there are any.
+
+        Metrics are those of the last minibatch.
+        """
+        priorities, last_loss = None, None
         if self._spec.split == "step":
             batch = steps_as_rows(batch)
         for order in epochs:
-            for rows, part in minibatches(batch, self._spec.minibatches, order):
-                loss = self._learn_minibatch(part)
-                if loss.priorities is not None:
+            for rows, minibatch in minibatches(batch, self._spec.minibatches, order):
+                last_loss, last_minibatch = self._learn_minibatch(minibatch), minibatch
+                if last_loss.priorities is not None:
                     priorities = torch.zeros_like(batch.weight) if priorities is None else priorities
-                    priorities[rows] = loss.priorities.detach().to(priorities.dtype)
-        assert loss is not None, "an update has at least one minibatch"
+                    priorities[rows] = last_loss.priorities.detach().to(priorities.dtype)
+        assert last_loss is not None, "an update has at least one minibatch"
         with torch.no_grad():
-            metrics = loss.metrics()
+            metrics = last_loss.metrics()
         if self._prefetch is not None:
             if (following := upcoming()) is not None:
                 self._prefetch.begin(following, self._steps(following))
-            priorities, metrics = self._read(priorities, metrics, part)
+            priorities, metrics = self._read(priorities, metrics, last_minibatch)
         for name, value in metrics.items():
             self._means.add(f"loss/{name}", value.item())
         return None if priorities is None else priorities.numpy()
 
-    def _read(self, priorities: Tensor | None, metrics: dict[str, Tensor], part: Batch) -> tuple[Tensor | None, Any]:
+    def _read(
+        self, priorities: Tensor | None, metrics: dict[str, Tensor], minibatch: Batch
+    ) -> tuple[Tensor | None, Any]:
         """Wait for the device, and copy all that the host needs of an update at once; records its optimizer steps."""
         metrics = {name: value.float() if value.dtype == self._autocast else value for name, value in metrics.items()}
-        known: Any = tree.to_torch(tree.to_numpy((priorities, metrics, tuple(self._unread))))
-        self._unread.clear()
+        known: Any = tree.to_torch(tree.to_numpy((priorities, metrics, tuple(self._pending_steps))))
+        self._pending_steps.clear()
         priorities, metrics, steps = known
         for step in steps:
-            self._record_step(step.norms, step.weights, part)
+            self._record_step(step.norms, step.weight_sum, minibatch)
         return priorities, metrics
 
     def _precision(self) -> AbstractContextManager[Any]:
         return nullcontext() if self._autocast is None else torch.autocast(self._device.type, dtype=self._autocast)
 
     def _learn_minibatch(self, batch: Batch) -> Loss:
-        """Take one step of every optimizer that is due in this update; returns the loss before it.
+        """Take one step of every optimizer that is due in this update; returns the loss at the weights before the step.
 
         All losses are computed at the same parameters, or part after part if the algorithm is `sequential`.
         """
@@ -342,7 +350,8 @@ class Learner:
         specs = self._spec.optimizers
         if all(spec.every == 1 for spec in specs.values()):
             return [part.compute for part in parts]
-        due = {name for name, spec in specs.items() if (self.updates + 1) % spec.every == 0}
+        update = self.updates + 1  # the number of this update, as `_update_target` counts it too
+        due = {name for name, spec in specs.items() if update % spec.every == 0}
 
         def only_due(part: LossPart) -> Part:
             def compute() -> Loss:
@@ -355,11 +364,11 @@ class Learner:
 
     def _compute_and_step(self, parts: Sequence[Part], batch: Batch) -> Loss:
         """Compute parts of the loss at the current parameters, then step their optimizers."""
-        compute = differentiate if self._compiled is None else self._compiled
+        compute = differentiate if self._compiled_loss is None else self._compiled_loss
         factor = None if self._scale is None else self._scale.factor
         loss, gradients = compute(as_one(parts), self._parameters, self._precision, factor)
         for name, gradient in gradients.items():
-            self._optimizers[name].take(gradient)
+            self._optimizers[name].set_gradients(gradient)
         if not self._compiled_everywhere:
             # A barrier: another rank may compile for longer than the timeout of the gradients' all-reduce below, but
             # `all_reduce_min` waits much longer.
@@ -381,16 +390,16 @@ class Learner:
     def _apply_gradients(self, norms: dict[str, Tensor], batch: Batch) -> None:
         """Step the optimizers in `norms`, or none of them if the norm of any gradient is not finite.
 
-        On another device than the CPU, the host learns only at the end of the update which it was.
+        On another device than the CPU, whether the step was skipped is known only in `_read`.
         """
         if not self._on_cpu:
-            self._optimizer_steps += 1  # perhaps one too many
+            self._optimizer_steps += 1  # counted even if it is skipped
             finite = torch.stack(list(norms.values())).isfinite().all()
             for name, norm in norms.items():
                 self._optimizers[name].apply_if(finite, norm)
             if self._scale is not None:
                 self._scale.update(finite)
-            self._unread.append(_OptimizerStep(norms, self._sum_of_weights()))
+            self._pending_steps.append(_OptimizerStep(norms, self._sum_of_weights()))
             return
         known = {name: float(norm) for name, norm in norms.items()}
         if all_finite := _all_finite(known):
@@ -405,26 +414,37 @@ class Learner:
         """The sum of all weights: a NaN or an infinity anywhere makes it non-finite."""
         return sum(optimizer.flat.sum() for optimizer in self._optimizers.values())
 
-    def _record_step(self, norms: dict[str, Any], weights: Any, batch: Batch) -> None:
-        """Record an optimizer step, or that it was skipped; raise `DivergedError` if there is no hope."""
+    def _record_step(self, norms: dict[str, Any], weight_sum: Any, batch: Batch) -> None:
+        """Record an optimizer step, or that it was skipped.
+
+        Raise `DivergedError` if too many in a row were skipped, or if weights are not finite.
+        """
         if _all_finite(norms):
             self._skipped = 0
             for name, norm in norms.items():
                 self._means.add(f"learner/{name}/gradient_norm", float(norm))
         else:
             self._skipped += 1
-            self.skipped_in_all += 1
+            self.total_skipped += 1
         known = {name: float(norm) for name, norm in norms.items()}
         if self._skipped >= MAX_SKIPPED:
             raise DivergedError(f"gradients were not finite {self._skipped} times in a row", batch, known)
-        if not math.isfinite(weights):
+        if not math.isfinite(weight_sum):
             raise DivergedError(f"weights are not finite after update {self.updates + 1:,}", batch, known)
 
+    def _target_is_due(self, previous: int) -> bool:
+        """Return True if the target network is due after this update; the last one was at `previous` env steps."""
+        if self._spec.target is None:
+            return False
+        every = Quantity.of(self._spec.target.every or 1, "updates")
+        if every.unit == "updates":
+            return self.updates % every.amount == 0
+        return self._timeline.latest // every.amount > previous // every.amount
+
     def _update_target(self) -> None:
-        """Update the target network if it is due; see `TargetSpec`."""
+        """Update the target network; see `TargetSpec`."""
         target = self._spec.target
-        if target is None or (target.every is not None and self.updates % target.every):
-            return
+        assert target is not None, "a target network that is due"
         tau = 1.0 if target.tau is None else target.tau
         with torch.no_grad():
             for name, target_flat in self._target_flat.items():
@@ -436,8 +456,8 @@ class Learner:
             for target_buffer, buffer in self._buffer_pairs:
                 target_buffer.copy_(buffer)
 
-    def start_from(self, weights: Mapping[str, Tensor]) -> None:
-        """Take these weights, by their names in the model's state, before the first update; so does the target."""
+    def load_initial_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Load weights by their names in the model's state, before the first update, into model and target network."""
         self.model.load_state_dict({**self.model.state_dict(), **weights})
         if self._target is not None:
             self._target.load_state_dict(self.model.state_dict())
@@ -453,13 +473,13 @@ class Learner:
         return self._skipped > 0
 
     @property
-    def standing(self) -> tuple[int, int]:
+    def position(self) -> tuple[int, int]:
         """Updates so far, and optimizer steps of the update in progress: the rank with the most is the one to copy."""
         return self.updates, self._optimizer_steps
 
     def join(self, group: LearnerGroup, rank: int) -> None:
         """Join a group as `rank`. All ranks must have loaded the same state before; all but 0 are reseeded."""
-        self.group, self._optimizer_steps, self._compiled_everywhere = group, 0, self._compiled is None
+        self.group, self._optimizer_steps, self._compiled_everywhere = group, 0, self._compiled_loss is None
         self._rank = rank
         if rank:
             seeds = np.random.SeedSequence([self._seed, rank, self.updates])
@@ -472,18 +492,18 @@ class Learner:
     def drain_metrics(self) -> dict[str, float]:
         """Means since the last call."""
         means = self._means.drain()
-        means["learner/skipped"] = self.skipped_in_all
+        means["learner/skipped"] = self.total_skipped
         if self._scale is not None:
             means["learner/loss_scale"] = float(self._scale.factor)
-        if self._compiled is not None:
-            means["learner/compiled"] = int(self._compiled.pays)
+        if self._compiled_loss is not None:
+            means["learner/compiled"] = int(self._compiled_loss.pays)
         means |= {f"learner/{name}/learning_rate": opt.learning_rate for name, opt in self._optimizers.items()}
         return means
 
     def get_state(self) -> dict[str, Any]:
         return {
             "updates": self.updates,
-            "skipped": [self._skipped, self.skipped_in_all],
+            "skipped": [self._skipped, self.total_skipped],
             "rng": self._rng.bit_generator.state,
             "model": dict(self.model.state_dict()),
             "target": {} if self._target is None else dict(self._target.state_dict()),
@@ -495,7 +515,7 @@ class Learner:
 
     def set_state(self, state: dict[str, Any]) -> None:
         self.updates = state["updates"]
-        self._skipped, self.skipped_in_all = state["skipped"]
+        self._skipped, self.total_skipped = state["skipped"]
         self._rng.bit_generator.state = state["rng"]
         self.model.load_state_dict(state["model"])
         if self._target is not None:
@@ -503,8 +523,6 @@ class Learner:
         for name, optimizer in self._optimizers.items():
             optimizer.set_state(state["optimizers"][name])
         self._means.set_state(state["means"])
-        # Without one, as in checkpoints of earlier versions, env steps are interpolated linearly from version 0 to now.
-        if "timeline" in state:
-            self._timeline.set_state(state["timeline"])
+        self._timeline.set_state(state["timeline"])
         if self._scale is not None and "loss_scale" in state:  # else the run was in another precision
             self._scale.set_state(state["loss_scale"])

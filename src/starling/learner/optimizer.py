@@ -21,14 +21,13 @@ from starling.config.dialect import on_one_line
 from starling.config.parts import OptimizerConfig, ScheduleConfig
 from starling.errors import UserError
 from starling.learner.rmsprop_tf import RMSpropTF
-from starling.types import Tensor
+from starling.learner.schedule_clock import schedule_clock
+from starling.types import Progress, RunLength, Tensor
 
 ELEMENTWISE = {
     "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "RMSpropTF", "Rprop", "SGD",
 }  # fmt: skip
 """Optimizers that treat every element separately, so that one flat tensor is equivalent to many small ones."""
-WHOLE_RUN = "run"
-"""Placeholder in a schedule's arguments for the planned number of updates of the whole run."""
 FUSED = {"Adagrad", "Adam", "AdamW", "SGD"}
 IMPLEMENTATION = {"fused", "foreach", "capturable"}
 """Arguments of torch's optimizers that choose an implementation; the result is the same."""
@@ -50,7 +49,7 @@ def flatten(parameters: list[nn.Parameter]) -> Tensor:
 class FlatOptimizer:
     """A torch optimizer by name with its schedule and clipping; no other optimizer has its parameters."""
 
-    def __init__(self, config: OptimizerConfig, parameters: Iterable[nn.Parameter], planned_updates: int) -> None:
+    def __init__(self, config: OptimizerConfig, parameters: Iterable[nn.Parameter], length: RunLength) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
         if not self.parameters:
             raise ValueError("an optimizer needs at least one parameter")
@@ -66,10 +65,8 @@ class FlatOptimizer:
         self._optimizer = _make_optimizer(config, self._moved(config.name))
         self._kernel = _fused_kernel(self._optimizer)
         self._begun = False  # a step was taken, or moments were restored; only `apply_if` asks
-        args = _schedule_args(config.schedule, planned_updates)
+        self._position, args = schedule_clock(config.schedule, length)
         self._schedule = _make_schedule(config.schedule, self._optimizer, args)
-        over_run = config.schedule is not None and WHOLE_RUN in config.schedule.args.values()
-        self._planned = planned_updates if over_run else None
         kept = {} if self._schedule is None else vars(self._schedule)
         self._schedule_settings = {key: kept[key] for key in args if key in kept}  # as the schedule stores them
 
@@ -80,7 +77,7 @@ class FlatOptimizer:
         whole.grad = self.gradient
         return [whole]
 
-    def take(self, gradients: Sequence[Tensor | None]) -> None:
+    def set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
         """Set the gradients of the parameters; None means 0."""
         if any(gradient is None for gradient in gradients):
             self.gradient.zero_()
@@ -138,17 +135,15 @@ class FlatOptimizer:
         if closed_form is not None:
             (group["lr"],) = closed_form()
 
-    def end_update(self, fraction: float) -> None:
-        """Advance the schedule by one update, or to this `fraction` of the run if its arguments refer to the whole run.
+    def end_update(self, progress: Progress) -> None:
+        """Advance the schedule by one update, or to this point of the run if its lengths are in env steps.
 
         A run may have more updates than planned, because resets are part of batches but are not env steps. A schedule
         with an end (OneCycleLR) then stays there, while torch would raise.
         """
         if self._schedule is None:
             return
-        position = self._schedule.last_epoch + 1
-        if self._planned is not None:
-            position = int(fraction * self._planned)
+        position = self._schedule.last_epoch + 1 if self._position is None else self._position(progress)
         last = getattr(self._schedule, "total_steps", math.inf) - 1
         while self._schedule.last_epoch < min(position, last):
             self._schedule.step()
@@ -301,12 +296,6 @@ def _fused_step(kernel: Callable[..., None], optimizer: torch.optim.Optimizer, f
         )
 
 
-def _schedule_args(config: ScheduleConfig | None, planned_updates: int) -> dict[str, Any]:
-    """Arguments of a schedule, with `WHOLE_RUN` replaced by the planned number of updates."""
-    given = {} if config is None else config.args
-    return {key: planned_updates if value == WHOLE_RUN else value for key, value in given.items()}
-
-
 def _make_schedule(
     config: ScheduleConfig | None, optimizer: torch.optim.Optimizer, args: dict[str, Any]
 ) -> torch.optim.lr_scheduler.LRScheduler | None:
@@ -329,18 +318,19 @@ def _mendable(kind: str, config: OptimizerConfig | ScheduleConfig) -> Iterator[N
         raise UserError(f"{kind} {config.name} cannot be used with {on_one_line(config.args)}: {reason}") from error
 
 
-def check_optimizer(config: OptimizerConfig, planned_updates: int) -> None:
+def check_optimizer(config: OptimizerConfig, length: RunLength) -> None:
     """Raise `UserError` for settings with which training would fail, by taking a few steps with a small layer."""
     layer = [nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2))]
-    trial = FlatOptimizer(config, layer, planned_updates)
+    trial = FlatOptimizer(config, layer, length)
     for step in range(1, _TRIAL_STEPS + 1):
         with _mendable("optimizer", config):
-            trial.take([torch.ones_like(parameter) for parameter in trial.parameters])
+            trial.set_gradients([torch.ones_like(parameter) for parameter in trial.parameters])
             trial.apply(float(trial.gradient_norm()))
             if not bool(torch.isfinite(trial.flat).all()):
                 raise ValueError("parameters are not finite after a step")
         if config.schedule is not None:
             with _mendable("schedule", config.schedule):
-                trial.end_update(step / planned_updates)
+                share = step / length.planned_updates
+                trial.end_update(Progress(int(share * (length.env_steps or 0)), step, share))
                 if not 0 <= trial.learning_rate < math.inf:
                     raise ValueError(f"the learning rate becomes {trial.learning_rate:g}")

@@ -31,6 +31,11 @@ class Timeline:
                 self._thin()
         self._points[:, self._size] = version, env_steps
 
+    @property
+    def latest(self) -> int:
+        """Env steps at the newest version."""
+        return int(self._points[1, self._size])
+
     def _thin(self) -> None:
         kept = self._points[:, : self._size : 2].copy()
         self._size, self._stride = kept.shape[1], 2 * self._stride

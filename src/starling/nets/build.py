@@ -14,7 +14,7 @@ from starling.nets.encoders import Flat, OneHot
 from starling.nets.heads import HeadSpec, build_head
 from starling.nets.layers import orthogonal
 from starling.nets.network import SHARED, Network, PreviousInputs, Trunk
-from starling.nets.normalisers import ObservationNormaliser
+from starling.nets.normalizers import ObservationNormalizer
 from starling.nets.preprocessing import build_preprocessing
 from starling.nets.torsos import Torso, build_torso
 from starling.types import EXTRINSIC, EnvSpec
@@ -27,7 +27,7 @@ def build_network(
     net: NetConfig,
     heads: dict[str, HeadSpec],
     streams: tuple[str, ...] = (EXTRINSIC,),
-    normalise: bool = False,
+    normalize: bool = False,
 ) -> Network:
     """Build the network that `net` describes, with `heads` by name; `streams` are rewards it may take as input."""
     if not heads or SHARED in heads:
@@ -48,8 +48,8 @@ def build_network(
         *((f"heads.{h}", n) for h, n in networks.items()),
     ]:
         trained.setdefault(net.optimizer_of(network), []).append(part)
-    normaliser = ObservationNormaliser(env.observation) if normalise else None
-    return Network(trunks, built, trunk_of, normaliser, trained)
+    normalizer = ObservationNormalizer(env.observation) if normalize else None
+    return Network(trunks, built, trunk_of, normalizer, trained)
 
 
 def _trunk(env: EnvSpec, net: NetConfig, streams: tuple[str, ...]) -> Trunk:

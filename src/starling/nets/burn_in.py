@@ -52,16 +52,17 @@ class Inputs:
         return outputs, state
 
 
-def unroll_burnt_in(model: Network, steps: Trajectory[Tensor], burn_in: int) -> Outputs:
+def unroll_burnt_in(model: Network, trajectory: Trajectory[Tensor], burn_in: int) -> Outputs:
     """Compute outputs [T+1, B, ...], the first `burn_in` of them without gradient.
 
     If a sequence starts an episode, its state is not stale: gradients then flow back to its first step.
     """
-    inputs = Inputs(steps.obs, steps.first, steps.action, steps.rewards, steps.carry, steps.resets)
+    at = trajectory
+    inputs = Inputs(at.obs, at.first, at.action, at.rewards, at.carry, at.resets)
     if burn_in == 0:
         return inputs.unroll(model)[0]
     prefix, rest = inputs.cut(burn_in)
-    outputs, state = _prefix(model, prefix, steps.first[0])
+    outputs, state = _prefix(model, prefix, trajectory.first[0])
     return tree.concat([outputs, replace(rest, carry={**rest.carry, "state": state}).unroll(model)[0]], axis=0)
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from starling import tree
 from starling.nets.encoders import Flat, OneHot
-from starling.nets.normalisers import Normalised, ObservationNormaliser
+from starling.nets.normalizers import Normalized, ObservationNormalizer
 from starling.types import Resets, Tensor, Trajectory, Tree
 
 Outputs = dict[str, Any]
@@ -101,11 +101,11 @@ class Network(nn.Module):
         trunks: dict[str, Trunk],
         heads: dict[str, nn.Module],
         trunk_of: dict[str, str],
-        normaliser: ObservationNormaliser | None = None,
+        normalizer: ObservationNormalizer | None = None,
         trained: dict[str | None, list[str]] | None = None,
     ) -> None:
         super().__init__()
-        self.normaliser = normaliser
+        self.normalizer = normalizer
         self.reward_scales = nn.ModuleDict()  # per stream, added and used by an algorithm
         self.reset_values = nn.ModuleDict()  # per non-episodic stream, added by Q-learning
         self.extra_carry: dict[str, torch.dtype] = {}  # further numbers in the carry, which the network does not use
@@ -176,9 +176,10 @@ class Network(nn.Module):
         features, state = self._through(run, obs, before, first, carry, only)
         return self.decode(features, only), features, state
 
-    def unroll_trajectory(self, steps: Trajectory[Tensor], only: Sequence[str] = ()) -> tuple[Outputs, Tree, Tree]:
+    def unroll_trajectory(self, trajectory: Trajectory[Tensor], only: Sequence[str] = ()) -> tuple[Outputs, Tree, Tree]:
         """`unroll` over all observations of a trajectory."""
-        return self.unroll(steps.obs, steps.first, steps.action, steps.rewards, steps.carry, only, steps.resets)
+        at = trajectory
+        return self.unroll(at.obs, at.first, at.action, at.rewards, at.carry, only, at.resets)
 
     def _through(
         self,
@@ -190,10 +191,10 @@ class Network(nn.Module):
         only: Sequence[str],
     ) -> tuple[Tree, Tree]:
         """Features and state of the shared trunk, or dicts of them by trunk."""
-        if isinstance(obs, Normalised):
+        if isinstance(obs, Normalized):
             obs = obs.obs
-        elif self.normaliser is not None:
-            obs = self.normaliser(obs)
+        elif self.normalizer is not None:
+            obs = self.normalizer(obs)
         state = carry["state"] if self.recurrent else None
         if self.shared:
             return run(self._trunks[SHARED], obs, before, first, state)

@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import softplus
 
 from starling.ops.shapes import check_shapes
-from starling.ops.value import take
+from starling.ops.value import batched_index
 from starling.types import Tensor
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
@@ -70,7 +70,7 @@ class Categorical:
 
     def log_prob(self, action: Tensor) -> Tensor:
         """log p(action) [...]; action [...] int."""
-        return take(self._log_p, action)
+        return batched_index(self._log_p, action)
 
     @property
     def _log_p(self) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 
 from starling.ops.distributions import open_interval
 from starling.ops.shapes import check_shapes
-from starling.ops.value import take
+from starling.ops.value import batched_index
 from starling.types import Tensor
 
 
@@ -76,7 +76,7 @@ def gaussian_exploration(action: Tensor, std: float, noise: Tensor) -> Tensor:
 
 def epsilon_greedy_probability(q: Tensor, epsilon: Tensor | float, action: Tensor) -> Tensor:
     """Epsilon-greedy probability [...] of `action` [...], Retrace's mu; q [..., A], epsilon [...] or a number."""
-    return take(epsilon_greedy_policy(q, epsilon), action)
+    return batched_index(epsilon_greedy_policy(q, epsilon), action)
 
 
 def novelty_weights(policies: int, most: float) -> Tensor:

@@ -39,11 +39,11 @@ def masked_means(named: Mapping[str, Tensor], valid: Tensor) -> dict[str, Tensor
 
 
 @torch.no_grad()
-def normalise(advantage: Tensor, valid: Tensor) -> Tensor:
+def normalize(advantage: Tensor, valid: Tensor) -> Tensor:
     """Advantages [...] with mean 0 and std 1 over valid steps, 0 elsewhere: (advantage - mean) / (std + 1e-8)."""
-    centred = torch.where(valid, advantage - masked_mean(advantage, valid), 0.0)
-    std = masked_mean(centred.square(), valid).sqrt()
-    return centred / (std + 1e-8)
+    centered = torch.where(valid, advantage - masked_mean(advantage, valid), 0.0)
+    std = masked_mean(centered.square(), valid).sqrt()
+    return centered / (std + 1e-8)
 
 
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
@@ -52,11 +52,11 @@ def policy_gradient_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
     return -log_prob * advantage.detach()
 
 
-def log_ratio(log_prob: Tensor, behaviour_log_prob: Tensor) -> Tensor:
+def log_ratio(log_prob: Tensor, behavior_log_prob: Tensor) -> Tensor:
     """log pi(a) - log mu(a) [...]; the gradient flows through `log_prob` only."""
-    check_shapes("log_ratio", "...", log_prob=log_prob, behaviour_log_prob=behaviour_log_prob)
+    check_shapes("log_ratio", "...", log_prob=log_prob, behavior_log_prob=behavior_log_prob)
     # An infinite ratio on a masked step would make its gradient 0 * inf = NaN.
-    return (log_prob - behaviour_log_prob.detach()).clamp(max=80.0)
+    return (log_prob - behavior_log_prob.detach()).clamp(max=80.0)
 
 
 def ppo_surrogate(log_rho: Tensor, advantage: Tensor, clip: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 
 from starling.ops.returns import backward_recursion
 from starling.ops.shapes import check_shapes
-from starling.ops.value import IDENTITY, Transform, take
+from starling.ops.value import IDENTITY, Transform, batched_index
 from starling.types import Tensor
 
 
@@ -55,10 +55,10 @@ def retrace(
     )
     raw_q = transform.inverse(q)
     v = (pi * raw_q).sum(-1)  # [T+1, B]
-    q_t = take(raw_q[:-1], action_t)
-    rho_t = (take(pi[:-1], action_t) / mu_t.clamp(min=torch.finfo(mu_t.dtype).tiny)).clamp(max=1.0)
+    q_t = batched_index(raw_q[:-1], action_t)
+    rho_t = (batched_index(pi[:-1], action_t) / mu_t.clamp(min=torch.finfo(mu_t.dtype).tiny)).clamp(max=1.0)
     rho_tp1 = torch.cat([rho_t[1:], torch.zeros_like(rho_t[:1])])
     delta_t = torch.where(valid_t, r_t + discount_t * v[1:] - q_t, 0.0)
     trace_t = torch.where(valid_t, discount_t * lambda_t * rho_tp1, 0.0)
     error_t = backward_recursion(delta_t, trace_t, torch.zeros_like(delta_t[0]))  # G - Q
-    return torch.where(valid_t, transform.apply(q_t + error_t), take(q[:-1], action_t))
+    return torch.where(valid_t, transform.apply(q_t + error_t), batched_index(q[:-1], action_t))

@@ -34,15 +34,16 @@ class StreamTerms:
     acted_t: Tensor
 
 
-def stream_terms(trajectory: Trajectory[Tensor], stream: StreamSpec, *, whole: bool = True) -> StreamTerms:
+def stream_terms(trajectory: Trajectory[Tensor], stream: StreamSpec, *, crosses_episodes: bool = True) -> StreamTerms:
     """Compute the terms of `stream` from a trajectory.
 
     Args:
         trajectory: T steps of B envs or sequences, e.g. `batch.trajectory`.
         stream: The stream; `trajectory.rewards` must have rewards of its name. A non-episodic stream continues through
             resets with reward 0, discount 1, and lambda 1.
-        whole: False if sequences end with their episode, as those of a replay do. They do not contain the next episode,
-            so a non-episodic stream bootstraps from the last observation, as at a truncation.
+        crosses_episodes: True if the trajectory continues with the next episode after a reset, as rollouts do; False
+            if sequences end with their episode, as those of a replay do. A non-episodic stream then bootstraps from the
+            last observation, as at a truncation.
     """
     if stream.name not in trajectory.rewards:
         raise ValueError(f"stream_terms: no rewards of stream {stream.name!r}, only {sorted(trajectory.rewards)}")
@@ -52,7 +53,7 @@ def stream_terms(trajectory: Trajectory[Tensor], stream: StreamSpec, *, whole: b
     if stream.episodic:
         discount_t = torch.full_like(r_t, stream.discount).masked_fill_(terminated_t, 0.0)
         return StreamTerms(r_t, discount_t, stream.lambda_, valid_t, valid_t)
-    if not whole:
+    if not crosses_episodes:
         return StreamTerms(r_t, torch.full_like(r_t, stream.discount), stream.lambda_, valid_t, valid_t)
     reset_t = ~valid_t
     discount_t = torch.full_like(r_t, stream.discount).masked_fill_(reset_t, 1.0)
@@ -72,21 +73,21 @@ def bootstrap_from_reset(q: Tensor, ended_t: Tensor, value: Tensor) -> Tensor:
     return torch.where(ended_t.unsqueeze(-1), value.to(q), q)
 
 
-def total(parts: Sequence[Tensor]) -> Tensor:
+def total(values: Sequence[Tensor]) -> Tensor:
     """Sum of tensors of the same shape, one per stream; a single tensor is returned as is."""
-    return reduce(torch.add, parts)
+    return reduce(torch.add, values)
 
 
-def weighted_total(parts: Mapping[str, Tensor], streams: Sequence[StreamSpec]) -> Tensor:
+def weighted_total(values: Mapping[str, Tensor], streams: Sequence[StreamSpec]) -> Tensor:
     """Weighted sum over streams; a single stream with weight 1 is returned as is."""
-    return total([parts[s.name] if s.weight == 1 else s.weight * parts[s.name] for s in streams])
+    return total([values[s.name] if s.weight == 1 else s.weight * values[s.name] for s in streams])
 
 
-def loss_at_ends(errors: Mapping[str, Tensor], streams: Sequence[StreamSpec], valid_t: Tensor) -> Tensor | float:
+def loss_at_ends(value_losses: Mapping[str, Tensor], streams: Sequence[StreamSpec], valid_t: Tensor) -> Tensor | float:
     """Value losses [T, B] of non-episodic streams on resets, divided by the number of valid steps: [].
 
     Add it to a mean over valid steps. Returns of these streams continue after the end of an episode, so V(final obs),
     from which they bootstrap, needs a target too.
     """
-    endless = [errors[stream.name] for stream in streams if not stream.episodic]
+    endless = [value_losses[stream.name] for stream in streams if not stream.episodic]
     return masked_sum(total(endless), ~valid_t) / valid_t.sum().clamp(min=1) if endless else 0.0

@@ -45,9 +45,9 @@ IDENTITY = Transform(_same, _same)
 RESCALED = Transform(h, h_inverse)
 
 
-def take(q: Tensor, action: Tensor) -> Tensor:
+def batched_index(q: Tensor, action: Tensor) -> Tensor:
     """q(action) [...], from q [..., A] and action [...] int."""
-    check_shapes("take", q=(q, "... A"), action=(action, "..."))
+    check_shapes("batched_index", q=(q, "... A"), action=(action, "..."))
     return q.gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
 
 

@@ -1,18 +1,19 @@
 """Storage of a ring's observations in memory: plain arrays, or chunks of a few steps compressed with zstd.
 
-For the words, see `columns`.
+Read `columns` first: it defines the words.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import threading
 from typing import Any, Protocol
 
 import numpy as np
 
 from starling.errors import UserError, to_count
-from starling.replay.copying import take
+from starling.replay.copying import WORTH_A_THREAD, in_threads, take
 from starling.replay.grid import LEAST_BYTES, Blocks, Grid
 from starling.replay.spec import Codec
 from starling.state_io import Joined, Segmented
@@ -37,7 +38,7 @@ class Cells(Protocol):
         """Write `values` [T, B, ...] to `cells` [T, B]; each column lies in one ring and is ordered by time."""
         ...
 
-    def take(self, cells: NDArray) -> NDArray:
+    def read(self, cells: NDArray) -> NDArray:
         """Copy the values of `cells` [...]: [..., value]."""
         ...
 
@@ -51,14 +52,14 @@ class Plain:
 
     def __init__(self, spec: ArraySpec, grid: Grid) -> None:
         self._grid = grid
-        self._values = np.zeros((grid.cells, *spec.shape), spec.dtype)
+        self._values = np.zeros((grid.num_cells, *spec.shape), spec.dtype)
         self._blocks = Blocks(self._values, grid)
 
     def write(self, cells: NDArray, values: NDArray) -> None:
         self._blocks.touch(cells)
         self._values[cells] = values
 
-    def take(self, cells: NDArray) -> NDArray:
+    def read(self, cells: NDArray) -> NDArray:
         return take(self._values, cells)
 
     def get_state(self, used: int) -> Any:
@@ -115,17 +116,25 @@ class Chunked:
         self._which[ring] = chunk
 
     def _unpack(self, packed: bytes) -> NDArray:
-        return self._packer.unpack(packed, (CHUNK, *self._spec.shape), self._spec.dtype)
+        return _unpacker().unpack(packed, (CHUNK, *self._spec.shape), self._spec.dtype)
 
-    def take(self, cells: NDArray) -> NDArray:
+    def read(self, cells: NDArray) -> NDArray:
         flat = cells.ravel()
         rings, chunks, places = self._find(flat)
         order = np.argsort(chunks, kind="stable")  # so that every chunk is decompressed once
         begins = np.nonzero(np.diff(chunks[order], prepend=-1))[0].tolist()
         out = np.empty((len(flat), *self._spec.shape), self._spec.dtype)
-        for begin, end in itertools.pairwise([*begins, len(flat)]):
-            mine = order[begin:end]
-            out[mine] = self._chunk(int(rings[mine[0]]), int(chunks[mine[0]]))[places[mine]]
+        spans = list(itertools.pairwise([*begins, len(flat)]))
+
+        def unpack(first: int, last: int) -> None:
+            for begin, end in spans[first:last]:
+                mine = order[begin:end]
+                out[mine] = self._chunk(int(rings[mine[0]]), int(chunks[mine[0]]))[places[mine]]
+
+        if len(spans) * CHUNK * self._spec.nbytes < WORTH_A_THREAD:
+            unpack(0, len(spans))
+        else:
+            in_threads(unpack, len(spans))
         return out.reshape(*cells.shape, *self._spec.shape)
 
     def _chunk(self, ring: int, chunk: int) -> NDArray:
@@ -213,6 +222,17 @@ class Packer:
             raise _broken(str(error)) from None
         if told != size:
             raise _broken(f"a chunk unpacks to {'an unknown number of' if told < 0 else told} bytes, not {size}")
+
+
+_of_thread = threading.local()
+
+
+def _unpacker() -> Packer:
+    """This thread's packer."""
+    if not hasattr(_of_thread, "packer"):
+        _of_thread.packer = Packer()
+    packer: Packer = _of_thread.packer
+    return packer
 
 
 def joined(packed: list[bytes]) -> dict[str, NDArray]:

@@ -4,8 +4,8 @@ From the outside in:
 
 - A `Ring` has one ring of *cells* per env; a cell is the place of one step. `Grid` numbers the cells of all rings.
 - A `Column` stores one leaf of the observations in all cells: `Dense` has one value per cell, `frames.Stacked` has one
-  frame per cell, from which it restores frame stacks. A `Block` says in which cells observations are written, a `Run`
-  from which they are read.
+  frame per cell, from which it restores frame stacks. A `WriteSpec` says in which cells observations are written, a
+  `ReadSpec` from which they are read.
 - A column keeps its values in `codec.Cells`: `Plain` is one array, `Chunked` compresses a few steps at a time. Values
   that only a few cells have, such as whole frame stacks, are in `sparse.Sparse` (an array) or `sparse.Packed`
   (compressed).
@@ -27,7 +27,7 @@ from starling.types import NDArray
 
 
 @dataclass(frozen=True)
-class Block:
+class WriteSpec:
     """Position of T + 1 observations of B envs that are written to the columns."""
 
     cells: NDArray  # [T+1, B]
@@ -36,24 +36,24 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Run:
+class ReadSpec:
     """Position of B sequences of T steps that are read from the columns."""
 
     cells: NDArray  # [T+1, B]; after the end of a sequence, the cell of its final observation is repeated
     steps: NDArray  # [B] number of valid steps, from 1 to T
-    unread: NDArray  # [B] bool: the loss does not read past the final observation
+    may_slide: NDArray  # [B] bool: nothing is read past the final observation, so that a stack may slide on there
 
 
 class Column(Protocol):
     """An observation leaf of a ring."""
 
-    def write(self, block: Block, values: NDArray) -> None: ...
+    def write(self, write: WriteSpec, values: NDArray) -> None: ...
 
     def repeats(self, cells: NDArray, values: NDArray) -> NDArray:
         """Mask [B]: `values` [B, ...] are bitwise equal to those in `cells` [B] (of a stack, the newest frame)."""
         ...
 
-    def gather(self, run: Run) -> NDArray:
+    def gather(self, read: ReadSpec) -> NDArray:
         """Observations [T+1, B, ...] of sequences; they may share memory and must not be modified."""
         ...
 
@@ -78,17 +78,17 @@ class Dense:
     def __init__(self, values: Cells, grid: Grid) -> None:
         self._values, self._grid = values, grid
 
-    def write(self, block: Block, values: NDArray) -> None:
-        write_block(self._values, block, values)
+    def write(self, write: WriteSpec, values: NDArray) -> None:
+        write_values(self._values, write, values)
 
     def repeats(self, cells: NDArray, values: NDArray) -> NDArray:
-        return np.asarray((as_words(self._values.take(cells), 1) == as_words(values, 1)).all(axis=1))
+        return np.asarray((as_words(self._values.read(cells), 1) == as_words(values, 1)).all(axis=1))
 
-    def gather(self, run: Run) -> NDArray:
-        return self._values.take(run.cells)
+    def gather(self, read: ReadSpec) -> NDArray:
+        return self._values.read(read.cells)
 
     def check_valid(self, cells: NDArray) -> None:
-        require(((cells >= 0) & (cells < self._grid.cells)).all(), "a cell outside the ring")
+        require(((cells >= 0) & (cells < self._grid.num_cells)).all(), "a cell outside the ring")
 
     def get_state(self, used: int) -> dict[str, Any]:
         return {"values": self._values.get_state(used)}
@@ -97,9 +97,9 @@ class Dense:
         self._values.set_state(state["values"])
 
 
-def write_block(cells: Cells, block: Block, values: NDArray) -> None:
+def write_values(cells: Cells, write: WriteSpec, values: NDArray) -> None:
     """Write `values` [T+1, B, ...]; the first observation only if it is not stored yet."""
-    new = ~block.joins
+    new = ~write.joins
     if new.any():
-        cells.write(block.cells[:1, new], values[:1, new])
-    cells.write(block.cells[1:], values[1:])
+        cells.write(write.cells[:1, new], values[:1, new])
+    cells.write(write.cells[1:], values[1:])

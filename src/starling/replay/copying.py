@@ -1,10 +1,11 @@
-"""Gathers many values from a large array, in memory order and with two threads."""
+"""Gathers many values from a large array, in memory order and with several threads (`loaders`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
+from itertools import pairwise
 
 import numpy as np
 
@@ -12,9 +13,28 @@ from starling.hardware import cores
 from starling.types import NDArray
 
 WORTH_A_THREAD = 2**22
-"""Bytes above which a second thread and the import of a compiled loop pay off."""
+"""Bytes above which further threads and the import of a compiled loop pay off."""
+DEFAULT_LOADERS = 2
+"""Threads on a machine with two cores or more; more were not measured."""
+_settings: dict[str, int | None] = {"loaders": None}
 SHORT = 16
 """Largest number of steps for which a sequence is copied in one piece; longer ones are laid out step by step."""
+
+
+def set_loaders(loaders: int | None) -> None:
+    """Set the number of threads with which tables of this process build a batch; None: the default."""
+    _settings["loaders"] = loaders
+
+
+def in_threads(work: Callable[[int, int], None], n: int) -> None:
+    """Call `work` for parts of the range [0, n), each in a thread; it must not depend on how the range is divided."""
+    loaders = _settings["loaders"] or min(DEFAULT_LOADERS, cores())
+    bounds = [n * i // loaders for i in range(loaders + 1)]
+    (begin, end), *others = [pair for pair in pairwise(bounds) if pair[0] < pair[1]] or [(0, n)]
+    waiting = [_helpers(loaders - 1).submit(work, *pair) for pair in others]
+    work(begin, end)
+    for other in waiting:
+        other.result()
 
 
 def take(values: NDArray, index: NDArray) -> NDArray:
@@ -33,23 +53,15 @@ def take(values: NDArray, index: NDArray) -> NDArray:
         def copy(begin: int, end: int) -> None:
             np.take(values, windows[begin:end], axis=0, out=pieces[begin:end], mode="clip")  # none is out of bounds
 
-        _by_two(copy, len(windows))
+        in_threads(copy, len(windows))
         return pieces.swapaxes(0, 1)
     from starling.replay.kernels import copy_columns  # loads numba, which only large copies need
 
     into = np.empty((*index.shape, *values.shape[1:]), values.dtype)
     columns = np.ascontiguousarray(index.reshape(len(index), -1))
-    _by_two(partial(copy_columns, _bytes(values, len(values)), columns, _bytes(into, *columns.shape)), columns.shape[1])
+    copy_bytes = partial(copy_columns, _bytes(values, len(values)), columns, _bytes(into, *columns.shape))
+    in_threads(copy_bytes, columns.shape[1])
     return into
-
-
-def _by_two(copy: Callable[[int, int], None], n: int) -> None:
-    """Call `copy` for the range [0, n); with a second core, a helper thread copies one half."""
-    if cores() == 1:
-        return copy(0, n)
-    other = _helper().submit(copy, 0, n // 2)
-    copy(n // 2, n)
-    return other.result()
 
 
 def _bytes(array: NDArray, *lead: int) -> NDArray:
@@ -57,5 +69,5 @@ def _bytes(array: NDArray, *lead: int) -> NDArray:
 
 
 @cache
-def _helper() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, thread_name_prefix="copying")
+def _helpers(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="loader")

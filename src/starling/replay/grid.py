@@ -25,7 +25,7 @@ class Grid:
     length: int
 
     @property
-    def cells(self) -> int:
+    def num_cells(self) -> int:
         return self.rings * self.length
 
     def at(self, rings: NDArray, steps: NDArray) -> NDArray:
@@ -82,7 +82,7 @@ class Blocks:
 
     def _ranges(self, used: int, length: int) -> Iterator[tuple[int, int]]:
         """Yield the half-open range of cells of every block of `length` cells."""
-        for ring in range(0, self._grid.cells, self._grid.length):
+        for ring in range(0, self._grid.num_cells, self._grid.length):
             for begin in range(0, used, length):
                 yield ring + begin, ring + min(begin + length, used)
 

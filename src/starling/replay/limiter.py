@@ -31,7 +31,7 @@ class Limiter:
             given = {spec.name: (spec.fragment, spec.batch) for spec in specs}
             raise UserError(f"tables of one learner must have one fragment and one batch, not {given}")
         self._specs, self._num_envs, self._fragment = tuple(specs), num_envs, specs[0].fragment
-        self._takes = split(specs[0].batch, [spec.share for spec in specs])  # items of each table in a batch
+        self._quotas = split(specs[0].batch, [spec.share for spec in specs])  # items of each table in a batch
         self._queues = [i for i, spec in enumerate(specs) if spec.sampler == "fifo"]
         self._replays = [i for i, spec in enumerate(specs) if spec.sampler != "fifo"]
         ratios = [exact_ratio(spec.updates_per_step) for spec in specs if spec.updates_per_step is not None]
@@ -44,27 +44,38 @@ class Limiter:
         self._unpublished: list[list[int]] = []  # for each batch: items it took from each queue
 
     @property
+    def unpaced(self) -> bool:
+        """True if the next batch may be drawn as soon as one is done: no queue and no ratio sets the pace."""
+        return not self._queues and not self._ratios
+
+    @property
+    def batches(self) -> int:
+        """Number of batches drawn so far."""
+        return self._sampled
+
+    @property
     def in_flight(self) -> int:
         """Number of envs of all fragments that have begun and are not inserted."""
         return self._in_flight
 
     def may_begin(self, num_envs: int) -> bool:
         """Return True if a fragment of `num_envs` envs may begin now."""
+        # While a replay fills, the learner takes nothing from the queues either: with their limits, all would wait.
         if any(self._sizes[i] < self._specs[i].min_size for i in self._replays):
             return True
         return all(self._queue_has_room(i, num_envs) for i in self._queues) and self._learner_keeps_up()
 
     def _queue_has_room(self, i: int, num_envs: int) -> bool:
         """Check that items begun, queued, or in unpublished batches stay within the limits of queue `i`."""
-        spec, take = self._specs[i], self._takes[i]
+        spec, quota = self._specs[i], self._quotas[i]
         k = self._queues.index(i)
         outstanding = self._in_flight + self._sizes[i] + sum(batch[k] for batch in self._unpublished)
-        room = spec.capacity if spec.max_lag is None else min(spec.capacity, take * (1 + spec.max_lag))
+        room = spec.capacity if spec.max_lag is None else min(spec.capacity, quota * (1 + spec.max_lag))
         # Items that the next batch still lacks may always begin, except that max_lag=0 never allows more than a batch.
-        return outstanding + num_envs <= room or (spec.max_lag != 0 and outstanding < take)
+        return outstanding + num_envs <= room or (spec.max_lag != 0 and outstanding < quota)
 
     def _learner_keeps_up(self) -> bool:
-        """Check that the batches owed for steps already begun are at most those of one fragment of every env."""
+        """Check (env steps begun since the start - one fragment of every env) * updates_per_step <= batches sampled."""
         ahead = self._steps - (self._start or 0) + self._in_flight * self._fragment
         one_round = self._num_envs * self._fragment
         return all((ahead - one_round) * batches <= self._sampled * steps for batches, steps in self._ratios)
@@ -73,14 +84,14 @@ class Limiter:
         """Count the credit for a fragment of `num_envs` envs without a check; `Store.begin` asks `may_begin` first."""
         self._in_flight += num_envs
 
-    def inserted(self, env_steps: int, num_envs: int) -> None:
+    def on_inserted(self, env_steps: int, num_envs: int) -> None:
         """Count a fragment of `num_envs` envs with `env_steps` valid steps; a full queue drops its oldest items."""
         self._in_flight -= num_envs
         self._steps += env_steps
         for i in self._queues:
             self._sizes[i] = min(self._sizes[i] + num_envs, self._specs[i].capacity)
 
-    def lost(self, num_envs: int) -> None:
+    def on_lost(self, num_envs: int) -> None:
         """Take back the credit for a fragment of `num_envs` envs whose actor died."""
         self._in_flight -= num_envs
 
@@ -106,7 +117,7 @@ class Limiter:
             return False
         if self._start is None:
             self._start = self._steps
-        if any(self._sizes[i] < self._takes[i] for i in self._queues):
+        if any(self._sizes[i] < self._quotas[i] for i in self._queues):
             return False
         fresh = self._steps - self._start
         return all(self._sampled * steps <= fresh * batches for batches, steps in self._ratios)
@@ -116,18 +127,18 @@ class Limiter:
         fresh = self._steps - (self._start or 0)
         return min((fresh * batches // steps + 1 - self._sampled for batches, steps in self._ratios), default=1)
 
-    def sampled(self) -> None:
+    def on_sampled(self) -> None:
         """Count a batch that was drawn; every `max_times_sampled`-th batch removes its items from a queue."""
         self._sampled += 1
         if not self._queues:
             return
         last_use = [self._sampled % self._specs[i].max_times_sampled == 0 for i in self._queues]
-        gone = [self._takes[i] * last for i, last in zip(self._queues, last_use, strict=True)]
+        gone = [self._quotas[i] * last for i, last in zip(self._queues, last_use, strict=True)]
         for i, count in zip(self._queues, gone, strict=True):
             self._sizes[i] -= count
         self._unpublished.append(gone)
 
-    def published(self) -> None:
+    def on_published(self) -> None:
         """Count the publication of the weights that were learned from the oldest unpublished batch."""
         del self._unpublished[:1]
 
@@ -160,10 +171,18 @@ class Limiter:
 
 def pace(specs: Sequence[TableSpec]) -> tuple[TableSpec, int]:
     """The table that sets the learner's pace, a queue or else the first table, and its number of items in a batch."""
-    takes = split(specs[0].batch, [spec.share for spec in specs])
+    quotas = split(specs[0].batch, [spec.share for spec in specs])
     queues = [i for i, spec in enumerate(specs) if spec.sampler == "fifo"]
     leader = (queues or [0])[0]
-    return specs[leader], takes[leader]
+    return specs[leader], quotas[leader]
+
+
+def steps_per_update(specs: Sequence[TableSpec]) -> float:
+    """Number of env steps per update; of a replay without a ratio, the steps of one batch."""
+    table, take = pace(specs)
+    if table.updates_per_step is not None:
+        return 1 / table.updates_per_step
+    return take * table.length / table.max_times_sampled
 
 
 def exact_ratio(value: float) -> Fraction:
@@ -174,14 +193,14 @@ def exact_ratio(value: float) -> Fraction:
 def check(specs: Sequence[TableSpec], num_envs: int, groups: Sequence[int]) -> None:
     """Reject settings that would deadlock; `groups` is the number of envs in the fragments of each actor."""
     Limiter(specs, num_envs)
-    takes = split(specs[0].batch, [spec.share for spec in specs])
-    for spec, take in zip(specs, takes, strict=True):
-        if take == 0:
+    quotas = split(specs[0].batch, [spec.share for spec in specs])
+    for spec, quota in zip(specs, quotas, strict=True):
+        if quota == 0:
             raise UserError(f"table {spec.name!r}: share {spec.share} of a batch of {spec.batch} is below one item")
         if spec.sampler == "fifo":
-            _check_queue(spec, take, groups)
+            _check_queue(spec, quota, groups)
         else:
-            _check_replay(spec, take)
+            _check_replay(spec, quota)
         if spec.storage == "ring":
             if spec.fragment > spec.capacity // num_envs:
                 raise UserError(
@@ -192,10 +211,10 @@ def check(specs: Sequence[TableSpec], num_envs: int, groups: Sequence[int]) -> N
             _check_ring(spec, num_envs)
         else:
             _check_slots(spec, groups)
-    queues = [(spec, take) for spec, take in zip(specs, takes, strict=True) if spec.sampler == "fifo"]
+    queues = [(spec, quota) for spec, quota in zip(specs, quotas, strict=True) if spec.sampler == "fifo"]
     if queues and any(spec.updates_per_step is not None for spec in specs):
         raise UserError("updates_per_step is set beside a fifo table, which sets the pace already; leave it out")
-    if len({Fraction(take, spec.max_times_sampled) for spec, take in queues}) > 1:
+    if len({Fraction(quota, spec.max_times_sampled) for spec, quota in queues}) > 1:
         raise UserError(
             "several fifo tables must use up fragments equally fast: make share / max_times_sampled the same"
         )
@@ -225,14 +244,14 @@ def _check_slots(spec: TableSpec, groups: Sequence[int]) -> None:
         raise UserError(f"table {spec.name!r}: capacity {spec.capacity} is below an actor's {max(groups)} envs")
 
 
-def _check_queue(spec: TableSpec, take: int, groups: Sequence[int]) -> None:
+def _check_queue(spec: TableSpec, quota: int, groups: Sequence[int]) -> None:
     if spec.storage == "ring":
         raise UserError(f"table {spec.name!r}: a ring cannot be read as a queue; fifo needs storage slots")
-    if spec.capacity < take:
-        raise UserError(f"table {spec.name!r}: capacity {spec.capacity} never holds the {take} items of a batch")
+    if spec.capacity < quota:
+        raise UserError(f"table {spec.name!r}: capacity {spec.capacity} never holds the {quota} items of a batch")
     if spec.max_lag is None:
         return
-    if spec.min_size > take * (1 + spec.max_lag):
+    if spec.min_size > quota * (1 + spec.max_lag):
         raise UserError(f"table {spec.name!r}: min_size {spec.min_size} is never reached with max_lag {spec.max_lag}")
     if spec.max_lag > 0:
         return
@@ -245,23 +264,23 @@ def _check_queue(spec: TableSpec, take: int, groups: Sequence[int]) -> None:
             f"table {spec.name!r}: max_lag 0 needs actors with equally many envs, not {sorted(set(groups))}: make"
             " env.num a multiple of actors"
         )
-    if take % groups[0]:
+    if quota % groups[0]:
         raise UserError(
-            f"table {spec.name!r}: max_lag 0 needs a batch ({take} items) made of whole fragments; actors have"
+            f"table {spec.name!r}: max_lag 0 needs a batch ({quota} items) made of whole fragments; actors have"
             f" {groups[0]} envs each: make the batch a multiple of that"
         )
 
 
-def _check_replay(spec: TableSpec, take: int) -> None:
+def _check_replay(spec: TableSpec, quota: int) -> None:
     if spec.max_lag is not None:
         raise UserError(f"table {spec.name!r}: max_lag is for fifo tables; for replay set updates_per_step")
-    if spec.capacity < take:
+    if spec.capacity < quota:
         raise UserError(
-            f"table {spec.name!r}: capacity {spec.capacity} is smaller than a batch of {take} items; raise the capacity"
-            " or lower the batch"
+            f"table {spec.name!r}: capacity {spec.capacity} is smaller than a batch of {quota} items; raise the"
+            " capacity or lower the batch"
         )
-    if spec.capacity < (many := spec.candidates_for(take, 0.0)):
+    if spec.capacity < (many := spec.candidates_for(quota, 0.0)):
         raise UserError(
             f"table {spec.name!r}: capacity {spec.capacity} is below the {many} candidates ({spec.candidate_factor:g} x"
-            f" {take}) of a batch; raise the capacity, or lower lambda or the share"
+            f" {quota}) of a batch; raise the capacity, or lower lambda or the share"
         )

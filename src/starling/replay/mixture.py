@@ -17,7 +17,7 @@ class Candidates:
     """A batch before its items are selected; dicts are keyed by the index of the table."""
 
     parts: dict[int, Sample]  # candidates
-    takes: dict[int, int]  # number of candidates to select
+    quotas: dict[int, int]  # number of candidates to select
     tables_to_score: tuple[int, ...] = ()  # tables whose candidates must be scored before the selection
 
 
@@ -62,17 +62,17 @@ class Mixture:
 
     def draw_candidates(self, n: int, fraction: float = 0.0) -> Candidates | None:
         """Draw the candidates for a batch of `n` items when `fraction` of the run is over; None as for `sample`."""
-        takes = {i: take for i, take in enumerate(split(n, self._shares)) if take}
-        if not all(self.tables[i].ready(take) for i, take in takes.items()):
+        quotas = {i: quota for i, quota in enumerate(split(n, self._shares)) if quota}
+        if not all(self.tables[i].ready(quota) for i, quota in quotas.items()):
             return None
-        parts = {i: self.tables[i].draw_candidates(take, fraction) for i, take in takes.items()}
-        tables_to_score = tuple(i for i, take in takes.items() if self.tables[i].ranks(len(parts[i].keys), take))
-        return Candidates(parts, takes, tables_to_score)
+        parts = {i: self.tables[i].draw_candidates(quota, fraction) for i, quota in quotas.items()}
+        tables_to_score = tuple(i for i, quota in quotas.items() if self.tables[i].ranks(len(parts[i].keys), quota))
+        return Candidates(parts, quotas, tables_to_score)
 
     def select(self, candidates: Candidates, distances: Mapping[int, NDArray]) -> Sample:
         """Select the batch, given the distances [N] of candidates per table; without distances, the first ones."""
         picked = [
-            self.tables[i].select(part, candidates.takes[i], distances.get(i)) for i, part in candidates.parts.items()
+            self.tables[i].select(part, candidates.quotas[i], distances.get(i)) for i, part in candidates.parts.items()
         ]
         return join(picked)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from starling import tree
 from starling.errors import require
-from starling.replay.columns import Block, Run
+from starling.replay.columns import ReadSpec, WriteSpec
 from starling.replay.frames import observation_column
 from starling.replay.grid import Grid
 from starling.replay.sparse import Sparse
@@ -51,27 +51,27 @@ class Ring:
         paths = iter([path for path, _ in tree.items(layout.obs)])
         self._grid, self._length, self._reads_past_end = grid, spec.length, spec.reads_past_end
         self._longest = grid.length - spec.length - stack  # of a fragment that overwrites no sequence it completes
-        self._windows = Windows(grid, spec.length, spec.period, spec.prefix, stack - 1)
+        self._windows = Windows(grid, spec.length, spec.period, spec.burn_in, stack - 1)
         self._obs: Tree = tree.map(
             lambda leaf: observation_column(next(paths), leaf, layout, grid, spec.codec), layout.obs
         )
-        self._cells: dict[str, Tree] = {
-            "extras": tree.zeros(layout.extras, (grid.cells,)),
-            "action": tree.zeros(layout.action, (grid.cells,)),
-            "rewards": {name: np.zeros(grid.cells, np.float32) for name in layout.rewards},
-            "flags": np.zeros(grid.cells, np.uint8),
-            "policy_version": np.zeros(grid.cells, np.int64),
+        self._arrays: dict[str, Tree] = {
+            "extras": tree.zeros(layout.extras, (grid.num_cells,)),
+            "action": tree.zeros(layout.action, (grid.num_cells,)),
+            "rewards": {name: np.zeros(grid.num_cells, np.float32) for name in layout.rewards},
+            "flags": np.zeros(grid.num_cells, np.uint8),
+            "policy_version": np.zeros(grid.num_cells, np.int64),
         }
         self._carry = Sparse(layout.carry, grid) if tree.leaves(layout.carry) else None
         self._no_carry = layout.carry
-        self._waiting = np.zeros(num_envs, bool)  # the newest observation of a ring has no action yet
-        self._global = np.zeros(0, np.int64)  # global env indices in the order in which they were first seen
-        self._local = np.zeros(0, np.int64)  # global env index -> ring; -1: not seen
+        self._awaits_action = np.zeros(num_envs, bool)  # the newest observation of a ring has no action yet
+        self._env_of_ring = np.zeros(0, np.int64)  # global env indices in the order in which they were first seen
+        self._ring_of_env = np.zeros(0, np.int64)  # global env index -> ring; -1: not seen
         self._broken = 0
 
     @property
     def slots(self) -> int:
-        return self._grid.cells
+        return self._grid.num_cells
 
     @property
     def used(self) -> int:
@@ -81,7 +81,7 @@ class Ring:
     @property
     def env_index(self) -> NDArray:
         """Global indices [n] of the envs that have a ring here."""
-        return self._global
+        return self._env_of_ring
 
     @property
     def broken(self) -> int:
@@ -96,43 +96,43 @@ class Ring:
             raise ValueError("an episode begins right after a valid step; its reset must be an invalid step")
         rings = self._rings(fragment.env_index)
         joins = self._joins(rings, new, continues)
-        closed = self._close(rings[self._waiting[rings] & ~joins])
+        closed = self._close(rings[self._awaits_action[rings] & ~joins])
         begins = new.first.copy()
         begins[0] |= ~joins
         begins[1:] |= ~new.valid
         steps = self._windows.head[rings] + np.arange(new.length + 1)[:, None]  # [T+1, B]
-        block = Block(self._grid.at(rings, steps), begins, joins)
-        self._write(block, new)
+        write = WriteSpec(self._grid.at(rings, steps), begins, joins)
+        self._write(write, new)
         if self._carry is not None:
             wanted = self._windows.is_start(rings, steps[:-1], begins[:-1]) & new.valid
-            self._write_carries(self._carry, block, wanted, fragment.carries)
+            self._write_carries(self._carry, write, wanted, fragment.carries)
         change = self._windows.advance(rings, new.valid, begins)
-        self._waiting[rings] = True
+        self._awaits_action[rings] = True
         if closed is None:
             return change
-        return Change(np.concatenate([closed.dead, change.dead]), np.concatenate([closed.born, change.born]))
+        return Change(np.concatenate([closed.removed, change.removed]), np.concatenate([closed.added, change.added]))
 
     def _rings(self, env_index: NDArray) -> NDArray:
         """Rings of global env indices [B]; an env that is seen for the first time gets the next free ring."""
-        missing = int(env_index.max()) + 1 - len(self._local)
+        missing = int(env_index.max()) + 1 - len(self._ring_of_env)
         if missing > 0:
-            self._local = np.concatenate([self._local, np.full(missing, -1)])
-        unseen = env_index[self._local[env_index] < 0]
+            self._ring_of_env = np.concatenate([self._ring_of_env, np.full(missing, -1)])
+        unseen = env_index[self._ring_of_env[env_index] < 0]
         if len(unseen):
-            known = len(self._global)
+            known = len(self._env_of_ring)
             if known + len(unseen) > self._grid.rings:
                 raise ValueError(f"more envs than the {self._grid.rings} this ring was made for")
-            self._local[unseen] = np.arange(known, known + len(unseen))
-            self._global = np.concatenate([self._global, unseen])
-        return self._local[env_index]
+            self._ring_of_env[unseen] = np.arange(known, known + len(unseen))
+            self._env_of_ring = np.concatenate([self._env_of_ring, unseen])
+        return self._ring_of_env[env_index]
 
     def _joins(self, rings: NDArray, new: Trajectory[NDArray], continues: bool) -> NDArray:
         """Mask [B]: the first observation of the fragment equals the newest one of its ring, which has no action."""
-        joins = self._waiting[rings] & continues
+        joins = self._awaits_action[rings] & continues
         if not joins.any():
             return joins
         cells = self._grid.at(rings, self._windows.head[rings])
-        joins &= ((self._cells["flags"][cells] & _FIRST) != 0) == new.first[0]
+        joins &= ((self._arrays["flags"][cells] & _FIRST) != 0) == new.first[0]
         same = tree.map(lambda column, leaf: column.repeats(cells, leaf[0]), self._obs, new.obs)
         for equal in tree.leaves(same):
             joins &= equal
@@ -147,24 +147,24 @@ class Ring:
         begins[1] = True
         return self._windows.advance(rings, np.zeros((1, len(rings)), bool), begins)
 
-    def _write(self, block: Block, new: Trajectory[NDArray]) -> None:
-        cells, taken = block.cells, block.cells[:-1]
-        tree.map(lambda column, leaf: column.write(block, leaf), self._obs, new.obs)
-        tree.map(lambda mine, leaf: mine.__setitem__(cells, leaf), self._cells["extras"], new.extras)
-        tree.map(lambda mine, leaf: mine.__setitem__(taken, leaf), self._cells["action"], new.action)
-        tree.map(lambda mine, leaf: mine.__setitem__(taken, leaf), self._cells["rewards"], new.rewards)
+    def _write(self, write: WriteSpec, new: Trajectory[NDArray]) -> None:
+        cells, taken = write.cells, write.cells[:-1]
+        tree.map(lambda column, leaf: column.write(write, leaf), self._obs, new.obs)
+        tree.map(lambda mine, leaf: mine.__setitem__(cells, leaf), self._arrays["extras"], new.extras)
+        tree.map(lambda mine, leaf: mine.__setitem__(taken, leaf), self._arrays["action"], new.action)
+        tree.map(lambda mine, leaf: mine.__setitem__(taken, leaf), self._arrays["rewards"], new.rewards)
         flags = new.first * np.uint8(_FIRST)
         flags[:-1] |= new.terminated * np.uint8(_TERMINATED) | new.truncated * np.uint8(_TRUNCATED)
-        self._cells["flags"][cells] = flags
-        self._cells["policy_version"][taken] = new.policy_version
+        self._arrays["flags"][cells] = flags
+        self._arrays["policy_version"][taken] = new.policy_version
 
-    def _write_carries(self, carry: Sparse, block: Block, wanted: NDArray, carries: Tree) -> None:
+    def _write_carries(self, carry: Sparse, write: WriteSpec, wanted: NDArray, carries: Tree) -> None:
         """Store the carry where a sequence may start (`wanted` [T, B]); it is dropped when its cell is reused."""
         if carries is None:
             raise ValueError("a ring of recurrent states needs Fragment.carries")
-        carry.clear(block.cells)
+        carry.clear(write.cells)
         where = np.nonzero(wanted)
-        carry.put(block.cells[where], tree.map(lambda leaf: leaf[where], carries))
+        carry.put(write.cells[where], tree.map(lambda leaf: leaf[where], carries))
 
     def gather(self, slots: NDArray, with_obs: bool = True) -> Trajectory[NDArray]:
         """Sequences [T, B] in `slots` [B].
@@ -179,26 +179,27 @@ class Ring:
         valid, taken = step[:-1] < length, cells[:-1]  # [T, B]
         past = np.nonzero(~valid)
 
-        def take(array: NDArray) -> NDArray:
+        def at_taken(array: NDArray) -> NDArray:
             values = array.take(taken, axis=0)
             if len(past[0]):
                 values[past] = 0
             return values
 
-        flags = take(self._cells["flags"])
+        flags = at_taken(self._arrays["flags"])
         first = np.zeros(cells.shape, bool)
         first[0] = (flags[0] & _FIRST) != 0  # only the first step of a sequence can begin an episode
-        terminated, version = (flags & _TERMINATED) != 0, take(self._cells["policy_version"])
-        run = Run(cells, length, terminated.any(axis=0) & (not self._reads_past_end))
+        terminated, version = (flags & _TERMINATED) != 0, at_taken(self._arrays["policy_version"])
+        may_slide = np.zeros_like(valid[0]) if self._reads_past_end else terminated.any(axis=0)
+        read = ReadSpec(cells, length, may_slide)
         return Trajectory(
-            obs=tree.map(lambda column: column.gather(run), self._obs) if with_obs else None,
+            obs=tree.map(lambda column: column.gather(read), self._obs) if with_obs else None,
             first=first,
-            action=tree.map(take, self._cells["action"]),
-            rewards=tree.map(take, self._cells["rewards"]),
+            action=tree.map(at_taken, self._arrays["action"]),
+            rewards=tree.map(at_taken, self._arrays["rewards"]),
             terminated=terminated,
             truncated=(flags & _TRUNCATED) != 0,
             valid=valid,
-            extras=tree.map(lambda array: np.take(array, cells, axis=0), self._cells["extras"]),
+            extras=tree.map(lambda array: np.take(array, cells, axis=0), self._arrays["extras"]),
             carry=self._no_carry if self._carry is None else self._carry.get(slots),
             policy_version=np.where(valid, version, version[0]).min(axis=0),
         )
@@ -213,7 +214,7 @@ class Ring:
         """All sequences in the ring."""
         slots = np.nonzero(self._windows.steps)[0]
         ring, cell = np.divmod(slots, self._grid.length)
-        generation, env_index = self.generation(slots), self._global[ring]
+        generation, env_index = self.generation(slots), self._env_of_ring[ring]
         start = generation * self._grid.length + cell
         order = np.lexsort((start, env_index))
         return Items(*(column[order] for column in (slots, generation, env_index, start, self._windows.steps[slots])))
@@ -224,9 +225,10 @@ class Ring:
     def check_valid(self) -> None:
         self._windows.check_valid()
         require(
-            np.array_equal(self._waiting, np.arange(self._grid.rings) < len(self._global)), "a ring without its env"
+            np.array_equal(self._awaits_action, np.arange(self._grid.rings) < len(self._env_of_ring)),
+            "a ring without its env",
         )
-        require(not self._windows.head[~self._waiting].any(), "steps of no env")
+        require(not self._windows.head[~self._awaits_action].any(), "steps of no env")
         slots = np.nonzero(self._windows.steps)[0]
         begun, open_ = self._windows.unfinished()
         if self._carry is not None:
@@ -235,18 +237,20 @@ class Ring:
         step = np.minimum(np.arange(self._length + 1)[:, None], self._windows.steps[slots])
         cells = np.concatenate([self._grid.shift(slots, step).ravel(), open_])
         tree.map(lambda column: column.check_valid(cells), self._obs)
-        require((self._local[self._global] == np.arange(len(self._global))).all(), "envs and rings disagree")
+        require(
+            (self._ring_of_env[self._env_of_ring] == np.arange(len(self._env_of_ring))).all(), "envs and rings disagree"
+        )
 
     def get_state(self) -> dict[str, Any]:
         used = min(self._grid.length, int(self._windows.head.max()) + 1)
-        arrays = enumerate(tree.leaves(self._cells))
+        arrays = enumerate(tree.leaves(self._arrays))
         return {
             "windows": self._windows.get_state(used),
             "obs": {str(i): column.get_state(used) for i, column in enumerate(tree.leaves(self._obs))},
             "cells": {str(i): self._grid.save(array, used) for i, array in arrays},
             "carry": None if self._carry is None else self._carry.get_state(used),
-            "waiting": self._waiting.copy(),
-            "env_index": self._global.copy(),
+            "waiting": self._awaits_action.copy(),
+            "env_index": self._env_of_ring.copy(),
             "broken": self._broken,
         }
 
@@ -254,12 +258,12 @@ class Ring:
         self._windows.set_state(state["windows"])
         for i, column in enumerate(tree.leaves(self._obs)):
             column.set_state(state["obs"][str(i)])
-        for i, array in enumerate(tree.leaves(self._cells)):
+        for i, array in enumerate(tree.leaves(self._arrays)):
             self._grid.load(array, state["cells"][str(i)])
         if self._carry is not None:
             self._carry.set_state(state["carry"])
-        self._waiting[:] = state["waiting"]
-        self._global = _checked_env_index(state["env_index"], self._grid.rings)
-        self._local = np.full(int(self._global.max(initial=-1)) + 1, -1)
-        self._local[self._global] = np.arange(len(self._global))
+        self._awaits_action[:] = state["waiting"]
+        self._env_of_ring = _checked_env_index(state["env_index"], self._grid.rings)
+        self._ring_of_env = np.full(int(self._env_of_ring.max(initial=-1)) + 1, -1)
+        self._ring_of_env[self._env_of_ring] = np.arange(len(self._env_of_ring))
         self._broken = int(state["broken"])

@@ -30,8 +30,13 @@ class Draw(NamedTuple):
 class Sampler(Protocol):
     """Chooses the items of a batch among the slots of a table; it never sees their content.
 
-    To use your own, set `TableSpec.sampler` in `Algorithm.tables` to "package.module:Class". The class is called with
-    the table's `TableSpec` and its number of slots. `examples/own_sampler.py` is one.
+    To use your own, set `TableSpec.sampler` in `Algorithm.tables` to "package.module:Class". The class is called as
+    `Class(spec, num_slots)`, with the table's `TableSpec` and its number of slots (of a ring, one per env step).
+    `examples/own_sampler.py` has two.
+
+    Priorities come from the algorithm: `Algorithm.priority` gives initial ones to `add`, `Loss.priorities` new ones to
+    `update`. DQN, R2D2, and SAC return the latter, and weigh the loss by `Draw.probability` with their beta, only if
+    `algo.prioritized` is set; without it, `update` is never called.
 
     Two built-in samplers mean more than a way to draw. The limiter (`replay/limiter.py`) paces learning by the items in
     a table with "fifo", where others use `updates_per_step`. The candidates of "ranked" are scored with the network
@@ -80,6 +85,11 @@ class Sampler(Protocol):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore a result of `get_state`, in a sampler that was built with the same arguments."""
+        ...
+
+    @staticmethod
+    def slots_in(state: dict[str, Any]) -> NDArray:
+        """Slots [n] that can be drawn, according to a state; the table checks that it has them before `set_state`."""
         ...
 
 
@@ -141,12 +151,16 @@ class Fifo:
     def set_state(self, state: dict[str, Any]) -> None:
         self._slots, self._uses = np.array(state["slots"], np.int64), np.array(state["uses"], np.int64)
 
+    @staticmethod
+    def slots_in(state: dict[str, Any]) -> NDArray:
+        return np.asarray(state["slots"])
+
 
 class Uniform:
     """Draws every item with the same probability, with replacement."""
 
-    def __init__(self, capacity: int) -> None:
-        self._live = IndexSet(capacity)
+    def __init__(self, num_slots: int) -> None:
+        self._live = IndexSet(num_slots)
 
     @property
     def size(self) -> int:
@@ -178,14 +192,18 @@ class Uniform:
     def set_state(self, state: dict[str, Any]) -> None:
         self._live.set_state(state)
 
+    @staticmethod
+    def slots_in(state: dict[str, Any]) -> NDArray:
+        return np.asarray(state["members"])
+
 
 class Prioritized:
     """Draws with P(i) = p_i^a / sum_k p_k^a (prioritized replay, 1511.05952, eq. 1), stratified over the batch."""
 
-    def __init__(self, capacity: int, exponent: float) -> None:
+    def __init__(self, num_slots: int, exponent: float) -> None:
         from starling.replay.sum_tree import SumTree  # loads numba, which only this sampler needs
 
-        self._tree = SumTree(capacity)
+        self._tree = SumTree(num_slots)
         self._exponent = exponent
         self._largest = 1.0  # the largest priority so far; new items without a priority get it
         self._size = 0
@@ -241,14 +259,18 @@ class Prioritized:
         self._tree.set_state(state["tree"])
         self._largest, self._size = float(state["largest"]), int(state["size"])
 
+    @staticmethod
+    def slots_in(state: dict[str, Any]) -> NDArray:
+        return np.asarray(np.flatnonzero(state["tree"]["leaves"]))
+
 
 class Ranked:
     """Draws candidates uniformly without replacement; stores how often each was selected, and its last distance."""
 
-    def __init__(self, capacity: int) -> None:
-        self._live = IndexSet(capacity)
-        self._uses = np.zeros(capacity, np.int64)
-        self._distance = np.zeros(capacity)  # at the last scoring; 0: never scored
+    def __init__(self, num_slots: int) -> None:
+        self._live = IndexSet(num_slots)
+        self._uses = np.zeros(num_slots, np.int64)
+        self._distance = np.zeros(num_slots)  # at the last scoring; 0: never scored
 
     @property
     def size(self) -> int:
@@ -303,29 +325,37 @@ class Ranked:
         members = state["members"]
         self._uses[members], self._distance[members] = state["uses"], state["distance"]
 
+    @staticmethod
+    def slots_in(state: dict[str, Any]) -> NDArray:
+        return np.asarray(state["members"])
 
-# A sampler that is added here and takes priorities must also be named in `TableSpec.takes_priorities`, and `listed`
-# must know its state.
-BUILT_IN: dict[str, Callable[[TableSpec, int], Sampler]] = {
-    "fifo": lambda spec, slots: Fifo(spec.max_times_sampled, spec.buffer),
-    "uniform": lambda spec, slots: Uniform(slots),
-    "prioritized": lambda spec, slots: Prioritized(slots, spec.priority_exponent),
-    "ranked": lambda spec, slots: Ranked(slots),
+
+class BuiltIn(NamedTuple):
+    """A sampler that has a name."""
+
+    make: Callable[[TableSpec, int], Sampler]
+    takes_priorities: bool = False
+
+
+BUILT_IN = {
+    "fifo": BuiltIn(lambda spec, num_slots: Fifo(spec.max_times_sampled, spec.buffer)),
+    "uniform": BuiltIn(lambda spec, num_slots: Uniform(num_slots)),
+    "prioritized": BuiltIn(lambda spec, num_slots: Prioritized(num_slots, spec.priority_exponent), True),
+    "ranked": BuiltIn(lambda spec, num_slots: Ranked(num_slots)),
 }
 
 
-def listed(state: dict[str, Any]) -> NDArray:
-    """Slots [n] that can be drawn, according to the state of a built-in sampler."""
-    drawn = np.flatnonzero(state["tree"]["leaves"]) if "tree" in state else state.get("slots", state.get("members"))
-    return np.asarray(drawn)
+def takes_priorities(spec: TableSpec) -> bool:
+    """Return True if the sampler of a table takes priorities; one of your own always gets them and may ignore them."""
+    return spec.sampler not in BUILT_IN or BUILT_IN[spec.sampler].takes_priorities
 
 
-def build(spec: TableSpec, slots: int) -> Sampler:
-    """Build the sampler that `TableSpec.sampler` names, for a table with `slots` slots; see `Sampler` for your own."""
+def build(spec: TableSpec, num_slots: int) -> Sampler:
+    """Build the sampler that `TableSpec.sampler` names, for a table of `num_slots`; see `Sampler` for your own."""
     if spec.sampler in BUILT_IN:
-        return BUILT_IN[spec.sampler](spec, slots)
+        return BUILT_IN[spec.sampler].make(spec, num_slots)
     if ":" in spec.sampler:
-        own: Sampler = import_path(spec.sampler)(spec, slots)
+        own: Sampler = import_path(spec.sampler)(spec, num_slots)
         return own
     raise UserError(
         f"table {spec.name!r}: unknown sampler {spec.sampler!r}{did_you_mean(spec.sampler, BUILT_IN)}"

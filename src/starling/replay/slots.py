@@ -21,7 +21,7 @@ class Slots:
         self._capacity, self._length = spec.capacity, spec.length
         self._items: Trajectory[NDArray] = tree.zeros(layout.trajectory(spec.length, spec.capacity))
         self._free = np.arange(spec.capacity)[::-1].copy()  # a stack: slots are taken from its end
-        self._born = np.full(spec.capacity, -1, np.int64)  # insertion number of the item; -1: free
+        self._inserted_at = np.full(spec.capacity, -1, np.int64)  # insertion number of the item; -1: free
         self._generation = np.zeros(spec.capacity, np.int64)
         self._count = 0
 
@@ -36,16 +36,16 @@ class Slots:
     def append(self, fragment: Fragment, continues: bool) -> Change:
         """Copy a fragment into one slot per env."""
         new = fragment.trajectory
-        if new.length != self._length or new.rows > self._capacity:
-            raise ValueError(f"a fragment [{new.length}, {new.rows}] does not fit slots of {self._length} steps")
-        dead = self._oldest(new.rows - len(self._free))
-        self.release(dead)
-        born, self._free = self._free[: -new.rows - 1 : -1].copy(), self._free[: -new.rows]
-        self._born[born] = np.arange(self._count, self._count + new.rows)
-        self._count += new.rows
-        self._generation[born] += 1
-        self._write(born, new)
-        return Change(dead, born)
+        if new.length != self._length or new.batch_size > self._capacity:
+            raise ValueError(f"a fragment [{new.length}, {new.batch_size}] does not fit slots of {self._length} steps")
+        removed = self._oldest(new.batch_size - len(self._free))
+        self.release(removed)
+        added, self._free = self._free[: -new.batch_size - 1 : -1].copy(), self._free[: -new.batch_size]
+        self._inserted_at[added] = np.arange(self._count, self._count + new.batch_size)
+        self._count += new.batch_size
+        self._generation[added] += 1
+        self._write(added, new)
+        return Change(removed, added)
 
     def _write(self, slots: NDArray, new: Trajectory[NDArray]) -> None:
         """Copy the rows of `new` [T, B] into `slots` [B]."""
@@ -60,8 +60,8 @@ class Slots:
         """Slots [n] of the `n` oldest items."""
         if n <= 0:
             return np.zeros(0, np.int64)
-        live = np.nonzero(self._born >= 0)[0]
-        return np.asarray(live[np.argpartition(self._born[live], n - 1)[:n]])
+        live = np.nonzero(self._inserted_at >= 0)[0]
+        return np.asarray(live[np.argpartition(self._inserted_at[live], n - 1)[:n]])
 
     def gather(self, slots: NDArray, with_obs: bool = True) -> Trajectory[NDArray]:
         items = self._items if with_obs else replace(self._items, obs=None)
@@ -73,28 +73,28 @@ class Slots:
         return self._generation[slots]
 
     def alive(self, slots: NDArray, generations: NDArray) -> NDArray:
-        return np.asarray((self._born[slots] >= 0) & (self._generation[slots] == generations))
+        return np.asarray((self._inserted_at[slots] >= 0) & (self._generation[slots] == generations))
 
     def release(self, slots: NDArray) -> None:
-        self._born[slots] = -1
+        self._inserted_at[slots] = -1
         self._free = np.concatenate([self._free, slots])
 
     def check_valid(self) -> None:
-        live = np.nonzero(self._born >= 0)[0]
+        live = np.nonzero(self._inserted_at >= 0)[0]
         both = np.sort(np.concatenate([self._free, live]))
         require(np.array_equal(both, np.arange(self._capacity)), "a slot is lost, or both free and taken")
-        require(len(np.unique(self._born[live])) == len(live), "two items were inserted at once")
+        require(len(np.unique(self._inserted_at[live])) == len(live), "two items were inserted at once")
         require((self._generation[live] > 0).all(), "an item without a generation")
-        require(self._born.max(initial=-1) < self._count < 2**62, "an item from the future")
+        require(self._inserted_at.max(initial=-1) < self._count < 2**62, "an item from the future")
 
     def get_state(self) -> dict[str, Any]:
-        live = np.nonzero(self._born >= 0)[0]
+        live = np.nonzero(self._inserted_at >= 0)[0]
         items = self.gather(live)
         return {
             "live": live,
             "items": {str(i): leaf for i, leaf in enumerate(tree.leaves(items))},
             "free": self._free.copy(),
-            "born": self._born.copy(),
+            "inserted_at": self._inserted_at.copy(),
             "generation": self._generation.copy(),
             "count": self._count,
         }
@@ -103,5 +103,5 @@ class Slots:
         saved = iter([state["items"][str(i)] for i in range(len(state["items"]))])
         self._write(state["live"], tree.map(lambda _: next(saved), self._items))
         self._free = np.array(state["free"], np.int64)
-        self._born[:], self._generation[:] = state["born"], state["generation"]
+        self._inserted_at[:], self._generation[:] = state["inserted_at"], state["generation"]
         self._count = int(state["count"])

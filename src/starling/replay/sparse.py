@@ -19,7 +19,7 @@ class Sparse:
     def __init__(self, specs: Tree, grid: Grid) -> None:
         self._grid = grid
         self._specs = specs
-        self._entry = np.full(grid.cells, -1, np.int32)  # cell -> index of its value; -1: none
+        self._entry = np.full(grid.num_cells, -1, np.int32)  # cell -> index of its value; -1: none
         self._values = tree.zeros(specs, (0,))
         self._free = np.zeros(0, np.int32)
         self._size = 0  # number of entries, used and free

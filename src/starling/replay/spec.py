@@ -27,7 +27,7 @@ class TableSpec:
     capacity: int  # env steps (ring) or fragments (slots)
     sampler: str = "uniform"  # fifo, uniform, prioritized, ranked, or package.module:Class (replay/samplers.py)
     period: int = 1  # ring: steps between the starts of two sequences
-    prefix: int = 0  # ring: burn-in; only a sequence that starts an episode may have no valid step after it
+    burn_in: int = 0  # ring: first steps without a loss; a sequence has valid steps after them, or starts an episode
     fragment: int = 1  # steps that an actor collects per insert; slots: equal to length
     min_size: int = 1  # items (ring: steps) before the first batch
     max_times_sampled: int = 1  # fifo
@@ -60,15 +60,10 @@ class TableSpec:
                 raise UserError(f"table {self.name!r}: {name} must be at least 1, not {getattr(self, name)}")
         if self.storage == "slots" and self.fragment != self.length:
             raise UserError(f"table {self.name!r}: slots keep fragments whole, so fragment must equal length")
-        if not 0 <= self.prefix < self.length:
-            raise UserError(f"table {self.name!r}: prefix must be at least 0 and below length {self.length}")
+        if not 0 <= self.burn_in < self.length:
+            raise UserError(f"table {self.name!r}: burn_in must be at least 0 and below length {self.length}")
         if self.updates_per_step is not None and self.updates_per_step <= 0:
             raise UserError(f"table {self.name!r}: updates_per_step must be above 0")
-
-    @property
-    def takes_priorities(self) -> bool:
-        """True if the sampler takes priorities; a custom sampler may ignore them."""
-        return self.sampler == "prioritized" or ":" in self.sampler
 
     def candidates_for(self, n: int, fraction: float) -> int:
         """Number of candidates for `n` items when `fraction` of the run is over."""

@@ -12,8 +12,8 @@ from starling.types import Fragment, NDArray, Trajectory
 class Change:
     """Effect of an insertion: some items are removed, then others are added, perhaps in the same slots."""
 
-    dead: NDArray  # [m] int64 slots of removed items
-    born: NDArray  # [n] int64 slots of new items
+    removed: NDArray  # [m] int64 slots of removed items
+    added: NDArray  # [n] int64 slots of new items
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,10 @@ from starling.replay.limiter import Limiter, exact_ratio
 from starling.replay.mixture import Candidates, Mixture
 from starling.replay.spec import TableSpec
 from starling.replay.table import Table
-from starling.types import Fragment, Keys, Layout, NDArray, Sample, Trajectory
+from starling.types import Fragment, Keys, Layout, NDArray, RunLength, Sample, Trajectory
+
+AHEAD_BYTES = 2**16
+"""Small batches are drawn several at a time, up to this size, since the fixed cost of a draw dominates for them."""
 
 
 class Tables(Protocol):
@@ -30,7 +33,7 @@ class Tables(Protocol):
 
     def insert(self, fragment: Fragment) -> None: ...
 
-    def lost(self, num_envs: int) -> None: ...
+    def take_back(self, num_envs: int) -> None: ...
 
     def abandon(self) -> None: ...
 
@@ -58,7 +61,7 @@ class Store:
         num_envs: int,
         seed: int,
         priority: Callable[[Trajectory[NDArray]], NDArray | None],
-        planned_env_steps: int,
+        length: RunLength,  # counted at these tables
         shard: int = 0,
     ) -> None:
         self._batch = specs[0].batch
@@ -68,17 +71,16 @@ class Store:
             for i, spec in enumerate(specs)
         ]
         self.mixture = Mixture(tables)
-        self._planned_steps = planned_env_steps
+        self._length = length
         self.env_steps = 0  # valid steps inserted so far
-        self._candidates: deque[Candidates] = (
-            deque()
-        )  # drawn ahead, at most as many as the limiter owes; with runtime=inline empty whenever actors may continue
+        # At most as many batches as the limiter owes; with runtime=inline empty whenever actors may continue.
+        self._drawn_ahead: deque[Candidates] = deque()
         self._most_ahead = _most_ahead(specs, layout)
 
     def begin(self, num_envs: int) -> bool:
         """Ask the limiter whether a fragment of `num_envs` envs may begin now; if so, count it as begun.
 
-        Every True must be followed by `insert` of that fragment, or by `lost`.
+        Every True must be followed by `insert` of that fragment, or by `take_back`.
         """
         if not self.limiter.may_begin(num_envs):
             return False
@@ -87,17 +89,17 @@ class Store:
 
     def insert(self, fragment: Fragment) -> None:
         """Copy a fragment into every table; a duplicate changes nothing."""
-        before, copies = self.mixture.steps, self.mixture.duplicates
+        steps_before, duplicates_before = self.mixture.steps, self.mixture.duplicates
         self.mixture.insert(fragment)
-        if self.mixture.duplicates > copies:
+        if self.mixture.duplicates > duplicates_before:
             return
-        fresh = self.mixture.steps - before
+        fresh = self.mixture.steps - steps_before
         self.env_steps += fresh
-        self.limiter.inserted(fresh, len(fragment.env_index))
+        self.limiter.on_inserted(fresh, len(fragment.env_index))
 
-    def lost(self, num_envs: int) -> None:
+    def take_back(self, num_envs: int) -> None:
         """Take back the credits of fragments, of `num_envs` envs in total, that have begun and will never arrive."""
-        self.limiter.lost(num_envs)
+        self.limiter.on_lost(num_envs)
 
     def abandon(self) -> None:
         """Take back all credits and batches: the processes that held them are gone."""
@@ -112,33 +114,35 @@ class Store:
         return None if candidates is None else self.select(candidates, {})
 
     def draw_candidates(self) -> Candidates | None:
-        """Draw the candidates of the next batch; None until the limiter and every table allow it.
+        """Draw the next batch, which `select` completes; None until the limiter and every table allow it.
 
-        Only ranked tables have more candidates than `select` takes; for all others the candidates are the batch.
+        Ranked tables draw more candidates than the batch has items; of all others, the candidates are the batch.
         """
         if not self.limiter.may_sample(self.mixture.sizes):
             return None
-        if not self._candidates:
+        if not self._drawn_ahead:
             ahead = min(self._most_ahead, self.limiter.owed())
-            candidates = self.mixture.draw_candidates(
-                self._batch * ahead, min(1.0, self.env_steps / self._planned_steps)
-            )
+            fraction = self._length.progress(self.env_steps, self.limiter.batches).fraction
+            candidates = self.mixture.draw_candidates(self._batch * ahead, fraction)
             if candidates is None:
                 return None
-            self._candidates.extend([candidates] if ahead == 1 else _split(candidates.parts[0], ahead))
-        self.limiter.sampled()
+            self._drawn_ahead.extend([candidates] if ahead == 1 else _split(candidates.parts[0], ahead))
+        self.limiter.on_sampled()
         self.limiter.set_sizes(self.mixture.sizes)
-        return self._candidates.popleft()
+        return self._drawn_ahead.popleft()
 
     def select(self, candidates: Candidates, distances: Mapping[int, NDArray]) -> Sample:
         """Select the batch, given the distances [N] of the candidates of each ranked table."""
         return self.mixture.select(candidates, distances)
 
     def update_priorities(self, keys: Keys, priorities: NDArray | None) -> None:
-        """Apply the new priorities [B] of a batch whose weights are published, and free its credits."""
+        """Finish a batch that was learned from: apply its new priorities [B], and free its credits.
+
+        Called when the weights that were learned from it are published.
+        """
         if priorities is not None:
             self.mixture.reprioritize(keys, priorities)
-        self.limiter.published()
+        self.limiter.on_published()
 
     def metrics(self) -> dict[str, float]:
         """Metrics of every table: size, fill, and number of dropped items by reason."""
@@ -163,10 +167,6 @@ class Store:
         if "tables" in state:
             self.limiter.set_state(state["limiter"])
             self.mixture.set_state(state["tables"])
-
-
-AHEAD_BYTES = 2**16
-"""Small batches are drawn several at a time, up to this size, since the fixed cost of a draw dominates for them."""
 
 
 def _most_ahead(specs: Sequence[TableSpec], layout: Layout) -> int:

@@ -25,15 +25,12 @@ otherwise; stale: keys of items that no longer exist; duplicate: fragments that 
 that did not continue the previous one of their env."""
 
 
-_NONE = np.zeros(0, np.int64)
-
-
-def _check_slots(saved: NDArray, slots: int) -> None:
+def _check_slots(saved: NDArray, num_slots: int) -> None:
     """Reject saved slots outside the table: the code that copies steps does not check bounds."""
     if saved.ndim != 1 or saved.dtype.kind not in "iu":
         raise ValueError("saved slots are not integers")
-    if len(saved) and not (saved.min() >= 0 and saved.max() < slots):
-        raise ValueError(f"a saved slot is outside [0, {slots:,})")
+    if len(saved) and not (saved.min() >= 0 and saved.max() < num_slots):
+        raise ValueError(f"a saved slot is outside [0, {num_slots:,})")
 
 
 class Table:
@@ -56,7 +53,8 @@ class Table:
         self._storage: Storage = Ring(spec, layout, num_envs) if spec.storage == "ring" else Slots(spec, layout)
         self._sampler = samplers.build(spec, self._storage.slots)
         self._ranked = self._sampler if isinstance(self._sampler, samplers.Ranked) else None
-        self._priority = priority if spec.takes_priorities else None
+        self._takes_priorities = samplers.takes_priorities(spec)
+        self._priority = priority if self._takes_priorities else None
         self._rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, shard, index])))
         self._sequence: dict[int, int] = {}  # actor id -> sequence number of its last fragment
         self._steps = 0
@@ -96,13 +94,13 @@ class Table:
         change = self._storage.append(fragment, continues=last is not None and fragment.sequence == last + 1)
         self._sequence[fragment.actor_id] = fragment.sequence
         self._steps += int(fragment.trajectory.valid.sum())
-        if len(change.dead):
-            self._sampler.remove(change.dead)
-            self._counters["overwritten" if self.spec.storage == "ring" else "full"] += len(change.dead)
-        if len(change.born):
-            self._sampler.add(change.born, self._first_priorities(change.born))
-            self._counters["inserted"] += len(change.born)
-        return self._keys(change.born)
+        if len(change.removed):
+            self._sampler.remove(change.removed)
+            self._counters["overwritten" if self.spec.storage == "ring" else "full"] += len(change.removed)
+        if len(change.added):
+            self._sampler.add(change.added, self._first_priorities(change.added))
+            self._counters["inserted"] += len(change.added)
+        return self._keys(change.added)
 
     def _make_room(self, n: int) -> None:
         """Elite insertion: if `n` new items do not fit, evict the farthest of `contest` random items for each.
@@ -185,7 +183,7 @@ class Table:
 
     def reprioritize(self, keys: Keys, priorities: NDArray) -> None:
         """Set new priorities [B]; stale keys are ignored and counted."""
-        if not self.spec.takes_priorities:
+        if not self._takes_priorities:
             return
         live = self._live(keys)
         self._sampler.update(keys.slot[live], priorities[live])
@@ -213,7 +211,8 @@ class Table:
         if self.spec.sampler in samplers.BUILT_IN:
             slots = np.arange(self._storage.slots)
             alive = slots[self._storage.alive(slots, self._storage.generation(slots))]
-            require(np.array_equal(np.sort(samplers.listed(self._sampler.get_state())), alive), "items that are gone")
+            drawable = self._sampler.slots_in(self._sampler.get_state())
+            require(np.array_equal(np.sort(drawable), alive), "items that are gone")
 
     def get_state(self) -> dict[str, Any]:
         return {
@@ -227,8 +226,7 @@ class Table:
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._storage.set_state(state["storage"])
-        for name in ("slots", "members"):  # the slots that a built-in sampler can draw
-            _check_slots(state["sampler"].get(name, _NONE), self._storage.slots)
+        _check_slots(self._sampler.slots_in(state["sampler"]), self._storage.slots)
         self._sampler.set_state(state["sampler"])
         self._rng.bit_generator.state = state["rng"]
         self._sequence = {int(actor): to_count(last) for actor, last in state["sequence"].items()}

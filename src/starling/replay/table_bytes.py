@@ -55,7 +55,7 @@ def most_saved(spec: TableSpec, layout: Layout, num_envs: int) -> int:
 
 def _slots(spec: TableSpec, layout: Layout) -> TableBytes:
     item = tree.nbytes(layout.trajectory(spec.length, 1))
-    books = 3 * 8  # born, generation, and an entry in the list of free or live slots
+    books = 3 * 8  # insertion number, generation, and an entry in the list of free or live slots
     saved = spec.capacity * (item + books) + _saved_sampler(spec, spec.capacity, spec.capacity)
     return TableBytes(spec.capacity * (item + books) + _sampler(spec, spec.capacity), saved, copied=saved)
 
@@ -65,7 +65,7 @@ def _ring(spec: TableSpec, layout: Layout, num_envs: int, steps: int) -> TableBy
     used = min(length, steps * (EPISODE + 1) // (EPISODE * num_envs) + 1)  # a reset between two episodes is a step too
     cells, filled = num_envs * length, num_envs * used
     leaves = [_leaf(spec, layout, path, leaf, cells) for path, leaf in tree.items(layout.obs)]
-    cell, books = _cell(layout, leaves), num_envs * (8 + 8 + 1 + 8)  # head, start, waiting, global env index
+    cell, books = _cell(layout, leaves), num_envs * (8 + 8 + 1 + 8)  # head, start, awaits_action, env index
     books += num_envs * sum(leaf.opened for leaf in leaves)
     rare, rare_saved = (_now_and_then(spec, layout, leaves, count) for count in (cells, filled))
     saved = filled * cell + books + rare_saved + _saved_sampler(spec, cells, filled)

@@ -17,21 +17,21 @@ _NEVER = np.iinfo(np.int64).max // 2
 class Windows:
     """Sequences of `length` steps, one every `period` steps of a segment.
 
-    All but the first sequence of a segment have a valid step after the first `prefix` steps. A segment is an
+    All but the first sequence of a segment have a valid step after the first `burn_in` steps. A segment is an
     uninterrupted run of steps of one env, usually an episode. Steps are numbered from 0 in each env; a sequence is
     identified by the cell of its first step. The `history` cells before a sequence must be present too: they hold the
     frames of its first stack.
     """
 
-    def __init__(self, grid: Grid, length: int, period: int, prefix: int, history: int) -> None:
-        self._grid, self._length, self._period, self._prefix, self._history = grid, length, period, prefix, history
+    def __init__(self, grid: Grid, length: int, period: int, burn_in: int, history: int) -> None:
+        self._grid, self._length, self._period, self._burn_in, self._history = grid, length, period, burn_in, history
         self.head = np.zeros(grid.rings, np.int64)  # absolute step of the newest observation, which has no action yet
         self._start = np.zeros(grid.rings, np.int64)  # first step of the segment that `head` belongs to
-        self.steps = np.zeros(grid.cells, np.int32)  # valid steps of the sequence that starts in a cell; 0: none
+        self.steps = np.zeros(grid.num_cells, np.int32)  # valid steps of the sequence that starts in a cell; 0: none
 
     def advance(self, rings: NDArray, valid: NDArray, begins: NDArray) -> Change:
         """Advance `rings` [B] by T steps; `valid` [T, B] marks real steps, `begins` [T+1, B] the starts of segments."""
-        dead = self._overwrite(rings, len(valid))
+        removed = self._overwrite(rings, len(valid))
         head = self.head[rings]  # [B]
         now = head + np.arange(len(valid))[:, None]  # [T, B]
         opened = np.where(begins[:-1], now, 0)
@@ -39,18 +39,18 @@ class Windows:
         segment = np.maximum.accumulate(opened, axis=0)  # [T, B] first step of each step's segment
         ends = np.where(valid, _NEVER, now)
         ends = np.minimum.accumulate(ends[::-1], axis=0)[::-1]  # [T, B] the next invalid step at or after each
-        born = self._complete(rings, head, segment, ends)
+        added = self._complete(rings, head, segment, ends)
         self._start[rings] = np.where(begins[-1], head + len(valid), segment[-1])
         self.head[rings] = head + len(valid)
-        return Change(dead, born)
+        return Change(removed, added)
 
     def _overwrite(self, rings: NDArray, count: int) -> NDArray:
         """Remove the sequences whose steps or history the next `count` steps overwrite; returns their slots [m]."""
         oldest = self.head[rings] - self._grid.length + 1 + self._history
         cells = self._grid.at(rings, oldest + np.arange(count)[:, None])
-        dead = cells[self.steps[cells] > 0]
-        self.steps[dead] = 0
-        return dead
+        removed = cells[self.steps[cells] > 0]
+        self.steps[removed] = 0
+        return removed
 
     def _complete(self, rings: NDArray, head: NDArray, segment: NDArray, ends: NDArray) -> NDArray:
         """Add the sequences whose last step, or end of segment, is among the new steps; returns their slots [n]."""
@@ -61,7 +61,7 @@ class Windows:
             ends = np.concatenate([np.broadcast_to(ends[:1], (earlier, len(rings))), ends])
         start = head - earlier + np.arange(len(segment))[:, None]  # [T + length - 1, B]
         full = start + self._length <= head + len(segment) - earlier
-        least = start + np.where(start == segment, 0, self._prefix)
+        least = start + np.where(start == segment, 0, self._burn_in)
         made = (full | (ends < start + self._length)) & (least < ends) & (start >= segment)
         if self._period > 1:
             made &= (start - segment) % self._period == 0

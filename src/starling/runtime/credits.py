@@ -1,6 +1,6 @@
 """Credits: slots of shared memory that are lent to groups of envs, one fragment each, as the limiter allows.
 
-The ledger balances what comes of them: env steps produced = inserted + open + lost.
+The ledger accounts for the env steps of all fragments: produced = inserted + open + lost.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Credits:
     Args:
         actor_slots: The slots of every group.
         begin: `Tables.begin`: counts a fragment of so many envs as begun; returns False if none may begin now.
-        lost: `Tables.lost`: takes back fragments, of so many envs in total, that have begun and will never arrive.
+        take_back: `Tables.take_back`: takes back begun fragments, of so many envs in total, that will never arrive.
     """
 
     def __init__(
-        self, actor_slots: dict[int, ActorSlots], begin: Callable[[int], bool], lost: Callable[[int], None]
+        self, actor_slots: dict[int, ActorSlots], begin: Callable[[int], bool], take_back: Callable[[int], None]
     ) -> None:
         self.actor_slots, self.ledger = actor_slots, Ledger()
-        self._try_begin, self._lost = begin, lost
+        self._try_begin, self._take_back = begin, take_back
         self._free: deque[tuple[int, int]] = deque()  # (group, slot) that may be lent: writer and env loop are running
         self._writers: set[str] = set()  # that are running
         self._paused: set[int] = set()  # groups without an env loop
@@ -57,6 +57,7 @@ class Credits:
         mine = [
             group for group, slots in self.actor_slots.items() if slots.writer == name and group not in self._paused
         ]
+        # Round-robin over the groups: the first slot of each, then the second of each.
         pairs = [(slot, group) for group in mine for slot in range(len(self.actor_slots[group].buffers))]
         self._free.extend((group, slot) for slot, group in sorted(pairs))
 
@@ -68,14 +69,14 @@ class Credits:
         self._writers.discard(name)
         for slots in self.actor_slots.values():
             if slots.writer == name:
-                self._lost(len(slots.env_index) * len(slots.lent))
+                self._take_back(len(slots.env_index) * len(slots.lent))
                 slots.lent.clear()
         self._free = deque((group, slot) for group, slot in self._free if self.actor_slots[group].writer != name)
 
     def incarnation_ends(self, group: int, produced: int) -> None:
         """A group's env loop is gone, which had produced so many steps; the next one is a new incarnation."""
         slots = self.actor_slots[group]
-        self.ledger.ended(slots.actor_id(group), produced)
+        self.ledger.on_ended(slots.actor_id(group), produced)
         slots.incarnation += 1
 
     def pause(self, group: int) -> None:
@@ -87,12 +88,12 @@ class Credits:
         """The writer returned these slots of a group without a fragment, since the env loop is gone."""
         slots = self.actor_slots[group]
         unused_slots = slots.lent & set(unused)
-        self._lost(len(slots.env_index) * len(unused_slots))
+        self._take_back(len(slots.env_index) * len(unused_slots))
         slots.lent -= unused_slots
         if group not in self._paused:
             self._free.extend((group, slot) for slot in sorted(unused_slots))
 
-    def go_on(self, group: int) -> None:
+    def resume(self, group: int) -> None:
         """A group has an env loop again."""
         if group not in self._paused:
             return
@@ -115,7 +116,7 @@ class Credits:
     def free_slot(self, group: int, slot: int) -> None:
         """The fragment in a slot was stored: the slot may be lent again."""
         self.actor_slots[group].lent.discard(slot)
-        if group not in self._paused:  # else `go_on` finds it
+        if group not in self._paused:  # else `resume` finds it
             self._free.append((group, slot))
 
 
@@ -124,17 +125,17 @@ class Ledger:
 
     def __init__(self) -> None:
         self._inserted: dict[int, int] = defaultdict(int)  # by actor id
-        self._lost: dict[int, int] = defaultdict(int)  # by actor id, of fragments that arrived
+        self._lost_later: dict[int, int] = defaultdict(int)  # by actor id, after the fragment had left its writer
         self._produced: dict[int, int] = {}  # by actor id, of incarnations that have ended
 
-    def inserted(self, actor_id: int, steps: int) -> None:
+    def on_inserted(self, actor_id: int, steps: int) -> None:
         self._inserted[actor_id] += steps
 
-    def lost(self, actor_id: int, steps: int) -> None:
-        """Steps of an actor that arrived were lost before they were inserted."""
-        self._lost[actor_id] += steps
+    def on_lost(self, actor_id: int, steps: int) -> None:
+        """Steps that reached a node or a shard were lost before they were in a table."""
+        self._lost_later[actor_id] += steps
 
-    def ended(self, actor_id: int, produced: int) -> None:
+    def on_ended(self, actor_id: int, produced: int) -> None:
         """An incarnation has ended after so many steps: those that were not inserted are lost."""
         self._produced[actor_id] = produced
 
@@ -143,5 +144,5 @@ class Ledger:
         produced = sum(self._produced.values()) + sum(living.values())
         inserted = sum(self._inserted.values())
         lost = sum(count - self._inserted[actor_id] for actor_id, count in self._produced.items())
-        lost += sum(steps for actor_id, steps in self._lost.items() if actor_id not in self._produced)
+        lost += sum(steps for actor_id, steps in self._lost_later.items() if actor_id not in self._produced)
         return {"produced": produced, "inserted": inserted, "lost": lost, "open": produced - inserted - lost}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from starling.actor.recorder import FragmentBuffer
+from starling.actor.recorder import FragmentBuffer, FragmentBufferSpec
 from starling.runtime.link import Link
 from starling.runtime.messages import CreditGranted, CreditsReturned, EnvGroupLost, FragmentReady
 from starling.runtime.shared_memory import AnonymousSharedMemory
@@ -17,10 +17,10 @@ from starling.types import Fragment, Progress
 
 @dataclass(frozen=True)
 class FragmentPort:
-    """Slots for the fragments of some groups: `specs` are the slots' `ArraySpec`, `offsets` where each begins."""
+    """Slots for the fragments of some groups: the layout of a group's slots, and the offset at which each begins."""
 
     shared_memory: AnonymousSharedMemory
-    specs: dict[int, FragmentBuffer]
+    specs: dict[int, FragmentBufferSpec]
     offsets: dict[int, list[int]]
 
     def buffers(self) -> dict[int, list[FragmentBuffer]]:
@@ -34,12 +34,14 @@ class FragmentPort:
 class LinkSink:
     """A credit is a slot to write into; a full slot is named to the other side and comes back as a credit."""
 
-    def __init__(self, link: Link, port: FragmentPort, shared_weights: SharedWeights, model: nn.Module) -> None:
+    def __init__(
+        self, link: Link, port: FragmentPort, shared_weights: SharedWeights, model: nn.Module, fetch_every: int = 1
+    ) -> None:
         self._link, self._slots = link, port.buffers()
         self._credits: dict[int, deque[int]] = {group: deque() for group in self._slots}
         self._open: dict[int, int] = {}
-        self._lost: list[int] = []
-        self._weights = WeightReader(shared_weights, model)
+        self._lost_groups: list[int] = []
+        self._weights = WeightReader(shared_weights, model, fetch_every)
 
     def begin(self, group: int) -> FragmentBuffer | None:
         if group in self._open:  # what was being written there was abandoned
@@ -55,7 +57,7 @@ class LinkSink:
         for message in self._link.receive():
             match message:
                 case EnvGroupLost(group):
-                    self._lost.append(group)
+                    self._lost_groups.append(group)
                 case CreditGranted(group, slot):
                     self._credits[group].append(slot)
         self._link.raise_if_ended()
@@ -63,7 +65,7 @@ class LinkSink:
     def lost_groups(self) -> list[int]:
         """Groups whose env loop is gone since the last call."""
         self._receive()
-        lost, self._lost = self._lost, []
+        lost, self._lost_groups = self._lost_groups, []
         return lost
 
     def give_back(self, group: int) -> None:

@@ -64,12 +64,12 @@ class Hub:
         scoring_thread: ScoringThread | None,  # for attentive and elite replay
     ) -> None:
         self.store = store
-        self.credits = Credits(actor_slots, store.begin, store.lost)
+        self.credits = Credits(actor_slots, store.begin, store.take_back)
         self._prefetched: queue.SimpleQueue[Sample] = queue.SimpleQueue()
         self._in_line: deque[Sample] = deque()  # the same batches, for who looks ahead
         self.failure: BaseException | None = None
         self._prefetch, self._scoring_thread = prefetch, scoring_thread
-        self._undelivered = 0  # batches with drawn candidates, perhaps still being scored
+        self._being_scored = 0  # batches with drawn candidates that are not selected yet
         self._event_queue = event_queue
         self.supervisor = Supervisor(workers, settings, self)
         self._next_check = 0.0
@@ -102,7 +102,8 @@ class Hub:
         """Run a function in the hub's thread and return its result.
 
         It runs in the caller's thread instead if the hub's has not started, has ended, or is stuck (see `fail`). If the
-        hub's thread is stuck in the function itself, it runs in both, so it must be harmless to run twice.
+        hub's thread is stuck in the function itself, then the function runs a second time in the caller's thread, so it
+        must be harmless to run twice.
         """
         if not self._thread.is_alive() or threading.current_thread() is self._thread:
             return function()
@@ -162,6 +163,9 @@ class Hub:
     def metrics(self) -> dict[str, Any]:
         return self.call(self._metrics)
 
+    # How a run ends, in this order: `fail`, only after an error; `halt`, before the last state is saved; `stop`, from
+    # the runtime's `close`.
+
     def fail(self, failure: BaseException) -> None:
         """Fail the run from another thread, and do not wait for the hub's, which may be stuck waiting for an answer."""
         self.failure, self._stuck = failure, True
@@ -209,18 +213,18 @@ class Hub:
 
     def _prefetch_batches(self) -> None:
         """Prepare batches before the learner asks for them."""
-        while self._undelivered < self._free_places():
+        while self._being_scored < self._free_places():
             candidates = self.store.draw_candidates()
             if candidates is None:
                 return
-            self._undelivered += 1
+            self._being_scored += 1
             if candidates.tables_to_score and self._scoring_thread is not None:
                 self._scoring_thread.put(candidates)
             else:
                 self._select(candidates, {})
 
     def _select(self, candidates: Candidates, distances: dict[int, NDArray]) -> None:
-        self._undelivered -= 1
+        self._being_scored -= 1
         self._deliver(self.store.select(candidates, distances))
 
     def _free_places(self) -> int:
@@ -282,15 +286,15 @@ class Hub:
             case SlotFreed(group, slot):
                 credits.free_slot(group, slot)
             case StepsStored(actor_id, steps):
-                credits.ledger.inserted(actor_id, steps)
+                credits.ledger.on_inserted(actor_id, steps)
             case StepsLost(actor_id, steps):
-                credits.ledger.lost(actor_id, steps)
+                credits.ledger.on_lost(actor_id, steps)
             case IncarnationEnded(group, steps):
                 credits.incarnation_ends(group, steps)
             case EnvGroupPaused(group):
                 credits.pause(group)
             case EnvGroupResumed(group):
-                credits.go_on(group)
+                credits.resume(group)
             case _:
                 raise BrokenMessageError(f"{worker.name} sent {type(message).__name__}, which a hub does not handle")
 
@@ -298,7 +302,7 @@ class Hub:
         slots, before = self.credits.actor_slots[group], self.store.env_steps
         assert buffer is not None, "a fragment lies in its slot or was sent"
         self.store.insert(Fragment(buffer.steps, slots.env_index, buffer.carries, actor_id, sequence))
-        self.credits.ledger.inserted(actor_id, self.store.env_steps - before)  # valid steps; none of a duplicate
+        self.credits.ledger.on_inserted(actor_id, self.store.env_steps - before)  # valid steps; none of a duplicate
         self.credits.free_slot(group, slot)
 
     def worker_started(self, worker: Worker) -> None:
@@ -306,7 +310,7 @@ class Hub:
         self.credits.writer_begins(worker.name)
         if worker.spec.kind in PAUSING:
             for group in worker.spec.groups:
-                self.credits.go_on(group)
+                self.credits.resume(group)
         if worker.name == "evaluator" and self._evaluating:
             self._send(worker.name, Evaluate(self.evaluator_state))
 

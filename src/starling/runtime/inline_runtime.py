@@ -14,12 +14,13 @@ from starling.actor.usage import BUSY, WAIT_IN, Shares, Usage
 from starling.errors import require
 from starling.learner.learner import Learner
 from starling.replay.store import Store
+from starling.runtime.acting_weights import ActingWeights
 from starling.runtime.candidate_scorer import CandidateScorer
 from starling.types import Episode, Fragment, Progress, Sample
 
 
 class InlineSink:
-    """Connects an actor core to a store and a learner in the same process, all with one model.
+    """Connects an actor core to a store and a learner in the same process, all with one model or `acting_weights`.
 
     The learner learns from all batches there are before a fragment begins, so weights never change within a fragment.
     """
@@ -31,7 +32,9 @@ class InlineSink:
         buffers: Mapping[int, FragmentBuffer],
         learner_usage: Usage,
         candidate_scorer: CandidateScorer | None,
+        acting_weights: ActingWeights | None,
     ) -> None:
+        self._acting_weights = acting_weights
         self._store, self._learner, self._buffers = store, learner, buffers
         self._learner_usage, self._candidate_scorer = learner_usage, candidate_scorer
 
@@ -41,9 +44,11 @@ class InlineSink:
             result = self._learner.step(sample, self._store.env_steps)
             assert result is not None, "a single learner waits for nobody"
             self._store.update_priorities(result.keys, result.priorities)
+            if self._store.limiter.unpaced:  # there is always another batch: one update per fragment
+                break
         self._learner_usage.enter(WAIT_IN)
         buffer = self._buffers[group]
-        return buffer if self._store.begin(buffer.steps.rows) else None
+        return buffer if self._store.begin(buffer.steps.batch_size) else None
 
     def _sample(self) -> Sample | None:
         return self._store.sample() if self._candidate_scorer is None else self._candidate_scorer.sample(self._store)
@@ -52,7 +57,8 @@ class InlineSink:
         self._store.insert(fragment)
 
     def refresh(self) -> Progress:
-        return self._learner.progress(self._store.env_steps)
+        now = self._learner.progress(self._store.env_steps)
+        return now if self._acting_weights is None else self._acting_weights.refresh(now)
 
 
 class InlineRuntime:
@@ -68,7 +74,9 @@ class InlineRuntime:
         evaluator: Evaluator | None,
         candidate_scorer: CandidateScorer | None,
         exact: bool,
+        acting_weights: ActingWeights | None = None,
     ) -> None:
+        self._acting_weights = acting_weights
         self.loops, self.store, self.learner, self.evaluator = list(loops), store, learner, evaluator
         self._policies = list(policies)
         self._cores = [policy.core if isinstance(policy, InferenceServer) else policy for policy in policies]
@@ -150,6 +158,8 @@ class InlineRuntime:
         if self._exact:
             state["loops"] = {str(i): loop.get_state() for i, loop in enumerate(self.loops)}
             state["policies"] = {str(i): policy.get_state() for i, policy in enumerate(self._policies)}
+            if self._acting_weights is not None:
+                state["learner"]["acting"] = self._acting_weights.get_state()
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -163,6 +173,8 @@ class InlineRuntime:
                 loop.set_state(state["loops"][str(i)])
             for i, policy in enumerate(self._policies):
                 policy.set_state(state["policies"][str(i)])
+            if self._acting_weights is not None:
+                self._acting_weights.set_state(state["learner"].get("acting", {}))
             begun = sum(core.recording for core in self._cores) if "tables" in state["store"] else 0
             require(self.store.limiter.in_flight == begun, "credits of fragments that nobody records")
         else:

@@ -41,7 +41,6 @@ from starling.runtime.messages import (
     StateRequest,
     StateWritten,
 )
-from starling.runtime.processes_runtime import PATIENCE
 from starling.runtime.rank_hub import Event, RankHub
 from starling.runtime.regroup import Regroup
 from starling.runtime.shared_memory import SharedBytes
@@ -52,6 +51,7 @@ from starling.types import Episode
 M = TypeVar("M", StateWritten, LearnerMetrics)
 TIMED = "time/"
 METRICS_SECONDS = 2.0
+EVENT_POLL_SECONDS = 0.05
 
 
 class LatestState:
@@ -87,7 +87,7 @@ class LearnersRuntime:
         self.hubs, self.learner, self._weights, self._state_buffers = hubs, learner, weights, state_buffers
         self._latest, self._events = latest, events
         self._regroup = Regroup(len(hubs), settings.reduction, time.monotonic)
-        self._patience = settings.timeout + 2 * settings.reduction  # within which a rank answers or is known to hang
+        self._answer_seconds = settings.timeout + 2 * settings.reduction  # a rank that is silent for longer hangs
         self._notices: deque[str] = deque()
         self._answers: dict[int, StateWritten | LearnerMetrics] = {}
         self._lost: set[int] = set()  # ranks without a process
@@ -127,7 +127,7 @@ class LearnersRuntime:
     def _handle_next(self) -> None:
         """Handle one message of a rank, or wait a moment for one."""
         with suppress(queue.Empty):
-            self._handle_message(*self._events.get(timeout=PATIENCE))
+            self._handle_message(*self._events.get(timeout=EVENT_POLL_SECONDS))
         for rank in self._regroup.overdue_ranks():
             self.hubs[rank].kill_rank()
         self._regroup_if_complete()
@@ -176,7 +176,7 @@ class LearnersRuntime:
         for rank in range(len(self.hubs)):
             if self.hubs[rank].failure is not None:
                 continue
-            if self._ask(rank, StateRequest(), StateWritten, self._patience) is not None:
+            if self._ask(rank, StateRequest(), StateWritten, self._answer_seconds) is not None:
                 self._latest.write(self._state_buffers[rank].read())
                 break
         else:

@@ -2,7 +2,7 @@
 
 A worker on another machine is reached through Ray, with the messages of `runtime.ray.messages` in between; the driver
 converts those to the classes here, so a hub sees no difference. In messages, `group` is the index of a group of envs,
-and `actor_id` one incarnation of that group. The learners that train together are never called a group here.
+and `actor_id` one incarnation of that group. A `LearnerGroup`, the learners that train together, is in no message.
 
 A message of an unknown class, or with wrong fields, ends the link: `decode` raises `BrokenMessageError`, and `Link`
 keeps its text in `broken`. The main process then kills the worker; a worker raises the error (`Link.raise_if_ended`).

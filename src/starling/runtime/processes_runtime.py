@@ -15,7 +15,7 @@ from starling.runtime.lease import Lease, close_hubs, lease_metrics
 from starling.runtime.shared_weights import WeightWriter
 from starling.types import Episode
 
-PATIENCE = 0.05
+BATCH_POLL_SECONDS = EVALUATION_POLL_SECONDS = 0.05
 """Seconds the learner waits for a batch before the run's other business has its turn."""
 
 
@@ -57,7 +57,7 @@ class ProcessesRuntime:
     def _learn(self) -> None:
         """Learn from the next batch, if one comes soon; publish the weights before its credits are granted again."""
         self._usage.enter(WAIT_IN)
-        sample = self.hub.next_batch(PATIENCE)
+        sample = self.hub.next_batch(BATCH_POLL_SECONDS)
         self._usage.enter(BUSY)
         if sample is None:
             return
@@ -112,7 +112,7 @@ class ProcessesRuntime:
 
     def _await_evaluation(self) -> Iterator[None]:
         while self.hub.evaluating and self.hub.failure is None:
-            time.sleep(PATIENCE)
+            time.sleep(EVALUATION_POLL_SECONDS)
             yield
 
     def evaluations(self) -> list[dict[str, float]]:

@@ -38,7 +38,7 @@ from starling.runtime.shared_weights import WeightWriter
 from starling.state_io import pack, unpack
 from starling.types import Keys, Sample
 
-PATIENCE = 0.05
+LINK_POLL_SECONDS = 0.05
 """Seconds that a rank waits for a batch before it asks the others."""
 
 
@@ -96,7 +96,7 @@ class LearnerRank:
 
     def _wait_for_batch(self) -> None:
         self._usage.enter(WAIT_IN)
-        wait_readable([self._line], PATIENCE)
+        wait_readable([self._line], LINK_POLL_SECONDS)
         self._usage.enter(BUSY)
         self._handle_messages()
 
@@ -169,4 +169,4 @@ class LearnerRank:
         self._send_waits(late=error.late, why=str(error))
 
     def _send_waits(self, late: bool = False, why: str | None = None) -> None:
-        self._line.send(RankWaits(*self._learner.standing, late, why))
+        self._line.send(RankWaits(*self._learner.position, late, why))

@@ -36,12 +36,12 @@ class Regroup:
     def __init__(
         self,
         size: int,
-        patience: float,
+        notice_seconds: float,
         clock: Callable[[], float],
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        self._size, self._patience, self._clock, self._uniform = size, patience, clock, uniform
-        self._standing: dict[int, tuple[int, int]] = {}  # of ranks that wait: (updates, optimizer steps)
+        self._size, self._notice_seconds, self._clock, self._uniform = size, notice_seconds, clock, uniform
+        self._positions: dict[int, tuple[int, int]] = {}  # of ranks that wait: (updates, optimizer steps)
         self._deadline: float | None = None  # by which ranks that do not wait must have noticed that others do
         self._exited: set[int] = set()
         self._attempts = self._failures = 0
@@ -50,19 +50,19 @@ class Regroup:
         self._why = ""  # a rank lost the others last
         self._next: float | None = None  # the time of the next attempt, once all ranks wait
 
-    def on_waiting(self, rank: int, standing: tuple[int, int], late: bool, why: str | None = None) -> None:
+    def on_waiting(self, rank: int, position: tuple[int, int], late: bool, why: str | None = None) -> None:
         """A rank waits, since it has started or lost the others, and `why`."""
         self._exited.discard(rank)
-        self._standing[rank] = standing
+        self._positions[rank] = position
         if why is not None:
             self._why = f"learner {rank}: {why}"
-        end = self._clock() + (GRACE if late else self._patience)
+        end = self._clock() + (GRACE if late else self._notice_seconds)
         if self._attempts and (self._deadline is None or end < self._deadline):
             self._deadline = end
 
     def on_exit(self, rank: int) -> None:
         """A rank's process has ended."""
-        self._standing.pop(rank, None)
+        self._positions.pop(rank, None)
         self._exited.add(rank)
         self._exits, self._next = True, None
 
@@ -71,22 +71,22 @@ class Regroup:
         if self._deadline is None or self._clock() < self._deadline:
             return []
         self._deadline = None
-        return [rank for rank in range(self._size) if rank not in self._standing and rank not in self._exited]
+        return [rank for rank in range(self._size) if rank not in self._positions and rank not in self._exited]
 
     def order(self) -> Order | None:
         """The order to all ranks, returned once when all of them wait; the state with most updates wins.
 
         Raises `RunFailedError` after `MAX_FAILURES` attempts that failed.
         """
-        if len(self._standing) < self._size:
+        if len(self._positions) < self._size:
             return None
-        source = max(self._standing, key=lambda rank: (self._standing[rank], -rank))
-        updates, _ = self._standing[source]
+        source = max(self._positions, key=lambda rank: (self._positions[rank], -rank))
+        updates, _ = self._positions[source]
         if self._next is None:
             self._next = self._clock() + self._pause(updates)
         if self._clock() < self._next:
             return None
-        self._standing.clear()
+        self._positions.clear()
         self._deadline = self._next = None
         self._attempts += 1
         self._begun_at, self._exits = updates, False

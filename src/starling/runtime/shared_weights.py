@@ -2,7 +2,8 @@
 
 Two copies are written in turn. A reader reads the copy that was finished last and checks it afterwards: it reads again
 only if a writer has begun that same copy meanwhile. This relies on stores becoming visible in order, as on x86. The
-runtime of the learner publishes after every update (`ProcessesRuntime.step`); an actor reads before every fragment.
+runtime of the learner publishes after every update (`ProcessesRuntime.step`); an actor reads before every fragment,
+when the fragment's first action is already computed (`PolicyCore._act_one`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from starling.runtime.acting_weights import is_due
 from starling.runtime.shared_memory import ALIGN, AnonymousSharedMemory
 from starling.types import ArraySpec, NDArray, Progress, Tensor
 
@@ -27,13 +29,13 @@ def _state(model: nn.Module) -> list[Tensor]:
     return [tensor.detach() for tensor in model.state_dict().values()]
 
 
-def _room(tensor: Tensor) -> int:
+def _aligned_bytes(tensor: Tensor) -> int:
     return -(-tensor.numel() * tensor.element_size() // ALIGN) * ALIGN
 
 
 def copy_size(model: nn.Module) -> int:
     """Bytes of a model's weights and buffers with their header."""
-    return ALIGN + sum(_room(tensor) for tensor in _state(model))
+    return ALIGN + sum(_aligned_bytes(tensor) for tensor in _state(model))
 
 
 class SharedWeights:
@@ -65,7 +67,7 @@ class SharedWeights:
         while (number := int(counts[FINISHED])) != known:
             made = copy(number)
             if counts[BEGUN] < number + 2:
-                return made  # whole, if perhaps no longer the newest: nobody wrote there meanwhile
+                return made  # not torn, since nobody wrote there meanwhile; it may already be outdated
         return None
 
     def accept(self, data: NDArray) -> None:
@@ -104,7 +106,7 @@ class _View:
             tensors = []
             for tensor in self.mine:
                 tensors.append(shared_weights.shared_memory.tensor(tensor, offset))
-                offset += _room(tensor)
+                offset += _aligned_bytes(tensor)
             self.copies.append(tensors)
 
     def _tensors(self, data: Tensor) -> list[Tensor]:
@@ -113,7 +115,7 @@ class _View:
         for tensor in self.mine:
             part = data[offset : offset + tensor.numel() * tensor.element_size()]
             found.append(part.view(tensor.dtype).view(tensor.shape))
-            offset += _room(tensor)
+            offset += _aligned_bytes(tensor)
         return found
 
     @torch.no_grad()
@@ -153,15 +155,16 @@ class WeightWriter:
 
 
 class WeightReader:
-    """Loads published weights into a model."""
+    """Loads published weights into a model, `every` so many updates after those that it loaded last."""
 
-    def __init__(self, shared_weights: SharedWeights, model: nn.Module) -> None:
+    def __init__(self, shared_weights: SharedWeights, model: nn.Module, every: int = 1) -> None:
+        self._every = every
         self._shared_weights, self._view = shared_weights, _View(shared_weights, model)
         self._known = 0
         self._progress = Progress()
 
     def refresh(self) -> Progress:
-        """Load the newest weights unless they are loaded already; returns the progress they were published with."""
+        """Load the newest weights if they are due; returns the progress that the loaded ones were published with."""
         read = self._shared_weights.newest(self._known, self._read)
         if read is not None:
             self._known, self._progress = read
@@ -169,5 +172,8 @@ class WeightReader:
 
     def _read(self, number: int) -> tuple[int, Progress]:
         env_steps, updates, fraction = self._view.headers[number % 2].tolist()
+        progress = Progress(int(env_steps), int(updates), fraction)
+        if self._known and self._every > 1 and not is_due(progress, self._progress, self._every):
+            return number, self._progress
         self._view.read(number)
-        return number, Progress(int(env_steps), int(updates), fraction)
+        return number, progress

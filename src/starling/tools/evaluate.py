@@ -136,7 +136,7 @@ def evaluate_run(
         agent.run_plan, agent.model, settings, seed, agent.progress, explore=sample, arm=agent.arm
     )
     try:
-        return summarise(evaluator) | {
+        return summarize(evaluator) | {
             "protocol": protocol,
             "actions": "sampled" if sample else agent.greedy_actions(),
             "env": agent.run_plan.env.id,
@@ -147,7 +147,7 @@ def evaluate_run(
         evaluator.env.close()
 
 
-def summarise(evaluator: Evaluator) -> dict[str, Any]:
+def summarize(evaluator: Evaluator) -> dict[str, Any]:
     """Play all episodes; returns mean, median, std, and a 95% confidence interval of the mean of their returns."""
     totals = [game.total for ended in evaluator.play() for game in ended]
     low, high = _interval(np.array(totals))

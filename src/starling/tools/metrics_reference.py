@@ -15,7 +15,7 @@ _INTRODUCTION = """# Metrics
 Every key of `metrics.jsonl`, generated from `src/starling/experiment/run_folder/metric_keys.py` by
 `python -m starling.tools.metrics_reference > docs/metrics.md`.
 
-A run writes a row every `log.every` env steps (by default a hundredth of `stop.env_steps`), after every evaluation, and
+A run writes a row every `log.every` (by default a hundredth of the run), after every evaluation, and
 at its end. A row is one line of `metrics.jsonl` in the run's folder: a flat JSON object. Its numbers are also written
 as TensorBoard scalars of the same names, with `env_steps` as their step.
 

@@ -95,7 +95,7 @@ def interquartile_curve(
 ) -> tuple[Scores, Scores, Scores]:
     """Interquartile mean of several runs at every point of a curve, with its bootstrap interval.
 
-    A resample draws whole curves, so that neighbouring points of the interval belong to the same resamples.
+    A resample draws whole curves, so that neighboring points of the interval belong to the same resamples.
 
     Args:
         curves: values [runs, points].

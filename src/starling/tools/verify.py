@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from starling.config.imports import clusters_of, imports_of
 from starling.config.load import load, to_saved
@@ -31,17 +31,23 @@ def verify(
 ) -> list[str]:
     """Kill a run after N env steps and resume it to 2N; returns the problems that were found.
 
+    If `stop.env_steps` is null and `stop.updates` is not, N is in updates, as are the schedules of such a run.
+
     The imports of `source` were checked before; `words` are those that the user has allowed.
     """
     with tempfile.TemporaryDirectory(prefix="starling-verify-") as scratch:
         config = load(source, overrides)
         allow = [f"--allow={word}" for word in (*words, *_words_for(config))]
-        settings = [source, *overrides, f"checkpoint.every={steps}", f"stop.env_steps={2 * steps}", "stop.return=null"]
+        unit = count_of(config)
+        limits = dict.fromkeys(("frames", "updates", "episodes", "minutes", "return", "env_steps"), "null")
+        limits[unit.replace(" ", "_")] = str(2 * steps)
+        settings = [source, *overrides, f"checkpoint.every={steps} {unit}"]
+        settings += [f"stop.{key}={value}" for key, value in limits.items()]
         settings += allow
         if not to_the_bit(config):
-            return _verify_counters(settings, Path(scratch), steps, say, allow)
+            return _verify_counters(settings, Path(scratch), steps, unit, say, allow)
         settings.append("checkpoint.exact=true")
-        say(f"one run of {2 * steps:,} env steps")
+        say(f"one run of {2 * steps:,} {unit}")
         whole = _train(settings, Path(scratch), "whole")
         _wait(whole)
         say(f"the same run, killed after its checkpoint at {steps:,}")
@@ -49,6 +55,12 @@ def verify(
         say("resuming it")
         _wait(_starling(["resume", str(killed.path), *allow]))
         return compare(RunFolder(Path(scratch) / "whole"), killed)
+
+
+def count_of(config: Config) -> Literal["env steps", "updates"]:
+    """Return what a run of `config` counts: updates if its length is said in nothing else."""
+    stop = config.stop
+    return "updates" if stop.env_steps is None and stop.frames is None and stop.updates is not None else "env steps"
 
 
 def to_the_bit(config: Config) -> bool:
@@ -63,9 +75,9 @@ def _words_for(config: Config) -> list[str]:
 
 
 def _verify_counters(
-    settings: list[str], scratch: Path, steps: int, say: Callable[[str], None], allow: list[str]
+    settings: list[str], scratch: Path, steps: int, unit: str, say: Callable[[str], None], allow: list[str]
 ) -> list[str]:
-    say(f"a run of {2 * steps:,} env steps, killed after its checkpoint at {steps:,}")
+    say(f"a run of {2 * steps:,} {unit}, killed after its checkpoint at {steps:,}")
     run = _killed_run(settings, scratch, steps)
     before, rows = Counters.of(run), read_rows(run.metrics_file)
     say("resuming it")

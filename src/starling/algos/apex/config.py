@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from starling.algos.dqn.config import DQNConfig
-from starling.algos.settings import PrioritizedConfig
+from starling.algos.settings import UPDATES_PER_STEP, PrioritizedConfig
 from starling.config.limits import BatchSize, Capacity, Exponent, Length, UpdateRate
 from starling.config.parts import Linear, LinearUnit, OptimizerConfig
 
@@ -30,8 +30,8 @@ class ApeXConfig(DQNConfig):
     batch: BatchSize = Field(512, ge=1, description="transitions per update")
     capacity: Capacity = Field(2_000_000, ge=1, description="env steps kept in replay, over all envs")
     fragment: Length = Field(100, ge=1, description="steps of every env between two inserts and two reads of weights")
-    updates_per_step: UpdateRate = Field(
-        0.0015, gt=0, description="updates allowed per env step; the paper's system had 19 in 12,500"
+    updates_per_step: UpdateRate | None = Field(
+        0.0015, gt=0, description=f"{UPDATES_PER_STEP}; the paper's system had 19 in 12,500"
     )
     epsilon: LinearUnit = Field(
         Linear(start=0.4, end=0.4, fraction=1.0),

@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from starling.algos.settings import TransitionsConfig
+from starling.algos.settings import UPDATES_PER_STEP, TransitionsConfig
 from starling.config.bandits import EpsilonBanditConfig
-from starling.config.limits import BatchSize, Capacity, Length, Magnitude, Steps, UpdateRate, Width
+from starling.config.limits import BatchSize, Capacity, Length, Magnitude, UpdateRate, Width
 from starling.config.parts import Linear, LinearUnit, OptimizerConfig
+from starling.config.quantities import TARGET_EVERY, UpdateInterval
 
 
 class DQNConfig(TransitionsConfig):
@@ -41,8 +42,8 @@ class DQNConfig(TransitionsConfig):
     batch: BatchSize = Field(32, ge=1, description="transitions per update")
     learning_starts: Capacity = Field(50_000, ge=1, description="transitions in replay before the first update")
     fragment: Length = Field(4, ge=1, description="steps of every env between two inserts into replay")
-    updates_per_step: UpdateRate = Field(0.25, gt=0, description="updates allowed per env step")
-    target_every: Steps = Field(2_500, ge=1, description="updates between copies into the target network")
+    updates_per_step: UpdateRate | None = Field(0.25, gt=0, description=UPDATES_PER_STEP)
+    target_every: UpdateInterval = Field(2_500, description=TARGET_EVERY)
     epsilon: LinearUnit = Field(Linear(start=1.0, end=0.01, steps=1_000_000), description="epsilon when training")
     epsilon_bandit: EpsilonBanditConfig | None = Field(
         None,

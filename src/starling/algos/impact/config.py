@@ -7,8 +7,9 @@ from typing import ClassVar
 from pydantic import Field
 
 from starling.algos.settings import VTraceConfig
-from starling.config.limits import BatchSize, Items, Length, Magnitude, Passes, Steps
+from starling.config.limits import BatchSize, Items, Length, Magnitude, Passes
 from starling.config.parts import Linear, LinearPositive, OptimizerConfig
+from starling.config.quantities import TARGET_EVERY, UpdateInterval
 
 
 class IMPACTConfig(VTraceConfig):
@@ -20,9 +21,7 @@ class IMPACTConfig(VTraceConfig):
     buffer: Items = Field(4, ge=1, description="batches in the circular buffer (N), used in turn")
     max_times_sampled: Passes = Field(2, ge=1, description="updates from each batch (K)")
     queue_batches: Items = Field(1, ge=1, description="batches that actors may have ready beyond the buffer")
-    target_every: Steps = Field(
-        16, ge=1, description="updates between copies into the target policy network (t_target)"
-    )
+    target_every: UpdateInterval = Field(16, description=f"{TARGET_EVERY} (t_target)")
     clip: LinearPositive = Field(
         Linear(start=0.3, end=0.3, fraction=1.0), description="how far the policy's ratio may move from 1"
     )

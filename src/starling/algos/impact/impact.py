@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from starling.algos.actor_critic import (
-    BEHAVIOUR,
+    BEHAVIOR,
     POLICY,
-    behaviour_policy,
+    behavior_policy,
     build_actor_critic,
     choose,
     first_steps,
@@ -41,7 +41,7 @@ class LogProbs:
 
     target: Tensor  # under the target network's policy
     behavior: Tensor  # under the policy of the worker that acted
-    clip: Tensor  # epsilon of the clipped surrogate, the same everywhere
+    clip: Tensor  # epsilon of the clipped surrogate, the same number at all steps; see `ppo_surrogate`
 
 
 class IMPACT(Algorithm):
@@ -73,50 +73,51 @@ class IMPACT(Algorithm):
         )
 
     def learning(self) -> LearnSpec:
-        return LearnSpec(self._optimizers, target=TargetSpec(self.config.target_every))
+        return LearnSpec(optimizers=self._optimizers, target=TargetSpec(every=self.config.target_every))
 
     def act(self, model: Network, inputs: ActInput) -> ActOutput:
         policy, action, state = choose(model, inputs)
-        return ActOutput(action, extras={BEHAVIOUR: policy.params()}, state=state)
+        return ActOutput(action, extras={BEHAVIOR: policy.params()}, state=state)
 
     def prepare(self, model: Network, target_net: Network, batch: Batch) -> Batch:
         """Compute log-probabilities [T, B] of the actions under the target and behavior policies, and add the clip."""
-        steps = batch.trajectory
-        outputs, _, _ = target_net.unroll_trajectory(steps, only=(POLICY,))
-        policy = first_steps(outputs[POLICY], steps.length)
-        acted = behaviour_policy(policy, steps)
-        target = policy.log_prob(steps.action)
-        clip = self.config.clip.at(batch.progress.env_steps, batch.progress.fraction)
-        prepared = LogProbs(target, acted.log_prob(steps.action), torch.full_like(target, clip))
+        trajectory = batch.trajectory
+        outputs, _, _ = target_net.unroll_trajectory(trajectory, only=(POLICY,))
+        policy = first_steps(outputs[POLICY], trajectory.length)
+        acted = behavior_policy(policy, trajectory)
+        target = policy.log_prob(trajectory.action)
+        clip = self.config.clip.at(batch.progress)
+        prepared = LogProbs(target, acted.log_prob(trajectory.action), torch.full_like(target, clip))
         return replace(batch, prepared=prepared)
 
     def loss(self, model: Network, target_net: Network, batch: Batch) -> Loss:
         """Algorithm 1: V-trace with ratios target / worker; surrogate with ratios pi / max(target, worker / rho)."""
-        steps, streams, config = batch.trajectory, self._streams, self.config
+        trajectory, streams, config = batch.trajectory, self._streams, self.config
         prepared: LogProbs = batch.prepared
-        outputs, _, _ = model.unroll_trajectory(steps)
-        policy = first_steps(outputs[POLICY], steps.length)
+        outputs, _, _ = model.unroll_trajectory(trajectory)
+        policy = first_steps(outputs[POLICY], trajectory.length)
         log_rho = log_ratio(prepared.target, prepared.behavior)  # [T, B]
-        traces = vtrace_by_stream(outputs, log_rho, steps, streams, config)
+        traces = vtrace_by_stream(outputs, log_rho, trajectory, streams, config)
         advantage = weighted_total({name: trace.pg_advantage for name, trace in traces.items()}, streams)
         reference = torch.maximum(prepared.target, prepared.behavior - math.log(config.target_ratio_clip))
-        log_pi = policy.log_prob(steps.action)
+        log_pi = policy.log_prob(trajectory.action)
         ratio = log_ratio(log_pi, reference)
-        errors = {s.name: value_loss(outputs[s.name][:-1], traces[s.name].vs) for s in streams}
-        terms = {
+        value_losses = {s.name: value_loss(outputs[s.name][:-1], traces[s.name].vs) for s in streams}
+        losses = {
             "policy": ppo_surrogate(ratio, advantage, prepared.clip),
-            "value": total(list(errors.values())),
+            "value": total(list(value_losses.values())),
             "entropy": policy.entropy(),
         }  # [T, B] each
-        loss = terms["policy"] + config.value_coef * terms["value"] - config.entropy_coef * terms["entropy"]
-        mean = masked_mean(loss, steps.valid) + config.value_coef * loss_at_ends(errors, streams, steps.valid)
+        valid = trajectory.valid
+        loss_t = losses["policy"] + config.value_coef * losses["value"] - config.entropy_coef * losses["entropy"]
+        loss = masked_mean(loss_t, valid) + config.value_coef * loss_at_ends(value_losses, streams, valid)
 
         def metrics() -> dict[str, Tensor]:
-            stale = {
+            ratios = {
                 "rho": log_rho.exp(),
                 "clipped": is_clipped(ratio, prepared.clip),
                 "off_policy": total_variation(log_pi - prepared.behavior),
             }
-            return masked_means({**terms, **stale}, steps.valid)
+            return masked_means({**losses, **ratios}, valid)
 
-        return Loss(losses=dict.fromkeys(self._optimizers, mean), metrics=metrics)
+        return Loss(losses=dict.fromkeys(self._optimizers, loss), metrics=metrics)

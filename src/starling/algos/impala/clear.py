@@ -13,10 +13,10 @@ VALUES = "values"
 
 
 def cloning_losses(
-    outputs: PolicyOutputs, steps: Trajectory[Tensor], streams: tuple[StreamSpec, ...], cloned: Tensor
+    outputs: PolicyOutputs, trajectory: Trajectory[Tensor], streams: tuple[StreamSpec, ...], cloned: Tensor
 ) -> dict[str, Tensor]:
     """KL(mu || pi) and (V - V_recorded)^2 (section 3.2), [T, B] each and 0 where `cloned` [T, B] is False."""
-    recorded = steps.extras[VALUES]
-    errors = [(outputs.heads[s.name][:-1] - recorded[s.name][: steps.length]).square() for s in streams]
-    losses = {"policy_clone": outputs.behaviour.kl(outputs.policy), "value_clone": total(errors)}
+    recorded = trajectory.extras[VALUES]
+    errors = [(outputs.heads[s.name][:-1] - recorded[s.name][: trajectory.length]).square() for s in streams]
+    losses = {"policy_clone": outputs.behavior.kl(outputs.policy), "value_clone": total(errors)}
     return {name: torch.where(cloned, loss, 0.0) for name, loss in losses.items()}

@@ -96,9 +96,9 @@ class LaserConfig(Part):
     threshold: Magnitude = Field(
         0.3, gt=0, description="largest KL(current policy || reference) at a state to learn from"
     )
-    reference: Literal["implied", "behaviour"] = Field(
+    reference: Literal["implied", "behavior"] = Field(
         "implied",
-        description="implied: the policy implied by clipped weights (the paper); behaviour: the recorded one",
+        description="implied: the policy implied by clipped weights (the paper); behavior: the recorded one",
     )
 
 

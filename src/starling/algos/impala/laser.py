@@ -15,14 +15,14 @@ from starling.types import EnvSpec, Tensor
 D = TypeVar("D", Categorical, MultiCategorical)
 
 
-def relevance(policy: D, behaviour: D, clip_rho: float, laser: LaserConfig) -> Tensor:
+def relevance(policy: D, behavior: D, clip_rho: float, laser: LaserConfig) -> Tensor:
     """Relevance mask, bool [T, B]: KL(pi || reference) is at most the threshold (section 4)."""
-    if laser.reference == "behaviour" or not isinstance(policy, Categorical):
-        return relevant(policy, behaviour, laser.threshold)
-    return relevant(policy, implied_policy(policy, behaviour, clip_rho), laser.threshold)
+    if laser.reference == "behavior" or not isinstance(policy, Categorical):
+        return relevant(policy, behavior, laser.threshold)
+    return relevant(policy, implied_policy(policy, behavior, clip_rho), laser.threshold)
 
 
 def check_actions(laser: LaserConfig, env: EnvSpec) -> None:
     """Raise `UserError` if the reference policy is not defined for the env's action space."""
     if laser.reference == "implied" and not isinstance(env.action, spaces.Discrete):
-        raise UserError("algo.laser: the implied policy needs one choice per step; use algo.laser.reference=behaviour")
+        raise UserError("algo.laser: the implied policy needs one choice per step; use algo.laser.reference=behavior")

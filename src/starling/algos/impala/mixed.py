@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from starling.algos.actor_critic import BEHAVIOUR, POLICY, choose_from
+from starling.algos.actor_critic import BEHAVIOR, POLICY, choose_from
 from starling.algos.base import ActInput, ActOutput, LearnSpec, Loss
 from starling.algos.impala.clear import VALUES, cloning_losses
 from starling.algos.impala.config import IMPALAConfig, SourceConfig
 from starling.algos.impala.impala import (
     IMPALA,
-    LossTerms,
     PolicyOutputs,
-    explained_value,
-    loss_terms,
+    StepLosses,
+    explained_variance_of,
+    per_step_losses,
     per_step_metrics,
     run_network,
 )
@@ -44,10 +44,10 @@ class MixedIMPALA(IMPALA):
         return self._sources.tables(self.config.unroll, self.config.batch, num_envs, self.config.max_lag)
 
     def learning(self) -> LearnSpec:
-        beta = self._sources.importance_exponent
+        beta = self._sources.beta
         return LearnSpec(
-            self._optimizers,
-            importance_exponent=None if beta is None else lambda progress: beta,
+            optimizers=self._optimizers,
+            importance_beta=None if beta is None else lambda progress: beta,
         )
 
     def act(self, model: Network, inputs: ActInput) -> ActOutput:
@@ -55,7 +55,7 @@ class MixedIMPALA(IMPALA):
         cloned = () if self.config.clear is None else tuple(stream.name for stream in self._streams)
         features, state = model.encode(inputs.obs, inputs.first, inputs.carry, (POLICY, *cloned))
         outputs = model.decode(features, (POLICY, *cloned))
-        extras = {BEHAVIOUR: outputs[POLICY].params()}
+        extras = {BEHAVIOR: outputs[POLICY].params()}
         if cloned:
             extras[VALUES] = {name: outputs[name] for name in cloned}
         if self._sources.records_features:
@@ -67,50 +67,50 @@ class MixedIMPALA(IMPALA):
 
     def loss(self, model: Network, target_net: None, batch: Batch) -> Loss:
         """IMPALA's loss with LASER's mask, CLEAR's cloning losses, and importance weights, each where asked for."""
-        steps, config = batch.trajectory, self.config
-        outputs = run_network(model, steps)
+        trajectory, config = batch.trajectory, self.config
+        outputs = run_network(model, trajectory)
         keep: Tensor | None = None
         if config.laser is not None:
-            keep = relevance(outputs.policy, outputs.behaviour, config.clip_rho, config.laser)
-        terms = loss_terms(outputs, steps, self._streams, config, keep)
+            keep = relevance(outputs.policy, outputs.behavior, config.clip_rho, config.laser)
+        losses = per_step_losses(outputs, trajectory, self._streams, config, keep)
         replayed = batch.source != self._sources.queue  # [B]
-        entropy, value = terms.entropy, terms.value_loss
+        entropy, value = losses.entropy, losses.value
         if keep is not None:
             entropy = torch.where(keep & ~replayed, entropy, 0.0)
-        policy = terms.policy_loss - config.entropy_coef * entropy
+        policy = losses.policy - config.entropy_coef * entropy
         clones: dict[str, Tensor] = {}
         if config.clear is not None:
-            cloned = replayed & (steps.valid if keep is None else steps.valid & keep)
-            clones = cloning_losses(outputs, steps, self._streams, cloned)
+            cloned = replayed & (trajectory.valid if keep is None else trajectory.valid & keep)
+            clones = cloning_losses(outputs, trajectory, self._streams, cloned)
             policy = policy + config.clear.policy_cost * clones["policy_clone"]
             policy = policy + config.clear.value_cost * clones["value_clone"]
-        prioritized = self._sources.importance_exponent is not None
+        prioritized = self._sources.beta is not None
         if prioritized:
             policy, value = policy * batch.weight, value * batch.weight
-        loss = masked_sum(policy, steps.valid) + config.value_coef * value.sum()
+        loss = masked_sum(policy, trajectory.valid) + config.value_coef * value.sum()
         return Loss(
             losses=dict.fromkeys(self._optimizers, loss),
-            metrics=lambda: self._metrics(outputs, terms, clones, keep, batch),
-            priorities=self._priorities(outputs, terms, steps.valid) if prioritized else None,
+            metrics=lambda: self._metrics(outputs, losses, clones, keep, batch),
+            priorities=self._priorities(outputs, losses, trajectory.valid) if prioritized else None,
         )
 
-    def _priorities(self, outputs: PolicyOutputs, terms: LossTerms, valid: Tensor) -> Tensor:
+    def _priorities(self, outputs: PolicyOutputs, losses: StepLosses, valid: Tensor) -> Tensor:
         """Priorities [B]: the mean absolute value error of each row."""
-        errors = total([(terms.traces[s.name].vs - outputs.heads[s.name][:-1]).detach().abs() for s in self._streams])
+        errors = total([(losses.traces[s.name].vs - outputs.heads[s.name][:-1]).detach().abs() for s in self._streams])
         return torch.where(valid, errors, 0.0).sum(0) / valid.sum(0).clamp(min=1)
 
     def _metrics(
-        self, outputs: PolicyOutputs, terms: LossTerms, clones: dict[str, Tensor], keep: Tensor | None, batch: Batch
+        self, outputs: PolicyOutputs, losses: StepLosses, clones: dict[str, Tensor], keep: Tensor | None, batch: Batch
     ) -> dict[str, Tensor]:
         """Means over all valid steps, and per source."""
-        steps = batch.trajectory
-        named = {**per_step_metrics(outputs, terms, self.config.clip_rho), **clones}
+        trajectory = batch.trajectory
+        named = {**per_step_metrics(outputs, losses, self.config.clip_rho), **clones}
         if keep is not None:
             named["relevant"] = keep.float()
-        means = masked_means(named, steps.valid)
-        named["lag"] = (batch.progress.updates - steps.policy_version).float().expand_as(outputs.log_rho)
+        means = masked_means(named, trajectory.valid)
+        named["lag"] = (batch.progress.updates - trajectory.policy_version).float().expand_as(outputs.log_rho)
         return {
             **means,
-            **means_by_source(named, steps.valid, batch.source, self._sources.names),
-            "explained_variance": explained_value(outputs, terms, self._streams[0], steps.valid),
+            **means_by_source(named, trajectory.valid, batch.source, self._sources.names),
+            "explained_variance": explained_variance_of(self._streams[0], outputs, losses, trajectory.valid),
         }

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from starling import tree
-from starling.algos.actor_critic import BEHAVIOUR, POLICY
+from starling.algos.actor_critic import BEHAVIOR, POLICY
 from starling.algos.impala.config import SourceConfig
 from starling.algos.tables import rollout_table
 from starling.config.parts import NetConfig
@@ -44,7 +44,7 @@ class Sources:
         return any(source.kind == "elite" and source.distance != "kl" for source in self._sources)
 
     @property
-    def importance_exponent(self) -> float | None:
+    def beta(self) -> float | None:
         """The beta of prioritized replay, or None without one."""
         return next((source.beta for source in self._sources if source.kind == "prioritized"), None)
 
@@ -97,7 +97,7 @@ class Sources:
         outputs, features, _ = model.unroll_trajectory(seen, only=(POLICY,))
         if source.distance == "kl":
             policy = outputs[POLICY]
-            divergence: Tensor = type(policy).from_params(seen.extras[BEHAVIOUR]).kl(policy)
+            divergence: Tensor = type(policy).from_params(seen.extras[BEHAVIOR]).kl(policy)
             return divergence
         now, then = model.features_of(POLICY, features), seen.extras[FEATURES]
         return lp_distance(now, then, source.p) if source.distance == "lp" else cosine_distance(now, then)
@@ -115,16 +115,16 @@ class Sources:
         return nearest_lp(x, now, source.p) if source.distance == "lp" else nearest_cosine(x, now)
 
 
-def _features(model: Network, steps: Trajectory[Tensor]) -> Tensor:
+def _features(model: Network, trajectory: Trajectory[Tensor]) -> Tensor:
     """Features of the policy head at all observations of a trajectory: [T, B, F], or [T+1, B, F] with the last one."""
-    _, features, _ = model.unroll_trajectory(steps, only=(POLICY,))
+    _, features, _ = model.unroll_trajectory(trajectory, only=(POLICY,))
     return model.features_of(POLICY, features)
 
 
-def _every(steps: Trajectory[Tensor], stride: int) -> Trajectory[Tensor]:
+def _every(trajectory: Trajectory[Tensor], stride: int) -> Trajectory[Tensor]:
     """Every `stride`-th state; the last observation, which only bootstraps, is dropped."""
-    length = steps.length
-    return tree.map_trajectory(steps, lambda leaf: leaf[:length:stride], lambda leaf: leaf)
+    length = trajectory.length
+    return tree.map_trajectory(trajectory, lambda leaf: leaf[:length:stride], lambda leaf: leaf)
 
 
 def means_by_source(

@@ -10,8 +10,9 @@ from pydantic import Field, model_validator
 from starling.algos.r2d2.config import R2D2Config
 from starling.config.bandits import BanditConfig
 from starling.config.curiosity import EpisodicConfig, RNDConfig, check_part_of_novelty
-from starling.config.limits import Items, Length, Magnitude, Steps, Weight
+from starling.config.limits import Items, Length, Magnitude, Weight
 from starling.config.parts import OptimizerConfig
+from starling.config.quantities import TARGET_EVERY, UpdateInterval
 
 UNUSED = {"name", "weight", "discount", "lambda_", "share"}
 """Settings of intrinsic rewards that only apply to a separate reward stream."""
@@ -66,7 +67,7 @@ class NGUConfig(R2D2Config):
         5, ge=1, description="last steps of a sequence that embedding and predictor learn from"
     )
     retrace: float | None = Field(0.95, ge=0, le=1, description="lambda of Retrace (1606.02647); null: n-step")
-    target_every: Steps = Field(1_500, ge=1, description="updates between copies into the target network")
+    target_every: UpdateInterval = Field(1_500, description=TARGET_EVERY)
 
     def network_names(self) -> tuple[str, ...]:
         return ("q", "q_novelty") if self.separate_networks else ("q",)

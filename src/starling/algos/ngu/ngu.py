@@ -129,9 +129,11 @@ class NGU(R2D2):
     def intrinsic_state(self, num_envs: int) -> dict[str, Any]:
         return {**self._arms.initial_state(num_envs), "episode": self._episodic.initial_state(num_envs)}
 
+    def after_step(self, seen: IntrinsicInput, state: dict[str, Any]) -> None:
+        self._arms.change(seen, state)
+
     def intrinsic_rewards(self, model: NGUModel, seen: IntrinsicInput, state: dict[str, Any]) -> dict[str, Tensor]:
         """Episodic novelty * min(max(alpha, 1), L), with the lifelong modulator alpha (eq. 1)."""
-        self._arms.change(seen, state)
         episodic = self._episodic.reward(model.embedding, seen, state["episode"])
         error = model.lifelong(seen.obs)
         novelty = episodic * model.modulation(error).clamp(1.0, self.config.lifelong_limit)
@@ -156,42 +158,42 @@ class NGU(R2D2):
         return batch
 
     def loss(self, model: Any, target_net: Any, batch: Batch) -> Loss:
-        steps = batch.trajectory
-        arm = steps.carry["arm"].expand(steps.length + 1, -1)  # [T+1, B]
-        seen = replace(batch, trajectory=replace(steps, obs=model.beside(steps.obs, arm)))
+        trajectory = batch.trajectory
+        arm = trajectory.carry["arm"].expand(trajectory.length + 1, -1)  # [T+1, B]
+        seen = replace(batch, trajectory=replace(trajectory, obs=model.beside(trajectory.obs, arm)))
         loss = super().loss(model.agent, target_net.agent, seen)
-        pick, learned, mask = self._curious(steps)
-        before = tree.map(lambda leaf: pick(leaf[:-1]), steps.obs)  # [n, ...]
-        after = tree.map(lambda leaf: pick(leaf[1:]), steps.obs)
+        pick, learned, mask = self._curious(trajectory)
+        before = tree.map(lambda leaf: pick(leaf[:-1]), trajectory.obs)  # [n, ...]
+        after = tree.map(lambda leaf: pick(leaf[1:]), trajectory.obs)
         curious = {
             "lifelong": mean_of(model.lifelong(after), mask),
             "embedding": model.embedding.loss(
                 model.embedding.encode(before)[None],
                 model.embedding.encode(after)[None],
-                pick(steps.action)[None],
+                pick(trajectory.action)[None],
                 learned[None],
             ),
         }
 
         def metrics() -> dict[str, Tensor]:
-            earned = mean_of(*select_rows(steps.rewards[NOVELTY].flatten(), steps.valid.flatten()))
+            earned = mean_of(*select_rows(trajectory.rewards[NOVELTY].flatten(), trajectory.valid.flatten()))
             return {**loss.metrics(), **curious, f"reward/{NOVELTY}": earned}
 
         return Loss({**loss.losses, **curious}, metrics, loss.priorities)
 
-    def _curious(self, steps: Trajectory[Tensor]) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor | None]:
+    def _curious(self, trajectory: Trajectory[Tensor]) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor | None]:
         """The steps that train the novelty modules: the last `predictor_steps` of each sequence.
 
         Returns:
             A function that picks them, [n, ...], from a tensor [T, B, ...], a mask [n] of those that count, and this
             mask again, or None if all count.
         """
-        count, most = steps.valid.sum(0), self.config.predictor_steps  # [B]: steps after these are padding
+        count, most = trajectory.valid.sum(0), self.config.predictor_steps  # [B]: steps after these are padding
         if on_cpu(count):
-            learned_t = steps.valid & (torch.arange(steps.length)[:, None] >= count - most)
+            learned_t = trajectory.valid & (torch.arange(trajectory.length)[:, None] >= count - most)
             return lambda leaf: leaf[learned_t], learned_t[learned_t], None
-        back = torch.arange(1, min(most, steps.length) + 1, device=count.device)[:, None]
-        step, row = (count - back).clamp(min=0), torch.arange(steps.rows, device=count.device)
+        back = torch.arange(1, min(most, trajectory.length) + 1, device=count.device)[:, None]
+        step, row = (count - back).clamp(min=0), torch.arange(trajectory.batch_size, device=count.device)
         mask = (count >= back).flatten()
         return lambda leaf: leaf[step, row].flatten(0, 1), mask, mask
 
@@ -201,19 +203,19 @@ class NGU(R2D2):
             return q[EXTRINSIC]
         return q[EXTRINSIC] + self._of_arm(self._beta, carry)[:, None] * q[NOVELTY]
 
-    def terms(self, steps: Trajectory[Tensor], stream: StreamSpec) -> StreamTerms:
-        terms = super().terms(steps, stream)
-        gamma = self._of_arm(self._gamma, steps.carry)  # [B]
-        discount_t = torch.where(steps.terminated, 0.0, gamma)
+    def stream_terms(self, trajectory: Trajectory[Tensor], stream: StreamSpec) -> StreamTerms:
+        terms = super().stream_terms(trajectory, stream)
+        gamma = self._of_arm(self._gamma, trajectory.carry)  # [B]
+        discount_t = torch.where(trajectory.terminated, 0.0, gamma)
         if self.config.separate_networks:
             return replace(terms, discount_t=discount_t)
-        r_t = terms.r_t + self._of_arm(self._beta, steps.carry) * steps.rewards[NOVELTY]
+        r_t = terms.r_t + self._of_arm(self._beta, trajectory.carry) * trajectory.rewards[NOVELTY]
         return replace(terms, r_t=r_t, discount_t=discount_t)
 
-    def losses(self, errors_t: Values, weight: Tensor) -> Values:
+    def reduce_losses(self, losses_t: Values, weight: Tensor) -> Values:
         if not self.config.separate_networks:
-            return super().losses(errors_t, weight)
-        return {name: (weight * error.sum(0)).mean() for name, error in errors_t.items()}
+            return super().reduce_losses(losses_t, weight)
+        return {name: (weight * loss_t.sum(0)).mean() for name, loss_t in losses_t.items()}
 
     def _of_arm(self, values: Constant, carry: dict[str, Tree]) -> Tensor:
         """Look up `values` [N] by the policy of each row: [B]."""

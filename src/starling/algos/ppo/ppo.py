@@ -18,7 +18,7 @@ from starling.algos.tables import rollout_table
 from starling.config.parts import NetConfig
 from starling.errors import UserError
 from starling.nets.build import HeadSpec, Network
-from starling.nets.normalisers import Normalised, RewardScale
+from starling.nets.normalizers import Normalized, RewardScale
 from starling.ops.policy import (
     clipped_value_loss,
     is_clipped,
@@ -26,7 +26,7 @@ from starling.ops.policy import (
     log_ratio,
     masked_mean,
     masked_means,
-    normalise,
+    normalize,
     ppo_surrogate,
     total_variation,
     value_loss,
@@ -49,8 +49,8 @@ class Estimates:
     value: dict[str, Tensor]  # v(s) before the update, around which `value_clip` clips
     value_target: dict[str, Tensor]
     log_prob: Tensor  # of the action under the behavior policy
-    clip: Tensor  # epsilon of the clipped surrogate, the same everywhere
-    off_policy: Tensor | None  # total variation between behavior and current policy; only if actors run ahead
+    clip: Tensor  # epsilon of the clipped surrogate, the same number at all steps; see `ppo_surrogate`
+    total_variation: Tensor | None  # of behavior policy and policy before the update; only if actors run ahead
 
 
 class PPO(Algorithm):
@@ -59,7 +59,7 @@ class PPO(Algorithm):
     def __init__(self, config: PPOConfig, net: NetConfig) -> None:
         self.config, self.net = config, net
         self._streams = self.streams()
-        self._sequential = net.has_memory
+        self._has_memory = net.has_memory
         self._optimizers = network_optimizers(net, "ppo", config.optimizer)
 
     def streams(self) -> tuple[StreamSpec, ...]:
@@ -69,7 +69,7 @@ class PPO(Algorithm):
         self._streams = streams
         policy = self._policy_head(env)
         model = build_actor_critic(
-            "ppo", env, self.net, streams, policy=policy, normalise=self.config.normalize_observations
+            "ppo", env, self.net, streams, policy=policy, normalize=self.config.normalize_observations
         )
         if self.config.normalize_rewards:
             model.reward_scales.update({stream.name: RewardScale(stream.discount) for stream in streams})
@@ -88,10 +88,10 @@ class PPO(Algorithm):
 
     def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
         batch, rollout = self.config.batch_envs or num_envs, self.config.rollout
-        parts = batch if self._sequential else batch * rollout
-        if self.config.minibatches > parts:
-            what = "envs (a recurrent batch is split by env)" if self._sequential else "steps"
-            raise UserError(f"algo.minibatches={self.config.minibatches} is more than the batch's {parts} {what}")
+        most = batch if self._has_memory else batch * rollout
+        if self.config.minibatches > most:
+            what = "envs (a recurrent batch is split by env)" if self._has_memory else "steps"
+            raise UserError(f"algo.minibatches={self.config.minibatches} is more than the batch's {most} {what}")
         return (rollout_table(length=rollout, num_envs=num_envs, batch=batch, max_lag=self.config.max_lag),)
 
     def learning(self) -> LearnSpec:
@@ -99,7 +99,7 @@ class PPO(Algorithm):
             optimizers=self._optimizers,
             epochs=self.config.epochs,
             minibatches=self.config.minibatches,
-            split="env" if self._sequential else "step",
+            split="env" if self._has_memory else "step",
         )
 
     def act(self, model: Network, inputs: ActInput) -> ActOutput:
@@ -112,98 +112,109 @@ class PPO(Algorithm):
 
         Unless actors run ahead, the current policy is the behavior policy.
         """
-        steps = _normalised(model, batch.trajectory)
-        outputs, _, _ = model.unroll_trajectory(steps)
-        log_prob = first_steps(outputs[POLICY], steps.length).log_prob(steps.action)
+        trajectory = _normalize_and_update(model, batch.trajectory)
+        outputs, _, _ = model.unroll_trajectory(trajectory)
+        log_prob = first_steps(outputs[POLICY], trajectory.length).log_prob(trajectory.action)
         log_rho = None
         if self.config.max_lag:
-            behaviour = steps.extras[LOG_PROB][: steps.length]
-            log_prob, log_rho = behaviour, log_ratio(log_prob, behaviour)
-        scaled = _scaled(model, steps)
+            behavior = trajectory.extras[LOG_PROB][: trajectory.length]
+            log_prob, log_rho = behavior, log_ratio(log_prob, behavior)
+        scaled = _scale_and_update(model, trajectory)
         value = {stream.name: outputs[stream.name] for stream in self._streams}  # [T+1, B]
         estimates = {stream.name: _estimates(scaled, stream, value[stream.name], log_rho) for stream in self._streams}
         advantage = weighted_total({name: advantage for name, (advantage, _) in estimates.items()}, self._streams)
         if self.config.normalize_advantages and self.config.minibatches == 1:
-            advantage = normalise(advantage, steps.valid)  # here, since the single minibatch is the same in all epochs
-        clip = self.config.clip.at(batch.progress.env_steps, batch.progress.fraction)
+            # Once for all epochs, since their single minibatch is the same.
+            advantage = normalize(advantage, trajectory.valid)
+        clip = self.config.clip.at(batch.progress)
         prepared = Estimates(
             advantage=advantage,
             value={name: v[:-1] for name, v in value.items()},
             value_target={name: target for name, (_, target) in estimates.items()},
             log_prob=log_prob,
             clip=torch.full_like(advantage, clip),
-            off_policy=None if log_rho is None else total_variation(log_rho),  # before this update changes the policy
+            total_variation=None if log_rho is None else total_variation(log_rho),
         )
-        return replace(batch, trajectory=steps, prepared=prepared)
+        return replace(batch, trajectory=trajectory, prepared=prepared)
 
     def loss(self, model: Network, target_net: None, batch: Batch) -> Loss:
-        steps, valid = batch.trajectory, batch.trajectory.valid
+        """Mean over valid steps of: clipped surrogate + value_coef * value loss - entropy_coef * entropy."""
+        trajectory, valid = batch.trajectory, batch.trajectory.valid
         prepared: Estimates = batch.prepared
-        length = steps.length
-        obs = tree.map(lambda leaf: leaf[:length], steps.obs)
+        length = trajectory.length
+        obs = tree.map(lambda leaf: leaf[:length], trajectory.obs)
         outputs, _, _ = model.unroll(
-            obs, steps.first[:length], steps.action, steps.rewards, steps.carry, resets=steps.resets
+            obs,
+            trajectory.first[:length],
+            trajectory.action,
+            trajectory.rewards,
+            trajectory.carry,
+            resets=trajectory.resets,
         )
         policy = outputs[POLICY]
-        log_rho = log_ratio(policy.log_prob(steps.action), prepared.log_prob)
+        log_rho = log_ratio(policy.log_prob(trajectory.action), prepared.log_prob)
         advantage = prepared.advantage
         if self.config.normalize_advantages and self.config.minibatches > 1:
-            advantage = normalise(advantage, valid)
-        errors = {
+            advantage = normalize(advantage, valid)
+        value_losses = {
             s.name: self._value_loss(outputs[s.name], prepared.value[s.name], prepared.value_target[s.name])
             for s in self._streams
         }
-        terms = {
+        losses = {
             "policy": ppo_surrogate(log_rho, advantage, prepared.clip),
-            "value": total(list(errors.values())),
+            "value": total(list(value_losses.values())),
             "entropy": policy.entropy(),
         }  # [T, B] each
-        loss = terms["policy"] + self.config.value_coef * terms["value"] - self.config.entropy_coef * terms["entropy"]
-        mean = masked_mean(loss, valid) + self.config.value_coef * loss_at_ends(errors, self._streams, valid)
+        value_coef, entropy_coef = self.config.value_coef, self.config.entropy_coef
+        loss_t = losses["policy"] + value_coef * losses["value"] - entropy_coef * losses["entropy"]
+        loss = masked_mean(loss_t, valid) + value_coef * loss_at_ends(value_losses, self._streams, valid)
 
         def metrics() -> dict[str, Tensor]:
-            drift = {"kl": kl_estimate(log_rho), "clipped": is_clipped(log_rho, prepared.clip)}
-            stale = {} if prepared.off_policy is None else {"off_policy": prepared.off_policy}
-            return masked_means({**terms, **drift, **stale}, valid)
+            ratios = {"kl": kl_estimate(log_rho), "clipped": is_clipped(log_rho, prepared.clip)}
+            off_policy = {} if prepared.total_variation is None else {"off_policy": prepared.total_variation}
+            return masked_means({**losses, **ratios, **off_policy}, valid)
 
-        return Loss(losses=dict.fromkeys(self._optimizers, mean), metrics=metrics)
+        return Loss(losses=dict.fromkeys(self._optimizers, loss), metrics=metrics)
 
     def _value_loss(self, v: Tensor, old_v: Tensor, target: Tensor) -> Tensor:
         clip = self.config.value_clip
         return value_loss(v, target) if clip is None else clipped_value_loss(v, old_v, target, clip)
 
 
-def _normalised(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
+def _normalize_and_update(model: Network, trajectory: Trajectory[Tensor]) -> Trajectory[Tensor]:
     """Normalize observations with the statistics that the behavior policy used, then update these with this batch.
 
     The order makes importance ratios start at 1.
     """
-    if model.normaliser is None:
-        return steps
-    seen = Normalised(model.normaliser(steps.obs))
-    model.normaliser.update(tree.map(lambda leaf: leaf[: steps.length], steps.obs), steps.valid)
-    return replace(steps, obs=seen)
+    if model.normalizer is None:
+        return trajectory
+    seen = Normalized(model.normalizer(trajectory.obs))
+    model.normalizer.update(tree.map(lambda leaf: leaf[: trajectory.length], trajectory.obs), trajectory.valid)
+    return replace(trajectory, obs=seen)
 
 
-def _scaled(model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
-    """Update the reward scales and apply them; a network that takes rewards as input gets the raw ones."""
-    rewards = dict(steps.rewards)
+def _scale_and_update(model: Network, trajectory: Trajectory[Tensor]) -> Trajectory[Tensor]:
+    """Update the reward scales with this batch, then scale its rewards.
+
+    Use the result for returns only: a network that takes rewards as input gets the raw ones.
+    """
+    rewards = dict(trajectory.rewards)
     for name, scale in model.reward_scales.items():
         assert isinstance(scale, RewardScale)
-        scale.update(rewards[name], steps.first, steps.valid)
+        scale.update(rewards[name], trajectory.first, trajectory.valid)
         rewards[name] = scale(rewards[name])
-    return replace(steps, rewards=rewards)
+    return replace(trajectory, rewards=rewards)
 
 
 def _estimates(
-    steps: Trajectory[Tensor], stream: StreamSpec, v: Tensor, log_rho: Tensor | None
+    trajectory: Trajectory[Tensor], stream: StreamSpec, v: Tensor, log_rho: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Advantages and value targets [T, B] of one stream from its values [T+1, B]: GAE, or V-trace if given log ratios.
 
-    The V-trace advantage omits the ratio of its own step, because the surrogate multiplies by it. If all ratios are 1,
-    it equals GAE.
+    With V-trace's targets vs, the advantage is r + γ (v' + λ (vs' - v')) - v, where v' and vs' belong to the next step.
+    It omits the ratio of its own step, because the surrogate multiplies by it. If all ratios are 1, it equals GAE.
     """
-    terms = stream_terms(steps, stream)
+    terms = stream_terms(trajectory, stream)
     v_t, v_tp1 = v[:-1], v[1:]
     if log_rho is None:
         advantage = gae(terms.r_t, terms.discount_t, v_t, v_tp1, terms.lambda_t, terms.valid_t)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from starling.algos.apex.config import ApeXConfig
-from starling.algos.settings import PrioritizedConfig
+from starling.algos.settings import UPDATES_PER_STEP, PrioritizedConfig
 from starling.config.limits import BatchSize, Capacity, Length, UpdateRate
 from starling.config.parts import Linear, OptimizerConfig
 
@@ -50,8 +50,8 @@ class R2D2Config(ApeXConfig):
     capacity: Capacity = Field(4_000_000, ge=1, description="env steps kept in replay, over all envs")
     learning_starts: Capacity = Field(1_250, ge=1, description="sequences in replay before the first update")
     fragment: Length = Field(40, ge=1, description="steps of every env between two inserts and two reads of weights")
-    updates_per_step: UpdateRate = Field(
-        0.0001, gt=0, description="updates allowed per env step; the paper's system had 5 in 66,000"
+    updates_per_step: UpdateRate | None = Field(
+        0.0001, gt=0, description=f"{UPDATES_PER_STEP}; the paper's system had 5 in 66,000"
     )
     optimizer: OptimizerConfig = Field(
         OptimizerConfig(name="Adam", args={"lr": 1e-4, "eps": 1e-3}, clip_norm=40.0),

@@ -28,7 +28,7 @@ from starling.algos.q_learning import (
     Q,
     Values,
     add_reset_values,
-    importance_exponent,
+    beta_schedule,
     make_epsilon_bandit,
     n_step_table,
     q_heads,
@@ -47,7 +47,7 @@ from starling.ops.explore import epsilon_greedy, epsilon_greedy_probability, eps
 from starling.ops.policy import masked_mean
 from starling.ops.priority import delta_q, sequence_priority
 from starling.ops.streams import StreamTerms, stream_terms, total, weighted_total
-from starling.ops.value import IDENTITY, RESCALED, huber, n_step_target, take, td_error
+from starling.ops.value import IDENTITY, RESCALED, batched_index, huber, n_step_target, td_error
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, NDArray, Progress, StreamSpec, Tensor, Trajectory, Tree
 
@@ -81,13 +81,13 @@ class R2D2(Algorithm):
     def tables(self, num_envs: int) -> tuple[TableSpec, ...]:
         """A replay of overlapping sequences, each with at least one step that has a loss."""
         burn_in, unroll, period = self.config.burn_in, self.config.unroll, self.config.period
-        return (replace(n_step_table(self.config), length=burn_in + unroll, period=period, prefix=burn_in),)
+        return (replace(n_step_table(self.config), length=burn_in + unroll, period=period, burn_in=burn_in),)
 
     def learning(self) -> LearnSpec:
         return LearnSpec(
             optimizers=self._optimizers,
             target=TargetSpec(every=self.config.target_every),
-            importance_exponent=importance_exponent(self.config.prioritized),
+            importance_beta=beta_schedule(self.config.prioritized),
         )
 
     def act(self, model: Network, inputs: ActInput) -> ActOutput:
@@ -110,19 +110,17 @@ class R2D2(Algorithm):
             return self._bandit.epsilon(inputs.progress, inputs.carry["arm"])
         return ladder_epsilon(self.config, inputs.progress, inputs.env_index, inputs.num_envs)
 
-    def exploration(self, progress: Progress, num_envs: int) -> dict[str, float]:
+    def exploration_metrics(self, progress: Progress, num_envs: int) -> dict[str, float]:
         if self._bandit is not None:
-            return self._bandit.exploration(progress)
+            return self._bandit.exploration_metrics(progress)
         return epsilon_metrics(ladder_epsilon(self.config, progress, torch.arange(num_envs), num_envs))
 
     def intrinsic_state(self, num_envs: int) -> dict[str, Any]:
         return {} if self._bandit is None else self._bandit.arms.initial_state(num_envs)
 
-    def intrinsic_rewards(self, model: Any, seen: IntrinsicInput, state: dict[str, Any]) -> dict[str, Tensor]:
-        """Let the bandits choose; there are no rewards."""
+    def after_step(self, seen: IntrinsicInput, state: dict[str, Any]) -> None:
         if self._bandit is not None:
             self._bandit.arms.change(seen, state)
-        return {}
 
     def prepare(self, model: Any, target_net: Any, batch: Batch) -> Batch:
         update_reset_values(model, target_net, batch, self._streams, self._transform)
@@ -130,94 +128,103 @@ class R2D2(Algorithm):
 
     def loss(self, model: Network, target_net: Network, batch: Batch) -> Loss:
         """Huber loss of TD errors, summed over the unmasked steps of each sequence; weighted mean over sequences."""
-        steps = self._begun(model, batch.trajectory)
-        q = unroll_burnt_in(model, steps, self.config.burn_in)
+        trajectory = self._with_initial_state(model, batch.trajectory)
+        q = unroll_burnt_in(model, trajectory, self.config.burn_in)
         with torch.no_grad():
-            q_target, _, _ = target_net.unroll_trajectory(steps)
-        trained_t, ended_t = self._trained(steps), steps.terminated | steps.truncated
-        q, q_target = (substitute_reset_values(model, values, ended_t, self._transform) for values in (q, q_target))
-        errors = self._td_errors(steps, q, q_target, trained_t)
-        losses = self.losses({name: huber(error, self.config.huber) for name, error in errors.items()}, batch.weight)
+            q_target, _, _ = target_net.unroll_trajectory(trajectory)
+        mask_t, ended_t = self._loss_mask(trajectory), trajectory.terminated | trajectory.truncated
+        q = substitute_reset_values(model.reset_values, q, ended_t, self._transform)
+        q_target = substitute_reset_values(model.reset_values, q_target, ended_t, self._transform)
+        errors = self._td_errors(trajectory, q, q_target, mask_t)
+        losses_t = {name: huber(error, self.config.huber) for name, error in errors.items()}  # [T, B] per stream
+        losses = self.reduce_losses(losses_t, batch.weight)
         with torch.no_grad():
-            combined_q = self.combine_q(q, steps.carry)
-            drift = self._drift(model, steps, combined_q, trained_t) if self.config.delta_q else {}
-        whole = total([*losses.values()])
+            combined_q = self.combine_q(q, trajectory.carry)
+            delta_q = self._delta_q(model, trajectory, combined_q, mask_t) if self.config.delta_q else {}
+        # NGU's separate networks have a loss each, by the name of their optimizer; all other optimizers get the sum.
+        loss = total([*losses.values()])
         return Loss(
-            losses={name: losses.get(name, whole) for name in self._optimizers},
+            losses={name: losses.get(name, loss) for name in self._optimizers},
             metrics=lambda: {
                 **losses,
-                "q_values": masked_mean(take(combined_q[:-1], steps.action), trained_t),
-                **drift,
+                "q_values": masked_mean(batched_index(combined_q[:-1], trajectory.action), mask_t),
+                **delta_q,
             },
-            priorities=sequence_priority(td_priority(errors, self._streams), trained_t, self.config.eta),
+            priorities=sequence_priority(td_priority(errors, self._streams), mask_t, self.config.eta),
         )
 
     def combine_q(self, q: Values, carry: dict[str, Tree]) -> Tensor:
         """Combine the Q values of all streams into those that the policy is greedy in [..., B, A]; carry [B, ...]."""
         return weighted_total(q, self._streams)
 
-    def terms(self, steps: Trajectory[Tensor], stream: StreamSpec) -> StreamTerms:
-        """Rewards and discounts of one stream."""
-        return stream_terms(steps, stream, whole=False)
+    def stream_terms(self, trajectory: Trajectory[Tensor], stream: StreamSpec) -> StreamTerms:
+        """Rewards, discounts, and masks of one stream."""
+        return stream_terms(trajectory, stream, crosses_episodes=False)
 
-    def losses(self, errors_t: Values, weight: Tensor) -> Values:
+    def reduce_losses(self, losses_t: Values, weight: Tensor) -> Values:
         """Reduce per-step losses [T, B] per stream to scalars, with importance weights [B].
 
         An optimizer minimizes the one of its name, or else their sum.
         """
-        return {"q": (weight * total([*errors_t.values()]).sum(0)).mean()}
+        return {"q": (weight * total([*losses_t.values()]).sum(0)).mean()}
 
-    def priority(self, window: Trajectory[NDArray]) -> NDArray:
+    def priority(self, sequence: Trajectory[NDArray]) -> NDArray:
         """Initial priorities [B], computed like the learner's from the Q values recorded when acting."""
-        steps = tree.to_torch(window)
-        trained_t = self._trained(steps)
-        errors = self._td_errors(steps, steps.extras[Q], steps.extras[Q], trained_t)
-        return sequence_priority(td_priority(errors, self._streams), trained_t, self.config.eta).numpy()
+        trajectory = tree.to_torch(sequence)
+        mask_t, q = self._loss_mask(trajectory), trajectory.extras[Q]
+        errors = self._td_errors(trajectory, q, q, mask_t)  # actors have no target network
+        return sequence_priority(td_priority(errors, self._streams), mask_t, self.config.eta).numpy()
 
-    def _trained(self, steps: Trajectory[Tensor]) -> Tensor:
+    def _loss_mask(self, trajectory: Trajectory[Tensor]) -> Tensor:
         """Loss mask, bool [T, B]: valid steps after burn-in, or all valid ones if the sequence starts an episode."""
-        after = torch.arange(steps.length, device=steps.valid.device) >= self.config.burn_in  # [T]
-        return steps.valid & (after.unsqueeze(1) | steps.first[0])
+        after = torch.arange(trajectory.length, device=trajectory.valid.device) >= self.config.burn_in  # [T]
+        return trajectory.valid & (after.unsqueeze(1) | trajectory.first[0])
 
-    def _td_errors(self, steps: Trajectory[Tensor], q: Values, q_target: Values, trained_t: Tensor) -> Values:
+    def _td_errors(self, trajectory: Trajectory[Tensor], q: Values, q_target: Values, mask_t: Tensor) -> Values:
         """TD errors target - Q(s_t, a_t) [T, B] per stream, 0 on masked steps; q, q_target: [T+1, B, A]."""
-        selector = self.combine_q(q if self.config.double else q_target, steps.carry)
+        selector = self.combine_q(q if self.config.double else q_target, trajectory.carry)
         errors = {}
         for stream in self._streams:
-            target = self._td_target(steps, stream, selector, q_target[stream.name])
-            errors[stream.name] = td_error(take(q[stream.name][:-1], steps.action), target, trained_t)
+            target = self._td_target(trajectory, stream, selector, q_target[stream.name])
+            errors[stream.name] = td_error(batched_index(q[stream.name][:-1], trajectory.action), target, mask_t)
         return errors
 
-    def _td_target(self, steps: Trajectory[Tensor], stream: StreamSpec, selector: Tensor, q_target: Tensor) -> Tensor:
+    def _td_target(
+        self, trajectory: Trajectory[Tensor], stream: StreamSpec, selector: Tensor, q_target: Tensor
+    ) -> Tensor:
         """Rescaled targets h(G_t) [T, B] for the policy that is greedy in `selector` [T+1, B, A]: n-step or Retrace."""
-        terms, transform = self.terms(steps, stream), self._transform
+        terms, transform = self.stream_terms(trajectory, stream), self._transform
         if self.config.retrace is None:
-            v = take(q_target, selector.argmax(-1))  # [T+1, B]
+            v = batched_index(q_target, selector.argmax(-1))  # [T+1, B]
             n = self.config.n_step
             return n_step_target(terms.r_t, terms.discount_t, v[:-1], v[1:], n, terms.valid_t, transform)
-        lambda_, epsilon = self.config.retrace, self.config.eval_epsilon
-        return retrace_target(steps, terms, selector, q_target, lambda_, epsilon, transform)
+        lambda_, epsilon = self.config.retrace, self.config.eval_epsilon  # learn the policy that evaluations score
+        return retrace_target(trajectory, terms, selector, q_target, lambda_, epsilon, transform)
 
-    def _begun(self, model: Network, steps: Trajectory[Tensor]) -> Trajectory[Tensor]:
-        """The steps, with a zero initial state unless stored states are used."""
+    def _with_initial_state(self, model: Network, trajectory: Trajectory[Tensor]) -> Trajectory[Tensor]:
+        """The trajectory, with a zero initial state unless stored states are used."""
         if self.config.state == "stored":
-            return steps
-        return replace(steps, carry={**steps.carry, "state": model.initial_carry(steps.rows)["state"]})
+            return trajectory
+        zero = model.initial_carry(trajectory.batch_size)["state"]
+        return replace(trajectory, carry={**trajectory.carry, "state": zero})
 
-    def _drift(self, model: Network, steps: Trajectory[Tensor], q: Tensor, trained_t: Tensor) -> Values:
-        """Delta-Q at the first step after burn-in and at the last step, over sequences that are long enough.
+    def _delta_q(self, model: Network, trajectory: Trajectory[Tensor], q: Tensor, mask_t: Tensor) -> Values:
+        """Delta-Q at the first step after burn-in and at the last step, over sequences that reach beyond burn-in.
 
         Both states are evaluated with the current weights, so this measures stale states and not learning progress.
         q: [T+1, B, A].
         """
-        count = steps.valid.sum(0)  # [B]
-        each = torch.arange(len(count), device=count.device)
-        reaches, counts = select_rows(each, count > self.config.burn_in)  # [b]
-        if len(reaches) == 0:
+        num_valid, burn_in = trajectory.valid.sum(0), self.config.burn_in  # [B]
+        all_rows = torch.arange(len(num_valid), device=num_valid.device)
+        rows, counted = select_rows(all_rows, num_valid > burn_in)  # [b]
+        if len(rows) == 0:
             return {}
-        last = (count[reaches] - 1).clamp(min=0)
-        where = torch.stack([torch.full_like(last, self.config.burn_in), last]), reaches
-        recorded = model.decode(tree.map(lambda leaf: leaf[where], steps.extras[FEATURES]))
-        combined_q = self.combine_q(recorded, tree.map(lambda leaf: leaf[reaches], steps.carry))  # [2, b, A]
-        first, end = delta_q(q[where], combined_q, q[:-1, reaches], trained_t[:, reaches])  # [b] each
-        return {"delta_q_first": mean_of(first, counts), "delta_q_last": mean_of(end, counts)}
+        last = (num_valid[rows] - 1).clamp(min=0)
+        t = torch.stack([torch.full_like(last, burn_in), last])  # [2, b]
+        features, carry = (
+            tree.map(lambda leaf: leaf[t, rows], trajectory.extras[FEATURES]),
+            tree.map(lambda leaf: leaf[rows], trajectory.carry),
+        )
+        q_recorded = self.combine_q(model.decode(features), carry)  # [2, b, A]
+        first, end = delta_q(q[t, rows], q_recorded, q[:-1, rows], mask_t[:, rows])  # [b] each
+        return {"delta_q_first": mean_of(first, counted), "delta_q_last": mean_of(end, counted)}

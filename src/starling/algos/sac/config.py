@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from starling.algos.settings import TransitionsConfig
+from starling.algos.settings import UPDATES_PER_STEP, TransitionsConfig
 from starling.config.limits import BatchSize, Capacity, Length, Signed, UpdateRate, Weight
 from starling.config.nets import NetworkConfig
 from starling.config.parts import OptimizerConfig
@@ -26,7 +26,7 @@ class SACConfig(TransitionsConfig):
     batch: BatchSize = Field(256, ge=1, description="transitions per update")
     learning_starts: Capacity = Field(10_000, ge=1, description="transitions in replay before the first update")
     fragment: Length = Field(1, ge=1, description="steps of every env between two inserts into replay")
-    updates_per_step: UpdateRate = Field(1.0, gt=0, description="updates allowed per env step")
+    updates_per_step: UpdateRate | None = Field(1.0, gt=0, description=UPDATES_PER_STEP)
     tau: float = Field(0.005, gt=0, le=1, description="how far the target critics move towards the critics per update")
     temperature: Weight = Field(1.0, gt=0, description="initial alpha, the weight of the entropy")
     target_entropy: Signed | None = Field(

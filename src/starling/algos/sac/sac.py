@@ -23,7 +23,7 @@ from starling.algos.base import (
     TargetSpec,
     merge_losses,
 )
-from starling.algos.q_learning import importance_exponent, n_step_table
+from starling.algos.q_learning import beta_schedule, n_step_table
 from starling.algos.sac.config import SACConfig
 from starling.config.parts import NetConfig
 from starling.errors import UserError
@@ -33,7 +33,7 @@ from starling.ops.distributions import Categorical, TanhGaussian
 from starling.ops.policy import expected_soft_value, soft_value, temperature_loss
 from starling.ops.returns import window_return
 from starling.ops.streams import stream_terms
-from starling.ops.value import take
+from starling.ops.value import batched_index
 from starling.replay.spec import TableSpec
 from starling.types import Batch, EnvSpec, StreamSpec, Tensor, Trajectory, Tree
 
@@ -116,7 +116,7 @@ class Discrete:
     def q(self, critics: Critics, features: Tensor, action: Tensor) -> Tensor:
         """Q [2, B] of actions [B]."""
         every = critics(features)
-        return take(every, action.expand(every.shape[:-1]))
+        return batched_index(every, action.expand(every.shape[:-1]))
 
     def draw(self, batch_size: int, generator: torch.Generator) -> Tensor:
         """An empty tensor [B, 0]: `value` needs no noise."""
@@ -174,7 +174,7 @@ class SAC(Algorithm):
                 "temperature": OptimizerSpec(config.temperature_optimizer, lambda model: [_part(model).log_alpha]),
             },
             target=TargetSpec(tau=config.tau),
-            importance_exponent=importance_exponent(config.prioritized),
+            importance_beta=beta_schedule(config.prioritized),
         )
 
     def act(self, model: SoftActorCritic, inputs: ActInput) -> ActOutput:
@@ -195,22 +195,22 @@ class SAC(Algorithm):
 
     def parts(self, model: SoftActorCritic, target_net: SoftActorCritic, batch: Batch) -> tuple[LossPart, LossPart]:
         """The loss of the critics, and that of policy and temperature."""
-        steps, alpha = batch.trajectory, model.log_alpha.detach().exp()
-        obs = tree.map(lambda leaf: leaf[0], steps.obs)
+        trajectory, alpha = batch.trajectory, model.log_alpha.detach().exp()
+        obs = tree.map(lambda leaf: leaf[0], trajectory.obs)
         features = model.critics.encode(obs)  # [B, F]
-        ahead, now = (self._form.draw(steps.rows, batch.generator) for _ in range(2))
+        ahead, now = (self._form.draw(trajectory.batch_size, batch.generator) for _ in range(2))
 
         def critic() -> Loss:
             with torch.no_grad():
-                target = self._td_target(model, target_net, steps, alpha, ahead)
-            q = self._form.q(model.critics, features, steps.action[0])  # [2, B]
+                target = self._td_target(model, target_net, trajectory, alpha, ahead)
+            q = self._form.q(model.critics, features, trajectory.action[0])  # [2, B]
             errors = target - q
             loss = 0.5 * (batch.weight * errors.square().sum(0)).mean()
             priorities = errors.detach().abs().mean(0) if self.config.prioritized else None
             return Loss({"critic": loss}, lambda: {"critic": loss, "q_values": q.mean()}, priorities)
 
         def actor() -> Loss:
-            policy = model.policy(obs, steps.first[0])
+            policy = model.policy(obs, trajectory.first[0])
             value, entropy = self._form.value(policy, model.critics, features.detach(), alpha, now)
             wanted = self.config.target_entropy
             wanted = self._form.target_entropy if wanted is None else wanted
@@ -226,7 +226,7 @@ class SAC(Algorithm):
         self,
         model: SoftActorCritic,
         target_net: SoftActorCritic,
-        steps: Trajectory[Tensor],
+        trajectory: Trajectory[Tensor],
         alpha: Tensor,
         drawn: Tensor,
     ) -> Tensor:
@@ -234,13 +234,13 @@ class SAC(Algorithm):
 
         Entropies of intermediate steps, as recorded when acting, are added to the rewards.
         """
-        last = tree.map(lambda leaf: leaf[-1], steps.obs)
-        policy = model.policy(last, steps.first[-1])
+        last = tree.map(lambda leaf: leaf[-1], trajectory.obs)
+        policy = model.policy(last, trajectory.first[-1])
         value, _ = self._form.value(policy, target_net.critics, target_net.critics.encode(last), alpha, drawn)
-        terms = stream_terms(steps, self._stream)
+        terms = stream_terms(trajectory, self._stream)
         r_t = terms.r_t
-        if steps.length > 1:
-            r_t = torch.cat([r_t[:1], r_t[1:] + alpha * steps.extras[ENTROPY][1:-1]])
+        if trajectory.length > 1:
+            r_t = torch.cat([r_t[:1], r_t[1:] + alpha * trajectory.extras[ENTROPY][1:-1]])
         return window_return(r_t, terms.discount_t, value, terms.valid_t)
 
 

@@ -69,7 +69,7 @@ _MOST_SWEPT = 1000  # checkpoints
 
 Check = Callable[[dict[str, Any]], None]
 """A function that raises ValueError for a state that the caller cannot use."""
-Limits = Mapping[str, int]
+ByteLimits = Mapping[str, int]
 """Largest size in bytes of the arrays and segments of each part, by name; other parts may have `_MOST_BYTES`.
 
 Without limits, the memory of the machine is the limit.
@@ -255,7 +255,7 @@ def load(
     folder: Path,
     parts: Collection[str] | None = None,
     check: Check = lambda state: None,
-    limits: Limits | None = None,
+    limits: ByteLimits | None = None,
 ) -> dict[str, Any]:
     """Load the state of one checkpoint, or only `parts` of it; the other files are not read.
 
@@ -305,7 +305,7 @@ def fitting(source: str) -> Iterator[None]:
         ) from error
 
 
-def is_sound(folder: Path, limits: Limits | None = None) -> bool:
+def is_sound(folder: Path, limits: ByteLimits | None = None) -> bool:
     """Return True if all sizes and checksums are as they were written."""
     try:
         return bool(_verify(folder, None, limits))
@@ -318,7 +318,7 @@ def find(
     which: str = NEWEST,
     parts: Collection[str] | None = None,
     check: Check = lambda state: None,
-    limits: Limits | None = None,
+    limits: ByteLimits | None = None,
 ) -> tuple[Path, dict[str, Any], list[str]]:
     """Load the checkpoint called `which` (newest, best, or its env steps).
 
@@ -354,7 +354,7 @@ def _called(root: Path, which: str) -> Path:
     return known[name]
 
 
-def later_than(root: Path, which: str, limits: Limits | None = None) -> list[str]:
+def later_than(root: Path, which: str, limits: ByteLimits | None = None) -> list[str]:
     """Return the env steps of valid checkpoints, among the newest, that are later than the one called `which`."""
     if which == NEWEST:
         return []
@@ -364,7 +364,7 @@ def later_than(root: Path, which: str, limits: Limits | None = None) -> list[str
 
 
 def _load_newest(
-    root: Path, parts: Collection[str] | None, check: Check, limits: Limits | None
+    root: Path, parts: Collection[str] | None, check: Check, limits: ByteLimits | None
 ) -> tuple[Path, dict[str, Any], list[str]]:
     problems: list[str] = []
     folders = list(_newest_first(root))
@@ -405,7 +405,7 @@ def _named(root: Path, prefix: str) -> list[Path]:
     return [path for path in found if NAME.fullmatch(path.name.removeprefix(prefix)) and is_folder(path)]
 
 
-def _verify(folder: Path, parts: Collection[str] | None, limits: Limits | None) -> CheckpointManifest:
+def _verify(folder: Path, parts: Collection[str] | None, limits: ByteLimits | None) -> CheckpointManifest:
     """Check the files of these parts (None: all) against the manifest and return it; sizes first, then checksums."""
     manifest = _read_manifest(folder)
     wanted = _parts(manifest, parts)
@@ -447,7 +447,7 @@ def _files_of(folder: Path, manifest: CheckpointManifest, part: str) -> list[tup
     return [(folder / name, entry) for name, entry in manifest.files.items() if name.split(".")[0] == part]
 
 
-def _wrong_sizes(folder: Path, manifest: CheckpointManifest, part: str, limits: Limits | None) -> Iterator[str]:
+def _wrong_sizes(folder: Path, manifest: CheckpointManifest, part: str, limits: ByteLimits | None) -> Iterator[str]:
     """Yield problems with the file sizes of one part, and with the total size of its arrays and segments."""
     large = sum(size for named in _segments_of(manifest, part).values() for _, size in named)
     for file, expected in _files_of(folder, manifest, part):

@@ -148,7 +148,7 @@ LOSSES = Section(
     "Losses and other measurements of a batch: of the last minibatch of each update, averaged over the updates since"
     " the last row. A row without an update has none. With several reward streams, losses are summed, and values and"
     " advantages are summed by weight. Your own algorithm adds `loss/NAME` for each of its `Loss.metrics`, and"
-    " `explore/NAME` for each value that its `exploration` returns.", (
+    " `explore/NAME` for each value that its `exploration_metrics` returns.", (
     Metric("loss/q", LOSS, "dqn, apex, r2d2, pqn, ngu with one network",
            "Huber loss of the TD errors (squared for pqn with `algo.huber=null`), with importance weights; r2d2, ngu:"
            " summed over the steps of a sequence"),

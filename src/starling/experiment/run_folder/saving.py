@@ -48,13 +48,13 @@ class Saver:
         self._times: dict[str, float] = {}
 
     def save(self, take_state: Callable[[], tuple[int, dict[str, Any]]], score: float | None) -> None:
-        """Wait for the last checkpoint, freeze the result of `take_state` (env steps, state), and start to write it."""
+        """Wait for the previous checkpoint, freeze the result of `take_state` (env steps, state), start to write it."""
         started = time.monotonic()
         self.finish()
-        self._tell()
+        self._warn_once()
         env_steps, state = take_state()
         frozen = freeze(state)
-        self._note("checkpoint_stall", started)
+        self._record_seconds("checkpoint_stall", started)
 
         def write() -> None:
             try:
@@ -62,21 +62,21 @@ class Saver:
                 checkpoint.write(self._root, env_steps, frozen, retention=self._retention, score=score)
             except OSError as error:
                 raise OSError(_explain(error, self._root, frozen)) from error
-            self._note("checkpoint", started)
+            self._record_seconds("checkpoint", started)
 
         self._writing = self._thread.submit(write)
 
-    def _note(self, what: str, since: float) -> None:
+    def _record_seconds(self, what: str, since: float) -> None:
         self._times[f"{TIMING}{what}"] = round(time.monotonic() - since, 3)
 
     def check(self) -> None:
         """Report the result of a checkpoint if it has been written, without waiting."""
         if self._writing is not None and self._writing.done():
             self.finish()
-            self._tell()
+            self._warn_once()
 
     def finish(self) -> None:
-        """Wait until the last checkpoint is on disk; sets `failure` if it could not be written.
+        """Wait until the checkpoint that is being written is on disk; sets `failure` if it could not be written.
 
         A checkpoint is skipped if a part of its replay was lost with a node of the cluster while it was written.
         """
@@ -91,7 +91,7 @@ class Saver:
         except OSError as error:
             self.failure = str(error)
 
-    def _tell(self) -> None:
+    def _warn_once(self) -> None:
         """Display a warning at the first of several failures in a row, and a message when writing works again."""
         if self.failure is not None and not self._warned:
             self._warn(f"warning: {self.failure}; training goes on and tries again at the next checkpoint: make room")

@@ -54,7 +54,7 @@ def _write_table(folder: Path, table: Table, layout: Layout) -> TableEntry:
     return TableEntry(
         length=spec.length,
         period=spec.period,
-        prefix=spec.prefix,
+        burn_in=spec.burn_in,
         sampler=spec.sampler,
         priority_exponent=spec.priority_exponent,
         items=table.size,

@@ -69,7 +69,7 @@ class TableEntry(Part):
 
     length: Positive
     period: Positive
-    prefix: Count
+    burn_in: Count
     sampler: str
     priority_exponent: float
     items: Count

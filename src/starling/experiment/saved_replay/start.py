@@ -102,13 +102,13 @@ def _check_table(spec: TableSpec, manifest: Manifest, source: Path, recurrent: b
     if recurrent and not _same_windows(spec, entry):
         raise UserError(
             f"{source} keeps recurrent states only where its own sequences begin (length {entry.length}, period"
-            f" {entry.period}, prefix {entry.prefix}), not those of this run (length {spec.length}, period"
-            f" {spec.period}, prefix {spec.prefix}): give them the same lengths"
+            f" {entry.period}, burn-in {entry.burn_in}), not those of this run (length {spec.length}, period"
+            f" {spec.period}, burn-in {spec.burn_in}): give them the same lengths"
         )
 
 
 def _same_windows(spec: TableSpec, entry: TableEntry) -> bool:
-    return (spec.length, spec.period, spec.prefix) == (entry.length, entry.period, entry.prefix)
+    return (spec.length, spec.period, spec.burn_in) == (entry.length, entry.period, entry.burn_in)
 
 
 def _fill(shards: Sequence[Table], entry: TableEntry, layout: Layout, run_plan: RunPlan, source: Path) -> None:

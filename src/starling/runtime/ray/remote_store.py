@@ -72,8 +72,8 @@ class ShardedStore:
         self.limiter.begin(num_envs)
         return True
 
-    def lost(self, num_envs: int) -> None:
-        self.limiter.lost(num_envs)
+    def take_back(self, num_envs: int) -> None:
+        self.limiter.on_lost(num_envs)
 
     def abandon(self) -> None:
         self.limiter.abandon()
@@ -87,9 +87,9 @@ class ShardedStore:
             self._inserting[shard].remove((num_envs, settled))
             if steps:
                 self.env_steps += steps
-                self.limiter.inserted(steps, num_envs)
+                self.limiter.on_inserted(steps, num_envs)
             else:
-                self.limiter.lost(num_envs)  # a duplicate
+                self.limiter.on_lost(num_envs)  # a duplicate
             settled(steps)
 
         if shard.insert(fragment, buffer, done):
@@ -98,7 +98,7 @@ class ShardedStore:
             self._lost(num_envs, settled)
 
     def _lost(self, num_envs: int, settled: OnStored) -> None:
-        self.limiter.lost(num_envs)
+        self.limiter.on_lost(num_envs)
         settled(None)
 
     def insert(self, fragment: Fragment) -> None:
@@ -110,7 +110,7 @@ class ShardedStore:
         for draw, count in unplaced:
             self._place(draw, count)
         while self._draws < AHEAD and not self._unplaced and self._ready() and self.limiter.may_sample(self.sizes):
-            self.limiter.sampled()
+            self.limiter.on_sampled()
             self._draws += 1
             self._ask(_Draw(self._batch))
         return Candidates({0: self._drawn.popleft()}, {}) if self._drawn else None
@@ -176,7 +176,7 @@ class ShardedStore:
                 if mine.any():
                     few = Keys(keys.shard[mine], keys.table[mine], keys.slot[mine], keys.generation[mine])
                     shard.reprioritize(few, priorities[mine])
-        self.limiter.published()
+        self.limiter.on_published()
 
     def metrics(self) -> dict[str, float]:
         counts: dict[str, float] = {}

@@ -73,24 +73,24 @@ def measure(run_plan: RunPlan, seconds: float) -> Costs:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with _neighbours(run_plan.config, count - 1) as neighbours, closing(Work(run_plan)) as work:
-            found = _repeat(work, seconds, neighbours)
+        with _neighbors(run_plan.config, count - 1) as neighbors, closing(Work(run_plan)) as work:
+            found = _repeat(work, seconds, neighbors)
     finally:
         torch.set_num_threads(threads)
     env_step, inference, training = (Cost(median(times), min(times), max(times)) for times in found)
     return Costs(env_step, inference, training, count, peak_memory())
 
 
-def _repeat(work: Work, seconds: float, neighbours: list[Popen[str]]) -> list[list[float]]:
+def _repeat(work: Work, seconds: float, neighbors: list[Popen[str]]) -> list[list[float]]:
     """Measure env steps, inference, and training in turns, so that other load affects them equally."""
     found: list[list[float]] = [[], [], []]
     began, turn = time.perf_counter(), seconds / (REPETITIONS * len(found))
     for i in range(REPETITIONS):
         work.restore()
-        _tell(neighbours, [LEARN, *[ACT] * len(neighbours)])
+        _tell(neighbors, [LEARN, *[ACT] * len(neighbors)])
         found[0].append(_time_of(work.step_envs, turn))
         found[1].append(_time_of(work.infer, turn))
-        _tell(neighbours, [ACT] * len(neighbours))
+        _tell(neighbors, [ACT] * len(neighbors))
         found[2].append(_time_of(work.train, turn))
         if i + 1 >= FEWEST and time.perf_counter() - began > seconds:
             break
@@ -117,7 +117,7 @@ def _queued() -> float:
 
 
 @contextmanager
-def _neighbours(config: Config, count: int) -> Iterator[list[Popen[str]]]:
+def _neighbors(config: Config, count: int) -> Iterator[list[Popen[str]]]:
     """Start `count` other processes, which work on command; see `_tell`."""
     command = [sys.executable, "-m", "starling.tools.benchmark.costs"]
     with ExitStack() as started:

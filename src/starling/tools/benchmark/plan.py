@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ class Plan:
     parameters: int  # of all networks
     trained: dict[str, int]  # parameters by optimizer
     steps_per_s: float
-    seconds: float
+    seconds: float  # infinite if nothing tells the length of the run
 
 
 def plan(run_plan: RunPlan, runs: Path, seconds: float) -> Plan:
@@ -37,8 +38,8 @@ def plan(run_plan: RunPlan, runs: Path, seconds: float) -> Plan:
     sizes = replace(sizes, programs=sizes.programs + max(0, costs.peak - MAIN - sizes.learning - sizes.batches))
     refuse(run_plan, sizes, room)
     speed = predict_speed(run_plan, costs)
-    longest = run_plan.config.stop.minutes
-    whole = run_plan.config.stop.env_steps / speed
+    longest, steps = run_plan.config.stop.minutes, run_plan.expected_env_steps
+    whole = math.inf if steps is None else steps / speed
     optimizers = run_plan.algorithm.learning().optimizers
     return Plan(
         sizes,

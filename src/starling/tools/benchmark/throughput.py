@@ -12,7 +12,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from starling.config.schema import Config, EvalConfig, LogConfig, StopConfig
+from starling.config.schema import CheckpointConfig, Config, EvalConfig, LogConfig
+from starling.config.stop import StopConfig
 from starling.errors import UserError
 from starling.experiment import train as training
 from starling.experiment.display import Status
@@ -148,10 +149,10 @@ def watch(config: Config, seconds: float, say: Say) -> Reading:
 def without_end(config: Config) -> Config:
     """Return the configuration without end and evaluations; rows and checkpoints are written as often as before."""
     changes = {
-        "stop": StopConfig(env_steps=max(config.stop.env_steps, LONG)),
+        "stop": StopConfig(env_steps=max(config.stop.env_steps or 0, LONG)),
         "eval": EvalConfig(),
         "log": LogConfig(every=config.log_every),
-        "checkpoint": config.checkpoint.model_copy(update={"every": config.checkpoint_every}),
+        "checkpoint": CheckpointConfig(**{**dict(config.checkpoint), "every": config.checkpoint_every}),
     }
     return config.model_copy(update=changes)
 
@@ -181,7 +182,9 @@ def bench(run_plan: RunPlan, seconds: float, say: Say) -> Throughput:
     measured = [_costs(run_plan, seconds)]
     quick = time.monotonic() - began <= QUICK * seconds
     often = int(predict_speed(run_plan, measured[0]) / ROWS_PER_S)
-    config = run_plan.config.model_copy(update={"log": LogConfig(every=max(1, min(run_plan.config.log_every, often)))})
+    every = run_plan.config.log_every
+    rarely = int(every.amount) if every.unit == "env steps" else often
+    config = run_plan.config.model_copy(update={"log": LogConfig(every=max(1, min(rarely, often)))})
     reading = watch(config, seconds, say)
     if quick:
         measured.append(_costs(run_plan, seconds))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +15,7 @@ from starling.actor.recorder import FragmentBuffer
 from starling.envs.registry import make_env
 from starling.launch.builders import build_learner, build_policy
 from starling.launch.plan import RunPlan, build_model, layout_of
-from starling.replay.limiter import pace
+from starling.replay.limiter import steps_per_update
 from starling.replay.spec import TableSpec
 from starling.replay.store import Store
 from starling.types import Fragment, Layout, NDArray, Progress
@@ -37,7 +36,7 @@ class Work:
         self._policy, self._actions, self._clip = core.policy, sink.actions, config.env.reward_clip
         self._group = core.policy.new_group(group.env_index, config.seed)
         self._group.latest = self._env.reset(seeds(config.seed, group.env_index, 0))
-        self._steps_a_version = steps_a_version(run_plan.tables)
+        self._steps_per_update = steps_per_update(run_plan.tables)
         self.learner = build_learner(run_plan, model)
         self.sample = sample
         self.step_envs()
@@ -58,7 +57,7 @@ class Work:
 
     def train(self) -> float:
         self.learner.step(self.sample, 0)
-        return self._steps_a_version
+        return self._steps_per_update
 
     def restore(self) -> None:
         """Restore the learner's state: training on one sample repeatedly would soon ruin the weights."""
@@ -66,14 +65,6 @@ class Work:
 
     def close(self) -> None:
         self._env.close()
-
-
-def steps_a_version(tables: Sequence[TableSpec]) -> float:
-    """Return the number of env steps per update."""
-    table, take = pace(tables)
-    if table.updates_per_step is not None:
-        return 1 / table.updates_per_step
-    return take * table.length / table.max_times_sampled
 
 
 class Refill:
@@ -87,7 +78,7 @@ class Refill:
             num_envs=num_envs,
             seed=run_plan.config.seed,
             priority=run_plan.algorithm.priority,
-            planned_env_steps=run_plan.config.stop.env_steps,
+            length=run_plan.length,
         )
         self.actions: deque[NDArray] = deque()  # [B, ...] each
         self._copies = max(spec.capacity // num_envs for spec in specs)

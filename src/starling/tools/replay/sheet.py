@@ -45,7 +45,7 @@ def write_sheet(drawn: Drawn, layout: Layout, path: str, out: Path) -> Path:
     shown = [frames[_evenly(int(count)), b] for b, count in enumerate(steps)]  # [k, ...] each
     if layout.stack is not None:
         shown = [newest_frames(part, layout.stack) for part in shown]
-    pictures = _coloured(shown)
+    pictures = _colored(shown)
     most = max(item.probability for item in drawn.items)
     pairs = enumerate(zip(pictures, drawn.items, strict=True), start=1)
     places = max(len(images) for images in pictures)
@@ -60,7 +60,7 @@ def _evenly(steps: int) -> NDArray:
     return np.unique(np.linspace(0, steps, STRIP).round().astype(np.int64))
 
 
-def _coloured(strips: list[NDArray]) -> list[NDArray]:
+def _colored(strips: list[NDArray]) -> list[NDArray]:
     """Convert frames [k, ...] of any image format to [k, H, W, 3] uint8, with one scale for all."""
     low, high = min(0.0, *(float(s.min()) for s in strips)), max(1e-9, *(float(s.max()) for s in strips))
     bytes_ = strips[0].dtype == np.uint8 and high > 1
@@ -81,8 +81,8 @@ def _rgb(frames: NDArray) -> NDArray:
     channels = last.shape[-1]
     if channels == 3:
         return last
-    colours = np.array([colorsys.hsv_to_rgb(i / channels, 0.7, 1.0) for i in range(channels)])  # [C, 3]
-    return np.asarray((last[..., None] * colours).max(axis=-2))
+    colors = np.array([colorsys.hsv_to_rgb(i / channels, 0.7, 1.0) for i in range(channels)])  # [C, 3]
+    return np.asarray((last[..., None] * colors).max(axis=-2))
 
 
 def _strip(number: int, pictures: NDArray, places: int, share: float) -> NDArray:

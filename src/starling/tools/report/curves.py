@@ -105,7 +105,7 @@ def _line(run: Run, key: str, axis: Axis, factor: float) -> Line | None:
 
 
 def _thin(line: Line) -> Line:
-    """Average neighbouring points until at most `POINTS` are left."""
+    """Average neighboring points until at most `POINTS` are left."""
     if len(line.x) <= POINTS:
         return line
     parts = np.array_split(np.arange(len(line.x)), POINTS)

@@ -38,7 +38,7 @@ class Strip:
 
 
 def strip_of(run: Run, axis: Axis) -> Strip:
-    """Return what limited a run, neighbouring spans with the same part joined."""
+    """Return what limited a run, neighboring spans with the same part joined."""
     spans: list[tuple[float, float, str, str]] = []
     for limit in run.table.limits:
         start, end = limit.steps if axis == "steps" else limit.seconds

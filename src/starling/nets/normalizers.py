@@ -83,13 +83,13 @@ class Moments(nn.Module):
 
 
 @dataclass(frozen=True)
-class Normalised:
+class Normalized:
     """Marks observations that are already normalized."""
 
     obs: Tree
 
 
-class ObservationNormaliser(nn.Module):
+class ObservationNormalizer(nn.Module):
     """(x - mean) / std for every float leaf of an observation; images and integers are unchanged."""
 
     def __init__(self, space: spaces.Space[Any]) -> None:
